@@ -64,7 +64,7 @@ def test_all_results_come_and_the_second_time_none(serried, run, tmp_path):
     assert tree(target) == tree(run.where.results)
     assert (target / "a").stat().st_mtime == CREATED
     assert os.access(target / "tool", os.X_OK)
-    assert serried("fetch", "last", "--to", str(target)).err == f"copied 0 files, 0 B, to {target}; 6 were there\n"
+    assert serried("fetch", "last", "--to", str(target)).err == f"copied 0 files, 0 B, to {target}; 6 existed already\n"
 
 
 def test_patterns_name_some_of_them_and_checkpoints_too(serried, run, tmp_path, monkeypatch):
@@ -104,7 +104,7 @@ def test_other_files_that_are_there_stay_unless_it_is_forced(serried, run, tmp_p
 
     assert (done.code, done.err.splitlines()[:2]) == (
         1,
-        [f"copied 2 files, 10 B, to {target}", "warning: other files are there, and were kept: `a`, `samples/1`"],
+        [f"copied 2 files, 10 B, to {target}", "warning: different files exist and were kept: `a`, `samples/1`"],
     )
     kept = {"a": "mine", "samples": None, "samples/1": "old", "samples/2": "two"}
     assert tree(target) == {**kept, "checkpoints": None, "checkpoints/epoch_1": "weights"}
@@ -152,7 +152,7 @@ def test_each_element_of_an_array_has_a_folder(serried, make, tmp_path):
 def test_a_folder_in_the_way_is_told_and_the_rest_comes(serried, run, tmp_path):
     (tmp_path / "to" / "a").mkdir(parents=True)
     done = serried("fetch", run.plan.run, "a", "samples", "--to", str(tmp_path / "to"))
-    assert (done.code, done.err.splitlines()[1]) == (1, "warning: not copied: `a`: the target is a folder")
+    assert (done.code, done.err.splitlines()[1]) == (1, "warning: could not copy `a`: the target is a folder")
     assert (tmp_path / "to" / "samples" / "2").read_text() == "two"
 
 
@@ -234,7 +234,7 @@ FULL = {**ON_N2, "problem": "No space left on device"}
 def test_what_nodes_have_is_told_and_left_alone_by_a_dry_run(serried, make):
     made = make().ending(missing=[FULL, {**FULL, "kind": "checkpoints", "files": None, "bytes": None}])
     done = serried("fetch", "last", "--dry-run")
-    said = "would bring back results and checkpoints on n2 (No space left on device)\n"
+    said = "would recover results and checkpoints on n2 (No space left on device)\n"
     assert (done.code, done.out, done.err) == (0, "", said)
     assert "  missing     results and checkpoints on n2 (No space left on device)\n" in serried("show", "last").out
     assert "not all is back: serried fetch k3f9q2" in serried("ps", "--all").out

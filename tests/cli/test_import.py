@@ -51,7 +51,7 @@ secrets = ["WANDB_API_KEY"]
 """
 
 LEFT = """\
-not taken over, or not wholly:
+not imported, or only in part:
         it does not ask for time or memory: `serried submit` shows what Serried
         asks for then
      9  export WANDB_API_KEY=…
@@ -61,7 +61,7 @@ not taken over, or not wholly:
         `data.stage` copies what it names to each node's own disk, and `{data}`
         in the command is where that is
 
-needless here: lines 5, 10; `--json` says why
+not needed here: lines 5, 10; `--json` gives the reasons
 """
 
 
@@ -78,8 +78,8 @@ def test_a_job_script_becomes_a_serried_toml_and_what_is_left_of_it_is_said_line
     done = serried("import", "job.sbatch")
     assert (folder / "serried.toml").read_text(encoding="utf-8") == WRITTEN
     next_steps = """
-  serried config show digits                                 what it says, and where each value comes from
-  serried submit digits --array 0-3 --parallel 2 --dry-run   what would be submitted
+  serried config show digits                                 each setting and where it comes from
+  serried submit digits --array 0-3 --parallel 2 --dry-run   print the plan and job script
 """
     assert (done.code, done.out, done.err) == (0, "", "wrote serried.toml with `digits`\n\n" + LEFT + next_steps)
 
@@ -105,7 +105,7 @@ def test_a_serried_toml_that_is_here_stays_and_can_be_added_to(serried, folder: 
     (folder / "serried.toml").write_text('[experiments.old]\ncommand = "true"\n', encoding="utf-8")
     done = serried("import", "job.sbatch", "--name", "new")
     assert done.out == WRITTEN.replace("digits", "new")
-    said = "`serried.toml` is here already and stays as it is: `>> serried.toml` adds `new` to it\n\n"
+    said = "`serried.toml` exists and was not changed; `>> serried.toml` adds `new`\n\n"
     assert (done.code, done.err) == (0, said + LEFT)
     with (folder / "serried.toml").open("a", encoding="utf-8") as file:
         file.write(done.out)
@@ -113,7 +113,7 @@ def test_a_serried_toml_that_is_here_stays_and_can_be_added_to(serried, folder: 
 
     again = serried("import", "job.sbatch", "--name", "new")
     assert (again.code, again.out) == (2, "")
-    assert again.err == "error: `serried.toml` has an experiment `new` already\n\nhint: choose another by --name\n"
+    assert again.err == "error: `serried.toml` has an experiment `new` already\n\nhint: choose another with --name\n"
 
 
 def test_a_dry_run_writes_nothing(serried, folder: Path):
@@ -147,8 +147,8 @@ def test_a_script_may_come_from_a_pipe(serried, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("no.sh", "`no.sh` cannot be read: no such file or directory"),
-        (".", "`.` cannot be read: is a directory"),
+        ("no.sh", "cannot read `no.sh`: no such file or directory"),
+        (".", "cannot read `.`: is a directory"),
         ("a\0b", "a file's name cannot contain a NUL character"),
     ],
 )

@@ -56,7 +56,7 @@ def test_up_says_what_to_type_next_and_down_leaves_nothing(empty_root):
 def test_status_shows_a_dead_node_to_people_and_to_programs(make_lab):
     lab = make_lab(nodes=2, gpus=1, temporary=False, settings={"SlurmdTimeout": "60000"})  # it does not notice
     again = f"serried lab restart n2 --name {lab.name}"
-    assert serried_lab("kill", "n2") == (0, "", f"`n2` is dead; bring it back: {again}\n")
+    assert serried_lab("kill", "n2") == (0, "", f"killed `n2`; restart it: {again}\n")
     assert serried_lab("status") == (
         0,
         f"{lab.name}  2 nodes with 1 GPU each; not running: n2; {lab.spec.directory}\n",
@@ -80,7 +80,7 @@ def test_status_shows_a_dead_node_to_people_and_to_programs(make_lab):
             }
         ],
     }
-    assert serried_lab("restart", "n2") == (0, "", "`n2` is back\n")
+    assert serried_lab("restart", "n2") == (0, "", "restarted `n2`\n")
     assert lab.run("srun", "-wn2", "true").status == 0
 
 

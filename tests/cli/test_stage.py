@@ -68,9 +68,9 @@ def test_it_shows_how_much_goes_where_and_how_long_that_took_before(pool, tmp_pa
         f"{from_labels}  labels/ (unpacked)  3.0 MB  1",
         "all     5.0 MB in 3 files on each of 2 nodes",
         "disk    $SLURM_TMPDIR, 429.5 GB for each job",
-        "needs   8.0 MB there, archives both packed and unpacked",
+        "needs   8.0 MB there, archives packed and unpacked",
         "cache   107.4 GB may stay for the next job",
-        "way     read once, and passed on from node to node",
+        "way     read once and passed from node to node",
         f"takes   about 5s, at 1.0 MB/s as in run {run.record.id}",
     ]
 
@@ -103,8 +103,8 @@ def test_paths_are_those_of_the_folder_that_one_is_in(pool, monkeypatch):
     ("words", "message"),
     [
         (("train", "--set", "data.stage=[]"), "`train` stages nothing"),
-        (("trian",), "`trian` is neither an experiment nor a path that is there"),
-        (("train", "/nowhere"), "`train` is an experiment, and beside it nothing else can be named"),
+        (("trian",), "`trian` is neither an experiment nor an existing path"),
+        (("train", "/nowhere"), "`train` is an experiment, which must be the only argument"),
         (("train", "--warm", "--cluster", "local"), "`local` has no disk on its nodes to stage to"),
         (
             ("train", "--warm", "--cluster", "local", "--set", "clusters.local.local_disk=/tmp"),

@@ -46,7 +46,7 @@ def test_a_timeout_gives_up_and_lets_the_run_go_on(serried, make, slurm, clock):
     slurm.tell(Job("123", None, "RUNNING"))
     done = serried("wait", "last", "--timeout", "5m")
     assert done.code == 3
-    assert done.err.endswith("error: k3f9q2 did not end within 5m\n\nhint: serried wait k3f9q2 waits on\n")
+    assert done.err.endswith("error: k3f9q2 did not end within 5m\n\nhint: serried wait k3f9q2 continues to wait\n")
     assert 300 <= clock.passed < 302
 
 
@@ -135,7 +135,7 @@ def test_what_can_never_start_is_not_waited_for_once_it_is_certain(serried, make
     assert done.code == 1
     assert done.err.endswith(
         "error: k3f9q2 never starts: what it waits for was deleted\n\n"
-        "hint: serried why k3f9q2; serried stop k3f9q2 takes it back\n"
+        "hint: serried why k3f9q2; serried stop k3f9q2 removes it from the queue\n"
     )
     assert 10 < clock.passed < 60
 

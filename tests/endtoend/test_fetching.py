@@ -44,7 +44,7 @@ def test_what_a_node_kept_is_fetched_later_and_no_reader_calls_it_missing_then(p
 
     first = place.serried("fetch", run)
     assert (first.returncode, (directory / "results").is_file()) == (1, True)
-    assert "could not bring back results of attempt 1 from" in first.stderr
+    assert "could not recover results of attempt 1 from" in first.stderr
 
     (directory / "results").unlink()
     (directory / "away").rename(directory / "results")

@@ -51,7 +51,7 @@ GROUPS = {
 }
 """What `serried --help` lists, in the order in which one meets it."""
 
-MODULE_OF = {"import": "import_", "check-resume": "check_resume", "rerun": "submit", "forget": "stop"}
+MODULE_OF = {"import": "import_", "check-resume": "check_resume", "rerun": "submit", "forget": "stop", "image": "env"}
 """The modules of commands that are not alone in a module of their name. The second one there is `NAME_command`."""
 
 OLD = {"rehearse": "check-resume"}

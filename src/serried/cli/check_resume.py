@@ -63,7 +63,7 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, **values: Any)
         asked = asked.with_setting("project.snapshot", value=False)
     if dry_run:
         options.dry_run(prepare_take(asked, WHOLE, (), terms.steps, Path.cwd(), observe=None), as_json=as_json)
-        console.say(f"this, to its end; then the same, stopped {terms.stops} times at random steps and resumed")
+        console.say(f"then the same training again, stopped {terms.stops} times at random steps and resumed")
         return
     found = _watch(asked, terms)
     if as_json:
@@ -74,7 +74,7 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, **values: Any)
 
 
 def _watch(asked: Any, terms: Terms) -> Rehearsal:
-    with console.status_line("rehearsing") as line:
+    with console.status_line("checking") as line:
 
         def tell(kind: str, run: str) -> Observer:
             line.update(f"{run}, {DOING[kind]}")
@@ -102,12 +102,12 @@ def _print(found: Rehearsal) -> None:
     if verdict.is_exact:
         console.out(f"{console.style(f'resumes {how}', 'good')}: {numbers}")
         for one in (one for one in verdict.lost if one.role != ORDER):
-            console.warning(f"nothing that was logged shows it yet, but {explain(one)}")
+            console.warning(f"no logged metric shows it yet, but {explain(one)}")
         return
     console.out(f"{console.style(f'does not resume {how}', 'bad')}: {numbers}")
     for text in _reasons(found):
         console.out(f"  {printable(text)}")
-    console.say(f"again, with the same stops: --seed {found.terms.seed}")
+    console.say(f"to repeat the check with the same stops: --seed {found.terms.seed}")
 
 
 def _reasons(found: Rehearsal) -> list[str]:
@@ -126,17 +126,17 @@ def _reasons(found: Rehearsal) -> list[str]:
     lost = [one for one in verdict.lost if differences or one.is_grave]
     reasons += [explain(one) for one in lost[:_SHOWN]]
     if len(lost) > _SHOWN:
-        reasons.append(f"and {len(lost) - _SHOWN} more states; --json has them all")
+        reasons.append(f"and {len(lost) - _SHOWN} more states; --json lists all")
     if found.is_deterministic is False:
-        reasons.append("two runs that nobody stops differ too: this training does not learn the same twice")
+        reasons.append("two uninterrupted runs differ too: this training is not deterministic")
     elif verdict.other_batch is not None and differences:
-        why = "" if lost else ": the data did not go on where they stopped; give the dataset to `run.loader`"
-        reasons.append(f"in step {verdict.other_batch[0]} the model was given another batch{why}")
+        why = "" if lost else ": the data did not continue at the same item; give the dataset to `run.loader`"
+        reasons.append(f"in step {verdict.other_batch[0]} the model received another batch{why}")
     elif found.is_deterministic and is_rounding(differences[0]):
         reasons.append(
-            "all states that Serried knows of were restored, and the first difference is as small as rounding: "
-            "something was added in another order. That may be torch or a library, and not the script"
+            "every state that Serried saves was restored, and the first difference is as small as rounding: numbers "
+            "were added in another order, perhaps by torch or a library and not by the script"
         )
     elif found.is_deterministic:
-        reasons.append("Serried restored every state that it knows of; the script keeps another that was not saved")
+        reasons.append("every state that Serried saves was restored; the script has another state that is not saved")
     return reasons

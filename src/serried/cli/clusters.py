@@ -1,4 +1,4 @@
-"""`serried clusters`: where runs can go."""
+"""`serried clusters`: list, show, check and learn clusters."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from serried.ui import console
 
 
 @click.group(invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="List them as one JSON value.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def command(context: click.Context, *, as_json: bool) -> None:
-    r"""List the clusters known here, show one, check it, or learn a new one.
+    r"""List the clusters known here; show, check or learn a cluster.
 
     \b
     serried clusters
@@ -34,10 +34,10 @@ def command(context: click.Context, *, as_json: bool) -> None:
         context.invoke(list_clusters, as_json=as_json)
 
 
-@command.command("list", short_help="List those known here; `*` is where `submit` goes.")
+@command.command("list", short_help="List the clusters known here; `submit` uses `*`.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_clusters(*, as_json: bool) -> None:
-    """List the clusters known here; `*` marks the one that `serried submit` uses."""
+    """List the clusters known here. `*` marks the cluster that `serried submit` uses."""
     found = config.catalogue(Path.cwd(), os.environ)
     if as_json:
         rows = [
@@ -51,11 +51,11 @@ def list_clusters(*, as_json: bool) -> None:
     console.out_table(heads, lines)
 
 
-@command.command(short_help="Show what is known of one: of this one, or NAME.")
+@command.command(short_help="Show the settings of a cluster.")
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: seconds and MiB.")
 def show(name: str | None, *, as_json: bool) -> None:
-    """Show what is known of a cluster: the one that `serried submit` uses, or NAME."""
+    """Show the settings of NAME, by default of the cluster that `serried submit` uses."""
     resolved = config.resolve(None, (), {}, name, Path.cwd(), os.environ)
     cluster = resolved.cluster
     if as_json:
@@ -87,44 +87,43 @@ def show(name: str | None, *, as_json: bool) -> None:
         console.warning(warning)
 
 
-@command.command(short_help="Ask the scheduler whether that is still so.")
+@command.command(short_help="Compare a profile with the scheduler.")
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(name: str | None, *, as_json: bool) -> None:
-    """Ask the scheduler whether what is known of a cluster is still so.
+    """Compare the profile of NAME, by default of this cluster, with the values that Slurm or PBS reports.
 
-    Exits with 1 where NAME's profile, or that of the cluster this is, says something else than Slurm or PBS.
+    The exit code is 1 if they differ.
     """
     checked = profile.check(name, Path.cwd(), os.environ)
     if as_json:
         console.out_json(**dataclasses.asdict(checked))
     else:
-        heads = ["KEY", "PROFILE", "CLUSTER", "SAID BY"]
+        heads = ["KEY", "PROFILE", "CLUSTER", "SOURCE"]
         rows = [[found.key, found.profile, found.cluster, found.origin] for found in checked.differences]
         if rows:
             console.out_table(heads, rows)
         found = len(checked.differences)
-        differ = "they agree" if not found else counted(found, "difference")
-        of = f"{counted(checked.compared, 'value')} of the profile"
-        console.say(f"{checked.name}: {of} that its scheduler speaks of: {differ}")
+        differ = "all agree" if not found else f"{found} differ{'s' * (found == 1)}"
+        console.say(f"{checked.name}: compared {counted(checked.compared, 'value')} with the scheduler: {differ}")
         if found:
             console.say(
-                f"`[clusters.{checked.name}]` in a file of yours overrides each; `clusters learn` writes them all"
+                f"`[clusters.{checked.name}]` in your settings overrides a value; `serried clusters learn` writes all"
             )
     if checked.differences:
         sys.exit(1)
 
 
-@command.command(short_help="Write a profile from what the scheduler says.")
+@command.command(short_help="Write a profile from the scheduler's answers.")
 @click.argument("name", required=False)
-@click.option("--save", is_flag=True, help="Write it where your profiles are, instead of printing it.")
-@click.option("--force", is_flag=True, help="Let --save replace a profile that is there.")
+@click.option("--save", is_flag=True, help="Save the profile with your others instead of printing it.")
+@click.option("--force", is_flag=True, help="Let --save replace an existing profile.")
 def learn(name: str | None, *, save: bool, force: bool) -> None:
-    r"""Write a profile from what the scheduler here says: partitions, limits, GPUs.
+    r"""Write a profile from the answers of the scheduler here: partitions, limits, GPUs.
 
     \b
-    serried clusters learn                 look at it
-    serried clusters learn oak --save      use it, as `oak`
+    serried clusters learn                 print it
+    serried clusters learn oak --save      save it as `oak`
     """
     scheduler = profile.here(os.environ)
     learnt = profile.learn(scheduler, os.environ)
@@ -134,12 +133,12 @@ def learn(name: str | None, *, save: bool, force: bool) -> None:
         console.out(text.rstrip())
         return
     path = profile.save(learnt.name if name is None else name, text, os.environ, force=force)
-    console.say(f"written to {path}: look it over, then `serried clusters show {name or learnt.name}`")
+    console.say(f"wrote {path}; review it, then try `serried clusters show {name or learnt.name}`")
     console.out(str(path))
 
 
 def _texts(table: object) -> dict[str, str]:
-    """What is set of a table, as one would write it."""
+    """The values that are set in a table, as a user would write them."""
     held = definitions.values_of(table)
     values = {name: (key, held[name]) for name, key in definitions.keys(type(table)).items() if not key.kind.nested}
     return {name: _text(key, value) for name, (key, value) in values.items() if value not in (None, (), "", {})}
@@ -150,7 +149,7 @@ def _text(key: definitions.Key, value: Any) -> str:
 
 
 def _origin(resolved: config.Resolved, key: str, place: str | None = None) -> str:
-    """Where a value comes from; `place` is its key within the profile, whose source is named too."""
+    """The origin of a value. `place` is its key in the profile, which names a source."""
     origin = resolved.origins.get(key)
     if origin is None:
         return "default"
@@ -159,7 +158,7 @@ def _origin(resolved: config.Resolved, key: str, place: str | None = None) -> st
 
 
 def _say_tables(head: str, tables: Mapping[str, object], kind: type) -> None:
-    """The tables that a cluster has one of for each partition or type of GPU, without the columns that nobody fills."""
+    """A cluster's partitions or GPU types as a table, without empty columns."""
     known = {name: _texts(table) for name, table in tables.items()}
     columns = [key for key in definitions.keys(kind) if any(key in texts for texts in known.values())]
     if not columns:

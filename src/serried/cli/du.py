@@ -1,4 +1,4 @@
-"""`serried du`: what takes space, runs and all that is kept for them."""
+"""`serried du`: show the disk usage of runs and of everything kept for them."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ class Row:
 
 @click.command()
 @click.argument("runs", metavar="[RUN...]", nargs=-1, shell_complete=run_view.complete_runs)
-@click.option("--all", "everything", is_flag=True, help=f"More than the {_SHOWN} largest.")
+@click.option("--all", "everything", is_flag=True, help=f"List all, not only the {_SHOWN} largest.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(*, runs: tuple[str, ...], everything: bool, as_json: bool) -> None:
-    r"""Show what takes space: runs, and what is kept for them. The largest first.
+    r"""Show disk usage: of runs and everything kept for them, the largest first.
 
     \b
     serried du             everything
     serried du last        one run: checkpoints, results, outputs, the rest
 
-    Outputs are files that a run wrote by relative paths.
-    FILES counts folders and links too, as a quota of inodes does. SIZE is that of the files' content.
+    Outputs are files that a run wrote by relative paths. FILES includes folders and links, as an inode
+    quota does. SIZE is the size of the files' content.
     """
     now = time.time()
     found = _look(runs)
@@ -62,10 +62,10 @@ def command(*, runs: tuple[str, ...], everything: bool, as_json: bool) -> None:
 
 
 def _look(runs: Sequence[str]) -> list[Row]:
-    with console.status_line("looking") as line:
+    with console.status_line("measuring") as line:
 
         def tell(name: str, files: int) -> None:
-            line.update(f"looking how large {name} is: {files:,} files")
+            line.update(f"measuring {name}: {files:,} files")
 
         known = Known.load()
         chosen = _named(known, runs) if runs else _everything(known)
@@ -85,7 +85,8 @@ def _named(known: Known, runs: Sequence[str]) -> list[Thing]:
     for selection in run_view.select_all(runs):
         if selection.record.id not in there:
             raise UsageError(
-                f"the run directory of `{selection.record.id}` is gone", hint=f"it was {selection.record.where.path}"
+                f"the run directory of `{selection.record.id}` does not exist any more",
+                hint=f"it was {selection.record.where.path}",
             )
         chosen.append(there[selection.record.id])
     return chosen
@@ -127,7 +128,7 @@ def _sum(rows: Sequence[Row]) -> Size:
 
 def _draw(rows: Sequence[Row], now: float, shown: int | None) -> None:
     if not rows:
-        console.say("nothing takes space yet")
+        console.say("no disk space is used yet")
         return
     lines = [_line(row, now) for row in rows[:shown]]
     if rest := rows[len(lines) :]:
@@ -142,7 +143,7 @@ def _draw(rows: Sequence[Row], now: float, shown: int | None) -> None:
         heads, *lines = ([*line[: _PARTS_AT[0]], *line[_PARTS_AT[1] :]] for line in (heads, *lines))
     console.out_table(heads, lines, shrink=_NAME)
     if total.unread:
-        console.warning(f"{total.unread} folders could not be looked into")
+        console.warning(f"{total.unread} folders could not be read")
 
 
 def _line(row: Row, now: float) -> list[str]:

@@ -1,4 +1,4 @@
-"""`serried env`: the environment of an experiment, shown, built and tried."""
+"""`serried env` and `image`: show, build and check environments, and build container images."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 
 from serried import builds, config
 from serried.cli import options
+from serried.environments.containers import image_to_build
 from serried.errors import EnvironmentFailed, UsageError
 from serried.plan import Plan
 from serried.planning import environment_of
@@ -19,31 +20,31 @@ from serried.ui import console
 
 @click.group()
 def command() -> None:
-    r"""Show, build or try the environment that an experiment's ranks will have.
+    r"""Show, build or check an experiment's environment.
 
     \b
-    serried env show train      which one, and why
-    serried env build train     build it now, unless it is there
-    serried env check train     make it active here, and run its `check`
-    serried env clean           remove those that nothing uses any more
+    serried env show train      its values and their settings
+    serried env build train     build it now, unless it exists
+    serried env check train     activate it here and run its `check`
+    serried env clean           delete environments that are not used any more
 
-    `serried submit` builds and checks by itself. What an environment can be is in docs/environments.md.
+    `serried submit` builds and checks environments too. docs/environments.md describes all kinds.
     """
 
 
 _takes_experiment = options.together(
     click.argument("experiment", required=False),
-    click.option("--cluster", metavar="NAME", help="The cluster where it runs."),
+    click.option("--cluster", metavar="NAME", help="Where to run; `serried clusters` lists them."),
     click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting: `environment.venv=true`."),
     click.option("--json", "as_json", is_flag=True, help="Print JSON."),
 )
 
 
-@command.command(short_help="Show which it is, and which setting says so.")
+@command.command(short_help="Show an environment and its settings.")
 @_takes_experiment
 def show(experiment: str | None, cluster: str | None, settings: tuple[str, ...], *, as_json: bool) -> None:
-    """Show which environment EXPERIMENT has, and which setting says so."""
-    plan, resolved = _asked(experiment, cluster, settings)
+    """Show the environment of EXPERIMENT and the origin of each value."""
+    plan, resolved = _plan(experiment, cluster, settings)
     found = environment_build.inspect(plan, os.environ)
     if as_json:
         console.out_json(environment=found.to_json())
@@ -51,17 +52,19 @@ def show(experiment: str | None, cluster: str | None, settings: tuple[str, ...],
     rows = [[name, text, _origin(resolved, keys)] for name, text, keys in _rows(found) if text]
     console.out_table(["", "VALUE", "ORIGIN"], rows, shrink=1, whole=True)
     if not found.ready:
-        console.next_steps([(f"serried env build {experiment or ''}".strip(), "build it now; submit does so too")])
+        console.next_steps(
+            [(f"serried env build {experiment or ''}".strip(), "build it now; `serried submit` does so too")]
+        )
 
 
-@command.command(short_help="Build it unless it is there; print its folder.")
+@command.command(short_help="Build an environment unless it exists.")
 @_takes_experiment
 def build(experiment: str | None, cluster: str | None, settings: tuple[str, ...], *, as_json: bool) -> None:
-    """Build the environment of EXPERIMENT unless it is there; print its folder."""
-    plan, resolved = _asked(experiment, cluster, settings)
+    """Build the environment of EXPERIMENT unless it exists; print its folder."""
+    plan, resolved = _plan(experiment, cluster, settings)
     if plan.environment.build is None:
         raise UsageError(
-            "Serried does not build this environment",
+            "this experiment uses an existing environment; nothing to build",
             hint="`venv = true` in `[experiments.NAME.environment]` builds one from your requirements",
         )
     with options.progress() as observe:
@@ -73,11 +76,11 @@ def build(experiment: str | None, cluster: str | None, settings: tuple[str, ...]
         console.out(found.to_json()["prefix"])
 
 
-@command.command(short_help="Make it active here, and run its `check`.")
+@command.command(short_help="Activate an environment and run its `check`.")
 @_takes_experiment
 def check(experiment: str | None, cluster: str | None, settings: tuple[str, ...], *, as_json: bool) -> None:
-    """Make the environment of EXPERIMENT active here, as a job would, and run its `check`; exit 1 if that fails."""
-    plan, _ = _asked(experiment, cluster, settings)
+    """Activate the environment of EXPERIMENT as a job would, and run its `check`. Exit with 1 if that fails."""
+    plan, _ = _plan(experiment, cluster, settings)
     found = environment_build.inspect(plan, os.environ)
     if not found.ready:
         raise EnvironmentFailed(
@@ -91,19 +94,19 @@ def check(experiment: str | None, cluster: str | None, settings: tuple[str, ...]
     console.out(f"Python {about['python']} in {about['prefix']}{torch}")
 
 
-@command.command(short_help="Remove those that nothing uses any more.")
-@click.option("--dry-run", is_flag=True, help="Say what would be removed.")
+@command.command(short_help="Delete environments that are not used any more.")
+@click.option("--dry-run", is_flag=True, help="List the environments and delete nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def clean(*, dry_run: bool, as_json: bool) -> None:
-    """Remove what Serried has built here that no experiment asks for any more, and no unfinished run has."""
+    """Delete environments that Serried has built and that no experiment or unfinished run uses."""
     known = config.catalogue(Path.cwd(), os.environ)
-    plans = [_asked(name, None, ())[0] for name in known.experiments]
+    plans = [_plan(name, None, ())[0] for name in known.experiments]
     project = Path(plans[0].source.directory) if plans else Path.cwd()
     elsewhere = []
     for cluster in known.clusters:
         for name in known.experiments:
-            with contextlib.suppress(UsageError):  # what cannot run there has no environment there
-                elsewhere.append(_asked(name, cluster.name, ())[0])
+            with contextlib.suppress(UsageError):  # an experiment that cannot run there has no environment there
+                elsewhere.append(_plan(name, cluster.name, ())[0])
     removed = environment_build.unused(plans, elsewhere, os.environ, project)
     if not dry_run:
         for prefix in removed:
@@ -115,7 +118,7 @@ def clean(*, dry_run: bool, as_json: bool) -> None:
         console.out(str(prefix))
 
 
-def _asked(experiment: str | None, cluster: str | None, settings: tuple[str, ...]) -> tuple[Plan, config.Resolved]:
+def _plan(experiment: str | None, cluster: str | None, settings: tuple[str, ...]) -> tuple[Plan, config.Resolved]:
     resolved = options.resolve(experiment, options.overrides({}, settings), cluster)
     return environment_of(resolved), resolved
 
@@ -137,3 +140,63 @@ def _rows(found: environment_build.Inspected) -> list[tuple[str, str, tuple[str,
 
 def _origin(resolved: config.Resolved, keys: tuple[str, ...]) -> str:
     return next((str(resolved.origins[key]) for key in keys if key in resolved.origins), "default")
+
+
+@click.group()
+def image_command() -> None:
+    r"""Build the container images of experiments.
+
+    \b
+    serried image build train   from `container.image` of the experiment
+    """
+
+
+@image_command.command("build", cls=options.TakesCommand, short_help="Build the image of an experiment.")
+@click.argument("experiment", required=False)
+@click.option("--cluster", metavar="NAME", help="For which cluster; `serried clusters` lists them.")
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting, as for `submit`.")
+@click.option("--job/--here", "by_job", default=None, help="By a job, or on this machine.  [default: the cluster's]")
+@click.option("--dry-run", is_flag=True, help="Print the image and how to build it; build nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def build_image(
+    *,
+    experiment: str | None,
+    cluster: str | None,
+    settings: tuple[str, ...],
+    by_job: bool | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    r"""Build the image of EXPERIMENT from its definition, an address or a list of packages.
+
+    \b
+    serried image build train               unless it exists already
+    serried image build train --job         in a job, where login nodes may not build
+    serried image build train -- --fakeroot more words for `apptainer build`
+
+    Serried keeps images beside the run directories, under a hash of their inputs. If two commands build
+    the same image at once, the second waits for the first. Older images stay for runs that use them.
+    """
+    words = tuple(click.get_current_context().meta.get(options.COMMAND, ()))
+    overrides = options.overrides({}, settings)
+    resolved = config.resolve(experiment, None, overrides, cluster, Path.cwd(), os.environ)
+    plan = environment_of(resolved)
+    recipe = image_to_build(plan, os.environ, words)
+    existing = recipe.finished()
+    folder = existing or recipe.expected
+    if dry_run and not as_json:
+        state = "exists" if existing else "would be built"
+        console.say(f"{folder / recipe.product} {state}, from {recipe.source}")
+        console.out(recipe.script(folder))
+        return
+    if not dry_run:
+        where = resolved.cluster.build if by_job is None else "job" if by_job else "here"
+        with options.progress() as observe:
+            show = observe or builds.silent
+            folder = builds.provide(recipe, environment_build.builder(plan, resolved, os.environ, where, show), show)
+    if as_json:
+        answer = {"image": str(folder / recipe.product), "source": recipe.source, "was_there": existing is not None}
+        console.out_json(**answer, script=recipe.script(folder))
+        return
+    console.say(f"{'already built' if existing else 'built'}, from {recipe.source}")
+    console.out(str(folder / recipe.product))

@@ -1,4 +1,4 @@
-"""`serried fetch`: results and outputs of a run, here; and what its nodes still have of it, back."""
+"""`serried fetch`: copy results and outputs of a run here, and recover files that its nodes still have."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ _NAMED = 5
 @click.option(
     "--to", "target", metavar="DIR", type=Path, help="Copy results and outputs there.  [with a PATTERN: here]"
 )
-@click.option("--force", is_flag=True, help="Also over other files that are there.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("--force", is_flag=True, help="Overwrite different files in DIR.")
+@click.option("--dry-run", is_flag=True, help="Print what would be copied and copy nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     *, run: str, patterns: tuple[str, ...], target: Path | None, force: bool, dry_run: bool, as_json: bool
 ) -> None:
-    r"""Bring back what RUN could not bring from its nodes, and copy its results and outputs to a folder.
+    r"""Copy the results and outputs of RUN to a folder, and recover files that stayed on its nodes.
 
     \b
-    serried fetch last                          what its nodes still have
-    serried fetch last --to .                   and results and outputs to here
-    serried fetch last '*.csv' 'runs/**'        some of them to this folder
-    serried fetch last checkpoints --to kept    its checkpoints
+    serried fetch last                          recover files from its nodes
+    serried fetch last --to .                   and copy results and outputs here
+    serried fetch last '*.csv' 'runs/**'        copy some of them to this folder
+    serried fetch last checkpoints --to kept    copy its checkpoints
 
-    Outputs are files that RUN wrote by relative paths: they keep these paths. PATTERN names results
-    and outputs, or begins with `checkpoints/`. What is there already is not copied again, and a copy
-    that was cut short is resumed. The exit code is 1 if anything is still missing at the end.
+    Outputs are files that RUN wrote by relative paths; the copies keep these paths. PATTERN names
+    results and outputs, or begins with `checkpoints/`. Existing equal files are not copied again, and an
+    interrupted copy is resumed. The exit code is 1 if a file is still missing at the end.
     """
     selection = run_view.select(run)
     status = statuses_of([selection])[0]
     target = target or (Path() if patterns else None)
     if not status.has_ended:
-        console.note(f"run `{status.id}` has not ended: there may be more later")
+        console.note(f"run `{status.id}` has not ended; it may write more files")
     selection.record.check_directory("results")
     lacking = missing_outputs.of(selection, has_ended=status.has_ended)
     back = _bring_back(selection, lacking, dry_run=dry_run)
@@ -78,25 +78,25 @@ def command(
 
 
 def _offer(selection: Selection) -> None:
-    """Say what there is to copy, and how."""
+    """Print the number of files to copy, and the command."""
     run_view.say_outputs(outputs.of(selection))
     if fetch.has_any(selection):
         console.next_steps([(f"serried fetch {selection} --to DIR", "copy its results and outputs to a folder")])
     else:
-        console.say("it has neither results nor outputs")
+        console.say("the run has neither results nor outputs")
 
 
 def _bring_back(selection: Selection, lacking: Sequence[Missing], *, dry_run: bool) -> list[Back]:
-    """What came of each, in their order; told as they come."""
+    """The result for each of `lacking`, in their order. Each is printed as soon as it is known."""
     back = [Back(0, 0, found.problem) for found in lacking]
     there = [number for number, found in enumerate(lacking) if not found.is_lost]
     for found in lacking:
         if found.is_lost:
             console.warning(f"cannot recover {found.told}: the files are gone")
         elif dry_run:
-            console.say(f"would bring back {found.told}")
+            console.say(f"would recover {found.told}")
 
-    def heed(number: int, came: Back | SerriedError) -> None:
+    def on_result(number: int, came: Back | SerriedError) -> None:
         if isinstance(came, SerriedError):
             console.print_error(came)
             came = Back(0, 0, came.message)
@@ -106,21 +106,21 @@ def _bring_back(selection: Selection, lacking: Sequence[Missing], *, dry_run: bo
 
     if there and not dry_run:
         with console.status_line("") as line:
-            fetch.bring_back(selection, [lacking[number] for number in there], heed, line.update)
+            fetch.bring_back(selection, [lacking[number] for number in there], on_result, line.update)
     return back
 
 
 def _tell_of_node(found: Missing, came: Back) -> None:
     what = f"{found.what} of attempt {found.attempt} from {found.host}"
     if came.problem:
-        console.warning(f"could not bring back {what}: {came.problem}", hint=_hint(found, came))
+        console.warning(f"could not recover {what}: {came.problem}", hint=_hint(found, came))
     elif came.files or came.torn:
-        console.say(f"brought back {what}: {counted(came.files, 'file')}, {spell(came.bytes)}")
+        console.say(f"recovered {what}: {counted(came.files, 'file')}, {spell(came.bytes)}")
     else:
-        console.say(f"all {what} had been brought back before")
+        console.say(f"all {what} had been recovered before")
     if came.torn:
-        hint = f"for three days they are in `{found.folder}/checkpoints`"
-        console.warning(f"these may be torn, and stayed on {found.host}: {_named(list(came.torn))}", hint=hint)
+        hint = f"the node keeps them for three days in `{found.folder}/checkpoints`"
+        console.warning(f"possibly incomplete checkpoints stayed on {found.host}: {_named(list(came.torn))}", hint=hint)
 
 
 def _copy(found: Found, target: Path, *, force: bool, dry_run: bool) -> Report:
@@ -147,29 +147,27 @@ def _remember(selection: Selection, found: Found, report: Report, target: Path) 
         fetch.note_fetched(selection, found, report, target.expanduser())
     except OSError as error:
         console.warning(
-            f"the run directory does not remember what was fetched: {reason(error)}",
+            f"cannot note in the run directory which files were fetched: {reason(error)}",
             hint="`serried clean` keeps the outputs there until the same fetch runs again",
         )
 
 
 def _tell(report: Report, target: Path, *, dry_run: bool) -> None:
     done = f"{'would copy' if dry_run else 'copied'} {counted(len(report.copied), 'file')}, {spell(report.bytes)}"
-    rest = f"; {report.same} were there" if report.same else ""
+    rest = f"; {report.same} existed already" if report.same else ""
     console.say(f"{done}, to {printable(str(target))}{rest}")
     if report.kept:
-        console.warning(
-            f"other files are there, and were kept: {_named(report.kept)}", hint="`--force` writes over them"
-        )
+        console.warning(f"different files exist and were kept: {_named(report.kept)}", hint="`--force` overwrites them")
     for path, problem in list(report.problems.items())[:_NAMED]:
-        console.warning(f"not copied: `{path}`: {problem}")
+        console.warning(f"could not copy `{path}`: {problem}")
     if len(report.problems) > _NAMED:
-        console.warning(f"nor were {len(report.problems) - _NAMED} more")
+        console.warning(f"nor {len(report.problems) - _NAMED} more files")
 
 
 def _hint(found: Missing, came: Back) -> str | None:
     if came.is_gone:
-        return f"a node keeps it for three days; it was `{found.folder}`, and is lost"
-    return f"`{found.folder}` keeps it; the same command tries again"
+        return f"a node keeps files for three days; `{found.folder}` is lost"
+    return f"`{found.folder}` keeps the files; run the same command again"
 
 
 def _named(paths: list[str]) -> str:

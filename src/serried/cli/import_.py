@@ -1,4 +1,4 @@
-"""`serried import`: a job script for sbatch or qsub becomes a serried.toml."""
+"""`serried import`: write a serried.toml from a job script for sbatch or qsub."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ from serried.ui.text import fit, printable
 
 @click.command()
 @click.argument("script", metavar="SCRIPT")
-@click.option("--name", metavar="NAME", help="What to call the experiment.  [default: the job's name, or the file's]")
-@click.option("--dry-run", is_flag=True, help="Print what would be written, and write nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: what became of each line, too.")
+@click.option("--name", metavar="NAME", help="Name of the experiment.  [default: of the job or file]")
+@click.option("--dry-run", is_flag=True, help="Print the file and write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with the result for each line.")
 def command(*, script: str, name: str | None, dry_run: bool, as_json: bool) -> None:
-    r"""Write the serried.toml that does what a job script does.
+    r"""Write a serried.toml that does the same as a job script.
 
     \b
     serried import job.sbatch                     write serried.toml
     serried import job.pbs --dry-run              show it
-    serried import next.sbatch >> serried.toml    add to one that is here
+    serried import next.sbatch >> serried.toml    add to an existing file
     scontrol write batch_script 1234 - | serried import - --name again
 
-    Run it in the folder where you would submit the script. Reads `#SBATCH` and `#PBS` lines, modules,
-    environments, variables, and what srun, torchrun, mpirun, horovodrun and the like start. What it
-    cannot take over it says, line by line, here and in the file. Never overwrites.
+    Run the command in the folder where you submit the script. The import reads `#SBATCH` and `#PBS`
+    lines, modules, environments, variables, and commands of srun, torchrun, mpirun, horovodrun and
+    other launchers. A report, here and in the file, lists the lines without an equivalent. Never
+    overwrites.
     """
     here = Path.cwd()
     file = "job.sh" if script == "-" else script
@@ -56,14 +57,14 @@ def command(*, script: str, name: str | None, dry_run: bool, as_json: bool) -> N
     if writes:
         console.say(f"wrote {layers.FILE} with {names}")
     elif is_there and not dry_run:
-        console.say(f"`{layers.FILE}` is here already and stays as it is: `>> {layers.FILE}` adds {names} to it")
+        console.say(f"`{layers.FILE}` exists and was not changed; `>> {layers.FILE}` adds {names}")
     _report(imported)
     if writes:
         _next(imported)
 
 
 def _folder(script: str, here: Path) -> str:
-    """Where the script lies, from here; empty for here itself, and for what is not below."""
+    """The script's folder relative to here; empty for this folder, and for a folder that is not below."""
     relative = os.path.relpath((here / script).parent, here)
     return "" if relative == os.curdir or relative.startswith(os.pardir) or script == "-" else relative
 
@@ -75,7 +76,7 @@ def _content(script: str) -> bytes:
         with Path(script).open("rb") as file:
             return file.read(importing.MOST_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"`{script}` cannot be read: {reason(error)}") from None
+        raise UsageError(f"cannot read `{script}`: {reason(error)}") from None
     except ValueError:
         raise UsageError("a file's name cannot contain a NUL character") from None
 
@@ -84,7 +85,7 @@ def _check_names(imported: Imported, here: Path) -> None:
     known = catalogue(here, os.environ).experiments
     taken = [each.name for each in imported.experiments if each.name in known]
     if taken:
-        raise UsageError(f"`{layers.FILE}` has an experiment `{taken[0]}` already", hint="choose another by --name")
+        raise UsageError(f"`{layers.FILE}` has an experiment `{taken[0]}` already", hint="choose another with --name")
 
 
 def _write(path: Path, text: str) -> None:
@@ -92,7 +93,7 @@ def _write(path: Path, text: str) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise UsageError(f"`{path.name}` cannot be written: {reason(error)}") from None
+        raise UsageError(f"cannot write `{path.name}`: {reason(error)}") from None
 
 
 def _as_json(imported: Imported, text: str, *, written: bool) -> None:
@@ -107,11 +108,11 @@ def _as_json(imported: Imported, text: str, *, written: bool) -> None:
 
 
 def _report(imported: Imported) -> None:
-    """Line by line what was not taken over; of what is needless here, the numbers."""
+    """Print each line that was not imported, and the numbers of the lines that Serried does not need."""
     left = imported.of(importing.LEFT)
     if left:
         console.say()
-        console.say("not taken over, or not wholly:")
+        console.say("not imported, or only in part:")
     indent = " " * 8
     shown = None
     for each in left:
@@ -125,7 +126,9 @@ def _report(imported: Imported) -> None:
     if numbers:
         console.say()
         several = len(numbers) > 1
-        console.say(f"needless here: line{'s' if several else ''} {', '.join(map(str, numbers))}; `--json` says why")
+        console.say(
+            f"not needed here: line{'s' if several else ''} {', '.join(map(str, numbers))}; `--json` gives the reasons"
+        )
 
 
 def _next(imported: Imported) -> None:
@@ -133,7 +136,7 @@ def _next(imported: Imported) -> None:
     name = shlex.quote(imported.experiments[0].name)
     console.next_steps(
         [
-            (f"serried config show {name}", "what it says, and where each value comes from"),
-            (f"{importing.submits(imported)[0]} --dry-run", "what would be submitted"),
+            (f"serried config show {name}", "each setting and where it comes from"),
+            (f"{importing.submits(imported)[0]} --dry-run", "print the plan and job script"),
         ]
     )

@@ -1,4 +1,4 @@
-"""`serried lab`: a real Slurm to rehearse on."""
+"""`serried lab`: a throwaway Slurm for trying out jobs."""
 
 from __future__ import annotations
 
@@ -25,39 +25,47 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 def command() -> None:
     """Start and stop a throwaway Slurm on this machine.
 
-    A lab is a real Slurm cluster with pretended nodes and GPUs, in one directory: rehearse a job here before
-    it waits in a queue. It needs no root, and does not mind a real Slurm beside it.
+    A lab is a real Slurm with simulated nodes and GPUs, in one directory. Try a job here before it waits in
+    a queue. A lab does not need root, and does not disturb a real Slurm on the same machine.
 
     \b
-    serried lab up --nodes 2 --gpus 4     start one (takes a second)
-    serried lab run -- sinfo              run a command against it
-    serried lab shell                     or work in it; leave with exit
+    serried lab up --nodes 2 --gpus 4     start a lab (takes a second)
+    serried lab run -- sinfo              run a command in the lab
+    serried lab shell                     or work in the lab; leave with exit
     serried lab kill n2                   see what a job does when a node dies
-    serried lab down                      remove every trace of it
+    serried lab down                      end the lab and delete its files
     """  # noqa: D301 - click wants the character itself: keep these lines
 
 
 def _size(function: Callable[..., None]) -> Callable[..., None]:
     options: list[Decorator] = [
-        click.option("--nodes", default=4, show_default=True, metavar="N", help="How many nodes to pretend."),
+        click.option("--nodes", default=4, show_default=True, metavar="N", help="Number of nodes."),
         click.option("--gpus", default=4, show_default=True, metavar="G", help="GPUs on each node."),
-        click.option("--gpu-type", default="", metavar="TYPE", help="Type them, as in --gres=gpu:v100:2."),
-        click.option("--accounting", is_flag=True, help="With sacct; needs slurmdbd and MariaDB."),
+        click.option("--gpu-type", default="", metavar="TYPE", help="GPU type, as in --gres=gpu:v100:2."),
+        click.option("--accounting", is_flag=True, help="Start accounting (sacct); needs slurmdbd and MariaDB."),
         click.option("--feature", "features", multiple=True, metavar="NAME", help="Node features, for --constraint."),
         click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A line for slurm.conf."),
-        click.option("--partition", "partitions", multiple=True, metavar="SPEC", help="One more: 'short MaxTime=10'."),
+        click.option(
+            "--partition", "partitions", multiple=True, metavar="SPEC", help="Add a partition: 'short MaxTime=10'."
+        ),
     ]
     for option in reversed(options):
         function = option(function)
     return function
 
 
-_name = click.option("--name", default=None, metavar="NAME", help="Which lab, when there are several.")
+_name = click.option("--name", default=None, metavar="NAME", help="Name of the lab, if there are several.")
 
 
 @command.command()
 @_size
-@click.option("--name", default=lab.DEFAULT_NAME, show_default=True, metavar="NAME", help="Several can be up at once.")
+@click.option(
+    "--name",
+    default=lab.DEFAULT_NAME,
+    show_default=True,
+    metavar="NAME",
+    help="Name of the lab; several can be up at once.",
+)
 def up(
     *,
     name: str,
@@ -77,21 +85,21 @@ def up(
     serried lab up --name mine --partition 'short MaxTime=10' --set KillWait=30
     """  # noqa: D301 - click wants the character itself: keep these lines
     with console.status_line("starting a lab") as line:
-        made = lab.up(
+        started = lab.up(
             name, nodes=nodes, gpus=gpus, gpu_type=gpu_type, accounting=accounting,
             features=features, settings=_pairs(settings), partitions=partitions, progress=line.update,
         )  # fmt: skip
     chosen = "" if name == lab.DEFAULT_NAME else f" --name {name}"
-    console.say(f"lab `{name}` is up: {_describe(made.status())}")
+    console.say(f"lab `{name}` is up: {_describe(started.status())}")
     console.say(f"\n  serried lab run{chosen} -- sinfo\n  serried lab shell{chosen}")
     console.say(f"  serried lab down{'' if name == lab.DEFAULT_NAME else ' ' + name}")
 
 
 @command.command()
 @click.argument("name", required=False)
-@click.option("--all", "every", is_flag=True, help="All labs of yours, also those whose maker was killed.")
+@click.option("--all", "every", is_flag=True, help="End all your labs, also those of killed commands.")
 def down(name: str | None, *, every: bool) -> None:
-    """End a lab: its daemons, its jobs, its directory."""
+    """End a lab: its jobs and daemons. Delete its directory."""
     if every:
         names = lab.down_all()
     else:
@@ -107,7 +115,7 @@ def down(name: str | None, *, every: bool) -> None:
 @command.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(*, as_json: bool) -> None:
-    """List your labs and how their nodes are."""
+    """List your labs and the states of their nodes."""
     found = [each.status() for each in lab.labs()]
     if as_json:
         console.out_json(labs=[_as_json(each) for each in found])
@@ -122,9 +130,9 @@ def status(*, as_json: bool) -> None:
 @_name
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(name: str | None, argv: tuple[str, ...]) -> None:
-    """Run a command against a lab and exit with its status.
+    """Run a command in a lab and exit with its status.
 
-    With no lab up, one with 4 nodes of 4 GPUs is started for this command and removed afterwards.
+    If no lab is up, a lab with 4 nodes of 4 GPUs is started for this command and deleted afterwards.
 
     \b
     serried lab run -- srun -N2 --gpus-per-node=2 env
@@ -138,7 +146,7 @@ def run(name: str | None, argv: tuple[str, ...]) -> None:
 @command.command()
 @_name
 def shell(name: str | None) -> None:
-    """Work in a lab: your shell, with sbatch and squeue speaking to it."""
+    """Start your shell in a lab: sbatch and squeue use its Slurm."""
     with _lab_for(name) as found:
         program = os.environ.get("SHELL") or "/bin/sh"
         console.say(f"you are in lab `{found.name}`; leave with exit")
@@ -148,7 +156,7 @@ def shell(name: str | None) -> None:
 @command.command()
 @_name
 def env(name: str | None) -> None:
-    """Print what points a shell at a lab.
+    """Print the variables by which a shell uses a lab.
 
     \b
     eval "$(serried lab env)"
@@ -163,39 +171,39 @@ def env(name: str | None) -> None:
 def kill(daemon: str, name: str | None) -> None:
     """Crash a node or a daemon.
 
-    A node (n2) goes with everything that runs on it. The daemons are slurmctld, which forgets what it has not
-    yet saved (up to 5 s), slurmdbd, mariadbd and munged.
+    A node (n2) dies with everything that runs on it. The daemons are slurmctld, which loses changes that it
+    has not saved yet (up to 5 s), slurmdbd, mariadbd and munged.
     """
     found = lab.find(name)
     found.kill(daemon)
-    console.say(f"`{daemon}` is dead; bring it back: {_restart(found, daemon)}")
+    console.say(f"killed `{daemon}`; restart it: {_restart(found, daemon)}")
 
 
 @command.command()
 @click.argument("daemon")
 @_name
 def stop(daemon: str, name: str | None) -> None:
-    """Stop a daemon in good order.
+    """Stop a daemon cleanly.
 
-    slurmctld saves its state first; the jobs of a node (n2) go on.
+    slurmctld saves its state first. The jobs of a node (n2) keep running.
     """
     found = lab.find(name)
     found.stop(daemon)
-    console.say(f"`{daemon}` has stopped; start it again: {_restart(found, daemon)}")
+    console.say(f"stopped `{daemon}`; restart it: {_restart(found, daemon)}")
 
 
 @command.command()
 @click.argument("daemon")
 @_name
 def restart(daemon: str, name: str | None) -> None:
-    """Bring a node or a daemon back."""
+    """Restart a node or a daemon."""
     lab.find(name).restart(daemon)
-    console.say(f"`{daemon}` is back")
+    console.say(f"restarted `{daemon}`")
 
 
 @contextlib.contextmanager
 def _lab_for(name: str | None) -> Iterator[lab.Lab]:
-    """The lab that is up, or one for as long as the body runs, whatever signal ends that."""
+    """The lab that is up, or a temporary lab for the body, which also ends on TERM and HUP."""
     lab.sweep_abandoned()
     if name is not None or any(not each.temporary for each in lab.labs()):
         yield lab.find(name)
@@ -222,7 +230,7 @@ def _restart(found: lab.Lab, daemon: str) -> str:
 def _pairs(settings: tuple[str, ...]) -> dict[str, str]:
     for setting in settings:
         if "=" not in setting:
-            raise UsageError(f"`{setting}` is no setting of slurm.conf", hint="write it as --set KEY=VALUE")
+            raise UsageError(f"`--set` needs KEY=VALUE, got `{setting}`")
     return dict(setting.split("=", 1) for setting in settings)
 
 
@@ -235,7 +243,7 @@ def _describe(found: lab.Status) -> str:
     dead = [name for name, runs in found.daemons.items() if not runs]
     words += [f"not running: {' '.join(dead)}"] * bool(dead)
     troubled = [f"{name} {state}" for name, state in found.nodes.items() if state.endswith("*") or "down" in state]
-    words += [f"Slurm says: {', '.join(troubled)}"] * bool(troubled)
+    words += [f"Slurm reports {', '.join(troubled)}"] * bool(troubled)
     return "; ".join([*words, str(found.directory)])
 
 

@@ -1,4 +1,4 @@
-"""`serried stage`: what would be staged and what that costs; and it, ahead of the jobs that need it."""
+"""`serried stage`: show the data that would be staged and its cost, or stage the data ahead of a job."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from serried.ui.plan_lines import amount
 from serried.ui.text import duration, printable
 
 NOTHING = ("true",)
-"""What stands for the command where there are only paths."""
+"""The command of a plan that only stages paths."""
 
 
 @click.command(cls=options.Sorted)
 @click.argument("what", metavar="[EXPERIMENT|PATH...]", nargs=-1)
 @options.resources
 @options.common
-@click.option("--warm", is_flag=True, help="Bring it there now, where data may stay for the next job.")
-@click.option("--dry-run", is_flag=True, help="With --warm: show all that would be done, and do nothing.")
+@click.option("--warm", is_flag=True, help="Stage the data now, where it may stay for the next job.")
+@click.option("--dry-run", is_flag=True, help="With --warm: print the plan, job script and command; submit nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(*, what: tuple[str, ...], warm: bool, dry_run: bool, as_json: bool, **values: Any) -> None:
-    r"""Show what an experiment stages to its nodes, and what that costs; or stage it ahead.
+    r"""Show the data that an experiment stages to its nodes and the cost, or stage the data now.
 
     \b
-    serried stage train                          how much, where to, how long
-    serried stage /project/imagenet labels.tar   of any paths
-    serried stage train --warm --nodes 2         now, by a job that ends then
+    serried stage train                          size, target and duration
+    serried stage /project/imagenet labels.tar   the same for any paths
+    serried stage train --warm --nodes 2         now, by a job that only stages
 
-    With --warm the data is on the nodes' own disks when the next job comes, as far as the cluster's
-    `data_cache` lets it stay. Which nodes those are is up to the scheduler.
+    With --warm, data stays on the nodes' disks for the next job, up to the cluster's `data_cache`. The
+    scheduler chooses the nodes.
     """
     overrides = options.overrides(values, values["settings"])
     resolved = _resolve(what, overrides, values["cluster"])
@@ -60,7 +60,7 @@ def command(*, what: tuple[str, ...], warm: bool, dry_run: bool, as_json: bool, 
         status = see_through(
             prepared,
             lambda: line.update(f"staging by run {prepared.plan.run}"),
-            lambda record: console.say(f"run {record.id} stages it"),
+            lambda record: console.say(f"run {record.id} stages the data"),
         )
     brought = prestage.brought(status)
     if as_json:
@@ -75,7 +75,7 @@ def command(*, what: tuple[str, ...], warm: bool, dry_run: bool, as_json: bool, 
 
 
 def _resolve(what: tuple[str, ...], overrides: dict[str, Any], cluster: str | None) -> config.Resolved:
-    """The experiment that is named, or of nothing but paths."""
+    """The settings of the named experiment, or of a plan that only stages the paths in `what`."""
     known = config.catalogue(Path.cwd(), os.environ).experiments
     name, command = next(iter(what), None), None
     if what and (len(what) > 1 or what[0] not in known):
@@ -83,16 +83,16 @@ def _resolve(what: tuple[str, ...], overrides: dict[str, Any], cluster: str | No
             if os.path.lexists(path):
                 continue
             if path in known:
-                raise UsageError(f"`{path}` is an experiment, and beside it nothing else can be named")
-            hint = did_you_mean(path, known) or f"paths begin in the folder that you are in: {Path.cwd()}"
-            raise UsageError(f"`{path}` is neither an experiment nor a path that is there", hint=hint)
+                raise UsageError(f"`{path}` is an experiment, which must be the only argument")
+            hint = did_you_mean(path, known) or f"paths are relative to the current folder: {Path.cwd()}"
+            raise UsageError(f"`{path}` is neither an experiment nor an existing path", hint=hint)
         items = [{"from": os.path.abspath(path)} for path in what]  # noqa: PTH100 - links are to be followed later
         name, command, overrides = None, NOTHING, {**overrides, "data.stage": items}
     resolved = config.resolve(name, command, overrides, cluster, Path.cwd(), os.environ)
     if not resolved.experiment.data.stage:
         raise UsageError(
             f"`{resolved.experiment.name}` stages nothing",
-            hint="`[experiments.NAME.data] stage` says what it does; or name paths: serried stage PATH …",
+            hint="list paths in `[experiments.NAME.data] stage`, or name them: serried stage PATH …",
         )
     return resolved
 
@@ -125,17 +125,17 @@ def _facts(plan: Plan, size: int, rate: staging.Rate | None) -> list[tuple[str, 
     stage = plan.data.stage if plan.data else ()
     each = f"on each of {nodes} nodes" if nodes > 1 else "on its node"
     room = f", {spell(site.local_disk_bytes)} for each job" if site.local_disk_bytes else ""
-    disk = f"{site.local_disk}{room}" if site.local_disk else "none that is known: read in place"
-    stays = f"{spell(site.cache_bytes)} may stay" if site.cache_bytes else "nothing stays"
-    way = "read once, and passed on from node to node" if site.transfer == "chain" else "read by each node"
+    disk = f"{site.local_disk}{room}" if site.local_disk else "not known: data is read in place"
+    stays = f"{spell(site.cache_bytes)} may stay" if site.cache_bytes else "no data stays"
+    way = "read once and passed from node to node" if site.transfer == "chain" else "read by each node"
     size_is_known = all(item.bytes is not None for item in stage)
-    takes = "not known yet" + ("" if rate else ": no run has staged so much there")
+    takes = "not known yet" + ("" if rate else ": no run on this cluster has staged enough data to measure")
     if rate is not None and size_is_known:
         speed = rate.bytes_per_second
         takes = f"about {duration(size / speed)}, at {spell(round(speed))}/s as in run {rate.run}"
     needed = data.needs(stage) if any(item.unpack for item in stage) else None
     least = "at least " if data.has_more(stage) else ""
-    needs = [("needs", f"{least}{spell(needed)} there, archives both packed and unpacked")] if needed else []
+    needs = [("needs", f"{least}{spell(needed)} there, archives packed and unpacked")] if needed else []
     return [
         ("all", f"{amount(stage) or 'not known yet,'} {each}"),
         ("disk", disk),

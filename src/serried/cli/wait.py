@@ -1,4 +1,4 @@
-"""`serried wait`: until runs have ended."""
+"""`serried wait`: wait for runs to end."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from serried.ui import console
 from serried.ui.text import printable
 
 _PATIENCE_SECONDS = 5.0
-"""What starts within that needs no words."""
+"""A run that waits longer has its reason printed."""
 _LOOKS, _BETWEEN_LOOKS_SECONDS = 8, 5.5
 
 
 class StillGoingOn(SerriedError):  # noqa: N818 - reads as what happened
-    """--timeout is over and nothing is known to have failed."""
+    """--timeout has passed and no run has failed."""
 
     exit_code = 3
 
@@ -37,12 +37,12 @@ class StillGoingOn(SerriedError):  # noqa: N818 - reads as what happened
 @click.command()
 @run_view.many_runs
 @click.option("--timeout", metavar="TIME", help="Give up after 90s, 30m, 2h: exit code 3; the runs continue.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON when all is over.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON at the end.")
 def command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -> None:
     r"""Wait for runs to end. Exit with 0 if all succeeded and with 1 if any did not.
 
-    What a run waits for is said on stderr, once, and again when it changes. The program's own exit
-    status is in --json. Ctrl-C ends the waiting, never the runs.
+    The reason why a run waits is printed on stderr, and again when it changes. --json includes the
+    program's own exit status. Ctrl-C ends the waiting, never the runs.
 
     \b
     serried wait last && serried submit evaluate
@@ -72,7 +72,7 @@ def command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -> Non
 
 
 class _Waiting:
-    """Says what runs wait for: one that is held waits for ever, and for its owner."""
+    """Prints why runs wait: a held job waits until its owner releases it."""
 
     def __init__(self) -> None:
         self._since: dict[str, tuple[tuple[str, str], float]] = {}
@@ -96,7 +96,7 @@ class _Waiting:
 
 
 def _say_how(selections: Sequence[Selection], found: Sequence[RunStatus]) -> None:
-    """How they stand, and what those that have ended wrote by relative paths."""
+    """Print the status of each run, and the outputs of those that have ended."""
     unfetched = None
     for selection, status in zip(selections, found, strict=True):
         run_view.say_how(status)
@@ -109,7 +109,7 @@ def _say_how(selections: Sequence[Selection], found: Sequence[RunStatus]) -> Non
 
 
 def _make_certain(selections: Sequence[Selection]) -> None:
-    """Look a few times for jobs that may or may not have been delivered: one look proves nothing."""
+    """Look several times for jobs whose submission is uncertain: one negative answer proves nothing."""
     for _ in range(_LOOKS):
         uncertain = [status.record for status in statuses_of(selections) if status.state == UNCERTAIN]
         if not uncertain:
@@ -138,7 +138,8 @@ def _exit(found: Sequence[RunStatus], timeout: str | None) -> None:
     unsure = [status for status in found if status.state == UNCERTAIN]
     if unsure:
         raise SubmissionUncertain(
-            f"it is not known whether the scheduler has {unsure[0].id}", hint=f"serried why {unsure[0].id}"
+            f"the submission of {unsure[0].id} is uncertain: the scheduler may have its job",
+            hint=f"serried why {unsure[0].id}",
         )
     bad = [status for status in found if status.has_ended and status.state != names.COMPLETED]
     if bad:
@@ -148,11 +149,12 @@ def _exit(found: Sequence[RunStatus], timeout: str | None) -> None:
     if stuck:
         raise RunFailed(
             f"{stuck[0].id} never starts: {why_never(stuck[0])}",
-            hint=f"serried why {stuck[0].id}; serried stop {stuck[0].id} takes it back",
+            hint=f"serried why {stuck[0].id}; serried stop {stuck[0].id} removes it from the queue",
         )
     going_on = [status for status in found if not status.has_ended]
     if going_on:
         more = f" and {len(going_on) - 1} more" if len(going_on) > 1 else ""
         raise StillGoingOn(
-            f"{going_on[0].id}{more} did not end within {timeout}", hint=f"serried wait {going_on[0].id} waits on"
+            f"{going_on[0].id}{more} did not end within {timeout}",
+            hint=f"serried wait {going_on[0].id} continues to wait",
         )

@@ -40,7 +40,9 @@ def test_all_outputs_come_to_the_project_and_a_second_time_none(serried, project
     assert (done.code, done.err) == (0, f"copied 3 files, 19 B, to {project}\n")
     fetched = {"results/model.pt": "weights", "log": "line\n", "config.yaml": "lr: 0.2"}
     assert tree(project) == {**before, **fetched}
-    assert serried("fetch", "last", "--to", str(project)).err == f"copied 0 files, 0 B, to {project}; 3 were there\n"
+    assert (
+        serried("fetch", "last", "--to", str(project)).err == f"copied 0 files, 0 B, to {project}; 3 existed already\n"
+    )
     shown = serried("show", "last").out
     assert "  outputs     3 files, 19 B, all fetched: results/model.pt, log, config.yaml\n" in shown
 
@@ -57,8 +59,8 @@ def test_what_is_there_and_no_earlier_copy_of_the_output_is_never_written_over_u
         1,
         [
             f"copied 1 file, 5 B, to {project}",
-            "warning: other files are there, and were kept: `config.yaml`, `results/model.pt`",
-            "hint: `--force` writes over them",
+            "warning: different files exist and were kept: `config.yaml`, `results/model.pt`",
+            "hint: `--force` overwrites them",
         ],
     )
     assert (project / "results/model.pt").read_text() == "mine, and older"
@@ -152,7 +154,7 @@ def test_links_into_the_tree_lead_to_the_copies(serried, started, tmp_path):
         "runs/other": "epoch-9.pt",
         "away": str(tmp_path),
     }
-    assert serried("fetch", "last", "--to", str(to)).err == f"copied 0 files, 0 B, to {to}; 5 were there\n"
+    assert serried("fetch", "last", "--to", str(to)).err == f"copied 0 files, 0 B, to {to}; 5 existed already\n"
     assert serried("clean", "-y", "k3f9q2").code == 0
 
 
@@ -173,7 +175,7 @@ def test_a_fetch_to_nowhere_copies_nothing_and_says_what_there_is(serried, proje
 
 def test_where_there_is_nothing_to_copy_no_copying_is_advised(serried, make):
     make().ending()
-    assert serried("fetch", "last").err.splitlines()[1:] == ["it has neither results nor outputs"]
+    assert serried("fetch", "last").err.splitlines()[1:] == ["the run has neither results nor outputs"]
 
 
 def test_a_killed_fetch_goes_on_and_only_then_are_outputs_called_fetched(serried, started, tmp_path, monkeypatch):
