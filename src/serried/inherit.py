@@ -20,7 +20,7 @@ from serried.config.env_file import read_env_file
 from serried.errors import UsageError
 from serried.plan import Environment
 from serried.protocol import names
-from serried.protocol.environment import CHOICES, SCRUBBED
+from serried.protocol.names import CHOICES, SCRUBBED
 
 LOGIN = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TERM", "TZ", "TMPDIR", "XDG_RUNTIME_DIR")
 """What a fresh login gives; passed on whatever `inherit` says."""

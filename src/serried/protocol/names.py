@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Dict, Mapping
+
 # What job.sh gives to the agents.
 RUN_DIR = "SERRIED_RUN_DIR"
 TOKEN = "SERRIED_TOKEN"  # noqa: S105 - names a submission, opens nothing
@@ -131,3 +133,19 @@ PLACEHOLDERS = (
     "ranks",
 )
 """What may stand in braces in a command, beside settings of the training."""
+
+CHOSEN_CLUSTER = "SLURM_CONF"
+CHOICES = frozenset({CHOSEN_CLUSTER, "PBS_SERVER", "PBS_DEFAULT", "PBS_CONF_FILE", "PBS_EXEC"})
+"""The variables that select a cluster, not a job."""
+
+SCRUBBED = ("SBATCH_", "SLURM_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SCANCEL_", "PMI_", "PMIX_", "PBS_")
+"""Prefixes of variables that would override the options of a submitted job, or identify it as the submitting job."""
+
+
+def scrub(environment: Mapping[str, str]) -> Dict[str, str]:
+    """`environment` without the variables of the job that this process may run in."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in CHOICES or not (name.startswith(SCRUBBED) or name in JOB_VARIABLES)
+    }

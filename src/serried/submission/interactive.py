@@ -19,8 +19,8 @@ from serried.errors import SerriedError, UsageError
 from serried.fs import files
 from serried.fs.files import MODES
 from serried.protocol import names
-from serried.protocol.environment import scrub
 from serried.protocol.layout import RunDirectory
+from serried.protocol.names import scrub
 from serried.records.run_status import RunStatus
 from serried.schedulers.interface import Job, Scheduler
 from serried.submission.prepared import Prepared, make_run_directory, plain_errors, probe, remove_empty_above

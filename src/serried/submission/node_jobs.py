@@ -17,8 +17,8 @@ from serried.errors import SerriedError, UsageError
 from serried.fs import files
 from serried.fs.files import MODES
 from serried.plan import Plan
-from serried.protocol.environment import scrub
 from serried.protocol.events import JournalEvent
+from serried.protocol.names import scrub
 
 AT_ONCE = 16
 """Each is a job in the queue: they wait together, and nobody's scheduler is flooded."""

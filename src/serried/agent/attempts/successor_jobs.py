@@ -16,7 +16,7 @@ from serried.agent.options import parse
 from serried.fs import files
 from serried.process import linux
 from serried.protocol import SCHEMA, job_states, names, successor_commands
-from serried.protocol.environment import scrub
+from serried.protocol.names import scrub
 from serried.protocol.times import iso
 
 SUBMIT_SECONDS = 120

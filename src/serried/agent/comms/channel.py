@@ -1,8 +1,8 @@
 """Messages between the head and the node agents: JSON lines over TCP, both ends proven, every line signed.
 
-Each end proves that it knows the attempt's key by signing the other's nonce; from both nonces comes the
-key of this one connection, and each line starts with a signature over its sender and number. Nothing here
-is secret, but nobody else in the cluster's network may stop a job or say how it ended.
+Each end proves that it knows the attempt's key by signing the other end's nonce. Both nonces give the key of this
+connection, and each line starts with a signature over its sender and number. The content is not secret, but no other
+user of the cluster's network may stop a job or report its end.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import List, Optional, Tuple
 from serried.protocol.json_lines import LineBuffer, Message
 
 LONGEST_GREETING = 3072
-"""No stranger makes us keep more than this."""
+"""The most bytes that the head buffers for a connection that is not authenticated."""
 
 
 class ProtocolError(Exception):
-    """The other end is not one of ours."""
+    """The other end failed to authenticate."""
 
 
 def sign(key: bytes, *parts: str) -> str:
-    import hmac  # and with it OpenSSL: the head has time for that while its launcher is at work
+    import hmac  # loads OpenSSL: the head has time for that while its launcher starts
 
     return hmac.new(key, "\0".join(parts).encode(), "sha256").hexdigest()
 
@@ -36,14 +36,14 @@ def is_signed(signature: str, key: bytes, *parts: str) -> bool:
 
 
 class Channel:
-    """One end of an open connection. Never blocks: what cannot be sent now waits in `backlog`."""
+    """One end of an open connection. Never blocks: unsent bytes wait in `backlog`."""
 
     def __init__(self, connection: socket.socket, key: bytes, me: str, other: str) -> None:
         connection.setblocking(False)
         self.connection = connection
         self.backlog = b""
         self.key = key
-        """Of this one connection."""
+        """The key of this connection, not the attempt's."""
         self.me, self.other = me, other
         self._sent, self._received = 0, 0
         self._buffer = LineBuffer()
@@ -55,7 +55,7 @@ class Channel:
         self.flush()
 
     def flush(self) -> None:
-        """Send what can be sent. A broken connection shows at the next `receive`."""
+        """Send as much as the socket accepts. The next `receive` reports a broken connection."""
         while self.backlog:
             try:
                 self.backlog = self.backlog[self.connection.send(self.backlog) :]
@@ -65,7 +65,7 @@ class Channel:
                 self.backlog = b""
 
     def receive(self) -> Optional[List[Message]]:
-        """What has arrived; None when the connection is over.
+        """The messages that have arrived; None if the connection is closed.
 
         Raises ProtocolError on a line with a wrong signature.
         """
@@ -80,7 +80,7 @@ class Channel:
         return [self._open(line.decode()) for line in self._buffer.lines(data)]
 
     def receive_flushed(self) -> Optional[List[Message]]:
-        """The same, after what waits to be sent; None also for one that is none of ours."""
+        """Flush, then receive; None also after a line with a wrong signature."""
         self.flush()
         try:
             return self.receive()
@@ -111,7 +111,7 @@ class UnprovenConnection:
         connection.send(f"{self._nonce}\n".encode())
 
     def receive(self) -> Optional[Tuple[Channel, Message]]:
-        """The channel and the node's greeting once it has proven itself; None while that is incomplete.
+        """The channel and the node's greeting once it is authenticated; None while the greeting is incomplete.
 
         Raises ProtocolError, or OSError when the connection breaks.
         """
@@ -133,9 +133,9 @@ class UnprovenConnection:
 
 
 def greet(connection: socket.socket, key: bytes, greeting: Message, timeout: float) -> Channel:
-    """The node's side of the handshake, on a connection with a time limit; `patience` is for the answer to a greeting.
+    """The node's side of the handshake, on a connection with a timeout; `timeout` is for the answer to the greeting.
 
-    Raises ProtocolError or OSError where the other end is not the head of this attempt.
+    Raises ProtocolError or OSError if the other end is not the head of this attempt.
     """
     until = time.monotonic() + (connection.gettimeout() or 0.0)
     theirs = _read_line(connection, until)
@@ -149,7 +149,7 @@ def greet(connection: socket.socket, key: bytes, greeting: Message, timeout: flo
 
 
 def _read_line(connection: socket.socket, until: float) -> str:
-    """One line and not a byte more: what follows it belongs to the channel."""
+    """Read one line and not a byte more: the following bytes belong to the channel."""
     line = b""
     while not line.endswith(b"\n"):
         byte = connection.recv(1)

@@ -25,7 +25,7 @@ class EnvFile:
         self.path: Optional[Path] = Path(f"{beginning}{element}-{work.number}") if beginning else None
         self._prefix = str(work.dialect["task_prefix"])
         self._of_the_job = work.dialect["job_variables"]
-        """What the scheduler sets in job.sh, and not in each process that it starts."""
+        """Variables that the scheduler sets in job.sh only, not in each process that it starts."""
         index = work.dialect["index_variable"]
         self._element = {index: str(work.element)} if index and work.element is not None else {}
 
@@ -40,27 +40,27 @@ class EnvFile:
         return bool(self._prefix) and name.startswith(self._prefix)
 
     def arguments(self, node_variable: str) -> List[str]:
-        """What tells a node agent where to look."""
+        """The node agent's arguments that name the file."""
         return [
             *(["--node-variable", node_variable] if node_variable else []),
             *(["--environment", str(self.path), "--own", self._prefix] if self.path else []),
         ]
 
     def remove(self) -> None:
-        """It holds the attempt's key: once all nodes are here nobody needs it."""
+        """Delete the file, which contains the attempt's key, once all nodes have connected."""
         if self.path:
             with contextlib.suppress(OSError):
                 self.path.unlink()
 
 
 def remove_stored(work: Attempt) -> None:
-    """The run is over: nobody needs its environment any more. Elements share it; a reader of their end removes it."""
+    """Delete the run's stored environment at its end. Tasks share it; the command that reads their end deletes it."""
     if work.element is None:
         files.forget_environment(work.plan["site"].get("private") or str(work.run.private), work.plan["run"])
 
 
 def load(path: str, prefix: str) -> None:
-    """Make the head's environment ours, except variables that begin with `prefix`. Raises OSError."""
+    """Replace this process's environment by the head's, except variables with `prefix`. Raises OSError."""
     stored = files.read_environment(Path(path))
     own = {name: value for name, value in os.environ.items() if (prefix and name.startswith(prefix)) or name in IF_TOLD}
     os.environ.clear()

@@ -19,36 +19,32 @@ GREETING_SECONDS = 10.0
 
 
 class NodeAgent:
-    """A node agent that has proven itself."""
+    """An authenticated node agent."""
 
     def __init__(self, host: str, channel: Channel, greeting: Message, heard_at: float) -> None:
         self.index = int(greeting["node"])
         self.host = host
         self.problem = str(greeting.get("problem", ""))
-        """What keeps ranks from starting there; empty for none."""
+        """The problem that keeps its ranks from starting; empty for none."""
         self.ports: List[int] = greeting.get("ports", [])
-        """That it keeps for its ranks."""
+        """The ports that it reserves for its ranks."""
         self.channel = channel
         self.heard_at = heard_at
-        """When, on the loop's clock of being awake."""
+        """The time of its last message, on the clock `Loop.awake`."""
         self.quiet_seconds = 0.0
-        """Since when its running ranks have written nothing, in seconds."""
+        """How long its running ranks have written nothing."""
         self.running: List[int] = []
         self.is_connected = True
         self.is_done = False
         self.busy_until = 0.0
-        """Until when it is not given up, on the monotonic clock: it is at work for its ranks' results."""
+        """Until when the head waits for it, on the monotonic clock: it is copying its ranks' results."""
         self.have_ranks_ended = False
-        """Its ranks have ended."""
         self.is_lost = False
-        """It went before it was done: something of the attempt may still run there."""
+        """It disappeared before it was done: processes of the attempt may still run there."""
 
 
 class NodeEvents(NamedTuple):
-    """What is called from the loop when an agent has joined, says something, or is gone and why.
-
-    And when no rank runs any more, though agents are still at work for their results.
-    """
+    """Callbacks for a new agent, a message, a lost agent, and the end of all ranks before their results are copied."""
 
     joined: Callable[[NodeAgent], None]
     message: Callable[[NodeAgent, Message], None]
@@ -67,7 +63,7 @@ class NodeRegistry:
         self._is_open = True
         self._have_ranks_ended = False
         self._stops: Dict[str, float] = {}
-        """By when ranks are killed at the latest, by the reason that nodes were told: on the monotonic clock."""
+        """The latest time of KILL for each reason that nodes received, on the monotonic clock."""
         self._listener = rendezvous.listen(nodes)
         loop.watch(self._listener, self._accept)
 
@@ -78,7 +74,7 @@ class NodeRegistry:
         return len(self._agents)
 
     def addresses(self) -> str:
-        """Where node agents may call: `host:port,…`."""
+        """The addresses for node agents: `host:port,…`."""
         port = self._listener.getsockname()[1]
         return ",".join(f"{address}:{port}" for address in rendezvous.addresses(self._hosts, self._nodes))
 
@@ -96,13 +92,13 @@ class NodeRegistry:
         return all(agent.is_done for agent in self._agents.values())
 
     def silent_ranks(self, silence_seconds: float) -> List[int]:
-        """All ranks that still run, if none of them has written anything for `patience` seconds."""
+        """All running ranks, if none of them has written anything for `silence_seconds`."""
         busy = [agent for agent in self if agent.running and not agent.is_done]
         is_silent = bool(busy) and min(agent.quiet_seconds for agent in busy) > silence_seconds
         return [rank for agent in busy for rank in agent.running] if is_silent else []
 
     def stop_accepting(self) -> None:
-        """Everybody is here, or nobody is wanted any more."""
+        """Close the listening socket."""
         if self._is_open:
             self._is_open = False
             self._loop.forget(self._listener)
@@ -116,9 +112,9 @@ class NodeRegistry:
                 self._watch(agent)
 
     def stop_ranks(self, reason: str, grace: float) -> bool:
-        """Have all nodes end their ranks; False where they have been told so already.
+        """Have all nodes end their ranks; False if they have received an equal or earlier stop for `reason`.
 
-        A thousand ranks that lose one another fail at once: a word to all nodes for each would be a million.
+        A thousand ranks that lose one another fail at once: a broadcast for each would send a million messages.
         """
         due = time.monotonic() + grace
         if self._stops.get(reason, due + 1) <= due:
@@ -128,18 +124,18 @@ class NodeRegistry:
         return True
 
     def send_to(self, index: int, message: Message) -> None:
-        """Send to one what another says; one that is gone misses nothing more."""
+        """Send to one node, if it is connected."""
         agent = self._agents.get(index)
         if agent and agent.is_connected:
             agent.channel.send(message)
             self._watch(agent)
 
     def workers(self) -> List[str]:
-        """`address:port` for each port that is kept for a rank, in the order of ranks."""
+        """`address:port` for each port that is reserved for a rank, in the order of ranks."""
         return [f"{agent.channel.connection.getpeername()[0]}:{port}" for agent in self for port in agent.ports]
 
     def drop_unfinished(self, on_lost: Callable[[NodeAgent], None]) -> None:
-        """Call `lose` for each that should have been done: at once, or when what it asked for is over too."""
+        """Call `on_lost` for each agent that is not done: now, or after the time that the agent requested."""
         now = time.monotonic()
         awaited = [agent for agent in self if not agent.is_done]
         for agent in awaited:
@@ -158,10 +154,10 @@ class NodeRegistry:
             self._announce_when_ranks_ended()
 
     def _announce_when_ranks_ended(self) -> None:
-        """Once, when no rank runs any more on any node: nobody writes what several nodes see."""
+        """Announce once that no rank runs on any node: then no rank writes to shared files any more."""
         if self._have_ranks_ended or len(self) < self._nodes:
             return
-        # Asked at each message of each node: without sorting the nodes first.
+        # Runs for each message of each node, so it does not sort the nodes.
         are_over = all(agent.have_ranks_ended or not agent.is_connected for agent in self._agents.values())
         if are_over and not self.are_done():
             self._have_ranks_ended = True

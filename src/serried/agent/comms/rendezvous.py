@@ -15,11 +15,11 @@ from serried.protocol.json_lines import Message
 
 TRY_SECONDS = 3.0
 PROOF_SECONDS = 60.0
-"""For the head to answer a greeting: who leaves when it has counted him in is lost to it, and the attempt with him."""
+"""For the head's answer to a greeting. The head gives up the attempt if a node that it accepted disconnects."""
 
 
 def hold_port() -> socket.socket:
-    """A bound socket that does not listen: it keeps its port for rank 0's store and from everybody else.
+    """A bound socket that does not listen: it reserves its port for rank 0's store.
 
     SO_REUSEADDR set after the bind lets torch's TCPStore, which sets it too, bind the same port while this is open;
     every other bind gets EADDRINUSE, before and after.
@@ -31,7 +31,7 @@ def hold_port() -> socket.socket:
 
 
 def listen(nodes: int) -> socket.socket:
-    """Where node agents call: on every interface, or on none but the loopback when there is one node."""
+    """The socket for node agents: on every interface, or only on the loopback for one node."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.bind((LOOPBACK if nodes == 1 else "", 0))
     listener.listen(min(nodes + 8, 1024))
@@ -45,9 +45,9 @@ def addresses(hosts: Sequence[str], nodes: int) -> List[str]:
 
 
 def connect(candidates: str, key: bytes, greeting: Message, timeout: float) -> Tuple[Channel, str]:
-    """Call the head at each of `host:port,…` until one proves to be it; the channel and the host that worked.
+    """Connect to each of `host:port,…` until one authenticates as the head. Returns the channel and that host.
 
-    Raises OSError when none did within `patience` seconds.
+    Raises OSError if none does within `timeout` seconds.
     """
     end = time.monotonic() + timeout
     refusal = "no answer"

@@ -1,4 +1,4 @@
-"""The scheduler's own launcher, which starts the node agents: again while its controller is away, heard, ended."""
+"""Runs the scheduler's own launcher, which starts the node agents, and retries while the controller is away."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ RETRY_SECONDS = 120.0
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 15.0
 DEAF_SECONDS = 30.0
-"""A srun that asks within seconds of a controller's return may wait for ever; one started later does not."""
-HARD_OF_HEARING_SECONDS = 35.0
+"""An srun that calls within seconds of a controller's return may wait forever; an srun started later does not."""
+KILL_DEAF_SECONDS = 35.0
 SWEEP_SECONDS = 10.0
 LAST_LINES = 5
 ANNOUNCEMENT = "***"
-"""How Slurm marks the line that says why it ends a step; what srun says of it comes after, and is more."""
+"""Slurm's mark of the line with the reason why it ends a step. Many lines of srun follow it."""
 
 
 def agent_environment(work: Attempt, addresses: str, key: bytes) -> Dict[str, str]:
-    """What the node agents find beside the inherited variables."""
+    """The variables that node agents get in addition to the inherited ones."""
     return {
         names.HEAD: addresses,
         names.KEY: key.hex(),
         names.ATTEMPT: str(work.number),
         names.RUN_DIR: str(work.run.path),
         names.RUN_ID: work.plan["run"],
-        names.RESUME: work.newest_checkpoint,  # once for all nodes: they may not see the same yet
+        names.RESUME: work.newest_checkpoint,  # once for all nodes: some may not see the newest file yet
         names.ELEMENT: "" if work.element is None else str(work.element),
         names.TASK: "" if work.element is None else str(work.element),
     }
 
 
 class AgentLauncher:
-    """Runs `argv` and passes on what it says. `on_exit` is called with its status."""
+    """Runs `argv` and passes on its output. `on_exit` is called with its status."""
 
     def __init__(
         self, loop: Loop, argv: Sequence[str], changes: Mapping[str, str], on_exit: Callable[[int], None]
@@ -54,9 +54,9 @@ class AgentLauncher:
         self._pause = FIRST_PAUSE
         self._errors: Any = None
         self._partial = ""
-        """The beginning of a line that it has not ended yet."""
+        """The beginning of an incomplete line."""
         self.last_lines: List[str] = []
-        """The end of what it wrote to stderr: the only explanation when nothing starts."""
+        """The end of its stderr: the only explanation when nothing starts."""
 
     @property
     def is_running(self) -> bool:
@@ -74,7 +74,7 @@ class AgentLauncher:
         self._loop.watch(self._errors, self._hear)
 
     def try_again(self) -> bool:
-        """Start it once more after a pause, longer each time; False when it has had its chances."""
+        """Start it again after a pause, longer each time; False if the time for retries is over."""
         if time.monotonic() - self._began + self._pause > RETRY_SECONDS:
             return False
         self._loop.after(self._pause, self.start)
@@ -82,10 +82,10 @@ class AgentLauncher:
         return True
 
     def end_if_deaf(self) -> None:
-        """End a launcher of which nothing has come for too long; `on_exit` may start it once more."""
+        """End a launcher that has started no agent for too long; `on_exit` may start it again."""
         seconds = time.monotonic() - self._started
         if seconds > DEAF_SECONDS:
-            self.signal(signal.SIGKILL if seconds > HARD_OF_HEARING_SECONDS else signal.SIGTERM)
+            self.signal(signal.SIGKILL if seconds > KILL_DEAF_SECONDS else signal.SIGTERM)
 
     def reap(self) -> None:
         """Call `on_exit` if it has ended."""
@@ -109,7 +109,7 @@ class AgentLauncher:
             return
         text = self._errors.read()
         if text:
-            with contextlib.suppress(OSError):  # our log may be on a full disk
+            with contextlib.suppress(OSError):  # the log may be on a full disk
                 os.write(2, text)
             whole, newline, self._partial = (self._partial + text.decode("utf-8", "replace")).rpartition("\n")
             self._keep(whole + newline)
@@ -125,7 +125,7 @@ class AgentLauncher:
 
 
 def sweep_nodes(loop: Loop, argv: List[str], work: Attempt) -> None:
-    """Where an agent was killed, only a new step can end what outlived its ranks. As far as that still works."""
+    """Start a new step that ends the processes of killed agents, as far as nodes still respond."""
     words = [work.process_tag, str(work.number), *([] if work.element is None else [str(work.element)])]
     launcher = AgentLauncher(loop, [*argv, *system.agent_command("sweep", *words)], {}, lambda _: loop.stop())
     loop.on_signal(signal.SIGCHLD, launcher.reap)

@@ -34,13 +34,13 @@ from serried.protocol.reasons import Reason
 CONNECT_SECONDS = 120.0
 FAREWELL_SECONDS = 3.0
 LEAVE_SECONDS = 13.0
-"""For nodes to remove what is left on their disks, more than they take; and for launchers to say what became of one."""
+"""For nodes to delete their files, with room to spare, and for launchers to report a lost node."""
 EARLY_SECONDS = 65.0
-"""A warning that comes by so much too early is Slurm's own, for the limit; an earlier one has another reason."""
+"""Slurm's warning of the limit may come this much too early. An earlier warning has another reason."""
 WRITE_SECONDS = 300.0
-"""How long the end waits for a disk that is full or away; the scheduler may end us before."""
+"""How long to retry writing the end on a full or unreachable disk; the scheduler may kill this process before."""
 OBEY_SECONDS = 8.0
-"""How long after the grace a node may take to say that its ranks have ended."""
+"""How long after the grace a node may take to report that its ranks have ended."""
 OTHER_FILES = 32
 """In addition to a connection for each node, with room to spare."""
 
@@ -73,7 +73,7 @@ def main(arguments: List[str]) -> int:
 
 
 def _report_incomplete_checkpoints(work: Attempt) -> None:
-    """Only those of other programs: the training library reports its own."""
+    """Report other programs' checkpoints; the training library reports its own."""
     if not checkpoints.is_of_train(work.directory.checkpoints):
         for path in checkpoints.torn(work.directory.checkpoints, work.watch_patterns):
             print(f"serried: skipping checkpoint {path}: it was not written completely", file=sys.stderr)
@@ -133,7 +133,7 @@ class Head:
         return names.EXIT_REFUSED if self._monitor.is_superseded else 0
 
     def _unpack(self) -> None:
-        """While the launcher is at work: it needs as long."""
+        """Unpack while the launcher starts the agents, which takes as long."""
         from serried.agent.head import snapshot
 
         try:
@@ -142,19 +142,19 @@ class Head:
             self._fail_launch(f"cannot prepare the source: {error}")
 
     def _on_terminated(self, reason: Reason, because: str, **facts: Any) -> None:
-        """By the scheduler: for the limit, where that has passed before we could keep it."""
+        """Stop after the scheduler's TERM: for the limit if that has passed already."""
         is_late = self._deadline is not None and time.time() >= self._deadline.end
         self._stop(Reason.LIMIT if is_late else reason, because, self.work.urgent_grace_seconds, **facts)
 
     def _on_warned(self) -> None:
-        """By the scheduler. Slurm's warning may come a minute early; where we have a clock, ranks keep that minute."""
+        """Handle the scheduler's warning. Slurm's may come a minute early; a known deadline gives ranks that minute."""
         if self._deadline and (
             not self._have_ranks_started or 0 < self._deadline.warning - time.time() < EARLY_SECONDS
         ):
             return
         self._ask_to_save(Reason.LIMIT, "USR1")
 
-    # What the nodes say.
+    # Messages from the nodes.
 
     def _on_joined(self, agent: NodeAgent) -> None:
         self.log_event(JournalEvent.CONNECTED, node=agent.index, host=agent.host)
@@ -228,7 +228,7 @@ class Head:
             self._launchers.on_message(agent, message)
 
     def _judge_failure(self, agent: NodeAgent, exit_: Dict[str, Any]) -> None:
-        """Any failure ends the others, but a rank that has left as it was asked to has not failed."""
+        """End the other ranks after a failure. A rank that obeyed the stop notice did not fail."""
         if self._have_ranks_been_asked_to_save and exit_["exit_code"] in AS_ASKED:
             return
         lost = " lost another rank" if exit_.get("stumbled") else ""
@@ -249,7 +249,7 @@ class Head:
             self._fail_launch(f"{first}lost the agent on {agent.host} before the ranks started")
         self._finish_if_done()
 
-    # Why to stop.
+    # Stopping.
 
     def _stop(self, reason: Reason, because: str, grace: float, **facts: Any) -> None:
         """End the ranks on every node: TERM, `grace`, KILL."""
@@ -264,7 +264,7 @@ class Head:
             self.loop.after(grace + OBEY_SECONDS, lambda: self._drop_unfinished(Reason.STOP_IGNORED, "it did not stop"))
 
     def _ask_to_save(self, reason: Reason, because: str, **facts: Any) -> None:
-        """Let ranks know that the end is near. A reason that weighs less than one before it changes nothing."""
+        """Send ranks the stop notice, unless an earlier reason takes precedence."""
         if not self._have_ranks_started:  # nothing to save
             self._stop(reason, because, self.work.grace_seconds, **facts)
         elif outweighs(reason, self._stop_reason):
@@ -290,7 +290,7 @@ class Head:
             self._fail_launch(" / ".join(self._launcher.last_lines) or f"the launcher exited with status {status}")
 
     def _drop_unfinished(self, code: Reason, because: str) -> None:
-        """Wait no longer for agents that should have been done."""
+        """Give up agents that should be done."""
         self._nodes.drop_unfinished(lambda agent: self._on_node_lost(agent, code, because))
 
     def _check_present(self) -> None:
@@ -299,7 +299,7 @@ class Head:
             self._fail_launch(f"no agent answered from {missing} within {CONNECT_SECONDS:.0f} s")
 
     def _fail_launcher(self, failure: Failure) -> None:
-        """What starts the ranks has failed, and no rank."""
+        """End the attempt after a failure of the ranks' launcher, without a failed rank."""
         event = JournalEvent.LAUNCHER_FAILED if self._launchers.started else JournalEvent.LAUNCH_FAILED
         self.log_event(event, **failure._asdict())
         self._stop(Reason.LAUNCHER, failure.message, self.work.grace_seconds)
@@ -314,7 +314,7 @@ class Head:
         self._finish_if_done()
 
     def _finish_if_done(self) -> None:
-        """Once every node is done: let the agents go, and the launcher after them."""
+        """Once every node is done, let the agents exit, and the launcher after them."""
         if not self._nodes.are_done():
             return
         self._launchers.judge()
@@ -327,9 +327,9 @@ class Head:
             self.loop.stop()
 
     def _launcher_timeout(self) -> float:
-        """How long the launcher may take to end: it ends where an agent was killed, not where its node is gone.
+        """How long the launcher may take to exit: it exits after a killed agent, and hangs after a lost node.
 
-        Who has not come finds the door closed, and what became of a node is not asked where others are the reason.
+        The time is short if agents are missing and the launcher's report on a lost node is not needed.
         """
         is_alone = any(agent.is_lost for agent in self._nodes) or self._nodes.missing()
         return FAREWELL_SECONDS if is_alone and self._stop_reason != Reason.LOST else LEAVE_SECONDS

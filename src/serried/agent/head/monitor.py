@@ -35,15 +35,15 @@ class Deadline(NamedTuple):
     at: float
     """When the scheduler ends the job, in seconds since the epoch."""
     warning: float
-    """When ranks get the stop notice."""
+    """When ranks receive the stop notice."""
     end: float
-    """When they get TERM."""
+    """When ranks receive TERM."""
     grace: float
     """Seconds from TERM to KILL; a third of the margin is left for cleaning up."""
 
     @property
     def over(self) -> float:
-        """When nodes have to be done, so that the head can still record the end."""
+        """When nodes must be done, so that the head can still record the end."""
         return self.at - (self.at - self.end) / 6
 
 
@@ -69,10 +69,7 @@ def deadline_of(work: Attempt, scheduler_end: float, age: float = 0.0) -> Option
 
 
 class MonitorEvents(NamedTuple):
-    """What is called from the loop: ranks have to be ended, or may save first, or a node is lost, each with why.
-
-    And what is to stand in the journal.
-    """
+    """Callbacks: end the ranks, send them the stop notice, give up a node, and write to the journal."""
 
     stop: Callable[..., None]
     ask_to_save: Callable[..., None]
@@ -114,7 +111,10 @@ class Monitor:
         self._loop.after(UNCONNECTED_SECONDS, self._check_connections)
 
     def on_message(self, message: Message) -> bool:
-        """Whether it was about contact, which a node has seen between its ranks and others; None: it cannot tell."""
+        """Handle a node's report that ranks have connected to others; `seen` is None if the node cannot tell.
+
+        Returns whether `message` is such a report.
+        """
         if message["event"] == ToHead.CONTACT and self._may_be_unconnected:
             self._may_be_unconnected = False
             self._events.log_event(JournalEvent.RANKS_CONNECTED, seen=message["seen"])
@@ -144,9 +144,9 @@ class Monitor:
                 self._events.lost(agent, Reason.NODE_SILENT, f"silent for {SILENT_NODE_SECONDS:.0f} s")
 
     def check_parent(self) -> None:
-        """job.sh was killed: nobody will call `finish` for us, and we may be next. Write first, then tidy.
+        """Record the end if job.sh was killed: it cannot run `finish`, and this process may be killed next.
 
-        Its scheduler kills ranks, agents and launchers too, in any order: so this is asked before their ends count.
+        The scheduler kills ranks, agents and launchers too, in any order. So this check precedes any use of their ends.
         """
         if os.getppid() != self._parent and not self.is_orphaned:
             self.is_orphaned = True
@@ -158,14 +158,14 @@ class Monitor:
             self._events.stop(Reason.LOST, "job.sh ended", self._work.grace_seconds)
 
     def _check_superseded(self) -> None:
-        """A scheduler that lost sight of this node has begun anew elsewhere, and two must not write the same files."""
+        """Stop if the scheduler restarted the job elsewhere: two attempts must not write the same files."""
         if not self.is_superseded and history.is_superseded(self._work):
             self.is_superseded = True
             self._events.log_event(JournalEvent.SUPERSEDED)
             self._events.stop(Reason.LOST, "a later attempt has begun", 0.0)
 
     def check_silence(self) -> None:
-        """Whether no rank has written anything for as long as the plan bears."""
+        """Notify people after half of the plan's limit of silence, and end the ranks after all of it."""
         silence_seconds = self._work.plan["limit"]["silence_seconds"]
         if silence_seconds is None:
             return
@@ -173,5 +173,5 @@ class Monitor:
         if self._nodes.silent_ranks(float(silence_seconds) / 2):
             is_notified_now = notifications.tell(self._work, names.EVENT_STALL) is not None
         silent = self._nodes.silent_ranks(float(silence_seconds))
-        if silent and not is_notified_now:  # else with the next beat: who tells of it would be killed with the job
+        if silent and not is_notified_now:  # else at the next beat: the notifying process would be killed with the job
             self._events.stop(Reason.SILENCE, ", ".join(map(str, silent)), self._work.grace_seconds, ranks=silent)

@@ -15,16 +15,16 @@ from serried.protocol.times import seconds_of
 
 
 def prepare(work: Attempt) -> None:
-    """All that ranks will find in the run directory: the source, and folders to write to. Raises OSError."""
+    """Create the source and the output folders of ranks in the run directory. Raises OSError."""
     unpack(work)
     for folder in (work.directory.checkpoints, work.directory.results):
         files.make_directory(folder, work.directory_mode)
 
 
 def unpack(work: Attempt) -> None:
-    """Make `source/` of the snapshot unless it is there; whole or not at all, whoever else does the same.
+    """Unpack the snapshot to `source/` unless it exists, atomically: other tasks may do the same.
 
-    A tree that is there holds what earlier attempts have written, and stays as it is. Raises OSError.
+    An existing tree contains files of earlier attempts and is kept. Raises OSError.
     """
     source = work.plan["source"]
     if not source["snapshot"] or not source["archive"] or work.tree.exists():
@@ -44,15 +44,15 @@ def _publish(aside: Path, tree: Path) -> None:
     try:
         aside.rename(tree)
     except OSError:
-        if not tree.is_dir():  # else another element of the array was faster
+        if not tree.is_dir():  # else another task of the array was faster
             raise
 
 
 def extract(archive: Path, target: Path, moment: int) -> None:
-    """Unpack with modes left to mkdir and the umask: tarfile's own chmod would drop a folder's setgid.
+    """Unpack with the modes of mkdir and the umask: tarfile's own chmod would drop a folder's setgid.
 
-    A file that the archive holds twice becomes two files: a program may write over its own source. Every file gets
-    `moment` as its time, by which readers tell the snapshot's own files from those that the run has changed.
+    A hard link becomes a second file: a program may overwrite its own source. Every file gets the time `moment`, which
+    distinguishes the snapshot's files from those that the run has changed.
     """
     import tarfile
 
@@ -79,13 +79,13 @@ def _extract_one(tar: Any, member: Any, path: Path) -> None:
 
 
 def _date(path: Path, moment: int) -> None:
-    # Without the time readers compare contents. Sites purge by the last access too: that is now.
+    # Without `moment` readers compare contents. Sites also purge files by the last access, so that is now.
     with contextlib.suppress(OSError, NotImplementedError):
         os.utime(path, (time.time(), moment), follow_symlinks=False)
 
 
 def link(original: Path, path: Path) -> None:
-    """Let `path` lead to an entry of the project that no snapshot holds."""
+    """Link `path` to an entry of the project that is not in the snapshot."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not os.path.lexists(path):
         path.symlink_to(original)

@@ -1,4 +1,4 @@
-"""How the ranks of one node ended, and when the head hears of it: at once, or when the cause is known."""
+"""Reports the exits of one node's ranks to the head: at once, or when the cause is known."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from serried.agent.ranks.ranks import Exit, Ranks, has_failed
 from serried.protocol.events import JournalEvent, ToHead
 
 TOGETHER_SECONDS = 1.0
-"""A scheduler's TERM reaches ranks and agent at once: how long a rank's death by TERM waits for ours to show."""
+"""How long a rank's death by TERM waits for the agent's own TERM: the scheduler sends both at once."""
 STUMBLED_SECONDS = 5.0
-"""How long a failure that was another rank's waits for that rank's own end."""
+"""How long a failure by a lost peer waits for that peer's own exit."""
 
 
 class Exits:
-    """`settled` is called when some that were held have been told."""
+    """`on_released` is called after held exits have been reported."""
 
     def __init__(
         self, loop: Loop, log_event: Callable[..., None], send: Callable[..., None], on_released: Callable[[], None]
@@ -43,7 +43,7 @@ class Exits:
             self._report(ranks, exit_)
 
     def release(self, ranks: Ranks, *, stumbled: bool = False) -> None:
-        """Report those that were held, or none but those that stumbled."""
+        """Report the held exits: those by a lost peer if `stumbled`, else the others."""
         released = [exit_ for exit_ in self._held if bool(exit_.get("stumbled")) == stumbled]
         self._held = [exit_ for exit_ in self._held if exit_ not in released]
         for exit_ in released:
@@ -52,7 +52,7 @@ class Exits:
         self._on_released()
 
     def mark_ended_by_us(self) -> None:
-        """The scheduler has ended those that are held."""
+        """Mark the held exits: the scheduler's TERM caused them."""
         for exit_ in self._held:
             exit_["ended_by_us"] = True
 

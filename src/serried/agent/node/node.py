@@ -37,9 +37,9 @@ from serried.protocol.reasons import Reason
 JOIN_SECONDS = 60.0
 SILENT_HEAD_SECONDS = 60.0
 REMOVE_SECONDS, URGENT_REMOVE_SECONDS = 10.0, 2.0
-"""For what the ranks leave on this node's disk to go at the end; the rest goes when the next job comes."""
+"""For deleting the ranks' files on this node's disk at the end; the next job deletes the rest."""
 ABORT_SECONDS = 0.5
-"""For a rank that did not heed TERM to write down where it was, before its KILL."""
+"""For a rank that ignored TERM to print its stacks before KILL."""
 
 
 def main(arguments: List[str]) -> int:
@@ -120,7 +120,7 @@ class Node:
             self._image.release()
             self._folder.remove(until - time.monotonic())
 
-    # What the head says.
+    # Messages from the head.
 
     def _receive(self) -> None:
         if self._channel is None:
@@ -185,7 +185,7 @@ class Node:
         return [rank.pid for rank in self._ranks.running] if self._ranks else []
 
     def _on_head_lost(self) -> None:
-        """Nobody can tell us anything any more: end what runs here."""
+        """End the ranks of this node, which nobody controls any more."""
         if self._channel:
             self.loop.forget(self._channel.connection)
             self._channel.close()
@@ -202,7 +202,7 @@ class Node:
         self._log_event(JournalEvent.ENDED)
         self.loop.stop()
 
-    # What this node sees.
+    # Observations on this node.
 
     def _beat(self) -> None:
         self._check_parent()
@@ -214,14 +214,14 @@ class Node:
         self._send(ToHead.BEAT, quiet=round(quiet, 1), running=running, **self._stage_out.beat_facts)
 
     def _check_parent(self) -> None:
-        """Whether the launcher's process on this node is gone: then the scheduler has lost this node."""
+        """Stop if the launcher's process on this node has ended: then the scheduler has lost this node."""
         if os.getppid() != self._parent and not self._is_stopping:
             self._send(ToHead.ORPHANED)
             self._stop(Reason.LOST, self.work.urgent_grace_seconds)
             self._stage_out.on_head_lost(self.work.urgent_grace_seconds)
 
     def _terminated(self) -> None:
-        """TERM comes from the scheduler, to all of us at once."""
+        """Stop after the scheduler's TERM, which all agents and ranks receive at once."""
         if not self._is_stopping:
             self._send(ToHead.STOP, reason=Reason.CANCEL)
         self._stop(Reason.CANCEL, self.work.urgent_grace_seconds)
@@ -239,7 +239,7 @@ class Node:
     # Stopping.
 
     def _ask_to_save(self, reason: str) -> None:
-        """Tell ranks that the end is near: they may save and leave in their own time."""
+        """Send ranks the stop notice: they may save and exit by themselves."""
         self._record_stop(reason)
         self._stage_out.set_urgent()
         if self._ranks:
@@ -256,7 +256,7 @@ class Node:
         if not self._is_stopping:
             self._is_stopping = True
             self._record_stop(reason)
-            if self._ranks and reason == Reason.SILENCE:  # where they hang is what one wants to know
+            if self._ranks and reason == Reason.SILENCE:  # their stacks show where they hang
                 self._ranks.abort()
             elif self._ranks:
                 self._ranks.terminate()
@@ -281,7 +281,7 @@ class Node:
     # The end.
 
     def _finish_if_ended(self) -> None:
-        """Finish once every rank has ended; let what they left end by itself first, if all went well."""
+        """Finish once every rank has ended; after a success, first let remaining processes end by themselves."""
         if self._ranks:
             self._ranks.report_launcher_exit(all_sent=self._exits.have_all_been_sent)
         if self._ranks is None and self._is_stopping and not self._is_done:
@@ -295,7 +295,7 @@ class Node:
         self._finish([leftover.command for leftover in leftovers] if can_wait else [])
 
     def _may_linger(self) -> bool:
-        """Look again soon, until the grace is over: a helper often ends a moment after its program."""
+        """Check again soon, until the grace is over: a helper often ends shortly after its program."""
         self._lingering_since = self._lingering_since or time.monotonic()
         lingered = time.monotonic() - self._lingering_since
         if lingered > self.work.grace_seconds:
@@ -329,7 +329,7 @@ class Node:
         self._send(ToHead.BEAT, quiet=0.0, running=[], **self._stage_out.beat_facts)
 
     def _reap_remaining(self) -> None:
-        """Ranks have ended; but on another node somebody may wait for what has run here at a launcher's wish."""
+        """Reap children after the ranks' end: a launcher on another node may wait for a process on this node."""
         children = system.reap()
         if self._ranks:
             self._ranks.reap(children)

@@ -1,4 +1,4 @@
-"""The user's lines of `setup`: the agent of a node goes through setup.sh, and on in its shell, once."""
+"""Runs the user's `setup` lines: the node's agent executes setup.sh, which executes the agent again."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ LONGEST = 400
 
 
 def enter(work: Attempt, arguments: Sequence[str], role: str = "node") -> str:
-    """Go through setup.sh and come back here with `arguments`; after that, what went wrong, if anything did.
+    """Replace this process by setup.sh, which returns here with `arguments`. Then return its problem, if any.
 
-    Only so can a limit that it sets hold for the ranks. The environment is taken before: what setup.sh makes of it
-    must not be undone, so `arguments` do not name the file again. Raises OSError.
+    Only so do limits that setup.sh sets hold for the ranks. The environment is loaded before, and `arguments` do not
+    name its file again: loading it twice would undo the changes of setup.sh. Raises OSError.
     """
     if not work.plan["environment"].get("setup"):
         return ""
     result = os.environ.pop(names.SETUP, None)
     if result is None:
-        os.environ[names.SETUP] = names.IN_SETUP  # what it leaves in the background is known by that
+        os.environ[names.SETUP] = names.IN_SETUP  # marks its background processes
         os.execv("/bin/bash", ["/bin/bash", str(work.run.setup), *system.agent_command(role, *arguments)])  # noqa: S606
     return "" if result == DONE else f"`setup` failed: {result[:LONGEST].rstrip(': ')}"

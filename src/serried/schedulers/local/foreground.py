@@ -17,7 +17,7 @@ from serried.errors import UsageError
 from serried.fs.files import MODES, make_directory
 from serried.plan import Plan
 from serried.protocol import names
-from serried.protocol.environment import scrub
+from serried.protocol.names import scrub
 from serried.schedulers.local import jobs, options
 from serried.schedulers.local.options import CPU, NOTHING, JobRequest
 from serried.schedulers.local.supervisor import Supervisor, available_slots

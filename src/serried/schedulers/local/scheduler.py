@@ -17,7 +17,7 @@ from serried.fs.files import MODES
 from serried.plan import Plan
 from serried.processes import Process
 from serried.protocol import successor_commands
-from serried.protocol.environment import scrub
+from serried.protocol.names import scrub
 from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import Commands
 from serried.schedulers.interface import Job, Submission, names_token

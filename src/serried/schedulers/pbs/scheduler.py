@@ -13,7 +13,7 @@ from serried import shell
 from serried.errors import SubmissionRefused, SubmissionUncertain
 from serried.fs import files
 from serried.plan import Plan
-from serried.protocol.environment import scrub
+from serried.protocol.names import scrub
 from serried.protocol.reasons import Reason
 from serried.schedulers.client import CommandScheduler, JobKey, SubmitOutcome
 from serried.schedulers.interface import Job, Submission, names_token

@@ -17,7 +17,7 @@ from typing import Any
 from serried.clusters import machine
 from serried.clusters.machine import Command
 from serried.errors import SchedulerUnreachable, UsageError
-from serried.protocol.environment import scrub
+from serried.protocol.names import scrub
 from serried.schedulers.pbs import parse
 from serried.schedulers.survey import ASKING_SECONDS, ArrayLimits, Ask, Inside, Learnt, asker
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from serried.fs.files import MODES
 from serried.plan import Allocation, Plan
 from serried.protocol import binds
-from serried.protocol.environment import scrub
 from serried.protocol.layout import RunDirectory
+from serried.protocol.names import scrub
 from serried.schedulers import indices
 from serried.schedulers.interface import (
     ERRAND_MEMORY_MB,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from serried import shell
 from serried.errors import MissingProgramError, SchedulerUnreachable
 from serried.plan import Plan
-from serried.protocol.environment import CHOSEN_CLUSTER, scrub
+from serried.protocol.names import CHOSEN_CLUSTER, scrub
 from serried.protocol.reasons import Reason
 from serried.schedulers.client import CommandScheduler, JobKey, SubmitOutcome
 from serried.schedulers.interface import Job, Submission, names_token
