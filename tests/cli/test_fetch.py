@@ -294,7 +294,7 @@ def test_what_nodes_have_of_a_run_that_nobody_lived_to_tell_of_is_known_by_their
         "n2": "results on n2 (its agent ended before every file was copied)",
     }
     assert [found.folder for found in by_host.values()] == ["/disk/0", "/disk/1"]
-    for node, problem in enumerate(({"problem": None}, {"problem": "it is not there any more", "is_gone": True})):
+    for node, problem in enumerate(({"problem": None}, {"problem": "it no longer exists", "is_gone": True})):
         journal = Journal(made.attempt().fetched(node))
         journal.append({"event": "ended", "token": "t", **problem})
         journal.close()
@@ -341,7 +341,7 @@ def test_several_nodes_bring_what_they_have_by_the_rules_of_agents(serried, left
     assert [(each["node"], each["brought_files"], each["problem"]) for each in told["nodes"]] == [
         (0, 2, None),
         (1, 2, None),
-        (2, 0, "it is not there any more"),
+        (2, 0, "it no longer exists"),
     ]
     assert done.code == 1
     found = tree(where.results)

@@ -1,4 +1,4 @@
-"""Threads for work that waits for a file system: one on a fast one, many where each call takes milliseconds."""
+"""A thread pool for file system work: one thread on a fast file system, many where each call takes milliseconds."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Task = Callable[[], None]
 
 LOOK_SECONDS = 0.02
 WAITS = 2000
-"""For a second of work: as often the first thread waits where the file system is slow, and not this machine."""
+"""Waits of the first thread for each second of CPU time; more of them mean that the file system is slow."""
 BUSY = 0.7
-"""Of one processor. Where we use more than that, further threads would only wait for Python's lock."""
+"""A share of one processor. Above it further threads would only wait for Python's lock."""
 
 
 class Crew:
-    """Does tasks, which may add tasks. The first exception of any ends the work, and `run` raises it."""
+    """Runs tasks, which may add tasks. The first exception ends the work, and `run` raises it."""
 
     def __init__(self, most: int, beat: Task = lambda: None) -> None:
-        """`beat` is called whenever something has been done: who watches sees that the file system answers."""
+        """`beat` is called after each piece of work: it shows that the file system responds."""
         self._most = most
         self._beat = beat
         self._tasks: Deque[Task] = deque()
@@ -40,7 +40,7 @@ class Crew:
             self._change.notify()
 
     def run(self) -> None:
-        """Return when every task is done. Whoever calls is interrupted only between tasks."""
+        """Return when every task is done. The caller is interrupted only between tasks."""
         self._hire(1)
         with self._change:
             while self._at_work or (self._tasks and not self._problem):
@@ -55,13 +55,13 @@ class Crew:
             raise problem
 
     def stop(self, problem: BaseException) -> None:
-        """Begin no further task; `run` raises `problem`."""
+        """Start no further task; `run` raises `problem`."""
         with self._change:
             self._problem = self._problem or problem
             self._change.notify_all()
 
     def look(self) -> None:
-        """For tasks that take long: whether more of us would be of use already."""
+        """Start more threads if they would help. Long tasks call it repeatedly."""
         self._beat()
         if time.monotonic() - self._looked >= LOOK_SECONDS:
             with self._change:
@@ -93,7 +93,7 @@ class Crew:
                 self._look()
 
     def _look(self) -> None:
-        """Twice as many, while tasks wait and the file system is what we wait for."""
+        """Double the threads while tasks are waiting and the file system is the bottleneck."""
         now = time.monotonic()
         seconds = now - self._looked
         if seconds < LOOK_SECONDS:
@@ -106,8 +106,8 @@ class Crew:
 
 
 def _waits() -> int:
-    """How often this thread has waited of its own accord: for a file system, or for another thread."""
-    with contextlib.suppress(AttributeError):  # Linux tells of single threads
+    """How often this thread has waited voluntarily: for a file system or for another thread."""
+    with contextlib.suppress(AttributeError):  # only Linux counts for each thread
         return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
     return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
 

@@ -1,7 +1,7 @@
-"""Who uses a thing on the node's own disk: `flock` on a file beside it, `NAME.lock`.
+"""Locks on entries of the node's own disk: `flock` on a file beside the entry, `NAME.lock`.
 
-To be trusted here, as the disk is the node's own; and a lock goes with its process, however that ends. What nobody
-holds any more is removed by the next who comes.
+`flock` is reliable here because the disk is local, and a lock ends with its process. The next job deletes entries
+without a holder.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Callable, Iterator, NamedTuple
 SHARED = fcntl.LOCK_SH
 ALONE = fcntl.LOCK_EX
 AT_ONCE = fcntl.LOCK_NB
-"""Or not at all: BlockingIOError."""
+"""Raise BlockingIOError instead of waiting."""
 SUFFIX = ".lock"
 PART = ".part"
-"""Of the name under which a thing is made, and removed: under its own it is whole."""
+"""The suffix of an entry that is being created or deleted; under its own name an entry is complete."""
 WAIT_SECONDS = 0.1
 
 
 class Maker(NamedTuple):
     name: str
     alive: int
-    """Is another whenever it has said that it is there."""
+    """Changes with each sign of life."""
 
 
 def hold(path: Path, kind: int) -> int:
-    """Hold the lock of `path` until what is returned is closed; it is still the one that others see.
+    """Hold the lock of `path` until the returned descriptor is closed. Checks that the lock file was not replaced.
 
-    Raises OSError, BlockingIOError where `kind` says so.
+    Raises OSError; BlockingIOError with AT_ONCE.
     """
     name = lock_of(path)
     while True:
@@ -48,9 +48,9 @@ def hold(path: Path, kind: int) -> int:
 
 
 def hold_or_make(path: Path, name: str = "", waits: Callable[[], None] = lambda: None) -> int:
-    """Hold the lock of what is to be made alone, and of what is there with others: who uses it does so for hours.
+    """Hold the lock of a missing entry exclusively, to create it; hold that of an existing entry together with others.
 
-    `name` says who makes it, to those who wait for that meanwhile: `waits` is called again and again then.
+    `name` identifies the creating run to processes that wait. `waits` is called repeatedly while this process waits.
     """
     while True:
         is_there = path.exists()
@@ -64,11 +64,11 @@ def hold_or_make(path: Path, name: str = "", waits: Callable[[], None] = lambda:
             if not is_there:
                 _sign(lock, name)
             return lock
-        os.close(lock)  # it came, or went, meanwhile: who made it may be about to share it
+        os.close(lock)  # the entry was created or deleted meanwhile; its creator may be about to share it
 
 
 def maker(path: Path) -> Maker:
-    """Who makes it, or takes it away, as far as that is known."""
+    """The process that creates or deletes the entry, as far as it is known."""
     try:
         it = lock_of(path).stat()
         return Maker(lock_of(path).read_text(encoding="utf-8", errors="replace"), it.st_mtime_ns)
@@ -77,21 +77,21 @@ def maker(path: Path) -> Maker:
 
 
 def live(path: Path) -> None:
-    """Say to those who wait that who makes it is there."""
+    """Give a sign of life to processes that wait for the entry."""
     with contextlib.suppress(OSError):
         os.utime(lock_of(path))
 
 
 def _sign(lock: int, name: str) -> None:
-    with contextlib.suppress(OSError):  # on a full disk, say: it is a courtesy
+    with contextlib.suppress(OSError):  # optional, may fail on a full disk
         os.ftruncate(lock, 0)
         os.pwrite(lock, name.encode("utf-8", "replace"), 0)
 
 
 def remove_unused(path: Path, remove: Callable[[Path], None], *, dry: bool = False) -> bool:
-    """Call `remove`, and remove the lock, if nobody holds it; whether that was done. While it runs nobody can.
+    """Call `remove` and delete the lock, unless a process holds it. Returns whether it was deleted.
 
-    With `dry`: whether it would be.
+    No process can take the lock meanwhile. With `dry`, only return whether the entry would be deleted.
     """
     if dry:
         return not is_used(path)
@@ -111,7 +111,7 @@ def remove_unused(path: Path, remove: Callable[[Path], None], *, dry: bool = Fal
 
 
 def is_used(path: Path) -> bool:
-    """Whether somebody holds its lock now."""
+    """Whether a process holds its lock now."""
     with contextlib.suppress(OSError):
         held = os.open(lock_of(path), os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -124,7 +124,7 @@ def is_used(path: Path) -> bool:
 
 
 def things(folder: Path) -> Iterator[Path]:
-    """What has a lock in `folder`, or might have."""
+    """The entries of `folder`, each of which may have a lock."""
     with contextlib.suppress(OSError):
         for name in sorted({name.removesuffix(SUFFIX) for name in os.listdir(folder)}):  # noqa: PTH208 - names are enough
             yield folder / name

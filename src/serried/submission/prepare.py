@@ -161,7 +161,7 @@ def divide(plan: Plan) -> Plan:
 
 def _check_workdir(plan: Plan, project: Path) -> None:
     if not project.is_dir():
-        raise UsageError(f"the project's folder `{project}` is not there")
+        raise UsageError(f"the project's folder `{project}` does not exist")
     if not (project / plan.source.workdir).is_dir():
         raise UsageError(
             f"the working directory `{plan.source.workdir}` is not in the project `{project}`",

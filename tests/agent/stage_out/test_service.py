@@ -176,7 +176,7 @@ def test_a_killed_service_starts_again_and_what_a_killed_agent_had_is_fetched_la
     assert [(each["token"], each.get("torn"), each["problem"]) for each in told] == [
         ("first", ["torn.pt"], None),
         ("second", [], None),
-        ("third", None, "it is not there any more"),
+        ("third", None, "it no longer exists"),
     ]
 
 

@@ -44,7 +44,7 @@ def main(arguments: List[str]) -> int:
 
 def _recover(work: Attempt, node: int, folder: Path) -> Dict[str, Any]:
     if not folder.is_dir():
-        return {"problem": "it is not there any more", "is_gone": True}
+        return {"problem": "it no longer exists", "is_gone": True}
     held = locks.hold(folder, locks.ALONE | locks.AT_ONCE)
     try:
         problems: List[str] = []
