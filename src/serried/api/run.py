@@ -1,4 +1,4 @@
-"""`Run`: a run as a value, and what may be asked of it."""
+"""`Run`: a run as a value, with methods to query and control it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Output:
 
 
 class Run:
-    """A run, or one task of an array. Each question is answered anew, from its files and its scheduler."""
+    """A run, or one task of an array. Each call reads the run's files and queries its scheduler."""
 
     def __init__(self, record: Record, element: int | None = None) -> None:
         self._selection = Selection(record, element)
@@ -57,12 +57,12 @@ class Run:
 
     @property
     def id(self) -> str:
-        """`k3f9q2`; `k3f9q2/17` for an element."""
+        """`k3f9q2`; `k3f9q2/17` for a task."""
         return str(self._selection)
 
     @property
     def name(self) -> str:
-        """What its user calls it."""
+        """The name that the user gave the run."""
         return self._selection.record.summary.name
 
     @property
@@ -83,7 +83,7 @@ class Run:
 
     @property
     def job(self) -> str | None:
-        """The scheduler's id of the job that it is in now; of an array in several jobs all, with commas."""
+        """The scheduler's id of the current job; all ids, with commas, for an array in several jobs."""
         return self._status().job
 
     @property
@@ -99,13 +99,13 @@ class Run:
         return self.tasks
 
     def to_json(self) -> dict[str, Any]:
-        """What `serried ps --json` prints of it."""
+        """The run as `serried ps --json` prints it."""
         return self._status().to_json()
 
     def wait(self, timeout: float | None = None, *, check: bool = False) -> str:
         """Wait for the end; return the state then.
 
-        Raises TimeoutError after `timeout` seconds (the run goes on), with `check` RunFailed unless it COMPLETED, and
+        Raises TimeoutError after `timeout` seconds (the run continues), with `check` RunFailed unless it COMPLETED, and
         always RunFailed where it can never start.
         """
         find_out(self._selection.record)
@@ -196,7 +196,7 @@ class Run:
 
     def _place(self) -> ElementDirectory:
         if self._selection.is_array:
-            raise UsageError(f"run {self.id} is an array", hint="ask one of its `tasks`")
+            raise UsageError(f"run {self.id} is an array", hint="use one of its `tasks`")
         return self._selection.place
 
     def _status(self) -> RunStatus:

@@ -1,4 +1,4 @@
-"""What of a run's results and checkpoints stayed on its nodes' disks, because it could not be copied back in time."""
+"""Results and checkpoints that stayed on nodes' disks because they could not be copied back in time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Missing:
     problem: str
     """Why the first of them could not be copied back."""
     is_lost: bool = False
-    """The node does not have it any more."""
+    """The node does not have the files any more."""
 
     def to_json(self) -> dict[str, Any]:
         return {**self.__dict__, "kinds": list(self.kinds), "names": list(self.names)}
@@ -56,7 +56,7 @@ class Missing:
 
 
 def of(selection: Selection, *, has_ended: bool) -> list[Missing]:
-    """What every attempt has left, of an array that of every element."""
+    """The files that each attempt has left on nodes; for an array, those of each task."""
     return [
         each
         for element in selection.elements
@@ -67,7 +67,7 @@ def of(selection: Selection, *, has_ended: bool) -> list[Missing]:
 
 
 def told(document: Mapping[str, Any] | None) -> list[Missing]:
-    """What an exit.json tells of it, one for each node."""
+    """The missing outputs that an exit.json lists, one entry per node."""
     entries = (document or {}).get(KEY)
     by_node: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for entry in entries if isinstance(entries, list) else ():
@@ -108,17 +108,17 @@ def _fetched(attempt: AttemptDirectory, node: int) -> str:
 
 
 def can_be_fetched(document: Mapping[str, Any] | None) -> bool:
-    """Whether an exit.json tells of something that a node may still have."""
+    """Whether an exit.json lists files that a node may still have."""
     return any(not each.is_lost for each in told(document))
 
 
 def strike(selection: Selection, found: Missing) -> None:
-    """It is there now: nobody shall be told of it any more."""
+    """Remove the entry of files that have been recovered."""
     _change(selection, found, _without)
 
 
 def give_up(selection: Selection, found: Missing) -> None:
-    """Its node does not have it any more: nobody shall look there again."""
+    """Mark files as lost that their node does not have any more."""
     _change(selection, found, _as_lost)
 
 

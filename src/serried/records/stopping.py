@@ -1,4 +1,4 @@
-"""Stopping runs: ask politely through a file, take the claim of what has not begun, and cancel the rest."""
+"""Stop runs: send a stop request through a file, take the claims of jobs that have not begun, cancel the rest."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from serried.records.status import has_ended_by_file, registered, statuses
 from serried.schedulers.interface import Job
 
 PATIENCE_SECONDS = 15
-"""What ending may take beyond the grace that ranks are given."""
+"""Time to end, in addition to the ranks' grace period."""
 
 
 def who() -> str:
-    """`ada@login1`: who asked."""
+    """`ada@login1`: the user of this process."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -37,13 +37,13 @@ def who() -> str:
 
 
 def request(status: RunStatus, *, save: bool) -> list[Selection]:
-    """Ask what runs of it to end, or first to `save`; return what was asked and may be waited for."""
+    """Request that running tasks end, or first `save`; return the tasks that received the request."""
     asked = [Selection(status.record, element) for element in _open(status)]
     return [selection for selection in asked if _request(selection, save=save)]
 
 
 def left(status: RunStatus, asked: Iterable[Selection]) -> list[int | None]:
-    """What of it has not ended and was not asked; `None` is a run that is no array."""
+    """The tasks that have not ended and received no request; None for a run without tasks."""
     done = {str(selection) for selection in asked}
     return [element for element in _open(status) if str(Selection(status.record, element)) not in done]
 
@@ -70,7 +70,7 @@ def _request(selection: Selection, *, save: bool) -> bool:
     except OSError as error:
         raise SerriedError(
             f"`{attempt.control}` cannot be written ({error.strerror})",
-            hint=f"serried stop --now {selection} ends it without asking it first",
+            hint=f"serried stop --now {selection} cancels the job without a request",
         ) from error
     more = {"save": True} if save else {}
     journal.append({"t": time.time(), "request": "stop", "reason": Reason.USER, "by": who(), **more})
@@ -177,9 +177,9 @@ def _cancel(status: RunStatus, jobs: Sequence[str]) -> None:
 
 
 def withdraw_further(status: RunStatus, left: Sequence[int | None]) -> list[str]:
-    """Take the claims of all jobs in which `left` of a run might go on; return those that are queued.
+    """Take the claims of all further jobs of the tasks in `left`; return the queued jobs.
 
-    A job for several elements, some of which are not to be stopped, keeps its claim.
+    A job for several tasks, of which some continue, keeps its claim.
     """
     links, queued = status.record.links(), []
     for element in dict.fromkeys([None, *left, *(links if left == [None] else ())]):
@@ -195,7 +195,7 @@ def withdraw_further(status: RunStatus, left: Sequence[int | None]) -> list[str]
 
 
 def remember_cancelled(status: RunStatus, elements: Iterable[int | None]) -> None:
-    """Keep that these never began: a scheduler without accounting forgets them within minutes."""
+    """Record that these tasks never began: a scheduler without accounting forgets them within minutes."""
     record, before = status.record, scheduler_memory.read(status.record)
     cancelled = {one: Job(status.job_of(one) or "", one, names.CANCELLED, ended=time.time()) for one in elements}
     others = tuple(one for one in before.jobs if one.element not in cancelled)

@@ -239,7 +239,7 @@ def test_a_run_directory_that_cannot_be_written_loses_only_the_memory_of_the_fet
     done = serried("fetch", "last", "log", "--to", str(tmp_path / "to"))
     assert (done.code, (tmp_path / "to/log").read_text()) == (0, "line\n")
     assert done.err.splitlines()[1:] == [
-        "warning: the run directory does not remember what was fetched: is a directory",
+        "warning: cannot note in the run directory which files were fetched: is a directory",
         "hint: `serried clean` keeps the outputs there until the same fetch runs again",
     ]
 
