@@ -75,11 +75,11 @@ def test_a_run_is_submitted_waited_for_and_read(project):
 
 
 def test_what_the_command_line_warns_of_is_a_warning_and_can_be_made_an_error():
-    with pytest.raises(SerriedWarning, match=r"says `\$HOME` and no shell fills it in"):  # as all are in these tests
+    with pytest.raises(SerriedWarning, match=r"no shell expands `\$HOME`"):  # as all are in these tests
         serried.submit(["python", "train.py", "$HOME"], cluster="local")
     assert serried.runs() == []
 
-    with pytest.warns(SerriedWarning, match=r"says `\$HOME` and no shell fills it in") as told:
+    with pytest.warns(SerriedWarning, match=r"no shell expands `\$HOME`") as told:
         run = serried.submit(["python", "train.py", "$HOME"], cluster="local")
     assert [warning.filename for warning in told] == [__file__]
     assert (run.wait(900), run.logs()) == ("COMPLETED", "rank 0 $HOME\n")

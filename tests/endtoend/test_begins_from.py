@@ -55,7 +55,7 @@ def test_a_program_of_any_kind_is_told_what_to_go_on_from(local, wait_until):
 
     shown = local.show(second)
     assert (shown["resumed_from"], shown["plan"]["resume"]) == (first, {"checkpoints": [saved], "run": first})
-    went_on = [event["event"] for event in shown["timeline"] if " go on from " in event["event"]]
+    went_on = [event["event"] for event in shown["timeline"] if " resume from " in event["event"]]
     assert went_on == ["ranks resume from epoch 1.ckpt"] * 2
     assert f"\n  resumes     {first}, epoch 1.ckpt\n" in local.serried("show", second).stdout
     listed = json.loads(local.serried("ps", "--json").stdout)["runs"]
