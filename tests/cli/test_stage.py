@@ -105,10 +105,10 @@ def test_paths_are_those_of_the_folder_that_one_is_in(pool, monkeypatch):
         (("train", "--set", "data.stage=[]"), "`train` stages nothing"),
         (("trian",), "`trian` is neither an experiment nor an existing path"),
         (("train", "/nowhere"), "`train` is an experiment, which must be the only argument"),
-        (("train", "--warm", "--cluster", "local"), "`local` has no disk on its nodes to stage to"),
+        (("train", "--warm", "--cluster", "local"), "`local` has no known disk on its nodes"),
         (
             ("train", "--warm", "--cluster", "local", "--set", "clusters.local.local_disk=/tmp"),
-            "no data stays on the nodes of `local` when no job uses it",
+            "no data stays on the nodes of `local` after a job",
         ),
     ],
 )

@@ -335,7 +335,7 @@ def test_a_killed_supervisor_is_not_a_fault_of_the_cluster(serried, make, slurm)
 
 
 def test_a_submission_that_never_reached_the_scheduler_is_not_called_refused(serried, make):
-    make(job=None).submit("failed", message="it never reached the scheduler, and can start no more")
+    make(job=None).submit("failed", message="the job did not reach the scheduler, and can no longer start")
     said = serried("why", "last").out
     assert "  - submit it again: serried rerun k3f9q2\n" in said
     assert "did not take it" not in said

@@ -30,17 +30,17 @@ def test_each_is_submitted_behind_those_that_it_comes_after(after, ordered):
 
 
 @for_each(
-    ("after", "circle"),
+    ("after", "cycle"),
     [
         ({"a": ("a",)}, "`a` → `a`"),
         ({"a": ("b",), "b": ("a",)}, "`a` → `b` → `a`"),
         ({"x": (), "c": ("a",), "a": ("b",), "b": ("a", "x")}, "`a` → `b` → `a`"),
     ],
 )
-def test_a_circle_is_refused_and_shown(after, circle):
+def test_a_cycle_is_refused_and_shown(after, cycle):
     with pytest.raises(UsageError) as caught:
         order(after)
-    assert caught.value.message == f"experiments depend on each other in a circle: {circle}"
+    assert caught.value.message == f"experiments depend on each other in a cycle: {cycle}"
 
 
 @for_each(

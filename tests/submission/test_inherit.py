@@ -176,5 +176,5 @@ def test_an_address_that_nothing_can_be_posted_to_is_refused_and_not_shown(ask, 
         return
     with pytest.raises(UsageError) as caught:
         ask(overrides={"notify.webhook": "HOOK"})
-    assert caught.value.message == "`HOOK`, which `notify.webhook` names, holds no address to post to"
+    assert caught.value.message == "`HOOK`, which `notify.webhook` names, is not a web address"
     assert "canary" not in str(caught.value.hint)

@@ -134,7 +134,7 @@ def test_a_shell_is_a_terminal_on_the_first_node_with_the_experiments_environmen
     terminal.await_text('[3] 3|4|n2|it\'s "$HOME"|333')
     terminal.await_text("already")
     terminal.type("mkdir $SERRIED_RESULTS_DIR; echo kept > $SERRIED_RESULTS_DIR/note; exit 5\n")
-    terminal.await_text("what was written is in")
+    terminal.await_text("results and checkpoints are in")
 
     assert terminal.status() == 5
     assert [path.read_text() for path in (project.parent / "runs").rglob("note")] == ["kept\n"]
@@ -189,7 +189,7 @@ def test_now_does_not_wait_and_otherwise_the_reason_is_told(project):
     terminal.type("\x03")
 
     assert terminal.status() == 130, terminal.said
-    assert (now.returncode, "nothing that fits is free just now" in now.stderr) == (1, True)
+    assert (now.returncode, "no nodes that fit are free now" in now.stderr) == (1, True)
     assert left(project) == []
 
 
@@ -216,7 +216,7 @@ def test_a_job_that_ends_around_the_shell_is_told_and_leaves_nothing(project, wa
     terminal.type("tr '\\0' '\\n' < /proc/$$/cmdline | grep /bashrc > rc; trap '' TERM; touch ready; sleep 600\n")
     wait_until((project / "ready").exists)
     subprocess.run(["scancel", job], check=True)
-    terminal.await_text("the job ended around the shell")
+    terminal.await_text("the job ended before the shell")
 
     assert (terminal.status(), left(project)) == (143, [])
     assert not Path((project / "rc").read_text().strip()).parent.exists()

@@ -90,7 +90,7 @@ def test_an_sbatch_that_accepts_and_does_not_say_so_is_uncertain_and_then_found(
     code, out, err = cluster.submit(mode)
     (record,) = records()
     assert (code, out) == (3, "")
-    assert "the next `serried ps` finds out" in err
+    assert "the next `serried ps` checks the job" in err
     assert record.submissions[0].state == "uncertain"
 
     cluster.recover()

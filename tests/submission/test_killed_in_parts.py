@@ -91,7 +91,7 @@ def test_a_last_job_of_which_nobody_says_that_it_was_accepted_is_found_and_all_b
     process = cluster.start(*TEN)
     _, err = process.communicate(timeout=900)
     assert (process.returncode, cluster.released) == (3, [])
-    assert "the next `serried ps` finds out" in err
+    assert "the next `serried ps` checks the job" in err
     cluster.recover()
     assert all_or_none(cluster) == "submitted"
 
@@ -129,7 +129,7 @@ def test_a_later_job_that_is_refused_takes_the_others_back(cluster, tmp_path):
     process = cluster.start(*TEN)
     out, err = process.communicate(timeout=900)
     assert (process.returncode, out, records()) == (2, "", [])
-    assert "error: Slurm refused the job (job 3 of the 3 of the array)\n  | sbatch: " in err
+    assert "error: Slurm refused the job (job 3 of 3 of the array)\n  | sbatch: " in err
     assert (cluster.jobs, cluster.released) == (["1", "2"], [])
     until(lambda: cluster.live == [])
     assert [path.name for path in (tmp_path / "scratch/project").iterdir()] == ["sources"]

@@ -35,7 +35,7 @@ def test_who_interrupts_while_further_jobs_are_queued_is_told_of_the_run_that_is
     told = capsys.readouterr()
     assert told.out == f"{run}\n"
     assert f"submitted {run} as job 1 of local, then 2" in told.err
-    assert "only 1 further jobs are queued: interrupted" in told.err
+    assert "only 1 later jobs are queued: interrupted" in told.err
 
 
 def test_who_submits_from_python_gets_the_run_also_where_warnings_are_errors(prequeued, scheduler):
@@ -45,7 +45,7 @@ def test_who_submits_from_python_gets_the_run_also_where_warnings_are_errors(pre
 
 def test_who_submits_from_python_is_warned_of_further_jobs_that_are_not_queued(prequeued, scheduler):
     scheduler.raises_for[f"{prequeued.plan.run}-3"] = SubmissionRefused("no more than two")
-    with pytest.warns(SerriedWarning, match="only 1 further jobs are queued: no more than two"):
+    with pytest.warns(SerriedWarning, match="only 1 later jobs are queued: no more than two"):
         api.delivered(prequeued)
 
 

@@ -38,7 +38,7 @@ def repository(tmp_path):
         ("python -u -W error gone/run.py", "`PROJECT/gone` has no `gone/run.py`", "paths in a command are"),
         (
             "bash ../run.sh",
-            "`../run.sh` is outside of the snapshot that the job gets, which is of `PROJECT`",
+            "`../run.sh` is outside of the snapshot of `PROJECT`",
             "submit from the folder",
         ),
     ],
@@ -120,7 +120,7 @@ def test_with_a_file_of_its_own_it_is_a_project_of_its_own(repository, root):
     write(folder, "serried.toml")
     prepared = from_within(folder, root)
     assert prepared.plan.source.directory == str(folder)
-    assert [text for text in prepared.warnings if "`../../data` in the command leads out of the snapshot" in text]
+    assert [text for text in prepared.warnings if "`../../data` in the command is outside of the snapshot" in text]
 
 
 def test_links_are_relative_to_the_folder_that_was_meant(repository, root):
@@ -134,9 +134,7 @@ def test_a_repository_that_is_too_large_is_left_out_with_a_word(repository, root
     folder = repository / "experiments/digits"
     prepared = from_within(folder, root, "python train.py")
     assert prepared.plan.source.directory == str(folder)
-    assert prepared.warnings[0].startswith(
-        f"the snapshot is of `{folder}` alone, as its git repository cannot be taken"
-    )
+    assert prepared.warnings[0].startswith(f"the snapshot has `{folder}` alone, without the rest of its git repository")
 
 
 def test_a_home_under_git_is_no_repository_of_its_projects(repository, root, monkeypatch):

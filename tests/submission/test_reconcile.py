@@ -65,7 +65,10 @@ def test_a_cluster_of_another_name_cannot_say_that_a_job_is_not_there(uncertain,
     monkeypatch.setattr(status, "_site_here", lambda _scheduler: "narval")
     scheduler.find_raises = AssertionError("asked")
     assert not reconcile(uncertain)
-    assert (stands(uncertain)[0], uncertain.submissions[0].message) == ("uncertain", "it went to cluster `fir`")
+    assert (stands(uncertain)[0], uncertain.submissions[0].message) == (
+        "uncertain",
+        "submitted on cluster `fir`",
+    )
     assert not uncertain.where.claim(token(uncertain)).exists()
 
 
@@ -182,5 +185,5 @@ def test_forget_adopts_a_job_that_runs_after_all(uncertain):
 
 def test_forget_is_for_what_is_uncertain(ask):
     record = deliver(ask())
-    with pytest.raises(UsageError, match="nothing about run"):
+    with pytest.raises(UsageError, match="no submission of run"):
         forget(record)

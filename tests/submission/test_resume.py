@@ -134,7 +134,7 @@ def test_the_directory_of_a_run_means_the_run(run, tmp_path):
     (run.where.path / "plan.json").touch()
     assert refusal(f"{run.where.path}", tmp_path) == (
         f"the run in `{run.where.path}` has no complete checkpoint",
-        f"it would be in `{run.where.checkpoints}`",
+        f"checkpoints of the run belong in `{run.where.checkpoints}`",
     )
     newest = checkpoint(run.where.checkpoints, 7)
     assert resume_from(f"{run.where.path}", None, tmp_path).resume == Resume((str(newest),))
@@ -150,11 +150,11 @@ def test_what_is_not_there_is_an_error_before_anything_begins(run, tmp_path):
     )
     assert refusal("ours", tmp_path)[0] == f"`{tmp_path}/ours` has no complete checkpoint"
     assert refusal("./none", tmp_path)[0] == f"`{tmp_path}/none` does not exist"
-    with pytest.raises(RunNotFoundError, match=r"unknown run: `k3f9q3`, and no such path here"):
+    with pytest.raises(RunNotFoundError, match=r"`k3f9q3` is neither a run nor a path in this folder"):
         resume_from("k3f9q3", None, tmp_path)
     assert refusal("last", tmp_path) == (
         "run `k3f9q2` has no complete checkpoint",
-        f"it would be in `{run.where.checkpoints}`",
+        f"checkpoints of the run belong in `{run.where.checkpoints}`",
     )
     run.where.path.rename(tmp_path / "purged")
     assert refusal("last", tmp_path)[0] == "the run directory of `k3f9q2` was removed together with its checkpoints"

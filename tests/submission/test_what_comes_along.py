@@ -86,8 +86,8 @@ def test_each_element_has_a_tree_of_its_own_unless_that_would_be_too_many_files(
     each, many, one = ask(array="1-10"), ask(array="1-11"), ask()
 
     said = (
-        "the 11 tasks share one working tree, as 11 of 2 files are too many: "
-        "what they write by relative paths needs names of its own, or `{results}`"
+        "the 11 tasks share one working tree, because 11 of 2 files are too many: "
+        "write to `{results}`, or use different relative paths in each task"
     )
     assert [said in prepared.warnings for prepared in (each, many, one)] == [False, True, False]
     code = [

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from serried import config
+from serried import config, shell
 from serried.cli import options, run_view
 from serried.errors import RunNotFoundError, UsageError, did_you_mean
 from serried.records.index import Selection
@@ -70,10 +70,11 @@ def command(*, what: str | None, now: bool, node: int | None, dry_run: bool, **v
 
 def _join(run: Selection, node: int, words: tuple[str, ...], *, dry_run: bool) -> None:
     status = statuses_of([run])[0]
+    argv, environment = interactive.join_command(status, node, words, os.environ)
     if dry_run:
-        console.out(shlex.join(interactive.joining(status, node, words, os.environ)[0]))
+        console.out(shlex.join(argv))
     else:
-        sys.exit(interactive.join(status, node, words, os.environ))
+        sys.exit(shell.foreground(argv, env=environment))
 
 
 def _requested(what: str | None, overrides: Mapping[str, Any], values: Mapping[str, Any]) -> Request:
@@ -97,7 +98,7 @@ def _open(request: Request, words: tuple[str, ...], *, now: bool, dry_run: bool)
     plan = dataclasses.replace(decided.plan, command=words or A_SHELL, shell=False, limit=limit, after=())
     plan = plan if request.experiment else dataclasses.replace(plan, experiment="shell")
     with options.progress(dry_run=dry_run) as observe:
-        prepared = interactive.prepared(prepare(plan, decided.resolved, os.environ, observe=observe), words, now=now)
+        prepared = interactive.with_shell(prepare(plan, decided.resolved, os.environ, observe=observe), words, now=now)
     if dry_run:
         options.dry_run(prepared, as_json=False)
         return

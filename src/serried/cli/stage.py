@@ -51,7 +51,7 @@ def command(*, what: tuple[str, ...], warm: bool, dry_run: bool, as_json: bool, 
         return
     asked = [key.removeprefix("resources.") for key in overrides if key.startswith("resources.")]
     with options.progress(dry_run=dry_run) as observe:
-        prepared = prestage.warmer(resolved, os.environ, asked, observe)
+        prepared = prestage.staging_job(resolved, os.environ, asked, observe)
     if dry_run:
         options.dry_run(prepared, as_json=as_json)
         return
@@ -62,7 +62,7 @@ def command(*, what: tuple[str, ...], warm: bool, dry_run: bool, as_json: bool, 
             lambda: line.update(f"staging by run {prepared.plan.run}"),
             lambda record: console.say(f"run {record.id} stages the data"),
         )
-    brought = prestage.brought(status)
+    brought = prestage.staged_items(status)
     if as_json:
         console.out_json(run=status.id, state=status.state, brought=brought)
     else:
@@ -98,7 +98,7 @@ def _resolve(what: tuple[str, ...], overrides: dict[str, Any], cluster: str | No
 
 
 def _show(resolved: config.Resolved, *, as_json: bool) -> None:
-    plan, notes = data.settle(prestage.as_it_stages(resolved), resolved, {}, None)
+    plan, notes = data.settle(prestage.staging_plan(resolved), resolved, {}, None)
     stage = plan.data.stage if plan.data else ()
     size = sum(item.bytes or 0 for item in stage)
     rate = staging.rate(plan.site.name)

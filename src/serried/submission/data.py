@@ -207,7 +207,7 @@ def _needed(item: Staged, size: Count) -> tuple[int, int]:
     try:
         more = archives.least(item.source, item.unpack)
     except ValueError as error:
-        raise UsageError(f"`data.stage`: `{item.source}` is not a complete zip: {error}") from None
+        raise UsageError(f"`data.stage`: `{item.source}` is not a complete zip file: {error}") from None
     except OSError as error:
         raise _unreadable(item.source, error) from None
     return size.held + more.bytes, size.files + more.files
@@ -225,7 +225,7 @@ def _check_room(stage: Sequence[Staged], counts: Sequence[Count], site: Site) ->
             raise UsageError(
                 f"the staged data needs {least}{show(needed)}{both}, but a job may use {show(limit)} of a node's disk "
                 f"on `{site.name}`",
-                hint="stage a part of it and read the rest in place, or use fewer, larger files; "
+                hint="stage a part and read the rest in place, or use fewer, larger files; "
                 f"`[clusters.{site.name}] {key}` sets the limit",
             )
 

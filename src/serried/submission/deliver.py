@@ -1,8 +1,8 @@
-"""Hand a prepared run to its scheduler, at most once whatever happens meanwhile.
+"""Submit a prepared run at most once, also if this process is killed.
 
-The order is the promise. The record says `submitting`, durably, before the scheduler is called; afterwards it says
-`submitted`, or `uncertain`, or there is no record at all, because nothing was delivered. Killed in between, it goes on
-saying `submitting`, and the next command finds out (reconcile.py). Nothing is ever submitted a second time.
+The order of the writes guarantees that. The record says `submitting`, durably, before the scheduler is called.
+Afterwards the record says `submitted` or `uncertain`, or is deleted, because the scheduler has no job. If this process
+is killed in between, the next command reconciles the record (reconcile.py). No run is submitted twice.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from serried import schedulers, snapshot
@@ -38,20 +38,22 @@ from serried.submission.prepared import (
     write_source,
 )
 
-FIND_OUT = "do not submit it again: the next `serried ps` finds out; `serried forget {run}` gives it up"
+FIND_OUT = "do not submit it again: the next `serried ps` checks the job; `serried forget {run}` gives the run up"
 
 
 def deliver(prepared: Prepared) -> Record:
     """Submit; return the run's record.
 
     Raises:
-        UsageError: it cannot be written, or the scheduler refused it; nothing is left.
-        SchedulerUnreachable: it was not delivered; nothing is left.
+        UsageError: the run cannot be written, or the scheduler refused the job; no files remain.
+        SchedulerUnreachable: the scheduler has no job; no files remain.
         SubmissionUncertain: a job may exist; the record stays.
     """
     record, plan = establish(prepared)
     submission = record.submissions[0]
-    _mark_followed(plan)
+    for after in plan.after:  # their agents keep the outcome for jobs that wait for them
+        with contextlib.suppress(OSError):
+            RunDirectory(Path(after.directory)).followed.touch(mode=PRIVATE_FILE)
     try:
         job = _submit(record, prepared, plan)
     except SubmissionUncertain as error:
@@ -64,8 +66,7 @@ def deliver(prepared: Prepared) -> Record:
             error.hint = error.hint or whom_to_ask(plan.site.contact, plan.site.docs)
         raise
     except BaseException as error:
-        # Interrupted while the scheduler was asked: it may have heard us.
-        message = f"interrupted while `{prepared.handover.argv[0]}` was asked; the job may have been accepted"
+        message = f"interrupted during `{prepared.handover.argv[0]}`: the scheduler may have accepted the job"
         _note_uncertain(record, message)
         raise SubmissionUncertain(message, hint=FIND_OUT.format(run=record.id)) from error
     with plain_errors(record.directory.path):
@@ -76,12 +77,12 @@ def deliver(prepared: Prepared) -> Record:
 
 
 def _submit(record: Record, prepared: Prepared, plan: Plan) -> str:
-    """Hand over its job, or the jobs of an array in parts; return the id, or all of them with commas.
+    """Submit the job, or the jobs of an array in parts; return the ids, joined by commas.
 
-    Of an array in parts all begin or none: the jobs are held until the last was accepted. Those that were accepted
-    are in the record before the next one is submitted.
+    Either all jobs of an array in parts start, or none: the scheduler holds them until it has accepted the last. The
+    record lists the accepted jobs before the next one is submitted.
 
-    Raises SubmissionUncertain where a job may exist, and any other SerriedError where none does.
+    Raises SubmissionUncertain if a job may exist, and any other SerriedError if none does.
     """
     scheduler = schedulers.get(plan.site.scheduler)
     jobs: list[str] = []
@@ -91,15 +92,19 @@ def _submit(record: Record, prepared: Prepared, plan: Plan) -> str:
             jobs.append(scheduler.submit(handover or prepared.handover))
             if plan.is_in_parts:
                 with plain_errors(record.directory.path):
-                    # With the time of this job: another login node believes in a submission for minutes only.
+                    # With the time of this job: other login nodes trust a submission only for minutes.
                     so_far = dataclasses.replace(record.first_submissions[0], job=",".join(jobs), at=iso(time.time()))
                     record.write_submission(so_far)
     except SubmissionUncertain:
         raise
     except SerriedError as error:
         if jobs:
-            _take_back(jobs, plan, error)
-            error.message += f" (job {len(jobs) + 1} of the {len(plan.tokens)} of the array)"
+            try:
+                scheduler.cancel(jobs)
+            except SerriedError as problem:
+                message = f"{error.message}, and the held jobs of the array cannot be cancelled now"
+                raise SubmissionUncertain(message) from problem
+            error.message += f" (job {len(jobs) + 1} of {len(plan.tokens)} of the array)"
         raise
     if plan.is_in_parts:
         try:
@@ -109,34 +114,26 @@ def _submit(record: Record, prepared: Prepared, plan: Plan) -> str:
     return ",".join(jobs)
 
 
-def _take_back(jobs: Sequence[str], plan: Plan, error: SerriedError) -> None:
-    """Cancel jobs that are held. Raises SubmissionUncertain where they stay."""
-    try:
-        schedulers.get(plan.site.scheduler).cancel(jobs)
-    except SerriedError as problem:
-        raise SubmissionUncertain(f"{error.message}, and its other parts cannot be cancelled now") from problem
-
-
 def see_through(
     prepared: Prepared, tick: Callable[[], None], submitted: Callable[[Record], None] = lambda _: None
 ) -> RunStatus:
-    """Submit it and wait for its end; `submitted` hears of its record. What interrupts that, Ctrl-C say, stops it."""
+    """Submit a run and wait for its end; call `submitted` with its record. An exception (Ctrl-C) stops the run."""
     try:
         record = deliver(prepared)
         submitted(record)
         return status.wait([Selection(record)], tick=tick)[0]
     except BaseException:
-        with contextlib.suppress(RecordUnreadable):  # it has no record where it was not delivered
-            found = status.status(Record.load(prepared.plan.run))
-            if not found.has_ended:
-                stopping.cancel(found, stopping.left(found, ()), now=True)
+        with contextlib.suppress(RecordUnreadable):  # a run without a job has no record
+            current = status.status(Record.load(prepared.plan.run))
+            if not current.has_ended:
+                stopping.cancel(current, stopping.left(current, ()), now=True)
         raise
 
 
 def establish(prepared: Prepared) -> tuple[Record, Plan]:
-    """Make record and run directory, the record saying `submitting`; return it and the plan, now whole.
+    """Create the record, in state `submitting`, and the run directory; return the record and the complete plan.
 
-    A failure leaves nothing behind but the archive, which is nobody's in particular.
+    After a failure only the archive remains, which several runs may share.
     """
     plan = prepared.plan
     modes = MODES[plan.share]
@@ -161,12 +158,12 @@ def establish(prepared: Prepared) -> tuple[Record, Plan]:
 
 
 def sources_directory(plan: Plan) -> Path:
-    """Where a project's archives are kept."""
+    """The folder of the project's archives."""
     return Path(plan.directory).parents[1] / "sources"
 
 
 def intent(token: str, plan: Plan) -> Submission:
-    """What the record says before the scheduler is called."""
+    """The submission in the record before the scheduler is called."""
     me = myself()
     return Submission(
         token=token,
@@ -182,9 +179,9 @@ def intent(token: str, plan: Plan) -> Submission:
 
 
 def prequeue(record: Record, prepared: Prepared, plan: Plan, job: str) -> None:
-    """Submit the further jobs of a run, each to come after any end of the one before, until the scheduler refuses one.
+    """Queue the later jobs of a run, each behind any end of the job before, until the scheduler refuses a job.
 
-    What became of each is in the run directory, as intent first. An interruption leaves those that were submitted.
+    Each job is in the record before the scheduler is called. After an interruption, the submitted jobs stay queued.
     """
     scheduler = schedulers.get(plan.site.scheduler)
     for number in range(2, plan.limit.restarts + 2):
@@ -206,16 +203,9 @@ def prequeue(record: Record, prepared: Prepared, plan: Plan, job: str) -> None:
 
 
 def unqueued(record: Record) -> list[str]:
-    """In words, the further jobs that were to be queued with its first and are not."""
+    """A message if the scheduler refused a later job of the run."""
     links = [link for link in record.submissions[1:] if link.state != "submitted"]
-    return [f"only {link.number - 2} further jobs are queued: {link.message}" for link in links]
-
-
-def _mark_followed(plan: Plan) -> None:
-    """Let the runs that it comes after know that somebody waits for their jobs."""
-    for after in plan.after:
-        with contextlib.suppress(OSError):
-            RunDirectory(Path(after.directory)).followed.touch(mode=PRIVATE_FILE)
+    return [f"only {link.number - 2} later jobs are queued: {link.message}" for link in links]
 
 
 def _note_uncertain(record: Record, message: str) -> None:

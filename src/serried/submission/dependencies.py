@@ -61,7 +61,7 @@ def run(text: str, plan: Plan) -> Followed:
 
 
 def experiment(text: str, plan: Plan) -> Followed:
-    """The same for `after = TEXT` in the file: the newest run of the experiment in the project."""
+    """The newest run of the experiment in `after = TEXT` of the file, in the same project. Raises UsageError."""
     word, condition = split(text)
     both = f"`serried submit {word} {plan.experiment}` submits both"
     if word == plan.experiment:
@@ -115,9 +115,7 @@ def _open(after: After, status: RunStatus, plan: Plan) -> After:
     """With the id of its first job. Raises UsageError if no job can wait for it."""
     first = next((submission for submission in status.record.first_submissions if submission.job), None)
     if status.state in (SUBMITTING, UNCERTAIN) or first is None or first.job is None:
-        raise SubmissionUncertain(
-            f"the scheduler may or may not have run `{status.id}`", hint=f"serried why {status.id}"
-        )
+        raise SubmissionUncertain(f"the submission of run `{status.id}` is uncertain", hint=f"serried why {status.id}")
     other = status.record.plan
     check_pair(other, plan)
     return After(after.run, after.name, after.directory, after.condition, after.element, first.job)
@@ -165,23 +163,23 @@ def _jobs(selection: Selection) -> tuple[str, ...]:
 
 
 def order(after: Mapping[str, Sequence[str]]) -> list[str]:
-    """The names, each behind its dependencies, else in the given order. Raises UsageError for a circle."""
+    """The names, each behind its dependencies, else in the given order. Raises UsageError for a cycle."""
     ordered: list[str] = []
     while len(ordered) < len(after):
         left = [name for name in after if name not in ordered]
         free = next((name for name in left if set(after[name]) <= set(ordered)), None)
         if free is None:
-            circle = _circle(after, left)
+            cycle = _cycle(after, left)
             raise UsageError(
-                f"experiments depend on each other in a circle: {' → '.join(f'`{name}`' for name in circle)}",
-                hint="one of them has to be first: see `after` in the file",
+                f"experiments depend on each other in a cycle: {' → '.join(f'`{name}`' for name in cycle)}",
+                hint="remove one of these names from `after` in the file",
             )
         ordered.append(free)
     return ordered
 
 
-def _circle(after: Mapping[str, Sequence[str]], left: Sequence[str]) -> list[str]:
-    """From every name in `left`, the way back through its dependencies ends in a circle."""
+def _cycle(after: Mapping[str, Sequence[str]], left: Sequence[str]) -> list[str]:
+    """From every name in `left`, the way back through its dependencies ends in a cycle."""
     path = [left[0]]
     while True:
         before = next(name for name in after[path[-1]] if name in left)

@@ -1,6 +1,6 @@
-"""`serried shell`: an allocation of one's own with a shell on its first node, or a shell beside the ranks of a run.
+"""`serried shell`: a new allocation with a shell on its first node, or a shell beside the ranks of a run.
 
-It is no run: it has no record, and its directory goes with it unless something was written into that.
+A new allocation has no record. Its directory is deleted at the end, unless it holds results or checkpoints.
 """
 
 from __future__ import annotations
@@ -26,49 +26,49 @@ from serried.schedulers.interface import Job, Scheduler
 from serried.submission.prepared import Prepared, make_run_directory, plain_errors, probe, remove_empty_above
 
 PAUSES = (2.0, 5.0, 10.0, 20.0, 60.0)
-"""After how many seconds the scheduler is asked again, the last one from then on."""
+"""Seconds between two queries of the scheduler; the last value repeats."""
 END_SECONDS = 60.0
-"""How long a job that has ended may take to say so."""
+"""Limit for the scheduler to report the end of a job."""
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 Say = Callable[[str], None]
 
 
-def prepared(made: Prepared, words: tuple[str, ...], *, now: bool) -> Prepared:
-    """What `open_shell` runs, in place of what would be submitted: `words`, or a shell where there are none.
+def with_shell(prepared: Prepared, words: tuple[str, ...], *, now: bool) -> Prepared:
+    """The same for `open_shell`: an interactive job that runs `words`, or a shell without words.
 
-    Raises UsageError where it cannot be.
+    Raises UsageError if the scheduler has no interactive jobs, or its command is not installed.
     """
-    plan = dataclasses.replace(made.plan, command=words)
+    plan = dataclasses.replace(prepared.plan, command=words)
     handover = schedulers.get(plan.site.scheduler).interactive(
-        plan, made.token, made.environment, now=now, has_terminal=_has_terminal()
+        plan, prepared.token, prepared.environment, now=now, has_terminal=_has_terminal()
     )
     if shell.which(handover.argv[0]) is None:
         raise shell.missing_program(handover.argv[0])
     text = script.render_shell(plan, python=sys.executable, command=handover.argv)
-    return dataclasses.replace(made, plan=plan, handover=handover, commands=None, script=text)
+    return dataclasses.replace(prepared, plan=plan, handover=handover, commands=None, script=text)
 
 
-def open_shell(made: Prepared, *, now: bool, say: Say) -> int:
-    """Wait for the allocation and be in it; return the exit status of what ran there. `say` hears why it waits.
+def open_shell(prepared: Prepared, *, now: bool, say: Say) -> int:
+    """Wait for the allocation and run the command there; return its exit status. `say` gets the reasons for the wait.
 
-    Raises SerriedError where nothing ever ran, and where the job ended around it.
+    Raises SerriedError if the command did not start, or if the job ended before the command.
     """
-    plan, where = made.plan, RunDirectory(Path(made.plan.directory))
+    plan, where = prepared.plan, RunDirectory(Path(prepared.plan.directory))
     root = Path(plan.site.root)
     probe(root, 0, MODES[plan.share].directory)
     with plain_errors(root):
-        make_run_directory(made, plan)
-    watch = _Watch(schedulers.get(plan.site.scheduler), made.token, now=now, say=say)
-    handover = made.handover
+        make_run_directory(prepared, plan)
+    watch = _Watch(schedulers.get(plan.site.scheduler), prepared.token, now=now, say=say)
+    handover = prepared.handover
     try:
         if handover.handover is not None:
             with plain_errors(handover.handover.parent):
                 files.make_directory(handover.handover.parent)
                 files.write_environment(handover.handover, handover.environment)
         for number in ENDING:
-            signal.signal(number, _leave)
+            signal.signal(number, _exit)
         status = shell.foreground(
             handover.argv,
             env=handover.environment,
@@ -79,11 +79,11 @@ def open_shell(made: Prepared, *, now: bool, say: Say) -> int:
         return _outcome(status, where, watch)
     finally:
         files.forget_environment(plan.private, plan.run)
-        _tidy(where, say)
+        _clean_up(where, say)
 
 
 class _Watch:
-    """Looks after a job that waits, until it runs."""
+    """Follows a job until it starts."""
 
     def __init__(self, scheduler: Scheduler, token: str, *, now: bool, say: Say) -> None:
         self.now = now
@@ -92,35 +92,35 @@ class _Watch:
         self._token = token
         self._say = say
         self._pauses = iter(PAUSES)
-        self._said = ""
+        self._reported = ""
         self._id: str | None = None
 
     def note_interrupt(self) -> None:
         self.is_interrupted = True
 
     def look(self) -> float | None:
-        """Say why it waits, where that is new; return after how long to look again."""
+        """Report a new reason for the wait; return the seconds until the next look, or None."""
         if schedulers.traits(self._scheduler.name).is_this_machine:
             return None
         pause = next(self._pauses, PAUSES[-1])
         if pause != PAUSES[0]:
-            # Whoever waits will not be helped by hearing that the scheduler does not answer.
+            # An error of the scheduler does not help a user who waits for the job.
             with contextlib.suppress(SerriedError):
                 job = self.job()
                 if job is not None and job.state != names.PENDING:
                     return None
                 if job is not None:
-                    self._tell(job)
+                    self._report(job)
         return pause
 
     def job(self) -> Job | None:
-        """How it stands; None where the scheduler knows of none. Raises SchedulerUnreachable."""
+        """The job, or None if the scheduler does not list it. Raises SchedulerUnreachable."""
         self._id = self._id or self._scheduler.find(self._token)
-        found = self._scheduler.poll([self._id]) if self._id else {}
-        return next(iter(found.values()), None)
+        jobs = self._scheduler.poll([self._id]) if self._id else {}
+        return next(iter(jobs.values()), None)
 
     def final_state(self) -> str:
-        """How the job ended; UNKNOWN where nobody says so in time."""
+        """The final state of the job; UNKNOWN if the scheduler does not report it in time."""
         state, deadline = names.UNKNOWN, time.monotonic() + END_SECONDS
         while state not in names.ENDED and time.monotonic() < deadline:
             with contextlib.suppress(SerriedError):
@@ -129,75 +129,69 @@ class _Watch:
             time.sleep(0.5)
         return state
 
-    def _tell(self, job: Job) -> None:
+    def _report(self, job: Job) -> None:
         if self.now:
-            # `qsub` cannot be asked to fail at once; by now PBS has looked at it.
+            # `qsub` has no option to fail at once; by now PBS has tried to start the job.
             self._scheduler.cancel([job.id])
-        elif job.reason != self._said:
-            self._said = job.reason
+        elif job.reason != self._reported:
+            self._reported = job.reason
             self._say(f"job {job.id} waits: {self._scheduler.explain(job.reason)}")
 
 
-def _leave(number: int, _: object) -> None:
-    """Told to end, or without a terminal: give the allocation back, and leave nothing."""
+def _exit(number: int, _: object) -> None:
+    """After TERM, or without a terminal: release the allocation and clean up."""
     raise SystemExit(128 + number)
 
 
 def _outcome(status: int, where: RunDirectory, watch: _Watch) -> int:
-    """What the agent wrote counts. It wrote nothing where nothing ran, and no end where the job ended around it."""
-    said = files.read_json(where.shell)
-    if said is not None and "exit_code" in said:
-        return int(said["exit_code"])
-    if said is None and watch.is_interrupted:
+    """The exit status in the agent's file. Without a file nothing ran; without a status the job ended first."""
+    report = files.read_json(where.shell)
+    if report is not None and "exit_code" in report:
+        return int(report["exit_code"])
+    if report is None and watch.is_interrupted:
         return 130
-    if said is None and watch.now and status:
-        raise SerriedError("nothing that fits is free just now", hint="without `--now` it waits until there is")
-    if said is None:  # `qsub -I` tells success also where its job could not begin
-        hint = f"what was said about it is above; the job's node must see `{where.path.parent}`"
-        raise SerriedError("nothing ran: there was no allocation, or its node has no folder of this run", hint=hint)
+    if report is None and watch.now and status:
+        raise SerriedError("no nodes that fit are free now", hint="without `--now`, the command waits for nodes")
+    if report is None:  # `qsub -I` exits with 0 even if its job could not start
+        hint = f"see the scheduler's messages above; the job's node must see `{where.path.parent}`"
+        raise SerriedError("nothing ran: no allocation, or its node cannot see the run directory", hint=hint)
     state = watch.final_state()
-    if watch.is_interrupted and state in (names.CANCELLED, names.UNKNOWN):  # Ctrl-C without a terminal is for all of it
+    if watch.is_interrupted and state in (names.CANCELLED, names.UNKNOWN):  # Ctrl-C without a terminal ends the job
         return 130
     error = SerriedError(
-        f"the job ended around the shell on {said['host']}" + (f": {state}" if state in names.ENDED else ""),
-        hint="its time limit is what `--time` says" if state == names.TIMEOUT else None,
+        f"the job ended before the shell on {report['host']}" + (f": {state}" if state in names.ENDED else ""),
+        hint="`--time` sets its time limit" if state == names.TIMEOUT else None,
     )
     error.exit_code = names.EXIT_CODES.get(state, 1)
     raise error
 
 
-def _tidy(where: RunDirectory, say: Say) -> None:
-    """Leave nothing, but what somebody wrote where results and checkpoints go."""
+def _clean_up(where: RunDirectory, say: Say) -> None:
+    """Delete the run directory, unless it holds results or checkpoints."""
     kept = [folder for folder in (where.results, where.checkpoints) if folder.is_dir() and any(folder.iterdir())]
     if kept:
-        say(f"what was written is in {' and '.join(map(str, kept))}")
+        say(f"results and checkpoints are in {' and '.join(map(str, kept))}")
         return
     shutil.rmtree(where.path, ignore_errors=True)
     remove_empty_above(where.path)
 
 
-def join(status: RunStatus, node: int, words: Sequence[str], environ: Mapping[str, str]) -> int:
-    """A shell, or `words`, on node `node` of a run that runs; return its exit status. Raises UsageError."""
-    argv, environment = joining(status, node, words, environ)
-    return shell.foreground(argv, env=environment)
-
-
-def joining(
+def join_command(
     status: RunStatus, node: int, words: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[tuple[str, ...], Mapping[str, str]]:
-    """The command that does it, and its environment. Raises UsageError where it cannot be."""
+    """The command for a shell, or `words`, on a node of a running run, and its environment. Raises UsageError."""
     plan = status.record.plan
     if status.state != names.RUNNING or status.job is None or not status.attempt:
-        hint = "`serried shell EXPERIMENT` opens one of its own"
-        raise UsageError(f"run `{status.id}` does not run: it is {status.state}", hint=hint)
+        hint = "`serried shell EXPERIMENT` requests a new allocation"
+        raise UsageError(f"run `{status.id}` is not running: it is {status.state}", hint=hint)
     if plan.site.inside:
         raise UsageError(
             f"run `{status.id}` runs in a job that Serried did not submit",
-            hint=f"in that job: `serried run` again, or {plan.site.inside}'s own way to a node",
+            hint=f"in that job, use `serried run` again, or the commands of {plan.site.inside}",
         )
     if not 0 <= node < len(status.node_names):
         listed = ", ".join(status.node_names)
-        raise UsageError(f"run `{status.id}` has no node {node}", hint=f"from 0 on: {listed}" if listed else None)
+        raise UsageError(f"run `{status.id}` has no node {node}", hint=f"from 0: {listed}" if listed else None)
     environment = inherit.job_environment(plan.environment, environ)
     text = script.render_join(plan, status.attempt, status.element, python=sys.executable)
     scheduler = schedulers.get(plan.site.scheduler)

@@ -1,4 +1,4 @@
-"""Small jobs on nodes of runs whose jobs have ended: a role of the agent each, awaited, several at once."""
+"""Small jobs on nodes of ended runs. Each job runs a role of the agent; several jobs run at once."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from serried.protocol.events import JournalEvent
 from serried.protocol.names import scrub
 
 AT_ONCE = 16
-"""Each is a job in the queue: they wait together, and nobody's scheduler is flooded."""
+"""Most jobs in the queue at once, to spare the scheduler."""
 LOOK_SECONDS = 0.2
 LAST_LINES = 5
 NAMED = 3
 
 Observe = Callable[[str], None]
 Answer = dict[str, Any] | SerriedError
-"""What it wrote down at its end, or why it never did."""
+"""The last entry of its journal, or the reason why there is none."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class Errand:
     plan: Plan
     host: str
     role: tuple[str, ...]
-    """Of the agent, which runs on `host`."""
+    """The role of the agent on `host`."""
     journal: Path
-    """Where that says how it goes. Beside it are its script and its output while it goes on."""
+    """The journal of the role. Until the job ends, its script and its output are beside the journal."""
 
 
-def send_all(errands: Sequence[Errand], heed: Callable[[int, Answer], None], observe: Observe) -> None:
-    """`heed` hears of each, by its place in `errands`, when it has ended. Those that are out end with us."""
+def send_all(errands: Sequence[Errand], on_answer: Callable[[int, Answer], None], observe: Observe) -> None:
+    """Run all; `on_answer` gets the place of each in `errands` and its answer. An exception ends the running jobs."""
     waiting = deque(enumerate(errands))
     out: dict[int, _Sent] = {}
     try:
@@ -52,11 +52,11 @@ def send_all(errands: Sequence[Errand], heed: Callable[[int, Answer], None], obs
                 try:
                     out[number] = _Sent(errand)
                 except SerriedError as error:
-                    heed(number, error)
-            observe(_told(list(out.values()), [errand for _, errand in waiting]))
+                    on_answer(number, error)
+            observe(_progress(list(out.values()), [errand for _, errand in waiting]))
             time.sleep(LOOK_SECONDS if out else 0)
             for number in [number for number, sent in out.items() if sent.has_ended]:
-                heed(number, out.pop(number).answer())
+                on_answer(number, out.pop(number).answer())
     except BaseException:
         for sent in out.values():
             sent.process.terminate()
@@ -66,14 +66,14 @@ def send_all(errands: Sequence[Errand], heed: Callable[[int, Answer], None], obs
 
 
 class _Sent:
-    """One that is on its way. Raises SerriedError where it cannot be."""
+    """An errand with its job. Raises SerriedError if the job cannot start."""
 
     def __init__(self, errand: Errand) -> None:
         self.host = errand.host
         self._journal = errand.journal
         self._token = os.urandom(8).hex()
         self._has_begun = False
-        scheduler = _that_reaches(errand.plan, errand.host)
+        scheduler = _scheduler_for(errand.plan, errand.host)
         modes, folder = MODES[errand.plan.share], errand.journal.parent
         self._script, self._log = folder / f"errand-{self._token}.sh", folder / f"errand-{self._token}.log"
         text = script.render_errand(errand.plan, [*errand.role, self._token], python=sys.executable)
@@ -90,7 +90,7 @@ class _Sent:
                 signal_on_our_death=signal.SIGTERM,
             )
         except OSError as error:
-            raise SerriedError(f"nothing can be done on {errand.host}: {folder}: {error.strerror}") from None
+            raise SerriedError(f"cannot start a job on {errand.host}: {folder}: {error.strerror}") from None
 
     @property
     def has_begun(self) -> bool:
@@ -102,46 +102,46 @@ class _Sent:
         return self.process.poll() is not None
 
     def answer(self) -> Answer:
-        said = self._log.read_text(encoding="utf-8", errors="replace").splitlines() if self._log.exists() else []
+        output = self._log.read_text(encoding="utf-8", errors="replace").splitlines() if self._log.exists() else []
         self._log.unlink(missing_ok=True)
         self._script.unlink(missing_ok=True)
         ended = self._entry(JournalEvent.ENDED)
         if ended is None:
             return SerriedError(
-                f"nothing could be done on {self.host}: `{self._argv[0]}` exited with status {self.process.returncode}",
-                details="\n".join(said[-LAST_LINES:]) or None,
+                f"the job on {self.host} failed: `{self._argv[0]}` exited with status {self.process.returncode}",
+                details="\n".join(output[-LAST_LINES:]) or None,
             )
         return ended
 
     def _entry(self, event: str) -> dict[str, Any] | None:
-        found = (each for each in reversed(files.read_journal(self._journal)) if each.get("token") == self._token)
-        return next((each for each in found if each.get("event") == event), None)
+        entries = reversed(files.read_journal(self._journal))
+        return next((it for it in entries if (it.get("token"), it.get("event")) == (self._token, event)), None)
 
 
-def _told(out: Sequence[_Sent], waiting: Sequence[Errand]) -> str:
+def _progress(out: Sequence[_Sent], waiting: Sequence[Errand]) -> str:
     """`at work on n1, waiting for n2, n3 and 4 more`."""
     busy = [sent.host for sent in out if sent.has_begun]
     hosts = [sent.host for sent in out] + [errand.host for errand in waiting]
     queued = [host for host in hosts if host not in busy]
-    told = (("at work on", busy), ("waiting for", queued))
-    return ", ".join(f"{doing} {_named(several)}" for doing, several in told if several)
+    states = (("at work on", busy), ("waiting for", queued))
+    return ", ".join(f"{state} {_listed(several)}" for state, several in states if several)
 
 
-def _named(hosts: Sequence[str]) -> str:
+def _listed(hosts: Sequence[str]) -> str:
     names = list(dict.fromkeys(hosts))
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
 
 
-def _that_reaches(plan: Plan, host: str) -> str:
-    """The scheduler that starts it there. Raises UsageError where none does."""
+def _scheduler_for(plan: Plan, host: str) -> str:
+    """The scheduler that starts jobs on `host`. Raises UsageError if none does."""
     here = os.uname().nodename
     is_queued = not schedulers.traits(plan.site.scheduler).is_this_machine
     if is_queued or host.split(".", maxsplit=1)[0] == here.split(".")[0]:
         return plan.site.scheduler
-    if not plan.site.inside:  # else it ran in a job of that scheduler, and needs another now
+    if not plan.site.inside:  # otherwise the run was inside a job of that scheduler, and needs a new job
         raise UsageError(
             f"run `{plan.run}` was on {host}, and this is {here}",
-            hint="no scheduler starts anything there: log in to it",
+            hint="no scheduler starts jobs there: log in to that machine",
         )
     return plan.site.inside

@@ -56,20 +56,20 @@ def prepare(
     _check_after(plan, each)
     plan = containers.settle(plan, environ)
     containers.check_runscript(plan, each)
-    plan, said = environment_build.settle(plan, resolved, environ, observe)
-    if not said:
+    plan, reports = environment_build.settle(plan, resolved, environ, observe)
+    if not reports:
         inside = plan.container is not None
         plan = dataclasses.replace(plan, environment=choose(plan.environment, environ, inside=inside))
     environment = job_environment(plan, environ)
-    if not said:
+    if not reports:
         workdir = project / plan.source.workdir
         activation.check(plan.environment, environment, workdir, containers.entering(plan))
-        said = (
+        reports = (
             *absent_program(plan, environment, workdir),
             *absent_mpi(plan, environment),
             *idle(plan, project, inherit.active_prefix(environ)),
         )
-    plan, noted = data.settle(plan, resolved, environment, observe)
+    plan, data_notes = data.settle(plan, resolved, environment, observe)
     plan, surveyed, cautions = _surveyed(plan, resolved, project)
     if surveyed is not None:
         _check_paths(plan, each, surveyed)
@@ -78,12 +78,12 @@ def prepare(
     warnings = (
         *resolved.warnings,
         *command_warnings(resolved.experiment.command),
-        *said,
+        *reports,
         *cautions,
     )
-    made = assemble(plan, environment, each, warnings, jobs)
-    notes = (*resolved.notes, *noted)
-    return dataclasses.replace(made, notes=notes, survey=surveyed, revision=snapshot.read_revision(project))
+    prepared = assemble(plan, environment, each, warnings, jobs)
+    notes = (*resolved.notes, *data_notes)
+    return dataclasses.replace(prepared, notes=notes, survey=surveyed, revision=snapshot.read_revision(project))
 
 
 _ADDRESS = re.compile(r"https?://[^\s@/?#]+(?:[/?#][!-~]*)?", re.ASCII)
@@ -170,21 +170,20 @@ def _check_workdir(plan: Plan, project: Path) -> None:
 
 
 def job_environment(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
-    made = inherit.job_environment(plan.environment, environ)
+    variables = inherit.job_environment(plan.environment, environ)
     webhook = plan.notify.webhook if plan.notify else None
-    if webhook and not _ADDRESS.fullmatch(made.get(webhook, "")):
+    if webhook and not _ADDRESS.fullmatch(variables.get(webhook, "")):
         raise UsageError(
-            f"`{webhook}`, which `notify.webhook` names, holds no address to post to",
-            hint="`https://` with a host, and no user, space or letter beyond ASCII: the value itself is not shown",
+            f"`{webhook}`, which `notify.webhook` names, is not a web address",
+            hint="write `https://` and a host, without a user, spaces or non-ASCII letters; the value is a secret",
         )
-    return made
+    return variables
 
 
 def _surveyed(plan: Plan, resolved: config.Resolved, project: Path) -> tuple[Plan, Survey | None, tuple[str, ...]]:
-    """The plan, what its snapshot takes, and a caution.
+    """The plan, the survey of its snapshot, and warnings.
 
-    A project that no file describes is a part of its git repository: the snapshot is of all that, as its code may
-    import from beside the folder where the command was typed.
+    Without a project file, the snapshot has the whole git repository: code may import from outside the current folder.
     """
     if not plan.source.snapshot:
         return plan, None, ()
@@ -197,12 +196,12 @@ def _surveyed(plan: Plan, resolved: config.Resolved, project: Path) -> tuple[Pla
     try:
         return at_root, _survey(at_root, resolved, root, within), ()
     except UsageError as error:
-        caution = f"the snapshot is of `{project}` alone, as its git repository cannot be taken: {error.message}"
+        caution = f"the snapshot has `{project}` alone, without the rest of its git repository: {error.message}"
         return plan, _survey(plan, resolved, project), (caution,)
 
 
 def _survey(plan: Plan, resolved: config.Resolved, project: Path, within: str = os.curdir) -> Survey:
-    """`within` is the folder that paths of settings are relative to."""
+    """Paths of settings are relative to the folder `within`."""
     # Values of secrets are not copied, wherever their file is and whether git knows it or not.
     env_file = plan.environment.env_file_path
     secret = [os.path.relpath(env_file, project)] if env_file and Path(env_file).is_relative_to(project) else []
@@ -238,8 +237,8 @@ def _about_snapshot(plan: Plan, surveyed: Survey) -> Iterator[str]:
     if plan.array is not None and not plan.source.tree_per_element:
         elements, files = len(plan.array.indices), len(surveyed.files)
         yield (
-            f"the {elements:,} tasks share one working tree, as {elements:,} of {files:,} files are too many: "
-            "what they write by relative paths needs names of its own, or `{results}`"
+            f"the {elements:,} tasks share one working tree, because {elements:,} of {files:,} files are too many: "
+            "write to `{results}`, or use different relative paths in each task"
         )
 
 
@@ -266,7 +265,7 @@ def _path_warnings(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) ->
         path = _in_snapshot(plan, name)
         if _leads_out(path):
             yield (
-                f"`{name}` in the command leads out of the snapshot, and the job has no files beside it: "
+                f"`{name}` in the command is outside of the snapshot, and the job has only the snapshot: "
                 "use its absolute path, or `--stage` it"
             )
         elif os.path.lexists(survey.project / path) and not _is_held(survey, path):
@@ -313,8 +312,8 @@ def _is_held(survey: Survey, path: str) -> bool:
 def _missing_script(script: str, path: str, survey: Survey) -> UsageError:
     if _leads_out(path):
         return UsageError(
-            f"`{script}` is outside of the snapshot that the job gets, which is of `{survey.project}`",
-            hint="submit from the folder that holds all of the code, with `workdir` in its `serried.toml`",
+            f"`{script}` is outside of the snapshot of `{survey.project}`",
+            hint="submit from the folder with all of the code, and set `workdir` in its `serried.toml`",
         )
     if os.path.lexists(survey.project / path):
         return UsageError(

@@ -1,4 +1,4 @@
-"""`serried stage`: what an experiment would stage, and a job that leaves it on the nodes for the next one."""
+"""`serried stage`: the data that an experiment stages, and a job that leaves the data on the nodes for later jobs."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ DEFAULTS: Mapping[str, Any] = {
     "time": 3600,
     "exclusive": False,
 }
-"""What a job asks for that only stages. It queues where the experiment does, and on as many nodes."""
+"""The request of a job that only stages. Its partition and its number of nodes are the experiment's."""
 
 
-def as_it_stages(resolved: config.Resolved) -> Plan:
-    """The plan as far as its data goes. It refuses nothing that it does not look at: no account is needed to count."""
+def staging_plan(resolved: config.Resolved) -> Plan:
+    """A plan with the experiment's data alone. Only the data is checked: to count files, no account is needed."""
     plan = environment_of(resolved)
     nodes = resolved.experiment.resources.nodes or 1
     return dataclasses.replace(
@@ -48,51 +48,51 @@ def as_it_stages(resolved: config.Resolved) -> Plan:
     )
 
 
-def warmer(
-    resolved: config.Resolved, environ: Mapping[str, str], asked: Collection[str], observe: Observe | None
+def staging_job(
+    resolved: config.Resolved, environ: Mapping[str, str], requested: Collection[str], observe: Observe | None
 ) -> Prepared:
-    """A job that stages what the experiment does, and ends. `asked` are keys of `resources` that hold all the same.
+    """A job that stages the experiment's data and ends. `requested` are keys of `resources` that the user has set.
 
-    Raises UsageError where nothing would stay.
+    Raises UsageError if no data would stay on the nodes.
     """
     cluster = resolved.cluster
     if not (cluster.local_disk or schedulers.traits(cluster.scheduler).has_node_disk):
         raise UsageError(
-            f"`{cluster.name}` has no disk on its nodes to stage to",
-            hint=f"`[clusters.{cluster.name}] local_disk` says where they have one",
+            f"`{cluster.name}` has no known disk on its nodes",
+            hint=f"`[clusters.{cluster.name}] local_disk` names the folder of the nodes' own disks",
         )
     if not cluster.data_cache:
         raise UsageError(
-            f"no data stays on the nodes of `{cluster.name}` when no job uses it",
-            hint=f"`[clusters.{cluster.name}] data_cache` says how much may, where the site allows that",
+            f"no data stays on the nodes of `{cluster.name}` after a job",
+            hint=f"`[clusters.{cluster.name}] data_cache` sets how much may stay, if the site allows that",
         )
     alone = dataclasses.replace(
         resolved,
         project=dataclasses.replace(resolved.project, snapshot=False),
-        experiment=_alone(resolved.experiment, cluster, asked),
+        experiment=_alone(resolved.experiment, cluster, requested),
     )
     plan = make_plan(alone, run_id=new_id(), created=iso(time.time()))
     return prepare(plan, alone, environ, observe=observe)
 
 
-def _alone(experiment: config.Experiment, cluster: config.Cluster, asked: Collection[str]) -> config.Experiment:
-    """The experiment without all but its data."""
+def _alone(experiment: config.Experiment, cluster: config.Cluster, requested: Collection[str]) -> config.Experiment:
+    """An experiment with the same data that only stages."""
     most = cluster.cpus_per_node or DEFAULTS["cpus"]
     own = {**DEFAULTS, "cpus": min(DEFAULTS["cpus"], most)}
-    resources = {name: value for name, value in own.items() if name not in asked}
+    resources = {name: value for name, value in own.items() if name not in requested}
     return config.Experiment(
         NAME,
         ("true",),
         cluster=experiment.cluster,
         resources=dataclasses.replace(experiment.resources, **resources),
-        # Whole: what makes the data runs in it, and again in another.
+        # The whole environment: `data.prepare` runs in it, and would run again in a different one.
         environment=dataclasses.replace(experiment.environment, check=""),
         data=dataclasses.replace(experiment.data, results=()),
     )
 
 
-def brought(status: RunStatus) -> list[dict[str, Any]]:
-    """What came to each node, and from where: `node`, `item`, `origin`, `bytes`, `files`, `seconds`."""
+def staged_items(status: RunStatus) -> list[dict[str, Any]]:
+    """The items that each node has staged: `node`, `item`, `origin`, `bytes`, `files`, `seconds`."""
     attempt = latest_attempt(status.record.where)
     if attempt is None:
         return []

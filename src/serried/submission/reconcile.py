@@ -1,9 +1,8 @@
-"""Find out what became of submissions whose end nobody saw. Never by submitting again.
+"""Reconcile interrupted submissions with the scheduler, without submitting again.
 
-A job that exists is found by its token: it has claimed the run directory, or the scheduler knows its name. That the
-scheduler does not know it proves nothing yet, for a request may still be under way. So after two looks that found
-nothing, the claim is taken for nobody, a tombstone: should the job start after all, it finds that and ends itself.
-Only then is the submission called failed.
+A token identifies a job: the job has claimed the run directory, or the scheduler lists a job with that name. A job that
+the scheduler does not list may still be on its way. So after two looks without a job, this module takes the claim
+itself, as a tombstone: a job that starts later sees the tombstone and exits. Only then has the submission failed.
 """
 
 from __future__ import annotations
@@ -27,49 +26,49 @@ PATIENCE_SECONDS = 30.0
 """A submission younger than this may still be on its way through a busy controller."""
 
 BETWEEN_SECONDS = 5.0
-"""Between the two looks that find nothing."""
+"""Between the two looks without a job."""
 
 
 def find_out(record: Record) -> None:
-    """Before anything is said of a run: reconcile it, if there is anything to reconcile."""
+    """Reconcile a run before its state is shown, if it has an open submission."""
     with contextlib.suppress(RecordUnreadable):
         if record.end is None and any(submission.state in OPEN for submission in record.all_submissions()):
             reconcile(record)
 
 
 def reconcile(record: Record, now: float | None = None) -> bool:
-    """Find out about the record's open submissions; return whether none is uncertain now.
+    """Reconcile the record's open submissions; return True if none is uncertain any more.
 
-    A scheduler that does not answer leaves them as they are.
+    If the scheduler does not answer, they stay open.
     """
     moment = time.time() if now is None else now
     settled = True
     open_ = [each for each in record.all_submissions() if each.state in OPEN]
     left = {each.token for each in open_ if each.state != "submitting" or not is_at_work(each, moment)}
-    # Read once more: who is gone by now had written all that it would write.
+    # Read again: a process that has exited by now has written all that it would write.
     for submission in record.all_submissions() if left else ():
         if submission.state not in OPEN or submission.token not in left:
             continue
-        found = _find_out(record, submission, moment)
-        if found != submission:
-            with contextlib.suppress(OSError):  # a full disk: the next command finds the same out
-                record.write_submission(found)
-        settled &= found.state not in OPEN
+        current = _current(record, submission, moment)
+        if current != submission:
+            with contextlib.suppress(OSError):  # a full disk: the next command reconciles again
+                record.write_submission(current)
+        settled &= current.state not in OPEN
     return settled
 
 
 def forget(record: Record) -> str | None:
-    """Give up the record's open submission; return the job's id if it turns out to have one after all.
+    """Give up the record's open submission; return the job's id if the submission has a job after all.
 
-    Raises UsageError where there is nothing uncertain about the run.
+    Raises UsageError if no submission of the run is uncertain.
     """
     now = time.time()
     open_ = [each for each in record.submissions if each.state in OPEN]
     open_ = [each for each in open_ if each.state == "uncertain" or not is_at_work(each, now)]
     if not open_:
         raise UsageError(
-            f"nothing about run `{record.id}` is uncertain",
-            hint=f"`serried stop {record.id}` ends it; `serried show {record.id}` tells how it stands",
+            f"no submission of run `{record.id}` is uncertain",
+            hint=f"`serried stop {record.id}` ends it; `serried show {record.id}` shows its state",
         )
     for submission in open_:
         tokens = record.tokens_of(submission)
@@ -92,16 +91,16 @@ def forget(record: Record) -> str | None:
     return None
 
 
-def _find_out(record: Record, submission: Submission, now: float) -> Submission:
-    """The submission as it is known to stand at `now`."""
+def _current(record: Record, submission: Submission, now: float) -> Submission:
+    """The submission with its state at `now`."""
     since, tokens = seconds_of(submission.at), record.tokens_of(submission)
     accepted = dict(zip(tokens, submission.jobs, strict=False))
     owners = {token: _owner(record, token) or accepted.get(token) for token in tokens}
     unknown = [token for token in tokens if owners[token] is None]
     if (unknown or len(tokens) > 1) and is_elsewhere(submission):
-        return dataclasses.replace(submission, state="uncertain", message=f"it went to cluster `{submission.site}`")
+        return dataclasses.replace(submission, state="uncertain", message=f"submitted on cluster `{submission.site}`")
     next_ = next((token for token in tokens if token not in accepted), None)
-    # Of an array in parts, a job may be on hold although its claim is taken: whoever took that could not cancel it.
+    # A job of an array in parts may be held although its claim is taken: the job could not be cancelled then.
     found = None
     if next_ and (owners[next_] is None or (len(tokens) > 1 and owners[next_] == WITHDRAWN)):
         try:
@@ -114,7 +113,7 @@ def _find_out(record: Record, submission: Submission, now: float) -> Submission:
         is_young = since is not None and now - since < PATIENCE_SECONDS
         owners = owners if is_young else {token: _withdraw(record, token) for token in tokens}
     if None in owners.values():
-        message = "the scheduler does not know of it so far"
+        message = "the scheduler does not list the job yet"
         return dataclasses.replace(submission, state="uncertain", message=message, missed=submission.missed or now)
     is_given_up = WITHDRAWN in owners.values()
     if len(tokens) > 1 and (problem := _settle_parts(submission, [*jobs], is_given_up=is_given_up)):
@@ -125,14 +124,14 @@ def _find_out(record: Record, submission: Submission, now: float) -> Submission:
 def _unwritten(record: Record, submission: Submission) -> str | None:
     """A job that the scheduler has and the submission does not name.
 
-    Of an array in parts, one job is submitted after the other: there can be one such job at most.
+    The jobs of an array in parts are submitted one after the other, so at most one job is missing.
     """
     token = record.tokens_of(submission)[len(submission.jobs)]
     return schedulers.get(submission.scheduler).find(token, seconds_of(submission.at))
 
 
 def _settle_parts(submission: Submission, jobs: Sequence[str | None], *, is_given_up: bool) -> str | None:
-    """Let the jobs of an array in parts begin, or cancel them: all or none. Why that cannot be done now, if so."""
+    """Release all jobs of an array in parts, or cancel them all. Return the problem if that fails."""
     scheduler, ids = schedulers.get(submission.scheduler), [job for job in jobs if job]
     try:
         if is_given_up:
@@ -145,7 +144,7 @@ def _settle_parts(submission: Submission, jobs: Sequence[str | None], *, is_give
 
 
 def _owner(record: Record, token: str) -> str | None:
-    """Who has claimed the job of `token`; None where nobody has, or it cannot be seen."""
+    """The job that has claimed `token`; None without a claim, or if it cannot be read."""
     try:
         return record.where.claim(token).read_text(encoding="utf-8") or None
     except OSError:
@@ -153,9 +152,9 @@ def _owner(record: Record, token: str) -> str | None:
 
 
 def _withdraw(record: Record, token: str) -> str | None:
-    """Take the claim for nobody; return who has it now. None: it cannot be taken, the run directory being away."""
+    """Take the claim as a tombstone; return its owner. None if the run directory does not exist now."""
     if not os.path.lexists(record.where.job_script):
-        # Without job.sh no job can be under way: we died before we asked, or the site purged it all.
+        # Without job.sh no job can start: the submission ended before it, or the site has deleted the files.
         return WITHDRAWN if record.where.path.parent.parent.parent.is_dir() else None
     try:
         record.where.claims.mkdir(mode=0o700, exist_ok=True)
@@ -170,5 +169,5 @@ def _adopted(submission: Submission, job: str) -> Submission:
 
 def _failed(submission: Submission) -> Submission:
     return dataclasses.replace(
-        submission, state="failed", message="it never reached the scheduler, and can start no more"
+        submission, state="failed", message="the job did not reach the scheduler, and can no longer start"
     )

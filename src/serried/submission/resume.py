@@ -1,4 +1,4 @@
-"""A run from earlier results: `--resume` with the newest complete checkpoint, and `serried rerun` of a whole plan."""
+"""Runs from earlier runs: `--resume` from a complete checkpoint, and `serried rerun` of a whole plan."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def resume_from(word: str, array: Array | None, directory: Path) -> Beginning:
     except RunNotFoundError as error:
         if os.path.lexists(directory / word):
             return _path(Path(os.path.abspath(directory / word)))  # noqa: PTH100
-        raise RunNotFoundError(f"{error.message}, and no such path here", hint=error.hint) from None
+        raise RunNotFoundError(f"`{word}` is neither a run nor a path in this folder", hint=error.hint) from None
     return _of_run(selection, array)
 
 
 def _of_run(selection: Selection, array: Array | None) -> Beginning:
-    """The same for a run. Each task of an array resumes from the task with its number."""
+    """The checkpoints of a run. Each task of an array resumes from the task with its number."""
     record = selection.record
     _check_place(record)
     theirs = record.plan.array
@@ -134,7 +134,11 @@ def _nothing_in(folder: Path, whose: str, watch: Sequence[str]) -> UsageError:
     if cut_short:
         hint = f"`{cut_short[-1]}` was not written completely"
     else:
-        hint = f"it would be in `{folder}`" if str(folder) not in whose else "name the path of a checkpoint"
+        hint = (
+            f"checkpoints of the run belong in `{folder}`"
+            if str(folder) not in whose
+            else "name the path of a checkpoint"
+        )
     return UsageError(f"{whose} has no complete checkpoint", hint=hint)
 
 
