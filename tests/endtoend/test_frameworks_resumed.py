@@ -59,7 +59,7 @@ def ends(place: Place, run: str) -> list[dict]:
 
 
 def resumed_from(place: Place, run: str) -> list[str]:
-    events = (event["event"].partition(" go on from ") for event in place.show(run)["timeline"])
+    events = (event["event"].partition(" resume from ") for event in place.show(run)["timeline"])
     return [name for _, is_there, name in events if is_there]
 
 
