@@ -48,4 +48,4 @@ def test_a_program_without_the_library_is_told_and_nothing_is_claimed(local):
     done = local.serried("run", "--ranks", "1", "--smoke", "--", sys.executable, "-c", program)
     assert (done.returncode, done.stdout) == (0, "told 3\n")
     assert "other programs must read SERRIED_SMOKE=3 themselves\n" in done.stderr
-    assert "smoke test: nothing says that the program made it one" in done.stderr
+    assert "smoke test: unknown: does the program use `serried.train`" in done.stderr
