@@ -238,8 +238,8 @@ def test_beside_a_run_one_is_on_the_node_of_its_ranks_and_none_of_them(wait_unti
     assert (beside.returncode, beside.stdout) == (0, '-|-|n2|it\'s "$HOME"|333\n'), beside.stderr
     assert (nowhere.returncode, "has no node 2" in nowhere.stderr) == (2, True)
     assert (over.returncode, "is not running" in over.stderr) == (2, True)
-    assert (more.returncode, "has what it has" in more.stderr) == (2, True)
-    assert (no_run.returncode, "beside a run" in no_run.stderr) == (2, True)
+    assert (more.returncode, "uses its resources" in more.stderr) == (2, True)
+    assert (no_run.returncode, "needs a run" in no_run.stderr) == (2, True)
 
 
 def test_the_shell_of_an_experiment_with_a_container_is_in_it(project, monkeypatch):
