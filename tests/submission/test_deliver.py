@@ -106,7 +106,7 @@ def test_what_may_have_been_delivered_stays_on_record(ask, scheduler):
 
 def test_an_interruption_while_the_scheduler_is_asked_is_uncertain(ask, scheduler):
     scheduler.raises = KeyboardInterrupt()
-    with pytest.raises(SubmissionUncertain, match="interrupted while `true` was asked"):
+    with pytest.raises(SubmissionUncertain, match="interrupted during `true`"):
         deliver(ask())
     assert records()[0].submissions[0].state == "uncertain"
 
