@@ -196,7 +196,7 @@ def test_a_dry_run_shows_the_job_and_leaves_nothing(here, rehearse, tmp_path):
     done = rehearse(here, "--dry-run", "--stops", "5")
     assert done.returncode == 0
     assert ("train.py" in done.stderr, "job.sh" in done.stdout) == (True, True)
-    assert done.stderr.endswith("this, to its end; then the same, stopped 5 times at random steps and resumed\n")
+    assert done.stderr.endswith("then the same training again, stopped 5 times at random steps and resumed\n")
     assert list((tmp_path / "home").rglob("runs/*")) == []
 
 
