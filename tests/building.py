@@ -63,11 +63,11 @@ class RunOnDisk:
         )
         return self
 
-    def link(self, number, job, *, element=None, state="submitted", moved=False):
+    def link(self, number, job, *, task=None, state="submitted", moved=False):
         """A further job, as the job before it or `serried submit` leaves it."""
         make_directory(self.where.links)
         link = Submission(
-            token=token_of(self.plan.run, element, number),
+            token=token_of(self.plan.run, task, number),
             state=state,
             job=job,
             cluster=self.plan.site.name,
@@ -79,25 +79,25 @@ class RunOnDisk:
         self.record.write_submission(link)
         return self
 
-    def attempt(self, number=1, *, element=None, started=CREATED + 60):
-        attempt = self.where.element(element).attempt(number)
+    def attempt(self, number=1, *, task=None, started=CREATED + 60):
+        attempt = self.where.task(task).attempt(number)
         make_directory(attempt.path)
-        claim = {"schema": 1, "job": "123", "element": element, "token": f"{self.plan.run}-1", "host": "n1"}
+        claim = {"schema": 1, "job": "123", "task": task, "token": f"{self.plan.run}-1", "host": "n1"}
         write_json(attempt.claim, {**claim, "started": started, "attempt": number})
         attempt.control.touch()
         return attempt
 
-    def ending(self, state="COMPLETED", *, element=None, number=1, final=True, **changes):
-        """exit.json of an attempt, and of its run or element where it is the last."""
-        attempt = self.attempt(number, element=element)
-        document = an_ending(self.plan.run, state, element=element, number=number, **changes)
+    def ending(self, state="COMPLETED", *, task=None, number=1, final=True, **changes):
+        """exit.json of an attempt, and of its run or task where it is the last."""
+        attempt = self.attempt(number, task=task)
+        document = an_ending(self.plan.run, state, task=task, number=number, **changes)
         write_json(attempt.exit, document)
         if final:
-            write_json(self.where.element(element).exit, {**document, "attempts": number})
+            write_json(self.where.task(task).exit, {**document, "attempts": number})
         return self
 
-    def journal(self, *entries, node=None, number=1, element=None):
-        attempt = self.attempt(number, element=element)
+    def journal(self, *entries, node=None, number=1, task=None):
+        attempt = self.attempt(number, task=task)
         path = attempt.events if node is None else attempt.node_events(node)
         make_directory(path.parent)
         journal = Journal(path)
@@ -106,8 +106,8 @@ class RunOnDisk:
         journal.close()
         return self
 
-    def log(self, rank, text, *, number=1, element=None, append=False):
-        attempt = self.attempt(number, element=element)
+    def log(self, rank, text, *, number=1, task=None, append=False):
+        attempt = self.attempt(number, task=task)
         path = attempt.rank_log(rank // self.plan.allocation.ranks, rank)
         make_directory(path.parent)
         with path.open("ab" if append else "wb") as file:
@@ -115,11 +115,11 @@ class RunOnDisk:
         return self
 
 
-def an_ending(run="k3f9q2", state="COMPLETED", *, element=None, number=1, **changes):
+def an_ending(run="k3f9q2", state="COMPLETED", *, task=None, number=1, **changes):
     document = {
         "schema": 1,
         "run": run,
-        "element": element,
+        "task": task,
         "attempt": number,
         "job": "123",
         "state": state,

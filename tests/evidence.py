@@ -45,7 +45,7 @@ def node_journal(*exits):
 def evidence(head, *, nodes=None, has_checkpoint=False, obstacle=NO_ATTEMPT_LEFT):
     return Evidence(
         run="k3f9q2",
-        element=None,
+        task=None,
         attempt=1,
         job="123",
         host="n1",

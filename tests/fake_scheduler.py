@@ -16,7 +16,7 @@ class FakeScheduler:
     name = "slurm"
 
     def __init__(self, *jobs: Job) -> None:
-        self.jobs = {(job.id, job.element): job for job in jobs}
+        self.jobs = {(job.id, job.task): job for job in jobs}
         self.polls: list[tuple[str, ...]] = []
         self.cancelled: list[str] = []
         self.answers = True
@@ -28,7 +28,7 @@ class FakeScheduler:
         return self
 
     def tell(self, job: Job) -> None:
-        self.jobs[job.id, job.element] = job
+        self.jobs[job.id, job.task] = job
 
     @property
     def calls(self) -> Mapping[str, int]:
@@ -41,10 +41,10 @@ class FakeScheduler:
         environment: Mapping[str, str],
         *,
         after: str = "",
-        element: str = "",
+        task: str = "",
         held: bool = False,  # noqa: ARG002 - readers hold nothing
     ) -> Submission:
-        return Submission((plan.run, token, after, element), environment)
+        return Submission((plan.run, token, after, task), environment)
 
     def commands(self, plan: Plan, environment: Mapping[str, str]) -> Commands:
         raise SchedulerUnreachable(f"readers submit nothing: {plan.run}, {len(environment)}")
@@ -60,7 +60,7 @@ class FakeScheduler:
         self.since = since
         if not self.answers:
             raise SchedulerUnreachable("slurm does not answer")
-        return {key: job for key, job in self.jobs.items() if job.id in ids or f"{job.id}_{job.element}" in ids}
+        return {key: job for key, job in self.jobs.items() if job.id in ids or f"{job.id}_{job.task}" in ids}
 
     def cancel(self, ids: Sequence[str]) -> None:
         if not self.answers:

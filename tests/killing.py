@@ -60,8 +60,8 @@ class Cluster:
     @property
     def live(self) -> list[str]:
         """Jobs of which something has not ended."""
-        states = {job: json.loads((self.state / f"{job}.json").read_text())["elements"].values() for job in self.jobs}
-        return [job for job, elements in states.items() if any(each["state"] == "PENDING" for each in elements)]
+        states = {job: json.loads((self.state / f"{job}.json").read_text())["tasks"].values() for job in self.jobs}
+        return [job for job, tasks in states.items() if any(each["state"] == "PENDING" for each in tasks)]
 
     @property
     def released(self) -> list[list[str]]:

@@ -128,11 +128,11 @@ def test_a_run_can_be_stopped_and_waiting_has_an_end(wait_until):
     run.stop()
 
 
-def test_an_array_has_elements():
+def test_an_array_has_tasks():
     run = serried.submit("python train.py", cluster="local", array=range(2), settings={"resources.cpus": 1})
 
     assert run.wait(900) == "COMPLETED"
-    assert [element.id for element in run.tasks] == [f"{run.id}/0", f"{run.id}/1"]
+    assert [task.id for task in run.tasks] == [f"{run.id}/0", f"{run.id}/1"]
     assert run.tasks[1].logs() == "rank 0\n"
     assert serried.find(f"{run.id}/1") == run.tasks[1]
     with pytest.raises(UsageError, match="is an array"):
@@ -170,13 +170,13 @@ def test_what_a_run_wrote_by_relative_paths_are_its_outputs_and_what_was_fetched
     ]  # fmt: skip
 
 
-def test_the_outputs_of_an_array_are_those_of_its_elements_below_their_numbers(project):
+def test_the_outputs_of_an_array_are_those_of_its_tasks_below_their_numbers(project):
     (project / "save.py").write_text("import sys\nopen('model.pt', 'w').write(sys.argv[1])\n")
     run = serried.submit(["python", "save.py", "{element}"], array=[2, 10], cluster="local")
     assert run.wait(900) == "COMPLETED"
 
     assert sorted(writes(run)) == [("10/model.pt", 2), ("2/model.pt", 1)]
-    assert [writes(element) for element in run.tasks] == [[("model.pt", 1)], [("model.pt", 2)]]
+    assert [writes(task) for task in run.tasks] == [[("model.pt", 1)], [("model.pt", 2)]]
 
 
 def test_a_run_in_the_project_itself_has_no_outputs_of_its_own(project):
@@ -200,11 +200,11 @@ def test_a_folder_of_outputs_that_cannot_be_read_is_a_warning(project, monkeypat
     assert writes(run) == [("model.pt", 0)]
 
 
-def test_repeats_are_elements():
+def test_repeats_are_tasks():
     run = serried.submit("echo {repeat}", cluster="local", repeat=2, settings={"resources.cpus": 1})
 
     assert run.wait(900) == "COMPLETED"
-    assert [element.logs() for element in run.tasks] == ["0\n", "1\n"]
+    assert [task.logs() for task in run.tasks] == ["0\n", "1\n"]
 
 
 def test_what_cannot_be_is_an_error():

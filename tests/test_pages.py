@@ -141,10 +141,10 @@ def test_every_variable_of_a_rank_is_on_its_page_and_no_other(variable: str):
         names.RUN_DIR,
         names.ATTEMPT,
         names.TASK,
-        names.ELEMENT,
+        names.FORMER_TASK,
         names.DATA_DIR,
         names.CHECKPOINT_DIR,
     }
     given |= {names.RESULTS_DIR, names.DEADLINE, names.STOP_FILE, names.CONFIG, names.RESUME_FROM, names.SMOKE}
-    given |= {names.AFTER, names.ELEMENT}
+    given |= {names.AFTER}
     assert (f"`{variable}`" in page) == (variable in given)

@@ -34,11 +34,11 @@ def new_id():
 class Started:
     """job.sh of a run, going."""
 
-    def __init__(self, plan: Plan, process: subprocess.Popen, element: int | None) -> None:
+    def __init__(self, plan: Plan, process: subprocess.Popen, task: int | None) -> None:
         self.plan = plan
         self.process = process
         self.directory = RunDirectory(Path(plan.directory))
-        self.place = self.directory.element(element)
+        self.place = self.directory.task(task)
 
     def wait(self, seconds=240):
         """job.sh's exit status."""
@@ -184,12 +184,12 @@ def start(make_run, tmp_path, marked_processes):
     """`start(command, …)` makes a run and starts its job.sh; whatever still runs afterwards is ended."""
     started = []
 
-    def begin(command, *, plan=None, element=None, environment=None, token=None, job=JOB, prefix=(), **options):
+    def begin(command, *, plan=None, task=None, environment=None, token=None, job=JOB, prefix=(), **options):
         plan = plan or make_run(command, **options)
         token = token or f"{plan.run}-1"
         own = {**os.environ, "TMPDIR": str(tmp_path), "SERRIED_JOB": job, **(environment or {})}
-        if element is not None:
-            own["SERRIED_ELEMENT"] = str(element)
+        if task is not None:
+            own["SERRIED_TASK"] = str(task)
         with (Path(plan.directory) / "scheduler.log").open("ab") as log:
             process = subprocess.Popen(
                 [*prefix, "/bin/bash", f"{plan.directory}/job.sh", token],
@@ -198,7 +198,7 @@ def start(make_run, tmp_path, marked_processes):
                 stderr=log,
                 env=own,
             )
-        started.append(Started(plan, process, element))
+        started.append(Started(plan, process, task))
         return started[-1]
 
     yield begin

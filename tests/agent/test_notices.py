@@ -21,10 +21,10 @@ HOSTILE = "a\nb \udcff"
 
 @pytest.fixture
 def tell(tmp_path):
-    """`tell(event, element, **source)`: the notice that a command of the user's gets."""
+    """`tell(event, task, **source)`: the notice that a command of the user's gets."""
     where, said = RunDirectory(tmp_path / "run"), tmp_path / "said"
 
-    def send(event="finish", element=None, indices=(), **source):
+    def send(event="finish", task=None, indices=(), **source):
         plan = {
             "schema": 1,
             "run": "k3f9q2",
@@ -32,14 +32,14 @@ def tell(tmp_path):
             "array": {"indices": list(indices)} if indices else None,
             "source": {
                 "snapshot": True, "archive": None, "directory": str(tmp_path), "links": [], "workdir": ".",
-                "tree_per_element": bool(indices), **source,
+                "tree_per_task": bool(indices), **source,
             },
             "notify": {"webhook": None, "command": [sys.executable, "-c", KEEP, str(said)], "on": [event]},
         }  # fmt: skip
         where.path.mkdir(exist_ok=True)
         where.plan.write_text(json.dumps(plan))
         document = {
-            "event": event, "name": "train", "run": "k3f9q2", "element": element, "state": "", "message": "",
+            "event": event, "name": "train", "run": "k3f9q2", "task": task, "state": "", "message": "",
             "exit_code": 0, "time": "now", "text": "it ended", "content": "it ended",
         }  # fmt: skip
         environ = {**os.environ, names.RUN_DIR: str(where.path), "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -69,9 +69,9 @@ def test_the_notice_of_an_end_counts_outputs_and_names_the_newest_on_a_line_of_i
         assert told["outputs"]["newest"][0]["changed"] == "2065-01-24T05:20:00Z"
 
 
-def test_an_element_has_its_own_outputs_and_an_array_those_of_all(tell):
+def test_a_task_has_its_own_outputs_and_an_array_those_of_all(tell):
     for index in (1, 2):
-        put(tell.where.element(index).source, "model.pt", "x" * index)
+        put(tell.where.task(index).source, "model.pt", "x" * index)
     assert tell("fail", 2, indices=[1, 2])["outputs"]["bytes"] == 2
     told = tell("finish", None, indices=[1, 2])["outputs"]
     assert (told["bytes"], sorted(each["path"] for each in told["newest"])) == (3, ["1/model.pt", "2/model.pt"])
@@ -93,6 +93,6 @@ def test_a_look_that_takes_too_long_leaves_the_notice_without_outputs(monkeypatc
         raise notifications._TooLongError
 
     monkeypatch.setattr(notifications.outputs, "trees", never_ends)
-    document = {"event": "finish", "element": None, "text": "it ended"}
+    document = {"event": "finish", "task": None, "text": "it ended"}
     work = type("Work", (), {"run": None, "plan": {}})()
     assert notifications._with_outputs(work, document) == document

@@ -138,23 +138,23 @@ def test_torchs_rounding_after_a_stop_is_not_blamed_on_a_script_that_saves_by_it
     ]
 
 
-def test_an_element_of_an_array_goes_on_as_itself_and_learns_what_another_learns_that_was_not_stopped(
+def test_a_task_of_an_array_goes_on_as_itself_and_learns_what_another_learns_that_was_not_stopped(
     here, torch_python, wait_until
 ):
     script = here.project / "train.py"
-    stops = "import os; os.environ['SERRIED_REHEARSAL'] = '[4, 9]' if os.environ['SERRIED_ELEMENT'] == '1' else '[]'"
+    stops = "import os; os.environ['SERRIED_REHEARSAL'] = '[4, 9]' if os.environ['SERRIED_TASK'] == '1' else '[]'"
     script.write_text(f"{stops}\n{TRAIN}")
     words = ("--set", "limit.restarts=2", "--array", "0-1", "--", *torch_python, "train.py", ALL)
     where = RunDirectory(here.directory(run := here.submit("--ranks", "1", *words)))
-    prompter = Prompter(where.element(1), lambda *_: None)
+    prompter = Prompter(where.task(1), lambda *_: None)
 
     def are_over():
         prompter.tick()
-        return all(where.element(index).exit.exists() for index in (0, 1))
+        return all(where.task(index).exit.exists() for index in (0, 1))
 
     wait_until(are_over, 900)
     assert here.wait(run)[1]["state"] == "COMPLETED"
-    whole, stopped = ({0: metrics(where.element(index))} for index in (0, 1))
+    whole, stopped = ({0: metrics(where.task(index))} for index in (0, 1))
     found = compare(whole, stopped)
     assert (found.steps, found.differences) == (30, ())
     assert {row["attempt"] for row in stopped[0]} == {1, 2, 3}

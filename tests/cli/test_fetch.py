@@ -140,11 +140,11 @@ def test_what_is_not_there_is_an_error_that_says_where_to_look(serried, run, tmp
     )
 
 
-def test_each_element_of_an_array_has_a_folder(serried, make, tmp_path):
+def test_each_task_of_an_array_has_a_folder(serried, make, tmp_path):
     made = make(indices=range(3))
     for index in (0, 2):
-        made.ending(element=index)
-        fill(made.where.element(index).results, a=str(index))
+        made.ending(task=index)
+        fill(made.where.task(index).results, a=str(index))
     serried("fetch", "last", "a", "--to", str(tmp_path / "to"))
     assert tree(tmp_path / "to") == {"0": None, "0/a": "0", "2": None, "2/a": "2"}
 
@@ -264,7 +264,7 @@ def test_an_end_tells_of_the_rest_when_what_was_missing_is_fetched(make):
     made = make().ending(message="; ".join(told), conditions=conditions, missing=[FULL])
     (found,) = missing_outputs.of(Selection(made.record), has_ended=True)
     missing_outputs.strike(Selection(made.record), found)
-    end = read_json(made.where.element(None).exit) or {}
+    end = read_json(made.where.task(None).exit) or {}
     message = "node n2 was lost; files that had stayed on nodes were fetched later; another attempt continues"
     assert (end["message"], end["missing"]) == (message, [])
     assert [one["code"] for one in end["conditions"]] == ["node-lost", "results-fetched", "continues"]
@@ -274,7 +274,7 @@ def test_an_end_that_an_earlier_version_recorded_tells_of_the_rest_too(make):
     made = make().ending(message="node n2 was lost; files could not be copied back", missing=[FULL])
     (found,) = missing_outputs.of(Selection(made.record), has_ended=True)
     missing_outputs.strike(Selection(made.record), found)
-    end = read_json(made.where.element(None).exit) or {}
+    end = read_json(made.where.task(None).exit) or {}
     added = "; files that had stayed on nodes were fetched later"
     assert end["message"] == f"node n2 was lost; files could not be copied back{added}"
 
@@ -354,7 +354,7 @@ def test_several_nodes_bring_what_they_have_by_the_rules_of_agents(serried, left
         "only_1": "x",
     }
     assert [path.name for path in (tmp_path / "disk").iterdir()] == []
-    still = (read_json(where.element(None).exit) or {})["missing"]
+    still = (read_json(where.task(None).exit) or {})["missing"]
     assert [(Path(each["folder"]).name, each["is_lost"]) for each in still] == [("1-2", True)]
 
 

@@ -72,8 +72,8 @@ def test_a_terminal_gets_colours_and_no_other_escape_sequence(serried, make, mon
     assert serried("logs", "last").out == "\x1b[31mred\x1b[0m 5nend\n"
 
 
-def test_an_element_of_an_array_is_read_by_its_number(serried, make):
-    make(indices=[0, 1], nodes=1, ranks=2).log(0, "zero\n", element=0).log(0, "one\n", element=1).ending(element=1)
+def test_a_task_of_an_array_is_read_by_its_number(serried, make):
+    make(indices=[0, 1], nodes=1, ranks=2).log(0, "zero\n", task=0).log(0, "one\n", task=1).ending(task=1)
     assert serried("logs", "last/1").out == "[0] one\n"
     whole = serried("logs", "last")
     assert (whole.code, whole.err) == (

@@ -23,9 +23,9 @@ def _screen(make, slurm):
     slurm.tell(Job("2", None, "PENDING", reason="Priority", starts=NOW + 300))
     make("cccccc", name="done", job="3").ending()
     make("dddddd", name="broken", job="4", ranks=1, gpus=4).ending("FAILED", exit_code=3)
-    make("eeeeee", name="lr-sweep", job="5", nodes=1, ranks=1, gpus=1, indices=range(10)).ending(element=0)
-    for element in range(1, 10):
-        slurm.tell(Job("5", element, "RUNNING" if element < 4 else "PENDING"))
+    make("eeeeee", name="lr-sweep", job="5", nodes=1, ranks=1, gpus=1, indices=range(10)).ending(task=0)
+    for task in range(1, 10):
+        slurm.tell(Job("5", task, "RUNNING" if task < 4 else "PENDING"))
     make("ffffff", name="odd", job=None).submit("uncertain")
 
 
@@ -161,8 +161,8 @@ def test_no_runs_at_all_says_how_to_send_one(serried):
 
 
 def test_an_array_counts_what_failed_and_what_was_cancelled_apart(serried, make):
-    run = make(indices=range(4)).ending(element=0).ending("TIMEOUT", element=1)
-    run.ending("CANCELLED", element=2, cause="user").ending("FAILED", element=3)
+    run = make(indices=range(4)).ending(task=0).ending("TIMEOUT", task=1)
+    run.ending("CANCELLED", task=2, cause="user").ending("FAILED", task=3)
     assert "1/4 done, 2 failed, 1 cancelled" in serried("ps").out
 
 

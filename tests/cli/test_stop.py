@@ -159,27 +159,27 @@ def test_a_job_that_waits_for_its_next_attempt_is_cancelled_and_remembered(serri
     assert run.attempt().exit.exists()
 
 
-def test_one_element_is_asked_and_the_others_are_not(serried, make, slurm, clock):
+def test_one_task_is_asked_and_the_others_are_not(serried, make, slurm, clock):
     run = make(indices=range(3))
-    for element in range(3):
-        slurm.tell(Job("123", element, "RUNNING"))
-        run.attempt(element=element)
-    clock.then = [lambda: run.ending("CANCELLED", element=1, cause="user", exit_code=143)]
+    for task in range(3):
+        slurm.tell(Job("123", task, "RUNNING"))
+        run.attempt(task=task)
+    clock.then = [lambda: run.ending("CANCELLED", task=1, cause="user", exit_code=143)]
     done = serried("stop", "-y", "last/1")
     assert done.err.startswith("k3f9q2/1 train CANCELLED")
-    assert [len(read_journal(run.attempt(element=element).control)) for element in range(3)] == [0, 1, 0]
+    assert [len(read_journal(run.attempt(task=task).control)) for task in range(3)] == [0, 1, 0]
     assert slurm.cancelled == []
 
 
-def test_an_array_has_its_running_elements_asked_and_its_waiting_ones_cancelled(serried, make, slurm, clock):
-    run = make(indices=range(4)).ending(element=0)
-    run.attempt(element=1)
+def test_an_array_has_its_running_tasks_asked_and_its_waiting_ones_cancelled(serried, make, slurm, clock):
+    run = make(indices=range(4)).ending(task=0)
+    run.attempt(task=1)
     make_directory(run.where.claims)
     claim(run.where.claim("k3f9q2-1"), "123")
     slurm.tell(Job("123", 1, "RUNNING"))
-    for element in (2, 3):
-        slurm.tell(Job("123", element, "PENDING"))
-    clock.then = [lambda: run.ending("CANCELLED", element=1, cause="user", exit_code=143)]
+    for task in (2, 3):
+        slurm.tell(Job("123", task, "PENDING"))
+    clock.then = [lambda: run.ending("CANCELLED", task=1, cause="user", exit_code=143)]
 
     done = serried("stop", "-y", "last")
 
@@ -257,27 +257,27 @@ def test_a_run_that_waits_for_its_next_job_is_cancelled_there(serried, make, slu
     assert as_json(serried("ps", "--json").out)["runs"][0]["state"] == "CANCELLED"
 
 
-def test_one_element_is_cancelled_in_the_job_that_it_is_in_and_the_others_keep_theirs(serried, make, slurm):
-    run = make(indices=range(2)).link(2, "130", element=1).link(2, "140", element=0)
+def test_one_task_is_cancelled_in_the_job_that_it_is_in_and_the_others_keep_theirs(serried, make, slurm):
+    run = make(indices=range(2)).link(2, "130", task=1).link(2, "140", task=0)
     make_directory(run.where.claims)
     claim(run.where.claim("k3f9q2-1"), "123")
-    for element, job in ((0, "140"), (1, "130")):
-        run.ending("REQUEUED", element=element, cause="limit", final=False)
-        slurm.tell(Job("123", element, "FAILED"))
-        slurm.tell(Job(job, element, "PENDING"))
+    for task, job in ((0, "140"), (1, "130")):
+        run.ending("REQUEUED", task=task, cause="limit", final=False)
+        slurm.tell(Job("123", task, "FAILED"))
+        slurm.tell(Job(job, task, "PENDING"))
     serried("stop", "-y", "last/1")
     assert slurm.cancelled == ["130_1"]
     assert run.where.claim("k3f9q2.1-2").read_text() == "withdrawn"
     assert not run.where.claim("k3f9q2.0-2").exists()
 
 
-def test_a_job_for_all_elements_keeps_its_claim_when_one_of_them_is_stopped(serried, make, slurm):
+def test_a_job_for_all_tasks_keeps_its_claim_when_one_of_them_is_stopped(serried, make, slurm):
     run = make(indices=range(2)).link(2, "130")
     make_directory(run.where.claims)
     claim(run.where.claim("k3f9q2-1"), "123")
-    for element in range(2):
-        slurm.tell(Job("123", element, "PENDING"))
-        slurm.tell(Job("130", element, "PENDING"))
+    for task in range(2):
+        slurm.tell(Job("123", task, "PENDING"))
+        slurm.tell(Job("130", task, "PENDING"))
     serried("stop", "-y", "last/1")
     assert slurm.cancelled == ["123_1", "130_1"]
     assert not run.where.claim("k3f9q2-2").exists()

@@ -68,8 +68,8 @@ def test_ctrl_c_ends_the_waiting_and_not_the_run(serried, make, slurm, monkeypat
     assert slurm.cancelled == []
 
 
-def test_one_element_of_an_array_can_be_waited_for(serried, make, slurm):
-    make(indices=[0, 1]).ending(element=1)
+def test_one_task_of_an_array_can_be_waited_for(serried, make, slurm):
+    make(indices=[0, 1]).ending(task=1)
     slurm.tell(Job("123", 0, "RUNNING"))
     done = serried("wait", "last/1")
     assert (done.code, done.err) == (0, "k3f9q2/1 train COMPLETED after 10m00s\n")

@@ -179,9 +179,9 @@ def test_a_failed_launch_shows_what_the_jobs_script_said(serried, make):
     assert "  means       no rank started; the program is not at fault\n" in out
 
 
-def test_an_array_is_explained_by_its_first_bad_element(serried, make):
-    run = make(indices=range(3)).ending(element=0).ending(element=1)
-    run.ending("FAILED", element=2, exit_code=3, first_failure=a_failure(exit_code=3))
+def test_an_array_is_explained_by_its_first_bad_task(serried, make):
+    run = make(indices=range(3)).ending(task=0).ending(task=1)
+    run.ending("FAILED", task=2, exit_code=3, first_failure=a_failure(exit_code=3))
     out = serried("why", "last").out
     assert out.startswith("k3f9q2/2 train FAILED: rank 3 on n2 exited with status 1\n")
     assert "  tasks           COMPLETED 0-1, FAILED 2\n" in out

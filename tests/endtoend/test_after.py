@@ -84,7 +84,7 @@ def test_runs_come_after_the_whole_of_others_and_only_as_they_were_to(place, wai
     folders = {run: place.directory(run) for run in (*runs.values(), slow, after_slow, after_all)}
     (folders[runs["gate"]] / "go").touch()
     wait_until(lambda: has_begun(folders[runs["long"]]))
-    wait_until(lambda: has_begun(folders[slow] / "elements" / "5"))
+    wait_until(lambda: has_begun(folders[slow] / "tasks" / "5"))
 
     wait_until(lambda: (read_json(folders[runs["long"]] / "links" / f"{runs['long']}-2.json") or {}).get("job"))
     why = place.why(runs["use"])

@@ -12,9 +12,9 @@ SCRIPT = """\
 import os, pathlib, sys
 print("old", os.environ["SECRET_WORD"], os.environ["PLAIN"], os.environ.get("SERRIED_RESUME_FROM", "-"), *sys.argv[1:])
 saved = pathlib.Path(os.environ["SERRIED_CHECKPOINT_DIR"], "epoch-1.ckpt")
-if os.environ.get("SERRIED_ELEMENT") != "1":
+if os.environ.get("SERRIED_TASK") != "1":
     saved.write_text("weights")
-sys.exit(3 if "SERRIED_RESUME_FROM" not in os.environ and os.environ.get("SERRIED_ELEMENT") != "1" else 0)
+sys.exit(3 if "SERRIED_RESUME_FROM" not in os.environ and os.environ.get("SERRIED_TASK") != "1" else 0)
 """
 
 TOML = """\
@@ -74,7 +74,7 @@ def test_a_run_goes_on_in_a_new_one_whatever_has_become_of_the_project(local):
     assert "error: the secret `SECRET_WORD` is not set" in local.serried("rerun", first, "--new-code").stderr
 
 
-def test_an_element_goes_on_by_itself_and_an_array_each_for_itself(local):
+def test_a_task_goes_on_by_itself_and_an_array_each_for_itself(local):
     (local.project / "train.py").write_text(SCRIPT)
     (local.project / "commands.txt").write_text("".join(f"{sys.executable} train.py {word}\n" for word in "abc"))
     local.environ.update(SECRET_WORD="x", PLAIN="y")
@@ -92,11 +92,11 @@ def test_an_element_goes_on_by_itself_and_an_array_each_for_itself(local):
     last, _ = rerun(local, f"{first}/2")
     array = {"indices": [2], "parallel": None, "each": True, "repeat": None, "offsets": []}
     assert local.show(last)["plan"]["array"] == array
-    path = f"{local.directory(first)}/elements/2/checkpoints/epoch-1.ckpt"
+    path = f"{local.directory(first)}/tasks/2/checkpoints/epoch-1.ckpt"
     assert said(local, f"{last}/2") == f"old x y {path} c\n"
 
     every, _ = rerun(local, first)
-    paths = [path.replace("elements/2", f"elements/{element}") for element in (0, 2)]
+    paths = [path.replace("tasks/2", f"tasks/{task}") for task in (0, 2)]
     assert local.show(every)["plan"]["resume"] == {"checkpoints": [paths[0], "", paths[1]], "run": first}
     assert said(local, f"{every}/1") == "old x y - b\n"
     assert local.show(every)["state"] == "COMPLETED"

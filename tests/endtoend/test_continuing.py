@@ -85,8 +85,8 @@ def where(place: Place, run: str) -> Path:
     return found
 
 
-def attempt(place: Place, run: str, number: int = 1, element: str = "") -> Path:
-    return where(place, run) / element / "attempts" / str(number)
+def attempt(place: Place, run: str, number: int = 1, task: str = "") -> Path:
+    return where(place, run) / task / "attempts" / str(number)
 
 
 def log(folder: Path) -> str:
@@ -130,7 +130,7 @@ def jobs_left(place: Place, run: str) -> Iterator[str]:
 
 FORMS = ("successor", "prequeued")
 ARRAYS = {"local": FORMS, "slurm": FORMS, "pbs": ("prequeued",)}
-"""No job of PBS waits for one element of an array."""
+"""No job of PBS waits for one task of an array."""
 
 
 def test_a_run_goes_on_in_further_jobs_until_it_has_finished_and_leaves_none_behind(
@@ -141,7 +141,7 @@ def test_a_run_goes_on_in_further_jobs_until_it_has_finished_and_leaves_none_beh
     arrays = [submit(form, "--array", "4-6:2" if place.cluster == "pbs" else "4,6") for form in ARRAYS[place.cluster]]
     killed = [submit(form, saves="first") for form in FORMS]
     begun = [attempt(place, run) for run in (*plain, *killed)]
-    begun += [attempt(place, run, 1, f"elements/{index}") for run in arrays for index in (4, 6)]
+    begun += [attempt(place, run, 1, f"tasks/{index}") for run in arrays for index in (4, 6)]
     for folder in begun:
         wait_until(lambda folder=folder: log(folder))
     queued = [(run, "-2") for run in (*plain, *killed, arrays[-1])]
@@ -157,7 +157,7 @@ def test_a_run_goes_on_in_further_jobs_until_it_has_finished_and_leaves_none_beh
     for run in (*plain, *arrays, *killed):
         status, end = place.wait(run)
         assert (run, status, end["state"]) == (run, 0, "COMPLETED"), place.serried("why", run).stdout
-        assert log(attempt(place, run, 2, "elements/6" if run in arrays else "")) == "from 1\n"
+        assert log(attempt(place, run, 2, "tasks/6" if run in arrays else "")) == "from 1\n"
     for run in (*plain, *arrays, *killed):
         wait_until(lambda run=run: not list(jobs_left(place, run)))
         wait_until(lambda run=run: marked_processes(run) == [])

@@ -16,7 +16,7 @@ import pytest
         ("--set", "environment.setup=ulimit -n 512", "--", "true"),
         ("--set", "launch.kind=agent", "--set", "limit.restarts=2", "--", "true"),
     ],
-    ids=["one rank", "three ranks", "three elements", "setup", "restarts"],
+    ids=["one rank", "three ranks", "three tasks", "setup", "restarts"],
 )
 def test_a_run_leaves_as_many_files_as_the_plan_says(local, options):
     (local.project / "sub").mkdir()

@@ -158,7 +158,7 @@ def test_each_event_is_told_once_and_costs_the_run_nothing(place, tell, receiver
 
     wait_until(finishes)
     (finish,) = finishes()
-    assert (finish["path"].partition("/canary")[0], finish["element"]) == ("/whole", None)
+    assert (finish["path"].partition("/canary")[0], finish["task"]) == ("/whole", None)
     text = finish["text"]
     assert text == f"good ({whole}) on {place.cluster} COMPLETED: all 2 tasks have completed"
 

@@ -20,10 +20,10 @@ TRAIN = """\
 import os, time
 from pathlib import Path
 
-element, attempt = os.environ["SERRIED_ELEMENT"], os.environ["SERRIED_ATTEMPT"]
+task, attempt = os.environ["SERRIED_TASK"], os.environ["SERRIED_ATTEMPT"]
 os.makedirs("results", exist_ok=True)
 with open("results/log.txt", "a") as log:
-    log.write(f"attempt {attempt} of {element}\\n")
+    log.write(f"attempt {attempt} of {task}\\n")
 if attempt == "1":
     saved = Path(os.environ["SERRIED_CHECKPOINT_DIR"], "step-1")
     saved.mkdir()
@@ -31,7 +31,7 @@ if attempt == "1":
     while not Path(os.environ["SERRIED_STOP_FILE"]).exists():
         time.sleep(0.05)
     raise SystemExit(85)
-Path("model.pt").write_text(f"weights of {element}")
+Path("model.pt").write_text(f"weights of {task}")
 """
 
 
@@ -42,11 +42,11 @@ def test_outputs_of_an_imported_array_that_was_requeued_are_fetched_and_never_cl
     (place.project / "train.py").write_text(TRAIN)
     assert place.serried("import", "job.sh").returncode == 0
     run = place.submit("sweep", "--array", "0,1", "--set", "limit.restarts=1")
-    elements = place.directory(run) / "elements"
+    tasks = place.directory(run) / "tasks"
     for index in (0, 1):
-        wait_until(lambda index=index: (elements / f"{index}/source/results/log.txt").exists())
+        wait_until(lambda index=index: (tasks / f"{index}/source/results/log.txt").exists())
         request = {"t": 0, "request": "stop", "reason": "limit", "by": "test", "save": True}
-        Journal(elements / f"{index}/attempts/1/control.jsonl").append(request)
+        Journal(tasks / f"{index}/attempts/1/control.jsonl").append(request)
 
     status, end = place.wait(run)
 
@@ -65,4 +65,4 @@ def test_outputs_of_an_imported_array_that_was_requeued_are_fetched_and_never_cl
         }.items()
     }
     assert place.serried("clean", "-y", run).returncode == 0
-    assert not elements.exists()
+    assert not tasks.exists()

@@ -13,7 +13,7 @@ if os.environ["RANK"] == "0":
     door.bind(place)
     door.listen()
     other, _ = door.accept()
-    assert other.recv(100).decode() == os.environ["SERRIED_ELEMENT"]
+    assert other.recv(100).decode() == os.environ["SERRIED_TASK"]
 else:
     deadline = time.monotonic() + 120
     while True:
@@ -23,7 +23,7 @@ else:
         except ConnectionRefusedError:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-    other.sendall(os.environ["SERRIED_ELEMENT"].encode())
+    other.sendall(os.environ["SERRIED_TASK"].encode())
 """
 
 

@@ -21,10 +21,10 @@ with st.session() as run:
 """
 
 
-def test_an_element_is_stopped_with_everything_saved_and_the_others_go_on(place, torch_python, wait_until):
+def test_a_task_is_stopped_with_everything_saved_and_the_others_go_on(place, torch_python, wait_until):
     (place.project / "train.py").write_text(TRAINS)
     run = place.submit("--ranks", "1", "--array", "0-1", "--set", "limit.restarts=3", "--", *torch_python, "train.py")
-    logs = [place.directory(run) / f"elements/{element}/attempts/1/node-0/rank-0.log" for element in range(2)]
+    logs = [place.directory(run) / f"tasks/{task}/attempts/1/node-0/rank-0.log" for task in range(2)]
     wait_until(lambda: all(log.exists() and "up" in log.read_text() for log in logs))
 
     first = place.serried("stop", "-y", "--save", f"{run}/1")

@@ -128,7 +128,7 @@ def test_editing_after_submit_changes_nothing(place):
     assert "as submitted" in place.serried("logs", run).stdout
 
 
-def test_elements_of_an_array_run_their_own_line(place):
+def test_tasks_of_an_array_run_their_own_line(place):
     (place.project / "commands.txt").write_text("# two of them\necho first 'one word'\necho second\n")
 
     run = place.submit("--ranks", "1", "--commands", "commands.txt", "--parallel", "2")
@@ -138,8 +138,8 @@ def test_elements_of_an_array_run_their_own_line(place):
     assert place.serried("logs", f"{run}/1").stdout == "second\n"
 
 
-def test_one_failing_element_fails_the_array_and_only_itself(place):
-    run = place.submit("--ranks", "1", "--array", "0-2", "--", "bash", "-c", 'exit "$SERRIED_ELEMENT"')
+def test_one_failing_task_fails_the_array_and_only_itself(place):
+    run = place.submit("--ranks", "1", "--array", "0-2", "--", "bash", "-c", 'exit "$SERRIED_TASK"')
 
     status, end = place.wait(run)
 

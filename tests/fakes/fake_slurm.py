@@ -128,11 +128,11 @@ def new_job(options, command):
         "on_hold": "hold" in options,
         "after": options.get("dependency", "").removeprefix("afterany:"),
         "throttle": int(throttle or 0),
-        "elements": {str(index): new_element(number, index) for index in indices_of(listed)},
+        "tasks": {str(index): new_task(number, index) for index in indices_of(listed)},
     }
 
 
-def new_element(number, index):
+def new_task(number, index):
     return {
         "index": index,
         "number": number + (index or 0),
@@ -172,7 +172,7 @@ def jobs():
 
 
 def start_runner(job):
-    """The part of slurmd: a process of its own that runs the job's elements, and is there before the job is."""
+    """The part of slurmd: a process of its own that runs the job's tasks, and is there before the job is."""
     environment = {**os.environ, RUNNER: f"{job['id']} {os.getpid()}", "FAKE_SLURM_MODE": ""}
     subprocess.Popen(
         [sys.executable, __file__],
@@ -192,59 +192,59 @@ def run(number, sbatch):
         time.sleep(0.005)
     job = json.loads(file.read_text())
     children = {}
-    while any(element["state"] in LIVE for element in job["elements"].values()):
+    while any(task["state"] in LIVE for task in job["tasks"].values()):
         before = json.dumps(job)
-        for key, element in job["elements"].items():
-            step(job, key, element, children)
+        for key, task in job["tasks"].items():
+            step(job, key, task, children)
         if json.dumps(job) != before:
             write(job)
         time.sleep(0.02)
 
 
-def step(job, key, element, children):
-    if element["state"] == "PENDING":
+def step(job, key, task, children):
+    if task["state"] == "PENDING":
         if is_cancelled(job, key):
-            element.update(state="CANCELLED", end=time.time())
+            task.update(state="CANCELLED", end=time.time())
         elif not is_before_its_turn(job) and (not job["throttle"] or len(children) < job["throttle"]):
-            children[key] = launch(job, key, element)
-            element.update(state="RUNNING", start=time.time())
-    elif element["state"] in LIVE:
+            children[key] = launch(job, key, task)
+            task.update(state="RUNNING", start=time.time())
+    elif task["state"] in LIVE:
         child = children[key]
         if child.poll() is None:
-            end_if_due(job, key, element, child)
+            end_if_due(job, key, task, child)
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         del children[key]
         status = child.returncode
-        verdict = element.get("ending") or ("FAILED" if status else "COMPLETED")
-        element.update(state=verdict, end=time.time(), wait=-status if status < 0 else status << 8)
+        verdict = task.get("ending") or ("FAILED" if status else "COMPLETED")
+        task.update(state=verdict, end=time.time(), wait=-status if status < 0 else status << 8)
 
 
 def is_before_its_turn(job):
-    """Whether it is held, or the job or element that it depends on has not ended."""
+    """Whether it is held, or the job or task that it depends on has not ended."""
     if job["held"] or (job["on_hold"] and not (STATE / f"{job['id']}.cancel" / "released").exists()):
         return True
     number, _, key = job["after"].partition("_")
     if not number or not (STATE / f"{number}.json").exists():
         return False
-    elements = json.loads((STATE / f"{number}.json").read_text())["elements"]
-    return any(element["state"] in LIVE for name, element in elements.items() if key in ("", name))
+    tasks = json.loads((STATE / f"{number}.json").read_text())["tasks"]
+    return any(task["state"] in LIVE for name, task in tasks.items() if key in ("", name))
 
 
-def end_if_due(job, key, element, child):
+def end_if_due(job, key, task, child):
     now = time.time()
-    if "ending" in element:
-        if now > element["told"] + KILL_WAIT:
+    if "ending" in task:
+        if now > task["told"] + KILL_WAIT:
             os.killpg(child.pid, signal.SIGKILL)
         return
-    left = float("inf") if job["limit"] is None else element["start"] + job["limit"] - now
-    if job["lead"] and left < job["lead"] and not element["warned"]:
-        element["warned"] = True
+    left = float("inf") if job["limit"] is None else task["start"] + job["limit"] - now
+    if job["lead"] and left < job["lead"] and not task["warned"]:
+        task["warned"] = True
         child.send_signal(signal.SIGUSR1)
     over = left < 0
     if over or is_cancelled(job, key):
-        element.update(ending="TIMEOUT" if over else "CANCELLED", told=now, state="COMPLETING")
+        task.update(ending="TIMEOUT" if over else "CANCELLED", told=now, state="COMPLETING")
         os.killpg(child.pid, signal.SIGTERM)
 
 
@@ -253,10 +253,10 @@ def is_cancelled(job, key):
     return (folder / "all").exists() or (folder / key).exists()
 
 
-def launch(job, key, element):
+def launch(job, key, task):
     log = log_of(job["output"], key)
-    variables = {"SLURM_JOB_ID": str(element["number"]), "SLURM_JOB_NODELIST": "n1"}
-    if element["index"] is not None:
+    variables = {"SLURM_JOB_ID": str(task["number"]), "SLURM_JOB_NODELIST": "n1"}
+    if task["index"] is not None:
         variables |= {"SLURM_ARRAY_JOB_ID": str(job["id"]), "SLURM_ARRAY_TASK_ID": key}
     environment = {name: value for name, value in os.environ.items() if name != RUNNER} | variables
     with Path(log).open("a") as output:
@@ -303,27 +303,27 @@ def cell(value, after):
 
 
 def queue_rows(job):
-    """An array's pending elements share a row, as squeue has it."""
-    known = [e for e in job["elements"].values() if e["state"] in LIVE or time.time() - e["end"] < KEEP]
-    pending = [element for element in known if element["state"] == "PENDING" and element["index"] is not None]
-    for element in known:
-        if element not in pending:
-            yield queue_row(job, element, "N/A" if element["index"] is None else str(element["index"]))
+    """An array's pending tasks share a row, as squeue has it."""
+    known = [e for e in job["tasks"].values() if e["state"] in LIVE or time.time() - e["end"] < KEEP]
+    pending = [task for task in known if task["state"] == "PENDING" and task["index"] is not None]
+    for task in known:
+        if task not in pending:
+            yield queue_row(job, task, "N/A" if task["index"] is None else str(task["index"]))
     if pending:
         throttle = f"%{job['throttle']}" if job["throttle"] else ""
-        yield queue_row(job, pending[0], ",".join(str(element["index"]) for element in pending) + throttle)
+        yield queue_row(job, pending[0], ",".join(str(task["index"]) for task in pending) + throttle)
 
 
-def queue_row(job, element, task):
-    is_pending = element["state"] == "PENDING"
+def queue_row(job, task, indices):
+    is_pending = task["state"] == "PENDING"
     return {
         "ArrayJobID": str(job["id"]),
-        "ArrayTaskID": task,
-        "State": element["state"],
+        "ArrayTaskID": indices,
+        "State": task["state"],
         "Reason": ("BeginTime" if job["held"] else "JobArrayTaskLimit") if is_pending else "None",
-        "exit_code": str(element["wait"]),
-        "StartTime": str(int(element["start"])) if element["start"] else "N/A",
-        "EndTime": str(int(element["end"])) if element["end"] else "N/A",
+        "exit_code": str(task["wait"]),
+        "StartTime": str(int(task["start"])) if task["start"] else "N/A",
+        "EndTime": str(int(task["end"])) if task["end"] else "N/A",
         "RestartCnt": "0",
         "PreemptTime": "N/A",
         "NodeList": "" if is_pending else "n1",
@@ -341,22 +341,22 @@ def sacct(argv):
     options, _ = options_of(argv)
     wanted = options.get("jobs", "").split(",")
     for job in jobs():
-        for key, element in job["elements"].items():
-            spelled = str(job["id"]) if element["index"] is None else f"{job['id']}_{key}"
+        for key, task in job["tasks"].items():
+            spelled = str(job["id"]) if task["index"] is None else f"{job['id']}_{key}"
             if wanted == [""] or {str(job["id"]), spelled} & set(wanted):
-                row = account_row(job, element, spelled)
+                row = account_row(job, task, spelled)
                 print(options["delimiter"].join(row[name] for name in options["format"].split(",")))
 
 
-def account_row(job, element, spelled):
-    state = element["state"].replace("COMPLETING", "RUNNING")
+def account_row(job, task, spelled):
+    state = task["state"].replace("COMPLETING", "RUNNING")
     return {
         "JobID": spelled,
         "JobName": job["name"],
         "State": f"CANCELLED by {os.getuid()}" if state == "CANCELLED" else state,
-        "ExitCode": f"{element['wait'] >> 8}:{element['wait'] & 127}",
-        "End": str(int(element["end"])) if element["end"] else "Unknown",
-        "NodeList": "n1" if element["start"] else "None assigned",
+        "ExitCode": f"{task['wait'] >> 8}:{task['wait'] & 127}",
+        "End": str(int(task["end"])) if task["end"] else "Unknown",
+        "NodeList": "n1" if task["start"] else "None assigned",
     }
 
 

@@ -121,19 +121,19 @@ program $A {run}
 
 
 @for_each("environ", [{}, {"DEBUG": "1"}, {"DEBUG": "x y"}])
-@for_each("element", ["0", "1"])
+@for_each("task", ["0", "1"])
 @for_each("name", SCRIPTS)
-def test_a_block_is_taken_as_bash_reads_it(name: str, element: str, environ: Mapping[str, str]):
+def test_a_block_is_taken_as_bash_reads_it(name: str, task: str, environ: Mapping[str, str]):
     script = f"#!/bin/bash\n{SCRIPTS[name]}"
     variables = {"PATH": "/usr/bin:/bin", **environ}
-    there = bash(SHOWS + script, {**variables, "SLURM_ARRAY_TASK_ID": element})
+    there = bash(SHOWS + script, {**variables, "SLURM_ARRAY_TASK_ID": task})
 
     imported = importing.read(script.encode(), "job.sh")
     [experiment] = imported.experiments
     said = experiment.settings
     exported = "".join(f"export {key}='{value}'\n" for key, value in said.get("environment.env", {}).items())
     command = said["command"] if isinstance(said["command"], str) else " ".join(said["command"])
-    filled = command.replace("{task}", element).replace("{{", "{").replace("}}", "}")
+    filled = command.replace("{task}", task).replace("{{", "{").replace("}}", "}")
     here = bash(f"{SHOWS}set -e\n{said.get('environment.setup', '')}\nset +e\n{exported}{filled}", variables)
 
     assert here == there

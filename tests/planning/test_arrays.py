@@ -94,7 +94,7 @@ def test_a_large_array_is_divided_into_jobs_whose_indices_are_small(indices, off
     assert (divide(tuple(indices), 4), found) == (offsets, own)
 
 
-def test_an_array_of_one_job_has_the_elements_own_indices():
+def test_an_array_of_one_job_has_the_tasks_own_indices():
     assert (
         successor_commands.offset_of((), 17),
         successor_commands.part_of((), 17),

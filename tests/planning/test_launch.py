@@ -246,7 +246,7 @@ def test_one_that_is_told_of_several_nodes_may_be_started_on_each(planned):
     assert planned(command, resources__nodes=2, resources__gpus=4, resources__ranks=1).allocation.ranks == 1
 
 
-def test_commands_of_elements_are_looked_at_as_the_one_of_a_run_is(tmp_path, monkeypatch):
+def test_commands_of_tasks_are_looked_at_as_the_one_of_a_run_is(tmp_path, monkeypatch):
     monkeypatch.setenv("SCRATCH", str(tmp_path))
     commands = tmp_path / "commands.txt"
     commands.write_text("torchrun train.py --lr 1\npython train.py --lr 2\n")

@@ -199,7 +199,7 @@ def test_an_account_that_a_cluster_wants_is_missed_before_it_is_asked():
 
 
 @for_each(
-    ("partition", "elements", "parallel", "expected"),
+    ("partition", "tasks", "parallel", "expected"),
     [
         (None, 10, None, ("partition `batch` runs 1 of your jobs at a time: the 10 tasks take turns",)),
         (None, 10, 1, ()),
@@ -208,11 +208,11 @@ def test_an_account_that_a_cluster_wants_is_missed_before_it_is_asked():
         ("elsewhere", 10, None, ()),
     ],
 )
-def test_elements_that_cannot_run_side_by_side_are_said_to_take_turns(
-    partition: str | None, elements: int, parallel: int | None, expected: tuple[str, ...]
+def test_tasks_that_cannot_run_side_by_side_are_said_to_take_turns(
+    partition: str | None, tasks: int, parallel: int | None, expected: tuple[str, ...]
 ):
     asked = Allocation(1, 1, 1, 2, None, HOUR, partition=partition)
-    assert partition_notes(asked, BATCH, elements, parallel) == expected
+    assert partition_notes(asked, BATCH, tasks, parallel) == expected
 
 
 @for_each("request_", [{"partition": "gpu,short", "gpus": 4}, {"qos": "long", "time": 48 * HOUR}])

@@ -60,13 +60,13 @@ def test_a_name_with_a_slash_and_a_number_is_a_name_first():
     assert str(index.find("lr/17")) == "k3f9q2"
 
 
-def test_an_element_is_found_behind_whatever_finds_the_run():
+def test_a_task_is_found_behind_whatever_finds_the_run():
     make("k3f9q2", name="sweep", indices=range(20))
     for selector in ("k3f9q2/17", "k3/17", "sweep/17", "last/17"):
         assert str(index.find(selector)) == "k3f9q2/17"
 
 
-def test_an_element_that_is_not_there_is_refused():
+def test_a_task_that_is_not_there_is_refused():
     make("k3f9q2", indices=range(20))
     make("abcdef", name="plain", age=5)
     assert refusal("k3f9q2/20") == ("run `k3f9q2` has no task 20", "its tasks are 0 to 19")

@@ -83,14 +83,14 @@ def test_ranks_of_all_nodes_are_found(tmp_path):
     assert [steps(place, rank) for rank in (0, 1, 2, 11)] == [[(0, 1)], [], [(2, 1)], [(11, 1)]]
 
 
-def test_python_reads_them_of_a_run_and_of_an_element(tmp_path):
+def test_python_reads_them_of_a_run_and_of_a_task(tmp_path):
     alone = RunOnDisk(tmp_path)
     write(alone.where, 1, [{"t": 1.0, "step": 1, "loss": 0.5}], rank=3, node=1)
     assert serried.find("k3f9q2").metrics(rank=3) == [{"attempt": 1, "t": 1.0, "step": 1, "loss": 0.5}]
     assert serried.find("k3f9q2").metrics() == []
 
     array = RunOnDisk(tmp_path, "a3k9x7", indices=[0, 7])
-    write(array.where.element(7), 1, [{"t": 1.0, "step": 1, "loss": 0.25}])
+    write(array.where.task(7), 1, [{"t": 1.0, "step": 1, "loss": 0.25}])
     assert [row["loss"] for row in serried.find("a3k9x7/7").metrics()] == [0.25]
     with pytest.raises(UsageError, match="is an array"):
         serried.find("a3k9x7").metrics()

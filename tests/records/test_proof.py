@@ -116,12 +116,12 @@ def test_it_is_written_down_only_after_exit_json_has_been_missing_for_a_while(ma
     assert the(slurm, run, NOW + 100).verdict.settled
 
 
-def test_an_element_of_an_array_is_proven_by_itself(make, slurm):
+def test_a_task_of_an_array_is_proven_by_itself(make, slurm):
     run = make(indices=range(2))
     for index in range(2):
-        written(run.attempt(element=index), *WELL[: 4 - index])
+        written(run.attempt(task=index), *WELL[: 4 - index])
         slurm.tell(Job("123", index, "FAILED", exit_code=70, ended=NOW - 1000))
 
-    elements = the(slurm, run).elements
+    tasks = the(slurm, run).tasks
 
-    assert [elements[index].state for index in range(2)] == ["COMPLETED", "FAILED"]
+    assert [tasks[index].state for index in range(2)] == ["COMPLETED", "FAILED"]

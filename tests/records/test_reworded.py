@@ -132,6 +132,6 @@ def fetched(made, slurm):
     """The status, once the missing outputs were fetched."""
     (found,) = missing_outputs.of(Selection(made.record), has_ended=True)
     missing_outputs.strike(Selection(made.record), found)
-    end = read_json(made.where.element(None).exit) or {}
+    end = read_json(made.where.task(None).exit) or {}
     assert [one["code"] for one in end["conditions"]][1:] == ["results-fetched"]
     return status(made.record, scheduler_for=lambda _: slurm)

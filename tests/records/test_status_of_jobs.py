@@ -152,16 +152,16 @@ def test_a_run_that_went_on_in_a_further_job_meanwhile_has_not_failed(make, slur
     assert (status.state, status.job, slurm.polls) == ("RUNNING", "124", [("123",), ("123", "124")])
 
 
-def test_an_element_that_ended_meanwhile_is_told_by_its_exit_json(make, slurm, meanwhile):
+def test_a_task_that_ended_meanwhile_is_told_by_its_exit_json(make, slurm, meanwhile):
     run = make(indices=range(2))
     slurm.tell(Job("123", 0, "RUNNING"))
 
     def end():
-        run.ending("FAILED", element=1, exit_code=85)
+        run.ending("FAILED", task=1, exit_code=85)
         slurm.tell(Job("123", 1, "FAILED", exit_code=1))
 
     meanwhile(end)
-    verdicts = the(slurm, run).elements
+    verdicts = the(slurm, run).tasks
     assert [(verdicts[index].state, verdicts[index].exit_code) for index in (0, 1)] == [
         ("RUNNING", None),
         ("FAILED", 85),

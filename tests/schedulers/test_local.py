@@ -78,10 +78,10 @@ def test_the_command_says_what_is_asked_for():
 @for_each(
     ("changes", "expected"),
     [
-        ({}, {"pool": "cpu", "need": 4, "time_seconds": 3600, "elements": ("-",), "parallel": None}),
+        ({}, {"pool": "cpu", "need": 4, "time_seconds": 3600, "tasks": ("-",), "parallel": None}),
         ({"gpus": 3}, {"pool": "gpu", "need": 3}),
         ({"time_seconds": None}, {"time_seconds": None, "lead_seconds": 0}),
-        ({"indices": [6, 1, 5]}, {"elements": ("1", "5", "6")}),
+        ({"indices": [6, 1, 5]}, {"tasks": ("1", "5", "6")}),
     ],
 )
 def test_the_supervisor_reads_its_request_from_its_command(changes, expected):

@@ -16,8 +16,8 @@ ME = Process(1, "then")
 FOUR = ("0", "1", "2", "3")
 
 
-def claim(job, need=1, *, since=0.0, pool="gpu", holder=ME, element=None):
-    return SlotClaim(job, element, pool, need, since, (holder,))
+def claim(job, need=1, *, since=0.0, pool="gpu", holder=ME, task=None):
+    return SlotClaim(job, task, pool, need, since, (holder,))
 
 
 def test_slots_are_given_in_the_machine_s_order():
@@ -100,7 +100,7 @@ def test_no_slot_is_ever_given_twice(steps):
 
 def test_the_table_survives_its_process(tmp_path):
     with locked_slots(tmp_path) as table:
-        table.request(claim(1, 2, holder=myself(), element=3), FOUR)
+        table.request(claim(1, 2, holder=myself(), task=3), FOUR)
     with locked_slots(tmp_path) as table:
         assert [each.slots for each in table.taken] == [("0", "1")]
         assert table.taken[0].key == (1, 3)

@@ -128,7 +128,7 @@ def test_an_array_is_a_range_with_a_step(indices, option):
 def test_an_array_of_one_is_an_ordinary_job_that_knows_its_index():
     """PBS refuses `-J 5`."""
     plan = plan_with(indices=[5])
-    assert (after(plan, "-J"), after(plan, "-v")) == ([], ["SERRIED_ELEMENT=5"])
+    assert (after(plan, "-J"), after(plan, "-v")) == ([], ["SERRIED_TASK=5"])
 
 
 def test_an_array_that_is_no_range_is_refused_with_the_reason():
@@ -154,7 +154,7 @@ def test_a_path_that_pbs_cannot_take_is_not_given_to_it(root):
     assert after(plan, "-o") == ["/dev/null"]
 
 
-def test_who_waits_for_an_element_waits_for_its_array():
+def test_who_waits_for_a_task_waits_for_its_array():
     """PBS says `cannot have dependancy on subjob or range`."""
     words = options.submission(plan_with(), "k3f9q2-1", {}, after="13[5].head:13[7].head:14.head").argv
     assert "depend=afterany:13[].head:14.head" in words
@@ -166,7 +166,7 @@ def test_a_job_of_an_array_in_parts_has_pbs_own_indices_and_is_held():
     several, one = (options.submission(plan.part(part), plan.tokens[part], {}, held=True).argv for part in (1, 2))
     assert (after(plan.part(1), "-J"), after(plan.part(1), "-o")) == (["0-3"], [f"{D}/scheduler.log"])
     assert (several[several.index("-h") :][:2], several[-2]) == (("-h", "--"), "k3f9q2_4-1")
-    assert ("-J" in one, one[one.index("-v") + 1], one[-2]) == (False, "SERRIED_ELEMENT=0", "k3f9q2_8-1")
+    assert ("-J" in one, one[one.index("-v") + 1], one[-2]) == (False, "SERRIED_TASK=0", "k3f9q2_8-1")
 
 
 def test_the_type_of_a_gpu_is_called_as_the_site_calls_it():

@@ -12,7 +12,7 @@ RECORDED = (Path(__file__).parent / "qstat.txt").read_text(encoding="utf-8")
 
 
 def shown(text):
-    return {(job.id, job.element): (job.state, job.exit_code, job.signal, job.reason) for job in parse.jobs(text)}
+    return {(job.id, job.task): (job.state, job.exit_code, job.signal, job.reason) for job in parse.jobs(text)}
 
 
 def test_a_recorded_answer_is_read_as_it_stands():
@@ -45,7 +45,7 @@ def test_a_recorded_answer_is_read_as_it_stands():
 
 
 def test_it_says_where_and_when():
-    jobs = {job.id: job for job in parse.jobs(RECORDED) if job.element in (None, 5)}
+    jobs = {job.id: job for job in parse.jobs(RECORDED) if job.task in (None, 5)}
     assert (jobs["94.pbshead"].nodes, jobs["94.pbshead"].restarts) == (("pbsn1", "pbsn2"), 0)
     assert (jobs["94.pbshead"].name, jobs["85.pbshead"].name) == ("runs", "ok")
     assert jobs["85.pbshead"].ended == 1795275131.0
@@ -84,7 +84,7 @@ def test_wrapped_lines_are_joined():
     ("job", "parts"),
     [("12.head", ("12.head", None)), ("13[4].head", ("13[].head", 4)), ("13[].head", ("13[].head", None))],
 )
-def test_an_element_is_one_of_its_array(job, parts):
+def test_a_task_is_one_of_its_array(job, parts):
     assert parse.split(job) == parts
 
 

@@ -49,7 +49,7 @@ def test_a_time_out_that_is_none_is_an_error(text, monkeypatch):
 
 
 def states(slurm, *ids):
-    return {element: job.state for (_, element), job in slurm.poll(ids).items()}
+    return {task: job.state for (_, task), job in slurm.poll(ids).items()}
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_what_the_queue_forgot_is_in_the_accounts(slurm, submit, monkeypatch, wa
 
 
 @pytest.mark.usefixtures("unshared")
-def test_an_element_that_the_queue_forgot_is_asked_for_by_name(slurm, submit, monkeypatch, wait_until):
+def test_a_task_that_the_queue_forgot_is_asked_for_by_name(slurm, submit, monkeypatch, wait_until):
     monkeypatch.setenv("FAKE_SLURM_KEEP", "0")
     job = submit(slurm, "[[ $SLURM_ARRAY_TASK_ID == 0 ]] || sleep 600", indices=[0, 1])
     wait_until(lambda: states(slurm, job) == {1: names.RUNNING})
@@ -177,7 +177,7 @@ def test_after_a_cancellation_nobody_is_shown_the_answer_from_before(slurm, subm
     assert slurm.calls["squeue"] >= 2
 
 
-def test_many_jobs_and_elements_take_one_squeue_and_one_sacct(slurm, submit):
+def test_many_jobs_and_tasks_take_one_squeue_and_one_sacct(slurm, submit):
     ids = [submit(slurm), "900001", "900002", "900003_7"]
     slurm.poll(ids)
     assert dict(slurm.calls) == {"sbatch": 1, "squeue": 1, "sacct": 1}

@@ -192,9 +192,9 @@ def test_a_further_job_is_the_same_with_another_token_and_waits_for_any_end_of_t
     assert made.environment == {**dict.fromkeys(Slurm.job_changes), "TMPDIR": "/tmp"}
 
 
-def test_the_further_job_of_an_element_is_that_element_alone():
+def test_the_further_job_of_a_task_is_that_task_alone():
     plan = replace(plan_with(indices=range(10)), limit=Limit(restarts=1, form="successor"))
-    words = successor_commands.fill(Slurm().commands(plan, {}).submit, token="k3f9q2.4-2", job="123_4", element=4)
+    words = successor_commands.fill(Slurm().commands(plan, {}).submit, token="k3f9q2.4-2", job="123_4", task=4)
     assert [word for word in words if word.startswith(("--array", "--dep", "--job-name", "--output"))] == [
         "--job-name=train-k3f9q2.4-2",
         f"--output={D}/scheduler-%a.log",

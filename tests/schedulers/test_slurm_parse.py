@@ -101,7 +101,7 @@ def test_recorded_accounts_are_read_as_they_stand():
         pytest.param(
             "81234|[3-9%2]|PENDING|Priority|0|N/A|N/A|0||",
             [Job("81234", index, names.PENDING, "PENDING", "Priority") for index in range(3, 10)],
-            id="20.11: brackets around pending elements",
+            id="20.11: brackets around pending tasks",
         ),
         pytest.param(
             "81234|N/A|FAILED|NonZeroExitCode|3:0|1700000000|1700000060|0|gpu-a[01-02],login|",

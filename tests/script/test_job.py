@@ -27,7 +27,7 @@ def inside(plan, scheduler):
 
 
 def in_parts(plan, size):
-    """The plan, its array in jobs of at most so many elements."""
+    """The plan, its array in jobs of at most so many tasks."""
     return dataclasses.replace(plan, array=plan.array._replace(offsets=divide(plan.array.indices, size)))
 
 

@@ -139,7 +139,7 @@ def test_a_node_takes_over_all_but_what_its_scheduler_tells_it_itself(tmp_path: 
 
 
 @pytest.mark.parametrize("of_job", [{"PBS_ARRAY_INDEX": "4", "PBS_ARRAY_ID": "1[].head"}, {}])  # one is no array to PBS
-def test_each_node_knows_its_element_as_pbs_calls_it(of_job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_each_node_knows_its_task_as_pbs_calls_it(of_job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name, value in of_job.items():
         monkeypatch.setenv(name, value)
     handover = EnvFile(

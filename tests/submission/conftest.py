@@ -43,10 +43,10 @@ class ToldScheduler:
         environment: Mapping[str, str],
         *,
         after: str = "",
-        element: str = "",
+        task: str = "",
         held: bool = False,
     ) -> Submission:
-        words = [f"--after={after}"] if after else [f"--array={element}"] if element else []
+        words = [f"--after={after}"] if after else [f"--array={task}"] if task else []
         words += ["--hold"] if held else []
         return Submission(("true", f"--job-name={plan.name}-{token}", *words, token), environment)
 

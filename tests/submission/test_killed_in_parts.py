@@ -21,7 +21,7 @@ TEN = ("--array", "0-9")
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    """It takes no array of more than four elements, so that ten are three jobs."""
+    """It takes no array of more than four tasks, so that ten are three jobs."""
     made = Cluster(tmp_path, monkeypatch)
     made.set("FAKE_SLURM_ARRAY", "4")
     yield made

@@ -28,7 +28,7 @@ def test_an_array_is_divided_only_where_one_job_cannot_have_it(ask, limits):
     assert divided(ask(array="0-3")) == ()
     assert divided(ask(array="0-9")) == (0, 4, 8)
     assert divided(ask(array="5000")) == (5000,)
-    limits(elements=4)
+    limits(tasks=4)
     assert divided(ask(array="5000-5003")) == ()
     assert divided(ask(array="5000-5004")) == (5000, 5004)
     limits()
@@ -42,7 +42,7 @@ def test_one_job_whose_indices_are_moved_is_not_held(ask, limits):
     assert "--hold" not in made.handover.argv
 
 
-def test_with_a_limit_on_elements_at_once_each_job_comes_after_the_one_before(ask, limits):
+def test_with_a_limit_on_tasks_at_once_each_job_comes_after_the_one_before(ask, limits):
     limits(below=4)
     made = ask(array="0-9", parallel=2)
     run = made.plan.run

@@ -18,7 +18,7 @@ from serried.submission.reconcile import forget, reconcile
 
 @pytest.fixture
 def made(ask, monkeypatch):
-    """Ten elements in three jobs."""
+    """Ten tasks in three jobs."""
     monkeypatch.setattr(site, "array_limits", lambda *_: ArrayLimits(below=4))
     return ask(array="0-9")
 

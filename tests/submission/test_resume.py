@@ -33,8 +33,8 @@ def run(tmp_path):
 @pytest.fixture
 def array(tmp_path):
     made = RunOnDisk(tmp_path / "scratch", "abc234", indices=range(4))
-    for element in range(4):
-        made.ending(element=element)
+    for task in range(4):
+        made.ending(task=task)
     return made
 
 
@@ -92,8 +92,8 @@ def test_a_run_that_may_go_on_is_pointed_out(tmp_path):
     assert resume_from("last", None, tmp_path).warnings == (warning,)
 
 
-def test_each_element_goes_on_from_the_same_element(array, tmp_path):
-    paths = [checkpoint(array.where.element(element).checkpoints, 10 + element) for element in range(3)]
+def test_each_task_goes_on_from_the_same_task(array, tmp_path):
+    paths = [checkpoint(array.where.task(task).checkpoints, 10 + task) for task in range(3)]
     found = resume_from("abc234", Array((0, 2)), tmp_path).resume
     assert found == Resume((str(paths[0]), str(paths[2])), "abc234")
     assert str(found) == "abc234, each task from its own"
@@ -111,8 +111,8 @@ def test_each_element_goes_on_from_the_same_element(array, tmp_path):
     )
 
 
-def test_all_elements_may_begin_from_one(array, run, tmp_path):
-    paths = [str(checkpoint(place.checkpoints, 3)) for place in (array.where.element(1), run.where)]
+def test_all_tasks_may_begin_from_one(array, run, tmp_path):
+    paths = [str(checkpoint(place.checkpoints, 3)) for place in (array.where.task(1), run.where)]
     assert [resume_from(word, Array((0, 1)), tmp_path).resume for word in ("abc234/1", "k3f9q2")] == [
         Resume((paths[0],), "abc234/1"),
         Resume((paths[1],), "k3f9q2"),

@@ -1,4 +1,4 @@
-"""Outputs of earlier runs on this machine do not slip into a snapshot unremarked; elements do not share a tree."""
+"""Outputs of earlier runs on this machine do not slip into a snapshot unremarked; tasks do not share a tree."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_an_archive_that_cannot_be_read_is_no_reason_not_to_submit(project, tmp_
     assert "`more.py`" in said
 
 
-def test_each_element_has_a_tree_of_its_own_unless_that_would_be_too_many_files(ask, project, monkeypatch):
+def test_each_task_has_a_tree_of_its_own_unless_that_would_be_too_many_files(ask, project, monkeypatch):
     (project / "model.py").touch()
     monkeypatch.setattr(listing, "TREES_FILES", 20)
     each, many, one = ask(array="1-10"), ask(array="1-11"), ask()
@@ -95,7 +95,7 @@ def test_each_element_has_a_tree_of_its_own_unless_that_would_be_too_many_files(
     ]
     assert [text.endswith(", a copy for each task") for text in code] == [True, False, False]
     record = deliver(each)
-    assert json.loads(record.where.plan.read_text())["source"]["tree_per_element"] is True
-    assert [prepared.plan.source.tree_per_element for prepared in (many, one)] == [False, False]
+    assert json.loads(record.where.plan.read_text())["source"]["tree_per_task"] is True
+    assert [prepared.plan.source.tree_per_task for prepared in (many, one)] == [False, False]
     monkeypatch.setattr(listing, "TREES_BYTES", 10)
-    assert not ask(array="1-2").plan.source.tree_per_element
+    assert not ask(array="1-2").plan.source.tree_per_task

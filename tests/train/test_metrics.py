@@ -144,7 +144,5 @@ def test_a_full_disk_does_not_end_the_training(path, monkeypatch):
 def test_the_file_is_beside_the_ranks_log():
     environ = {"SERRIED_RUN_DIR": "/r", "SERRIED_ATTEMPT": "2", "SERRIED_NODE": "1"}
     assert default_path(environ, 5) == Path("/r/attempts/2/node-1/metrics-5.jsonl")
-    assert default_path({**environ, "SERRIED_ELEMENT": "7"}, 5) == Path(
-        "/r/elements/7/attempts/2/node-1/metrics-5.jsonl"
-    )
+    assert default_path({**environ, "SERRIED_TASK": "7"}, 5) == Path("/r/tasks/7/attempts/2/node-1/metrics-5.jsonl")
     assert default_path({}, 0) is None

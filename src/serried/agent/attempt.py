@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, cast
 
 from serried.fs import files
 from serried.protocol import SCHEMA, checkpoints, names, successor_commands
-from serried.protocol.layout import ElementDirectory, RunDirectory
+from serried.protocol.layout import RunDirectory, TaskDirectory
 
 if TYPE_CHECKING:
     from serried.protocol.plan_json import DialectJson, PlanJson, StagedJson
@@ -19,21 +19,21 @@ BEAT_SECONDS = 5.0
 class Attempt:
     """Reads the plan; see `protocol/plan_json.py` for its fields."""
 
-    def __init__(self, run: RunDirectory, plan: PlanJson, element: Optional[int], number: int) -> None:
+    def __init__(self, run: RunDirectory, plan: PlanJson, task: Optional[int], number: int) -> None:
         self.run = run
         self.plan = plan
-        self.element = element
+        self.task = task
         self.number = number
         """The attempt's number; 0 before there is one."""
 
     @classmethod
-    def load(cls, directory: str, element: Optional[int], number: int) -> Attempt:
+    def load(cls, directory: str, task: Optional[int], number: int) -> Attempt:
         """Raises ValueError where plan.json is missing, torn or of a later schema."""
         run = RunDirectory(Path(directory))
         plan = cast("Optional[PlanJson]", files.read_json(run.plan))
         if plan is None or plan.get("schema", 0) > SCHEMA:
             raise ValueError(f"cannot read the plan in {run.plan}")
-        return cls(run, plan, element, number)
+        return cls(run, plan, task, number)
 
     def resized(self, *, nodes: int, ranks: int) -> Attempt:
         """The same attempt on another number of nodes, with another number of ranks on each."""
@@ -41,17 +41,17 @@ class Attempt:
             **self.plan,
             "allocation": {**self.plan["allocation"], "nodes": nodes, "ranks": ranks},
         }
-        return Attempt(self.run, plan, self.element, self.number)
+        return Attempt(self.run, plan, self.task, self.number)
 
     @property
-    def directory(self) -> ElementDirectory:
+    def directory(self) -> TaskDirectory:
         """Where the attempts, checkpoints and results are."""
-        return self.run.element(self.element)
+        return self.run.task(self.task)
 
     @property
     def name(self) -> str:
         """As people call it: `k3f9q2`, `k3f9q2/17`."""
-        return self.plan["run"] if self.element is None else f"{self.plan['run']}/{self.element}"
+        return self.plan["run"] if self.task is None else f"{self.plan['run']}/{self.task}"
 
     @property
     def tasks(self) -> List[int]:
@@ -62,12 +62,12 @@ class Attempt:
     def index_offset(self) -> int:
         """The difference between the task's index and the scheduler's own."""
         offsets = (self.plan.get("array") or {}).get("offsets", ())
-        return 0 if self.element is None else successor_commands.offset_of(offsets, self.element)
+        return 0 if self.task is None else successor_commands.offset_of(offsets, self.task)
 
     def job_of(self, job: str) -> str:
         """The scheduler's id of this task in the array job `job`; `job` itself for a run without an array."""
-        index = None if self.element is None else self.element - self.index_offset
-        return successor_commands.job_of(job, index, self.dialect["element"])
+        index = None if self.task is None else self.task - self.index_offset
+        return successor_commands.job_of(job, index, self.dialect["task"])
 
     @property
     def dialect(self) -> DialectJson:
@@ -77,7 +77,7 @@ class Attempt:
     @property
     def process_tag(self) -> str:
         """The value of SERRIED_MARK in the environment of every process of the attempt."""
-        return f"{self.plan['run']}/{'-' if self.element is None else self.element}/{self.number}"
+        return f"{self.plan['run']}/{'-' if self.task is None else self.task}/{self.number}"
 
     @property
     def nodes(self) -> int:
@@ -168,7 +168,7 @@ class Attempt:
         source = self.plan["source"]
         if not source["snapshot"]:
             return Path(source["directory"])
-        return (self.directory if source.get("tree_per_element") else self.run).source
+        return (self.directory if source.get("tree_per_task") else self.run).source
 
     @property
     def workdir(self) -> Path:
@@ -182,7 +182,7 @@ class Attempt:
         import json
 
         commands = json.loads(self.run.commands.read_text(encoding="utf-8"))
-        return list(commands[self.tasks.index(cast("int", self.element))])
+        return list(commands[self.tasks.index(cast("int", self.task))])
 
     @property
     def project_directory(self) -> str:
@@ -194,12 +194,12 @@ class Attempt:
         """The number of this repeat of its command, from 0; None where there are no repeats."""
         array = self.plan.get("array") or {}
         repeats = array.get("repeat")
-        return self.element % repeats if repeats and self.element is not None else None
+        return self.task % repeats if repeats and self.task is not None else None
 
     @property
     def seed(self) -> int:
         """Repeats of different commands have the same seeds, so that the commands can be compared."""
-        own = self.element if self.repeat is None else self.repeat
+        own = self.task if self.repeat is None else self.repeat
         return self.plan["seed"] + (own or 0)
 
     @property
@@ -214,13 +214,13 @@ class Attempt:
         if not resume:
             return None
         paths = resume["checkpoints"]
-        return paths[self.tasks.index(cast("int", self.element)) if self.tasks and len(paths) > 1 else 0] or None
+        return paths[self.tasks.index(cast("int", self.task)) if self.tasks and len(paths) > 1 else 0] or None
 
     @property
     def dependencies(self) -> List[str]:
         """The directories of the runs, or tasks, that this run depends on."""
         entries = self.plan.get("after") or []
-        return [str(RunDirectory(Path(after["directory"])).element(after["element"]).path) for after in entries]
+        return [str(RunDirectory(Path(after["directory"])).task(after["task"]).path) for after in entries]
 
     @property
     def newest_checkpoint(self) -> str:

@@ -35,7 +35,7 @@ STRAGGLER_SECONDS = 10.0
 
 
 def main(arguments: List[str]) -> int:
-    """`finish TOKEN --job ID [--element I] [--final REASON]`."""
+    """`finish TOKEN --job ID [--task I] [--final REASON]`."""
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     finish = Finish(parse(arguments))
@@ -59,7 +59,7 @@ class Finish:
 
     def conclude(self) -> None:
         """Raises OSError, ValueError, or claims.Refused."""
-        work = Attempt.load(run_directory(), self._options.element, 0)
+        work = Attempt.load(run_directory(), self._options.task, 0)
         set_umask(work)
         begun = self._begun(work)
         known = files.read_json(begun.directory.attempt(begun.number).exit)
@@ -141,14 +141,14 @@ def refuse(work: Attempt, options: Options, problem: str) -> None:
 
 
 def fail_setup(arguments: List[str]) -> int:
-    """`fail-setup TOKEN --job ID [--element I] --problem WHY`: for an attempt that cannot start.
+    """`fail-setup TOKEN --job ID [--task I] --problem WHY`: for an attempt that cannot start.
 
     Returns the exit status of job.sh.
     """
     options = parse(arguments)
     print(f"serried: {options.problem}", file=sys.stderr)
     try:
-        work = Attempt.load(run_directory(), options.element, 0)
+        work = Attempt.load(run_directory(), options.task, 0)
         set_umask(work)
         refuse(claims.begin(work, options.token, options.job), options, options.problem)
     except claims.Refused as refusal:

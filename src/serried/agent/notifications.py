@@ -60,7 +60,7 @@ def tell_end(work: Attempt, end: Dict[str, Any], *, lingers: bool) -> None:
     if end["cause"] == Reason.USER or may_begin_again:
         return
     has_completed = end["state"] == names.COMPLETED
-    if has_completed and work.element is not None:
+    if has_completed and work.task is not None:
         if not _have_all_completed(work):
             return
         count = len(work.tasks)
@@ -76,13 +76,13 @@ def tell_end(work: Attempt, end: Dict[str, Any], *, lingers: bool) -> None:
 def _have_all_completed(work: Attempt) -> bool:
     if names.EVENT_FINISH not in (work.plan.get("notify") or {}).get("on", ()):
         return False
-    ends = (files.read_json(work.run.element(index).exit) or {} for index in work.tasks)
+    ends = (files.read_json(work.run.task(index).exit) or {} for index in work.tasks)
     return all(end.get("state") == names.COMPLETED for end in ends)
 
 
 def _document(work: Attempt, event: str, facts: Dict[str, Any]) -> Dict[str, Any]:
     plan = work.plan
-    run = plan["run"] if work.element is None else f"{plan['run']}/{work.element}"
+    run = plan["run"] if work.task is None else f"{plan['run']}/{work.task}"
     words = {names.EVENT_START: "has started", names.EVENT_STALL: "is silent: no rank has written anything for a while"}
     news = words.get(event) or f"{facts.get('state')}: {facts.get('message')}"
     text = f"{plan['name']} ({run}) on {plan['site']['name']} {news}"
@@ -92,8 +92,8 @@ def _document(work: Attempt, event: str, facts: Dict[str, Any]) -> Dict[str, Any
         "text": text,
         "content": text,
         "run": plan["run"],
-        "task": work.element,
-        "element": work.element,  # the former name of `task`
+        "task": work.task,
+        "element": work.task,  # the former name of `task`
         "name": plan["name"],
         "project": plan["project"],
         "experiment": plan["experiment"],
@@ -156,7 +156,7 @@ def _with_outputs(work: Attempt, document: Dict[str, Any]) -> Dict[str, Any]:
         return document
     signal.alarm(OUTPUTS_SECONDS)
     try:
-        found = outputs.describe(outputs.trees(work.run, work.plan, document["element"]), outputs.LOOKED)
+        found = outputs.describe(outputs.trees(work.run, work.plan, document["task"]), outputs.LOOKED)
     except (_TooLongError, OSError, ValueError):
         return document
     finally:

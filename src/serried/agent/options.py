@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import List, Optional
 
-FLAGS = ("job", "element", "hosts", "node-variable", "environment", "end", "age", "final", "problem")
+FLAGS = ("job", "task", "hosts", "node-variable", "environment", "end", "age", "final", "problem")
 
 
 class Options:
     def __init__(self, token: str) -> None:
         self.token = token
         self.job = ""
-        self.element: Optional[int] = None
+        self.task: Optional[int] = None
         self.hosts = ""
         self.node_variable = ""
         self.environment = ""
@@ -37,6 +37,6 @@ def parse(arguments: List[str]) -> Options:
             raise ValueError(f"no option `{flag}`")
         name = flag[2:].replace("-", "_")
         if value:
-            convert = {"element": int, "end": float, "age": float}.get(name, str)
+            convert = {"task": int, "end": float, "age": float}.get(name, str)
             setattr(options, name, convert(value))
     return options

@@ -89,11 +89,11 @@ def _command(pid: int) -> str:
 
 
 def main(arguments: List[str]) -> int:
-    """`sweep MARK ATTEMPT [ELEMENT]`: the head starts it on the nodes when an agent there was killed."""
-    mark, (number, element) = arguments[0], [*map(int, arguments[1:]), None][:2]
+    """`sweep MARK ATTEMPT [TASK]`: the head starts it on the nodes when an agent there was killed."""
+    mark, (number, task) = arguments[0], [*map(int, arguments[1:]), None][:2]
     count = end(lambda: leftovers(mark))
     with contextlib.suppress(OSError, ValueError):  # a file system that is away
-        cleanup.clear(Attempt.load(run_directory(), element, number or 0))
+        cleanup.clear(Attempt.load(run_directory(), task, number or 0))
     if count:
         print(f"serried: ended {count} processes that were left over", file=sys.stderr)
     return 0

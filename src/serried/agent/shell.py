@@ -144,7 +144,7 @@ def _rc(work: Attempt, environment: Dict[str, str]) -> str:
 
 
 def main(arguments: List[str]) -> int:
-    """`shell` in its own job, `shell --join ATTEMPT [--element I] -- WORDS…` beside a run's ranks.
+    """`shell` in its own job, `shell --join ATTEMPT [--task I] -- WORDS…` beside a run's ranks.
 
     With `--problem WHY` it only reports that its environment could not be prepared.
     """
@@ -152,8 +152,8 @@ def main(arguments: List[str]) -> int:
     options = dict(zip(arguments[:cut:2], arguments[1:cut:2]))  # noqa: B905 - `strict` is 3.10's
     words = arguments[cut + 1 :]
     joins = "--join" in options
-    element = options.get("--element")
-    work = Attempt.load(run_directory(), int(element) if element else None, int(options.get("--join", 1)))
+    task = options.get("--task")
+    work = Attempt.load(run_directory(), int(task) if task else None, int(options.get("--join", 1)))
     set_umask(work)
     problem = options.get("--problem") or setup.enter(work, arguments, "shell") or check_required_paths(work.plan)
     host = {"host": os.uname().nodename}

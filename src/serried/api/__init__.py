@@ -133,7 +133,7 @@ def find(run: str) -> Run:
     Raises RunNotFoundError.
     """
     selection = index.find(run)
-    return Run(selection.record, selection.element)
+    return Run(selection.record, selection.task)
 
 
 def _several(after: Run | str | Iterable[Run | str]) -> Iterable[Run | str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serried.errors import RunFailed, SerriedWarning, UsageError
-from serried.protocol.layout import ElementDirectory
+from serried.protocol.layout import TaskDirectory
 from serried.protocol.names import COMPLETED
 from serried.protocol.outputs import listed
 from serried.records import logs, status, stopping
@@ -43,8 +43,8 @@ class Output:
 class Run:
     """A run, or one task of an array. Each call reads the run's files and queries its scheduler."""
 
-    def __init__(self, record: Record, element: int | None = None) -> None:
-        self._selection = Selection(record, element)
+    def __init__(self, record: Record, task: int | None = None) -> None:
+        self._selection = Selection(record, task)
 
     def __repr__(self) -> str:
         return f"<serried.Run {self.id}>"
@@ -89,7 +89,7 @@ class Run:
     @property
     def tasks(self) -> list[Run]:
         """An array's tasks; empty for any other run."""
-        indices = self._selection.elements if self._selection.is_array else ()
+        indices = self._selection.tasks if self._selection.is_array else ()
         return [Run(self._selection.record, index) for index in indices]
 
     @property
@@ -153,7 +153,7 @@ class Run:
         """
         problems: list[OSError] = []
         record = self._selection.record
-        entries = listed(trees(record.where, record.plan, self._selection.element), problems.append)
+        entries = listed(trees(record.where, record.plan, self._selection.task), problems.append)
         found = [
             Output(Path(tree.below + it.path), tree.path / it.path, it.bytes, it.changed / 1e9, tree.ledger.has(it))
             for it, tree in filter(None, entries)
@@ -194,7 +194,7 @@ class Run:
         if why := stopping.cancel(status, stopping.left(status, asked), now=now):
             warnings.warn(f"{why}; its job ends itself when it starts", SerriedWarning, stacklevel=2)
 
-    def _place(self) -> ElementDirectory:
+    def _place(self) -> TaskDirectory:
         if self._selection.is_array:
             raise UsageError(f"run {self.id} is an array", hint="use one of its `tasks`")
         return self._selection.place

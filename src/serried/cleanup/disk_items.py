@@ -187,7 +187,8 @@ def _needed_by(path: Path, needs: dict[str, str]) -> str:
 
 def count_checkpoints(path: Path) -> int:
     """The checkpoints in a run directory, with those of an array's tasks."""
-    places = [RunDirectory(path), *map(RunDirectory, _entries(path / "elements"))]
+    run = RunDirectory(path)
+    places = [run, *map(RunDirectory, _entries(run.tasks))]
     return sum(not checkpoints.is_unfinished(entry.name) for place in places for entry in _entries(place.checkpoints))
 
 

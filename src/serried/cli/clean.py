@@ -96,7 +96,7 @@ def _choose(runs: Sequence[str], now: float, older: float | None, *, records: bo
         raise UsageError("`--older-than` and named runs cannot both be")
     selections = run_view.select_all(runs)
     for selection in selections:
-        if selection.element is not None:
+        if selection.task is not None:
             raise UsageError(f"`{selection}` is a task: a run is removed whole", hint=f"serried clean {runs[0]}")
     known = Known.load()
     with console.status_line("looking for outputs") as line:

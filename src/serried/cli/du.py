@@ -105,8 +105,8 @@ def _row(thing: Thing, known: Known, tell: Any) -> Row:
     if thing.kind != disk_items.RUN:
         return Row(thing, disk_usage.measure(thing.path, tell))
     where = RunDirectory(thing.path)
-    elements = [where, *(where.element(int(name)) for name in _numbers(where.elements))]
-    folders = {"checkpoints": [one.checkpoints for one in elements], "results": [one.results for one in elements]}
+    tasks = [where, *(where.task(int(name)) for name in _numbers(where.tasks))]
+    folders = {"checkpoints": [one.checkpoints for one in tasks], "results": [one.results for one in tasks]}
     parts = {part: sum((disk_usage.measure(path, tell) for path in paths), Size()) for part, paths in folders.items()}
     trees = disk_items.trees(known, thing) or []
     apart = [*(path for paths in folders.values() for path in paths), *(tree.path for tree in trees)]

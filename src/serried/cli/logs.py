@@ -77,7 +77,7 @@ def command(*, run: str, follow: bool, rank: int | None, node: int | None, launc
 
 def _refuse_whole_arrays(selection: Selection) -> None:
     array = selection.record.plan.array
-    if array is not None and selection.element is None:
+    if array is not None and selection.task is None:
         raise UsageError(
             f"run `{selection}` is an array of {len(array.indices)} tasks",
             hint=f"name one: serried logs {selection}/{array.indices[0]}",
@@ -183,7 +183,7 @@ def _nothing_written(selection: Selection, choice: Choice) -> None:
         raise SerriedError(f"the run directory is gone, and what ranks wrote with it: {record.where.path}", hint=hint)
     console.note("no output yet")
     run_view.say_how(status)
-    printer = Printer([RankLog(0, 0, record.where.scheduler_log(selection.element))])
+    printer = Printer([RankLog(0, 0, record.where.scheduler_log(selection.task))])
     if printer.pump():
         console.note("output of the job script (scheduler.log)")
     printer.finish()

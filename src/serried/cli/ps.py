@@ -105,7 +105,7 @@ def _elapsed(status: RunStatus, now: float) -> float | None:
     if status.has_ended:
         return status.seconds
     if status.state == names.RUNNING:
-        started = status.started if status.elements is None else status.created
+        started = status.started if status.tasks is None else status.created
         return now - started if started else None
     return now - status.created if status.created else None
 
@@ -113,12 +113,12 @@ def _elapsed(status: RunStatus, now: float) -> float | None:
 def _note(status: RunStatus, now: float) -> str:
     parts = ["smoke test"] if status.summary and status.summary.smoke else []
     parts += ["rehearsal"] if status.summary and status.summary.rehearsal else []
-    parts += [_progress(status)] if status.elements is not None else []
-    if status.state in (names.PENDING, names.RUNNING) and status.elements is None:
+    parts += [_progress(status)] if status.tasks is not None else []
+    if status.state in (names.PENDING, names.RUNNING) and status.tasks is None:
         parts += [_waiting(status, now), f"attempt {status.attempt}" if (status.attempt or 1) > 1 else ""]
     elif status.state == UNCERTAIN:
         parts.append(f"serried why {status.record.id}")
-    elif status.state != names.COMPLETED and status.elements is None:
+    elif status.state != names.COMPLETED and status.tasks is None:
         parts.append(status.verdict.message)
     elif status.has_ended and missing_outputs.can_be_fetched(status.record.end):
         parts.append(f"not all is back: serried fetch {status.record.id}")
@@ -139,7 +139,7 @@ def _waiting(status: RunStatus, now: float) -> str:
 
 
 def _progress(status: RunStatus) -> str:
-    counts = verdict.counts(status.elements or {})
+    counts = verdict.counts(status.tasks or {})
     total = sum(counts.values())
     gone = counts.get(names.CANCELLED, 0)
     failed = sum(

@@ -85,10 +85,10 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
     sys.exit(outcome.status)
 
 
-def _say_the_end(outcome: Outcome, element: int | None, began: float) -> None:
+def _say_the_end(outcome: Outcome, task: int | None, began: float) -> None:
     """`task` is the first of an array, whose logs are its tasks' own."""
     run, end = outcome.record.id, outcome.end or {}
-    logs = f"serried logs {run}" if element is None else f"serried logs {run}/{element}"
+    logs = f"serried logs {run}" if task is None else f"serried logs {run}/{task}"
     console.say()
     seconds = end.get("seconds")
     took = f" after {duration(seconds)}" if isinstance(seconds, int | float) else ""

@@ -69,7 +69,7 @@ def _json(selection: Selection, status: RunStatus) -> dict[str, Any]:
         "warnings": [dict(warning) for warning in warnings_of(status)],
         "plan": plan.to_json() if plan else None,
         "source": read_json(record.directory.source),
-        "submissions": [submission.to_json() for submission in record.submissions_of(selection.element)],
+        "submissions": [submission.to_json() for submission in record.submissions_of(selection.task)],
         "config": _config(selection, plan),
         "tried_out": read_json(selection.place.results / names.SMOKE_FILE),
         "attempts": [attempt.to_json() for attempt in _attempts(selection)],
@@ -94,11 +94,11 @@ def _screen(selection: Selection, status: RunStatus, made: Outputs) -> list[str]
 
 def _plan(selection: Selection) -> Plan | None:
     try:
-        return selection.record.plan_of(selection.element)
+        return selection.record.plan_of(selection.task)
     except RecordUnreadable:
         pass
     try:
-        # The list of commands went with the run directory: this element's own is not known any more.
+        # The list of commands went with the run directory: this task's own is not known any more.
         return dataclasses.replace(selection.record.plan, command=())
     except RecordUnreadable:
         return None
@@ -121,7 +121,7 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
     if summary is None:
         return []
     facts = [
-        ("command", _command(plan, is_element=selection.element is not None)),
+        ("command", _command(plan, is_task=selection.task is not None)),
         ("project", f"{summary.project}, experiment {summary.experiment}"),
     ]
     facts.append(
@@ -132,7 +132,7 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
         )
     )
     facts.append(("config", _config_text(_config(selection, plan))))
-    facts.append(("smoke test", smoke_result(selection.record, selection.element) if summary.smoke else ""))
+    facts.append(("smoke test", smoke_result(selection.record, selection.task) if summary.smoke else ""))
     facts.append(("rerun of", summary.rerun_of or ""))
     facts.append(("after", comes_after(plan) if plan else ""))
     facts.append(("resumes", str(plan.resume) if plan and plan.resume else ""))
@@ -143,8 +143,8 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
     facts.append(("python", environment_text(plan.environment) if plan else ""))
     facts.append(("container", container_text(plan.container) if plan else ""))
     facts.append(("source", _source(selection, plan)))
-    if status.elements is not None:
-        by_state = verdict.ranges_by_state(status.elements)
+    if status.tasks is not None:
+        by_state = verdict.ranges_by_state(status.tasks)
         facts.append(("tasks", ", ".join(f"{state} {which}" for state, which in by_state.items())))
     facts.append(("waits for", status.reason))
     facts += [("warning", printable(warning["message"])) for warning in warnings_of(status)]
@@ -157,10 +157,10 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
     return facts
 
 
-def _command(plan: Plan | None, *, is_element: bool) -> str:
+def _command(plan: Plan | None, *, is_task: bool) -> str:
     if plan is None:
         return ""
-    if plan.array is not None and plan.array.each and not is_element:
+    if plan.array is not None and plan.array.each and not is_task:
         return f"each task has its own: serried show {plan.run}/{plan.array.indices[0]}"
     return command_text(plan)
 
@@ -219,7 +219,7 @@ def _source(selection: Selection, plan: Plan | None) -> str:
 
 
 def _events(selection: Selection, status: RunStatus) -> list[Event]:
-    return timeline(selection.record, selection.element, None if selection.is_array else status.verdict)
+    return timeline(selection.record, selection.task, None if selection.is_array else status.verdict)
 
 
 def _timeline(events: list[Event]) -> list[str]:
@@ -229,7 +229,7 @@ def _timeline(events: list[Event]) -> list[str]:
 
 def _files(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
     record, where = selection.record, selection.record.where
-    directory = where.element(selection.element)
+    directory = where.task(selection.task)
     gone = "" if where.path.is_dir() else " (gone)"
     files = [("run", f"{directory.path}{gone}"), ("record", str(record.directory.path))]
     if gone:
@@ -240,9 +240,9 @@ def _files(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
     plan = _plan(selection)
     if plan is not None:
         files.append(("source", _tree(selection, plan)))
-    if status.elements is None:
+    if status.tasks is None:
         files += [("checkpoints", str(directory.checkpoints)), ("results", str(directory.results))]
-    script = where.scheduler_log(selection.element) if status.elements is None else where.path / "scheduler-I.log"
+    script = where.scheduler_log(selection.task) if status.tasks is None else where.path / "scheduler-I.log"
     files.append(("scheduler", str(script)))
     return files
 
@@ -252,9 +252,9 @@ def _tree(selection: Selection, plan: Plan) -> str:
     where = selection.record.where
     if not plan.source.snapshot:
         return plan.source.directory
-    if not plan.source.tree_per_element:
+    if not plan.source.tree_per_task:
         return str(where.source)
-    return str(where.elements / "I/source" if selection.element is None else selection.place.source)
+    return str(where.tasks / "I/source" if selection.task is None else selection.place.source)
 
 
 def _suggest(selection: Selection, status: RunStatus, made: Outputs) -> None:
@@ -264,9 +264,9 @@ def _suggest(selection: Selection, status: RunStatus, made: Outputs) -> None:
         steps.append((f"serried why {run}", "why it waits"))
     elif status.has_ended and status.state != names.COMPLETED:
         steps.append((f"serried why {run}", "what happened, and what to do"))
-    elif status.elements is None:
+    elif status.tasks is None:
         steps.append((f"serried logs {'' if status.has_ended else '-f '}{run}", "what the ranks wrote"))
-    if status.has_ended and (made.files or (status.elements is None and _has_results(selection))):
+    if status.has_ended and (made.files or (status.tasks is None and _has_results(selection))):
         steps.append((f"serried fetch {run} --to DIR", "copy its results and outputs to a folder"))
     console.say()
     console.next_steps(steps)

@@ -111,7 +111,7 @@ def _end_by_force(selection: Selection, patience: int) -> None:
     status = statuses_of([selection])[0]
     if status.has_ended or status.job is None or status.summary is None:
         return
-    job = selection.record.job_of(status.job, selection.element)
+    job = selection.record.job_of(status.job, selection.task)
     console.warning(f"{printable(str(selection))} did not end within {patience} s; cancelling job {job}")
     stopping.end_job(status, job)
 

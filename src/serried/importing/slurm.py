@@ -49,7 +49,7 @@ _LEFT = {
     "ntasks-per-socket": "tasks are counted per node here",
     "nodefile": "name the nodes by `resources.extra`",
 }
-_ELEMENT = re.compile(r"\d+(?:-\d+(?::\d+)?)?(?:,\d+(?:-\d+(?::\d+)?)?)*")
+_TASK = re.compile(r"\d+(?:-\d+(?::\d+)?)?(?:,\d+(?:-\d+(?::\d+)?)?)*")
 
 
 def header(directives: list[tuple[int, str]]) -> Header:
@@ -225,7 +225,7 @@ def _listed(key: str) -> Callable[[Header, str], tuple[str, str]]:
 
 def _array(made: Header, value: str) -> tuple[str, str]:
     indices, _, parallel = value.partition("%")
-    if not _ELEMENT.fullmatch(indices) or not re.fullmatch(r"\d*", parallel):
+    if not _TASK.fullmatch(indices) or not re.fullmatch(r"\d*", parallel):
         return LEFT, f"`{value}` is no list of indices"
     made.array, made.parallel = indices, int(parallel) if parallel and int(parallel) else None
     return TAKEN, "`--array` at submit: no file can say it"

@@ -229,8 +229,8 @@ class Source(NamedTuple):
     """False: run in `directory` itself."""
     archive: str | None = None
     """Path of the tar to unpack."""
-    tree_per_element: bool = False
-    """Each element of an array unpacks a working tree of its own; else all share one."""
+    tree_per_task: bool = False
+    """Each task of an array unpacks a working tree of its own; else all share one."""
     links: tuple[str, ...] = ()
     """Top-level entries of the project that the unpacked tree links to."""
     python_path: tuple[str, ...] = ()
@@ -240,14 +240,14 @@ class Source(NamedTuple):
 class Array(NamedTuple):
     indices: tuple[int, ...]
     parallel: int | None = None
-    """How many elements may run at once; None leaves it to the scheduler."""
+    """How many tasks may run at once; None leaves it to the scheduler."""
     each: bool = False
-    """True: element I runs line I of commands.json; False: all run the plan's command."""
+    """True: task I runs line I of commands.json; False: all run the plan's command."""
     repeat: int | None = None
-    """How many elements in a row are repeats of one command, each with the next seed; None for no repeats."""
+    """How many tasks in a row are repeats of one command, each with the next seed; None for no repeats."""
     offsets: tuple[int, ...] = ()
     """One for each job that the array is submitted as, where one job cannot hold it: what that job adds to the
-    scheduler's own indices, which begin at 0. Empty: one job, whose indices are the elements."""
+    scheduler's own indices, which begin at 0. Empty: one job, whose indices are the tasks."""
 
 
 class Notify(NamedTuple):
@@ -265,7 +265,7 @@ class Notify(NamedTuple):
 
 
 class After(NamedTuple):
-    """A run, or an element of one, that this one comes after."""
+    """A run, or a task of one, that this one comes after."""
 
     run: str
     name: str
@@ -273,25 +273,25 @@ class After(NamedTuple):
     """Its run directory, absolute."""
     condition: str = names.AFTER_OK
     """How it has to end: `ok`, `any` or `notok`."""
-    element: int | None = None
+    task: int | None = None
     job: str | None = None
     """Its first job; of an array in parts all of them, with commas. None where it had ended as it should before this
     one was submitted."""
 
     def __str__(self) -> str:
         """`k3f9q2`, `k3f9q2/17:any`."""
-        element = "" if self.element is None else f"/{self.element}"
+        task = "" if self.task is None else f"/{self.task}"
         condition = "" if self.condition == names.AFTER_OK else f":{self.condition}"
-        return f"{self.run}{element}{condition}"
+        return f"{self.run}{task}{condition}"
 
 
 class Resume(NamedTuple):
     """What a run begins from, where it has no checkpoint of its own yet."""
 
     checkpoints: tuple[str, ...]
-    """Absolute paths: one for each element of the array in its order, or one for all; empty for one without."""
+    """Absolute paths: one for each task of the array in its order, or one for all; empty for one without."""
     run: str | None = None
-    """The run, or the element (`k3f9q2/17`), whose they are."""
+    """The run, or the task (`k3f9q2/17`), whose they are."""
 
     def __str__(self) -> str:
         if len(self.checkpoints) > 1:
@@ -358,8 +358,8 @@ class Sync(NamedTuple):
 class Dialect(NamedTuple):
     """How the scheduler writes its jobs and answers about them, for agents that know no scheduler."""
 
-    element: tuple[str, str] = ("", "")
-    """A pattern, and what replaces it in the id of an array job to name one of its elements; `{}` is the index."""
+    task: tuple[str, str] = ("", "")
+    """A pattern, and what replaces it in the id of an array job to name one of its tasks; `{}` is the index."""
     awaited: tuple[str, str] = ("", "")
     """The same for a job that another is to come after."""
     state_query: str = ""
@@ -368,7 +368,7 @@ class Dialect(NamedTuple):
     job_variables: tuple[str, ...] = ()
     """What it sets in job.sh alone, the job's id first."""
     index_variable: str = ""
-    """Where programs look for the index of their element, if it is not set in every process of the job."""
+    """Where programs look for the index of their task, if it is not set in every process of the job."""
     task_prefix: str = ""
     """How variables begin that it sets for each process that it starts."""
 
@@ -433,7 +433,7 @@ class Plan:
     created: str
     """UTC, ISO 8601."""
     command: tuple[str, ...]
-    """The program and its arguments, placeholders unfilled; with `shell` one element, a line for bash."""
+    """The program and its arguments, placeholders unfilled; with `shell` one task, a line for bash."""
     site: Site
     allocation: Allocation
     source: Source
@@ -459,7 +459,7 @@ class Plan:
     smoke: int = 0
     """A smoke test: after how many steps a training saves, loads and leaves; 0 is none."""
     rerun_of: str | None = None
-    """The run, or the element, whose plan this is too."""
+    """The run, or the task, whose plan this is too."""
     defaults: tuple[str, ...] = ()
     """Keys (`resources.cpus`) that nobody set: Serried's or the cluster's defaults."""
     share: str = "user"
@@ -515,7 +515,7 @@ class Plan:
         return tokens_of(token_of(self.run, None, 1), self.array.offsets if self.array else ())
 
     def part(self, number: int) -> Plan:
-        """The plan as one of those jobs has it: its elements under the scheduler's own indices."""
+        """The plan as one of those jobs has it: its tasks under the scheduler's own indices."""
         if self.array is None or not self.array.offsets:
             return self
         offsets = self.array.offsets
@@ -542,6 +542,8 @@ def _plain(value: Any) -> Any:
 
 
 _hints = functools.cache(typing.get_type_hints)
+_FORMER_NAMES = {"element": "task", "tree_per_element": "tree_per_task"}
+"""Fields of plans that earlier versions wrote."""
 
 
 def _build(kind: Any, value: Any) -> Any:
@@ -553,6 +555,7 @@ def _build(kind: Any, value: Any) -> Any:
         tuples = [choice for choice in choices if typing.get_origin(choice) is tuple]
         return _build(tuples[0] if tuples and isinstance(value, list) else choices[0], value)
     if kind is Plan or hasattr(kind, "_fields"):
+        value = {_FORMER_NAMES.get(name, name): item for name, item in value.items()}
         return kind(**{name: _build(hint, value[name]) for name, hint in _hints(kind).items() if name in value})
     if typing.get_origin(kind) is tuple:
         inner = typing.get_args(kind)[0]

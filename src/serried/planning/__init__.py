@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from serried.planning.allocate import allocate
 from serried.planning.decide import environment_of, plan
-from serried.planning.launch import elements
+from serried.planning.launch import tasks
 
-__all__ = ["allocate", "elements", "environment_of", "plan"]
+__all__ = ["allocate", "environment_of", "plan", "tasks"]

@@ -68,7 +68,7 @@ def launch(experiment: config.Experiment, cluster: config.Cluster, allocation: A
     return chosen, allocation
 
 
-def elements(experiment: config.Experiment, plan: Plan, each: Iterable[Sequence[str]]) -> Iterator[tuple[str, ...]]:
+def tasks(experiment: config.Experiment, plan: Plan, each: Iterable[Sequence[str]]) -> Iterator[tuple[str, ...]]:
     """The ranks' command for each task of an array. Raises UsageError as `launch` does."""
     for index, command in zip(plan.array.indices if plan.array else (), each, strict=True):
         try:

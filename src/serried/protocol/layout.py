@@ -5,7 +5,7 @@
   agent.pyz  library.zip                         links to what all runs below the root share, in PROGRAMS
   setup.sh                                       the same, where the experiment has lines of `setup`
   commands.json                                  the same, for arrays with --commands only
-  scheduler.log                                  what job.sh itself printed (scheduler-I.log for element I)
+  scheduler.log                                  what job.sh itself printed (scheduler-I.log for task I)
   claims/TOKEN                                   the job that owns submission TOKEN, or "withdrawn"; of an array in
                                                  parts one for each of its jobs
   shell.json                                     of `serried shell`: where it is, and how it ended
@@ -31,8 +31,8 @@
     node-N/fetch.jsonl                           how it went when `serried fetch` came for the rest of it
     exit.json                                    how this attempt ended; written last, by rename
   checkpoints/  results/
-  elements/I/{exit.json,attempts,checkpoints,results}   in array runs, instead of the four above; so
-                                                 source/ and fetched.jsonl, if each element has a tree of its own
+  tasks/I/{exit.json,attempts,checkpoints,results}   in array runs, instead of the four above; so
+                                                 source/ and fetched.jsonl, if each task has a tree of its own
 
 $XDG_STATE_HOME/serried/runs/<run-id>/           the record: small, lasts, on the submitting side
   plan.json  where  submissions/1.json  source.json  diff.patch  seen.json  exit.json
@@ -41,6 +41,7 @@ $XDG_STATE_HOME/serried/runs/<run-id>/           the record: small, lasts, on th
 from __future__ import annotations
 
 import posixpath
+from functools import cached_property
 from pathlib import Path
 from typing import Mapping, Optional
 
@@ -104,8 +105,8 @@ class AttemptDirectory:
         return self.node(node) / "fetch.jsonl"
 
 
-class ElementDirectory:
-    """A run that is no array, or one element of an array: what has attempts and an end."""
+class TaskDirectory:
+    """A run that is no array, or one task of an array: what has attempts and an end."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -120,7 +121,7 @@ class ElementDirectory:
         return AttemptDirectory(self.attempts / str(number))
 
 
-class RunDirectory(ElementDirectory):
+class RunDirectory(TaskDirectory):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.plan = path / "plan.json"
@@ -134,10 +135,15 @@ class RunDirectory(ElementDirectory):
         self.shell = path / "shell.json"
         self.link_commands = path / "link-commands.json"
         self.links = path / "links"
-        self.elements = path / "elements"
         self.followed = path / "followed"
         self.notices = path / "notices"
         self.notices_log = path / "notices.log"
+
+    @cached_property
+    def tasks(self) -> Path:
+        """A folder for each task of an array. Earlier versions called it `elements`."""
+        former = self.path / "elements"
+        return former if former.is_dir() else self.path / "tasks"
 
     def claim(self, token: str) -> Path:
         return self.claims / token
@@ -145,9 +151,9 @@ class RunDirectory(ElementDirectory):
     def link(self, token: str) -> Path:
         return self.links / f"{token}.json"
 
-    def element(self, index: Optional[int]) -> ElementDirectory:
-        """The element's directory; the run's own where `index` is None."""
-        return self if index is None else ElementDirectory(self.elements / str(index))
+    def task(self, index: Optional[int]) -> TaskDirectory:
+        """The task's directory; the run's own where `index` is None."""
+        return self if index is None else TaskDirectory(self.tasks / str(index))
 
     def scheduler_log(self, index: Optional[int] = None) -> Path:
         return self.path / ("scheduler.log" if index is None else f"scheduler-{index}.log")

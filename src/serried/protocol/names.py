@@ -9,11 +9,11 @@ RUN_DIR = "SERRIED_RUN_DIR"
 TOKEN = "SERRIED_TOKEN"  # noqa: S105 - names a submission, opens nothing
 JOB = "SERRIED_JOB"  # the local scheduler's job id; Slurm has its own variable
 TASK = "SERRIED_TASK"  # the index of an array task
-ELEMENT = "SERRIED_ELEMENT"  # the former name of TASK: ranks still get it
+FORMER_TASK = "SERRIED_ELEMENT"  # the former name of TASK: ranks still get it
 ATTEMPT = "SERRIED_ATTEMPT"
 HEAD = "SERRIED_HEAD"  # host:port candidates, comma separated
 KEY = "SERRIED_KEY"  # the attempt's key; never reaches a rank
-MARK = "SERRIED_MARK"  # run/element/attempt: how leftovers are known in /proc
+MARK = "SERRIED_MARK"  # run/task/attempt: how leftovers are known in /proc
 RESUME = "SERRIED_RESUME"  # what this attempt goes on from: for the agents, which tell ranks
 SETUP = "SERRIED_SETUP"  # how setup.sh ended, for the agent that goes on after it; IN_SETUP for what runs in it
 IN_SETUP = "running"
@@ -43,7 +43,7 @@ STOP_FILE = "SERRIED_STOP_FILE"  # appears, holding the reason, when ranks shoul
 UNSAVED_SUFFIX = ".unsaved"  # of a file beside it: what the library could not save, for the agent to tell
 
 JOB_VARIABLES = frozenset(
-    {RUN_DIR, TOKEN, TASK, ELEMENT, ATTEMPT, HEAD, KEY, MARK, NODE, SETUP, RESUME, JOB, RESTARTS, LOCAL_JOB}
+    {RUN_DIR, TOKEN, TASK, FORMER_TASK, ATTEMPT, HEAD, KEY, MARK, NODE, SETUP, RESUME, JOB, RESTARTS, LOCAL_JOB}
     | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, BEGIN_FROM, KEPT_DIR, RESULTS_DIR, AFTER, CONFIG, SMOKE}
     | {DEADLINE, REHEARSAL, TERMINAL, STOP_FILE, THREADS, JOB_END}
 )
@@ -60,7 +60,7 @@ EXIT_LEFT = 143
 EXIT_REFUSED = 75
 """The head agent's "this attempt is not to be": job.sh then leaves at once, with 0."""
 
-# How an attempt, an element or a run stands.
+# How an attempt, a task or a run stands.
 PENDING = "PENDING"
 RUNNING = "RUNNING"
 COMPLETED = "COMPLETED"

@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, Map
 from serried.fs import tree as file_tree
 from serried.fs.archives import Contents
 from serried.fs.files import read_journal
-from serried.protocol.layout import ElementDirectory, RunDirectory
+from serried.protocol.layout import RunDirectory, TaskDirectory
 from serried.protocol.sizes import counted, spell
 from serried.protocol.times import iso, seconds_of
 
@@ -40,7 +40,7 @@ Unread = Callable[[OSError], None]
 @dataclass(frozen=True)
 class Output:
     path: str
-    """From the project's folder; of an array, below the element's number."""
+    """From the project's folder; of an array, below the task's number."""
     bytes: int
     changed: int
     """In nanoseconds."""
@@ -103,7 +103,7 @@ class Outputs:
 
 
 class Ledger:
-    """Which files of a run, or of one element, `serried fetch` has copied."""
+    """Which files of a run, or of one task, `serried fetch` has copied."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -145,9 +145,9 @@ class Ledger:
 
 
 class Tree:
-    """A working tree, of a run or of one element."""
+    """A working tree, of a run or of one task."""
 
-    def __init__(self, place: ElementDirectory, below: str, contents: Contents) -> None:
+    def __init__(self, place: TaskDirectory, below: str, contents: Contents) -> None:
         self.path = place.source
         self.below = below
         """What its outputs' paths begin with where several trees are told of."""
@@ -166,19 +166,19 @@ class Tree:
             yield path, state, self.is_output(path, kind, state.st_size, state.st_mtime_ns)
 
 
-def trees(where: RunDirectory, plan: Mapping[str, Any], element: Optional[int] = None) -> List[Tree]:
-    """Those of a run, or of one element; none where it runs in the project itself."""
+def trees(where: RunDirectory, plan: Mapping[str, Any], task: Optional[int] = None) -> List[Tree]:
+    """Those of a run, or of one task; none where it runs in the project itself."""
     source, array = plan["source"], plan.get("array")
     if not source["snapshot"]:
         return []
     archive = where.path / source["archive"] if source["archive"] else None
     links = {entry: str(Path(source["directory"]) / entry) for entry in source["links"]}
     contents = Contents(archive, links, int(seconds_of(plan["created"]) or 0))
-    if not array or not source.get("tree_per_element"):
+    if not array or not source.get("tree_per_task"):
         return [Tree(where, "", contents)]
-    indices = array["indices"] if element is None else [element]
-    below = "{}/" if element is None else ""
-    return [Tree(where.element(index), below.format(index), contents) for index in indices]
+    indices = array["indices"] if task is None else [task]
+    below = "{}/" if task is None else ""
+    return [Tree(where.task(index), below.format(index), contents) for index in indices]
 
 
 def listed(found: Iterable[Tree], unread: Unread) -> Iterator[Optional[Tuple[Output, Tree]]]:

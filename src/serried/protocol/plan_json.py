@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, TypedDict, Union
 
 
 class DialectJson(TypedDict, total=False):
-    element: List[str]
+    task: List[str]
     awaited: List[str]
     state_query: str
     job_variables: List[str]
@@ -50,7 +50,7 @@ class SourceJson(TypedDict, total=False):
     workdir: str
     snapshot: bool
     archive: Optional[str]
-    tree_per_element: bool
+    tree_per_task: bool
     links: List[str]
     python_path: List[str]
 
@@ -108,7 +108,7 @@ class AfterJson(TypedDict, total=False):
     run: str
     directory: str
     condition: str
-    element: Optional[int]
+    task: Optional[int]
     job: Optional[str]
 
 

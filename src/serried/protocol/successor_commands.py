@@ -16,13 +16,13 @@ from serried.protocol import SCHEMA
 
 TOKEN = "\0the token\0"  # noqa: S105 - names a submission, opens nothing
 JOB = "\0job\0"
-"""A job, or an element of one as the scheduler writes it."""
-ELEMENT = "\0element\0"
+"""A job, or a task of one as the scheduler writes it."""
+TASK = "\0task\0"
 
 
 class Commands(NamedTuple):
     submit: Sequence[str]
-    """Submits the job TOKEN, after any end of JOB (for an array as its one element ELEMENT); prints the new id."""
+    """Submits the job TOKEN, after any end of JOB (for an array as its one task TASK); prints the new id."""
     cancel: Sequence[str]
     """Cancels JOB."""
     ask: Sequence[str]
@@ -44,24 +44,24 @@ def read(path: Path) -> Optional[Commands]:
     return Commands(**{name: found[name] for name in Commands._fields if name in found})
 
 
-def fill(command: Sequence[str], *, token: str = "", job: str = "", element: Optional[int] = None) -> List[str]:
+def fill(command: Sequence[str], *, token: str = "", job: str = "", task: Optional[int] = None) -> List[str]:
     """`command` with its blanks filled in."""
-    blanks = {TOKEN: token, JOB: job, ELEMENT: "" if element is None else str(element)}
+    blanks = {TOKEN: token, JOB: job, TASK: "" if task is None else str(task)}
     words = list(command)
     for blank, value in blanks.items():
         words = [word.replace(blank, value) for word in words]
     return words
 
 
-def job_of(job: str, element: Optional[int], spelling: Sequence[str]) -> str:
-    """An element of an array job as its scheduler writes it, by `element` of the plan's dialect.
+def job_of(job: str, task: Optional[int], spelling: Sequence[str]) -> str:
+    """A task of an array job as its scheduler writes it, by `task` of the plan's dialect.
 
-    An element's own job may be no array to the scheduler, and then has a name of its own.
+    A task's own job may be no array to the scheduler, and then has a name of its own.
     """
-    if element is None:
+    if task is None:
         return job
     pattern, replacement = spelling
-    return re.sub(pattern, replacement.format(element), job, count=1) if pattern else job
+    return re.sub(pattern, replacement.format(task), job, count=1) if pattern else job
 
 
 def behind(jobs: Iterable[str], spelling: Sequence[str]) -> str:
@@ -70,19 +70,19 @@ def behind(jobs: Iterable[str], spelling: Sequence[str]) -> str:
     return ":".join(dict.fromkeys(re.sub(pattern, replacement, job) if pattern else job for job in jobs))
 
 
-def offset_of(offsets: Sequence[int], element: int) -> int:
-    """What the scheduler's own index of an element lacks: 0 unless its array is several jobs, one for each offset."""
-    return offsets[part_of(offsets, element)] if offsets else 0
+def offset_of(offsets: Sequence[int], task: int) -> int:
+    """What the scheduler's own index of a task lacks: 0 unless its array is several jobs, one for each offset."""
+    return offsets[part_of(offsets, task)] if offsets else 0
 
 
-def part_of(offsets: Sequence[int], element: int) -> int:
-    """Which of the jobs of an array, from 0, has the element."""
-    return max(bisect.bisect_right(offsets, element) - 1, 0)
+def part_of(offsets: Sequence[int], task: int) -> int:
+    """Which of the jobs of an array, from 0, has the task."""
+    return max(bisect.bisect_right(offsets, task) - 1, 0)
 
 
-def token_of(run: str, element: Optional[int], number: int) -> str:
-    """The token of a run's job `number`, or of the one that is an element's own: `k3f9q2-2`, `k3f9q2.17-2`."""
-    return f"{run}-{number}" if element is None else f"{run}.{element}-{number}"
+def token_of(run: str, task: Optional[int], number: int) -> str:
+    """The token of a run's job `number`, or of the one that is a task's own: `k3f9q2-2`, `k3f9q2.17-2`."""
+    return f"{run}-{number}" if task is None else f"{run}.{task}-{number}"
 
 
 def tokens_of(token: str, offsets: Sequence[int]) -> List[str]:
@@ -91,10 +91,10 @@ def tokens_of(token: str, offsets: Sequence[int]) -> List[str]:
     return [f"{run}_{offset}-{number}" for offset in offsets] or [token]
 
 
-def element_of(token: str) -> Optional[int]:
-    """The element whose own job it is; None for the run's."""
-    element = token.rpartition("-")[0].partition(".")[2]
-    return int(element) if element.isdecimal() else None
+def task_of(token: str) -> Optional[int]:
+    """The task whose own job it is; None for the run's."""
+    task = token.rpartition("-")[0].partition(".")[2]
+    return int(task) if task.isdecimal() else None
 
 
 def number_of(token: str) -> int:

@@ -15,7 +15,7 @@ from serried.fs.files import numbers, read_journal, read_json
 from serried.processes import identify
 from serried.protocol import names
 from serried.protocol.events import JournalEvent
-from serried.protocol.layout import AttemptDirectory, ElementDirectory
+from serried.protocol.layout import AttemptDirectory, TaskDirectory
 from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import offset_of, part_of
 from serried.protocol.times import seconds_of
@@ -63,14 +63,14 @@ class Evidence:
     links: Mapping[int | None, tuple[Submission, ...]] = field(default_factory=dict)
     """Further jobs: the run's (None), and those of single tasks."""
 
-    def jobs(self, element: int | None) -> list[str]:
+    def jobs(self, task: int | None) -> list[str]:
         """The jobs that the run or task has or may have, in their order, from its last known job on."""
-        own = self.links.get(element, ()) if element is not None else ()
+        own = self.links.get(task, ()) if task is not None else ()
         further = [link.job for link in (*self.links.get(None, ()), *own) if link.state == "submitted" and link.job]
         first = list(self.submission.jobs) if self.submission else []
-        if element is not None and len(first) > 1:
-            first = [first[part_of(self.record.offsets, element)]]
-        every, last = [*first, *further], self.seen.job(element)
+        if task is not None and len(first) > 1:
+            first = [first[part_of(self.record.offsets, task)]]
+        every, last = [*first, *further], self.seen.job(task)
         return every[every.index(last.id) :] if last is not None and last.id in every else every
 
     @functools.cached_property
@@ -83,8 +83,8 @@ class Evidence:
         if submission is None or submission.state != "submitted" or submission.job is None:
             return []
         if not self.indices:
-            return self.jobs(None) if self.open_elements else []
-        open_ = [index for index in self.open_elements if index is not None]
+            return self.jobs(None) if self.open_tasks else []
+        open_ = [index for index in self.open_tasks if index is not None]
         doubtful = [index for index in open_ if index in self.begun or index in self.seen.missing]
         job_of = self.record.job_of
         further = [job_of(job, index) for index in open_ if index in self.links for job in self.jobs(index)]
@@ -98,28 +98,26 @@ class Evidence:
         if not offsets or self.submission is None:
             return answer
         added = dict(zip(self.submission.jobs, offsets, strict=False))
-        for element, links in self.links.items():
-            if element is not None:
-                added |= {link.job: offset_of(offsets, element) for link in links if link.job}
+        for task, links in self.links.items():
+            if task is not None:
+                added |= {link.job: offset_of(offsets, task) for link in links if link.job}
         mine = (
-            (job, element + added[job.id])
-            for (_, element), job in answer.items()
-            if element is not None and job.id in added
+            (job, task + added[job.id]) for (_, task), job in answer.items() if task is not None and job.id in added
         )
-        return {(job.id, element): dataclasses.replace(job, element=element) for job, element in mine}
+        return {(job.id, task): dataclasses.replace(job, task=task) for job, task in mine}
 
     @functools.cached_property
-    def open_elements(self) -> list[int | None]:
+    def open_tasks(self) -> list[int | None]:
         """The tasks of an array, or the run itself (None), whose end the files do not prove."""
-        elements = [index for index in self.indices if index not in self.seen.ended] if self.indices else [None]
-        return [element for element in elements if self.is_open(element)]
+        tasks = [index for index in self.indices if index not in self.seen.ended] if self.indices else [None]
+        return [task for task in tasks if self.is_open(task)]
 
-    def ending_of(self, element: int | None) -> Ending | None:
-        return self.ending if element is None else self.endings.get(element)
+    def ending_of(self, task: int | None) -> Ending | None:
+        return self.ending if task is None else self.endings.get(task)
 
-    def is_open(self, element: int | None) -> bool:
+    def is_open(self, task: int | None) -> bool:
         """Whether the files do not prove its end."""
-        ending = self.ending_of(element)
+        ending = self.ending_of(task)
         return ending is None or ending.kind is Kind.REQUEUED or ending.kind in AMBIGUOUS
 
 
@@ -129,9 +127,9 @@ def gather(record: Record, now: float) -> Evidence:
     links = record.links(memory.ended.keys())
     submission, is_being_submitted = _submission(record, now)
     evidence = Evidence(record, record.summary, submission, memory, is_being_submitted=is_being_submitted, links=links)
-    if evidence.summary.elements is not None:
-        return _with_elements(evidence)
-    document, attempt, claimed = _element(record.where)
+    if evidence.summary.tasks is not None:
+        return _with_tasks(evidence)
+    document, attempt, claimed = _task(record.where)
     return dataclasses.replace(
         evidence,
         document=document or {},
@@ -152,7 +150,7 @@ def _submission(record: Record, now: float) -> tuple[Submission | None, bool]:
     return next(iter(record.first_submissions), None), False
 
 
-def _element(directory: ElementDirectory) -> tuple[dict[str, Any] | None, int | None, float | None]:
+def _task(directory: TaskDirectory) -> tuple[dict[str, Any] | None, int | None, float | None]:
     """The decisive exit.json, the latest attempt and when it was claimed."""
     document = read_json(directory.exit)
     if document is not None:
@@ -168,20 +166,20 @@ def claimed_at(attempt: AttemptDirectory) -> float | None:
     return float(started) if isinstance(started, int | float) else _changed(attempt.path)
 
 
-def latest_attempt(directory: ElementDirectory) -> AttemptDirectory | None:
+def latest_attempt(directory: TaskDirectory) -> AttemptDirectory | None:
     found = attempt_numbers(directory)
     return directory.attempt(found[-1]) if found else None
 
 
-def attempt_numbers(directory: ElementDirectory) -> list[int]:
+def attempt_numbers(directory: TaskDirectory) -> list[int]:
     return numbers(directory.attempts)
 
 
-def proven_end(evidence: Evidence, element: int | None, word: Job | str) -> Ending | None:
+def proven_end(evidence: Evidence, task: int | None, word: Job | str) -> Ending | None:
     """The end that journals prove without an exit.json; None if they do not, or if its job may still write one."""
     if word == UNREACHABLE or (isinstance(word, Job) and word.state not in names.ENDED):
         return None
-    attempt = latest_attempt(evidence.record.where.element(element))
+    attempt = latest_attempt(evidence.record.where.task(task))
     plan = evidence.record.plan
     ended = None if attempt is None else _all_ended_well(attempt, plan.allocation.nodes, plan.world_size)
     message = "every rank exited with status 0; exit.json could not be written"
@@ -213,15 +211,15 @@ def _changed(path: Path) -> float | None:
     return None
 
 
-def _with_elements(evidence: Evidence) -> Evidence:
-    """Reads one listing of elements/, and one file of each task that began and is not known to have ended."""
+def _with_tasks(evidence: Evidence) -> Evidence:
+    """Reads one listing of tasks/, and one file of each task that began and is not known to have ended."""
     array = evidence.record.plan.array
     indices = array.indices if array else ()
     where = evidence.record.where
-    begun = frozenset(numbers(where.elements)).intersection(indices)
+    begun = frozenset(numbers(where.tasks)).intersection(indices)
     endings: dict[int, Ending] = {}
     for index in sorted(begun - evidence.seen.ended.keys()):
-        document = read_json(where.element(index).exit)
+        document = read_json(where.task(index).exit)
         ending = Ending.parse(document) if document else None
         if ending is not None:
             endings[index] = ending

@@ -22,9 +22,9 @@ from serried.records.run_status import RunStatus, warnings_of
 from serried.records.status import (
     FOR_EVER,
     SchedulerFor,
-    element_of,
     registered,
     statuses,
+    task_of,
     waits_for_others,
     why_it_waits,
 )
@@ -89,17 +89,17 @@ def explain(status: RunStatus, scheduler_for: SchedulerFor | None = None) -> Exp
 
 
 def _explain(status: RunStatus, scheduler_for: SchedulerFor | None) -> Explanation:
-    if status.elements is not None and status.has_ended and status.state != names.COMPLETED:
-        first = next(index for index, verdict in status.elements.items() if verdict.state == status.state)
-        explained = _ended(element_of(status, first))
-        return Explanation(**{**vars(explained), "others": ranges_by_state(status.elements)})
+    if status.tasks is not None and status.has_ended and status.state != names.COMPLETED:
+        first = next(index for index, verdict in status.tasks.items() if verdict.state == status.state)
+        explained = _ended(task_of(status, first))
+        return Explanation(**{**vars(explained), "others": ranges_by_state(status.tasks)})
     if status.state == names.PENDING:
         is_behind = status.summary is not None and waits_for_others(status.summary, status.reason)
         explanation = _behind_others if is_behind and not status.attempt else _waiting
         return explanation(status, scheduler_for)
     if status.state == names.COMPLETED:
         return Explanation(status, meaning="every rank exited with status 0")
-    if status.state == names.RUNNING and status.elements is not None and status.reason:
+    if status.state == names.RUNNING and status.tasks is not None and status.reason:
         return Explanation(status, meaning=f"of the tasks that wait: {_why_it_waits(status, scheduler_for)}")
     if status.state == names.RUNNING and status.verdict.stale is None:
         return Explanation(status, meaning=status.verdict.message or "it runs, without a known problem")
@@ -134,13 +134,13 @@ def _behind_others(status: RunStatus, scheduler_for: SchedulerFor | None) -> Exp
 
 
 def _stands(after: After, other: RunStatus | None) -> str:
-    if other is not None and after.element is not None and other.elements is not None:
-        other = element_of(other, after.element)
+    if other is not None and after.task is not None and other.tasks is not None:
+        other = task_of(other, after.task)
     how = "without a record here" if other is None else f"which is {other.state}"
     if other is not None and other.has_ended:
         how = f"which ended {other.state}"
-    element = "" if after.element is None else f"/{after.element}"
-    return f"{after.name} ({after.run}{element}), {how}"
+    task = "" if after.task is None else f"/{after.task}"
+    return f"{after.name} ({after.run}{task}), {how}"
 
 
 def _why_it_waits(status: RunStatus, scheduler_for: SchedulerFor | None) -> str:
@@ -231,8 +231,8 @@ def _lost_host(status: RunStatus) -> str:
 
 
 def _document(status: RunStatus) -> Mapping[str, Any]:
-    if status.element is not None:
-        return read_json(status.record.where.element(status.element).exit) or {}
+    if status.task is not None:
+        return read_json(status.record.where.task(status.task).exit) or {}
     try:
         return status.record.end or read_json(status.record.where.exit) or {}
     except RecordUnreadable:
@@ -241,10 +241,10 @@ def _document(status: RunStatus) -> Mapping[str, Any]:
 
 def _nodes_have_more(status: RunStatus) -> bool:
     """Whether nodes still have files of it. For an array, ask about its tasks."""
-    if status.elements is not None:
+    if status.tasks is not None:
         return False
     try:
-        found = missing_outputs.of(Selection(status.record, status.element), has_ended=True)
+        found = missing_outputs.of(Selection(status.record, status.task), has_ended=True)
     except RecordUnreadable:
         return False
     return any(not each.is_lost for each in found)
@@ -254,7 +254,7 @@ def _tail(status: RunStatus, failure: Mapping[str, Any] | None) -> tuple[list[st
     if failure is not None:
         return _words_of(status, failure)
     if status.verdict.cause in {Reason.LAUNCHER, *reasons.NOT_STARTED} and status.attempt and status.summary:
-        attempt = status.record.where.element(status.element).attempt(status.attempt)
+        attempt = status.record.where.task(status.task).attempt(status.attempt)
         for node in range(status.summary.nodes):
             if said := last_lines(attempt.launcher_log(node), _TAIL):
                 return said, "the launcher"
@@ -262,7 +262,7 @@ def _tail(status: RunStatus, failure: Mapping[str, Any] | None) -> tuple[list[st
         return _last_words(status)
     if status.summary is None or status.state in (names.CANCELLED, names.PREEMPTED):
         return [], ""
-    return last_lines(status.record.where.scheduler_log(status.element), _TAIL), "the job's script"
+    return last_lines(status.record.where.scheduler_log(status.task), _TAIL), "the job's script"
 
 
 def _words_of(status: RunStatus, failure: Mapping[str, Any]) -> tuple[list[str], str]:
@@ -271,7 +271,7 @@ def _words_of(status: RunStatus, failure: Mapping[str, Any]) -> tuple[list[str],
     if isinstance(told, list) and told:
         return [str(line) for line in told[-_TAIL:]], f"rank {rank}"
     if isinstance(rank, int) and status.summary and status.attempt:
-        log = status.record.where.element(status.element).attempt(status.attempt).log_of(rank, status.summary.ranks)
+        log = status.record.where.task(status.task).attempt(status.attempt).log_of(rank, status.summary.ranks)
         return last_lines(log, _TAIL), f"rank {rank}"
     return [], ""
 
@@ -280,7 +280,7 @@ def _last_words(status: RunStatus) -> tuple[list[str], str]:
     """The last lines of each rank, if none failed: they show where it was when its time was over."""
     if not status.attempt or status.summary is None:
         return [], ""
-    logs = rank_logs(status.record.where.element(status.element).attempt(status.attempt), status.summary)
+    logs = rank_logs(status.record.where.task(status.task).attempt(status.attempt), status.summary)
     if len(logs) == 1:
         return last_lines(logs[0].path, _TAIL), "rank 0"
     each = max(1, _TAIL // len(logs))
@@ -290,6 +290,6 @@ def _last_words(status: RunStatus) -> tuple[list[str], str]:
 def _asked_by(status: RunStatus) -> str | None:
     if status.verdict.cause != Reason.USER or status.summary is None:
         return None
-    attempt = latest_attempt(status.record.where.element(status.element))
+    attempt = latest_attempt(status.record.where.task(status.task))
     requests = read_journal(attempt.control) if attempt else []
     return next((str(one["by"]) for one in reversed(requests) if one.get("request") == "stop" and "by" in one), None)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from serried.errors import RunNotFoundError
-from serried.protocol.layout import ElementDirectory
+from serried.protocol.layout import TaskDirectory
 from serried.records.record import Record, RecordUnreadable, is_id, records_directory
 
 LAST = "last"
@@ -19,27 +19,27 @@ class Selection:
     """A run, or one task of an array."""
 
     record: Record
-    element: int | None = None
+    task: int | None = None
     note: str | None = None
     """A note for the user about the choice."""
 
     def __str__(self) -> str:
-        return self.record.id if self.element is None else f"{self.record.id}/{self.element}"
+        return self.record.id if self.task is None else f"{self.record.id}/{self.task}"
 
     @property
     def is_array(self) -> bool:
         """Whether it is a whole array, which has no attempts, logs and results itself: its tasks have them."""
-        return self.element is None and self.record.summary.elements is not None
+        return self.task is None and self.record.summary.tasks is not None
 
     @property
-    def place(self) -> ElementDirectory:
-        return self.record.where.element(self.element)
+    def place(self) -> TaskDirectory:
+        return self.record.where.task(self.task)
 
     @property
-    def elements(self) -> tuple[int | None, ...]:
+    def tasks(self) -> tuple[int | None, ...]:
         """Where attempts are: an array's tasks, or the run itself (None)."""
         array = self.record.plan.array
-        return (self.element,) if array is None or self.element is not None else array.indices
+        return (self.task,) if array is None or self.task is not None else array.indices
 
 
 def records() -> list[Record]:
@@ -63,14 +63,14 @@ def find(selector: str) -> Selection:
     selection = _find_run(selector)
     if selection is not None:
         return selection
-    run, slash, element = selector.rpartition("/")
-    selection = _find_run(run) if slash and element.isdecimal() else None
+    run, slash, task = selector.rpartition("/")
+    selection = _find_run(run) if slash and task.isdecimal() else None
     if selection is None:
         raise _not_found(selector)
-    return _element(selection, int(element))
+    return _task(selection, int(task))
 
 
-def _element(selection: Selection, index: int) -> Selection:
+def _task(selection: Selection, index: int) -> Selection:
     array = selection.record.plan.array
     if array is None:
         raise RunNotFoundError(

@@ -13,7 +13,7 @@ from typing import Any
 from serried.fs.files import read_journal, read_json
 from serried.protocol import names
 from serried.protocol.json_lines import LineBuffer
-from serried.protocol.layout import AttemptDirectory, ElementDirectory
+from serried.protocol.layout import AttemptDirectory, TaskDirectory
 from serried.records.evidence import attempt_numbers
 from serried.records.record import Record, Summary
 
@@ -106,7 +106,7 @@ def last_lines(path: Path, count: int, window: int = 1 << 16) -> list[str]:
     return []
 
 
-def metrics(place: ElementDirectory, rank: int = 0) -> list[Row]:
+def metrics(place: TaskDirectory, rank: int = 0) -> list[Row]:
     """The logged metrics of `rank` in all attempts as one curve, in the order of steps.
 
     An attempt that resumes from a checkpoint repeats the steps after it: the rows of earlier attempts for those
@@ -140,18 +140,18 @@ def _value(value: Any) -> Any:
     return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
 
 
-def ranks_with_metrics(place: ElementDirectory) -> list[int]:
+def ranks_with_metrics(place: TaskDirectory) -> list[int]:
     """The ranks that have a file of metrics, in any attempt."""
     found = place.attempts.glob("*/node-*/metrics-*.jsonl")
     numbers = {path.stem.removeprefix("metrics-") for path in found}
     return sorted(int(number) for number in numbers if number.isdecimal())
 
 
-def smoke_result(record: Record, element: int | None) -> str:
+def smoke_result(record: Record, task: int | None) -> str:
     """The parts of a training that a smoke test has tried, by the training library's own note."""
-    if element is None and record.summary.elements is not None:
+    if task is None and record.summary.tasks is not None:
         return "each task has its own result"
-    found = read_json(record.where.element(element).results / names.SMOKE_FILE)
+    found = read_json(record.where.task(task).results / names.SMOKE_FILE)
     if found is None:
         return "unknown: does the program use `serried.train`, and did it get that far?"
     loaded, saved, proof = found.get("loaded_step"), found.get("own_step"), "no checkpoint was saved"

@@ -8,7 +8,7 @@ from typing import Any
 
 from serried.fs.files import read_journal, read_json, write_json
 from serried.protocol.events import JournalEvent
-from serried.protocol.layout import AttemptDirectory, ElementDirectory
+from serried.protocol.layout import AttemptDirectory, TaskDirectory
 from serried.protocol.missing_outputs import of_journal
 from serried.protocol.reasons import Reason, condition, conditions, described
 from serried.records.evidence import attempt_numbers
@@ -23,7 +23,7 @@ Change = Callable[[dict[str, Any], "Missing"], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Missing:
-    element: int | None
+    task: int | None
     attempt: int
     node: int
     host: str
@@ -59,10 +59,10 @@ def of(selection: Selection, *, has_ended: bool) -> list[Missing]:
     """The files that each attempt has left on nodes; for an array, those of each task."""
     return [
         each
-        for element in selection.elements
-        for place in [selection.record.where.element(element)]
+        for task in selection.tasks
+        for place in [selection.record.where.task(task)]
         for attempt in map(place.attempt, attempt_numbers(place))
-        for each in told(read_json(attempt.exit) or _unwritten(element, place, attempt, has_ended=has_ended))
+        for each in told(read_json(attempt.exit) or _unwritten(task, place, attempt, has_ended=has_ended))
     ]
 
 
@@ -76,9 +76,7 @@ def told(document: Mapping[str, Any] | None) -> list[Missing]:
     return [_merged(document or {}, node, folder, several) for (node, folder), several in sorted(by_node.items())]
 
 
-def _unwritten(
-    element: int | None, place: ElementDirectory, attempt: AttemptDirectory, *, has_ended: bool
-) -> dict[str, Any]:
+def _unwritten(task: int | None, place: TaskDirectory, attempt: AttemptDirectory, *, has_ended: bool) -> dict[str, Any]:
     """As an exit.json would tell it, where nothing of an attempt lived to write one; its nodes' journals say it."""
     is_last = attempt.number == max(attempt_numbers(place), default=attempt.number)  # all may have gone meanwhile
     if is_last and not has_ended:
@@ -96,7 +94,7 @@ def _unwritten(
         if (word := _fetched(attempt, node)) != ALL
         for one in of_journal(read_journal(attempt.node_events(node)))
     ]
-    return {"element": element, "attempt": attempt.number, KEY: entries}
+    return {"task": task, "attempt": attempt.number, KEY: entries}
 
 
 def _fetched(attempt: AttemptDirectory, node: int) -> str:
@@ -124,7 +122,7 @@ def give_up(selection: Selection, found: Missing) -> None:
 
 def _change(selection: Selection, found: Missing, change: Change) -> None:
     record = selection.record
-    place = record.where.element(found.element)
+    place = record.where.task(found.task)
     for path in (place.attempt(found.attempt).exit, place.exit):
         document = read_json(path)
         if document is not None and document.get(KEY):
@@ -135,7 +133,7 @@ def _change(selection: Selection, found: Missing, change: Change) -> None:
 
 def _merged(document: Mapping[str, Any], node: int, folder: str, several: Sequence[dict[str, Any]]) -> Missing:
     return Missing(
-        element=document.get("element"),
+        task=document.get("task", document.get("element")),  # the former name
         attempt=int(document.get("attempt") or 1),
         node=node,
         host=str(several[0].get("host", "?")),

@@ -17,9 +17,9 @@ from serried.records.index import Selection
 from serried.records.record import RecordUnreadable
 
 
-def trees(where: RunDirectory, plan: Plan, element: int | None = None) -> list[Tree]:
+def trees(where: RunDirectory, plan: Plan, task: int | None = None) -> list[Tree]:
     """The working trees of a run, or of one task; empty for a run in the project itself."""
-    return outputs.trees(where, plan.to_json(), element)
+    return outputs.trees(where, plan.to_json(), task)
 
 
 def of(selection: Selection, most: int | None = LOOKED) -> Outputs:
@@ -28,7 +28,7 @@ def of(selection: Selection, most: int | None = LOOKED) -> Outputs:
         plan = selection.record.plan
     except RecordUnreadable:
         return Outputs()
-    return outputs.describe(trees(selection.record.where, plan, selection.element), most)
+    return outputs.describe(trees(selection.record.where, plan, selection.task), most)
 
 
 def changed_in_place(project: Path, since: float, leave_out: Path) -> Outputs:

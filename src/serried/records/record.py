@@ -22,7 +22,7 @@ from serried.fs.files import MODES, PRIVATE_DIRECTORY, make_directory, read_json
 from serried.plan import After, Plan
 from serried.protocol import SCHEMA, names
 from serried.protocol.layout import RecordDirectory, RunDirectory, run_directory, state_directory
-from serried.protocol.successor_commands import element_of, job_of, number_of, offset_of, tokens_of
+from serried.protocol.successor_commands import job_of, number_of, offset_of, task_of, tokens_of
 
 _FIRST = "abcdefghjkmnpqrstuvwxyz"
 _REST = _FIRST + "23456789"
@@ -59,7 +59,7 @@ class Summary:
     """Per node."""
     time_seconds: int | None
     directory: str
-    elements: int | None = None
+    tasks: int | None = None
     """The number of tasks; None for a run without an array."""
     resumed_from: str | None = None
     """The run, task or path of the checkpoint that it resumed from."""
@@ -96,7 +96,7 @@ class Summary:
                 gpus=int(allocation["gpus"]),
                 time_seconds=allocation.get("time_seconds"),
                 directory=run_directory(site["root"], plan["project"], plan["experiment"], plan["run"]),
-                elements=len(array["indices"]) if array else None,
+                tasks=len(array["indices"]) if array else None,
                 resumed_from=(resume := plan.get("resume")) and str(resume["run"] or resume["checkpoints"][0]),
                 rerun_of=plan.get("rerun_of"),
                 smoke=bool(plan.get("smoke")) and not rehearsal,
@@ -259,19 +259,19 @@ class Record:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RecordUnreadable(f"the plan of run `{self.id}` is not valid ({error})") from error
 
-    def plan_of(self, element: int | None) -> Plan:
+    def plan_of(self, task: int | None) -> Plan:
         """The plan of one task, with the task's own command; None is the run."""
         array = self.plan.array
-        if element is None or array is None or not array.each:
+        if task is None or array is None or not array.each:
             return self.plan
-        return dataclasses.replace(self.plan, command=self.command_of(element))
+        return dataclasses.replace(self.plan, command=self.command_of(task))
 
-    def command_of(self, element: int) -> tuple[str, ...]:
+    def command_of(self, task: int) -> tuple[str, ...]:
         """The command of one task, for an array whose tasks have their own."""
         try:
-            return self._commands[element]
+            return self._commands[task]
         except KeyError:
-            raise RecordUnreadable(f"run `{self.id}` has no task {element}") from None
+            raise RecordUnreadable(f"run `{self.id}` has no task {task}") from None
 
     @functools.cached_property
     def _commands(self) -> dict[int, tuple[str, ...]]:
@@ -288,12 +288,12 @@ class Record:
         """For an array in several jobs, the number that each adds to the scheduler's indices; else empty."""
         return self.plan.array.offsets if self.plan.array else ()
 
-    def job_of(self, job: str, element: int | None) -> str:
-        """The id of a task of an array job, as its scheduler writes it; `job` itself if `element` is None."""
-        if element is None:
+    def job_of(self, job: str, task: int | None) -> str:
+        """The id of a task of an array job, as its scheduler writes it; `job` itself if `task` is None."""
+        if task is None:
             return job
-        spelling = schedulers.traits(self.plan.site.scheduler).dialect.element
-        return job_of(job, element - offset_of(self.offsets, element), spelling)
+        spelling = schedulers.traits(self.plan.site.scheduler).dialect.task
+        return job_of(job, task - offset_of(self.offsets, task), spelling)
 
     def tokens_of(self, submission: Submission) -> list[str]:
         """The tokens of the jobs of a submission."""
@@ -339,9 +339,9 @@ class Record:
         """The run's first submission, and its further jobs in their order, without those of single tasks."""
         return [*self.first_submissions, *self.links().get(None, ())]
 
-    def submissions_of(self, element: int | None) -> list[Submission]:
+    def submissions_of(self, task: int | None) -> list[Submission]:
         """The jobs that the run, or one task, has or may have, the first one first."""
-        own = self.links().get(element, ()) if element is not None else ()
+        own = self.links().get(task, ()) if task is not None else ()
         return [*self.submissions, *own]
 
     def all_submissions(self) -> list[Submission]:
@@ -366,12 +366,12 @@ class Record:
         with contextlib.suppress(OSError):
             for name in os.listdir(self.where.links):  # noqa: PTH208 - a thousand, perhaps
                 token = name.removesuffix(".json")
-                element = element_of(token)
-                document = read_json(self.where.link(token)) if element not in but and token != name else None
+                task = task_of(token)
+                document = read_json(self.where.link(token)) if task not in but and token != name else None
                 if document is not None:
                     with contextlib.suppress(RecordUnreadable):
-                        links.setdefault(element, []).append(Submission.from_json(document))
-        return {element: tuple(sorted(each, key=lambda link: link.number)) for element, each in links.items()}
+                        links.setdefault(task, []).append(Submission.from_json(document))
+        return {task: tuple(sorted(each, key=lambda link: link.number)) for task, each in links.items()}
 
     def write_submission(self, submission: Submission) -> None:
         """Write the outcome of a submission: the first into the record, a further one into the run directory."""

@@ -34,7 +34,7 @@ class RunStatus:
     summary: Summary | None
     """None if the record cannot be read; the verdict's message says why."""
     verdict: Verdict
-    element: int | None = None
+    task: int | None = None
     job: str | None = None
     """The job id; for an array in parts all of them, with commas."""
     attempt: int | None = None
@@ -46,7 +46,7 @@ class RunStatus:
     starts: float | None = None
     """When the scheduler expects to start it."""
     node_names: tuple[str, ...] = ()
-    elements: Mapping[int, Verdict] | None = None
+    tasks: Mapping[int, Verdict] | None = None
     """An array's tasks; None for other runs."""
     jobs: Mapping[int, Job] = field(default_factory=dict)
     """The scheduler's answers, by task."""
@@ -57,15 +57,15 @@ class RunStatus:
 
     @property
     def id(self) -> str:
-        return self.record.id if self.element is None else f"{self.record.id}/{self.element}"
+        return self.record.id if self.task is None else f"{self.record.id}/{self.task}"
 
-    def job_of(self, element: int | None) -> str | None:
+    def job_of(self, task: int | None) -> str | None:
         """The current job of a task, or of the run itself (None)."""
-        if element is not None and element in self.jobs:
-            return self.jobs[element].id
+        if task is not None and task in self.jobs:
+            return self.jobs[task].id
         jobs = self.job.split(",") if self.job else []
-        is_one_of = element is not None and len(jobs) > 1
-        return jobs[part_of(self.record.offsets, element or 0)] if is_one_of else self.job
+        is_one_of = task is not None and len(jobs) > 1
+        return jobs[part_of(self.record.offsets, task or 0)] if is_one_of else self.job
 
     @property
     def state(self) -> str:
@@ -114,8 +114,8 @@ class RunStatus:
             "rehearsal": summary and summary.rehearsal,
             "directory": summary and str(self.record.where.path),
             "warnings": [dict(warning) for warning in self.warnings],
-            "tasks": None if self.elements is None else ranges_by_state(self.elements),
-            "elements": None if self.elements is None else ranges_by_state(self.elements),  # former name
+            "tasks": None if self.tasks is None else ranges_by_state(self.tasks),
+            "elements": None if self.tasks is None else ranges_by_state(self.tasks),  # former name
         }
 
 
@@ -129,7 +129,7 @@ def keep_end(status: RunStatus, evidence: Evidence, now: float) -> RunStatus:
         **evidence.document,
         "schema": SCHEMA,
         "run": status.record.id,
-        "element": None,
+        "task": None,
         "job": status.job,
         "attempts": status.attempt,
         "state": verdict.state,
@@ -142,8 +142,8 @@ def keep_end(status: RunStatus, evidence: Evidence, now: float) -> RunStatus:
     if status.started is not None:
         document.setdefault("started", iso(status.started))
     document.setdefault("seconds", status.seconds)
-    if status.elements is not None:
-        document["elements"] = ranges_by_state(status.elements)
+    if status.tasks is not None:
+        document["tasks"] = ranges_by_state(status.tasks)
     with contextlib.suppress(OSError):  # a full home must not hide how a run ended
         status.record.write_end(document)
     return status
@@ -171,13 +171,13 @@ def read_end(record: Record) -> RunStatus:
         started=seconds_of(end.get("started")),
         seconds=end.get("seconds"),
         node_names=node_names(end),
-        elements=_elements(record, end),
+        tasks=_tasks(record, end),
         warnings=warnings(end),
     )
 
 
-def _elements(record: Record, end: Mapping[str, Any]) -> dict[int, Verdict] | None:
-    by_state = end.get("elements")
+def _tasks(record: Record, end: Mapping[str, Any]) -> dict[int, Verdict] | None:
+    by_state = end.get("tasks", end.get("elements"))  # the former name
     if not isinstance(by_state, dict):
         return None
     try:
@@ -202,9 +202,9 @@ def warnings(document: Mapping[str, Any]) -> tuple[Mapping[str, str], ...]:
 
 def warnings_of(status: RunStatus) -> tuple[Mapping[str, str], ...]:
     """The doubts that agents have recorded about a run, or about an attempt that still runs."""
-    if status.has_ended or status.summary is None or status.elements is not None:
+    if status.has_ended or status.summary is None or status.tasks is not None:
         return status.warnings
-    attempt = latest_attempt(status.record.where.element(status.element))
+    attempt = latest_attempt(status.record.where.task(status.task))
     events = list(read_journal(attempt.events)) if attempt else []
     if any(entry.get("event") == JournalEvent.RANKS_CONNECTED for entry in events):
         return ()

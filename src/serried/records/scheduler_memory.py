@@ -37,17 +37,15 @@ class Seen:
     ended: Mapping[int, str] = field(default_factory=dict)
     """Tasks whose end is certain; their files are not read again."""
 
-    def job(self, element: int | None) -> Job | None:
-        return self._by_element.get(element)
+    def job(self, task: int | None) -> Job | None:
+        return self._by_task.get(task)
 
     @functools.cached_property
-    def _by_element(self) -> Mapping[int | None, Job]:
-        return {job.element: job for job in self.jobs}
+    def _by_task(self) -> Mapping[int | None, Job]:
+        return {job.task: job for job in self.jobs}
 
 
-def current(
-    chain: Sequence[str], element: int | None, answer: Answer, remembered: Job | None, now: float
-) -> Job | None:
+def current(chain: Sequence[str], task: int | None, answer: Answer, remembered: Job | None, now: float) -> Job | None:
     """Of the jobs of a run or task, in their order, the job that decides its state now.
 
     Each job begins when the job before it has ended: the first that has not ended is the current one. After a
@@ -56,7 +54,7 @@ def current(
     found: Job | None = None
     for job in chain:
         last = remembered if remembered is not None and remembered.id == job else None
-        reported = answer.get((job, element))
+        reported = answer.get((job, task))
         if last is not None and last.state in names.ENDED:
             # Its cache still says PENDING for a while after a cancellation.
             was_cancelled = last.state == names.CANCELLED and now - (last.ended or 0.0) < _OLD_ANSWER_SECONDS
@@ -107,17 +105,16 @@ def _group(jobs: Iterable[Job]) -> list[dict[str, Any]]:
     """Tasks that differ only in their index share an entry: most of a thousand do."""
     groups: dict[Job, list[int]] = {}
     for job in jobs:
-        indices = groups.setdefault(dataclasses.replace(job, element=None), [])
-        if job.element is not None:
-            indices.append(job.element)
+        indices = groups.setdefault(dataclasses.replace(job, task=None), [])
+        if job.task is not None:
+            indices.append(job.task)
     return [
-        {**dataclasses.asdict(job), "element": compress(indices) if indices else None}
-        for job, indices in groups.items()
+        {**dataclasses.asdict(job), "task": compress(indices) if indices else None} for job, indices in groups.items()
     ]
 
 
 def _ungroup(lines: Iterable[dict[str, Any]]) -> Iterable[Job]:
     for line in lines:
-        elements = [None] if line["element"] is None else expand(line["element"])
-        for element in elements:
-            yield Job(**{**line, "element": element, "nodes": tuple(line["nodes"])})
+        indices = line.pop("element", None) or line.get("task")  # the former name
+        for task in [None] if indices is None else expand(indices):
+            yield Job(**{**line, "task": task, "nodes": tuple(line["nodes"])})

@@ -71,14 +71,14 @@ def statuses_of(selections: Sequence[Selection], scheduler_for: SchedulerFor | N
     """The status of each selected run or task, with one query for all."""
     wholes = statuses([selection.record for selection in selections], scheduler_for)
     return [
-        whole if selection.element is None else element_of(whole, selection.element)
+        whole if selection.task is None else task_of(whole, selection.task)
         for selection, whole in zip(selections, wholes, strict=True)
     ]
 
 
-def status(record: Record, element: int | None = None, scheduler_for: SchedulerFor | None = None) -> RunStatus:
+def status(record: Record, task: int | None = None, scheduler_for: SchedulerFor | None = None) -> RunStatus:
     """The status of one run, or of one task of an array."""
-    return statuses_of([Selection(record, element)], scheduler_for)[0]
+    return statuses_of([Selection(record, task)], scheduler_for)[0]
 
 
 def registered(name: str) -> Scheduler:
@@ -151,8 +151,8 @@ def _conclude(
 
 def _current_jobs(evidence: Evidence, answer: Answer, now: float) -> Jobs:
     return {
-        element: scheduler_memory.current(evidence.jobs(element), element, answer, evidence.seen.job(element), now)
-        for element in evidence.open_elements
+        task: scheduler_memory.current(evidence.jobs(task), task, answer, evidence.seen.job(task), now)
+        for task in evidence.open_tasks
     }
 
 
@@ -238,7 +238,7 @@ def _array(evidence: Evidence, jobs: Jobs | None, now: float) -> RunStatus:
     }
     ended = {index: found.state for index, found in verdicts.items() if found.settled}
     # The scheduler's present answers, and its earlier ones for tasks that it has forgotten since.
-    last_jobs = {one.element: one for one in (*memory.jobs, *filter(None, (jobs or {}).values()))}
+    last_jobs = {one.task: one for one in (*memory.jobs, *filter(None, (jobs or {}).values()))}
     last_jobs = {index: job for index, job in last_jobs.items() if index is not None and index not in ended}
     missing: dict[int | None, float] = {
         index: memory.missing.get(index, now) for index, found in verdicts.items() if found.missing
@@ -254,24 +254,24 @@ def _array(evidence: Evidence, jobs: Jobs | None, now: float) -> RunStatus:
         job=evidence.submission.job if evidence.submission else None,
         reason=waiting.reason if waiting else "",
         starts=waiting.starts if waiting else None,
-        elements=verdicts,
+        tasks=verdicts,
         jobs=current,
     )
 
 
-def _word(jobs: Jobs | None, element: int | None) -> Job | str:
-    return UNREACHABLE if jobs is None else jobs.get(element) or ABSENT
+def _word(jobs: Jobs | None, task: int | None) -> Job | str:
+    return UNREACHABLE if jobs is None else jobs.get(task) or ABSENT
 
 
-def _judge(evidence: Evidence, element: int | None, word: Job | str, now: float) -> Verdict:
+def _judge(evidence: Evidence, task: int | None, word: Job | str, now: float) -> Verdict:
     """The verdict on the run itself (None), or on one task of an array."""
-    memory, ending = evidence.seen, evidence.ending_of(element)
+    memory, ending = evidence.seen, evidence.ending_of(task)
     proven = None
-    if ending is None and (element is None or element in evidence.begun):
-        proven = proven_end(evidence, element, word)
-    claimed = evidence.claimed if element is None else _claimed(evidence, element, word)
-    missing_since = memory.missing.get(element)
-    found = judge(word, ending or proven, Known(memory.job(element), memory.at, claimed, missing_since), now)
+    if ending is None and (task is None or task in evidence.begun):
+        proven = proven_end(evidence, task, word)
+    claimed = evidence.claimed if task is None else _claimed(evidence, task, word)
+    missing_since = memory.missing.get(task)
+    found = judge(word, ending or proven, Known(memory.job(task), memory.at, claimed, missing_since), now)
     if proven:  # exit.json, which says more, may still appear for a while
         is_late = missing_since is not None and now - missing_since > MISSING_SECONDS
         found = dataclasses.replace(found, settled=is_late, missing=True)
@@ -283,7 +283,7 @@ def _claimed(evidence: Evidence, index: int, word: Job | str) -> float | None:
     is_alive = isinstance(word, Job) and word.state not in names.ENDED
     if is_alive or index not in evidence.begun or not evidence.is_open(index):
         return None
-    attempt = latest_attempt(evidence.record.where.element(index))
+    attempt = latest_attempt(evidence.record.where.task(index))
     return None if attempt is None else claimed_at(attempt)
 
 
@@ -321,14 +321,14 @@ def _seconds(document: Mapping[str, Any], claimed: float | None, found: Verdict)
     return max(found.since - claimed, 0.0) if found.since is not None and claimed is not None else None
 
 
-def element_of(whole: RunStatus, index: int) -> RunStatus:
+def task_of(whole: RunStatus, index: int) -> RunStatus:
     """The status of one task of an array, with the facts of its own exit.json."""
-    if whole.elements is None or index not in whole.elements:
-        if whole.has_ended or whole.elements is None:
-            return RunStatus(whole.record, whole.summary, whole.verdict, element=index, job=whole.job_of(index))
+    if whole.tasks is None or index not in whole.tasks:
+        if whole.has_ended or whole.tasks is None:
+            return RunStatus(whole.record, whole.summary, whole.verdict, task=index, job=whole.job_of(index))
         raise RunNotFoundError(f"run `{whole.record.id}` has no task {index}")
-    found = whole.elements[index]
-    document = read_json(whole.record.where.element(index).exit) or {}
+    found = whole.tasks[index]
+    document = read_json(whole.record.where.task(index).exit) or {}
     ending = Ending.parse(document)
     if ending is not None and ending.kind is not Kind.REQUEUED and ending.state == found.state:
         found = ending.verdict(settled=True)
@@ -338,7 +338,7 @@ def element_of(whole: RunStatus, index: int) -> RunStatus:
         whole.record,
         whole.summary,
         found,
-        element=index,
+        task=index,
         job=whole.job_of(index),
         attempt=attempts if isinstance(attempts, int) else None,
         started=started,
@@ -409,7 +409,7 @@ def why_it_waits(status: RunStatus, scheduler_for: SchedulerFor | None = None) -
 
 
 def _count_ended(status: RunStatus) -> int:
-    return sum(found.has_ended for found in (status.elements or {}).values())
+    return sum(found.has_ended for found in (status.tasks or {}).values())
 
 
 def _watch_files(

@@ -38,27 +38,27 @@ def who() -> str:
 
 def request(status: RunStatus, *, save: bool) -> list[Selection]:
     """Request that running tasks end, or first `save`; return the tasks that received the request."""
-    asked = [Selection(status.record, element) for element in _open(status)]
+    asked = [Selection(status.record, task) for task in _open(status)]
     return [selection for selection in asked if _request(selection, save=save)]
 
 
 def left(status: RunStatus, asked: Iterable[Selection]) -> list[int | None]:
     """The tasks that have not ended and received no request; None for a run without tasks."""
     done = {str(selection) for selection in asked}
-    return [element for element in _open(status) if str(Selection(status.record, element)) not in done]
+    return [task for task in _open(status) if str(Selection(status.record, task)) not in done]
 
 
-def waiting(status: RunStatus, elements: Iterable[int | None]) -> list[int | None]:
-    """Those of `elements` that have not begun."""
-    if status.elements is None:
-        return list(elements) if status.state == names.PENDING else []
-    return [one for one in elements if one is not None and status.elements[one].state == names.PENDING]
+def waiting(status: RunStatus, tasks: Iterable[int | None]) -> list[int | None]:
+    """Those of `tasks` that have not begun."""
+    if status.tasks is None:
+        return list(tasks) if status.state == names.PENDING else []
+    return [one for one in tasks if one is not None and status.tasks[one].state == names.PENDING]
 
 
 def _open(status: RunStatus) -> list[int | None]:
-    if status.elements is None:
-        return [status.element]
-    return [index for index, verdict in status.elements.items() if not verdict.has_ended]
+    if status.tasks is None:
+        return [status.task]
+    return [index for index, verdict in status.tasks.items() if not verdict.has_ended]
 
 
 def _request(selection: Selection, *, save: bool) -> bool:
@@ -128,9 +128,9 @@ def cancel(status: RunStatus, left: Sequence[int | None], *, now: bool, stopped:
     if job is None or summary is None or not left:
         return None
     jobs = job.split(",")
-    is_whole = status.element is None and (now or status.elements is None)
+    is_whole = status.task is None and (now or status.tasks is None)
     further = withdraw_further(status, [None] if is_whole else left)
-    if status.element is None and withdraw(record):
+    if status.task is None and withdraw(record):
         if not now and (other := _stranded(record, stopped)):
             return f"{other} waits for it, and would never start if it were deleted"
         try:
@@ -182,21 +182,21 @@ def withdraw_further(status: RunStatus, left: Sequence[int | None]) -> list[str]
     A job for several tasks, of which some continue, keeps its claim.
     """
     links, queued = status.record.links(), []
-    for element in dict.fromkeys([None, *left, *(links if left == [None] else ())]):
-        for link in links.get(element, ()):
-            if element is not None or status.element is None:
+    for task in dict.fromkeys([None, *left, *(links if left == [None] else ())]):
+        for link in links.get(task, ()):
+            if task is not None or status.task is None:
                 with contextlib.suppress(OSError):
                     if claim(status.record.where.claim(link.token), names.WITHDRAWN) != names.WITHDRAWN:
                         continue  # it has begun, and may be the very one that runs
             if link.job:
-                several = left if element is None else [element]
+                several = left if task is None else [task]
                 queued += [status.record.job_of(link.job, index) for index in several]
     return queued
 
 
-def remember_cancelled(status: RunStatus, elements: Iterable[int | None]) -> None:
+def remember_cancelled(status: RunStatus, tasks: Iterable[int | None]) -> None:
     """Record that these tasks never began: a scheduler without accounting forgets them within minutes."""
     record, before = status.record, scheduler_memory.read(status.record)
-    cancelled = {one: Job(status.job_of(one) or "", one, names.CANCELLED, ended=time.time()) for one in elements}
-    others = tuple(one for one in before.jobs if one.element not in cancelled)
+    cancelled = {one: Job(status.job_of(one) or "", one, names.CANCELLED, ended=time.time()) for one in tasks}
+    others = tuple(one for one in before.jobs if one.task not in cancelled)
     scheduler_memory.write(record, before, dataclasses.replace(before, jobs=(*others, *cancelled.values())))

@@ -10,7 +10,7 @@ from typing import Any
 
 from serried.fs.files import read_journal, read_json
 from serried.protocol.events import JournalEvent
-from serried.protocol.layout import AttemptDirectory, ElementDirectory
+from serried.protocol.layout import AttemptDirectory, TaskDirectory
 from serried.protocol.missing_outputs import left_out
 from serried.protocol.reasons import Reason
 from serried.protocol.times import iso, seconds_of
@@ -70,7 +70,7 @@ class Attempt:
         }
 
 
-def attempts(directory: ElementDirectory) -> list[Attempt]:
+def attempts(directory: TaskDirectory) -> list[Attempt]:
     """All attempts, the first one first."""
     found: list[Attempt] = []
     for number in attempt_numbers(directory):
@@ -79,13 +79,13 @@ def attempts(directory: ElementDirectory) -> list[Attempt]:
     return found
 
 
-def timeline(record: Record, element: int | None = None, end: Verdict | None = None) -> list[Event]:
+def timeline(record: Record, task: int | None = None, end: Verdict | None = None) -> list[Event]:
     """All known events, the earliest first. Clocks of nodes may differ a little.
 
     `end` is the verdict on the run or task: its last attempt may have intended another one that never began.
     """
-    events = [*_submitted(record, element)]
-    known = attempts(record.where.element(element))
+    events = [*_submitted(record, task)]
+    known = attempts(record.where.task(task))
     for attempt in known:
         events += _of_attempt(attempt, record.summary.nodes)
     events.sort(key=lambda event: event.t)
@@ -96,8 +96,8 @@ def timeline(record: Record, element: int | None = None, end: Verdict | None = N
     return events
 
 
-def _submitted(record: Record, element: int | None) -> Iterator[Event]:
-    for submission in record.submissions_of(element):
+def _submitted(record: Record, task: int | None) -> Iterator[Event]:
+    for submission in record.submissions_of(task):
         at = seconds_of(submission.at)
         if at is not None:
             is_submitted = submission.state == "submitted"

@@ -19,7 +19,7 @@ from serried.builds import Observe, silent
 from serried.errors import RunFailed
 from serried.fs.files import Journal
 from serried.protocol import names
-from serried.protocol.layout import ElementDirectory, RunDirectory
+from serried.protocol.layout import RunDirectory, TaskDirectory
 from serried.protocol.reasons import Reason
 from serried.records import logs
 from serried.records.evidence import attempt_numbers
@@ -232,7 +232,7 @@ def perform(prepared: Prepared, *, here: bool, observe: Observer) -> Take:
 class Prompter:
     """Reads the trace of rank 0, and stops each attempt once, when it waits for that."""
 
-    def __init__(self, place: ElementDirectory, observe: Observer) -> None:
+    def __init__(self, place: TaskDirectory, observe: Observer) -> None:
         self._place = place
         self._observe = observe
         self._asked: set[int] = set()

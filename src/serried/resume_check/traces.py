@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from serried.fs.files import read_journal
-from serried.protocol.layout import ElementDirectory
+from serried.protocol.layout import TaskDirectory
 from serried.records.evidence import attempt_numbers
 from serried.records.logs import last_lines
 
@@ -87,11 +87,11 @@ def _keyed(states: Sequence[dict[str, str]]) -> Iterator[tuple[tuple[str, str, s
         yield (*what, counts[what]), entry
 
 
-def path_of(place: ElementDirectory, attempt: int, rank: int = 0, node: int = 0) -> Path:
+def path_of(place: TaskDirectory, attempt: int, rank: int = 0, node: int = 0) -> Path:
     return place.attempt(attempt).node(node) / f"rehearsal-{rank}.jsonl"
 
 
-def read(place: ElementDirectory) -> list[Trace]:
+def read(place: TaskDirectory) -> list[Trace]:
     """The traces of all ranks, in order."""
     numbers = attempt_numbers(place)
     names = {path.name for path in place.attempts.glob("*/node-*/rehearsal-*.jsonl")}
@@ -99,12 +99,12 @@ def read(place: ElementDirectory) -> list[Trace]:
     return [Trace(rank, [_events(place, number, rank) for number in numbers]) for rank in ranks]
 
 
-def _events(place: ElementDirectory, attempt: int, rank: int) -> list[Event]:
+def _events(place: TaskDirectory, attempt: int, rank: int) -> list[Event]:
     found = place.attempt(attempt).path.glob(f"node-*/rehearsal-{rank}.jsonl")
     return [event for path in found for event in read_journal(path) if "event" in event and "step" in event]
 
 
-def last_event(place: ElementDirectory, attempt: int) -> Event | None:
+def last_event(place: TaskDirectory, attempt: int) -> Event | None:
     """What rank 0 wrote last."""
     for line in last_lines(path_of(place, attempt), 1):
         with contextlib.suppress(ValueError):

@@ -129,9 +129,9 @@ class CommandScheduler(Scheduler):
         return self._counts
 
     def commands(self, plan: Plan, environment: Mapping[str, str]) -> Commands:
-        job, element = successor_commands.JOB, successor_commands.ELEMENT if plan.array else ""
+        job, task = successor_commands.JOB, successor_commands.TASK if plan.array else ""
         return Commands(
-            submit=self.submission(plan, successor_commands.TOKEN, {}, after=job, element=element).argv,
+            submit=self.submission(plan, successor_commands.TOKEN, {}, after=job, task=task).argv,
             cancel=(*self.cancel_command, job),
             ask=job_states.query(schedulers.traits(self.name).dialect.state_query, job),
             environment={name: environment.get(name) for name in self.job_changes},

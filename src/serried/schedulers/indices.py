@@ -1,4 +1,4 @@
-"""Indices of array elements in Slurm's shorthand: `0-9,12,20-100:10%4`."""
+"""Indices of array tasks in Slurm's shorthand: `0-9,12,20-100:10%4`."""
 
 from __future__ import annotations
 

@@ -56,11 +56,11 @@ class Traits(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """A job, or one element of an array job, as the scheduler sees it just now."""
+    """A job, or one task of an array job, as the scheduler sees it just now."""
 
     id: str
-    """The scheduler's own id, `123`; the element's index is apart."""
-    element: int | None
+    """The scheduler's own id, `123`; the task's index is apart."""
+    task: int | None
     state: str
     """One of `serried.protocol.names`: PENDING, RUNNING, COMPLETED, FAILED, …, UNKNOWN."""
     raw: str = ""
@@ -105,13 +105,13 @@ class Scheduler(Protocol):
         environment: Mapping[str, str],
         *,
         after: str = "",
-        element: str = "",
+        task: str = "",
         held: bool = False,
     ) -> Submission:
         """The command that submits `plan`'s job.sh under `token`. Pure.
 
-        `after` is a job (`123`) or element (`123_4`) that must have ended before, however it did, or several with `:`
-        between; `element` makes it a job for that one element of the array. A `held` job waits for `release`.
+        `after` is a job (`123`) or task (`123_4`) that must have ended before, however it did, or several with `:`
+        between; `task` makes it a job for that one task of the array. A `held` job waits for `release`.
         """
 
     def commands(self, plan: Plan, environment: Mapping[str, str]) -> Commands:
@@ -128,7 +128,7 @@ class Scheduler(Protocol):
         """
 
     def join(self, job: str, host: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:
-        """The command that runs `words` on a node of a job or element that runs, on our own terminal. Pure."""
+        """The command that runs `words` on a node of a job or task that runs, on our own terminal. Pure."""
 
     def errand(self, plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:
         """The command that runs `words` on `host` in a small job of its own, for an hour at most. Pure.
@@ -157,13 +157,13 @@ class Scheduler(Protocol):
     def poll(self, ids: Sequence[str], since: float | None = None) -> Mapping[tuple[str, int | None], Job]:
         """How these jobs stand: one question for all of them. A job that it no longer knows is absent.
 
-        Keys are (id, element). An id `123` asks for the job and what is known of its elements; `123_4` insists on
-        that element: what the queue forgot of it is looked up in the accounts. `since` is when the oldest of them
+        Keys are (id, task). An id `123` asks for the job and what is known of its tasks; `123_4` insists on
+        that task: what the queue forgot of it is looked up in the accounts. `since` is when the oldest of them
         was submitted. Raises SchedulerUnreachable.
         """
 
     def cancel(self, ids: Sequence[str]) -> None:
-        """End jobs (`123`) or elements (`123_4`); ended or unknown ones are no error."""
+        """End jobs (`123`) or tasks (`123_4`); ended or unknown ones are no error."""
 
     def release(self, ids: Sequence[str]) -> None:
         """Let jobs that were submitted `held` begin; for others it does nothing. Raises SchedulerUnreachable."""
@@ -181,8 +181,8 @@ class Fragment:
     """Lines that remove what the submitting shell may have left and would change this job."""
     job: str
     """A word of bash: the job's id, for an array the array's."""
-    element: str
-    """A word of bash: the index of the element of an array."""
+    task: str
+    """A word of bash: the index of the task of an array."""
     head_options: str
     """More words for the head agent."""
     functions: str
@@ -192,13 +192,13 @@ class Fragment:
     check: str = ""
     """Lines that end a job which cannot begin."""
     index: str = ""
-    """A parameter of bash, without the `$`: the scheduler's own index of the element."""
+    """A parameter of bash, without the `$`: the scheduler's own index of the task."""
     index_variable: str = ""
     """Where programs look for it."""
     own_log: str = ""
-    """A line that gives the element of an array in parts a log of its own."""
+    """A line that gives the task of an array in parts a log of its own."""
     of_part: str = ""
-    """Lines by which a job of an array in parts learns which element it is."""
+    """Lines by which a job of an array in parts learns which task it is."""
 
 
 class Script(Protocol):
@@ -222,7 +222,7 @@ class Script(Protocol):
 OF_THIS_MACHINE = Fragment(
     cleanup="",
     job='"${SERRIED_JOB:?}"',
-    element='"${SERRIED_ELEMENT:?}"',
+    task='"${SERRIED_TASK:?}"',
     head_options='--end "${SERRIED_JOB_END:-}"',
     functions="",
     again="  exit 85\n",

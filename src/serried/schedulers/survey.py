@@ -32,10 +32,10 @@ class ArrayLimits:
 
     below: int | None = None
     """What the indices of a job have to stay below."""
-    elements: int | None = None
-    """How many elements a job may have."""
+    tasks: int | None = None
+    """How many tasks a job may have."""
     jobs: int | None = None
-    """What the number of all users' jobs stays below; each element is one."""
+    """What the number of all users' jobs stays below; each task is one."""
 
 
 @dataclass(frozen=True)

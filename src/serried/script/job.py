@@ -37,7 +37,7 @@ BODY = Template("""\
 # shellcheck disable=SC2016 # a run directory may be called anything
 
 token=$${1:?usage: job.sh TOKEN}
-$of_part${beginning}who=("$$token" --job $job$element)
+$of_part${beginning}who=("$$token" --job $job$task)
 $check$functions
 # Signals go on to the head agent. It is waited for, because bash runs a trap at once only during `wait`.
 head=''
@@ -78,8 +78,8 @@ esac
 
 
 OF_PART = Template("""\
-# This array is several jobs, which number their elements from 0. The token says what this job adds: `k3f9q2_1000-1`,
-# or which element it is for: `k3f9q2.1007-2`.
+# This array is several jobs, which number their tasks from 0. The token says what this job adds: `k3f9q2_1000-1`,
+# or which task it is for: `k3f9q2.1007-2`.
 task=$$$index
 index=$${token#*[._]} && index=$${index%-*}
 [[ $$token == *_* ]] && index=$$((index + task))
@@ -114,7 +114,7 @@ def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
         beginning=_beginning(plan, fragment.cleanup, python),
         job=fragment.job,
         of_part=fragment.of_part,
-        element=f" --element {fragment.element}" if plan.array else "",
+        task=f" --task {fragment.task}" if plan.array else "",
         check=fragment.check,
         functions=fragment.functions,
         environment=activate(plan),
@@ -145,9 +145,9 @@ def render_shell(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str
     )
 
 
-def render_join(plan: Plan, attempt: int, element: int | None, *, python: str) -> str:
+def render_join(plan: Plan, attempt: int, task: int | None, *, python: str) -> str:
     """Lines for `bash -c` on a node where `plan` runs, with a command as arguments or none: a shell beside it."""
-    which = f"--join {attempt}" + ("" if element is None else f" --element {element}")
+    which = f"--join {attempt}" + ("" if task is None else f" --task {task}")
     environment = activate(plan, f"shell {which}")
     return f'{_beginning(plan, "", python)}{environment}exec "${{agent[@]}}" shell {which} -- "$@"\n'
 

@@ -91,7 +91,7 @@ def _follow(selection: Selection, condition: str, plan: Plan, hint: str) -> Foll
         name=status.summary.name if status.summary else record.id,
         directory=str(record.where.path),
         condition=condition,
-        element=selection.element,
+        task=selection.task,
     )
     notes = (selection.note,) if selection.note else ()
     if not record.where.path.is_dir():
@@ -118,7 +118,7 @@ def _open(after: After, status: RunStatus, plan: Plan) -> After:
         raise SubmissionUncertain(f"the submission of run `{status.id}` is uncertain", hint=f"serried why {status.id}")
     other = status.record.plan
     check_pair(other, plan)
-    return After(after.run, after.name, after.directory, after.condition, after.element, first.job)
+    return After(after.run, after.name, after.directory, after.condition, after.task, first.job)
 
 
 def check_pair(other: Plan, plan: Plan) -> None:
@@ -145,19 +145,19 @@ def check_pair(other: Plan, plan: Plan) -> None:
 def _jobs(selection: Selection) -> tuple[str, ...]:
     """Its newest jobs that have not ended."""
     record = selection.record
-    submitted = [one for one in record.submissions_of(selection.element) if one.state == "submitted" and one.job]
+    submitted = [one for one in record.submissions_of(selection.task) if one.state == "submitted" and one.job]
     if not submitted:
         return ()
     last = submitted[-1].jobs
-    if selection.element is None:
-        own = [str(links[-1].job) for element, links in record.links().items() if element is not None and links[-1].job]
+    if selection.task is None:
+        own = [str(links[-1].job) for task, links in record.links().items() if task is not None and links[-1].job]
         ids = [*dict.fromkeys([*(submitted[0].jobs if own else ()), *own, *last])]
     else:
-        part = part_of(record.offsets, selection.element) if len(last) > 1 else 0
-        ids = [record.job_of(last[part], selection.element)]
+        part = part_of(record.offsets, selection.task) if len(last) > 1 else 0
+        ids = [record.job_of(last[part], selection.task)]
     known = schedulers.get(submitted[0].scheduler).poll(ids)
-    open_ = [(number, element) for (number, element), job in known.items() if job.state not in names.ENDED]
-    spelling = schedulers.traits(submitted[0].scheduler).dialect.element
+    open_ = [(number, task) for (number, task), job in known.items() if job.state not in names.ENDED]
+    spelling = schedulers.traits(submitted[0].scheduler).dialect.task
     live = {name for number, index in open_ for name in (number, job_of(number, index, spelling))}
     return tuple(each for each in ids if each in live)[: max(MOST_JOBS, len(submitted[0].jobs))]
 

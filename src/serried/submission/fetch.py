@@ -12,7 +12,7 @@ from typing import Any
 
 from serried.errors import SerriedError, UsageError
 from serried.fs.files import MODES
-from serried.protocol.layout import CHECKPOINTS, RESULTS, ElementDirectory
+from serried.protocol.layout import CHECKPOINTS, RESULTS, TaskDirectory
 from serried.protocol.outputs import Ledger
 from serried.records import missing_outputs
 from serried.records.index import Selection
@@ -60,9 +60,9 @@ def bring_back(
 
 def _errand(selection: Selection, found: Missing) -> Errand:
     record = selection.record
-    attempt = record.where.element(found.element).attempt(found.attempt)
-    element = "-" if found.element is None else str(found.element)
-    role = ("fetch", element, str(found.attempt), str(found.node), found.folder)
+    attempt = record.where.task(found.task).attempt(found.attempt)
+    task = "-" if found.task is None else str(found.task)
+    role = ("fetch", task, str(found.attempt), str(found.node), found.folder)
     return Errand(record.plan, found.host, role, attempt.fetched(found.node))
 
 
@@ -123,7 +123,7 @@ def find(selection: Selection, wanted: Sequence[str], target: Path) -> Found:
     starts = "" if plan.source.workdir == os.curdir else f"{glob.escape(plan.source.workdir)}/"
     patterns = [*wanted, *(f"{starts}{pattern}" for pattern in wanted if starts)]
     within = _within(target, Path(plan.source.directory))
-    for tree in trees(selection.record.where, plan, selection.element):
+    for tree in trees(selection.record.where, plan, selection.task):
         listed = _found(tree.path, patterns or [ALL])
         for entry in sorted(listed, key=lambda entry: not entry.path.startswith(within)):
             if tree.is_output(entry.path, entry.kind, *entry.state):
@@ -168,13 +168,13 @@ def _where_to_look(selection: Selection) -> str:
     return f"it ran in place: what it wrote by relative paths is in `{source.directory}`"
 
 
-def _places(selection: Selection) -> list[tuple[ElementDirectory, str]]:
+def _places(selection: Selection) -> list[tuple[TaskDirectory, str]]:
     """Of an array each task's own goes to a folder with its number."""
     where = selection.record.where
-    return [(where.element(each), f"{each}/" if selection.is_array else "") for each in selection.elements]
+    return [(where.task(each), f"{each}/" if selection.is_array else "") for each in selection.tasks]
 
 
-def _of(place: ElementDirectory, wanted: Sequence[str]) -> Iterator[tuple[str, Entry]]:
+def _of(place: TaskDirectory, wanted: Sequence[str]) -> Iterator[tuple[str, Entry]]:
     told = [_folder_and_pattern(pattern) for pattern in wanted]
     for folder in (RESULTS, CHECKPOINTS):
         patterns = [pattern for which, pattern in told if which == folder]

@@ -142,15 +142,15 @@ class LiveOutput:
 
     def _new_logs(self) -> Iterator[Path]:
         paths = [*self._run.path.glob("attempts/*/node-*/rank-*.log")]
-        if self._run.elements.is_dir():
-            paths += self._run.elements.glob("*/attempts/*/node-*/rank-*.log")
+        if self._run.tasks.is_dir():
+            paths += self._run.tasks.glob("*/attempts/*/node-*/rank-*.log")
         yield from sorted(path for path in paths if path not in self._logs)
 
     def _label(self, path: Path) -> bytes:
         rank = path.stem.removeprefix("rank-")
         inside = path.relative_to(self._run.path).parts
-        element = f"{inside[1]}/" if inside[0] == self._run.elements.name else ""
-        return f"[{element}{rank}] ".encode()
+        task = f"{inside[1]}/" if inside[0] == self._run.tasks.name else ""
+        return f"[{task}{rank}] ".encode()
 
 
 class _Log:

@@ -193,10 +193,10 @@ def join_command(
         listed = ", ".join(status.node_names)
         raise UsageError(f"run `{status.id}` has no node {node}", hint=f"from 0: {listed}" if listed else None)
     environment = inherit.job_environment(plan.environment, environ)
-    text = script.render_join(plan, status.attempt, status.element, python=sys.executable)
+    text = script.render_join(plan, status.attempt, status.task, python=sys.executable)
     scheduler = schedulers.get(plan.site.scheduler)
     argv = scheduler.join(
-        status.record.job_of(status.job, status.element),
+        status.record.job_of(status.job, status.task),
         status.node_names[node],
         ("/bin/bash", "-c", text, "serried", *words),
         has_terminal=_has_terminal(),

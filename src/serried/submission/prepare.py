@@ -137,10 +137,8 @@ def divide(plan: Plan) -> Plan:
             f"the array has {len(indices):,} tasks, but `{plan.site.name}` keeps fewer than {limits.jobs:,} jobs",
             hint=f"submit up to {limits.jobs // 2:,} at a time, because other users' jobs count, too",
         )
-    size = limits.below or limits.elements
-    is_large = bool(
-        (limits.below and indices[-1] >= limits.below) or (limits.elements and len(indices) > limits.elements)
-    )
+    size = limits.below or limits.tasks
+    is_large = bool((limits.below and indices[-1] >= limits.below) or (limits.tasks and len(indices) > limits.tasks))
     offsets = arrays.divide(indices, size) if size and is_large else ()
     if offsets and plan.has_links and plan.limit.form == names.PREQUEUED:
         raise UsageError(
@@ -222,7 +220,7 @@ def _with_snapshot(plan: Plan, surveyed: Survey, environment: Mapping[str, str])
     sites = [site for prefix in prefixes for site in site_folders(prefix)]
     redirected = snapshot.redirect(surveyed, sites)
     own = plan.array is not None and snapshot.fits_each(surveyed, len(plan.array.indices))
-    source = plan.source._replace(links=surveyed.links, python_path=redirected, tree_per_element=own)
+    source = plan.source._replace(links=surveyed.links, python_path=redirected, tree_per_task=own)
     if plan.source.workdir != os.curdir and not _is_in(surveyed, plan.source.workdir):
         raise UsageError(
             f"the working directory `{plan.source.workdir}` is not in the snapshot: git ignores it, or it is empty",
@@ -234,10 +232,10 @@ def _with_snapshot(plan: Plan, surveyed: Survey, environment: Mapping[str, str])
 def _about_snapshot(plan: Plan, surveyed: Survey) -> Iterator[str]:
     yield from surveyed.warnings
     yield from snapshot.growth(surveyed, Path(plan.directory).parents[1] / "sources")
-    if plan.array is not None and not plan.source.tree_per_element:
-        elements, files = len(plan.array.indices), len(surveyed.files)
+    if plan.array is not None and not plan.source.tree_per_task:
+        tasks, files = len(plan.array.indices), len(surveyed.files)
         yield (
-            f"the {elements:,} tasks share one working tree, because {elements:,} of {files:,} files are too many: "
+            f"the {tasks:,} tasks share one working tree, because {tasks:,} of {files:,} files are too many: "
             "write to `{results}`, or use different relative paths in each task"
         )
 

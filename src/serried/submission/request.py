@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from serried import config, schedulers
 from serried.errors import UsageError, did_you_mean
 from serried.plan import After, Allocation, Array, Plan
-from serried.planning import arrays, elements
+from serried.planning import arrays, tasks
 from serried.planning import plan as make_plan
 from serried.planning.allocate import partition_notes
 from serried.protocol import names
@@ -77,7 +77,7 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     command = each[0] if each and request.command is None else request.command
     resolved = config.resolve(request.experiment, command, request.overrides, request.cluster, directory, environ)
     plan = make_plan(resolved, run_id=new_id(), created=iso(time.time()), array=array, name=request.name)
-    each = tuple(elements(resolved.experiment, plan, each)) if each else ()
+    each = tuple(tasks(resolved.experiment, plan, each)) if each else ()
     count = len(array.indices) if array else 1
     notes = [
         *partition_notes(plan.allocation, resolved.cluster, count, array.parallel if array else None),
@@ -146,7 +146,7 @@ def decide_inside(request: Request, inside: Inside, directory: Path, environ: Ma
     plan = decided.plan
     own = schedulers.traits(schedulers.LOCAL).dialect
     dialect = schedulers.traits(inside.scheduler).dialect._replace(
-        element=own.element, awaited=own.awaited, state_query=own.state_query
+        task=own.task, awaited=own.awaited, state_query=own.state_query
     )
     site = plan.site._replace(
         scheduler=schedulers.LOCAL, inside=inside.scheduler, is_this_machine=False, dialect=dialect
@@ -249,6 +249,6 @@ def _same_repeats(plan: Plan, each: tuple[tuple[str, ...], ...]) -> Iterator[str
         return
     text = "\0".join(itertools.chain(plan.command, *each))
     if not any(f"{{{name}}}" in text for name in ("seed", "repeat", "task", "element")) and not any(
-        name in text for name in (names.TASK, names.ELEMENT)
+        name in text for name in (names.TASK, names.FORMER_TASK)
     ):
         yield (f"`{{seed}}` and `{{repeat}}` are not in the command: repeats differ only if it reads {names.TASK}")

@@ -58,24 +58,24 @@ def _of_run(selection: Selection, array: Array | None) -> Beginning:
     record = selection.record
     _check_place(record)
     theirs = record.plan.array
-    if selection.element is not None or theirs is None:
-        elements: tuple[int | None, ...] = (selection.element,)
+    if selection.task is not None or theirs is None:
+        tasks: tuple[int | None, ...] = (selection.task,)
     elif array is None:
         hint = f"name one of its tasks: `--resume {record.id}/{theirs.indices[0]}`"
         raise UsageError(f"run `{record.id}` is an array, and this run is not", hint=hint)
     else:
-        elements = array.indices
-        _check_elements(record, set(array.indices) - set(theirs.indices), "has no", array)
-    folders = [record.where.element(element).checkpoints for element in elements]
+        tasks = array.indices
+        _check_tasks(record, set(array.indices) - set(theirs.indices), "has no", array)
+    folders = [record.where.task(task).checkpoints for task in tasks]
     watch = _watch(record)
     found = [checkpoints.newest(folder, watch) for folder in folders]
-    lacking = [element for element, path in zip(elements, found, strict=True) if path is None]
-    if lacking and len(elements) == 1:
+    lacking = [task for task, path in zip(tasks, found, strict=True) if path is None]
+    if lacking and len(tasks) == 1:
         raise _nothing_in(folders[0], f"run `{selection}`", watch)
     if array is not None:
-        _check_elements(record, {each for each in lacking if each is not None}, "has no complete checkpoint of", array)
+        _check_tasks(record, {each for each in lacking if each is not None}, "has no complete checkpoint of", array)
     resume = Resume(tuple(str(path) for path in found if path is not None), str(selection))
-    return Beginning(resume, tuple(_warnings(selection, folders, elements)))
+    return Beginning(resume, tuple(_warnings(selection, folders, tasks)))
 
 
 def _path(path: Path) -> Beginning:
@@ -115,7 +115,7 @@ def _check_place(record: Record) -> None:
     record.check_directory("checkpoints")
 
 
-def _check_elements(record: Record, wrong: Iterable[int], what: str, array: Array) -> None:
+def _check_tasks(record: Record, wrong: Iterable[int], what: str, array: Array) -> None:
     indices = sorted(wrong)
     if not indices:
         return
@@ -142,14 +142,14 @@ def _nothing_in(folder: Path, whose: str, watch: Sequence[str]) -> UsageError:
     return UsageError(f"{whose} has no complete checkpoint", hint=hint)
 
 
-def _warnings(selection: Selection, folders: list[Path], elements: Sequence[int | None]) -> Iterator[str]:
+def _warnings(selection: Selection, folders: list[Path], tasks: Sequence[int | None]) -> Iterator[str]:
     record = selection.record
     if selection.note:
         yield selection.note
     if record.plan.smoke:
         what = "rehearsal" if record.summary.rehearsal else "smoke test"
         yield f"run `{record.id}` was a {what} of {record.plan.smoke} steps"
-    if record.end is None and any(read_json(record.where.element(each).exit) is None for each in elements):
+    if record.end is None and any(read_json(record.where.task(each).exit) is None for each in tasks):
         yield (
             f"run `{selection}` may still be running and remove this checkpoint before the new run begins: "
             f"`serried stop {record.id}` first"
@@ -190,8 +190,8 @@ def prepare_again(
     except RecordUnreadable as error:
         raise UsageError(error.message, hint=error.hint) from None
     array, each = old.array, _commands(selection)
-    if array is not None and selection.element is not None:
-        array = array._replace(indices=(selection.element,), parallel=None)
+    if array is not None and selection.task is not None:
+        array = array._replace(indices=(selection.task,), parallel=None)
     origin = _origin(old, array)
     beginning = Beginning(origin, ()) if fresh else _newest(selection, array, origin)
     plan = dataclasses.replace(
@@ -237,8 +237,8 @@ def _prepare_recorded(
 def _newest(selection: Selection, array: Array | None, origin: Resume | None) -> Beginning:
     """The newest complete checkpoints of a run; those from which it began where it has none."""
     record = selection.record
-    elements = array.indices if array is not None else (selection.element,)
-    folders = [record.where.element(element).checkpoints for element in elements]
+    tasks = array.indices if array is not None else (selection.task,)
+    folders = [record.where.task(task).checkpoints for task in tasks]
     watch = _watch(record)
     own = [checkpoints.newest(folder, watch) for folder in folders]
     if not any(own):
@@ -246,7 +246,7 @@ def _newest(selection: Selection, array: Array | None, origin: Resume | None) ->
     before = origin.checkpoints if origin else ("",)
     before = before * len(own) if len(before) == 1 else before
     paths = tuple(str(path) if path else other for path, other in zip(own, before, strict=True))
-    return Beginning(Resume(paths, str(selection)), tuple(_warnings(selection, folders, elements)))
+    return Beginning(Resume(paths, str(selection)), tuple(_warnings(selection, folders, tasks)))
 
 
 def _origin(old: Plan, array: Array | None) -> Resume | None:
@@ -258,7 +258,7 @@ def _origin(old: Plan, array: Array | None) -> Resume | None:
 
 
 def _completed(selection: Selection) -> tuple[str, ...]:
-    end = selection.record.end if selection.element is None else None
+    end = selection.record.end if selection.task is None else None
     if end is None:
         end = read_json(selection.place.exit)
     if end is None or end.get("state") != COMPLETED:
@@ -271,7 +271,7 @@ def _commands(selection: Selection) -> tuple[tuple[str, ...], ...]:
     if array is None or not array.each:
         return ()
     try:
-        indices = array.indices if selection.element is None else (selection.element,)
+        indices = array.indices if selection.task is None else (selection.task,)
         return tuple(record.command_of(index) for index in indices)
     except RecordUnreadable as error:
         hint = "submit the file of commands again: `serried submit --commands FILE`"

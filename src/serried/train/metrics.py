@@ -35,8 +35,8 @@ def default_path(environ: Mapping[str, str], rank: int) -> Optional[Path]:
     """None if Serried did not start this process: then metrics are written only to a file that the script names."""
     if not environ.get(names.RUN_DIR) or not environ.get(names.ATTEMPT):
         return None
-    element = environ.get(names.ELEMENT)
-    place = RunDirectory(Path(environ[names.RUN_DIR])).element(int(element) if element else None)
+    task = environ.get(names.TASK)
+    place = RunDirectory(Path(environ[names.RUN_DIR])).task(int(task) if task else None)
     return place.attempt(int(environ[names.ATTEMPT])).metrics(int(environ.get(names.NODE) or 0), rank)
 
 

@@ -18,9 +18,9 @@ from serried.schedulers.indices import compress
 from serried.snapshot import Revision, Survey
 from serried.ui.text import duration, memory
 
-FILES_OF_A_RUN, FILES_OF_AN_ELEMENT, FILES_OF_AN_ATTEMPT = 5, 2, 4
+FILES_OF_A_RUN, FILES_OF_A_TASK, FILES_OF_AN_ATTEMPT = 5, 2, 4
 """`docs/run-directory.md` names them; then come each node's events, and a log for each rank and launcher."""
-FOLDERS_OF_A_RUN, FOLDERS_OF_AN_ELEMENT = 2, 3
+FOLDERS_OF_A_RUN, FOLDERS_OF_A_TASK = 2, 3
 _LISTED = 4
 
 
@@ -103,10 +103,10 @@ def comes_after(plan: Plan) -> str:
 
 
 def _comes_after(after: After, plan: Plan) -> str:
-    element = "" if after.element is None else f"/{after.element}"
+    task = "" if after.task is None else f"/{after.task}"
     past = "without waiting for it" if plan.rerun_of else "which has ended"
     when = past if after.job is None else CONDITIONS[after.condition]
-    return f"{after.name} ({after.run}{element}), {when}"
+    return f"{after.name} ({after.run}{task}), {when}"
 
 
 FORMS = {
@@ -166,12 +166,12 @@ def _gpus_for(ranks: int, gpus: int) -> str:
 def _cost(plan: Plan) -> str:
     """GPU-hours (CPU-hours without GPUs), and the time that there is before the warning."""
     allocation = plan.allocation
-    elements = len(plan.array.indices) if plan.array else 1
+    tasks = len(plan.array.indices) if plan.array else 1
     limit, useful = allocation.time_seconds, plan.useful_seconds
     if limit is None or useful is None:
         return "no time limit"
     star = "*" if "resources.time" in plan.defaults else ""
-    hours = elements * allocation.nodes * (allocation.gpus or allocation.cpus) * limit / 3600
+    hours = tasks * allocation.nodes * (allocation.gpus or allocation.cpus) * limit / 3600
     unit = f"{'GPU' if allocation.gpus else 'CPU'}-hour{'' if _figure(hours) == '1' else 's'}"
     each = f" in each of up to {plan.limit.restarts + 1} attempts" if plan.limit.restarts else ""
     return f"at most {duration(limit)}{star} (stop notice after {duration(useful)}), {_figure(hours)} {unit}{each}"
@@ -179,18 +179,18 @@ def _cost(plan: Plan) -> str:
 
 def _files(plan: Plan, survey: Survey | None) -> str:
     """The entries that count against a file quota: Serried's own in the run directory, and the copies of the code."""
-    elements = len(plan.array.indices) if plan.array else 1
+    tasks = len(plan.array.indices) if plan.array else 1
     run = FILES_OF_A_RUN + FOLDERS_OF_A_RUN + bool(plan.environment.setup) + bool(plan.array and plan.array.each)
-    run += elements + 1 + len(plan.array.offsets) if plan.array else 0  # in parts: a claim for each, and one more log
+    run += tasks + 1 + len(plan.array.offsets) if plan.array else 0  # in parts: a claim for each, and one more log
     run += 2 if plan.has_links else bool(plan.after)
-    element = FILES_OF_AN_ELEMENT + FOLDERS_OF_AN_ELEMENT
+    task = FILES_OF_A_TASK + FOLDERS_OF_A_TASK
     attempt = _files_of_an_attempt(plan)
-    trees = elements if plan.source.tree_per_element else 1
+    trees = tasks if plan.source.tree_per_task else 1
     code = 0 if survey is None else trees * _size_of_tree(survey)
-    total = run + elements * (element + attempt) + code
+    total = run + tasks * (task + attempt) + code
     beside = " in addition to the code" if survey is None and plan.source.snapshot else ""
     links = " and 2 for its job" if plan.has_links else ""
-    further = f", {elements * attempt:,} more for each restart{links}" if plan.limit.restarts else ""
+    further = f", {tasks * attempt:,} more for each restart{links}" if plan.limit.restarts else ""
     return f"{total:,} files and folders{beside}{further}"
 
 
@@ -218,7 +218,7 @@ def _code(plan: Plan, survey: Survey | None, revision: Revision) -> str:
         what = f"in place, {plan.source.directory}"
     else:
         what = f"a snapshot of {counted(len(survey.files), 'file')}, {spell(survey.bytes)}"
-        what += ", a copy for each task" if plan.source.tree_per_element else ""
+        what += ", a copy for each task" if plan.source.tree_per_task else ""
     if revision.commit is None:
         return what
     branch = f" on {revision.branch}" if revision.branch else ""

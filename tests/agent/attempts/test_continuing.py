@@ -358,12 +358,12 @@ def test_what_an_attempt_has_saved_is_newer_than_its_beginning(tmp_path):
 
 
 def test_blanks_are_filled_in_and_nothing_else_is():
-    words = ("sbatch", f"--job-name=x-{TOKEN}", "{token}", f"--array={successor_commands.ELEMENT}", f"afterany:{JOB}")
-    assert successor_commands.fill(words, token="k3f9q2.4-2", job="123_4", element=4) == [
+    words = ("sbatch", f"--job-name=x-{TOKEN}", "{token}", f"--array={successor_commands.TASK}", f"afterany:{JOB}")
+    assert successor_commands.fill(words, token="k3f9q2.4-2", job="123_4", task=4) == [
         "sbatch", "--job-name=x-k3f9q2.4-2", "{token}", "--array=4", "afterany:123_4"]  # fmt: skip
     assert (
-        successor_commands.element_of("k3f9q2.4-2"),
-        successor_commands.element_of("k3f9q2-12"),
+        successor_commands.task_of("k3f9q2.4-2"),
+        successor_commands.task_of("k3f9q2-12"),
         successor_commands.number_of("k3f9q2.4-12"),
     ) == (
         4,

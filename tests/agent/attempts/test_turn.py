@@ -28,12 +28,12 @@ class Other:
         make_directory(self.where.claims)
         write_json(self.where.plan, self.plan.to_json())
 
-    def ended(self, state="COMPLETED", element=None, **changes):
-        make_directory(self.where.element(element).path)
-        write_json(self.where.element(element).exit, an_ending(state=state, element=element, **changes))
+    def ended(self, state="COMPLETED", task=None, **changes):
+        make_directory(self.where.task(task).path)
+        write_json(self.where.task(task).exit, an_ending(state=state, task=task, **changes))
 
-    def link(self, job, number=2, element=None, state="submitted"):
-        token = f"k3f9q2-{number}" if element is None else f"k3f9q2.{element}-{number}"
+    def link(self, job, number=2, task=None, state="submitted"):
+        token = f"k3f9q2-{number}" if task is None else f"k3f9q2.{task}-{number}"
         write_json(self.where.link(token), {"state": state, "job": job})
 
 
@@ -46,11 +46,11 @@ def other(tmp_path):
 def work(tmp_path):
     """`make(condition)` is a run `m2n3p4` that comes after the other; the scheduler's words are in `words`."""
 
-    def make(condition="ok", element=None, **limit):
+    def make(condition="ok", task=None, **limit):
         plan = a_plan("m2n3p4", root=tmp_path / "runs").to_json()
         other = a_plan("k3f9q2", root=tmp_path / "runs")
         after = {"run": "k3f9q2", "name": "other", "directory": other.directory, "condition": condition}
-        plan["after"] = [{**after, "element": element, "job": "10"}]
+        plan["after"] = [{**after, "task": task, "job": "10"}]
         plan["limit"].update(limit)
         made = Attempt(RunDirectory(Path(a_plan("m2n3p4", root=tmp_path / "runs").directory)), plan, None, 0)
         make_directory(made.run.claims)
@@ -155,12 +155,12 @@ def test_an_end_that_the_scheduler_may_have_undone_is_asked_about(other, work, s
     assert "continues in job 10" in dependency.refusal(work(), "m2n3p4-1")
 
 
-def test_of_an_array_all_elements_count_and_one_can_be_named(tmp_path, work, says):
+def test_of_an_array_all_tasks_count_and_one_can_be_named(tmp_path, work, says):
     other = Other(tmp_path / "runs", (3, 4))
-    other.ended(element=3)
-    other.link("11", element=4)
+    other.ended(task=3)
+    other.link("11", task=4)
     says(job_11_4="RUNNING", job_10_4="COMPLETED")
-    assert dependency.refusal(work(element=3), "m2n3p4-1") is BEGINS
+    assert dependency.refusal(work(task=3), "m2n3p4-1") is BEGINS
     assert "continues in job 11_4" in dependency.refusal(work(), "m2n3p4-1")
 
 

@@ -295,7 +295,7 @@ def test_exit_json_says_it_all():
     assert verdict.document(known, failure, tail, verdict.judge(known, failure, tail)) == {
         "schema": 1,
         "run": "k3f9q2",
-        "element": None,
+        "task": None,
         "attempt": 1,
         "job": "123",
         "state": "FAILED",

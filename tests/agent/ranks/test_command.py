@@ -26,8 +26,8 @@ def plan_json(array=None, **changes):
     return {**json.loads(json.dumps(plan.to_json())), "array": array}
 
 
-def work_of(element=None, attempt=2, **changes):
-    return Attempt(RunDirectory(Path("/r/digits/train/k3f9q2")), plan_json(**changes), element, attempt)
+def work_of(task=None, attempt=2, **changes):
+    return Attempt(RunDirectory(Path("/r/digits/train/k3f9q2")), plan_json(**changes), task, attempt)
 
 
 @for_each(
@@ -80,20 +80,20 @@ def test_a_rank_is_told_the_settings_as_json():
 
 
 @for_each(
-    ("element", "repeat", "filled"),
+    ("task", "repeat", "filled"),
     [(None, None, ["", "", "100"]), (7, None, ["", "7", "107"]), (7, 5, ["2", "7", "102"]), (5, 5, ["0", "5", "100"])],
 )
-def test_repeats_of_different_commands_have_the_same_seeds(element, repeat, filled):
-    array = None if element is None else {"indices": list(range(10)), "each": False, "repeat": repeat}
-    work = work_of(element, array=array, command=("{repeat}", "{element}", "{seed}"), seed=100)
+def test_repeats_of_different_commands_have_the_same_seeds(task, repeat, filled):
+    array = None if task is None else {"indices": list(range(10)), "each": False, "repeat": repeat}
+    work = work_of(task, array=array, command=("{repeat}", "{task}", "{seed}"), seed=100)
 
     assert command.argv(work, PLACE) == filled
 
 
-def test_an_element_has_its_own_seed_and_places():
-    work = work_of(element=17, command=("{element}", "{seed}", "{results}"), seed=100)
+def test_a_task_has_its_own_seed_and_places():
+    work = work_of(task=17, command=("{task}", "{element}", "{seed}", "{results}"), seed=100)
 
-    assert command.argv(work, PLACE) == ["17", "117", "/r/digits/train/k3f9q2/elements/17/results"]
+    assert command.argv(work, PLACE) == ["17", "17", "117", "/r/digits/train/k3f9q2/tasks/17/results"]
 
 
 def test_a_line_for_the_shell_gets_its_values_quoted():
@@ -103,8 +103,8 @@ def test_a_line_for_the_shell_gets_its_values_quoted():
     assert command.argv(work, PLACE) == ["/bin/bash", "-c", "cp '/a $(id)/results'/a b"]
 
 
-def test_each_element_of_a_command_list_runs_its_own_line(tmp_path):
-    (tmp_path / "commands.json").write_text('[["a", "1"], ["b", "{element}"]]')
+def test_each_task_of_a_command_list_runs_its_own_line(tmp_path):
+    (tmp_path / "commands.json").write_text('[["a", "1"], ["b", "{task}"]]')
     plan = plan_json(array={"indices": [3, 8], "parallel": None, "each": True})
 
     assert command.argv(Attempt(RunDirectory(tmp_path), plan, 8, 1), PLACE) == ["b", "8"]

@@ -28,19 +28,19 @@ def project(tmp_path):
 def started(make, project, tmp_path):
     """`started(run, indices=…)`: a run that has ended, whose attempts have unpacked its snapshot."""
 
-    def start(run="k3f9q2", *, tree_per_element=True, **options):
+    def start(run="k3f9q2", *, tree_per_task=True, **options):
         made = make(run, **options)
         survey = snapshot.survey(project, ["data"], [tmp_path / "scratch"])
         archive = snapshot.store(survey, made.where.path.parents[1] / "sources")
-        own = made.plan.array is not None and tree_per_element
-        source = Source(str(project), archive=str(archive.path), links=survey.links, tree_per_element=own)
+        own = made.plan.array is not None and tree_per_task
+        source = Source(str(project), archive=str(archive.path), links=survey.links, tree_per_task=own)
         made.plan = dataclasses.replace(made.plan, source=source)
         for path in (made.where.plan, made.record.directory.plan):
             write_json(path, made.plan.to_json())
-        for element in options.get("indices", [None]):
-            make_directory(made.where.element(element).path)
-            unpacking.unpack(Attempt(made.where, made.plan.to_json(), element, 1))
-            made.ending(element=element)
+        for task in options.get("indices", [None]):
+            make_directory(made.where.task(task).path)
+            unpacking.unpack(Attempt(made.where, made.plan.to_json(), task, 1))
+            made.ending(task=task)
         return made
 
     return start

@@ -244,13 +244,13 @@ def test_a_run_directory_that_cannot_be_written_loses_only_the_memory_of_the_fet
     ]
 
 
-def test_each_element_has_a_tree_and_its_outputs_a_folder_of_their_own(serried, started, tmp_path):
+def test_each_task_has_a_tree_and_its_outputs_a_folder_of_their_own(serried, started, tmp_path):
     made = started(indices=range(3))
     for index in (0, 2):
-        put(made.where.element(index).source, {"model": f"of {index}"}, index)
+        put(made.where.task(index).source, {"model": f"of {index}"}, index)
     shown = serried("show", "last").out
     assert "  outputs     2 files, 8 B, not fetched: 2/model, 0/model\n" in shown
-    assert f"  source      {made.where.path}/elements/I/source\n" in shown
+    assert f"  source      {made.where.path}/tasks/I/source\n" in shown
     assert "  outputs     1 file, 4 B, not fetched: model\n" in serried("show", "last/2").out
     assert serried("fetch", "last/2", "--to", str(tmp_path / "one")).code == 0
     assert tree(tmp_path / "one") == {"model": "of 2"}

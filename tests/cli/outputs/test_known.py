@@ -87,7 +87,7 @@ def test_of_a_huge_tree_only_so_much_is_looked_at_before_it_is_told(started):
 
 
 def test_a_shared_tree_is_told_of_once(serried, started, tmp_path):
-    made = started(indices=range(3), tree_per_element=False)
+    made = started(indices=range(3), tree_per_task=False)
     put(made.where.source, {"model": "of all"})
     assert "  outputs     1 file, 6 B, not fetched: model\n" in serried("show", "last").out
     assert serried("fetch", "last", "--to", str(tmp_path / "to")).code == 0

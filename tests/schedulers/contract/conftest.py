@@ -33,8 +33,8 @@ class Bench:
     """How many of them are left when it warns."""
     warns: bool = True
     """Whether it tells a job before its limit; where not, the agents' own clock does alone."""
-    knows_elements: bool = True
-    """Whether a job can wait for one element of an array."""
+    knows_tasks: bool = True
+    """Whether a job can wait for one task of an array."""
     submitted: list[str] = field(default_factory=list)
 
     def plan(self, script: str, **more) -> Plan:
@@ -50,14 +50,14 @@ class Bench:
         )
 
     def _beginning(self, plan: Plan) -> str:
-        """What every job.sh begins with; `element` is its index."""
+        """What every job.sh begins with; `task` is its index."""
         fragment = schedulers.script(self.scheduler.name).FRAGMENT
         lines = ["#!/bin/bash", "token=$1", f"cd -- {shlex.quote(plan.directory)}", fragment.cleanup]
-        return "\n".join([*lines, *([f"element={fragment.element}"] if plan.array else []), ""])
+        return "\n".join([*lines, *([f"task={fragment.task}"] if plan.array else []), ""])
 
-    def element(self, job: str, index: int) -> str:
-        """An element of an array job as the scheduler writes it."""
-        return successor_commands.job_of(job, index, schedulers.traits(self.scheduler.name).dialect.element)
+    def task(self, job: str, index: int) -> str:
+        """A task of an array job as the scheduler writes it."""
+        return successor_commands.job_of(job, index, schedulers.traits(self.scheduler.name).dialect.task)
 
     def submit(self, plan: Plan, token: str | None = None) -> str:
         submission = self.scheduler.submission(plan, token or f"{plan.run}-1", os.environ)
@@ -74,7 +74,7 @@ class Bench:
         return plan
 
     def jobs(self, job: str) -> dict[int | None, Job]:
-        return {element: each for (_, element), each in self.scheduler.poll([job]).items()}
+        return {task: each for (_, task), each in self.scheduler.poll([job]).items()}
 
     def await_state(self, job: str, *states: str, seconds: float = 240) -> dict[int | None, Job]:
         """The job's standing, once all of it is in one of these states."""
@@ -106,7 +106,7 @@ def bench(
     getattr(_Prepare, request.param)(request)
     name = request.param if request.param in schedulers.NAMES else "slurm"
     made = Bench(schedulers.get(name), tmp_path / "scratch", wait_until, *LIMITS[request.param])
-    made.warns = made.knows_elements = name != "pbs"
+    made.warns = made.knows_tasks = name != "pbs"
     yield made
     made.scheduler.cancel(made.submitted)
     for job in made.submitted:

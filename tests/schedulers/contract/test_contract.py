@@ -17,7 +17,7 @@ from serried.protocol.layout import RunDirectory
 
 
 def shown(jobs):
-    return {element: (job.state, job.exit_code) for element, job in sorted(jobs.items(), key=str)}
+    return {task: (job.state, job.exit_code) for task, job in sorted(jobs.items(), key=str)}
 
 
 def test_a_job_that_succeeds_is_completed(bench):
@@ -33,7 +33,7 @@ def test_a_job_that_fails_is_failed_with_its_exit_code(bench):
 def test_a_running_job_is_running_on_a_node(bench):
     job = bench.submit(bench.plan("sleep 600"))
     (found,) = bench.await_state(job, names.RUNNING).values()
-    assert (found.id, found.element, len(found.nodes), found.ended) == (job, None, 1, None)
+    assert (found.id, found.task, len(found.nodes), found.ended) == (job, None, 1, None)
 
 
 def test_an_ended_job_says_when_it_ended(bench):
@@ -82,7 +82,7 @@ def test_what_everybody_can_see_of_a_job_holds_no_value_of_its_environment(bench
 
 
 def test_a_job_submitted_from_within_a_job_does_not_take_itself_for_that_one(bench, monkeypatch):
-    for name in ("SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "SBATCH_PARTITION", names.JOB, names.MARK, names.ELEMENT):
+    for name in ("SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "SBATCH_PARTITION", names.JOB, names.MARK, names.TASK):
         monkeypatch.setenv(name, "outer")
     plan = bench.plan("env > variables")
     assert shown(bench.await_end(bench.submit(plan))) == {None: (names.COMPLETED, 0)}
@@ -139,24 +139,24 @@ def test_a_job_is_warned_before_its_time_limit_and_timed_out_at_it(bench):
     assert (Path(plan.directory) / "heard").exists() == bench.warns
 
 
-def test_the_elements_of_an_array_have_their_own_states_and_logs(bench):
-    plan = bench.plan('echo "$element"; exit "$element"', indices=[0, 2, 4])
+def test_the_tasks_of_an_array_have_their_own_states_and_logs(bench):
+    plan = bench.plan('echo "$task"; exit "$task"', indices=[0, 2, 4])
     job = bench.submit(plan)
     assert shown(bench.await_end(job)) == {0: (names.COMPLETED, 0), 2: (names.FAILED, 2), 4: (names.FAILED, 4)}
     run = RunDirectory(Path(plan.directory))
     assert [run.scheduler_log(index).read_text() for index in (0, 2, 4)] == ["0\n", "2\n", "4\n"]
 
 
-def test_one_element_can_be_cancelled_and_asked_for_by_itself(bench):
+def test_one_task_can_be_cancelled_and_asked_for_by_itself(bench):
     job = bench.submit(bench.plan("sleep 600", indices=range(2)))
     bench.await_state(job, names.RUNNING)
-    bench.scheduler.cancel([bench.element(job, 1)])
+    bench.scheduler.cancel([bench.task(job, 1)])
     bench.wait_until(lambda: bench.jobs(job)[1].state == names.CANCELLED)
-    assert {element: each.state for element, each in bench.jobs(bench.element(job, 1)).items()} == {1: names.CANCELLED}
+    assert {task: each.state for task, each in bench.jobs(bench.task(job, 1)).items()} == {1: names.CANCELLED}
     assert bench.jobs(job)[0].state == names.RUNNING
 
 
-def test_no_more_elements_run_at_once_than_allowed(bench):
+def test_no_more_tasks_run_at_once_than_allowed(bench):
     plan = bench.plan("mkdir alone || exit 1; sleep 0.5; rmdir alone", indices=range(3))
     plan = replace(plan, array=plan.array._replace(parallel=1))
     assert {each.state for each in bench.await_end(bench.submit(plan)).values()} == {names.COMPLETED}
@@ -185,12 +185,12 @@ def test_a_token_that_nobody_submitted_finds_nothing(bench):
 def test_a_job_that_is_not_known_is_absent_and_spoils_nothing(bench):
     job = bench.submit(bench.plan("sleep 600"))
     unknown = job.replace(job.partition(".")[0], "999999")
-    assert set(bench.scheduler.poll([job, unknown, bench.element(unknown, 3)])) == {(job, None)}
+    assert set(bench.scheduler.poll([job, unknown, bench.task(unknown, 3)])) == {(job, None)}
 
 
-def after(bench, plan, job, element=""):
+def after(bench, plan, job, task=""):
     """Submit `plan` to come after `job`."""
-    submission = bench.scheduler.submission(plan, f"{plan.run}-2", os.environ, after=job, element=element)
+    submission = bench.scheduler.submission(plan, f"{plan.run}-2", os.environ, after=job, task=task)
     bench.submitted.append(bench.scheduler.submit(submission))
     return bench.submitted[-1]
 
@@ -206,17 +206,17 @@ def test_a_job_that_comes_after_another_waits_for_its_end_however_that_is(bench)
     assert shown(bench.jobs(job)) == {None: (names.FAILED, 3)}
 
 
-def test_a_job_for_one_element_comes_after_that_element_alone(bench):
-    if not bench.knows_elements:
+def test_a_job_for_one_task_comes_after_that_task_alone(bench):
+    if not bench.knows_tasks:
         plan = replace(bench.plan("true", indices=range(2)), limit=Limit(restarts=1, form="successor"))
         with pytest.raises(UsageError, match="no job wait for one task"):
             bench.submit(plan)
         return
-    plan = bench.plan('[ "$element" = 1 ] || sleep 600', indices=range(2))
+    plan = bench.plan('[ "$task" = 1 ] || sleep 600', indices=range(2))
     job = bench.submit(plan)
     stands = {0: names.RUNNING, 1: names.COMPLETED}
-    bench.wait_until(lambda: {element: each.state for element, each in bench.jobs(job).items()} == stands)
-    later = after(bench, plan, bench.element(job, 1), "1")
+    bench.wait_until(lambda: {task: each.state for task, each in bench.jobs(job).items()} == stands)
+    later = after(bench, plan, bench.task(job, 1), "1")
     assert shown(bench.await_end(later)) == {1: (names.COMPLETED, 0)}
     assert bench.jobs(job)[0].state == names.RUNNING
 

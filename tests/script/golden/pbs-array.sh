@@ -34,7 +34,7 @@ if [[ -z $python ]]; then
   exit 70
 fi
 agent=("$python" -I -S "$SERRIED_RUN_DIR/agent.pyz")
-who=("$token" --job "${PBS_ARRAY_ID:-$PBS_JOBID}" --element "${PBS_ARRAY_INDEX:-$SERRIED_ELEMENT}")
+who=("$token" --job "${PBS_ARRAY_ID:-$PBS_JOBID}" --task "${PBS_ARRAY_INDEX:-$SERRIED_TASK}")
 
 # It goes with the run: so a job that is left over finds its run ended, and any other cannot begin.
 cannot="the job's environment cannot be read here: $private"

@@ -6,9 +6,9 @@
 # shellcheck disable=SC2016 # a run directory may be called anything
 
 token=${1:?usage: job.sh TOKEN}
-# This array is several jobs, which number their elements from 0. The token says what this job adds: `k3f9q2_1000-1`,
-# or which element it is for: `k3f9q2.1007-2`.
-task=${PBS_ARRAY_INDEX:-$SERRIED_ELEMENT}
+# This array is several jobs, which number their tasks from 0. The token says what this job adds: `k3f9q2_1000-1`,
+# or which task it is for: `k3f9q2.1007-2`.
+task=${PBS_ARRAY_INDEX:-$SERRIED_TASK}
 index=${token#*[._]} && index=${index%-*}
 [[ $token == *_* ]] && index=$((index + task))
 export PBS_ARRAY_INDEX=$index
@@ -40,7 +40,7 @@ if [[ -z $python ]]; then
   exit 70
 fi
 agent=("$python" -I -S "$SERRIED_RUN_DIR/agent.pyz")
-who=("$token" --job "${PBS_ARRAY_ID:-$PBS_JOBID}" --element "${PBS_ARRAY_INDEX:-$SERRIED_ELEMENT}")
+who=("$token" --job "${PBS_ARRAY_ID:-$PBS_JOBID}" --task "${PBS_ARRAY_INDEX:-$SERRIED_TASK}")
 
 # It goes with the run: so a job that is left over finds its run ended, and any other cannot begin.
 cannot="the job's environment cannot be read here: $private"

@@ -21,7 +21,7 @@ if [[ -z $python ]]; then
   exit 70
 fi
 agent=("$python" -I -S "$SERRIED_RUN_DIR/agent.pyz")
-who=("$token" --job "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}" --element "$SLURM_ARRAY_TASK_ID")
+who=("$token" --job "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}" --task "$SLURM_ARRAY_TASK_ID")
 
 # The last act: Slurm ends this script soon after saying yes. A controller that is away is tried again. `incomplete`:
 # a job that was cancelled meanwhile stays so, though scontrol says yes to that too; only `Restarts` tells the truth.

@@ -6,8 +6,8 @@
 # shellcheck disable=SC2016 # a run directory may be called anything
 
 token=${1:?usage: job.sh TOKEN}
-# This array is several jobs, which number their elements from 0. The token says what this job adds: `k3f9q2_1000-1`,
-# or which element it is for: `k3f9q2.1007-2`.
+# This array is several jobs, which number their tasks from 0. The token says what this job adds: `k3f9q2_1000-1`,
+# or which task it is for: `k3f9q2.1007-2`.
 task=$SLURM_ARRAY_TASK_ID
 index=${token#*[._]} && index=${index%-*}
 [[ $token == *_* ]] && index=$((index + task))
@@ -29,7 +29,7 @@ if [[ -z $python ]]; then
   exit 70
 fi
 agent=("$python" -I -S "$SERRIED_RUN_DIR/agent.pyz")
-who=("$token" --job "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}" --element "$SLURM_ARRAY_TASK_ID")
+who=("$token" --job "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}" --task "$SLURM_ARRAY_TASK_ID")
 
 # The last act: Slurm ends this script soon after saying yes. A controller that is away is tried again. `incomplete`:
 # a job that was cancelled meanwhile stays so, though scontrol says yes to that too; only `Restarts` tells the truth.

@@ -43,7 +43,7 @@ def begin(work: Attempt, token: str, job: str, *, is_over: bool = False) -> Atte
         if work.restarts
         else None
     )
-    begun = Attempt(work.run, work.plan, work.element, _make_next(work.directory.attempts, work.directory_mode))
+    begun = Attempt(work.run, work.plan, work.task, _make_next(work.directory.attempts, work.directory_mode))
     _describe(begun, token, job, position)
     return begun
 
@@ -66,7 +66,7 @@ def _check_unstopped(work: Attempt, job: str) -> None:
     stop = requests.by_user(last.control) if number else None
     if stop is None:
         return
-    unknown = {"schema": SCHEMA, "run": work.plan["run"], "element": work.element, "attempt": number, "job": job}
+    unknown = {"schema": SCHEMA, "run": work.plan["run"], "task": work.task, "attempt": number, "job": job}
     end = reconcile.stopped(files.read_json(last.exit) or unknown, stop.by)
     files.write_json(work.directory.exit, {**end, "attempts": number}, work.file_mode)
     raise Refused(f"the run was {end['message']}")
@@ -144,7 +144,7 @@ def _describe(work: Attempt, token: str, job: str, position: Optional[Dict[str, 
     claim = {
         "schema": SCHEMA,
         "job": job,
-        "element": work.element,
+        "task": work.task,
         "token": token,
         "host": os.uname().nodename,
         "started": round(time.time(), 3),

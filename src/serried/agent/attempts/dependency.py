@@ -79,11 +79,11 @@ def _look(work: Attempt, after: AfterJson) -> Others:
     ended: List[str] = []
     jobs: List[str] = []
     array = (files.read_json(run.plan) or {}).get("array") or {}
-    of_array = list(array.get("indices") or [None]) if after["element"] is None else [after["element"]]
-    for element in of_array:
+    of_array = list(array.get("indices") or [None]) if after["task"] is None else [after["task"]]
+    for task in of_array:
         if len(jobs) == MOST_JOBS:
             break
-        state, job = _stand(work, run, after, _Element(element, array.get("offsets", ()), work.dialect["element"]))
+        state, job = _stand(work, run, after, _Task(task, array.get("offsets", ()), work.dialect["task"]))
         if state is not None:
             ended.append(state)
         elif job not in jobs:
@@ -91,7 +91,7 @@ def _look(work: Attempt, after: AfterJson) -> Others:
     return Others(ended, jobs)
 
 
-class _Element(NamedTuple):
+class _Task(NamedTuple):
     """A task of another run; `number` None is the run itself."""
 
     number: Optional[int]
@@ -113,34 +113,32 @@ class _Element(NamedTuple):
         return each[successor_commands.part_of(self.offsets, self.number or 0) if is_several else 0]
 
 
-def _stand(work: Attempt, run: RunDirectory, after: AfterJson, element: _Element) -> Tuple[Optional[str], str]:
+def _stand(work: Attempt, run: RunDirectory, after: AfterJson, task: _Task) -> Tuple[Optional[str], str]:
     """The state in which it ended, or the job in which it continues."""
     deadline = time.monotonic() + MISSING_SECONDS
     while True:
-        end = files.read_json(run.element(element.number).exit) or {}
+        end = files.read_json(run.task(task.number).exit) or {}
         if end and end.get("cause") not in AMBIGUOUS:
             return str(end.get("state")), ""
-        job = element.job_of(_newest(run, element.its(str(after["job"]).split(",")), element.number))
+        job = task.job_of(_newest(run, task.its(str(after["job"]).split(",")), task.number))
         word = successor_jobs.how_it_stands(work, job, successor_jobs.AWAY_SECONDS)
         if word is None or not job_states.is_ending(word):
             return None, job
         if job_states.has_ended(word):
             if end or word not in UNTELLING:
                 return str(end.get("state") or job_states.state_of(word)), ""
-            if _never_began(run, str(after["run"]), element):
+            if _never_began(run, str(after["run"]), task):
                 return names.CANCELLED, ""
         if time.monotonic() > deadline:
             return str(end.get("state") or names.LOST), ""
         time.sleep(BETWEEN_SECONDS)
 
 
-def _never_began(run: RunDirectory, name: str, element: _Element) -> bool:
+def _never_began(run: RunDirectory, name: str, task: _Task) -> bool:
     """Whether it was stopped before its first attempt, which leaves a withdrawn claim and no exit.json."""
     numbers = {1, *(number for number, _ in _links(run, None))}
-    for number in () if run.element(element.number).attempts.exists() else numbers:
-        token = element.its(
-            successor_commands.tokens_of(successor_commands.token_of(name, None, number), element.offsets)
-        )
+    for number in () if run.task(task.number).attempts.exists() else numbers:
+        token = task.its(successor_commands.tokens_of(successor_commands.token_of(name, None, number), task.offsets))
         try:
             if run.claim(token).read_text(encoding="utf-8") == names.WITHDRAWN:
                 return True
@@ -149,21 +147,21 @@ def _never_began(run: RunDirectory, name: str, element: _Element) -> bool:
     return False
 
 
-def _newest(run: RunDirectory, first: str, element: Optional[int]) -> str:
+def _newest(run: RunDirectory, first: str, task: Optional[int]) -> str:
     """Its last job so far."""
     numbered = [(1, first), *_links(run, None)]
-    numbered += _links(run, element) if element is not None else []
+    numbered += _links(run, task) if task is not None else []
     return max(numbered)[1]
 
 
-def _links(run: RunDirectory, element: Optional[int]) -> Iterator[Tuple[int, str]]:
+def _links(run: RunDirectory, task: Optional[int]) -> Iterator[Tuple[int, str]]:
     try:
         links = os.listdir(run.links)  # noqa: PTH208 - names are enough
     except OSError:
         return
     for name in links:
         token = name[: -len(".json")]
-        if name.endswith(".json") and successor_commands.element_of(token) == element:
+        if name.endswith(".json") and successor_commands.task_of(token) == task:
             link = files.read_json(run.link(token)) or {}
             if link.get("state") == "submitted" and link.get("job"):
                 yield successor_commands.number_of(token), str(link["job"])
@@ -172,7 +170,7 @@ def _links(run: RunDirectory, element: Optional[int]) -> Iterator[Tuple[int, str
 def _never(after: AfterJson, others: Others) -> Optional[str]:
     """Why it can never begin after these; None if it can."""
     failed = [state for state in others.ended if state != names.COMPLETED]
-    which = after["run"] if after["element"] is None else f"{after['run']}/{after['element']}"
+    which = after["run"] if after["task"] is None else f"{after['run']}/{after['task']}"
     if after["condition"] == names.AFTER_OK and failed:
         return f"run {which} ended {failed[0]}; this run requires its success"
     if after["condition"] == names.AFTER_NOTOK and not failed and not others.jobs:
@@ -200,7 +198,7 @@ def _move(work: Attempt, token: str, jobs: List[str]) -> str:
 
 
 def _following(work: Attempt, token: str) -> str:
-    return successor_commands.token_of(work.plan["run"], work.element, successor_commands.number_of(token) + 1)
+    return successor_commands.token_of(work.plan["run"], work.task, successor_commands.number_of(token) + 1)
 
 
 def _end(work: Attempt, token: str, message: str) -> None:
@@ -209,7 +207,7 @@ def _end(work: Attempt, token: str, message: str) -> None:
     document = {
         "schema": SCHEMA,
         "run": work.plan["run"],
-        "element": work.element,
+        "task": work.task,
         "attempt": None,
         "job": None,
         "state": names.CANCELLED,

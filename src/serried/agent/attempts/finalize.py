@@ -50,7 +50,7 @@ def gather(work: Attempt, *, is_unrecorded: bool = False) -> Evidence:
     }
     return Evidence(
         run=work.plan["run"],
-        element=work.element,
+        task=work.task,
         attempt=work.number,
         job=str(claim.get("job", "")),
         host=str(claim.get("host", "")),

@@ -18,7 +18,7 @@ def latest(work: Attempt, token: str, job: str) -> Optional[Attempt]:
     for number in reversed(files.numbers(work.directory.attempts)):
         owner = files.read_json(work.directory.attempt(number).claim) or {}
         if (owner.get("job"), owner.get("token")) == (job, token):
-            return Attempt(work.run, work.plan, work.element, number)
+            return Attempt(work.run, work.plan, work.task, number)
     return None
 
 
@@ -34,7 +34,7 @@ def check_readable(work: Attempt) -> None:
 def last(work: Attempt) -> Optional[Attempt]:
     """The last attempt with a complete attempt.json; an attempt without it never began."""
     for number in reversed(files.numbers(work.directory.attempts)):
-        attempt = Attempt(work.run, work.plan, work.element, number)
+        attempt = Attempt(work.run, work.plan, work.task, number)
         if {"token", "job"} <= claim_of(attempt).keys():
             return attempt
     return None

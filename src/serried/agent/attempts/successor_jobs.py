@@ -32,21 +32,21 @@ def start(work: Attempt, token: str, job: str) -> None:
     """Submit the next job in a separate process: neither the ranks nor their end wait for the scheduler."""
     if work.continue_form != names.SUCCESSOR or work.number > work.restarts:
         return
-    element = [] if work.element is None else ["--element", str(work.element)]
-    argv = system.agent_command("submit-next", token, "--job", job, *element)
+    task = [] if work.task is None else ["--task", str(work.task)]
+    argv = system.agent_command("submit-next", token, "--job", job, *task)
     null = os.open(os.devnull, os.O_RDONLY)
     system.spawn(argv, system.environment(), (null, 2, 2), own_group=True)
     os.close(null)
 
 
 def main(arguments: List[str]) -> int:
-    """`submit-next TOKEN --job ID [--element I]`: submit the job after TOKEN's, unless it was submitted already."""
+    """`submit-next TOKEN --job ID [--task I]`: submit the job after TOKEN's, unless it was submitted already."""
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     options = parse(arguments)
-    work = Attempt.load(run_directory(), options.element, 0)
+    work = Attempt.load(run_directory(), options.task, 0)
     set_umask(work)
-    token = successor_commands.token_of(work.plan["run"], work.element, successor_commands.number_of(options.token) + 1)
+    token = successor_commands.token_of(work.plan["run"], work.task, successor_commands.number_of(options.token) + 1)
     before = work.job_of(options.job)
     message = submit(work, token, before, lambda: _is_over(work, before))
     if message:
@@ -104,8 +104,8 @@ def _submit(
         return None, obstacle
     if _owner(work, token) == names.WITHDRAWN:
         return None, "it was withdrawn"
-    index = None if work.element is None else work.element - work.index_offset
-    argv = successor_commands.fill(commands.submit, token=token, job=after, element=index)
+    index = None if work.task is None else work.task - work.index_offset
+    argv = successor_commands.fill(commands.submit, token=token, job=after, task=index)
     environment = {**scrub(os.environ), **commands.environment}
     try:
         output, errors = _output(argv, {name: value for name, value in environment.items() if value is not None})
@@ -178,7 +178,7 @@ def missing(work: Attempt, token: str) -> Optional[str]:
 def withdraw(work: Attempt, token: str) -> None:
     """Withdraw all jobs after the one of `token`: first their claims, then their places in the queue."""
     following = list(_after(work, token))
-    if work.element is None or work.continue_form == names.SUCCESSOR:
+    if work.task is None or work.continue_form == names.SUCCESSOR:
         for each in following:
             with contextlib.suppress(OSError):
                 files.claim(work.run.claim(each), names.WITHDRAWN)
@@ -204,7 +204,7 @@ def _after(work: Attempt, token: str) -> Iterator[str]:
     """Tokens of the jobs that may follow the one of `token`, including those that are not submitted yet."""
     number, run = successor_commands.number_of(token), work.plan["run"]
     if work.continue_form == names.SUCCESSOR:
-        yield successor_commands.token_of(run, work.element, number + 1)
+        yield successor_commands.token_of(run, work.task, number + 1)
     elif work.continue_form == names.PREQUEUED:
         yield from (successor_commands.token_of(run, None, each) for each in range(number + 1, work.restarts + 2))
 

@@ -21,18 +21,18 @@ class EnvFile:
     """The file of one attempt, beside `beginning`; none where that is empty."""
 
     def __init__(self, beginning: str, work: Attempt) -> None:
-        element = "" if work.element is None else f"-{work.element}"
-        self.path: Optional[Path] = Path(f"{beginning}{element}-{work.number}") if beginning else None
+        task = "" if work.task is None else f"-{work.task}"
+        self.path: Optional[Path] = Path(f"{beginning}{task}-{work.number}") if beginning else None
         self._prefix = str(work.dialect["task_prefix"])
         self._of_the_job = work.dialect["job_variables"]
         """Variables that the scheduler sets in job.sh only, not in each process that it starts."""
         index = work.dialect["index_variable"]
-        self._element = {index: str(work.element)} if index and work.element is not None else {}
+        self._task = {index: str(work.task)} if index and work.task is not None else {}
 
     def write(self, changes: Dict[str, str]) -> None:
         """Raises OSError."""
         if self.path:
-            given = {**os.environ, **self._element, **changes}
+            given = {**os.environ, **self._task, **changes}
             own = {name for name in given if self._is_of_a_task(name) and name not in self._of_the_job}
             files.write_environment(self.path, {name: value for name, value in given.items() if name not in own})
 
@@ -55,7 +55,7 @@ class EnvFile:
 
 def remove_stored(work: Attempt) -> None:
     """Delete the run's stored environment at its end. Tasks share it; the command that reads their end deletes it."""
-    if work.element is None:
+    if work.task is None:
         files.forget_environment(work.plan["site"].get("private") or str(work.run.private), work.plan["run"])
 
 

@@ -34,8 +34,7 @@ def agent_environment(work: Attempt, addresses: str, key: bytes) -> Dict[str, st
         names.RUN_DIR: str(work.run.path),
         names.RUN_ID: work.plan["run"],
         names.RESUME: work.newest_checkpoint,  # once for all nodes: some may not see the newest file yet
-        names.ELEMENT: "" if work.element is None else str(work.element),
-        names.TASK: "" if work.element is None else str(work.element),
+        names.TASK: "" if work.task is None else str(work.task),
     }
 
 
@@ -126,7 +125,7 @@ class AgentLauncher:
 
 def sweep_nodes(loop: Loop, argv: List[str], work: Attempt) -> None:
     """Start a new step that ends the processes of killed agents, as far as nodes still respond."""
-    words = [work.process_tag, str(work.number), *([] if work.element is None else [str(work.element)])]
+    words = [work.process_tag, str(work.number), *([] if work.task is None else [str(work.task)])]
     launcher = AgentLauncher(loop, [*argv, *system.agent_command("sweep", *words)], {}, lambda _: loop.stop())
     loop.on_signal(signal.SIGCHLD, launcher.reap)
     launcher.start()

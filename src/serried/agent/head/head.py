@@ -50,7 +50,7 @@ def main(arguments: List[str]) -> int:
     cut = arguments.index("--")
     options, launcher = parse(arguments[:cut]), arguments[cut + 1 :]
     try:
-        work = Attempt.load(run_directory(), options.element, 0)
+        work = Attempt.load(run_directory(), options.task, 0)
         set_umask(work)
         work = claims.begin(work, options.token, options.job)
         needed = work.nodes + OTHER_FILES

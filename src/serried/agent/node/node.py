@@ -52,8 +52,8 @@ def main(arguments: List[str]) -> int:
     index = int(next(filter(None, map(os.environ.get, variables)), 0))
     if "--environment" in options:
         env_file.load(options.pop("--environment"), options.pop("--own", ""))
-    element = os.environ.get(names.ELEMENT)
-    work = Attempt.load(run_directory(), int(element) if element else None, int(os.environ[names.ATTEMPT]))
+    task = os.environ.get(names.TASK)
+    work = Attempt.load(run_directory(), int(task) if task else None, int(os.environ[names.ATTEMPT]))
     words = [word for option in options.items() for word in option]
     problem = setup.enter(work, words) or check_required_paths(work.plan)
     set_umask(work)

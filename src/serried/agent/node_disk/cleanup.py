@@ -72,9 +72,9 @@ def main(arguments: List[str]) -> int:
 
 
 def _work() -> Attempt:
-    element: Optional[str] = os.environ.get(names.ELEMENT)
+    task: Optional[str] = os.environ.get(names.TASK)
     number = int(os.environ.get(names.ATTEMPT) or 0)
-    return Attempt.load(run_directory(), int(element) if element else None, number)
+    return Attempt.load(run_directory(), int(task) if task else None, number)
 
 
 def clear(work: Attempt) -> None:

@@ -179,7 +179,7 @@ def owner(work: Attempt, node: object) -> Dict[str, Any]:
     """The facts by which a later job on this node can tell whether the folder's job is alive."""
     return {
         "run": work.plan["run"],
-        "element": work.element,
+        "task": work.task,
         "attempt": work.number,
         "node": node,
         "cluster": work.plan["site"]["name"],

@@ -40,7 +40,7 @@ NO_ATTEMPT_LEFT = Obstacle(Reason.RESTARTS_USED, "no further attempt is allowed"
 
 class Evidence(NamedTuple):
     run: str
-    element: Optional[int]
+    task: Optional[int]
     attempt: int
     job: str
     host: str

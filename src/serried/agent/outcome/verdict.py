@@ -86,7 +86,7 @@ def document(evidence: Evidence, failure: Optional[Exit], tail: List[str], verdi
     return {
         "schema": SCHEMA,
         "run": evidence.run,
-        "element": evidence.element,
+        "task": evidence.task,
         "attempt": evidence.attempt,
         "job": evidence.job,
         "state": verdict.state,

@@ -18,8 +18,8 @@ NOT_FOR_RANKS = (
     names.HEAD,
     names.TOKEN,
     names.JOB,
-    names.ELEMENT,
     names.TASK,
+    names.FORMER_TASK,
     names.RESUME,
     names.TERMINAL,
     "TORCHELASTIC_USE_AGENT_STORE",
@@ -154,8 +154,8 @@ def placeholders(work: Attempt, place: RankPlace) -> Dict[str, str]:
         "after": next(iter(work.dependencies), ""),
         "seed": str(work.seed),
         "repeat": "" if work.repeat is None else str(work.repeat),
-        "task": "" if work.element is None else str(work.element),
-        "element": "" if work.element is None else str(work.element),
+        "task": "" if work.task is None else str(work.task),
+        "element": "" if work.task is None else str(work.task),
         "run": work.plan["run"],
         "attempt": str(work.number),
         "rank": str(place.rank),
@@ -262,8 +262,8 @@ def _serried(work: Attempt, place: RankPlace) -> Dict[str, str]:
         names.MARK: work.process_tag,
         names.NODE: str(place.node),
     }
-    if work.element is not None:
-        own[names.TASK] = own[names.ELEMENT] = str(work.element)
+    if work.task is not None:
+        own[names.TASK] = own[names.FORMER_TASK] = str(work.task)
     if work.config:
         own[names.CONFIG] = json.dumps(work.config)
     if work.plan.get("smoke"):

@@ -21,12 +21,12 @@ REMOVE_SECONDS = 300.0
 
 
 def main(arguments: List[str]) -> int:
-    """`fetch ELEMENT ATTEMPT NODE FOLDER TOKEN`: ELEMENT is `-` in a run that is no array.
+    """`fetch TASK ATTEMPT NODE FOLDER TOKEN`: TASK is `-` in a run that is no array.
 
     `serried fetch` reads from its journal how it went.
     """
-    element, number, node, folder, token = arguments
-    work = Attempt.load(run_directory(), None if element == "-" else int(element), int(number))
+    task, number, node, folder, token = arguments
+    work = Attempt.load(run_directory(), None if task == "-" else int(task), int(number))
     set_umask(work)
     attempt = work.directory.attempt(work.number)
     files.make_directory(attempt.node(int(node)), work.directory_mode)

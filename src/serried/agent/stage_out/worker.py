@@ -129,8 +129,8 @@ def main(arguments: List[str]) -> int:
     """`stage-out NODE LOCAL SCRATCH`: the node's number and folders, LOCAL empty without a disk."""
     agent = helper_process.AgentConnection(niced=True)
     throttle.prioritise(throttle.IDLE)
-    element = os.environ.get(names.ELEMENT)
-    work = Attempt.load(run_directory(), int(element) if element else None, int(os.environ[names.ATTEMPT]))
+    task = os.environ.get(names.TASK)
+    work = Attempt.load(run_directory(), int(task) if task else None, int(os.environ[names.ATTEMPT]))
     set_umask(work)
     local = Path(arguments[1]) if arguments[1] else None
     StageOutWorker(work, int(arguments[0]), local, Path(arguments[2]), agent).run()

@@ -17,6 +17,6 @@ TRAITS = Traits(
     title="this machine",
     is_here=_no,
     is_around=_no,
-    dialect=Dialect(element=(r"^\d+$", r"\g<0>_{}"), job_variables=(names.JOB,)),
+    dialect=Dialect(task=(r"^\d+$", r"\g<0>_{}"), job_variables=(names.JOB,)),
     is_this_machine=True,
 )

@@ -69,7 +69,7 @@ def run_here(
     root = jobs.root()
     folder = jobs.new_folder(root)
     supervisor = Supervisor(request, folder, root, slots, environment)
-    folder.commit(request.name, request.elements, hears_signals=False)
+    folder.commit(request.name, request.tasks, hears_signals=False)
     on_start(str(folder.number))
 
     def pause(seconds: float) -> None:

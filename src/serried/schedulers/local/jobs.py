@@ -95,7 +95,7 @@ class JobFolder:
         """job.json; None for a job that does not exist."""
         return files.read_json(self.path / "job.json")
 
-    def commit(self, name: str, elements: Sequence[str], *, hears_signals: bool = True) -> None:
+    def commit(self, name: str, tasks: Sequence[str], *, hears_signals: bool = True) -> None:
         """Make the job exist, with this process as its supervisor."""
         about = {
             "schema": 1,
@@ -103,7 +103,7 @@ class JobFolder:
             "supervisor": asdict(processes.myself()),
             "hears_signals": hears_signals,
             "host": socket.gethostname(),
-            "elements": list(elements),
+            "tasks": list(tasks),
             "created": time.time(),
         }
         files.write_json(self.path / "job.json", about)
@@ -133,7 +133,7 @@ class JobFolder:
         # In this order: a supervisor that is gone by now has already written its last states.
         is_attended = Process(**about["supervisor"]).is_alive
         standings = self.standings()
-        for key in about["elements"]:
+        for key in about.get("tasks", about.get("elements", ())):  # the former name
             standing = standings.get(key, Standing())
             if not is_attended and standing.state not in names.ENDED:
                 is_running = standing.child is not None and standing.child.is_alive
@@ -141,7 +141,7 @@ class JobFolder:
                 standing = replace(standing, state=state, reason=SUPERVISOR_GONE)
             yield Job(
                 id=str(self.number),
-                element=element_of(key),
+                task=task_of(key),
                 state=standing.state,
                 raw=standing.state,
                 reason=standing.reason,
@@ -157,7 +157,7 @@ def _cancel_name(key: str) -> str:
     return "cancel" if key == WHOLE else f"cancel-{key}"
 
 
-def element_of(key: str) -> int | None:
+def task_of(key: str) -> int | None:
     return None if key == WHOLE else int(key)
 
 
@@ -200,7 +200,7 @@ class SlotClaim:
     """A job or task that waits for slots, or holds some."""
 
     job: int
-    element: int | None
+    task: int | None
     pool: str
     """`gpu` or `cpu`."""
     need: int
@@ -212,11 +212,11 @@ class SlotClaim:
 
     @property
     def key(self) -> tuple[int, int | None]:
-        return self.job, self.element
+        return self.job, self.task
 
     @property
     def rank(self) -> tuple[float, int, int]:
-        return self.since, self.job, -1 if self.element is None else self.element
+        return self.since, self.job, -1 if self.task is None else self.task
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> SlotClaim:
@@ -286,7 +286,7 @@ def locked_slots(root: Path) -> Iterator[SlotTable]:
         before = SlotTable([*table.waiting], [*table.taken])
         for claim in table.drop_dead(lambda holder: holder.is_alive):
             # The supervisor died first, and its job's processes may still use the slots.
-            key = WHOLE if claim.element is None else str(claim.element)
+            key = WHOLE if claim.task is None else str(claim.task)
             sweep(None, JobFolder(root, claim.job).mark(key))
         yield table
         if table != before:

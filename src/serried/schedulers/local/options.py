@@ -26,7 +26,7 @@ def launcher(plan: Plan) -> str:  # noqa: ARG001 - the head starts the only agen
     return ""
 
 
-def supervisor_command(plan: Plan, token: str, *, after: str = "", element: str = "") -> tuple[str, ...]:
+def supervisor_command(plan: Plan, token: str, *, after: str = "", task: str = "") -> tuple[str, ...]:
     """The command that supervises the job and prints its id. `after` are jobs (`123`, or `123_4`), joined by `:`."""
     allocation = plan.allocation
     options = {
@@ -36,7 +36,7 @@ def supervisor_command(plan: Plan, token: str, *, after: str = "", element: str 
         "time": allocation.time_seconds,
         "lead": None if allocation.time_seconds is None else plan.lead_seconds,
         "kill-wait": plan.site.kill_wait_seconds,
-        "array": element or _array(plan),
+        "array": task or _array(plan),
         "after": after or None,
     }
     return (
@@ -66,7 +66,7 @@ class JobRequest:
     time_seconds: int | None
     lead_seconds: int
     kill_wait_seconds: int
-    elements: tuple[str, ...]
+    tasks: tuple[str, ...]
     parallel: int | None
     requeue: bool
     after: str
@@ -102,7 +102,7 @@ def parse(command: Sequence[str]) -> JobRequest:
         time_seconds=given.time,
         lead_seconds=given.lead,
         kill_wait_seconds=given.kill_wait,
-        elements=tuple(map(str, indices.expand(listed))) if listed else (WHOLE,),
+        tasks=tuple(map(str, indices.expand(listed))) if listed else (WHOLE,),
         parallel=int(throttle) if throttle else None,
         requeue=given.requeue,
         after=given.after,

@@ -50,16 +50,16 @@ class Local:
         environment: Mapping[str, str],
         *,
         after: str = "",
-        element: str = "",
+        task: str = "",
         held: bool = False,  # noqa: ARG002 - no array is too large
     ) -> Submission:
-        argv = options.supervisor_command(plan, token, after=after, element=element)
+        argv = options.supervisor_command(plan, token, after=after, task=task)
         return Submission(argv, scrub(environment), umask=MODES[plan.share].umask)
 
     def commands(self, plan: Plan, environment: Mapping[str, str]) -> Commands:  # noqa: ARG002 - a job keeps the rest
-        job, element = successor_commands.JOB, successor_commands.ELEMENT if plan.array else ""
+        job, task = successor_commands.JOB, successor_commands.TASK if plan.array else ""
         return Commands(
-            submit=options.supervisor_command(plan, successor_commands.TOKEN, after=job, element=element),
+            submit=options.supervisor_command(plan, successor_commands.TOKEN, after=job, task=task),
             cancel=(*options.COMMAND, "cancel", job),
             ask=(*options.COMMAND, "ask", job),
             # A job sees its own GPUs alone.
@@ -109,8 +109,8 @@ class Local:
         answer: dict[tuple[str, int | None], Job] = {}
         for number in {job.partition("_")[0] for job in ids}:
             for job in JobFolder(root, number).jobs():
-                if number in ids or f"{number}_{job.element}" in ids:
-                    answer[job.id, job.element] = job
+                if number in ids or f"{number}_{job.task}" in ids:
+                    answer[job.id, job.task] = job
         if any(job.reason == SUPERVISOR_GONE for job in answer.values()):
             # In place of the killed supervisor, release its slots and sweep the remains of its job.
             with jobs.locked_slots(root):
@@ -119,8 +119,8 @@ class Local:
 
     def cancel(self, ids: Sequence[str]) -> None:
         for job in ids:
-            number, _, element = job.partition("_")
-            _cancel(JobFolder(jobs.root(), number), element or WHOLE)
+            number, _, task = job.partition("_")
+            _cancel(JobFolder(jobs.root(), number), task or WHOLE)
 
     def release(self, ids: Sequence[str]) -> None:
         """Nothing is held: no array is too large for this queue."""

@@ -45,7 +45,7 @@ class Task:
 
     def __init__(self, request: JobRequest, folder: JobFolder, key: str, environment: Mapping[str, str]) -> None:
         self.key = key
-        self.element = jobs.element_of(key)
+        self.task = jobs.task_of(key)
         self.standing = Standing()
         self.queued = time.time()
         self._mark = folder.mark(key)
@@ -77,7 +77,7 @@ class Task:
         try:
             self._child = shell.start(
                 self._request.command,
-                log=self._run.scheduler_log(self.element),
+                log=self._run.scheduler_log(self.task),
                 env=self._environment(slots),
                 cwd=self._run.path,
                 umask=self._request.umask,
@@ -103,8 +103,8 @@ class Task:
         if self._request.pool != NOTHING:
             # A job that requested no GPU sees none.
             own[VISIBLE] = ",".join(slots) if self._request.pool == GPU else ""
-        if self.element is not None:
-            own[names.ELEMENT] = self.key
+        if self.task is not None:
+            own[names.TASK] = self.key
         return {**self._inherited, **own}
 
     def wait_because(self, reason: str) -> None:
@@ -187,7 +187,7 @@ class Task:
         # A job may still request another attempt at its limit: it has saved, and only exits late. Once the agent has
         # written the end, the status is the program's own.
         may_requeue = self._request.requeue and self._ending in (None, names.TIMEOUT)
-        if status == names.EXIT_SAVED and may_requeue and not self._run.element(self.element).exit.exists():
+        if status == names.EXIT_SAVED and may_requeue and not self._run.task(self.task).exit.exists():
             self._ending = None
             self.queued = time.time()
             self.standing = Standing(restarts=self.standing.restarts + 1)
@@ -215,7 +215,7 @@ class Supervisor:
     def __init__(
         self, request: JobRequest, folder: JobFolder, root: Path, slots: Sequence[str], environment: Mapping[str, str]
     ) -> None:
-        self.tasks = [Task(request, folder, key, environment) for key in request.elements]
+        self.tasks = [Task(request, folder, key, environment) for key in request.tasks]
         self.interruptions = 0
         """Counted up by signal handlers: the first cancels the job, the second kills it."""
         self._request = request
@@ -287,14 +287,14 @@ class Supervisor:
 
     def _is_open(self, job: str) -> bool:
         """Has the job or task (`123`, `123_4`) not ended? A job without a folder has."""
-        number, _, element = job.partition("_")
+        number, _, task = job.partition("_")
         before = JobFolder(self._root, number).jobs()
-        return any(job.state not in names.ENDED for job in before if element in ("", str(job.element)))
+        return any(job.state not in names.ENDED for job in before if task in ("", str(job.task)))
 
     def _try_start(self, task: Task, seize: Sequence[str]) -> bool:
         # CPUs are shared: a small machine runs the jobs of a big one, only slower.
         need = min(self._request.need, len(self._available)) if self._request.pool == CPU else self._request.need
-        claim = SlotClaim(self._folder.number, task.element, self._request.pool, need, task.queued, (self._me,))
+        claim = SlotClaim(self._folder.number, task.task, self._request.pool, need, task.queued, (self._me,))
         with locked_slots(self._root) as table:
             answer = table.seize(claim, seize) if seize else table.request(claim, self._available)
         if isinstance(answer, int):
@@ -311,7 +311,7 @@ class Supervisor:
 
     def _release(self, task: Task) -> None:
         with locked_slots(self._root) as table:
-            table.release((self._folder.number, task.element))
+            table.release((self._folder.number, task.task))
 
     def _next_pause(self) -> float:
         if self._waits_for:
@@ -350,7 +350,7 @@ def main(words: Sequence[str]) -> int:
     supervisor = Supervisor(request, folder, root, slots, os.environ)
     waker = _wake_on_signals()
     supervisor.interrupt_by(signal.SIGTERM, signal.SIGINT)
-    folder.commit(request.name, request.elements)
+    folder.commit(request.name, request.tasks)
     print(folder.number, flush=True)
     _write_to(folder.path / "supervisor.log")
     supervisor.run(lambda seconds: _sleep(waker, seconds))

@@ -41,8 +41,8 @@ TRAITS = Traits(
     is_here=is_here,
     is_around=is_around,
     dialect=Dialect(
-        element=(r"\[\]", "[{}]"),
-        # No job can wait for one element of an array: it waits for all of it.
+        task=(r"\[\]", "[{}]"),
+        # No job can wait for one task of an array: it waits for all of it.
         awaited=(r"\[\d+\]", "[]"),
         state_query=STATE_QUERY,
         job_variables=("PBS_JOBID", "PBS_ARRAY_ID", "PBS_ARRAY_INDEX"),

@@ -57,7 +57,7 @@ exec >>"scheduler${PBS_ARRAY_INDEX:+-$PBS_ARRAY_INDEX}.log" 2>&1 # PBS cannot na
 """
     + ENVIRONMENT,
     job='"${PBS_ARRAY_ID:-$PBS_JOBID}"',
-    element='"${PBS_ARRAY_INDEX:-$SERRIED_ELEMENT}"',
+    task='"${PBS_ARRAY_INDEX:-$SERRIED_TASK}"',
     head_options='--hosts "$(awk \'!seen[$0]++\' "$PBS_NODEFILE" | paste -sd, -)" '
     '--node-variable OMPI_COMM_WORLD_RANK,PMI_RANK,PBS_NODENUM --environment "$private" --age "$SECONDS"',
     functions="",
@@ -70,7 +70,7 @@ exec >>"scheduler${PBS_ARRAY_INDEX:+-$PBS_ARRAY_INDEX}.log" 2>&1 # PBS cannot na
 cannot="the job's environment cannot be read here: $private"
 [[ -r $private ]] || exec "${agent[@]}" fail-setup "${who[@]}" --problem "$cannot"
 """,
-    index="{PBS_ARRAY_INDEX:-$SERRIED_ELEMENT}",
+    index="{PBS_ARRAY_INDEX:-$SERRIED_TASK}",
     index_variable="PBS_ARRAY_INDEX",
 )
 
@@ -98,7 +98,7 @@ def submission(
     environment: Mapping[str, str],
     *,
     after: str = "",
-    element: str = "",
+    task: str = "",
     held: bool = False,
 ) -> Submission:
     """The `qsub` command that submits `plan`'s job.sh under `token`.
@@ -117,11 +117,11 @@ def submission(
         )
     handover = _handover(plan)
     words = ("/bin/bash", plan.directory + "/job.sh", token, str(handover))
-    # No job of PBS can wait for one element: so it waits for all of its array, and looks for itself how that one ended.
+    # No job of PBS can wait for one task: so it waits for all of its array, and looks for itself how that one ended.
     jobs = dict.fromkeys(parse.split(job)[0] for job in after.split(":"))
     waits = ("-W", f"depend=afterany:{':'.join(jobs)}") if after else ()
     hold = ("-h",) if held else ()
-    argv = ("qsub", "-f", *_options(plan, token, element), *waits, *hold, *plan.allocation.extra, "--", *words)
+    argv = ("qsub", "-f", *_options(plan, token, task), *waits, *hold, *plan.allocation.extra, "--", *words)
     return Submission(argv, scrub(environment), umask=MODES[plan.share].umask, handover=handover)
 
 
@@ -223,19 +223,19 @@ def chunk(allocation: Allocation, tasks: int = 1, gpu_resource: str = "gpu_type"
     return ":".join([*parts, *allocation.constraint])
 
 
-def _options(plan: Plan, token: str, element: str) -> list[str]:
+def _options(plan: Plan, token: str, task: str) -> list[str]:
     allocation = plan.allocation
     return [
         *_pair("-N", job_name(plan.name, token)),
-        *_pair("-o", _log(plan, element)),
+        *_pair("-o", _log(plan, task)),
         *_pair("-j", "oe"),
         *_pair("-k", "oed"),
         # PBS refuses an array that it could not start again; nothing else should start again by itself.
-        *_pair("-r", "y" if _is_array(plan, element) else "n"),
+        *_pair("-r", "y" if _is_array(plan, task) else "n"),
         *_pair("-W", f"umask={MODES[plan.share].umask:03o}"),
         *_resources(plan, tasks=1),
         *_queue(allocation),
-        *_array(plan, element),
+        *_array(plan, task),
     ]
 
 
@@ -271,16 +271,16 @@ def _pair(flag: str, value: str) -> tuple[str, str]:
     return flag, value
 
 
-def _log(plan: Plan, element: str) -> str:
+def _log(plan: Plan, task: str) -> str:
     """Where PBS's own words go; job.sh, which opens its log itself, adds to them.
 
     PBS takes ASCII alone, and knows one placeholder, in arrays alone: an index, which of an array in parts is no
-    element's.
+    task's.
     """
     log = str(RunDirectory(Path(plan.directory)).scheduler_log())
     if not (log.isascii() and log.isprintable()):
         return os.devnull
-    is_named = _is_array(plan, element) and not (plan.array and plan.array.offsets)
+    is_named = _is_array(plan, task) and not (plan.array and plan.array.offsets)
     return log.removesuffix(".log") + "-^array_index^.log" if is_named else log
 
 
@@ -301,19 +301,19 @@ def _queue(allocation: Allocation) -> list[str]:
     return [word for flag, value in asked.items() if value for word in _pair(flag, value)]
 
 
-def _array(plan: Plan, element: str) -> list[str]:
+def _array(plan: Plan, task: str) -> list[str]:
     """`-J 0-9:3%2`. PBS has no array of one: that is an ordinary job which is told its index."""
     if plan.array is None:
         return []
     indices = plan.array.indices
-    if not _is_array(plan, element):
-        return [*_pair("-v", f"{names.ELEMENT}={element or indices[0]}")]
+    if not _is_array(plan, task):
+        return [*_pair("-v", f"{names.TASK}={task or indices[0]}")]
     throttle = f"%{plan.array.parallel}" if plan.array.parallel else ""
     return [*_pair("-J", _range(indices) + throttle)]
 
 
-def _is_array(plan: Plan, element: str) -> bool:
-    return plan.array is not None and len(plan.array.indices) > 1 and not element
+def _is_array(plan: Plan, task: str) -> bool:
+    return plan.array is not None and len(plan.array.indices) > 1 and not task
 
 
 def _range(indices: Sequence[int]) -> str:

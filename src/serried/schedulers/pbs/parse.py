@@ -71,15 +71,15 @@ def split(job: str) -> tuple[str, int | None]:
 
 
 def jobs(stdout: str) -> list[Job]:
-    """The jobs in `qstat -x -f -w -t`, each element of an array on its own, without their parents.
+    """The jobs in `qstat -x -f -w -t`, each task of an array on its own, without their parents.
 
     What those that are held for others wait for is to be in it too.
     """
     known = dict(attributes_of(stdout))
     found = [_job(identity, attributes) for identity, attributes in known.items()]
     found = [replace(job, reason=FOR_EVER) if _waits_for_ever(job, known) else job for job in found]
-    arrays = {job.id for job in found if job.element is not None}
-    return [job for job in found if job.element is not None or job.id not in arrays]
+    arrays = {job.id for job in found if job.task is not None}
+    return [job for job in found if job.task is not None or job.id not in arrays]
 
 
 def awaited(stdout: str) -> set[str]:
@@ -91,7 +91,7 @@ def awaited(stdout: str) -> set[str]:
 
 def _waits_for_ever(job: Job, known: Mapping[str, Attributes]) -> bool:
     """PBS lets a job wait on where what it waits for was deleted before it began."""
-    identity = job.id if job.element is None else job.id.replace("[]", f"[{job.element}]")
+    identity = job.id if job.task is None else job.id.replace("[]", f"[{job.task}]")
     if job.reason != HELD:
         return False
     before = [known.get(one) for one in _before(known.get(identity, {}))]
@@ -107,7 +107,7 @@ def _before(attributes: Attributes) -> list[str]:
 
 
 def named(stdout: str) -> list[tuple[str, str]]:
-    """(job id, name) pairs of `qstat -f -w`; an element has its array's id."""
+    """(job id, name) pairs of `qstat -f -w`; a task has its array's id."""
     return [(split(identity)[0], attributes.get("Job_Name", "")) for identity, attributes in attributes_of(stdout)]
 
 
@@ -121,12 +121,12 @@ def attributes_of(stdout: str) -> Iterator[tuple[str, Attributes]]:
 
 
 def _job(identity: str, attributes: Attributes) -> Job:
-    job, element = split(identity)
+    job, task = split(identity)
     letter = attributes.get("job_state", "")
-    told = _variable(attributes, names.ELEMENT)
+    told = _variable(attributes, names.TASK) or _variable(attributes, names.FORMER_TASK)
     found = Job(
         id=job,
-        element=int(told) if element is None and told.isdecimal() else element,
+        task=int(told) if task is None and told.isdecimal() else task,
         state=STATES.get(letter, names.UNKNOWN),
         raw=letter,
         nodes=_nodes(attributes.get("exec_host", "")),

@@ -51,10 +51,10 @@ class Pbs(CommandScheduler):
         environment: Mapping[str, str],
         *,
         after: str = "",
-        element: str = "",
+        task: str = "",
         held: bool = False,
     ) -> Submission:
-        return options.submission(plan, token, environment, after=after, element=element, held=held)
+        return options.submission(plan, token, environment, after=after, task=task, held=held)
 
     def interactive(
         self,
@@ -117,7 +117,7 @@ class Pbs(CommandScheduler):
         return {"qstat": text}
 
     def read(self, texts: Mapping[str, str]) -> dict[JobKey, Job]:
-        return {(job.id, job.element): job for job in parse.jobs(texts["qstat"])}
+        return {(job.id, job.task): job for job in parse.jobs(texts["qstat"])}
 
     def split(self, job: str) -> JobKey:
         return parse.split(job)

@@ -48,7 +48,7 @@ def own_name(
 
 
 def array_limits(environ: Mapping[str, str], command: Command = machine.run) -> ArrayLimits:
-    return ArrayLimits(elements=array_limit(_asker(environ, command)(SERVER)))
+    return ArrayLimits(tasks=array_limit(_asker(environ, command)(SERVER)))
 
 
 def is_throwaway(environ: Mapping[str, str]) -> bool:  # noqa: ARG001 - no lab starts a PBS
@@ -95,7 +95,7 @@ def server_name(server: str) -> str | None:
 
 
 def array_limit(server: str) -> int | None:
-    """How many elements an array may have."""
+    """How many tasks an array may have."""
     sizes = (_first(attributes, "max_array_size") for _, attributes in _blocks(server, r"Server: (\S+)"))
     return next((int(size) for size in sizes if size.isdecimal()), None)
 

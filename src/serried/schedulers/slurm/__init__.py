@@ -41,7 +41,7 @@ TRAITS = Traits(
     is_here=is_here,
     is_around=is_around,
     dialect=Dialect(
-        element=(r"^\d+$", r"\g<0>_{}"),
+        task=(r"^\d+$", r"\g<0>_{}"),
         state_query=STATE_QUERY,
         job_variables=("SLURM_JOB_ID",),
     ),

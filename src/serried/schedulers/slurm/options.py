@@ -37,7 +37,7 @@ FRAGMENT = Fragment(
 for name in ${!SBATCH_@} ${!SRUN_@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLURM_EXPORT_ENV; do unset "$name"; done
 """,
     job='"${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}"',
-    element='"$SLURM_ARRAY_TASK_ID"',
+    task='"$SLURM_ARRAY_TASK_ID"',
     head_options='--hosts "$SLURM_JOB_NODELIST" --node-variable SLURM_NODEID --end "${SLURM_JOB_END_TIME:-}"',
     functions="""
 # The last act: Slurm ends this script soon after saying yes. A controller that is away is tried again. `incomplete`:
@@ -78,14 +78,14 @@ def submission(
     environment: Mapping[str, str],
     *,
     after: str = "",
-    element: str = "",
+    task: str = "",
     held: bool = False,
 ) -> Submission:
     """The `sbatch` command that submits `plan`'s job.sh under `token`."""
     script = plan.directory + "/job.sh"
     waits = [f"--dependency=afterany:{after}"] if after else []
     hold = ("--hold",) if held else ()
-    options = (*_options(plan, token, element), *waits, *hold, *plan.allocation.extra)
+    options = (*_options(plan, token, task), *waits, *hold, *plan.allocation.extra)
     argv = ("sbatch", "--parsable", *options, script, token)
     return Submission(argv, scrub(environment), umask=MODES[plan.share].umask)
 
@@ -205,7 +205,7 @@ def walltime(seconds: int) -> str:
     return f"{days}-{hours:02}:{minutes:02}:00" if days else f"{hours}:{minutes:02}:00"
 
 
-def _options(plan: Plan, token: str, element: str) -> list[str]:
+def _options(plan: Plan, token: str, task: str) -> list[str]:
     allocation = plan.allocation
     return [
         f"--job-name={job_name(plan.name, token)}",
@@ -217,7 +217,7 @@ def _options(plan: Plan, token: str, element: str) -> list[str]:
         *_queue(allocation),
         "--requeue" if plan.may_requeue else "--no-requeue",
         "--export=ALL",
-        *_array(plan, element),
+        *_array(plan, task),
     ]
 
 
@@ -237,7 +237,7 @@ def _resources(plan: Plan, *, tasks: int) -> list[str]:
 def _log_pattern(plan: Plan) -> str:
     """Where job.sh's own output goes, in sbatch's escapes.
 
-    A backslash anywhere switches `%` off for the whole pattern, so elements then share one file. They do too where
+    A backslash anywhere switches `%` off for the whole pattern, so tasks then share one file. They do too where
     Slurm's indices are not theirs: job.sh then writes to files of their own, and only Slurm's words are left.
     """
     log = str(RunDirectory(Path(plan.directory)).scheduler_log())
@@ -284,9 +284,9 @@ def _queue(allocation: Allocation) -> list[str]:
     return [*options, "--exclusive"] if allocation.exclusive else options
 
 
-def _array(plan: Plan, element: str) -> list[str]:
-    if element:
-        return [f"--array={element}"]
+def _array(plan: Plan, task: str) -> list[str]:
+    if task:
+        return [f"--array={task}"]
     if plan.array is None:
         return []
     throttle = f"%{plan.array.parallel}" if plan.array.parallel else ""

@@ -53,7 +53,7 @@ def state(word: str) -> str:
 
 
 def queue(stdout: str) -> list[Job]:
-    """The jobs in `squeue --Format=JOB_FORMAT`, each element of an array on its own."""
+    """The jobs in `squeue --Format=JOB_FORMAT`, each task of an array on its own."""
     return [job for row in _rows(stdout, len(JOB_FIELDS) + 1) for job in _queue_row(row[:-1])]
 
 
@@ -80,16 +80,16 @@ def _rows(stdout: str, width: int) -> Iterator[list[str]]:
 
 
 def _queue_row(fields: list[str]) -> Iterator[Job]:
-    number, task, word, reason, status, start, end, restarts, nodes, name = fields
-    elements = _elements(task)
-    if not number.isdigit() or elements is None:
+    number, index, word, reason, status, start, end, restarts, nodes, name = fields
+    tasks = _tasks(index)
+    if not number.isdigit() or tasks is None:
         return
     verdict = state(word)
     exit_code, signal = wait_status(status) if verdict in names.ENDED else (None, None)
-    for element in elements:
+    for task in tasks:
         yield Job(
             id=number,
-            element=element,
+            task=task,
             state=verdict,
             raw=word,
             reason="" if reason == "None" else reason,
@@ -106,15 +106,15 @@ def _queue_row(fields: list[str]) -> Iterator[Job]:
 def _account_row(fields: list[str]) -> Iterator[Job]:
     number, word, status, end, nodes, name = fields
     match = _ID.match(number)
-    elements = _elements(match[2] or "") if match else None
-    if match is None or elements is None:
+    tasks = _tasks(match[2] or "") if match else None
+    if match is None or tasks is None:
         return
     verdict = state(word)
     exit_code, signal = wait_status(status) if verdict in names.ENDED else (None, None)
-    for element in elements:
+    for task in tasks:
         yield Job(
             id=match[1],
-            element=element,
+            task=task,
             state=verdict,
             raw=word,
             exit_code=exit_code,
@@ -135,7 +135,7 @@ def wait_status(text: str) -> tuple[int | None, int | None]:
     return int(code) >> 8, int(code) & 0x7F or None
 
 
-def _elements(text: str) -> list[int | None] | None:
+def _tasks(text: str) -> list[int | None] | None:
     """Array indices; [None] for a job that is no array, None for what is neither."""
     if text in {"", "N/A"}:
         return [None]

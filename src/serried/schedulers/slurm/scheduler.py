@@ -43,10 +43,10 @@ class Slurm(CommandScheduler):
         environment: Mapping[str, str],
         *,
         after: str = "",
-        element: str = "",
+        task: str = "",
         held: bool = False,
     ) -> Submission:
-        return options.submission(plan, token, environment, after=after, element=element, held=held)
+        return options.submission(plan, token, environment, after=after, task=task, held=held)
 
     def interactive(
         self, plan: Plan, token: str, environment: Mapping[str, str], *, now: bool, has_terminal: bool
@@ -100,11 +100,11 @@ class Slurm(CommandScheduler):
     def read(self, texts: Mapping[str, str]) -> dict[JobKey, Job]:
         """Both answers as one; squeue's counts, because sacct lags behind."""
         rows = [*parse.accounting(texts.get("sacct", "")), *parse.queue(texts.get("squeue", ""))]
-        return {(job.id, job.element): job for job in rows}
+        return {(job.id, job.task): job for job in rows}
 
     def split(self, job: str) -> JobKey:
-        number, _, element = job.partition("_")
-        return number, int(element) if element else None
+        number, _, task = job.partition("_")
+        return number, int(task) if task else None
 
     def _squeue(self, fields: str) -> str:
         # By user, not by id: one id that squeue has forgotten would make it fail for all.
