@@ -116,7 +116,7 @@ def _sweep(hosts: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
     by_host: dict[str, list[Left]] = {}
     failed: list[SerriedError] = []
 
-    def heed(host: str, came: list[Left] | SerriedError) -> None:
+    def report(host: str, came: list[Left] | SerriedError) -> None:
         if isinstance(came, SerriedError):
             failed.append(came)
             console.print_error(came)
@@ -124,7 +124,7 @@ def _sweep(hosts: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
             by_host[host] = came
 
     with console.status_line("") as line:
-        removal.sweep_nodes(Known.load(), wanted, heed, line.update, dry=dry_run)
+        removal.sweep_nodes(Known.load(), wanted, report, line.update, dry=dry_run)
     found = [left for host in wanted for left in by_host.get(host, [])]
     if as_json:
         told = [dataclasses.asdict(each) for each in found]

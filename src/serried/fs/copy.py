@@ -96,7 +96,7 @@ def held_bytes(state: os.stat_result) -> int:
 
 @contextlib.contextmanager
 def temporary_path(folder: Path) -> Iterator[Path]:
-    """A new name in `folder`. What still has that name afterwards is deleted."""
+    """A new name in `folder`. A file that still has the name on exit is deleted."""
     path = folder / f".serried-{os.urandom(6).hex()}{PART}"
     try:
         yield path

@@ -106,7 +106,7 @@ class AttemptDirectory:
 
 
 class TaskDirectory:
-    """A run that is no array, or one task of an array: what has attempts and an end."""
+    """The directory of a single run or of one task of an array, with its attempts and its `exit.json`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

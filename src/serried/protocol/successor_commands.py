@@ -30,7 +30,7 @@ class Commands(NamedTuple):
     environment: Mapping[str, Optional[str]]
     """Variables that the scheduler changes in a job, as they were, for the next one; None is unset."""
     strands: bool = False
-    """Whether a job that waits for one which is deleted before it begins waits for ever."""
+    """Whether a job never starts once a job that it waits for is deleted before it begins."""
 
     def to_json(self) -> Dict[str, Any]:
         return {"schema": SCHEMA, **self._asdict()}

@@ -145,7 +145,7 @@ def cancel(status: RunStatus, left: Sequence[int | None], *, now: bool, stopped:
 
 
 def _stranded(record: Record, stopped: Collection[str]) -> str | None:
-    """A run, not itself `stopped`, that would wait for ever if the job of `record` were deleted before it begins."""
+    """A run, not itself `stopped`, that would never start if the job of `record` were deleted before it begins."""
     scheduler = registered(record.summary.scheduler)
     if not record.where.followed.exists() or not scheduler.commands(record.plan, {}).strands:
         return None

@@ -42,18 +42,23 @@ class Back:
 
 
 def bring_back(
-    selection: Selection, lacking: Sequence[Missing], heed: Callable[[int, Back | SerriedError], None], observe: Observe
+    selection: Selection,
+    lacking: Sequence[Missing],
+    on_answer: Callable[[int, Back | SerriedError], None],
+    observe: Observe,
 ) -> None:
     """Bring it to the run directory, by a job on each node.
 
-    `heed` hears what came of each, by its place in `lacking`, as soon as its job has ended.
+    `on_answer` gets the outcome of each, by its place in `lacking`, as soon as its job has ended.
     """
     for attempt in sorted({found.attempt for found in lacking}):  # a later one's files replace those that are there
         numbers = [number for number, found in enumerate(lacking) if found.attempt == attempt]
 
         def settle(place: int, answer: node_jobs.Answer, numbers: Sequence[int] = numbers) -> None:
             number = numbers[place]
-            heed(number, answer if isinstance(answer, SerriedError) else _settled(selection, lacking[number], answer))
+            on_answer(
+                number, answer if isinstance(answer, SerriedError) else _settled(selection, lacking[number], answer)
+            )
 
         node_jobs.send_all([_errand(selection, lacking[number]) for number in numbers], settle, observe)
 

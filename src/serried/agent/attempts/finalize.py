@@ -94,7 +94,7 @@ def reconsider(work: Attempt, result: Dict[str, Any], final: str, *, next_is_her
 def obstacle(
     work: Attempt, reason: Optional[str], *, progressed: bool, next_is_here: bool = False
 ) -> Optional[Obstacle]:
-    """Why no attempt may follow: none is left, there is no progress, or there is no job. None if an attempt may follow.
+    """The reason against another attempt: no attempts left, no progress, or no job. None allows it.
 
     `reason` is the reason of the stop. With `next_is_here` the calling job is the one that starts the next attempt.
     """

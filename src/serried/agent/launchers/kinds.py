@@ -5,8 +5,8 @@ starts `context.rank` once per rank and knows nothing else. That program connect
 sends it the rank's command, environment and log file. So logs, exit statuses, stop requests and the end are the same
 under all kinds.
 
-Ranks keep what a launcher adds to their environment. What it does not pass on, over ssh for example, they get from the
-agent. So no kind needs to name the variables to pass on.
+Ranks keep what a launcher adds to their environment. Variables that it does not forward, over ssh for example, come
+from the agent. So no kind needs to name the variables to pass on.
 """
 
 from __future__ import annotations
@@ -299,7 +299,7 @@ def remote_shell(context: LaunchContext) -> Path:
 def _open_mpi(shell: str, hosts: str, context: LaunchContext) -> Dict[str, str]:
     """For Open MPI 4 (OMPI_…) and 5, whose launcher is PRRTE. The agents bind the ranks.
 
-    Its daemons stay children of the agents: mpirun would wait for ever for a daemon that detached itself and died.
+    Its daemons stay children of the agents: mpirun never stops waiting for a daemon that detached itself and died.
     If mpirun itself gets TERM, ranks have the agents' time to save; by default it would kill them a second later.
     """
     shells = str(max(128, len(context.hosts)))  # each lasts as long as its daemon

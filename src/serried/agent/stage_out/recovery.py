@@ -21,7 +21,7 @@ REMOVE_SECONDS = 300.0
 
 
 def main(arguments: List[str]) -> int:
-    """`fetch TASK ATTEMPT NODE FOLDER TOKEN`: TASK is `-` in a run that is no array.
+    """`fetch TASK ATTEMPT NODE FOLDER TOKEN`: TASK is `-` unless the run is an array.
 
     `serried fetch` reads from its journal how it went.
     """

@@ -24,7 +24,7 @@ class InterruptedByUrgentError(Exception):
 
 
 class Throttle:
-    """What a copy heeds after each piece."""
+    """The pauses of a copy after each piece."""
 
     def __init__(self, bandwidth: Optional[int] = None) -> None:
         self._bandwidth = bandwidth

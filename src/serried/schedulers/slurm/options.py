@@ -127,7 +127,7 @@ def errand(plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:
 def _step(
     cpus: int, *, has_terminal: bool, more: tuple[str, ...] = ("--relative=0", "--preserve-env")
 ) -> tuple[str, ...]:
-    """With all that the job has on one node, and in nobody's way."""
+    """All resources of the job on one node, shared with its other steps."""
     size = ("--nodes=1", "--ntasks=1", f"--cpus-per-task={cpus}")
     return ("srun", *more, *size, "--overlap", "--export=ALL", *(("--pty",) if has_terminal else ()))
 

@@ -121,6 +121,6 @@ if __name__ == "__main__":
     status = main(parser.parse_args())
     sys.stdout.flush()
     # Exit without destroying the group. A thread of gloo may still need the interpreter: about one normal exit in 30
-    # aborts, and after `destroy_process_group` the model may wait for that thread for ever (torch 2.13). Both would
+    # aborts, and after `destroy_process_group` the model may hang on that thread (torch 2.13). Both would
     # count as failed. Serried's library handles this itself.
     os._exit(status)

@@ -93,7 +93,7 @@ def remember(iterator: Any) -> None:
 
 @lru_cache(maxsize=None)
 def _end_all_at_exit() -> None:
-    """Kill the workers at exit. Python ends daemons by TERM, which these ignore, and then waits for them for ever.
+    """Kill the workers at exit. Python ends daemons by TERM, which these ignore, and then never stops waiting for them.
 
     The function registered last is called first: this one after `multiprocessing`, and before a loader.
     """
