@@ -1,0 +1,343 @@
+"""The Python API: `serried.submit`, `serried.runs`, `serried.find` and `Run`. It does what the commands do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from serried.errors import RunFailed, SerriedWarning, UsageError
+from serried.protocol.layout import TaskDirectory
+from serried.protocol.names import COMPLETED
+from serried.protocol.outputs import listed
+from serried.records import index, logs, status, stopping
+from serried.records.evidence import attempt_numbers
+from serried.records.index import Selection
+from serried.records.outputs import trees
+from serried.records.record import Record, RecordUnreadable
+from serried.records.run_status import RunStatus
+from serried.submission.reconcile import find_out
+
+if TYPE_CHECKING:
+    from serried.submission.prepared import Prepared
+
+__all__ = ["Output", "Run", "find", "runs", "submit"]
+
+
+def submit(
+    command: str | Sequence[str] | None = None,
+    *,
+    experiment: str | None = None,
+    nodes: int | None = None,
+    gpus: int | None = None,
+    gpu_type: str | None = None,
+    ranks: int | None = None,
+    cpus: int | None = None,
+    mem: str | None = None,
+    time: str | None = None,
+    account: str | None = None,
+    partition: str | None = None,
+    cluster: str | None = None,
+    name: str | None = None,
+    array: str | Iterable[int] | None = None,
+    parallel: int | None = None,
+    repeat: int | None = None,
+    config: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    resume: str | os.PathLike[str] | Run | None = None,
+    smoke: bool = False,
+    after: Run | str | Iterable[Run | str] | None = None,
+    directory: str | os.PathLike[str] = ".",
+) -> Run:
+    """Submit a command, or an experiment of `serried.toml`, and return at once.
+
+    Each warning of the command line is a `SerriedWarning`, before anything is submitted. A filter can turn it into an
+    error.
+
+    Args:
+        command: a list of arguments, or a string that is split like a shell command; None for the experiment's.
+        experiment: a table of `serried.toml`; None for the only one, or for a command without an experiment.
+        nodes: the number of nodes.
+        gpus: GPUs on each node.
+        gpu_type: the cluster's name for the kind of GPU.
+        ranks: ranks on each node; by default one for each GPU.
+        cpus: CPUs for each GPU, or for each rank without GPUs.
+        mem: memory for each GPU, or for each rank without GPUs: `"10G"`, `"all"`.
+        time: the time limit: `"2h"`, `"90m"`, `"2-00:00:00"`.
+        account: the account that pays for the job.
+        partition: the partition or queue.
+        cluster: the cluster's name; None recognises it.
+        name: the name of the run.
+        array: indices of the tasks, `"0-99"` or numbers.
+        parallel: the most tasks that run at once.
+        repeat: the number of repeats, as an array; `{seed}` and `{repeat}` differ.
+        config: settings of the training, by dotted name: `{"lr": 0.1, "model.width": 64}`.
+        settings: any other setting, by dotted key: `{"limit.grace": "60s"}`.
+        resume: a `Run`, a word for `find`, or a path: start from its newest complete checkpoint.
+        smoke: a smoke test: train a few steps, save, load and exit.
+        after: a `Run` or a word for `find`, or several: start after they complete. `"k3f9q2:any"` accepts any end,
+            `"k3f9q2:notok"` any end but COMPLETED. None for the experiment's `after`.
+        directory: the project's folder, or a folder in it.
+
+    Raises:
+        TypeError: the command is a function.
+        UsageError: the request is impossible, and nothing was submitted.
+        SchedulerUnreachable: the scheduler did not answer, and nothing was submitted.
+        SubmissionUncertain: a job may exist; the next query of the run's state checks.
+    """
+    from serried.config.shell_words import given
+    from serried.config.toml import dotted
+    from serried.submission.prepare import prepare
+    from serried.submission.request import Request, decide
+
+    if callable(command):
+        name_ = getattr(command, "__name__", "it")
+        raise TypeError(
+            f"serried.submit takes a command, not the function `{name_}`: put the call into a script, and call "
+            'serried.submit(["python", "script.py"])'
+        )
+    afters = [after] if isinstance(after, Run | str) else after
+    resources = {
+        "nodes": nodes,
+        "gpus": gpus,
+        "gpu_type": gpu_type,
+        "ranks": ranks,
+        "cpus": cpus,
+        "mem": mem,
+        "time": time,
+        "account": account,
+        "partition": partition,
+    }
+    request = Request(
+        experiment=experiment,
+        command=None if command is None else given(command),
+        overrides={
+            **(settings or {}),
+            **{dotted(("config", *name.split("."))): value for name, value in (config or {}).items()},
+            **{f"resources.{key}": it for key, it in resources.items() if it is not None},
+        },
+        cluster=cluster,
+        name=name,
+        array=array if array is None or isinstance(array, str) else ",".join(map(str, array)),
+        parallel=parallel,
+        repeat=repeat,
+        resume=None if resume is None else resume.id if isinstance(resume, Run) else os.fspath(resume),
+        smoke=smoke,
+        after=None if afters is None else [one.id if isinstance(one, Run) else one for one in afters],
+    )
+    decided = decide(request, Path(directory), os.environ)
+    return _deliver(prepare(decided.plan, decided.resolved, os.environ, decided.each, decided.jobs))
+
+
+def runs() -> list[Run]:
+    """All runs that have a record, the newest first."""
+    found = []
+    for record in index.records():
+        with contextlib.suppress(RecordUnreadable):
+            found.append((record.summary.created, Run(record)))
+    return [run for _, run in sorted(found, key=lambda pair: pair[0], reverse=True)]
+
+
+def find(run: str) -> Run:
+    """The run of an id, a unique prefix of an id, a name or `last`; `RUN/17` is task 17 of an array.
+
+    Raises RunNotFoundError.
+    """
+    selection = index.find(run)
+    return Run(selection.record, selection.task)
+
+
+@dataclass(frozen=True)
+class Output:
+    """A file that a run has written in its working tree."""
+
+    path: Path
+    """Relative to the project's folder; for a whole array, below the task's number."""
+    file: Path
+    """The full path."""
+    bytes: int
+    changed: float
+    """Seconds since the epoch."""
+    is_fetched: bool
+    """`serried fetch` has copied its present content."""
+
+
+class Run:
+    """A run, or one task of an array. Each call reads the run's files and queries its scheduler."""
+
+    def __init__(self, record: Record, task: int | None = None) -> None:
+        self._selection = Selection(record, task)
+
+    def __repr__(self) -> str:
+        return f"<serried.Run {self.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Run) and self.id == other.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def id(self) -> str:
+        """`k3f9q2`; `k3f9q2/17` for a task."""
+        return str(self._selection)
+
+    @property
+    def name(self) -> str:
+        """The name that the user gave the run."""
+        return self._selection.record.summary.name
+
+    @property
+    def directory(self) -> Path:
+        """The run directory (the task's), with `checkpoints/`, `results/` and `attempts/`."""
+        return self._selection.place.path
+
+    @property
+    def state(self) -> str:
+        """`PENDING`, `RUNNING`, `COMPLETED`, `FAILED`, `TIMEOUT`, `CANCELLED`, …."""
+        return self._status().state
+
+    @property
+    def exit_code(self) -> int | None:
+        """The program's own exit status; None until it has ended."""
+        status = self._status()
+        return status.verdict.exit_code if status.has_ended else None
+
+    @property
+    def job(self) -> str | None:
+        """The scheduler's id of the current job; all ids, with commas, for an array in several jobs."""
+        return self._status().job
+
+    @property
+    def tasks(self) -> list[Run]:
+        """An array's tasks; empty for any other run."""
+        indices = self._selection.tasks if self._selection.is_array else ()
+        return [Run(self._selection.record, index) for index in indices]
+
+    @property
+    def elements(self) -> list[Run]:
+        """The former name of `tasks`."""
+        warnings.warn("this property is now `Run.tasks`", DeprecationWarning, stacklevel=2)
+        return self.tasks
+
+    def to_json(self) -> dict[str, Any]:
+        """The run as `serried ps --json` prints it."""
+        return self._status().to_json()
+
+    def wait(self, timeout: float | None = None, *, check: bool = False) -> str:
+        """Wait for the end; return the state then.
+
+        Raises TimeoutError after `timeout` seconds (the run continues), RunFailed if the run can never start, and with
+        `check` RunFailed unless the run COMPLETED.
+        """
+        find_out(self._selection.record)
+        found = status.wait([self._selection], timeout=timeout)[0]
+        if status.never_starts(found):
+            raise RunFailed(f"run {self.id} never starts: {status.why_never(found)}")
+        if not status.is_over(found):
+            raise TimeoutError(f"run {self.id} did not end within {timeout:g} s")
+        if check and found.state != COMPLETED:
+            raise RunFailed(f"run {self.id} ended {found.state}: {found.verdict.message or 'no reason is known'}")
+        return found.state
+
+    def logs(self, rank: int = 0, attempt: int | None = None) -> str:
+        """The output of a rank so far, by default in the latest attempt; empty before its first line.
+
+        Raises UsageError if the rank or attempt does not exist, and for a whole array.
+        """
+        directory = self._place()
+        numbers = attempt_numbers(directory)
+        if attempt is not None and attempt not in numbers:
+            raise UsageError(f"run {self.id} has no attempt {attempt}")
+        if not numbers:
+            return ""
+        found = logs.rank_logs(directory.attempt(attempt or numbers[-1]), self._selection.record.summary)
+        if not 0 <= rank < len(found):
+            raise UsageError(f"run {self.id} has no rank {rank}", hint=f"its ranks are 0 to {len(found) - 1}")
+        try:
+            return found[rank].path.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def metrics(self, rank: int = 0) -> list[dict[str, Any]]:
+        """The values that a rank has logged so far with `run.log`, a row for each step, in the order of steps.
+
+        A row has `attempt`, `step`, `t` (seconds since the epoch) and the values by name. A step that several attempts
+        have logged is the row of the last attempt. Raises UsageError for a whole array.
+        """
+        return logs.metrics(self._place(), rank)
+
+    def outputs(self) -> list[Output]:
+        """The files that the run has written by relative paths so far, the newest first; for an array, of all tasks.
+
+        Empty for a run without a snapshot, whose files are in the project itself. Folders that cannot be read are
+        named in a SerriedWarning.
+        """
+        problems: list[OSError] = []
+        record = self._selection.record
+        entries = listed(trees(record.where, record.plan, self._selection.task), problems.append)
+        found = [
+            Output(Path(tree.below + it.path), tree.path / it.path, it.bytes, it.changed / 1e9, tree.ledger.has(it))
+            for it, tree in filter(None, entries)
+        ]
+        for error in problems:
+            text = f"outputs of run {self.id} may be missing here: `{error.filename}`: {error.strerror}"
+            warnings.warn(text, SerriedWarning, stacklevel=2)
+        return sorted(found, key=lambda it: (-it.changed, it.path))
+
+    def rerun(self, *, fresh: bool = False, new_code: bool = False, name: str | None = None) -> Run:
+        """Submit the plan again, with the same code, from the newest complete checkpoint if there is one.
+
+        Args:
+            fresh: start where this run started.
+            new_code: use the present code of the project.
+            name: the name of the new run; None for the name of this run.
+
+        Raises as `submit`.
+        """
+        from serried.submission.resume import prepare_again
+
+        return _deliver(prepare_again(self._selection, os.environ, fresh=fresh, new_code=new_code, name=name))
+
+    def stop(self, *, save: bool = False, now: bool = False) -> None:
+        """End the ranks with TERM, then KILL after `limit.grace`; remove waiting jobs from the queue. Return at once.
+
+        With `save`, ranks receive the stop notice first and have `limit.warn_before` to save and exit. With `now`, the
+        scheduler cancels the jobs. A run that has ended does not change.
+
+        Raises ValueError for both together.
+        """
+        if save and now:
+            raise ValueError("`save` and `now` are mutually exclusive")
+        status = self._status()
+        if status.has_ended:
+            return
+        asked = [] if now else stopping.request(status, save=save)
+        if why := stopping.cancel(status, stopping.left(status, asked), now=now):
+            warnings.warn(f"{why}; its job ends itself when it starts", SerriedWarning, stacklevel=2)
+
+    def _place(self) -> TaskDirectory:
+        if self._selection.is_array:
+            raise UsageError(f"run {self.id} is an array", hint="use one of its `tasks`")
+        return self._selection.place
+
+    def _status(self) -> RunStatus:
+        find_out(self._selection.record)
+        return status.statuses_of([self._selection])[0]
+
+
+def _deliver(prepared: Prepared) -> Run:
+    """Submit for the caller of `submit` or `rerun`, after the warnings."""
+    from serried.submission.deliver import deliver, unqueued
+
+    for text in prepared.warnings:
+        warnings.warn(text, SerriedWarning, stacklevel=3)
+    record = deliver(prepared)
+    with contextlib.suppress(SerriedWarning):  # the run is submitted, and an error would lose it for the caller
+        for text in unqueued(record):
+            warnings.warn(text, SerriedWarning, stacklevel=3)
+    return Run(record)
