@@ -9,7 +9,7 @@ from serried.plan import Plan
 from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import Commands
 from serried.schedulers.interface import Job, Submission
-from serried.schedulers.slurm import reasons as slurm_reasons
+from serried.schedulers.slurm.scheduler import Slurm
 
 
 class FakeScheduler:
@@ -71,4 +71,4 @@ class FakeScheduler:
         return f"it waits because of {reason}"
 
     def classify(self, reason: str) -> Reason | None:
-        return slurm_reasons.classify(reason)
+        return Slurm().classify(reason)

@@ -12,7 +12,7 @@ from serried.fs.files import write_json
 from serried.plan import Limit
 from serried.records.advice import ADVICE, HERE, OF_LAUNCH, OF_OUTPUT, OF_SCRIPT, Ended, advice_for
 from serried.schedulers.interface import Job
-from serried.schedulers.slurm import reasons
+from serried.schedulers.slurm.scheduler import Slurm
 from tables import for_each
 
 NOW = CREATED + 3600
@@ -134,7 +134,7 @@ def test_what_a_site_does_not_allow_comes_with_whom_to_ask(serried, make, slurm,
     plan = json.loads(run.record.directory.plan.read_text())
     plan["site"] |= {"contact": "help@oak", "docs": "https://oak"}
     run.record.directory.plan.write_text(json.dumps(plan))
-    monkeypatch.setattr(slurm, "explain", reasons.explain)
+    monkeypatch.setattr(slurm, "explain", Slurm().explain)
     told = []
     for reason in ("AssocMaxJobsLimit", "PartitionTimeLimit", "JobHeldAdmin", "Priority"):
         slurm.tell(Job("123", None, "PENDING", reason=reason))

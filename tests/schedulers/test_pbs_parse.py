@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from serried.protocol import names
-from serried.schedulers.pbs import parse, reasons
+from serried.schedulers.pbs import parse
+from serried.schedulers.pbs.scheduler import Pbs
 from tables import for_each
 
 RECORDED = (Path(__file__).parent / "qstat.txt").read_text(encoding="utf-8")
@@ -105,32 +106,32 @@ def test_the_id_is_found_in_what_qsub_prints(stdout, job):
     ("comment", "sentence"),
     [
         ("", "PBS has not looked at it yet"),
-        ("held (u)", "it is held; `qrls` lets it go"),
+        ("held (u)", "it is held; `qrls` lets it start"),
         ("dependency", "it waits for another job to end"),
         (
             "Not Running: Insufficient amount of resource: ngpus (R: 1 A: 0 T: 4)",
-            "what it asks for is in use: ngpus (R: 1 A: 0 T: 4)",
+            "what it requests is in use: ngpus (R: 1 A: 0 T: 4)",
         ),
         (
             "Can Never Run: Insufficient amount of resource: ncpus (R: 9 A: 8 T: 8)",
-            "no node can ever give what it asks for: ncpus (R: 9 A: 8 T: 8)",
+            "no node can ever give what it requests: ncpus (R: 9 A: 8 T: 8)",
         ),
         (
             "Job Array Began at Sat Nov 21 at 01:07",
-            "other tasks of its array go first: as many run as may, or nothing more is free",
+            "other tasks of its array come first: as many run as may, or nothing more is free",
         ),
         (
             "job held, too many failed attempts to run",
             (
-                "PBS could not start it, again and again, and holds it for good: its nodes may not see the folder"
-                " of the run, see `root` in the cluster's profile; `serried stop` ends it"
+                "PBS failed to start it and holds it for good: its nodes may not see the profile's `root`;"
+                " `serried stop` ends it"
             ),
         ),
-        ("Not Running: [odd] words", "PBS says `Not Running: [odd] words`"),
+        ("Not Running: [odd] words", "PBS reports `[odd] words`"),
     ],
 )
 def test_a_comment_becomes_a_sentence(comment, sentence):
-    assert reasons.explain(comment) == sentence
+    assert Pbs().explain(comment) == sentence
 
 
 WAITING = """Job Id: 88.pbshead

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from serried.protocol.reasons import NEVER_STARTS
-from serried.schedulers.slurm.reasons import REASONS, classify, explain
+from serried.schedulers.slurm.parse import REASONS
+from serried.schedulers.slurm.scheduler import Slurm
 from tables import for_each
 
+SLURM = Slurm()
 MANUAL_22_05 = [
     "AssociationJobLimit",
     "AssociationResourceLimit",
@@ -64,45 +66,45 @@ MANUAL_22_05 = [
 
 @for_each("reason", MANUAL_22_05)
 def test_the_manual_s_reasons_have_a_sentence(reason):
-    assert not explain(reason).startswith("Slurm says")
+    assert not SLURM.explain(reason).startswith("Slurm reports")
 
 
 @for_each(
     ("reason", "sentence"),
     [
         ("Priority", "other jobs in the queue come first"),
-        ("(Resources)", "it is next in line; the resources it asks for are in use"),
+        ("(Resources)", "it is next in line; the resources that it requests are in use"),
         (
             "ReqNodeNotAvail, UnavailableNodes:n[1-4]",
-            "nodes it needs are down, drained or reserved, often for maintenance before it could end",
+            "nodes that it needs are down, drained or reserved, often for maintenance before it could end",
         ),
         ("QOSMaxGRESPerUser", "your jobs hold as many GPUs as this QoS allows a user"),
         ("AssocGrpGRESMinutes", "your group's account has used up its hours for now"),
         (
             "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
-            "nodes it needs are down, drained or reserved for jobs of higher priority",
+            "nodes that it needs are down, drained or reserved for jobs of higher priority",
         ),
         ("", "Slurm has not looked at it yet"),
-        ("MoonPhase", "Slurm says `MoonPhase`"),
+        ("MoonPhase", "Slurm reports `MoonPhase`"),
     ],
 )
 def test_a_reason_becomes_a_sentence_and_an_unknown_one_is_quoted(reason, sentence):
-    assert explain(reason) == sentence
+    assert SLURM.explain(reason) == sentence
 
 
 def test_no_row_is_hidden_by_an_earlier_one():
     hidden = [
         pattern
-        for place, (pattern, sentence) in enumerate(REASONS)
-        if explain(pattern.replace("*", "")) != sentence
-        and pattern.replace("*", "") not in [other for other, _ in REASONS[:place]]
+        for place, (pattern, _, sentence) in enumerate(REASONS)
+        if SLURM.explain(pattern.replace("*", "")) != sentence
+        and pattern.replace("*", "") not in [other for other, _, _ in REASONS[:place]]
         and "*" not in pattern
     ]
     assert hidden == []
 
 
 def test_what_never_starts_as_it_is_says_so():
-    said = {token for token, sentence in REASONS if "never starts like this" in sentence}
-    assert {token for token in said if classify(token) not in NEVER_STARTS} == set()
+    never = {token for token, _, sentence in REASONS if "never starts like this" in sentence}
+    assert {token for token in never if SLURM.classify(token) not in NEVER_STARTS} == set()
     others = ("Priority", "Resources", "QOSMaxJobsPerUserLimit", "PartitionNodeLimit", "None")
-    assert not any(classify(word) in NEVER_STARTS for word in others)
+    assert not any(SLURM.classify(word) in NEVER_STARTS for word in others)

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from serried import schedulers, shell
@@ -25,8 +26,9 @@ from serried.fs import files
 from serried.plan import Plan
 from serried.protocol import job_states, successor_commands
 from serried.protocol.layout import state_directory
+from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import Commands
-from serried.schedulers.interface import Job, Scheduler
+from serried.schedulers.interface import Job, Scheduler, WaitReasons
 
 SHORTEST_SECONDS = 3.0
 TIMES_AS_LONG = 20.0
@@ -118,6 +120,7 @@ class CommandScheduler(Scheduler):
     """Variables that the scheduler sets in a job to values of that job alone."""
     strands = False
     """See `Commands.strands`."""
+    reasons: WaitReasons
 
     def __init__(self, *, timeout: float | None = None, cache: Cache | None = None) -> None:
         self._timeout = timeout or timeout_setting()
@@ -157,6 +160,24 @@ class CommandScheduler(Scheduler):
 
     def release(self, ids: Sequence[str]) -> None:
         self._change((*self.release_command, *ids), self.begun, "the jobs are still held")
+
+    def explain(self, reason: str) -> str:
+        row = self._row(reason)
+        first = reason.strip().partition(": ")[2]
+        rest = first.partition(": ")[2] or first
+        return row[2].format(rest=rest) if row else f"{self.title} reports `{reason.strip()}`"
+
+    def classify(self, reason: str) -> Reason | None:
+        row = self._row(reason)
+        return row[1] if row else None
+
+    def reason_word(self, reason: str) -> str:
+        """The text that the patterns of `reasons` are for."""
+        return reason.strip()
+
+    def _row(self, reason: str) -> tuple[str, Reason, str] | None:
+        word = self.reason_word(reason)
+        return next((row for row in self.reasons if fnmatchcase(word, row[0].replace("[", "[[]"))), None)
 
     def _change(self, argv: Sequence[str], harmless: re.Pattern[str], otherwise: str) -> None:
         self._cache.forget()

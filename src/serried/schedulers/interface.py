@@ -79,6 +79,13 @@ class Job:
     """By which it was submitted; empty where that is not known."""
 
 
+WaitReasons = Sequence[tuple[str, Reason, str]]
+"""Patterns of the scheduler's reasons for waiting (`*` matches anything), each with its code and its sentence.
+
+Rows are tried from the top. `{rest}` in a sentence stands for the words after the second `: `, or else the first.
+"""
+
+
 @dataclass(frozen=True)
 class Submission:
     """What is handed over: `argv` run with `environment` is exactly what --dry-run prints."""

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from serried.protocol import names
-from serried.schedulers.interface import Job
+from serried.protocol.reasons import Reason
+from serried.schedulers.interface import Job, WaitReasons
 
 Attributes = Mapping[str, str]
 
@@ -185,3 +186,42 @@ def _variable(attributes: Attributes, name: str) -> str:
 
 def _number(text: str) -> int:
     return int(text) if text.isdecimal() else 0
+
+
+REASONS: WaitReasons = (
+    ("dependency", Reason.DEPENDENCY, "it waits for another job to end"),
+    ("DependencyNeverSatisfied*", Reason.DEPENDENCY_NEVER_SATISFIED,
+     "the job before it was deleted before that job began, and PBS lets it wait for ever: `serried stop` ends it"),
+    ("held (*", Reason.HELD, "it is held; `qrls` lets it start"),
+    ("Can Never Run: Not enough total nodes*", Reason.ABOVE_SITE_LIMIT,
+     "it requests more nodes than there are; it never starts like this"),
+    ("Can Never Run: Insufficient amount of resource: *", Reason.ABOVE_SITE_LIMIT,
+     "no node can ever give what it requests: {rest}"),
+    ("Can Never Run*", Reason.ABOVE_SITE_LIMIT, "it requests what this site cannot give; it never starts like this"),
+    ("Not Running: Insufficient amount of resource: *", Reason.QUEUED, "what it requests is in use: {rest}"),
+    ("Not Running: Insufficient amount of queue resource*", Reason.SITE_LIMIT,
+     "its queue has reached its limit: {rest}"),
+    ("Not Running: Insufficient amount of server resource*", Reason.SITE_LIMIT,
+     "the whole cluster has reached its limit: {rest}"),
+    ("Not Running: User has reached queue * running job limit*", Reason.SITE_LIMIT,
+     "you run as many jobs as its queue allows a user"),
+    ("Not Running: User has reached server * running job limit*", Reason.SITE_LIMIT,
+     "you run as many jobs as the site allows a user"),
+    ("Not Running: * limit*", Reason.SITE_LIMIT, "it reached a limit of the site: {rest}"),
+    ("Not Running: Queue not started*", Reason.UNAVAILABLE, "its queue starts no jobs for now"),
+    ("Not Running: Job would conflict with reservation*", Reason.UNAVAILABLE,
+     "it would run into a reservation; a shorter time may help"),
+    ("Not Running: Job would c*", Reason.UNAVAILABLE,
+     "it would run into a maintenance window; a shorter time may help"),
+    ("Not Running: Draining system*", Reason.QUEUED, "an older job that has waited for long starts first"),
+    ("Not Running: Not enough free nodes*", Reason.QUEUED, "not enough nodes are free"),
+    ("Not Running: No available resources*", Reason.QUEUED, "not enough nodes are free"),
+    ("Not Running: *", Reason.QUEUED, "PBS reports `{rest}`"),
+    ("Job Array Began at *", Reason.QUEUED,
+     "other tasks of its array come first: as many run as may, or nothing more is free"),
+    ("?ob held, too many failed attempts to run", Reason.HELD,
+     "PBS failed to start it and holds it for good: its nodes may not see the profile's `root`; `serried stop` ends it"),
+    ("?ob held*", Reason.HELD, "it is held: {rest}"),
+    ("", Reason.QUEUED, "PBS has not looked at it yet"),
+)  # fmt: skip
+"""For PBS's comments on jobs, and for the words of `_hold`."""

@@ -14,10 +14,9 @@ from serried.errors import SubmissionRefused, SubmissionUncertain
 from serried.fs import files
 from serried.plan import Plan
 from serried.protocol.names import scrub
-from serried.protocol.reasons import Reason
 from serried.schedulers.client import CommandScheduler, JobKey, SubmitOutcome
 from serried.schedulers.interface import Job, Submission, names_token
-from serried.schedulers.pbs import options, parse, reasons
+from serried.schedulers.pbs import options, parse
 
 MANY = 1000
 """Jobs in one query. With `-E`, `qstat` opens one connection for all jobs. Without, it opens one for each, from a
@@ -41,6 +40,7 @@ class Pbs(CommandScheduler):
     cancel_command = ("qdel",)
     release_command = ("qrls",)
     gone = begun = re.compile(r"Unknown Job Id|Job has finished|Request invalid for state of job")
+    reasons = parse.REASONS
     strands = True
     _is_pbs = False
 
@@ -103,12 +103,6 @@ class Pbs(CommandScheduler):
         if result.status in UNREACHABLE:
             return SubmitOutcome.UNREACHABLE
         return SubmitOutcome.REFUSED if result.status > 0 else SubmitOutcome.UNCERTAIN
-
-    def explain(self, reason: str) -> str:
-        return reasons.explain(reason)
-
-    def classify(self, reason: str) -> Reason | None:
-        return reasons.classify(reason)
 
     def ask(self, ids: Sequence[str], since: float | None) -> dict[str, str]:  # noqa: ARG002 - the ids are enough
         text = self._qstat(sorted({parse.split(job)[0] for job in ids}))

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 
 from serried.protocol import hostlist, names
 from serried.protocol.job_states import state_of
+from serried.protocol.reasons import Reason
 from serried.schedulers import indices
 from serried.schedulers.client import SubmitOutcome
-from serried.schedulers.interface import Job
+from serried.schedulers.interface import Job, WaitReasons
 
 SEPARATOR = "\x1f"
 
@@ -254,3 +255,95 @@ def _answer(words: str) -> SubmitOutcome:
 
 def _says(patterns: tuple[str, ...], text: str) -> bool:
     return any(re.search(pattern, text) for pattern in patterns)
+
+
+REASONS: WaitReasons = (
+    ("Priority", Reason.QUEUED, "other jobs in the queue come first"),
+    ("Resources", Reason.QUEUED, "it is next in line; the resources that it requests are in use"),
+    ("None", Reason.QUEUED, "Slurm has not looked at it yet"),
+    ("BeginTime", Reason.QUEUED, "it may not start before a set time; after a requeue that is two minutes"),
+    ("Cleaning", Reason.QUEUED, "Slurm still cleans up its last attempt; then it starts again"),
+    ("JobHeldUser", Reason.HELD, "its owner holds it; `scontrol release` lets it start"),
+    ("JobHeldAdmin", Reason.HELD_BY_SITE, "an administrator holds it; only they can release it"),
+    ("job_requeued_in_held_state", Reason.HELD, "it was requeued and is held; `scontrol release` lets it start"),
+    ("launch_failed_requeued_held", Reason.HELD_BY_SITE,
+     "its launch failed and it is held; inform the site, then `scontrol release`"),
+    ("JobHoldMaxRequeue", Reason.HELD, "it was requeued too often and is held"),
+    ("Dependency", Reason.DEPENDENCY, "it waits for another job to end"),
+    ("DependencyNeverSatisfied", Reason.DEPENDENCY_NEVER_SATISFIED,
+     "the job before it ended in a way that never lets it start; cancel it"),
+    ("Licenses", Reason.QUEUED, "all licences that it requests are in use"),
+    ("ReservationDeleted", Reason.UNAVAILABLE, "its reservation was deleted; submit it without a reservation"),
+    ("Reservation*", Reason.UNAVAILABLE, "the reservation that it requests has not begun"),
+    ("InvalidAccount", Reason.NOT_ALLOWED, "its account is not valid; check `account`"),
+    ("InvalidQOS", Reason.NOT_ALLOWED, "its QoS is not valid; check `qos`"),
+    ("QOSNotAllowed", Reason.NOT_ALLOWED, "its account may not use this QoS in this partition"),
+    ("*NotAllowed", Reason.NOT_ALLOWED, "its account may not use this partition"),
+    ("QOSMaxJobsPerUser*", Reason.SITE_LIMIT,
+     "you run as many jobs as this QoS allows a user; it starts when one of them ends"),
+    ("QOSMaxSubmitJobPerUser*", Reason.SITE_LIMIT, "you have as many jobs queued as this QoS allows a user"),
+    ("QOSMaxWallDurationPerJob*", Reason.ABOVE_SITE_LIMIT,
+     "its time limit is longer than this QoS allows; it never starts like this"),
+    ("QOSMaxGRESPerJob*", Reason.ABOVE_SITE_LIMIT,
+     "it requests more GPUs than this QoS allows one job; it never starts like this"),
+    ("QOSMaxGRESPerUser*", Reason.SITE_LIMIT, "your jobs hold as many GPUs as this QoS allows a user"),
+    ("QOSMaxCpuPerUser*", Reason.SITE_LIMIT, "your jobs hold as many CPUs as this QoS allows a user"),
+    ("QOSMaxMemoryPerUser*", Reason.SITE_LIMIT, "your jobs hold as much memory as this QoS allows a user"),
+    ("QOSMaxNodePerUser*", Reason.SITE_LIMIT, "your jobs hold as many nodes as this QoS allows a user"),
+    ("QOSMin*", Reason.ABOVE_SITE_LIMIT, "it requests less than this QoS demands of a job; it never starts like this"),
+    ("QOSMax*PerJob*", Reason.ABOVE_SITE_LIMIT,
+     "it requests more than this QoS allows one job; it never starts like this"),
+    ("QOSMax*PerNode*", Reason.ABOVE_SITE_LIMIT,
+     "it requests more per node than this QoS allows; it never starts like this"),
+    ("QOSMax*", Reason.SITE_LIMIT, "your jobs hold all that this QoS allows a user or an account"),
+    ("QOSGrp*Minutes*", Reason.SITE_LIMIT, "this QoS has used up its hours for now"),
+    ("QOSGrp*", Reason.SITE_LIMIT, "all users of this QoS together hold what it allows"),
+    ("QOSUsageThreshold", Reason.SITE_LIMIT, "its account has used more than this QoS tolerates"),
+    ("QOSJobLimit", Reason.SITE_LIMIT, "this QoS runs as many jobs as it may"),
+    ("QOSTimeLimit", Reason.ABOVE_SITE_LIMIT,
+     "its time limit is longer than this QoS allows; it never starts like this"),
+    ("QOS*", Reason.SITE_LIMIT, "it reached a limit of its QoS"),
+    ("AssocMaxJobsLimit", Reason.SITE_LIMIT,
+     "you run as many jobs as your account allows you; it starts when one of them ends"),
+    ("AssocMaxWallDurationPerJobLimit", Reason.ABOVE_SITE_LIMIT,
+     "its time limit is longer than your account allows; it never starts like this"),
+    ("AssocMax*PerJob*", Reason.ABOVE_SITE_LIMIT,
+     "it requests more than your account allows one job; it never starts like this"),
+    ("AssocMax*", Reason.SITE_LIMIT, "your jobs hold all that your account allows you"),
+    ("AssocGrp*Minutes*", Reason.SITE_LIMIT, "your group's account has used up its hours for now"),
+    ("AssocGrpJobsLimit", Reason.SITE_LIMIT, "your group runs as many jobs as its account allows"),
+    ("AssocGrpGRES*", Reason.SITE_LIMIT, "your group's jobs hold all the GPUs that its account allows"),
+    ("AssocGrp*", Reason.SITE_LIMIT, "your group's jobs together hold what its account allows"),
+    ("Assoc*", Reason.SITE_LIMIT, "it reached a limit of your account"),
+    ("MaxGRESPerAccount", Reason.SITE_LIMIT, "your account's jobs hold all the GPUs that the account allows"),
+    ("Max*PerAccount", Reason.SITE_LIMIT, "your account's jobs together hold what the account allows"),
+    ("ReqNodeNotAvail*", Reason.UNAVAILABLE,
+     "nodes that it needs are down, drained or reserved, often for maintenance before it could end"),
+    ("NodeDown", Reason.UNAVAILABLE, "a node that it needs is down"),
+    ("PartitionDown", Reason.UNAVAILABLE, "its partition is closed for now; jobs queue but do not start"),
+    ("PartitionInactive", Reason.UNAVAILABLE, "its partition takes no jobs for now"),
+    ("PartitionNodeLimit", Reason.SITE_LIMIT,
+     "it requests more or fewer nodes than its partition allows, or some are down"),
+    ("PartitionTimeLimit", Reason.ABOVE_SITE_LIMIT,
+     "its time limit is longer than its partition allows; request less time"),
+    ("PartitionConfig", Reason.NOT_ALLOWED, "its partition does not allow what it requests"),
+    ("BadConstraints", Reason.UNAVAILABLE, "no node has all the features that it requests; check `constraint`"),
+    ("FrontEndDown", Reason.UNAVAILABLE, "no front-end node is up"),
+    ("*Down", Reason.UNAVAILABLE, "a part of the cluster that it needs is down"),
+    ("NonZeroExitCode", Reason.EXIT, "its script ended with a non-zero exit code"),
+    ("JobArrayTaskLimit", Reason.QUEUED, "as many tasks run as `--parallel` allows"),
+    ("Prolog", Reason.QUEUED, "the site's prolog prepares its nodes"),
+    ("Nodes_required_for_job_are_DOWN*", Reason.UNAVAILABLE,
+     "nodes that it needs are down, drained or reserved for jobs of higher priority"),
+    ("BurstBuffer*", Reason.QUEUED, "Slurm prepares its burst buffer"),
+    ("DeadLine", Reason.QUEUED, "it cannot end before its deadline"),
+    ("JobLaunchFailure", Reason.LAUNCH,
+     "Slurm could not launch it: a full disk, a missing folder or an unreachable file system"),
+    ("RaisedSignal*", Reason.SIGNAL, "a signal killed its script"),
+    ("SystemFailure", Reason.UNAVAILABLE, "Slurm, a file system or the network failed"),
+    ("OutOfMemory", Reason.OUT_OF_MEMORY, "it used more memory than it requested"),
+    ("TimeLimit", Reason.LIMIT, "it reached its time limit"),
+    ("NodeFail", Reason.NODE_LOST, "one of its nodes failed"),
+    ("InactiveLimit", Reason.SITE_LIMIT, "it was idle for longer than the site allows"),
+)  # fmt: skip
+"""For Slurm's words, with `_` for each space."""

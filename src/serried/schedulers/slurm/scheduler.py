@@ -11,10 +11,9 @@ from serried import shell
 from serried.errors import MissingProgramError, SchedulerUnreachable
 from serried.plan import Plan
 from serried.protocol.names import CHOSEN_CLUSTER, scrub
-from serried.protocol.reasons import Reason
 from serried.schedulers.client import CommandScheduler, JobKey, SubmitOutcome
 from serried.schedulers.interface import Job, Submission, names_token
-from serried.schedulers.slurm import options, parse, reasons
+from serried.schedulers.slurm import options, parse
 
 ACCOUNT_SECONDS = 30 * 24 * 3600
 """How far back `sacct` looks at most: job ids wrap, and some sites refuse a wide window."""
@@ -34,6 +33,7 @@ class Slurm(CommandScheduler):
     gone = re.compile(rf"^$|{_GONE}")
     # If tasks of an array fare differently, `scontrol` has a line for each fate, also for that of released ones.
     begun = re.compile(rf"{_GONE}|no longer pending execution|Job has already finished|: No error$")
+    reasons = parse.REASONS
     job_changes = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK", "TMPDIR")
 
     def submission(
@@ -85,11 +85,8 @@ class Slurm(CommandScheduler):
     def release(self, ids: Sequence[str]) -> None:
         super().release([",".join(ids)])
 
-    def explain(self, reason: str) -> str:
-        return reasons.explain(reason)
-
-    def classify(self, reason: str) -> Reason | None:
-        return reasons.classify(reason)
+    def reason_word(self, reason: str) -> str:
+        return reason.strip().strip("()").replace(" ", "_").rstrip("_") or "None"
 
     def ask(self, ids: Sequence[str], since: float | None) -> dict[str, str]:
         texts = {"squeue": self._squeue(parse.JOB_FORMAT)}
