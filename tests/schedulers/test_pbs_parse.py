@@ -123,7 +123,7 @@ def test_the_id_is_found_in_what_qsub_prints(stdout, job):
         (
             "job held, too many failed attempts to run",
             (
-                "PBS failed to start it and holds it for good: its nodes may not see the profile's `root`;"
+                "PBS fails to start it and holds it for good: its nodes may not see the profile's `root`;"
                 " `serried stop` ends it"
             ),
         ),

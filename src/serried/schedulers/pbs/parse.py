@@ -220,7 +220,7 @@ REASONS: WaitReasons = (
     ("Job Array Began at *", Reason.QUEUED,
      "other tasks of its array come first: as many run as may, or nothing more is free"),
     ("?ob held, too many failed attempts to run", Reason.HELD,
-     "PBS failed to start it and holds it for good: its nodes may not see the profile's `root`; `serried stop` ends it"),
+     "PBS fails to start it and holds it for good: its nodes may not see the profile's `root`; `serried stop` ends it"),
     ("?ob held*", Reason.HELD, "it is held: {rest}"),
     ("", Reason.QUEUED, "PBS has not looked at it yet"),
 )  # fmt: skip
