@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from serried.agent.outcome.checkpoint_progress import Saved
-from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, Evidence
+from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence
 
 
 def exit_of(rank, code=0, *, signal=None, seconds=1.0, ours=False, **more):
@@ -43,7 +43,7 @@ def node_journal(*exits):
 
 
 def evidence(head, *, nodes=None, has_checkpoint=False, obstacle=NO_ATTEMPT_LEFT):
-    return Evidence(
+    return AttemptEvidence(
         run="k3f9q2",
         task=None,
         attempt=1,

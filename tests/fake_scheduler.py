@@ -8,7 +8,7 @@ from serried.errors import SchedulerUnreachable
 from serried.plan import Plan
 from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import Commands
-from serried.schedulers.interface import Job, Submission
+from serried.schedulers.interface import Job, SubmitCommand
 from serried.schedulers.slurm.scheduler import Slurm
 
 
@@ -43,13 +43,13 @@ class FakeScheduler:
         after: str = "",
         task: str = "",
         held: bool = False,  # noqa: ARG002 - readers hold nothing
-    ) -> Submission:
-        return Submission((plan.run, token, after, task), environment)
+    ) -> SubmitCommand:
+        return SubmitCommand((plan.run, token, after, task), environment)
 
     def commands(self, plan: Plan, environment: Mapping[str, str]) -> Commands:
         raise SchedulerUnreachable(f"readers submit nothing: {plan.run}, {len(environment)}")
 
-    def submit(self, submission: Submission) -> str:
+    def submit(self, submission: SubmitCommand) -> str:
         raise SchedulerUnreachable(f"readers submit nothing: {submission.argv}")
 
     def find(self, token: str, since: float | None = None) -> str | None:

@@ -82,7 +82,7 @@ def shake(images: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def test(network: nn.Module, batches: Iterable[list[Tensor]], run: st.Run) -> float:
+def test(network: nn.Module, batches: Iterable[list[Tensor]], run: st.Session) -> float:
     """The share of the test images that all ranks together read correctly."""
     network.eval()
     right = count = 0
@@ -92,7 +92,7 @@ def test(network: nn.Module, batches: Iterable[list[Tensor]], run: st.Run) -> fl
     return run.all_reduce_mean({"accuracy": right / max(count, 1)}, weight=count)["accuracy"]
 
 
-def train(config: Config, run: st.Run) -> None:
+def train(config: Config, run: st.Session) -> None:
     epochs = 1 if config.dry_run else config.epochs
     learn, unseen = digits()
     network = make_network(config.width)

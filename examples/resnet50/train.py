@@ -106,7 +106,7 @@ def prepare(images: Tensor, size: int, device: torch.device) -> Tensor:
 
 
 @torch.no_grad()
-def test(network: nn.Module, batches: Iterable[list[Tensor]], size: int, run: st.Run) -> float:
+def test(network: nn.Module, batches: Iterable[list[Tensor]], size: int, run: st.Session) -> float:
     network.eval()
     right = count = 0
     for images, labels in batches:

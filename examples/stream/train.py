@@ -62,13 +62,13 @@ def decode(record: Record) -> tuple[Tensor, Tensor]:
     return image, torch.tensor(int(record["cls"]))
 
 
-def own(paths: list[Path], config: Config, run: st.Run) -> Iterable[list[Tensor]]:
+def own(paths: list[Path], config: Config, run: st.Session) -> Iterable[list[Tensor]]:
     """Split by record, shuffled in windows, decoded where needed; resumes at any record with any number of ranks."""
     records = st.shard(Digits(paths), shuffle=config.window, transform=decode, tail="repeat")
     return run.loader(records, batch_size=config.batch_size, num_workers=config.workers)
 
 
-def webdataset(paths: list[Path], config: Config, run: st.Run) -> Iterable[list[Tensor]]:
+def webdataset(paths: list[Path], config: Config, run: st.Session) -> Iterable[list[Tensor]]:
     """Shared out by file, so that each is read once: for many files, each with about as many records.
 
     Ranks would have different numbers of batches; `with_epoch` gives all the same. After a stop what was read before is
@@ -90,7 +90,7 @@ def webdataset(paths: list[Path], config: Config, run: st.Run) -> Iterable[list[
     return run.loader(ready)
 
 
-def torchdata(paths: list[Path], config: Config, run: st.Run) -> Iterable[list[Tensor]]:
+def torchdata(paths: list[Path], config: Config, run: st.Session) -> Iterable[list[Tensor]]:
     """Torchdata's loader keeps the position of each worker, so it needs the same number of ranks and workers."""
     from torchdata.stateful_dataloader import StatefulDataLoader
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from serried.protocol import names
-from serried.records.verdict import _WORST_FIRST, SUBMITTING, TABLE, UNCERTAIN, Kind, Say
+from serried.records.verdict import _WORST_FIRST, SUBMITTING, TABLE, UNCERTAIN, EndingKind, Say
 
 DOCS = Path(__file__).parents[2] / "docs"
 WORDS = {Say.EXIT: "exit.json", Say.SCHEDULER: "scheduler", Say.MISSING: "missing", Say.LAST_KNOWN: "last known"}
@@ -14,7 +14,7 @@ WORDS = {Say.EXIT: "exit.json", Say.SCHEDULER: "scheduler", Say.MISSING: "missin
 def test_each_row_of_the_table_is_on_the_page():
     page = (DOCS / "states.md").read_text()
     for state in {state for state, _ in TABLE}:
-        assert f"| `{state}` | " + " | ".join(WORDS[TABLE[state, kind]] for kind in Kind) + " |\n" in page
+        assert f"| `{state}` | " + " | ".join(WORDS[TABLE[state, kind]] for kind in EndingKind) + " |\n" in page
 
 
 def test_each_state_is_on_the_page_and_whether_it_is_over():

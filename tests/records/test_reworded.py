@@ -9,14 +9,14 @@ import pytest
 from agent.outcome.test_verdict import CASES
 from building import CREATED, a_failure
 from serried.agent.outcome import reconcile, verdict
-from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, Evidence, Obstacle, first_failure
+from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence, Obstacle, first_failure
 from serried.fs.files import read_json
 from serried.protocol.reasons import Reason
 from serried.records import missing_outputs
 from serried.records.explain import explain
 from serried.records.index import Selection
 from serried.records.status import status
-from serried.records.verdict import TABLE, Ending, Known, judge
+from serried.records.verdict import TABLE, Ending, Observations, judge
 from serried.schedulers.interface import Job
 from tables import for_each
 
@@ -46,7 +46,7 @@ def without_sentences(value: Any) -> Any:
     return value
 
 
-def document_of(known: Evidence) -> dict[str, Any]:
+def document_of(known: AttemptEvidence) -> dict[str, Any]:
     failure = first_failure(known)
     return verdict.document(known, failure, [], verdict.judge(known, failure, []))
 
@@ -81,7 +81,7 @@ def decisions(end: dict[str, Any]) -> list[Any]:
     ending = Ending.parse(end)
     words = sorted({word for word, _ in TABLE})
     asked = [Job("1", None, word) if word not in ("ABSENT", "UNREACHABLE") else word for word in words]
-    judged = [judge(word, ending, Known(), now) for word in asked for now in (CREATED, NOW + 1e6)]
+    judged = [judge(word, ending, Observations(), now) for word in asked for now in (CREATED, NOW + 1e6)]
     return [
         [reconcile.may_go_on(end, form) for form in ("requeue", "successor")],
         [reconcile.word(end, form) for form in ("requeue", "successor")],

@@ -9,8 +9,8 @@ from serried.records.verdict import (
     TABLE,
     UNREACHABLE,
     Ending,
-    Kind,
-    Known,
+    EndingKind,
+    Observations,
     Say,
     Verdict,
     judge,
@@ -22,27 +22,27 @@ NOW = 1_795_001_000.0
 ENDED = NOW - 10
 
 DOCUMENTS = {
-    Kind.NONE: None,
-    Kind.REQUEUED: an_ending(state="REQUEUED", cause="limit"),
-    Kind.FINAL: an_ending(state="FAILED", exit_code=3),
-    Kind.CANCELLED: an_ending(state="CANCELLED", exit_code=143, cause="cancel"),
-    Kind.NODE: an_ending(state="FAILED", exit_code=1, cause="node-lost"),
-    Kind.KILLED: an_ending(state="FAILED", exit_code=137, cause="signal", first_failure=a_failure(signal=9)),
-    Kind.LAUNCH: an_ending(state="LAUNCH_FAILED", exit_code=70, cause="launch"),
+    EndingKind.NONE: None,
+    EndingKind.REQUEUED: an_ending(state="REQUEUED", cause="limit"),
+    EndingKind.FINAL: an_ending(state="FAILED", exit_code=3),
+    EndingKind.CANCELLED: an_ending(state="CANCELLED", exit_code=143, cause="cancel"),
+    EndingKind.NODE: an_ending(state="FAILED", exit_code=1, cause="node-lost"),
+    EndingKind.KILLED: an_ending(state="FAILED", exit_code=137, cause="signal", first_failure=a_failure(signal=9)),
+    EndingKind.LAUNCH: an_ending(state="LAUNCH_FAILED", exit_code=70, cause="launch"),
 }
 WORDS = (
     *(names.PENDING, names.RUNNING, names.REQUEUED, names.COMPLETED, names.FAILED, names.TIMEOUT, names.CANCELLED),
     *(names.PREEMPTED, names.OUT_OF_MEMORY, names.NODE_FAIL, names.LAUNCH_FAILED, names.LOST, names.UNKNOWN),
     *(ABSENT, UNREACHABLE),
 )
-OPEN = (Kind.NONE, Kind.REQUEUED, Kind.CANCELLED, Kind.NODE)
+OPEN = (EndingKind.NONE, EndingKind.REQUEUED, EndingKind.CANCELLED, EndingKind.NODE)
 """What the same job may follow."""
 BY_EXIT = {
-    Kind.FINAL: "FAILED",
-    Kind.CANCELLED: "CANCELLED",
-    Kind.NODE: "FAILED",
-    Kind.KILLED: "FAILED",
-    Kind.LAUNCH: "LAUNCH_FAILED",
+    EndingKind.FINAL: "FAILED",
+    EndingKind.CANCELLED: "CANCELLED",
+    EndingKind.NODE: "FAILED",
+    EndingKind.KILLED: "FAILED",
+    EndingKind.LAUNCH: "LAUNCH_FAILED",
 }
 
 
@@ -56,7 +56,7 @@ def word(state):
 
 
 def judged(state, kind, known=None, now=NOW):
-    return judge(word(state), ending(kind), known or Known(), now)
+    return judge(word(state), ending(kind), known or Observations(), now)
 
 
 EXPECTED = {
@@ -67,22 +67,22 @@ EXPECTED = {
     **{
         (state, kind): "UNKNOWN"
         for state in (names.COMPLETED, names.LOST, names.UNKNOWN, ABSENT, UNREACHABLE)
-        for kind in (Kind.NONE, Kind.REQUEUED)
+        for kind in (EndingKind.NONE, EndingKind.REQUEUED)
     },
     **{
         (state, kind): state
         for state in ("FAILED", "TIMEOUT", "CANCELLED", "PREEMPTED", "OUT_OF_MEMORY", "NODE_FAIL", "LAUNCH_FAILED")
-        for kind in (Kind.NONE, Kind.REQUEUED)
+        for kind in (EndingKind.NONE, EndingKind.REQUEUED)
     },
-    **{(state, Kind.CANCELLED): state for state in ("TIMEOUT", "PREEMPTED", "OUT_OF_MEMORY", "NODE_FAIL")},
-    **{("OUT_OF_MEMORY", kind): "OUT_OF_MEMORY" for kind in (Kind.NODE, Kind.KILLED)},
-    ("NODE_FAIL", Kind.NODE): "NODE_FAIL",
-    **{(state, Kind.LAUNCH): state for state in ("RUNNING", "CANCELLED", "PREEMPTED", "NODE_FAIL")},
+    **{(state, EndingKind.CANCELLED): state for state in ("TIMEOUT", "PREEMPTED", "OUT_OF_MEMORY", "NODE_FAIL")},
+    **{("OUT_OF_MEMORY", kind): "OUT_OF_MEMORY" for kind in (EndingKind.NODE, EndingKind.KILLED)},
+    ("NODE_FAIL", EndingKind.NODE): "NODE_FAIL",
+    **{(state, EndingKind.LAUNCH): state for state in ("RUNNING", "CANCELLED", "PREEMPTED", "NODE_FAIL")},
 }
 
 
 def test_the_table_has_every_cell_and_no_other():
-    assert set(TABLE) == {(state, kind) for state in WORDS for kind in Kind} == set(EXPECTED)
+    assert set(TABLE) == {(state, kind) for state in WORDS for kind in EndingKind} == set(EXPECTED)
 
 
 @for_each(("state", "kind"), sorted(TABLE, key=str))
@@ -101,42 +101,42 @@ def test_no_cell_calls_anything_completed_without_an_exit_json_that_says_so(stat
 def test_an_exit_json_that_says_completed_is_believed_whatever_the_scheduler_says(state):
     completed = Ending.parse(an_ending())
     stated = ({"code": "completed", "message": "all ranks finished"},)
-    assert judge(word(state), completed, Known(), NOW) == Verdict(
+    assert judge(word(state), completed, Observations(), NOW) == Verdict(
         "COMPLETED", 0, None, "all ranks finished", completed.ended, settled=True, conditions=stated
     )
 
 
 def test_where_both_agree_exit_json_tells_more():
-    verdict = judged(names.CANCELLED, Kind.CANCELLED)
+    verdict = judged(names.CANCELLED, EndingKind.CANCELLED)
     assert (verdict.state, verdict.message, verdict.settled) == (
         "CANCELLED",
-        DOCUMENTS[Kind.CANCELLED]["message"],
+        DOCUMENTS[EndingKind.CANCELLED]["message"],
         True,
     )
 
 
 @for_each("state", [names.COMPLETED, ABSENT])
 def test_a_missing_exit_json_is_unknown_for_90_seconds_and_then_lost(state):
-    noticed = Known(missing_since=ENDED)
-    assert judged(state, Kind.NONE, noticed, ENDED + 90).state == "UNKNOWN"
-    assert judged(state, Kind.NONE, noticed, ENDED + 91).state == "LOST"
+    noticed = Observations(missing_since=ENDED)
+    assert judged(state, EndingKind.NONE, noticed, ENDED + 90).state == "UNKNOWN"
+    assert judged(state, EndingKind.NONE, noticed, ENDED + 91).state == "LOST"
 
 
 def test_a_reader_that_comes_an_hour_later_says_lost_at_once():
-    assert judged(names.COMPLETED, Kind.NONE, now=ENDED + 3600).state == "LOST"
+    assert judged(names.COMPLETED, EndingKind.NONE, now=ENDED + 3600).state == "LOST"
 
 
 def test_a_job_that_nobody_knows_is_timed_from_the_first_miss_by_our_own_clock():
-    assert judged(ABSENT, Kind.NONE, Known(), NOW + 1e6).state == "UNKNOWN"
+    assert judged(ABSENT, EndingKind.NONE, Observations(), NOW + 1e6).state == "UNKNOWN"
 
 
 def test_a_scheduler_whose_clock_is_ahead_does_not_delay_the_verdict_for_ever():
     ahead = Job("123", None, names.COMPLETED, ended=NOW + 1e6)
-    assert judge(ahead, None, Known(missing_since=NOW - 91), NOW).state == "LOST"
+    assert judge(ahead, None, Observations(missing_since=NOW - 91), NOW).state == "LOST"
 
 
 def test_lost_has_no_exit_code_because_nobody_knows_it():
-    verdict = judged(ABSENT, Kind.NONE, Known(missing_since=NOW - 100))
+    verdict = judged(ABSENT, EndingKind.NONE, Observations(missing_since=NOW - 100))
     assert verdict == Verdict(
         "LOST",
         cause="lost",
@@ -148,39 +148,39 @@ def test_lost_has_no_exit_code_because_nobody_knows_it():
 
 @for_each("memory", ["PENDING", "RUNNING"])
 def test_without_an_answer_the_last_known_state_stands_and_is_marked_stale(memory):
-    verdict = judged(UNREACHABLE, Kind.NONE, Known(job=Job("123", None, memory), at=NOW - 300))
+    verdict = judged(UNREACHABLE, EndingKind.NONE, Observations(job=Job("123", None, memory), at=NOW - 300))
     assert verdict == Verdict(memory, message="the scheduler does not answer", stale=NOW - 300)
 
 
 def test_an_attempt_that_began_after_the_last_answer_is_known_to_run():
-    known = Known(job=Job("123", None, "PENDING"), at=NOW - 300, claimed=NOW - 100)
-    assert judged(UNREACHABLE, Kind.NONE, known).state == "RUNNING"
+    known = Observations(job=Job("123", None, "PENDING"), at=NOW - 300, claimed=NOW - 100)
+    assert judged(UNREACHABLE, EndingKind.NONE, known).state == "RUNNING"
 
 
 def test_an_attempt_is_something_known_even_if_the_scheduler_never_answered():
-    assert judged(UNREACHABLE, Kind.NONE, Known(claimed=NOW - 50)) == Verdict(
+    assert judged(UNREACHABLE, EndingKind.NONE, Observations(claimed=NOW - 50)) == Verdict(
         "RUNNING", message="the scheduler does not answer", stale=NOW - 50
     )
 
 
 @for_each("state", [ABSENT, UNREACHABLE])
 def test_what_the_scheduler_once_said_about_the_end_is_not_forgotten_with_the_job(state):
-    known = Known(job=Job("123", None, "TIMEOUT", ended=NOW - 400), at=NOW - 390, missing_since=NOW - 390)
-    verdict = judged(state, Kind.NONE, known)
+    known = Observations(job=Job("123", None, "TIMEOUT", ended=NOW - 400), at=NOW - 390, missing_since=NOW - 390)
+    verdict = judged(state, EndingKind.NONE, known)
     assert (verdict.state, verdict.exit_code, verdict.settled) == ("TIMEOUT", 124, True)
 
 
 def test_the_schedulers_end_may_be_written_down_only_when_exit_json_had_time_to_appear():
-    assert not judged(names.TIMEOUT, Kind.NONE, now=ENDED + 90).settled
-    assert judged(names.TIMEOUT, Kind.NONE, now=ENDED + 91).settled
+    assert not judged(names.TIMEOUT, EndingKind.NONE, now=ENDED + 90).settled
+    assert judged(names.TIMEOUT, EndingKind.NONE, now=ENDED + 91).settled
 
 
 def test_an_ambiguous_end_is_settled_when_the_scheduler_has_spoken_or_had_its_time():
-    at_once = ending(Kind.KILLED).ended + 1
-    assert not judged(names.RUNNING, Kind.KILLED, now=at_once).settled
-    assert not judged(UNREACHABLE, Kind.KILLED, now=at_once + 1e6).settled
-    assert judged(names.FAILED, Kind.KILLED, now=at_once).settled
-    assert judged(ABSENT, Kind.KILLED, now=at_once + 100).settled
+    at_once = ending(EndingKind.KILLED).ended + 1
+    assert not judged(names.RUNNING, EndingKind.KILLED, now=at_once).settled
+    assert not judged(UNREACHABLE, EndingKind.KILLED, now=at_once + 1e6).settled
+    assert judged(names.FAILED, EndingKind.KILLED, now=at_once).settled
+    assert judged(ABSENT, EndingKind.KILLED, now=at_once + 100).settled
 
 
 @for_each(
@@ -198,7 +198,7 @@ def test_an_ambiguous_end_is_settled_when_the_scheduler_has_spoken_or_had_its_ti
     ],
 )
 def test_a_scheduler_that_ended_it_gives_an_exit_code_that_is_never_0(job, code):
-    assert judge(job, None, Known(), NOW).exit_code == code
+    assert judge(job, None, Observations(), NOW).exit_code == code
 
 
 @for_each("document", [{}, {"state": None}, {"state": "GREAT"}, {"state": ["FAILED"]}, {"state": 0}])
@@ -207,7 +207,7 @@ def test_an_exit_json_without_a_known_state_is_as_good_as_missing(document):
 
 
 def test_a_state_that_this_version_does_not_know_is_unknown_and_no_traceback():
-    assert judge(Job("1", None, "SUSPENDED"), None, Known(), NOW).state == "UNKNOWN"
+    assert judge(Job("1", None, "SUSPENDED"), None, Observations(), NOW).state == "UNKNOWN"
 
 
 def test_the_words_of_the_table_are_whose_word_counts():

@@ -9,7 +9,7 @@ import pytest
 from serried.errors import SchedulerUnreachable, SubmissionRefused
 from serried.fs.files import read_environment
 from serried.schedulers.client import Cache
-from serried.schedulers.interface import Submission
+from serried.schedulers.interface import SubmitCommand
 from serried.schedulers.pbs.scheduler import Pbs
 
 
@@ -17,7 +17,7 @@ def submit(folder: Path, script: str) -> str:
     qsub = folder / "qsub"
     qsub.write_text(f"#!/bin/sh\n{script}\n")
     qsub.chmod(0o755)
-    return Pbs().submit(Submission((str(qsub),), {"KEY": "value"}, handover=folder / "private" / "k3f9q2"))
+    return Pbs().submit(SubmitCommand((str(qsub),), {"KEY": "value"}, handover=folder / "private" / "k3f9q2"))
 
 
 @pytest.mark.parametrize(("status", "error"), [(170, SubmissionRefused), (162, SchedulerUnreachable)])

@@ -13,7 +13,7 @@ from serried import schedulers
 from serried.plan import Plan
 from serried.protocol import names
 from serried.protocol.successor_commands import JOB, TOKEN, Commands
-from serried.schedulers.interface import Job, Submission
+from serried.schedulers.interface import Job, SubmitCommand
 from serried.submission.prepare import Prepared, prepare
 from serried.submission.request import Request, decide
 
@@ -45,15 +45,15 @@ class ToldScheduler:
         after: str = "",
         task: str = "",
         held: bool = False,
-    ) -> Submission:
+    ) -> SubmitCommand:
         words = [f"--after={after}"] if after else [f"--array={task}"] if task else []
         words += ["--hold"] if held else []
-        return Submission(("true", f"--job-name={plan.name}-{token}", *words, token), environment)
+        return SubmitCommand(("true", f"--job-name={plan.name}-{token}", *words, token), environment)
 
     def commands(self, plan: Plan, environment: Mapping[str, str]) -> Commands:
         return Commands(self.submission(plan, TOKEN, environment, after=JOB).argv, ("false",), ("false",), {})
 
-    def submit(self, handover: Submission) -> str:
+    def submit(self, handover: SubmitCommand) -> str:
         self.while_asked()
         self.asked.append(handover.argv)
         if (error := self.raises_for.get(handover.argv[-1])) is not None:

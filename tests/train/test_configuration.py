@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 
 import serried.train as st
-from serried.train.errors import ConfigError
+from serried.train.errors import SettingError
 
 
 @dataclass
@@ -97,20 +97,20 @@ def test_a_dict_gives_a_dict_and_is_left_as_it_was():
     ],
 )
 def test_what_cannot_be_is_refused(argv, message):
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(SettingError) as raised:
         st.config(Config, argv=argv)
     assert str(raised.value) == message
 
 
 def test_a_setting_of_the_runs_config_of_the_wrong_type_is_refused(monkeypatch):
     monkeypatch.setenv("SERRIED_CONFIG", '{"epochs": 2.5}')
-    with pytest.raises(ConfigError, match=r"the run's `config` sets `epochs` to `2\.5`, which is not a `int`"):
+    with pytest.raises(SettingError, match=r"the run's `config` sets `epochs` to `2\.5`, which is not a `int`"):
         st.config(Config, argv=[])
 
 
 def test_a_number_where_text_belongs_is_refused_with_what_to_write(monkeypatch):
     monkeypatch.setenv("SERRIED_CONFIG", '{"name": 2024}')
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(SettingError) as raised:
         st.config(Config, argv=[])
     assert str(raised.value) == (
         "the run's `config` sets `name` to `2024`, which is not a `str`\n"
@@ -166,7 +166,7 @@ def test_choices_pairs_and_alternatives_keep_their_types_too(name, value, expect
 )
 def test_a_choice_that_there_is_not_is_refused(name, value, wanted, monkeypatch):
     monkeypatch.setenv("SERRIED_CONFIG", json.dumps({name: value}))
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(SettingError) as raised:
         st.config(Choices, argv=[])
     assert raised.value.message == f"the run's `config` sets `{name}` to `{value}`, which is not a {wanted}"
 

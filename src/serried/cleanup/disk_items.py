@@ -82,7 +82,7 @@ class Thing:
 
 
 @dataclass
-class Known:
+class KnownRuns:
     """All runs with a record."""
 
     statuses: Sequence[RunStatus]
@@ -95,7 +95,7 @@ class Known:
                 self.plans[status.record.id] = plan
 
     @classmethod
-    def load(cls) -> Known:
+    def load(cls) -> KnownRuns:
         return cls(statuses(index.records()))
 
     @property
@@ -137,7 +137,7 @@ def _plan_in(run: Path) -> Plan | None:
     return None
 
 
-def runs(known: Known) -> Iterator[Thing]:
+def runs(known: KnownRuns) -> Iterator[Thing]:
     """The run directories that exist: first those of records, then those without a record."""
     needs = _needs(known)
     for status in known.statuses:
@@ -170,7 +170,7 @@ def _run(status: RunStatus, path: Path, needs: dict[str, str]) -> Thing:
     return Thing(RUN, name, path, used, status.state, needed, status.record.id, checkpoints=count, note=note)
 
 
-def _needs(known: Known) -> dict[str, str]:
+def _needs(known: KnownRuns) -> dict[str, str]:
     """The paths that unfinished runs depend on, with the run."""
     needs: dict[str, str] = {}
     for run, plan in known.unfinished():
@@ -192,7 +192,7 @@ def count_checkpoints(path: Path) -> int:
     return sum(not checkpoints.is_unfinished(entry.name) for place in places for entry in _entries(place.checkpoints))
 
 
-def trees(known: Known, thing: Thing) -> list[Tree] | None:
+def trees(known: KnownRuns, thing: Thing) -> list[Tree] | None:
     """The working trees of a run; None if no plan of the run can be read."""
     plan = known.plans.get(thing.run) or _plan_in(thing.path)
     with contextlib.suppress(*_MALFORMED):
@@ -200,7 +200,7 @@ def trees(known: Known, thing: Thing) -> list[Tree] | None:
     return None
 
 
-def records(known: Known) -> Iterator[Thing]:
+def records(known: KnownRuns) -> Iterator[Thing]:
     """Records of ended runs whose directories do not exist, or are not visible from here."""
     for status in known.statuses:
         if is_over(status) and not os.path.lexists(status.record.where.path):
@@ -212,7 +212,7 @@ def records(known: Known) -> Iterator[Thing]:
             yield Thing(RECORD, status.id, path, used, status.state, needed=needed, run=status.record.id)
 
 
-def remains(known: Known) -> Iterator[Thing]:
+def remains(known: KnownRuns) -> Iterator[Thing]:
     """Run directories whose deletion was interrupted."""
     for root in known.roots:
         for path in half_removed(root):
@@ -224,7 +224,7 @@ def half_removed(root: Path) -> Iterator[Path]:
         yield from _ours(experiment, _ASIDE, stat.S_ISDIR)
 
 
-def sources(known: Known, deleted: Iterable[Path] = ()) -> Iterator[Thing]:
+def sources(known: KnownRuns, deleted: Iterable[Path] = ()) -> Iterator[Thing]:
     """Archives of code and of Serried. An archive is needed by run directories that stay and by unfinished runs."""
     gone = set(deleted)
     moved = {status.record.where.path for status in known.statuses} - gone
@@ -239,7 +239,7 @@ def sources(known: Known, deleted: Iterable[Path] = ()) -> Iterator[Thing]:
             yield Thing(SOURCE, f"{path.parent.parent.name}/{path.name}", path, newest_within(path), needed=needed)
 
 
-def built(known: Known) -> Iterator[Thing]:
+def built(known: KnownRuns) -> Iterator[Thing]:
     """Environments and images that Serried has built, and the remains of failed builds."""
     last: dict[str, float] = {}
     for status in known.statuses:
@@ -277,7 +277,7 @@ def _uses(plan: Plan) -> Iterator[str]:
         yield os.path.dirname(plan.container.image)  # noqa: PTH120 - may be a name and not a path
 
 
-def staged(known: Known) -> Iterator[Thing]:
+def staged(known: KnownRuns) -> Iterator[Thing]:
     """Data that jobs on this machine have left on its disk for later jobs."""
     for room in _rooms(known.disks):
         for path in locks.things(room / DATA) if is_ours_alone(room / DATA) else ():
@@ -287,7 +287,7 @@ def staged(known: Known) -> Iterator[Thing]:
                 yield Thing(STAGED, name, path, newest_within(path), needed=needed)
 
 
-def kept(known: Known) -> Iterator[Thing]:
+def kept(known: KnownRuns) -> Iterator[Thing]:
     """The records, which are small and stay, and other folders on this machine's own disk."""
     yield Thing(RECORD, "all records", records_directory())
     listed = {room / DATA for room in _rooms(known.disks)}
@@ -322,7 +322,7 @@ def refusal(path: Path, run: str) -> str | None:
     return None
 
 
-def _without_record(known: Known) -> Iterator[tuple[Path, str]]:
+def _without_record(known: KnownRuns) -> Iterator[tuple[Path, str]]:
     """Run directories below known roots without a record here, with the final state if there is one."""
     ids = {status.record.id for status in known.statuses}  # also of unreadable records
     for root in known.roots:

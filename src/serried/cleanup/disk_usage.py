@@ -45,7 +45,7 @@ class Size:
 
 def measure(path: Path, tell: Callable[[int], None] = lambda _: None, but: Iterable[Path] = ()) -> Size:
     """The size of a file, or of a folder without the paths in `but`. `tell` receives the count of files so far."""
-    counter = _Counter(tell)
+    counter = _DiskCounter(tell)
     with contextlib.suppress(OSError):
         state = path.lstat()
         counter.add(state)
@@ -57,7 +57,7 @@ def measure(path: Path, tell: Callable[[int], None] = lambda _: None, but: Itera
 
 def measure_trees(found: Iterable[Tree], tell: Callable[[int], None] = lambda _: None) -> tuple[Size, Size]:
     """The sizes of the outputs in working trees, and of everything else there."""
-    outputs, rest = _Counter(tell), _Counter(tell)
+    outputs, rest = _DiskCounter(tell), _DiskCounter(tell)
     for working_tree in found:
         with contextlib.suppress(FileNotFoundError):
             rest.add(working_tree.path.lstat())
@@ -66,7 +66,7 @@ def measure_trees(found: Iterable[Tree], tell: Callable[[int], None] = lambda _:
     return outputs.size, rest.size
 
 
-class _Counter:
+class _DiskCounter:
     def __init__(self, tell: Callable[[int], None]) -> None:
         self._bytes = self._files = self._unread = 0
         self._oldest, self._newest = math.inf, -math.inf

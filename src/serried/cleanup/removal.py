@@ -15,7 +15,7 @@ from pathlib import Path
 
 from serried import builds
 from serried.cleanup import disk_items, disk_usage
-from serried.cleanup.disk_items import Known, Thing
+from serried.cleanup.disk_items import KnownRuns, Thing
 from serried.errors import SerriedError, UsageError, reason
 from serried.fs import locks, removal
 from serried.protocol.outputs import describe
@@ -36,7 +36,7 @@ SETTLED_SECONDS = 86400.0
 
 
 @dataclass
-class Choice:
+class RemovalChoice:
     go: list[Thing] = field(default_factory=list)
     stay: list[Thing] = field(default_factory=list)
     """Old or named, but needed."""
@@ -49,12 +49,12 @@ class Choice:
 
 
 def choose_runs(
-    known: Known, ids: Sequence[str], *, records: bool, with_outputs: bool = False, tell: Tell = lambda *_: None
-) -> Choice:
+    known: KnownRuns, ids: Sequence[str], *, records: bool, with_outputs: bool = False, tell: Tell = lambda *_: None
+) -> RemovalChoice:
     """Those runs and nothing else. Raises UsageError if one of them must stay."""
     directories = {thing.run: thing for thing in disk_items.runs(known) if thing.has_record}
     without_directory = {thing.run: thing for thing in disk_items.records(known)}
-    choice = Choice()
+    choice = RemovalChoice()
     for run in dict.fromkeys(ids):
         thing = directories.get(run)
         if thing is not None and thing.needed:
@@ -72,16 +72,16 @@ def choose_runs(
 
 
 def choose_all(
-    known: Known,
+    known: KnownRuns,
     now: float,
     older: float | None,
     *,
     records: bool,
     with_outputs: bool = False,
     tell: Tell = lambda *_: None,
-) -> Choice:
+) -> RemovalChoice:
     """Everything that cannot be needed; with the time `older` also what was last used before then."""
-    choice = Choice()
+    choice = RemovalChoice()
     settled = now - SETTLED_SECONDS
     if older is not None:
         choice.add(disk_items.runs(known), older)
@@ -103,7 +103,7 @@ def choose_all(
     return choice
 
 
-def _with_outputs(known: Known, thing: Thing, tell: Tell) -> Thing:
+def _with_outputs(known: KnownRuns, thing: Thing, tell: Tell) -> Thing:
     """Add the outputs that were not fetched to the thing's note."""
     trees = disk_items.trees(known, thing)
     outputs = describe(trees or [], tell=lambda looked: tell(thing.name, looked))
@@ -115,7 +115,7 @@ def _with_outputs(known: Known, thing: Thing, tell: Tell) -> Thing:
     return dataclasses.replace(thing, unfetched=unfetched, note=note)
 
 
-def _record_of(known: Known, run: str) -> Thing:
+def _record_of(known: KnownRuns, run: str) -> Thing:
     status = next(status for status in known.statuses if status.record.id == run)
     used = status.verdict.since or status.created
     return Thing(disk_items.RECORD, run, status.record.directory.path, used, status.state, run=run)
@@ -215,7 +215,7 @@ class Left:
 
 
 def sweep_nodes(
-    known: Known,
+    known: KnownRuns,
     hosts: Sequence[str],
     on_result: Callable[[str, list[Left] | SerriedError], None],
     observe: node_jobs.Observe,
@@ -248,7 +248,7 @@ def sweep_nodes(
             shutil.rmtree(errand.journal.parent, ignore_errors=True)
 
 
-def _newest_on(known: Known, host: str) -> RunStatus:
+def _newest_on(known: KnownRuns, host: str) -> RunStatus:
     """The newest run on a host. Its directory has an agent that can start there."""
     candidates = [
         status

@@ -12,9 +12,9 @@ from pathlib import Path
 import click
 
 from serried.cleanup import disk_usage, removal
-from serried.cleanup.disk_items import Known, Thing
+from serried.cleanup.disk_items import KnownRuns, Thing
 from serried.cleanup.disk_usage import Size
-from serried.cleanup.removal import Choice, Left
+from serried.cleanup.removal import Left, RemovalChoice
 from serried.cli import run_view
 from serried.errors import SerriedError, UsageError
 from serried.protocol.sizes import counted, spell
@@ -91,14 +91,16 @@ def command(
         sys.exit(1)
 
 
-def _choose(runs: Sequence[str], now: float, older: float | None, *, records: bool, with_outputs: bool) -> Choice:
+def _choose(
+    runs: Sequence[str], now: float, older: float | None, *, records: bool, with_outputs: bool
+) -> RemovalChoice:
     if runs and older is not None:
         raise UsageError("`--older-than` and named runs cannot both be")
     selections = run_view.select_all(runs)
     for selection in selections:
         if selection.task is not None:
             raise UsageError(f"`{selection}` is a task: a run is removed whole", hint=f"serried clean {runs[0]}")
-    known = Known.load()
+    known = KnownRuns.load()
     with console.status_line("looking for outputs") as line:
 
         def tell(name: str, looked: int) -> None:
@@ -124,7 +126,7 @@ def _sweep(hosts: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
             by_host[host] = came
 
     with console.status_line("") as line:
-        removal.sweep_nodes(Known.load(), wanted, report, line.update, dry=dry_run)
+        removal.sweep_nodes(KnownRuns.load(), wanted, report, line.update, dry=dry_run)
     found = [left for host in wanted for left in by_host.get(host, [])]
     if as_json:
         told = [dataclasses.asdict(each) for each in found]
@@ -156,7 +158,7 @@ def _progress(thing: Thing, files: int) -> str:
     return f"looking how large {thing.name} is: {files:,} files"
 
 
-def _show(found: Measured, choice: Choice, now: float) -> None:
+def _show(found: Measured, choice: RemovalChoice, now: float) -> None:
     if not found:
         console.say("nothing to remove")
     else:
@@ -208,7 +210,7 @@ def _remove(found: Measured, still: set[Path]) -> dict[object, str]:
     return left
 
 
-def _answer(found: Measured, choice: Choice, left: dict[object, str], *, dry_run: bool) -> None:
+def _answer(found: Measured, choice: RemovalChoice, left: dict[object, str], *, dry_run: bool) -> None:
     listed = [
         {
             **thing.to_json(),

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from serried.cleanup import disk_items, disk_usage
-from serried.cleanup.disk_items import Known, Thing
+from serried.cleanup.disk_items import KnownRuns, Thing
 from serried.cleanup.disk_usage import Size
 from serried.cli import run_view
 from serried.errors import UsageError
@@ -67,7 +67,7 @@ def _look(runs: Sequence[str]) -> list[Row]:
         def tell(name: str, files: int) -> None:
             line.update(f"measuring {name}: {files:,} files")
 
-        known = Known.load()
+        known = KnownRuns.load()
         chosen = _named(known, runs) if runs else _everything(known)
         rows = [_row(thing, known, lambda files, name=thing.name: tell(name, files)) for thing in chosen]
     return (
@@ -79,7 +79,7 @@ def _look(runs: Sequence[str]) -> list[Row]:
     )
 
 
-def _named(known: Known, runs: Sequence[str]) -> list[Thing]:
+def _named(known: KnownRuns, runs: Sequence[str]) -> list[Thing]:
     there = {thing.run: thing for thing in disk_items.runs(known) if thing.has_record}
     chosen = []
     for selection in run_view.select_all(runs):
@@ -92,7 +92,7 @@ def _named(known: Known, runs: Sequence[str]) -> list[Thing]:
     return chosen
 
 
-def _everything(known: Known) -> Iterable[Thing]:
+def _everything(known: KnownRuns) -> Iterable[Thing]:
     yield from disk_items.runs(known)
     yield from disk_items.remains(known)
     yield from disk_items.sources(known)
@@ -101,7 +101,7 @@ def _everything(known: Known) -> Iterable[Thing]:
     yield from disk_items.kept(known)
 
 
-def _row(thing: Thing, known: Known, tell: Any) -> Row:
+def _row(thing: Thing, known: KnownRuns, tell: Any) -> Row:
     if thing.kind != disk_items.RUN:
         return Row(thing, disk_usage.measure(thing.path, tell))
     where = RunDirectory(thing.path)

@@ -16,7 +16,7 @@ from serried.records.index import Selection
 from serried.records.missing_outputs import Missing
 from serried.records.status import statuses_of
 from serried.submission import fetch, fetch_copy
-from serried.submission.fetch import Back, Found
+from serried.submission.fetch import Back, FetchMatches
 from serried.submission.fetch_copy import Report
 from serried.ui import console
 from serried.ui.text import printable
@@ -123,7 +123,7 @@ def _tell_of_node(found: Missing, came: Back) -> None:
         console.warning(f"possibly incomplete checkpoints stayed on {found.host}: {_named(list(came.torn))}", hint=hint)
 
 
-def _copy(found: Found, target: Path, *, force: bool, dry_run: bool) -> Report:
+def _copy(found: FetchMatches, target: Path, *, force: bool, dry_run: bool) -> Report:
     folder, entries = target.expanduser(), found.entries
     if dry_run:
         return fetch_copy.compare(entries, folder, force=force)
@@ -142,7 +142,7 @@ def _copy(found: Found, target: Path, *, force: bool, dry_run: bool) -> Report:
             raise UsageError(f"cannot write to `{folder}`: {error.strerror or error}") from None
 
 
-def _remember(selection: Selection, found: Found, report: Report, target: Path) -> None:
+def _remember(selection: Selection, found: FetchMatches, report: Report, target: Path) -> None:
     try:
         fetch.note_fetched(selection, found, report, target.expanduser())
     except OSError as error:

@@ -25,7 +25,7 @@ _ASK_SECONDS, _ASK_LONGEST_SECONDS = 5.0, 60.0
 
 
 @dataclass(frozen=True)
-class Choice:
+class LogChoice:
     """Which ranks of which attempt, or the launchers that start them."""
 
     rank: int | None
@@ -68,7 +68,7 @@ def command(*, run: str, follow: bool, rank: int | None, node: int | None, launc
     """
     selection = run_view.select(run)
     _refuse_whole_arrays(selection)
-    choice = Choice(rank, node, attempt, launcher)
+    choice = LogChoice(rank, node, attempt, launcher)
     if follow:
         _follow(selection, choice)
     else:
@@ -122,7 +122,7 @@ class Printer:
         self.has_printed = True
 
 
-def _attempt(selection: Selection, choice: Choice) -> AttemptDirectory | None:
+def _attempt(selection: Selection, choice: LogChoice) -> AttemptDirectory | None:
     """The one asked for, else the latest; None where there is none yet."""
     directory = selection.place
     numbers = attempt_numbers(directory)
@@ -134,7 +134,7 @@ def _attempt(selection: Selection, choice: Choice) -> AttemptDirectory | None:
     return directory.attempt(choice.attempt)
 
 
-def _since(shown: int | None, selection: Selection, choice: Choice) -> list[AttemptDirectory]:
+def _since(shown: int | None, selection: Selection, choice: LogChoice) -> list[AttemptDirectory]:
     """The attempt that is shown and all after it; at first the one asked for, or the latest."""
     if shown is None or choice.attempt is not None:
         attempt = _attempt(selection, choice)
@@ -142,7 +142,7 @@ def _since(shown: int | None, selection: Selection, choice: Choice) -> list[Atte
     return [selection.place.attempt(number) for number in attempt_numbers(selection.place) if number >= shown]
 
 
-def _print(selection: Selection, choice: Choice) -> None:
+def _print(selection: Selection, choice: LogChoice) -> None:
     attempt = _attempt(selection, choice)
     if attempt is not None:
         logs = choice.of(attempt, selection)
@@ -169,7 +169,7 @@ def _copy(log: RankLog) -> bool:
     return copied
 
 
-def _nothing_written(selection: Selection, choice: Choice) -> None:
+def _nothing_written(selection: Selection, choice: LogChoice) -> None:
     """Say why there is nothing; show what the job's script said, if that is all there is."""
     status = statuses_of([selection])[0]
     record = selection.record
@@ -190,7 +190,7 @@ def _nothing_written(selection: Selection, choice: Choice) -> None:
     run_view.warn_if_stale([status])
 
 
-def _follow(selection: Selection, choice: Choice) -> None:
+def _follow(selection: Selection, choice: LogChoice) -> None:
     shown: int | None = None
     printer: Printer | None = None
     clock, awaited = _Clock(selection), _Awaited(selection)

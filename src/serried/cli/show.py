@@ -21,7 +21,7 @@ from serried.records.logs import smoke_result
 from serried.records.record import RecordUnreadable, jobs_text
 from serried.records.run_status import RunStatus, warnings_of
 from serried.records.status import statuses_of
-from serried.records.timeline import Attempt, Event, attempts, timeline
+from serried.records.timeline import AttemptRecord, Event, attempts, timeline
 from serried.ui import console
 from serried.ui.plan_lines import (
     comes_after,
@@ -104,7 +104,7 @@ def _plan(selection: Selection) -> Plan | None:
         return None
 
 
-def _attempts(selection: Selection) -> list[Attempt]:
+def _attempts(selection: Selection) -> list[AttemptRecord]:
     """Of an array as a whole there are none: its tasks have them."""
     return [] if selection.is_array else attempts(selection.place)
 

@@ -63,7 +63,7 @@ def save(name: str, text: str, environ: Mapping[str, str], *, force: bool) -> Pa
 
 
 @dataclass(frozen=True)
-class Difference:
+class ProfileDifference:
     key: str
     profile: str
     """The value in the profile."""
@@ -77,7 +77,7 @@ class Checked:
     name: str
     compared: int
     """The number of values that profile and scheduler have in common."""
-    differences: tuple[Difference, ...]
+    differences: tuple[ProfileDifference, ...]
 
 
 def here(environ: Mapping[str, str]) -> str:
@@ -122,9 +122,9 @@ def check(name: str | None, directory: Path, environ: Mapping[str, str]) -> Chec
     return Checked(name, len(both), (*differences, *_missing(own, actual)))
 
 
-def _difference(place: Keys, setting: layers.Setting, actual: Any) -> Difference:
+def _difference(place: Keys, setting: layers.Setting, actual: Any) -> ProfileDifference:
     kind = _key(place).kind
-    return Difference(dotted(place[2:]), kind.show(setting.value), str(setting.origin), kind.show(actual))
+    return ProfileDifference(dotted(place[2:]), kind.show(setting.value), str(setting.origin), kind.show(actual))
 
 
 def _agree(place: Keys, profile: Any, cluster: Any) -> bool:
@@ -133,13 +133,13 @@ def _agree(place: Keys, profile: Any, cluster: Any) -> bool:
     return set(profile) == set(cluster) if isinstance(profile, tuple) else bool(profile == cluster)
 
 
-def _missing(own: Mapping[Keys, layers.Setting], actual: Mapping[Keys, Any]) -> Iterator[Difference]:
+def _missing(own: Mapping[Keys, layers.Setting], actual: Mapping[Keys, Any]) -> Iterator[ProfileDifference]:
     """Partitions that the profile describes and the scheduler does not list."""
     listed = {place[3] for place in actual if place[2:3] == ("partitions",)}
     described = {place[3]: setting.origin for place, setting in own.items() if place[2:3] == ("partitions",)}
     for partition, origin in described.items():
         if listed and partition not in listed:
-            yield Difference(dotted(("partitions", partition)), "described", str(origin), "not there")
+            yield ProfileDifference(dotted(("partitions", partition)), "described", str(origin), "not there")
 
 
 def _key(place: Keys) -> Key:

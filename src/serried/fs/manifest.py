@@ -20,7 +20,7 @@ _AT_ONCE, _CHUNK = 4096, 1 << 20
 """Entries that are written, and bytes that are read, at a time."""
 
 
-class Entry(NamedTuple):
+class ManifestEntry(NamedTuple):
     path: bytes
     """Below the root; empty for the root itself."""
     kind: str
@@ -36,7 +36,7 @@ class Entry(NamedTuple):
     """Where a symbolic link leads, or the first name of a twin; of a file the hash of its content, if asked for."""
 
     @property
-    def identity(self) -> Entry:
+    def identity(self) -> ManifestEntry:
         """What a copy must share. A folder's time tells of files that came and went: they are looked at themselves."""
         return self._replace(time=0 if self.target or self.kind != FILE else self.time, held=0)
 
@@ -47,7 +47,7 @@ class Manifest:
     A file's number, by which agents speak of it, is its place in `entries`.
     """
 
-    def __init__(self, entries: Sequence[Entry], problems: Sequence[str] = ()) -> None:
+    def __init__(self, entries: Sequence[ManifestEntry], problems: Sequence[str] = ()) -> None:
         self.entries = entries
         self.problems = problems
         """What was left out, or leads out of the tree: a sentence each."""
@@ -107,7 +107,7 @@ class Manifest:
     @classmethod
     def from_bytes(cls, data: bytes) -> Manifest:
         """Raises ValueError where it is torn, or names what is not below the root."""
-        entries: List[Entry] = []
+        entries: List[ManifestEntry] = []
         try:
             batches = _unpacked(data)
             head, count, *rest = next(batches, ())
@@ -124,7 +124,7 @@ class Manifest:
         return cls(entries, [problem.decode("utf-8", "surrogateescape") for problem in rest])
 
 
-def _fields(entry: Entry) -> bytes:
+def _fields(entry: ManifestEntry) -> bytes:
     path, kind, mode, size, time, held, target = entry
     return b"\0%b\0%b %d %d %d %d\0%b" % (path, kind.encode(), mode, size, time, held, target)
 
@@ -141,13 +141,13 @@ def _unpacked(data: bytes) -> Iterator[Sequence[bytes]]:
     yield [rest]
 
 
-def _entry(path: bytes, facts: bytes, target: bytes) -> Entry:
+def _entry(path: bytes, facts: bytes, target: bytes) -> ManifestEntry:
     kind, *numbers = facts.decode().split(" ")
     mode, size, time, held = map(int, numbers)
-    return Entry(path, kind, mode, size, time, held, target)
+    return ManifestEntry(path, kind, mode, size, time, held, target)
 
 
-def _check(entries: List[Entry]) -> None:
+def _check(entries: List[ManifestEntry]) -> None:
     """Each entry lies in a folder that comes before it, so that no path leads out of the root, nor through a link."""
     kinds: Dict[bytes, str] = {}
     for entry in entries:

@@ -9,7 +9,7 @@ from typing import Callable, Dict, List, Tuple, Union
 
 from serried.fs import copy, tree
 from serried.fs.adaptive_pool import Crew
-from serried.fs.manifest import FILE, FOLDER, LINK, TWIN, Entry, Manifest, text
+from serried.fs.manifest import FILE, FOLDER, LINK, TWIN, Manifest, ManifestEntry, text
 
 WORKERS = 32
 SPARSE = 1 << 20
@@ -57,7 +57,7 @@ class _Scan:
         self._top = top
         self._hashed, self._anchored = hashed, anchored
         self._pool = pool
-        self._entries: List[Entry] = []
+        self._entries: List[ManifestEntry] = []
         self._problems: List[str] = []
         self._shared: Dict[Tuple[int, int], List[bytes]] = {}
         """Paths of the files that have several names."""
@@ -78,13 +78,13 @@ class _Scan:
         if kind == stat.S_IFREG:
             size = state.st_size
             held, content = self._held(path, state), self._hash(path, size) if self._hashed else b""
-            self._entries.append(Entry(path, FILE, mode | 0o400, size, state.st_mtime_ns, held, content))
+            self._entries.append(ManifestEntry(path, FILE, mode | 0o400, size, state.st_mtime_ns, held, content))
             if state.st_nlink > 1:
                 self._shared.setdefault((state.st_dev, state.st_ino), []).append(path)
         elif kind == stat.S_IFDIR:
-            self._entries.append(Entry(path, FOLDER, mode | 0o500, 0, state.st_mtime_ns, 0, b""))
+            self._entries.append(ManifestEntry(path, FOLDER, mode | 0o500, 0, state.st_mtime_ns, 0, b""))
         elif kind == stat.S_IFLNK:
-            self._entries.append(Entry(path, LINK, 0o777, 0, state.st_mtime_ns, 0, self._goal(path)))
+            self._entries.append(ManifestEntry(path, LINK, 0o777, 0, state.st_mtime_ns, 0, self._goal(path)))
         else:
             self._problems.append(f"{text(path)} is {_SPECIAL.get(kind, 'a special file')}, which is left out")
 
@@ -131,9 +131,9 @@ def _refuse(path: bytes, error: OSError) -> None:
     raise UnreadableError(path, error) from None
 
 
-def _twin(entry: Entry, firsts: Dict[bytes, bytes]) -> Entry:
+def _twin(entry: ManifestEntry, firsts: Dict[bytes, bytes]) -> ManifestEntry:
     first = firsts[entry.path]
-    return entry if entry.path == first else Entry(entry.path, TWIN, 0, 0, 0, 0, first)
+    return entry if entry.path == first else ManifestEntry(entry.path, TWIN, 0, 0, 0, 0, first)
 
 
 def _leads_out(path: bytes, target: bytes) -> bool:

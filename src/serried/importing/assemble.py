@@ -12,11 +12,11 @@ from typing import Any
 from serried.errors import UsageError
 from serried.importing import body, commands, conditionals, counts, script, tables, to_toml
 from serried.importing.assign import without_parts_of_commands
-from serried.importing.body import Body, Found
+from serried.importing.body import Body, PlacedLaunch
 from serried.importing.counts import Counted, Started
-from serried.importing.environment import Environment, leads_out, within
+from serried.importing.environment import ScriptEnvironment, leads_out, within
 from serried.importing.expand import Variables, as_shell, literal, outside, static
-from serried.importing.report import LEFT, NEEDLESS, TAKEN, Experiment, Header, Imported, Line, is_secret, line
+from serried.importing.report import LEFT, NEEDLESS, TAKEN, Header, Imported, ImportedExperiment, Line, is_secret, line
 
 _STRONG = re.compile(r"(?:python|pypy)[\d.]*|Rscript|julia|wandb")
 _OUTSIDE = re.compile(r"(?:^|=)((?:[^=]*/)?\.\.(?:/[^=]*)?)$")
@@ -46,7 +46,7 @@ def _read(text: str, file: str, name: str | None, workdir: str) -> tuple[Importe
     secrets = [variable for variable in head.env if is_secret(variable)]
     env = {variable: value for variable, value in head.env.items() if variable not in secrets}
     called = (name or head.name or "").strip() or PurePath(file).name.rpartition(".")[0] or "job"
-    found = body.read(text, Environment(_variables(head, called), env=env, secrets=secrets, workdir=workdir))
+    found = body.read(text, ScriptEnvironment(_variables(head, called), env=env, secrets=secrets, workdir=workdir))
     without_parts_of_commands(found.made)
     chosen = _chosen(found)
     if not chosen:
@@ -55,14 +55,14 @@ def _read(text: str, file: str, name: str | None, workdir: str) -> tuple[Importe
             hint="`serried init` writes a serried.toml for the script that is here",
         )
     lines = [*head.lines, *found.made.lines]
-    experiments: list[Experiment] = []
+    experiments: list[ImportedExperiment] = []
     last = chosen[0][0]
     for each, group in zip(_names(called, len(chosen)), chosen, strict=True):
         settings = _settings(group, head, found)
         if experiments and not _are_together(last, group[0], found):
             settings["after"] = experiments[-1].name + ("" if found.made.stops else ":any")
         last = group[-1]
-        experiments.append(Experiment(each, dict(_accepted(each, settings, lines))))
+        experiments.append(ImportedExperiment(each, dict(_accepted(each, settings, lines))))
         lines += _launched(each, group, head, found)
     if len(chosen) > 1:
         is_beside = any(_are_together(before[-1], after[0], found) for before, after in itertools.pairwise(chosen))
@@ -76,7 +76,7 @@ def _read(text: str, file: str, name: str | None, workdir: str) -> tuple[Importe
     return Imported(tuple(experiments), tuple(lines), head.array, head.parallel), reaches_out
 
 
-def _reaches_out(each: Found) -> bool:
+def _reaches_out(each: PlacedLaunch) -> bool:
     """Whether a word of the command is a path that leads out of the folder of serried.toml."""
     shown = (as_shell(word).strip("\"'") for word in each.launch.words)
     paths = (found[1] for word in shown if (found := _OUTSIDE.search(word)))
@@ -109,7 +109,7 @@ def _variables(head: Header, name: str) -> Variables:
     return variables
 
 
-def _chosen(found: Body) -> list[list[Found]]:
+def _chosen(found: Body) -> list[list[PlacedLaunch]]:
     """The launches that become experiments; several plain programs in a row are one, as they are one process."""
     strong = [each for each in found.launches if each.launch.by or _STRONG.fullmatch(each.launch.name)]
     candidates = strong or found.launches
@@ -122,7 +122,7 @@ def _chosen(found: Body) -> list[list[Found]]:
     return [chosen] if len(chosen) > 1 and not any(together) else [[each] for each in chosen]
 
 
-def _are_together(first: Found, second: Found, found: Body) -> bool:
+def _are_together(first: PlacedLaunch, second: PlacedLaunch, found: Body) -> bool:
     """Whether the second began while the first one ran."""
     lines = range(first.command.line, second.command.line)
     return first.statement.in_background and not any(line in lines for line in found.waits)
@@ -132,7 +132,7 @@ def _names(name: str, count: int) -> list[str]:
     return [name] if count == 1 else [f"{name}-{number}" for number in range(1, count + 1)]
 
 
-def _settings(group: list[Found], head: Header, found: Body) -> dict[str, Any]:
+def _settings(group: list[PlacedLaunch], head: Header, found: Body) -> dict[str, Any]:
     first, made = group[0], found.made
     ours = {*tables.SAID_BY_SERRIED, "CUDA_VISIBLE_DEVICES"}
     given = {name: outside(value) for name, value in first.launch.env.items() if name not in ours}
@@ -170,12 +170,12 @@ def _is_unknown_here(bind: str) -> bool:
     return bool(re.search(tables.LOCAL_DISK, re.sub(r"\$(SLURM_TMPDIR\b|\{SLURM_TMPDIR\})", "", bind)))
 
 
-def _binds(each: Found) -> list[str]:
+def _binds(each: PlacedLaunch) -> list[str]:
     said = each.launch.settings.get("container.binds")
     return said if isinstance(said, list) else []
 
 
-def _image(said: str, made: Environment) -> str:
+def _image(said: str, made: ScriptEnvironment) -> str:
     """Where an image lies that the script copied to the node's own disk: Serried does that by itself."""
     name = said.rsplit("/", 1)[-1]
     return made.copied.get(name, name) if re.search(tables.LOCAL_DISK, said) else said
@@ -195,7 +195,7 @@ def _accepted(name: str, settings: Mapping[str, Any], lines: list[Line]) -> Iter
             lines.append(line(0, f"{key} = {value}", LEFT, reason))
 
 
-def _started(first: Found) -> Started:
+def _started(first: PlacedLaunch) -> Started:
     """How many processes the launchers start together: the innermost says how many, an outer one on how many nodes."""
     launch = first.launch
     if not launch.started:
@@ -205,7 +205,7 @@ def _started(first: Found) -> Started:
     return inner if outer is inner else Started(inner.ranks, inner.total, outer.nodes or inner.nodes)
 
 
-def _kind(first: Found, started: Started, counted: Counted) -> dict[str, Any]:
+def _kind(first: PlacedLaunch, started: Started, counted: Counted) -> dict[str, Any]:
     """What starts the ranks, where it is not the agents. Slurm's tasks have variables that a program may read."""
     if started.one:
         return {"launch.kind": "single"} if counted.gpus > 1 else {}
@@ -229,7 +229,7 @@ def _resources(counted: Counted, asked: Mapping[str, Any]) -> dict[str, Any]:
     return made | {key: asked[key] for key in asked if key.startswith("resources.") and key not in dealt_with}
 
 
-def _launched(name: str, group: list[Found], head: Header, found: Body) -> Iterator[Line]:
+def _launched(name: str, group: list[PlacedLaunch], head: Header, found: Body) -> Iterator[Line]:
     for each in group:
         number, text = each.command.line, each.command.text
         yield line(number, text, TAKEN, f"`command` of `{name}`")
@@ -253,7 +253,7 @@ def _launched(name: str, group: list[Found], head: Header, found: Body) -> Itera
         yield line(first.command.line, first.command.text, LEFT, why)
 
 
-def _doubts(each: Found, made: Environment) -> Iterator[str]:
+def _doubts(each: PlacedLaunch, made: ScriptEnvironment) -> Iterator[str]:
     """What of a command may not be the same here."""
     yield from each.launch.notes
     shell = " ".join(as_shell(word) for word in each.launch.words)
@@ -271,7 +271,7 @@ def _doubts(each: Found, made: Environment) -> Iterator[str]:
         yield f"srun was told {', '.join(f'`{option}`' for option in each.launch.options)}, and nobody is here"
 
 
-def _unsaid(head: Header, experiments: Sequence[Experiment]) -> Iterator[Line]:
+def _unsaid(head: Header, experiments: Sequence[ImportedExperiment]) -> Iterator[Line]:
     """What the scheduler's defaults decided, which are not Serried's."""
     memory = {"resources.mem", "resources.mem_per_node", "resources.mem_per_cpu", "resources.exclusive"}
     missing = [] if "resources.time" in head.settings else ["time"]
@@ -282,7 +282,7 @@ def _unsaid(head: Header, experiments: Sequence[Experiment]) -> Iterator[Line]:
         yield line(0, "", LEFT, f"it does not ask for {listed}: `serried submit` shows what Serried asks for then")
 
 
-def _assignments(made: Environment, experiments: Sequence[Experiment]) -> Iterator[Line]:
+def _assignments(made: ScriptEnvironment, experiments: Sequence[ImportedExperiment]) -> Iterator[Line]:
     """Whether assignments and blocks are taken, once their readers are known."""
     unread = "nothing that is taken over reads it"
     said = _bare(" ".join(str(value) for each in experiments for value in each.settings.values()))
@@ -299,7 +299,7 @@ def _assignments(made: Environment, experiments: Sequence[Experiment]) -> Iterat
             yield line(each.line, each.said, TAKEN if where else NEEDLESS, where or unread)
 
 
-def _with_steps(lines: Sequence[Line], made: Environment) -> Iterator[Line]:
+def _with_steps(lines: Sequence[Line], made: ScriptEnvironment) -> Iterator[Line]:
     """An assignment that stands in a command is taken, whatever else becomes of its variable."""
     taken = {(each.line, line(each.line, each.said, TAKEN, "").text): where for each, where in made.taken.items()}
     for each in lines:

@@ -7,7 +7,7 @@ import re
 from serried.importing import conditionals, tables
 from serried.importing.assignments import of_command, used
 from serried.importing.bash import ASSIGNED, Command, words_of
-from serried.importing.environment import Environment, env_file
+from serried.importing.environment import ScriptEnvironment, env_file
 from serried.importing.expand import Word, as_shell, outside, static
 from serried.importing.report import LEFT, NEEDLESS, TAKEN, is_secret, line
 
@@ -21,7 +21,7 @@ _OF_A_FILE = re.compile(
 """`$(grep -v '^#' .env | xargs)`, which `export` is given."""
 
 
-def assign(made: Environment, command: Command, *, is_export: bool) -> None:
+def assign(made: ScriptEnvironment, command: Command, *, is_export: bool) -> None:
     """`A=b`, `export A=b`, `export A`, and arrays."""
     made.steps += of_command(command, made.bash)
     for word in command.words:
@@ -54,7 +54,7 @@ def assign(made: Environment, command: Command, *, is_export: bool) -> None:
             made.assigned[name] = (command.line, command.text)
 
 
-def _export_by_name(made: Environment, name: str, command: Command) -> None:
+def _export_by_name(made: ScriptEnvironment, name: str, command: Command) -> None:
     value = made.variables.values.get(name, ())
     if name in made.assigned and value:
         _export(made, name, value[0], command, "")
@@ -65,7 +65,7 @@ def _export_by_name(made: Environment, name: str, command: Command) -> None:
         made.say(command, LEFT, f"`{name}` is set by a condition or a loop that other variables hang on too")
 
 
-def _export(made: Environment, name: str, value: Word, command: Command, raw: str) -> None:
+def _export(made: ScriptEnvironment, name: str, value: Word, command: Command, raw: str) -> None:
     value = outside(value)
     text = static(value)
     shell = " ".join(piece.text for piece in value if piece.is_shell)
@@ -100,7 +100,7 @@ def _export(made: Environment, name: str, value: Word, command: Command, raw: st
             )
 
 
-def without_parts_of_commands(made: Environment) -> None:
+def without_parts_of_commands(made: ScriptEnvironment) -> None:
     """`export ARGS="--lr 0.1 …"` that a command was put together from is nothing for the environment."""
     for name, (command, setup) in made.exported.items():
         words = "".join(piece.text for piece in made.variables.values.get(name, ((),))[0]).split()

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from serried.importing import conditionals, tables
 from serried.importing.assign import assign
 from serried.importing.bash import ASSIGNED, Command, Statement, statements
-from serried.importing.environment import BUILTINS, EVALUATES, Environment
+from serried.importing.environment import BUILTINS, EVALUATES, ScriptEnvironment
 from serried.importing.expand import Variables, literal, static
-from serried.importing.launch import Launch
+from serried.importing.launch import ImportedLaunch
 from serried.importing.launchers import peel
 from serried.importing.report import LEFT, NEEDLESS, TAKEN, line
 
@@ -25,10 +25,10 @@ _KEYWORDS = frozenset(["for", "select", "case", "read", "mapfile", "readarray"])
 
 
 @dataclass(frozen=True)
-class Found:
+class PlacedLaunch:
     """A launch, where it stands, and what held there."""
 
-    launch: Launch
+    launch: ImportedLaunch
     statement: Statement
     command: Command
     workdir: str
@@ -38,15 +38,15 @@ class Found:
 
 @dataclass
 class Body:
-    made: Environment
-    launches: list[Found] = field(default_factory=list)
+    made: ScriptEnvironment
+    launches: list[PlacedLaunch] = field(default_factory=list)
     functions: set[str] = field(default_factory=set)
     """Of the script's own."""
     waits: list[int] = field(default_factory=list)
     """Where it waits for what it has started in the background."""
 
 
-def read(text: str, made: Environment) -> Body:
+def read(text: str, made: ScriptEnvironment) -> Body:
     """What a script starts, and what it makes of an environment."""
     body = Body(made)
     for statement in statements(text):
@@ -169,7 +169,7 @@ def _starts_again(command: Command) -> bool:
     return _name(command) in _SUBMIT or "requeue" in command.words
 
 
-def _set(made: Environment, command: Command, name: str) -> None:
+def _set(made: ScriptEnvironment, command: Command, name: str) -> None:
     """`set -e`, and `set -a`, after which every variable is exported."""
     if name == "set":
         made.stops = made.stops or any(re.match(r"-\w*e", word) for word in command.words)
@@ -207,10 +207,10 @@ def _launch(body: Body, command: Command, statement: Statement) -> None:
         return
     if command.is_piped and not launch.by:  # a pipe needs its shell
         pipe = body.made.variables.within(text[: text.find(command.text) + len(command.text)])
-        launch = Launch([(replace(literal(pipe)[0], is_shell=True),)])
+        launch = ImportedLaunch([(replace(literal(pipe)[0], is_shell=True),)])
     elif "<" in command.redirections:
         launch.notes.append("ranks read from /dev/null: let the program open the file")
-    body.launches.append(Found(launch, statement, command, body.made.workdir, len(body.made.steps)))
+    body.launches.append(PlacedLaunch(launch, statement, command, body.made.workdir, len(body.made.steps)))
 
 
 def _is_program(command: Command) -> bool:

@@ -10,12 +10,12 @@ from typing import Any
 from serried.config import shell_words
 from serried.importing import tables
 from serried.importing.assignments import Step, needed
-from serried.importing.environment import Environment
+from serried.importing.environment import ScriptEnvironment
 from serried.importing.expand import Word, as_shell, static
-from serried.importing.launch import Launch
+from serried.importing.launch import ImportedLaunch
 
 
-def words_of(launch: Launch, several: bool) -> list[Word]:
+def words_of(launch: ImportedLaunch, several: bool) -> list[Word]:
     """The command's. What the script's shell made of the first node's name, each of several ranks would of its own."""
     if not several:
         return launch.words
@@ -25,7 +25,7 @@ def words_of(launch: Launch, several: bool) -> list[Word]:
     ]
 
 
-def command(commands: Sequence[list[Word]], made: Environment, past: Sequence[Step]) -> dict[str, Any]:
+def command(commands: Sequence[list[Word]], made: ScriptEnvironment, past: Sequence[Step]) -> dict[str, Any]:
     """The command as words where they are known, else as text for bash, behind those of the `past` that it hangs on."""
     texts = [text for word in commands[0] if (text := static(word)) is not None]
     if len(commands) == 1 and len(texts) == len(commands[0]):
@@ -38,7 +38,7 @@ def command(commands: Sequence[list[Word]], made: Environment, past: Sequence[St
     return {"command": "\n".join([*known, *(each.text for each in blocks), text]), "shell": True}
 
 
-def _needed(text: str, made: Environment, there: Collection[str]) -> Iterator[str]:
+def _needed(text: str, made: ScriptEnvironment, there: Collection[str]) -> Iterator[str]:
     """Assignments of the script's that bash needs for `${LRS[2]}` or `${NAME%.py}` in the command."""
     for name in dict.fromkeys(re.findall(r"\$\{[#!]?(\w+)[^\w}]", text)):
         if name in made.assigned and name not in there:

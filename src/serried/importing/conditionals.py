@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from serried.importing import assignments
 from serried.importing.bash import Command, Statement
-from serried.importing.environment import Environment
+from serried.importing.environment import ScriptEnvironment
 from serried.importing.expand import outside_text
 from serried.importing.report import TAKEN, line
 
@@ -15,7 +15,7 @@ MOST = 1000
 """Steps among which what a block hangs on is looked for: nobody wrote a longer script."""
 
 
-def take(made: Environment, block: Statement) -> bool:
+def take(made: ScriptEnvironment, block: Statement) -> bool:
     """Keep a block for what hangs on it, if it does no more than prepare that: in a command, or in `setup`."""
     if len(made.steps) > MOST:
         return False
@@ -35,7 +35,7 @@ def take(made: Environment, block: Statement) -> bool:
     return True
 
 
-def export(made: Environment, name: str, command: Command) -> bool:
+def export(made: ScriptEnvironment, name: str, command: Command) -> bool:
     """`export NAME` of what a block has set."""
     names = frozenset([name])
     if _is_tied(names, made.steps):
@@ -44,14 +44,14 @@ def export(made: Environment, name: str, command: Command) -> bool:
     return True
 
 
-def leading(text: str, made: Environment, past: Sequence[assignments.Step]) -> list[str]:
+def leading(text: str, made: ScriptEnvironment, past: Sequence[assignments.Step]) -> list[str]:
     """The blocks that lines of `setup` hang on, where they are not there yet."""
     found = _missing(made, assignments.needed(text, past)) if assignments.used(text) & made.standing else []
     made.taken |= dict.fromkeys(found, "`environment.setup`")
     return [outside_text(each.text) for each in found]
 
 
-def _missing(made: Environment, found: Sequence[assignments.Step]) -> list[assignments.Step]:
+def _missing(made: ScriptEnvironment, found: Sequence[assignments.Step]) -> list[assignments.Step]:
     """Those that `setup` does not have yet, as they stand or as an export."""
     setup = set(made.setup)
     there = {name for name, (_, text) in made.exported.items() if text in setup}
@@ -63,7 +63,7 @@ def _is_tied(names: frozenset[str], past: Sequence[assignments.Step]) -> bool:
     return any((each.uses | each.names) & names and not each.names <= names for each in past)
 
 
-def _into_setup(made: Environment, step: assignments.Step) -> None:
+def _into_setup(made: ScriptEnvironment, step: assignments.Step) -> None:
     """What it sets has to reach the ranks, and `environment.env` would hide that. No command needs to set it again."""
     found = [*_missing(made, assignments.before(step, made.steps)), step]
     made.setup += [outside_text(each.text) for each in found]

@@ -22,7 +22,7 @@ _MODULE_VERBS = frozenset(["load", "add", "purge", "reset", "list", "avail", "sp
 
 
 @dataclass
-class Environment:
+class ScriptEnvironment:
     """What the commands that were read so far have made of it."""
 
     variables: Variables
@@ -119,7 +119,7 @@ class Environment:
         self.variables.values.pop(name, None)
 
 
-def env_file(made: Environment, command: Command, raw: str) -> None:
+def env_file(made: ScriptEnvironment, command: Command, raw: str) -> None:
     """Every variable of a file is exported."""
     file = "".join(piece.text for word in made.variables.expand(raw) for piece in word)
     if made.settings.setdefault("environment.env_file", made.path(file)) == made.path(file):
@@ -129,7 +129,7 @@ def env_file(made: Environment, command: Command, raw: str) -> None:
         made.say(command, TAKEN, "`environment.setup`")
 
 
-def _modules(made: Environment, command: Command) -> bool:
+def _modules(made: ScriptEnvironment, command: Command) -> bool:
     words = [static(word) or "" for word in made.words(command)]
     if command.words[0] == "ml" and words and not words[0].startswith("-") and words[0] not in _MODULE_VERBS:
         words = ["load", *words]
@@ -153,7 +153,7 @@ def _modules(made: Environment, command: Command) -> bool:
     return True
 
 
-def _source(made: Environment, command: Command) -> bool:
+def _source(made: ScriptEnvironment, command: Command) -> bool:
     words = made.words(command)
     shown = "".join(piece.text for piece in words[0]) if words else ""
     if shown == "activate" or (shown.endswith("/bin/activate") and len(words) > 1):
@@ -172,7 +172,7 @@ def _source(made: Environment, command: Command) -> bool:
     return True
 
 
-def _conda(made: Environment, command: Command) -> bool:
+def _conda(made: ScriptEnvironment, command: Command) -> bool:
     verb = command.words[1] if len(command.words) > 1 else ""
     if verb == "run":
         return False
@@ -185,7 +185,7 @@ def _conda(made: Environment, command: Command) -> bool:
     return True
 
 
-def _conda_environment(made: Environment, command: Command, words: list[Word]) -> None:
+def _conda_environment(made: ScriptEnvironment, command: Command, words: list[Word]) -> None:
     made.settings["environment.conda"] = at_home("".join(piece.text for piece in words[0])) if words else "base"
     made.say(command, TAKEN, "`environment.conda`")
 
@@ -194,7 +194,7 @@ def at_home(path: str) -> str:
     return re.sub(r"^\$(HOME\b|\{HOME\})", "~", path)
 
 
-def _eval(made: Environment, command: Command) -> bool:
+def _eval(made: ScriptEnvironment, command: Command) -> bool:
     """`eval "$(conda shell.bash hook)"`; `eval "$command"` runs what a variable holds, and is a program."""
     if re.search(r"(conda|mamba)(\S* .*(hook|init|activate)|_setup)", command.text):
         made.say(command, NEEDLESS, "`environment.conda` finds conda without it")
@@ -205,7 +205,7 @@ def _eval(made: Environment, command: Command) -> bool:
     return True
 
 
-def _pip(made: Environment, command: Command) -> bool:
+def _pip(made: ScriptEnvironment, command: Command) -> bool:
     """Into an environment on the node's own disk, made anew by each job."""
     words = ["".join(piece.text for piece in word) for word in made.words(command)]
     file = next((after for word, after in itertools.pairwise(words) if word in ("-r", "--requirement")), "")
@@ -216,7 +216,7 @@ def _pip(made: Environment, command: Command) -> bool:
     return True
 
 
-def _unset(made: Environment, command: Command) -> bool:
+def _unset(made: ScriptEnvironment, command: Command) -> bool:
     """Of a variable of the script's own there is nothing to unset."""
     own = all(name in made.assigned or name.startswith("-") or "conda_setup" in name for name in command.words[1:])
     if own:
@@ -237,7 +237,7 @@ def leads_out(path: str) -> bool:
 EVALUATES = re.compile(r"eval\s+\"?\$\{?\w+\}?\"?")
 
 
-def _cd(made: Environment, command: Command) -> bool:
+def _cd(made: ScriptEnvironment, command: Command) -> bool:
     words = made.words(command)
     shown = "".join(piece.text for piece in words[0]) if words else "~"
     folder = static(words[0]) if words else None
@@ -254,7 +254,7 @@ def _cd(made: Environment, command: Command) -> bool:
     return True
 
 
-BUILTINS: dict[str, Callable[[Environment, Command], bool]] = {
+BUILTINS: dict[str, Callable[[ScriptEnvironment, Command], bool]] = {
     "module": _modules,
     "ml": _modules,
     "source": _source,

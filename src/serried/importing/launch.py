@@ -15,7 +15,7 @@ NUL = "\0"
 
 
 @dataclass
-class Launch:
+class ImportedLaunch:
     """A program, and by what it is started: `["srun", "torchrun"]`."""
 
     words: list[Word]
@@ -57,7 +57,7 @@ class Launch:
         del self.words[:count]
 
 
-def exported(launch: Launch, text: str, value: list[Word]) -> None:
+def exported(launch: ImportedLaunch, text: str, value: list[Word]) -> None:
     """`-x NAME=value`, `-genv NAME value`; a name alone is inherited as everything is."""
     name, equals, rest = text.partition("=")
     if equals and name.isidentifier():

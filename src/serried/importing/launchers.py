@@ -9,7 +9,7 @@ from serried.importing import mpi, wrappers
 from serried.importing.bash import Command, statements
 from serried.importing.counts import Started
 from serried.importing.expand import Variables, Word, literal
-from serried.importing.launch import NUL, Launch, long_options, number
+from serried.importing.launch import NUL, ImportedLaunch, long_options, number
 from serried.importing.options import Option, options
 from serried.protocol import names
 
@@ -19,9 +19,9 @@ _TORCH_FLAGS = {"standalone", "no-python", "module", "run-path", "use-env", "vir
 _TORCH_SHORT = {"r": "redirects", "t": "tee"}
 
 
-def peel(words: list[Word], exported: Variables | None = None) -> Launch:
+def peel(words: list[Word], exported: Variables | None = None) -> ImportedLaunch:
     """Take off what starts the program, from outside to inside. A shell within knows what was `exported`."""
-    launch = Launch(list(words), exported=exported or Variables())
+    launch = ImportedLaunch(list(words), exported=exported or Variables())
     while reader := _reader(launch):
         before = (len(launch.words), launch.unwrapped)
         reader(launch)
@@ -30,7 +30,7 @@ def peel(words: list[Word], exported: Variables | None = None) -> Launch:
     return launch
 
 
-def _reader(launch: Launch) -> Callable[[Launch], None] | None:
+def _reader(launch: ImportedLaunch) -> Callable[[ImportedLaunch], None] | None:
     name, texts = launch.name, launch.texts()
     if re.match(r"[A-Za-z_]\w*=", texts[0] if texts else ""):
         return wrappers.assignment
@@ -63,7 +63,7 @@ _IN_SHELL = frozenset(["cd", "source", ".", "module", "ml", "conda", "export", "
 _TOLD = {"{run}": names.RUN_ID, "{task}": names.TASK}
 
 
-def _in_shell(launch: Launch) -> tuple[list[Command], list[Word]] | None:
+def _in_shell(launch: ImportedLaunch) -> tuple[list[Command], list[Word]] | None:
     """Of `bash -c "cd …; torchrun …"` the words of the launch, and what stands before it; None for other programs."""
     text = "".join(piece.text for piece in launch.words[-1])
     for said, name in _TOLD.items():
@@ -79,20 +79,20 @@ def _in_shell(launch: Launch) -> tuple[list[Command], list[Word]] | None:
         return None
     told = {name: (literal(said),) for said, name in _TOLD.items()}
     known = Variables({**launch.exported.values, **told}, launch.exported.used)
-    inner = Launch([word for raw in last.words for word in known.expand(raw)])
+    inner = ImportedLaunch([word for raw in last.words for word in known.expand(raw)])
     if not inner.words or _reader(inner) in (None, wrappers.assignment, wrappers.nothing):
         return None
     return before, inner.words
 
 
-def _shell(launch: Launch) -> None:
+def _shell(launch: ImportedLaunch) -> None:
     if found := _in_shell(launch):
         launch.before += found[0]
         launch.words[:] = found[1]
         launch.unwrapped += 1
 
 
-def _remote(launch: Launch) -> None:
+def _remote(launch: ImportedLaunch) -> None:
     """`ssh HOST …`, `pbs_tmrsh HOST …`: for one node of a loop over all."""
     _, position = long_options(launch.texts(), 1, set("46AaCfGgKkMNnqsTtVvXxYy"), {})
     is_one = position < len(launch.words) and any(piece.is_shell for piece in launch.words[position])
@@ -104,14 +104,14 @@ def _remote(launch: Launch) -> None:
     launch.is_on_one_node = launch.is_on_one_node or is_one
 
 
-def _pbsdsh(launch: Launch) -> None:
+def _pbsdsh(launch: ImportedLaunch) -> None:
     given, position = long_options(launch.texts(), 1, set("osuv"), {})
     launch.drop(position)
     launch.by.append("pbsdsh")
     launch.started.append(Started(ranks=1 if "u" in given else None))
 
 
-def _srun(launch: Launch) -> None:
+def _srun(launch: ImportedLaunch) -> None:
     given: dict[str, str] = {}
     rest = 0
     for item in options(launch.texts()[1:], is_srun=True):
@@ -139,7 +139,7 @@ def _srun(launch: Launch) -> None:
     launch.drop(len(launch.words) - rest)
 
 
-def _pyxis(launch: Launch, item: Option) -> None:
+def _pyxis(launch: ImportedLaunch, item: Option) -> None:
     if item.name == "container-image":
         launch.settings |= {"container.image": item.value, "container.runtime": "pyxis"}
     elif item.name == "container-mounts":
@@ -150,7 +150,7 @@ def _pyxis(launch: Launch, item: Option) -> None:
         launch.notes.append(f"srun was told `{item.text.replace(NUL, '…')}`: see docs/containers.md")
 
 
-def _torchrun(launch: Launch) -> None:
+def _torchrun(launch: ImportedLaunch) -> None:
     texts = launch.texts()
     python = launch.words[0] if _PYTHON.fullmatch(launch.name) else literal("python")
     is_old = "torch.distributed.launch" in texts[:4]
@@ -175,7 +175,7 @@ def _torchrun(launch: Launch) -> None:
         launch.words.insert(0, python)
 
 
-def _horovodrun(launch: Launch) -> None:
+def _horovodrun(launch: ImportedLaunch) -> None:
     texts = launch.texts()
     flags = {
         "gloo",
@@ -206,7 +206,7 @@ _OF_ACCELERATE = {
 """What is counted, or is so here anyway."""
 
 
-def _accelerate(launch: Launch) -> None:
+def _accelerate(launch: ImportedLaunch) -> None:
     flags = {
         "multi-gpu", "cpu", "use-deepspeed", "use-fsdp", "mps", "tpu", "use-xpu", "debug", "quiet", "module", "m",
         "no-python", "same-network", "use-megatron-lm", "ipex", "dynamo-use-dynamic", "dynamo-use-fullgraph",
@@ -225,7 +225,7 @@ def _accelerate(launch: Launch) -> None:
         launch.words.insert(0, literal("python"))
 
 
-def _deepspeed(launch: Launch) -> None:
+def _deepspeed(launch: ImportedLaunch) -> None:
     flags = {"no-local-rank", "no-python", "no-ssh", "module", "force-multi", "save-pid"}
     given, position = long_options(launch.texts(), 1, flags, {"H": "hostfile", "i": "include", "e": "exclude"})
     launch.drop(position)
@@ -240,7 +240,7 @@ def _deepspeed(launch: Launch) -> None:
         launch.words.append(literal("--local_rank={local_rank}"))
 
 
-_READERS: dict[str, Callable[[Launch], None]] = {
+_READERS: dict[str, Callable[[ImportedLaunch], None]] = {
     "exec": wrappers.nothing,
     "time": wrappers.nothing,
     "nohup": wrappers.nothing,
@@ -256,7 +256,7 @@ _READERS: dict[str, Callable[[Launch], None]] = {
     "ssh": _remote,
     "pbs_tmrsh": _remote,
 }
-_BY_SECOND: dict[str, tuple[str, Callable[[Launch], None]]] = {
+_BY_SECOND: dict[str, tuple[str, Callable[[ImportedLaunch], None]]] = {
     "singularity": ("exec", wrappers.container),
     "apptainer": ("exec", wrappers.container),
     "accelerate": ("launch", _accelerate),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from serried.importing.counts import Started
-from serried.importing.launch import NUL, Launch, exported
+from serried.importing.launch import NUL, ImportedLaunch, exported
 
 NAMES = {"mpirun", "mpiexec", "mpiexec.hydra", "mpirun_rsh", "orterun", "prterun"}
 _TOTAL = {"np", "n", "c"}
@@ -32,7 +32,7 @@ _AS_HERE = re.compile(r"(slot|core|hwthread)?(:(no)?oversubscribe)?", re.IGNOREC
 """Node after node, as Serried fills them."""
 
 
-def mpirun(launch: Launch) -> None:
+def mpirun(launch: ImportedLaunch) -> None:
     texts = launch.texts()
     position, total, per_node = 1, None, None
     bound: list[str] = []
@@ -78,7 +78,7 @@ def _follow(name: str) -> int:
     return {**_EXPORTS, **_PARAMETERS}.get(name, 1)
 
 
-def _note(launch: Launch, options: list[str], why: str) -> None:
+def _note(launch: ImportedLaunch, options: list[str], why: str) -> None:
     if options:
         listed = ", ".join(f"`{option.replace(NUL, '…')}`" for option in options)
         launch.notes.append(f"mpirun was told {listed}: {why}")

@@ -39,7 +39,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Experiment:
+class ImportedExperiment:
     name: str
     settings: Mapping[str, Any]
     """By dotted key, as they are written: `{"resources.nodes": 2}`."""
@@ -47,7 +47,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Imported:
-    experiments: tuple[Experiment, ...]
+    experiments: tuple[ImportedExperiment, ...]
     lines: tuple[Line, ...]
     array: str | None = None
     """For `--array`, which no file can say."""

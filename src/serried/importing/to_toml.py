@@ -8,7 +8,7 @@ from typing import Any
 
 from serried.config import schema, toml
 from serried.config.schema import WrongKey
-from serried.importing.report import LEFT, Experiment, Imported
+from serried.importing.report import LEFT, Imported, ImportedExperiment
 
 
 def text(imported: Imported, file: str) -> str:
@@ -38,7 +38,7 @@ def submits(imported: Imported) -> list[str]:
     return [shlex.join(["serried", "submit", name, *array, *parallel]) for name in names]
 
 
-def nested(experiment: Experiment) -> dict[str, Any]:
+def nested(experiment: ImportedExperiment) -> dict[str, Any]:
     """Its settings as tables within tables."""
     made: dict[str, Any] = {}
     for dotted, value in experiment.settings.items():
@@ -52,7 +52,7 @@ def nested(experiment: Experiment) -> dict[str, Any]:
 
 def refused(name: str, dotted: str, value: Any) -> str | None:
     """Why `serried.toml` cannot say so; None where it can."""
-    settings: Mapping[str, Any] = nested(Experiment(name, {dotted: value}))
+    settings: Mapping[str, Any] = nested(ImportedExperiment(name, {dotted: value}))
     try:
         list(schema.check({"experiments": {name: settings}}))
     except WrongKey as error:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from serried.importing import tables
 from serried.importing.expand import Word, literal
-from serried.importing.launch import NUL, Launch, exported, long_options
+from serried.importing.launch import NUL, ImportedLaunch, exported, long_options
 
 
-def assignment(launch: Launch) -> None:
+def assignment(launch: ImportedLaunch) -> None:
     first = launch.words[0]
     name, _, rest = first[0].text.partition("=")
     launch.env[name] = (*((literal(rest)) if rest else ()), *first[1:]) or literal("")
     launch.drop(1)
 
 
-def nothing(launch: Launch) -> None:
+def nothing(launch: ImportedLaunch) -> None:
     launch.drop(1)
     while launch.words and (launch.texts()[0].startswith("-")):
         launch.drop(1)
@@ -28,7 +28,7 @@ _WITH_VALUE = {
 }  # fmt: skip
 
 
-def container(launch: Launch) -> None:
+def container(launch: ImportedLaunch) -> None:
     """`singularity exec … IMAGE program`."""
     texts = launch.texts()
     binds: list[str] = []
@@ -61,7 +61,7 @@ def container(launch: Launch) -> None:
     launch.drop(position + 1)
 
 
-def working_directory(launch: Launch, option: str, value: str) -> None:
+def working_directory(launch: ImportedLaunch, option: str, value: str) -> None:
     """Where a container was told to start its program."""
     if value.rstrip("/") not in tables.HERE:
         shown = value.replace(NUL, "…")
@@ -75,7 +75,7 @@ def _written(word: Word) -> str:
     return "".join(piece.text for piece in word)
 
 
-def conda(launch: Launch) -> None:
+def conda(launch: ImportedLaunch) -> None:
     flags = {"live-stream", "no-capture-output", "verbose", "v", "dev"}
     given, position = long_options(launch.texts(), 2, flags, {"n": "name", "p": "prefix"})
     launch.drop(position)

@@ -21,7 +21,7 @@ def elastic_id(run: str) -> str:
 
 
 @dataclass(frozen=True)
-class Source:
+class LauncherVariables:
     name: str
     title: str
     markers: Names
@@ -43,7 +43,7 @@ class Source:
     """It may have started one launcher on each node, which started this process."""
 
 
-SERRIED = Source(
+SERRIED = LauncherVariables(
     "serried",
     "Serried's agent",
     (names.MARK, names.RUN_ID, "TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE"),
@@ -55,7 +55,7 @@ SERRIED = Source(
     launch=(names.MARK,),
     can_carry=True,
 )
-TORCHRUN = Source(
+TORCHRUN = LauncherVariables(
     "torchrun",
     "torchrun",
     ("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE"),
@@ -66,7 +66,7 @@ TORCHRUN = Source(
     ("GROUP_RANK", "NODE_RANK"),
     launch=("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
 )
-HOROVOD = Source(
+HOROVOD = LauncherVariables(
     "horovod",
     "horovodrun",
     ("HOROVOD_RANK", "HOROVOD_SIZE"),
@@ -77,7 +77,7 @@ HOROVOD = Source(
     ("HOROVOD_CROSS_RANK",),
     launch=("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
 )
-OPEN_MPI = Source(
+OPEN_MPI = LauncherVariables(
     "open-mpi",
     "Open MPI",
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -87,7 +87,7 @@ OPEN_MPI = Source(
     ("OMPI_COMM_WORLD_LOCAL_SIZE",),
     launch=("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
 )
-PMI = Source(
+PMI = LauncherVariables(
     "pmi",
     "MPICH or Intel MPI",
     ("PMI_RANK", "PMI_SIZE"),
@@ -98,7 +98,7 @@ PMI = Source(
     ("PALS_NODEID",),
     launch=("PMI_JOBID", "PALS_APID", "PMI_KVS_NAME"),
 )
-PALS = Source(
+PALS = LauncherVariables(
     "pals",
     "PALS",
     ("PALS_RANKID",),
@@ -109,7 +109,7 @@ PALS = Source(
     ("PALS_NODEID",),
     launch=("PALS_APID",),
 )
-MVAPICH = Source(
+MVAPICH = LauncherVariables(
     "mvapich",
     "MVAPICH2",
     ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
@@ -119,7 +119,7 @@ MVAPICH = Source(
     ("MV2_COMM_WORLD_LOCAL_SIZE",),
     launch=("MPISPAWN_ID", "PMI_ID"),
 )
-SLURM = Source(
+SLURM = LauncherVariables(
     "slurm",
     "a Slurm step",
     # Those of the job alone are set in the batch shell too, where one process would take itself for rank 0 of many.
@@ -133,7 +133,7 @@ SLURM = Source(
     launch=("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
     can_carry=True,
 )
-FLUX = Source(
+FLUX = LauncherVariables(
     "flux",
     "Flux",
     ("FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
@@ -144,7 +144,7 @@ FLUX = Source(
     launch=("FLUX_JOB_ID",),
     can_carry=True,
 )
-JSRUN = Source(
+JSRUN = LauncherVariables(
     "jsrun",
     "jsrun",
     ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
@@ -155,7 +155,7 @@ JSRUN = Source(
     launch=("LSB_JOBID", "JSM_NAMESPACE_ID"),
     can_carry=True,
 )
-GENERIC = Source(
+GENERIC = LauncherVariables(
     "generic",
     "the environment",
     ("RANK", "WORLD_SIZE", "MASTER_ADDR"),

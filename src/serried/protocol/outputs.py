@@ -38,7 +38,7 @@ Unread = Callable[[OSError], None]
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputFile:
     path: str
     """From the project's folder; of an array, below the task's number."""
     bytes: int
@@ -58,7 +58,7 @@ class Outputs:
     unfetched: int = 0
     """How many of the files no `serried fetch` has copied, as they are now."""
     unfetched_bytes: int = 0
-    newest: Tuple[Output, ...] = ()
+    newest: Tuple[OutputFile, ...] = ()
     """Of the unfetched; of all, where all were fetched."""
     unread: int = 0
     """Folders that could not be looked into."""
@@ -102,7 +102,7 @@ class Outputs:
         }
 
 
-class Ledger:
+class FetchLedger:
     """Which files of a run, or of one task, `serried fetch` has copied."""
 
     def __init__(self, path: Path) -> None:
@@ -116,7 +116,7 @@ class Ledger:
             for one in read_journal(self._path)
         )
 
-    def has(self, output: Output) -> bool:
+    def has(self, output: OutputFile) -> bool:
         """Whether it was copied as it is now."""
         return (output.path, output.bytes, output.changed) in self.fetched
 
@@ -151,7 +151,7 @@ class Tree:
         self.path = place.source
         self.below = below
         """What its outputs' paths begin with where several trees are told of."""
-        self.ledger = Ledger(place.fetched)
+        self.ledger = FetchLedger(place.fetched)
         self._contents = contents
 
     def is_output(self, path: str, kind: str, size: int, changed: int) -> bool:
@@ -181,12 +181,12 @@ def trees(where: RunDirectory, plan: Mapping[str, Any], task: Optional[int] = No
     return [Tree(where.task(index), below.format(index), contents) for index in indices]
 
 
-def listed(found: Iterable[Tree], unread: Unread) -> Iterator[Optional[Tuple[Output, Tree]]]:
+def listed(found: Iterable[Tree], unread: Unread) -> Iterator[Optional[Tuple[OutputFile, Tree]]]:
     """Each output with its tree; None for every other entry that was looked at. In no order."""
     for tree in found:
         for path, state, is_output in tree.walk(unread):
             size = state.st_size if stat.S_ISREG(state.st_mode) else 0
-            yield (Output(path, size, state.st_mtime_ns), tree) if is_output else None
+            yield (OutputFile(path, size, state.st_mtime_ns), tree) if is_output else None
 
 
 def describe(
@@ -220,7 +220,7 @@ class Tally:
         self.files = self.bytes = 0
         self._heap: List[Tuple[int, str, int]] = []
 
-    def add(self, output: Output) -> None:
+    def add(self, output: OutputFile) -> None:
         self.files += 1
         self.bytes += output.bytes
         heapq.heappush(self._heap, (output.changed, output.path, output.bytes))
@@ -228,8 +228,8 @@ class Tally:
             heapq.heappop(self._heap)
 
     @property
-    def newest(self) -> List[Output]:
-        return [Output(path, size, changed) for changed, path, size in sorted(self._heap, reverse=True)]
+    def newest(self) -> List[OutputFile]:
+        return [OutputFile(path, size, changed) for changed, path, size in sorted(self._heap, reverse=True)]
 
 
 def is_noise(name: str) -> bool:

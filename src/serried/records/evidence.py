@@ -21,7 +21,7 @@ from serried.protocol.successor_commands import offset_of, part_of
 from serried.protocol.times import seconds_of
 from serried.records import scheduler_memory
 from serried.records.record import Record, Submission, Summary
-from serried.records.verdict import AMBIGUOUS, SUBMITTING, UNCERTAIN, UNREACHABLE, Ending, Kind, Verdict
+from serried.records.verdict import AMBIGUOUS, SUBMITTING, UNCERTAIN, UNREACHABLE, Ending, EndingKind, Verdict
 from serried.schedulers.interface import Job
 
 _ELSEWHERE_SECONDS = 300.0
@@ -118,7 +118,7 @@ class Evidence:
     def is_open(self, task: int | None) -> bool:
         """Whether the files do not prove its end."""
         ending = self.ending_of(task)
-        return ending is None or ending.kind is Kind.REQUEUED or ending.kind in AMBIGUOUS
+        return ending is None or ending.kind is EndingKind.REQUEUED or ending.kind in AMBIGUOUS
 
 
 def gather(record: Record, now: float) -> Evidence:
@@ -183,7 +183,7 @@ def proven_end(evidence: Evidence, task: int | None, word: Job | str) -> Ending 
     plan = evidence.record.plan
     ended = None if attempt is None else _all_ended_well(attempt, plan.allocation.nodes, plan.world_size)
     message = "every rank exited with status 0; exit.json could not be written"
-    return None if ended is None else Ending(names.COMPLETED, 0, None, message, ended, Kind.FINAL)
+    return None if ended is None else Ending(names.COMPLETED, 0, None, message, ended, EndingKind.FINAL)
 
 
 def _all_ended_well(attempt: AttemptDirectory, nodes: int, world_size: int) -> float | None:

@@ -12,7 +12,7 @@ from serried.fs.tree import states_in
 from serried.plan import Plan
 from serried.protocol import outputs
 from serried.protocol.layout import RunDirectory
-from serried.protocol.outputs import LOOKED, Output, Outputs, Tally, Tree, is_noise
+from serried.protocol.outputs import LOOKED, OutputFile, Outputs, Tally, Tree, is_noise
 from serried.records.index import Selection
 from serried.records.record import RecordUnreadable
 
@@ -61,7 +61,7 @@ def changed_in_place(project: Path, since: float, leave_out: Path) -> Outputs:
                 if not _is(leave_out, state):
                     pending.append(path)
             elif stat.S_ISREG(state.st_mode) and min(state.st_mtime, state.st_ctime) >= since:
-                tally.add(Output(path, state.st_size, state.st_mtime_ns))
+                tally.add(OutputFile(path, state.st_size, state.st_mtime_ns))
     return Outputs(tally.files, tally.bytes, newest=tuple(tally.newest), unread=len(problems), is_all=is_all)
 
 

@@ -31,8 +31,8 @@ from serried.records.verdict import (
     UNCERTAIN,
     UNREACHABLE,
     Ending,
-    Kind,
-    Known,
+    EndingKind,
+    Observations,
     Verdict,
     judge,
 )
@@ -271,7 +271,7 @@ def _judge(evidence: Evidence, task: int | None, word: Job | str, now: float) ->
         proven = proven_end(evidence, task, word)
     claimed = evidence.claimed if task is None else _claimed(evidence, task, word)
     missing_since = memory.missing.get(task)
-    found = judge(word, ending or proven, Known(memory.job(task), memory.at, claimed, missing_since), now)
+    found = judge(word, ending or proven, Observations(memory.job(task), memory.at, claimed, missing_since), now)
     if proven:  # exit.json, which says more, may still appear for a while
         is_late = missing_since is not None and now - missing_since > MISSING_SECONDS
         found = dataclasses.replace(found, settled=is_late, missing=True)
@@ -330,7 +330,7 @@ def task_of(whole: RunStatus, index: int) -> RunStatus:
     found = whole.tasks[index]
     document = read_json(whole.record.where.task(index).exit) or {}
     ending = Ending.parse(document)
-    if ending is not None and ending.kind is not Kind.REQUEUED and ending.state == found.state:
+    if ending is not None and ending.kind is not EndingKind.REQUEUED and ending.state == found.state:
         found = ending.verdict(settled=True)
     job = whole.jobs.get(index)
     attempts, started = document.get("attempts"), seconds_of(document.get("started"))
@@ -428,4 +428,4 @@ def _watch_files(
 def has_ended_by_file(selection: Selection) -> bool:
     """Whether exit.json shows the end, by one file and no query. A whole array has no such file."""
     ending = Ending.parse(read_json(selection.place.exit) or {})
-    return ending is not None and ending.kind is not Kind.REQUEUED
+    return ending is not None and ending.kind is not EndingKind.REQUEUED

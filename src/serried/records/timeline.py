@@ -45,7 +45,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class AttemptRecord:
     """One execution of a run, by its files."""
 
     number: int
@@ -70,12 +70,12 @@ class Attempt:
         }
 
 
-def attempts(directory: TaskDirectory) -> list[Attempt]:
+def attempts(directory: TaskDirectory) -> list[AttemptRecord]:
     """All attempts, the first one first."""
-    found: list[Attempt] = []
+    found: list[AttemptRecord] = []
     for number in attempt_numbers(directory):
         attempt = directory.attempt(number)
-        found.append(Attempt(number, attempt, read_json(attempt.claim) or {}, read_json(attempt.exit) or {}))
+        found.append(AttemptRecord(number, attempt, read_json(attempt.claim) or {}, read_json(attempt.exit) or {}))
     return found
 
 
@@ -113,7 +113,7 @@ def _as_job(submission: Submission) -> str:
     return f"job {submission.job} was submitted to continue after it"
 
 
-def _of_attempt(attempt: Attempt, nodes: int) -> Iterator[Event]:
+def _of_attempt(attempt: AttemptRecord, nodes: int) -> Iterator[Event]:
     number = attempt.number
     started = attempt.claim.get("started")
     if isinstance(started, int | float):
@@ -128,7 +128,7 @@ def _of_attempt(attempt: Attempt, nodes: int) -> Iterator[Event]:
         yield Event(max([ended, *(event.t for event in events if event.t < ended + 1)]), text, number)
 
 
-def _journals(attempt: Attempt, nodes: int) -> Iterator[Event]:
+def _journals(attempt: AttemptRecord, nodes: int) -> Iterator[Event]:
     number = attempt.number
     head = read_journal(attempt.directory.events)
     yield from _entries(head, number, _head_text)

@@ -33,7 +33,7 @@ UNREACHABLE = "UNREACHABLE"
 """The scheduler did not answer."""
 
 
-class Kind(enum.Enum):
+class EndingKind(enum.Enum):
     """The content of exit.json, as far as it matters to the table."""
 
     NONE = "no exit.json"
@@ -55,7 +55,7 @@ class Say(enum.Enum):
 
 
 _E, _S, _M, _L = Say.EXIT, Say.SCHEDULER, Say.MISSING, Say.LAST_KNOWN
-_COLUMNS = (Kind.NONE, Kind.REQUEUED, Kind.FINAL, Kind.CANCELLED, Kind.NODE, Kind.KILLED, Kind.LAUNCH)
+_COLUMNS = tuple(EndingKind)
 # fmt: off
 _ROWS: Mapping[str, tuple[Say, ...]] = {
     #                   NONE REQUEUED FINAL CANCELLED NODE KILLED LAUNCH
@@ -76,10 +76,10 @@ _ROWS: Mapping[str, tuple[Say, ...]] = {
     UNREACHABLE:         (_L, _L, _E, _E, _E, _E, _E),
 }
 # fmt: on
-TABLE: Mapping[tuple[str, Kind], Say] = {
+TABLE: Mapping[tuple[str, EndingKind], Say] = {
     (word, kind): say for word, row in _ROWS.items() for kind, say in zip(_COLUMNS, row, strict=True)
 }
-AMBIGUOUS = frozenset({Kind.CANCELLED, Kind.NODE, Kind.KILLED, Kind.LAUNCH})
+AMBIGUOUS = frozenset({EndingKind.CANCELLED, EndingKind.NODE, EndingKind.KILLED, EndingKind.LAUNCH})
 """Ends that the scheduler may correct."""
 
 _CAUSES = {
@@ -129,7 +129,7 @@ class Ending:
     cause: str | None
     message: str
     ended: float | None
-    kind: Kind
+    kind: EndingKind
     conditions: tuple[Mapping[str, Any], ...] = ()
 
     @classmethod
@@ -162,19 +162,19 @@ class Ending:
         )
 
 
-def _kind(state: str, cause: object, failure: object) -> Kind:
+def _kind(state: str, cause: object, failure: object) -> EndingKind:
     if state == names.REQUEUED:
-        return Kind.REQUEUED
+        return EndingKind.REQUEUED
     if state == names.COMPLETED:
-        return Kind.FINAL
+        return EndingKind.FINAL
     if cause == Reason.CANCEL:
-        return Kind.CANCELLED
+        return EndingKind.CANCELLED
     if cause in (Reason.NODE_LOST, Reason.AGENT_KILLED, Reason.JOB_SCRIPT_KILLED):
-        return Kind.NODE
+        return EndingKind.NODE
     if cause in reasons.NOT_STARTED:  # or a cancel reached one of its processes before another
-        return Kind.LAUNCH
+        return EndingKind.LAUNCH
     killed = isinstance(failure, Mapping) and failure.get("signal") == 9
-    return Kind.KILLED if state == names.FAILED and killed else Kind.FINAL
+    return EndingKind.KILLED if state == names.FAILED and killed else EndingKind.FINAL
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Known:
+class Observations:
     """The observations of earlier readers."""
 
     job: Job | None = None
@@ -214,13 +214,13 @@ class Known:
     """When a reader first missed exit.json."""
 
 
-def judge(word: Job | str, ending: Ending | None, known: Known, now: float) -> Verdict:
+def judge(word: Job | str, ending: Ending | None, known: Observations, now: float) -> Verdict:
     """`word` is the scheduler's job, or ABSENT or UNREACHABLE."""
     if isinstance(word, str) and known.job is not None and known.job.state in names.ENDED:
         word = known.job  # schedulers forget jobs
     state = word if isinstance(word, str) else word.state
-    kind = ending.kind if ending else Kind.NONE
-    say = TABLE.get((state, kind), Say.LAST_KNOWN if kind in (Kind.NONE, Kind.REQUEUED) else Say.EXIT)
+    kind = ending.kind if ending else EndingKind.NONE
+    say = TABLE.get((state, kind), Say.LAST_KNOWN if kind in (EndingKind.NONE, EndingKind.REQUEUED) else Say.EXIT)
     agreed = ending is not None and ending.state == state and state in names.ENDED
     if ending is not None and (say is Say.EXIT or agreed):  # if both agree, exit.json says more
         return _by_exit(ending, state, now)
@@ -234,14 +234,19 @@ def judge(word: Job | str, ending: Ending | None, known: Known, now: float) -> V
 def _by_exit(ending: Ending, word: str, now: float) -> Verdict:
     late = ending.ended is not None and now - ending.ended > MISSING_SECONDS
     answered = word in names.ENDED or (late and word != UNREACHABLE)
-    may_continue = word == UNREACHABLE and ending.kind in (Kind.CANCELLED, Kind.NODE)  # if the scheduler preempted it
-    return ending.verdict(settled=ending.kind is Kind.FINAL or answered, stale=ending.ended if may_continue else None)
+    may_continue = word == UNREACHABLE and ending.kind in (
+        EndingKind.CANCELLED,
+        EndingKind.NODE,
+    )  # if the scheduler preempted it
+    return ending.verdict(
+        settled=ending.kind is EndingKind.FINAL or answered, stale=ending.ended if may_continue else None
+    )
 
 
-def _by_scheduler(job: Job, ending: Ending | None, known: Known, now: float) -> Verdict:
+def _by_scheduler(job: Job, ending: Ending | None, known: Observations, now: float) -> Verdict:
     if job.state not in names.ENDED:
         return Verdict(names.PENDING if job.state == names.REQUEUED else job.state)
-    has_final = ending is not None and ending.kind is not Kind.REQUEUED
+    has_final = ending is not None and ending.kind is not EndingKind.REQUEUED
     # A job that has begun an attempt was started, however it ended.
     state = names.FAILED if job.state == names.LAUNCH_FAILED and known.claimed is not None else job.state
     cause, message = _OF_REASON.get(job.reason, (_CAUSES.get(state), _MESSAGES.get(state, "")))
@@ -265,7 +270,7 @@ def _exit_code(job: Job) -> int | None:
     return 128 + job.signal if job.signal else job.exit_code or 1
 
 
-def _by_absence(word: Job | str, known: Known, now: float) -> Verdict:
+def _by_absence(word: Job | str, known: Observations, now: float) -> Verdict:
     noticed = known.missing_since if known.missing_since is not None else now
     ended = word.ended if isinstance(word, Job) else None
     since = min(noticed, ended if ended is not None else noticed)
@@ -276,7 +281,7 @@ def _by_absence(word: Job | str, known: Known, now: float) -> Verdict:
     return Verdict(names.UNKNOWN, message=f"{what}; waiting for its exit.json", missing=True)
 
 
-def _by_memory(known: Known, word: str) -> Verdict:
+def _by_memory(known: Observations, word: str) -> Verdict:
     why = "the scheduler does not answer" if word == UNREACHABLE else "the scheduler cannot tell its state"
     if known.job is not None and known.job.state in (names.PENDING, names.RUNNING):
         began = known.claimed is not None and (known.at is None or known.claimed > known.at)

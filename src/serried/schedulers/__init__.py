@@ -10,7 +10,7 @@ from serried.errors import UsageError
 
 if TYPE_CHECKING:
     from serried.schedulers.interface import Scheduler, Script, Traits
-    from serried.schedulers.survey import Inside, Site
+    from serried.schedulers.survey import Inside, SiteSurvey
 
 NAMES = ("slurm", "pbs", "local")
 """In the order in which they are looked for: where Slurm is, `qsub` may be its own wrapper."""
@@ -28,9 +28,9 @@ def traits(name: str) -> Traits:
     return cast("Traits", _module(name).TRAITS)
 
 
-def site(name: str) -> Site:
+def site(name: str) -> SiteSurvey:
     """Its survey of its cluster."""
-    return cast("Site", _module(name, ".site"))
+    return cast("SiteSurvey", _module(name, ".site"))
 
 
 def script(name: str) -> Script:

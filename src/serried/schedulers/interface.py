@@ -87,7 +87,7 @@ Rows are tried from the top. `{rest}` in a sentence stands for the words after t
 
 
 @dataclass(frozen=True)
-class Submission:
+class SubmitCommand:
     """What is handed over: `argv` run with `environment` is exactly what --dry-run prints."""
 
     argv: tuple[str, ...]
@@ -114,7 +114,7 @@ class Scheduler(Protocol):
         after: str = "",
         task: str = "",
         held: bool = False,
-    ) -> Submission:
+    ) -> SubmitCommand:
         """The command that submits `plan`'s job.sh under `token`. Pure.
 
         `after` is a job (`123`) or task (`123_4`) that must have ended before, however it did, or several with `:`
@@ -126,7 +126,7 @@ class Scheduler(Protocol):
 
     def interactive(
         self, plan: Plan, token: str, environment: Mapping[str, str], *, now: bool, has_terminal: bool
-    ) -> Submission:
+    ) -> SubmitCommand:
         """The command that runs `plan`'s job.sh on the first node of an allocation, on our own terminal. Pure.
 
         `now` is to fail at once where nothing is free, as far as the scheduler can be asked that.
@@ -144,7 +144,7 @@ class Scheduler(Protocol):
         queued as `plan` is.
         """
 
-    def submit(self, submission: Submission) -> str:
+    def submit(self, submission: SubmitCommand) -> str:
         """Hand it over; return the job id.
 
         Raises:

@@ -78,7 +78,7 @@ class Inside:
         return ("srun", *where, "--overlap", "--export=ALL", "--input=none", "--unbuffered", "--job-name=serried")
 
 
-class Site(Protocol):
+class SiteSurvey(Protocol):
     """The module `site` of a scheduler."""
 
     def describe(self, environ: Mapping[str, str], command: Command = ...) -> dict[str, Any]:

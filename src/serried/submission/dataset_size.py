@@ -39,7 +39,7 @@ class _OutOfTimeError(Exception):
     pass
 
 
-class _Counter:
+class _DatasetCounter:
     def __init__(self, root: str, ends_at: float, tick: Tick) -> None:
         self.total = Count()
         self._root = os.fsencode(root)
@@ -86,7 +86,7 @@ class _Counter:
 
 def count(path: str, seconds: float, tick: Tick = lambda _: None) -> Count:
     """The size of the file or folder `path`, which exists. Links below it are not followed."""
-    counter = _Counter(path, time.monotonic() + seconds, tick)
+    counter = _DatasetCounter(path, time.monotonic() + seconds, tick)
     state = Path(path).stat()
     if stat.S_ISDIR(state.st_mode):
         try:

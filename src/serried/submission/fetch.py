@@ -13,13 +13,13 @@ from typing import Any
 from serried.errors import SerriedError, UsageError
 from serried.fs.files import MODES
 from serried.protocol.layout import CHECKPOINTS, RESULTS, TaskDirectory
-from serried.protocol.outputs import Ledger
+from serried.protocol.outputs import FetchLedger
 from serried.records import missing_outputs
 from serried.records.index import Selection
 from serried.records.missing_outputs import Missing
 from serried.records.outputs import trees
 from serried.submission import fetch_copy, node_jobs
-from serried.submission.fetch_copy import Entry, Report
+from serried.submission.fetch_copy import FetchEntry, Report
 from serried.submission.node_jobs import Errand, Observe
 
 ALL = "*"
@@ -83,12 +83,12 @@ def _settled(selection: Selection, found: Missing, told: Mapping[str, Any]) -> B
 
 
 @dataclass(frozen=True)
-class Found:
+class FetchMatches:
     """What the patterns name of a run."""
 
-    entries: list[Entry]
+    entries: list[FetchEntry]
     """Results and checkpoints, then outputs."""
-    noted: dict[Path, tuple[Ledger, str]]
+    noted: dict[Path, tuple[FetchLedger, str]]
     """By their sources, where it is remembered that they were copied, and under which name."""
 
 
@@ -100,19 +100,19 @@ def has_any(selection: Selection) -> bool:
         return False
 
 
-def find(selection: Selection, wanted: Sequence[str], target: Path) -> Found:
+def find(selection: Selection, wanted: Sequence[str], target: Path) -> FetchMatches:
     """What the patterns name of a run; results and outputs without them. Raises UsageError where that is nothing.
 
     Patterns for outputs begin at the project's folder, or where ranks start. Where `target` is a folder of the
     project, what was written below that folder keeps its path from there. Of two files with one place there, results
     and what was written below that folder have it; the other's is in a folder of that.
     """
-    entries: list[Entry] = []
-    noted: dict[Path, tuple[Ledger, str]] = {}
+    entries: list[FetchEntry] = []
+    noted: dict[Path, tuple[FetchLedger, str]] = {}
 
     taken: set[str] = set()
 
-    def take(entry: Entry, below: str, to: str, ledger: Ledger, name: str, *, aside: str) -> None:
+    def take(entry: FetchEntry, below: str, to: str, ledger: FetchLedger, name: str, *, aside: str) -> None:
         while below + to in taken and entry.kind != "folder":
             to = f"{aside}/{to}"
         taken.add(below + to)
@@ -120,7 +120,7 @@ def find(selection: Selection, wanted: Sequence[str], target: Path) -> Found:
         noted[entry.source] = ledger, name
 
     for place, below in _places(selection):
-        ledger = Ledger(place.fetched)
+        ledger = FetchLedger(place.fetched)
         for folder, entry in _of(place, wanted or [RESULTS]):
             to = entry.path if folder == RESULTS else f"{folder}/{entry.path}"
             take(entry, below, to, ledger, f"{{{folder}}}/{entry.path}", aside=folder)
@@ -141,7 +141,7 @@ def find(selection: Selection, wanted: Sequence[str], target: Path) -> Found:
             else f"run `{selection}` has neither results nor outputs",
             hint=_where_to_look(selection),
         )
-    return Found(entries, noted)
+    return FetchMatches(entries, noted)
 
 
 def _within(target: Path, project: Path) -> str:
@@ -150,12 +150,12 @@ def _within(target: Path, project: Path) -> str:
     return f"{here.relative_to(top)}/" if here.is_relative_to(top) and here != top else ""
 
 
-def note_fetched(selection: Selection, found: Found, report: Report, target: Path) -> None:
+def note_fetched(selection: Selection, found: FetchMatches, report: Report, target: Path) -> None:
     """Remember what is in `target` now: `clean` may remove outputs, and the next fetch replaces what it has copied.
 
     Raises OSError where the run directory cannot be written.
     """
-    by_ledger: dict[Ledger, list[tuple[str, int, int]]] = {}
+    by_ledger: dict[FetchLedger, list[tuple[str, int, int]]] = {}
     for entry in report.there:
         ledger, name = found.noted[entry.source]
         # A file that has changed since it was listed was copied as it is now.
@@ -179,7 +179,7 @@ def _places(selection: Selection) -> list[tuple[TaskDirectory, str]]:
     return [(where.task(each), f"{each}/" if selection.is_array else "") for each in selection.tasks]
 
 
-def _of(place: TaskDirectory, wanted: Sequence[str]) -> Iterator[tuple[str, Entry]]:
+def _of(place: TaskDirectory, wanted: Sequence[str]) -> Iterator[tuple[str, FetchEntry]]:
     told = [_folder_and_pattern(pattern) for pattern in wanted]
     for folder in (RESULTS, CHECKPOINTS):
         patterns = [pattern for which, pattern in told if which == folder]
@@ -192,7 +192,7 @@ def _folder_and_pattern(pattern: str) -> tuple[str, str]:
     return (first, rest or ALL) if first in (RESULTS, CHECKPOINTS) else (RESULTS, pattern)
 
 
-def _found(root: Path, patterns: Sequence[str]) -> list[Entry]:
+def _found(root: Path, patterns: Sequence[str]) -> list[FetchEntry]:
     problems: list[OSError] = []
     found = fetch_copy.find(root, patterns, problems.append)
     if problems:

@@ -38,7 +38,7 @@ Observe = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Entry:
+class FetchEntry:
     path: str
     """Below the target folder."""
     source: Path
@@ -76,7 +76,7 @@ class Report:
     kept: list[str] = field(default_factory=list)
     """Paths that existed, were not earlier copies and were not replaced."""
     problems: dict[str, str] = field(default_factory=dict)
-    there: list[Entry] = field(default_factory=list)
+    there: list[FetchEntry] = field(default_factory=list)
     """Files that exist now, copied or unchanged."""
 
     def to_json(self) -> dict[str, Any]:
@@ -89,9 +89,9 @@ class Report:
         }
 
 
-def find(root: Path, wanted: Sequence[str], problem: tree.Problem) -> list[Entry]:
+def find(root: Path, wanted: Sequence[str], problem: tree.Problem) -> list[FetchEntry]:
     """The entries below `root` that match the patterns, and the content of matching folders, by path."""
-    entries: dict[str, Entry] = {}
+    entries: dict[str, FetchEntry] = {}
     for pattern in wanted:
         for path, entry in tree.find(str(root), pattern, problem):
             _add(entries, root, path, entry, problem)
@@ -101,7 +101,7 @@ def find(root: Path, wanted: Sequence[str], problem: tree.Problem) -> list[Entry
     return [entries[path] for path in sorted(entries)]
 
 
-def _add(entries: dict[str, Entry], root: Path, path: str, entry: os.DirEntry[str], problem: tree.Problem) -> None:
+def _add(entries: dict[str, FetchEntry], root: Path, path: str, entry: os.DirEntry[str], problem: tree.Problem) -> None:
     try:
         state = entry.stat(follow_symlinks=False)
     except FileNotFoundError:  # the run may delete files meanwhile
@@ -113,16 +113,16 @@ def _add(entries: dict[str, Entry], root: Path, path: str, entry: os.DirEntry[st
     kind = kinds.get(stat.S_IFMT(state.st_mode))
     if kind:  # sockets and pipes are not copied
         size = state.st_size if kind == "file" else 0
-        entries.setdefault(path, Entry(path, root / path, kind, size, state.st_mtime_ns, root))
+        entries.setdefault(path, FetchEntry(path, root / path, kind, size, state.st_mtime_ns, root))
 
 
-def copy(entries: Sequence[Entry], target: Path, *, force: bool, observe: Observe) -> Report:
+def copy(entries: Sequence[FetchEntry], target: Path, *, force: bool, observe: Observe) -> Report:
     """Copy the entries to `target`. Raises OSError if that folder cannot be created."""
     target.mkdir(parents=True, exist_ok=True)
     return _report(entries, _Copying(target, observe, force=force).copy(entries))
 
 
-def compare(entries: Sequence[Entry], target: Path, *, force: bool) -> Report:
+def compare(entries: Sequence[FetchEntry], target: Path, *, force: bool) -> Report:
     """Report what `copy` would do."""
     outcomes: dict[int, Outcome] = {}
     for number, entry in enumerate(entries):
@@ -133,7 +133,7 @@ def compare(entries: Sequence[Entry], target: Path, *, force: bool) -> Report:
     return _report(entries, outcomes)
 
 
-def _report(entries: Sequence[Entry], outcomes: Mapping[int, Outcome]) -> Report:
+def _report(entries: Sequence[FetchEntry], outcomes: Mapping[int, Outcome]) -> Report:
     report = Report()
     for number, entry in enumerate(entries):
         outcome = outcomes[number]
@@ -162,15 +162,15 @@ class _Copying:
         """The error of a full disk: no further file is tried."""
         self._is_interrupted = False
 
-    def copy(self, entries: Sequence[Entry]) -> Mapping[int, Outcome]:
+    def copy(self, entries: Sequence[FetchEntry]) -> Mapping[int, Outcome]:
         """The outcomes by the entries' indices. An interruption leaves complete files and temporary ones."""
         outcomes: dict[int, Outcome] = {}
 
-        def copy_in_turn(numbered: Iterable[tuple[int, Entry]]) -> None:
+        def copy_in_turn(numbered: Iterable[tuple[int, FetchEntry]]) -> None:
             for number, entry in numbered:
                 outcomes[number] = self._try(entry)
 
-        by_path: dict[str, list[tuple[int, Entry]]] = {}
+        by_path: dict[str, list[tuple[int, FetchEntry]]] = {}
         for number, entry in enumerate(entries):  # of two entries with one target, the second must see the first
             by_path.setdefault(entry.path, []).append((number, entry))
         for numbered in by_path.values():
@@ -183,7 +183,7 @@ class _Copying:
             raise
         return outcomes
 
-    def _try(self, entry: Entry) -> Outcome:
+    def _try(self, entry: FetchEntry) -> Outcome:
         try:
             return self._full or self._copy(entry)
         except OSError as error:
@@ -191,7 +191,7 @@ class _Copying:
                 self._full = error
             return error
 
-    def _copy(self, entry: Entry) -> str:
+    def _copy(self, entry: FetchEntry) -> str:
         target = self._root / entry.path
         self._make_folder(os.path.dirname(entry.path))  # noqa: PTH120 - it may be empty
         outcome = _decide(entry, target, force=self._force)
@@ -221,7 +221,7 @@ class _Copying:
             self._folders.add(path)
 
 
-def _decide(entry: Entry, target: Path, *, force: bool) -> str:
+def _decide(entry: FetchEntry, target: Path, *, force: bool) -> str:
     """COPIED, SAME or KEPT. Raises OSError if `target` cannot be replaced by an entry of this kind."""
     try:
         present = target.lstat()
@@ -236,7 +236,7 @@ def _decide(entry: Entry, target: Path, *, force: bool) -> str:
     return COPIED if force or (present.st_size, present.st_mtime_ns) in entry.replaces else KEPT
 
 
-def _is_same(entry: Entry, target: Path, present: os.stat_result) -> bool:
+def _is_same(entry: FetchEntry, target: Path, present: os.stat_result) -> bool:
     if entry.kind == "folder":
         return stat.S_ISDIR(present.st_mode)
     if entry.kind == "link":
@@ -245,7 +245,7 @@ def _is_same(entry: Entry, target: Path, present: os.stat_result) -> bool:
 
 
 def file_state(path: Path) -> tuple[int, int] | None:
-    """Size and time, as `Entry.state`."""
+    """Size and time, as `FetchEntry.state`."""
     try:
         state = path.lstat()
     except OSError:

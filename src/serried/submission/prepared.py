@@ -26,7 +26,7 @@ from serried.protocol.sizes import spell
 from serried.protocol.successor_commands import Commands, token_of
 from serried.protocol.successor_commands import behind as behind_jobs
 from serried.records.record import Record
-from serried.schedulers.interface import Submission
+from serried.schedulers.interface import SubmitCommand
 from serried.snapshot import Archive, Revision, Survey
 
 NO_REVISION = Revision()
@@ -43,7 +43,7 @@ class Prepared:
     token: str
     environment: Mapping[str, str]
     """The job's variables. Holds the values of secrets: never print more than its names."""
-    handover: Submission
+    handover: SubmitCommand
     commands: Commands | None
     """How a job submits the next one; None if all attempts run in one job."""
     script: str
@@ -61,7 +61,7 @@ class Prepared:
     """Jobs after whose end, good or bad, the scheduler starts it."""
 
     @property
-    def handovers(self) -> Iterator[Submission]:
+    def handovers(self) -> Iterator[SubmitCommand]:
         """The request for each job; unknown job ids are `JOB-OF-TOKEN`."""
         yield self.handover
         for part in range(1, len(self.plan.tokens)):
@@ -71,7 +71,7 @@ class Prepared:
 
 def handover_of(
     plan: Plan, environment: Mapping[str, str], jobs: Sequence[str], part: int = 0, before: str = ""
-) -> Submission:
+) -> SubmitCommand:
     """The scheduler's request for the job of a run, or for one job of an array in parts.
 
     These are held until all have been accepted. If the array limits the tasks that run at once, each job starts after
@@ -137,7 +137,7 @@ def behind(prepared: Prepared, submitted: Mapping[str, Sequence[str]]) -> Prepar
     )
 
 
-def _script(plan: Plan, handover: Submission) -> str:
+def _script(plan: Plan, handover: SubmitCommand) -> str:
     try:
         return script.render(plan, python=sys.executable, command=handover.argv)
     except ValueError as error:

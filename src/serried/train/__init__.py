@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, List
 if TYPE_CHECKING:
     from serried.train.configuration import config, fingerprint
     from serried.train.data import shard
-    from serried.train.errors import ConfigError, DeviceError, IdentityError, StartError, TrainError
+    from serried.train.errors import DeviceError, IdentityError, SettingError, StartError, TrainError
     from serried.train.identities import Identity, identity
-    from serried.train.run import Run
+    from serried.train.run import Session
     from serried.train.sessions import session
 
 __all__ = [
-    "ConfigError",
     "DeviceError",
     "Identity",
     "IdentityError",
-    "Run",
+    "Session",
+    "SettingError",
     "StartError",
     "TrainError",
     "config",
@@ -37,22 +37,25 @@ __all__ = [
     "shard",
 ]
 
-_ERRORS = ("ConfigError", "DeviceError", "IdentityError", "StartError", "TrainError")
+_ERRORS = ("DeviceError", "IdentityError", "SettingError", "StartError", "TrainError")
 _HOMES = {
     **dict.fromkeys(_ERRORS, "errors"),
     "Identity": "identities",
     "identity": "identities",
     "config": "configuration",
     "fingerprint": "configuration",
-    "Run": "run",
+    "Session": "run",
     "session": "sessions",
     "shard": "data",
 }
+_FORMER_NAMES = {"ConfigError": "SettingError", "Run": "Session"}
+"""Scripts may still use them."""
 
 
 def __getattr__(name: str) -> object:
     import importlib
 
+    name = _FORMER_NAMES.get(name, name)
     if name not in _HOMES:
         raise AttributeError(f"module 'serried.train' has no attribute {name!r}")
     return getattr(importlib.import_module(f"serried.train.{_HOMES[name]}"), name)

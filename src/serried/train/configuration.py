@@ -26,7 +26,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from serried.fs import files
 from serried.protocol import names, settings
-from serried.train.errors import ConfigError
+from serried.train.errors import SettingError
 from serried.train.identities import identity
 
 C = TypeVar("C")
@@ -42,7 +42,7 @@ def config(defaults: Any, argv: Optional[Sequence[str]] = None) -> Any:
     """Apply the settings from outside to `defaults`, a dataclass, an instance of a dataclass, or a dict.
 
     Within a session all ranks get the settings of rank 0. In a run of Serried they are also written to `config.json`
-    among the results. Raises ConfigError if a setting is unknown or of the wrong type.
+    among the results. Raises SettingError if a setting is unknown or of the wrong type.
     """
     like: Any = defaults() if isinstance(defaults, type) else defaults
     tree = _Settings(like)
@@ -81,14 +81,16 @@ class _Settings:
             near = difflib.get_close_matches(name, self.values, n=1)
             known = ", ".join(f"`{setting}`" for setting in self.values)
             hint = f"did you mean `{near[0]}`?" if near else f"the settings are {known}"
-            raise ConfigError(f"{origin} sets the unknown setting `{name}`", hint)
+            raise SettingError(f"{origin} sets the unknown setting `{name}`", hint)
         kind = self.kinds[name]
         try:
             self.values[name] = _convert(value, kind, self.values[name])
         except (ValueError, TypeError):
             is_text = kind is str or (_is_union(kind) and str in typing.get_args(kind))
             hint = f"write it as text: `--set config.{name}='\"{value}\"'`" if is_text else ""
-            raise ConfigError(f"{origin} sets `{name}` to `{value}`, which is not a `{_spelled(kind)}`", hint) from None
+            raise SettingError(
+                f"{origin} sets `{name}` to `{value}`, which is not a `{_spelled(kind)}`", hint
+            ) from None
 
 
 def _from_serried(environ: Mapping[str, str]) -> Dict[str, Any]:
@@ -99,7 +101,7 @@ def _from_serried(environ: Mapping[str, str]) -> Dict[str, Any]:
     except ValueError:
         table = None
     if not isinstance(table, dict):
-        raise ConfigError(f"`{names.CONFIG}` must be a JSON object, not `{text[:60]}`")
+        raise SettingError(f"`{names.CONFIG}` must be a JSON object, not `{text[:60]}`")
     return table
 
 
@@ -244,7 +246,7 @@ def _options(argv: Sequence[str], tree: _Settings) -> List[Tuple[str, Any]]:
         name, equals, value = word.lstrip("-").partition("=")
         name = name if name in tree.values else name.replace("-", "_")
         if not name or (not word.startswith("--") and not equals):
-            raise ConfigError(f"`{word}` is not a setting", "write `--name value`; `--help` lists them")
+            raise SettingError(f"`{word}` is not a setting", "write `--name value`; `--help` lists them")
         negated = name[3:] if name.startswith("no_") and name not in tree.values else ""
         if equals:
             options.append((name, value))
@@ -253,7 +255,7 @@ def _options(argv: Sequence[str], tree: _Settings) -> List[Tuple[str, Any]]:
         elif tree.kinds.get(negated) is bool:
             options.append((negated, False))
         elif not words and name in tree.values:
-            raise ConfigError(f"`{word}` needs a value", f"write `{word} VALUE`, or `{word}=` for an empty one")
+            raise SettingError(f"`{word}` needs a value", f"write `{word} VALUE`, or `{word}=` for an empty one")
         else:
             options.append((name, words.pop() if words else ""))
     return options

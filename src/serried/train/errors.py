@@ -16,7 +16,7 @@ class IdentityError(TrainError):
     """The environment names no rank for this process, or two different ones."""
 
 
-class ConfigError(TrainError):
+class SettingError(TrainError):
     """An unknown setting, or a value of the wrong type."""
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from serried.protocol import launcher_env
-from serried.protocol.launcher_env import Source
+from serried.protocol.launcher_env import LauncherVariables
 from serried.train.errors import IdentityError
 
 _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
@@ -85,7 +85,7 @@ def tasks_per_node(text: str) -> List[int]:
     return counts
 
 
-def _is_present(source: Source, environ: Mapping[str, str]) -> bool:
+def _is_present(source: LauncherVariables, environ: Mapping[str, str]) -> bool:
     if not all(environ.get(name) for name in source.markers):
         return False
     # A torchrun within a rank of ours puts its own run id there, and its own ranks.
@@ -97,7 +97,7 @@ def _is_present(source: Source, environ: Mapping[str, str]) -> bool:
 class _Reading:
     """The identity according to one launcher; parts may be missing."""
 
-    def __init__(self, source: Source, environ: Mapping[str, str]) -> None:
+    def __init__(self, source: LauncherVariables, environ: Mapping[str, str]) -> None:
         self.source = source
         self.environ = environ
         self.evidence: Dict[str, str] = {}

@@ -34,7 +34,7 @@ from serried.protocol import names
 from serried.train.checkpoints import states
 
 if TYPE_CHECKING:
-    from serried.train.run import Run
+    from serried.train.run import Session
 
 WAIT_SECONDS = 180.0
 """How long to wait for the stop request. Shared file systems and queues may be slow."""
@@ -62,7 +62,7 @@ class NoTrace:
 
 
 class TraceRecorder(NoTrace):
-    def __init__(self, run: Run, path: Path, stops: List[int]) -> None:
+    def __init__(self, run: Session, path: Path, stops: List[int]) -> None:
         self._run = run
         self._journal = Journal(path)
         self._counted = stops[run.attempt - 2] if 1 < run.attempt <= len(stops) + 1 else 0
@@ -119,7 +119,7 @@ class TraceRecorder(NoTrace):
         self._journal.append({"event": event, "step": self._steps, **facts})
 
 
-def start_trace(run: Run, metrics_path: Optional[Path]) -> NoTrace:
+def start_trace(run: Session, metrics_path: Optional[Path]) -> NoTrace:
     stops = os.environ.get(names.REHEARSAL)
     if not stops or metrics_path is None:
         return NoTrace()

@@ -1,4 +1,4 @@
-"""`Run`, the value of `session()`: this rank's identity and device, and the collective operations."""
+"""`Session`, the value of `session()`: this rank's identity and device, and the collective operations."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SessionExit(BaseException):
     """All ranks have saved for a stop request within `run.uneven`: the session ends here."""
 
 
-class Run:
+class Session:
     """The value of `session()`. Call its methods on every rank, unless they say otherwise."""
 
     def __init__(

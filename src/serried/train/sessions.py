@@ -25,7 +25,7 @@ from serried.train.errors import TrainError
 from serried.train.group import Group
 from serried.train.identities import Identity, identity, threads
 from serried.train.parallel import choose_device
-from serried.train.run import Run, SessionExit
+from serried.train.run import Session, SessionExit
 from serried.train.stopping import StopListener
 
 START_SECONDS = 180.0
@@ -41,10 +41,10 @@ serried: stop requested; exiting without a checkpoint (exit status 143)
 serried: hint: if your script saves by itself, call `run.saved_for_stop(step)`"""
 
 _is_open = False
-_current: Optional[Run] = None
+_current: Optional[Session] = None
 
 
-def current() -> Optional[Run]:
+def current() -> Optional[Session]:
     """The open session, if any."""
     return _current
 
@@ -59,7 +59,7 @@ def session(
     metrics_file: Union[str, Path, None] = None,
     start_seconds: float = START_SECONDS,
     timeout_seconds: Optional[float] = None,
-) -> Iterator[Run]:
+) -> Iterator[Session]:
     """Set up this rank for training; works in a plain `python train.py` too.
 
     device: the device to train on; by default this rank's GPU, else the CPU.
@@ -101,7 +101,7 @@ def session(
         if seed is not None:
             seed_everything(seed + who.rank)
         listener = StopListener(os.environ.get(names.STOP_FILE))
-        run = Run(
+        run = Session(
             who,
             chosen,
             group,
@@ -123,7 +123,7 @@ def session(
         raise SystemExit(names.EXIT_SAVED if run.is_saved else names.EXIT_LEFT)
 
 
-def _run_script(run: Run, group: Group, listener: StopListener) -> Iterator[Run]:
+def _run_script(run: Session, group: Group, listener: StopListener) -> Iterator[Session]:
     """Run the body of the `with` block. However it ends, the other ranks must not be left waiting."""
     try:
         yield run
@@ -146,7 +146,7 @@ def _run_script(run: Run, group: Group, listener: StopListener) -> Iterator[Run]
     _finish(run, group, listener)
 
 
-def _fail(run: Run, group: Group, listener: StopListener, error: BaseException) -> None:
+def _fail(run: Session, group: Group, listener: StopListener, error: BaseException) -> None:
     """Leave because of `error`. Report first: the others fail as soon as this rank closes its connections."""
     at = time.monotonic()
     listener.ignore()
@@ -156,7 +156,7 @@ def _fail(run: Run, group: Group, listener: StopListener, error: BaseException) 
     group.close(failed=True)
 
 
-def _finish(run: Run, group: Group, listener: StopListener) -> None:
+def _finish(run: Session, group: Group, listener: StopListener) -> None:
     try:
         run.close()
         group.close(failed=False)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from evidence import CONNECTED, STARTED, asked, ended, event, evidence, exit_of, node_journal, stopping
 from serried.agent.outcome import verdict
 from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, first_failure
-from serried.agent.outcome.verdict import Verdict
+from serried.agent.outcome.verdict import AttemptVerdict
 from tables import for_each
 
 FINE = [ended(0, exit_of(0)), ended(1, exit_of(1))]
@@ -341,7 +341,7 @@ def test_only_every_ranks_own_zero_is_completed(codes, events, has_checkpoint, o
     exits = [exit_of(rank, code, ours=ours) for rank, (code, ours) in enumerate(codes)]
     known = evidence([*events, ended(0, *exits)], has_checkpoint=has_checkpoint, obstacle=obstacle)
 
-    judged: Verdict = verdict.judge(known, first_failure(known), [])
+    judged: AttemptVerdict = verdict.judge(known, first_failure(known), [])
 
     all_well = codes == [(0, False), (0, False)]
     assert judged.state != "COMPLETED" or all_well
@@ -352,7 +352,7 @@ def apart(*nodes, early=False):
     """The warnings of two ranks that ended well, by what each node saw of connections and how much was computed."""
     ends = [{**end, "contact": seen, "cpu_seconds": seconds} for end, (seen, seconds) in zip(FINE, nodes, strict=False)]
     head = [*STARTED, *([event("ranks-apart", message="x")] if early else []), *ends, *FINE[len(nodes) :]]
-    document = verdict.document(evidence(head), None, [], Verdict("COMPLETED", 0, None, "fine"))
+    document = verdict.document(evidence(head), None, [], AttemptVerdict("COMPLETED", 0, None, "fine"))
     return [warning["code"] for warning in document.get("warnings", ())]
 
 
@@ -378,12 +378,12 @@ def test_ranks_that_were_ended_are_apart_only_as_it_was_reported_while_they_ran(
         for node in (0, 1)
     ]
     head = [*STARTED, *([event("ranks-apart", message="x")] if early else []), stopping("limit"), *ends]
-    document = verdict.document(evidence(head), None, [], Verdict("TIMEOUT", 124, "limit", "time limit"))
+    document = verdict.document(evidence(head), None, [], AttemptVerdict("TIMEOUT", 124, "limit", "time limit"))
     assert [warning["message"] for warning in document.get("warnings", ())] == expected
 
 
 def test_a_rank_that_failed_before_it_could_join_is_not_apart():
     failure = exit_of(0, 1, node=0, host="n1")
     ends = [{**end, "contact": False, "cpu_seconds": 9.0} for end in FINE]
-    document = verdict.document(evidence([*STARTED, *ends]), failure, [], Verdict("FAILED", 1, "exit", "failed"))
+    document = verdict.document(evidence([*STARTED, *ends]), failure, [], AttemptVerdict("FAILED", 1, "exit", "failed"))
     assert "warnings" not in document

@@ -250,7 +250,7 @@ def test_a_file_that_is_not_as_it_was_looked_at_is_named(tmp_path: Path, change:
     manifest = scan.scan(tmp_path / "there")
     CHANGES[change](path)
     into = tree_writer.TreeWriter(os.fsencode(tmp_path / "here"), manifest)
-    with pytest.raises(source.ChangedError) as caught:
+    with pytest.raises(source.SourceChangedError) as caught:
         source.fill(os.fsencode(tmp_path / "there"), into)
     assert str(caught.value) == str(path)
 

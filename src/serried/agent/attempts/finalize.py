@@ -13,7 +13,7 @@ from serried.agent.attempt import Attempt
 from serried.agent.attempts import history, requests, successor_jobs
 from serried.agent.comms import env_file
 from serried.agent.outcome import checkpoint_progress, diagnose, reconcile, verdict
-from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, Event, Evidence, Exit, Obstacle, first_failure
+from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence, Event, Exit, Obstacle, first_failure
 from serried.fs import files
 from serried.protocol import names
 from serried.protocol.events import JournalEvent
@@ -36,7 +36,7 @@ def assess(work: Attempt, *, is_unrecorded: bool = False) -> Dict[str, Any]:
     return verdict.document(evidence, failure, tail, verdict.judge(evidence, failure, tail))
 
 
-def gather(work: Attempt, *, is_unrecorded: bool = False) -> Evidence:
+def gather(work: Attempt, *, is_unrecorded: bool = False) -> AttemptEvidence:
     attempt = work.directory.attempt(work.number)
     claim = files.read_json(attempt.claim) or {}
     head = files.entries(attempt.events)
@@ -48,7 +48,7 @@ def gather(work: Attempt, *, is_unrecorded: bool = False) -> Evidence:
     nodes: Dict[int, Sequence[Event]] = {
         node: files.entries(attempt.node_events(node)) for node in range(work.nodes) if node not in reported
     }
-    return Evidence(
+    return AttemptEvidence(
         run=work.plan["run"],
         task=work.task,
         attempt=work.number,
@@ -66,7 +66,7 @@ def gather(work: Attempt, *, is_unrecorded: bool = False) -> Evidence:
     )
 
 
-def _tail(work: Attempt, evidence: Evidence, failure: Exit) -> List[str]:
+def _tail(work: Attempt, evidence: AttemptEvidence, failure: Exit) -> List[str]:
     for event in evidence.head:
         if event["event"] == JournalEvent.RANK_FAILED and event["exit"]["rank"] == failure["rank"] and event["tail"]:
             return list(event["tail"])

@@ -47,7 +47,7 @@ CHARLIECLOUD_FILES = ("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/resolv.co
 """Charliecloud itself mounts these files of the host, if the image has them."""
 
 
-class Container:
+class RankContainer:
     """`private` is the attempt's folder on this node."""
 
     def __init__(self, work: Attempt, private: Path) -> None:
@@ -184,10 +184,10 @@ class Container:
         return [path for path in wanted if path.startswith("/") and os.path.exists(path)]  # noqa: PTH110
 
 
-def of(work: Attempt, private: Path) -> Optional[Container]:
+def of(work: Attempt, private: Path) -> Optional[RankContainer]:
     """None if ranks run without a container, or if the agent itself runs inside."""
     container = work.plan.get("container")
-    return Container(work, private) if container and container["runtime"] != "pyxis" else None
+    return RankContainer(work, private) if container and container["runtime"] != "pyxis" else None
 
 
 def _find(program: str) -> str:

@@ -22,7 +22,7 @@ from serried.agent.attempt import Attempt
 from serried.agent.ranks.command_placeholders import fill
 from serried.fs import files
 from serried.protocol import launcher_env
-from serried.protocol.launcher_env import Source
+from serried.protocol.launcher_env import LauncherVariables
 
 
 class LaunchContext(NamedTuple):
@@ -76,7 +76,7 @@ class LauncherKind(NamedTuple):
     """Pure, except for files in `context.folder`."""
     everywhere: bool
     """One launcher on each node; else one on the first, for all."""
-    sources: Tuple[Source, ...]
+    sources: Tuple[LauncherVariables, ...]
     """The variables that identify its ranks, in the order of authority."""
     is_inside: bool = False
     """The launcher belongs to the ranks' Python. If ranks run in a container, so does the launcher."""

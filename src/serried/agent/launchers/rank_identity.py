@@ -9,7 +9,7 @@ from serried.agent.attempt import Attempt
 from serried.agent.launchers import kinds
 from serried.agent.ranks import command
 from serried.protocol import names
-from serried.protocol.launcher_env import Source
+from serried.protocol.launcher_env import LauncherVariables
 
 LAUNCHER_PREFIXES = (
     "OMPI_", "OPAL_", "ORTE_", "PRTE_", "PMIX_", "PMI_", "PALS_", "MPI_", "MPICH_", "HYDRA_", "HYDI_", "I_MPI_", "MV2_",
@@ -34,7 +34,7 @@ class RankIdentity(NamedTuple):
 
 
 def identify(
-    work: Attempt, sources: Sequence[Source], environ: Mapping[str, str], alive: Mapping[int, int]
+    work: Attempt, sources: Sequence[LauncherVariables], environ: Mapping[str, str], alive: Mapping[int, int]
 ) -> RankIdentity:
     """Raises ValueError for a rank that is not in the plan.
 
@@ -53,7 +53,7 @@ def identify(
     return identity
 
 
-def read(sources: Sequence[Source], environ: Mapping[str, str], world: int) -> Optional[RankIdentity]:
+def read(sources: Sequence[LauncherVariables], environ: Mapping[str, str], world: int) -> Optional[RankIdentity]:
     """From the first source whose variables are all set. Some launchers set none for the only rank of all."""
     for source in sources:
         rank = _number(source.rank, environ)

@@ -38,7 +38,7 @@ class Obstacle(NamedTuple):
 NO_ATTEMPT_LEFT = Obstacle(Reason.RESTARTS_USED, "no further attempt is allowed")
 
 
-class Evidence(NamedTuple):
+class AttemptEvidence(NamedTuple):
     run: str
     task: Optional[int]
     attempt: int
@@ -198,7 +198,7 @@ class Evidence(NamedTuple):
         return found
 
 
-def first_failure(evidence: Evidence) -> Optional[Exit]:
+def first_failure(evidence: AttemptEvidence) -> Optional[Exit]:
     """The rank that failed first by itself, in the order of the ranks' common store, else by its node's clock.
 
     A rank that only lost another counts if all failed ranks did and neither a node nor the job was lost. A rank that
@@ -234,7 +234,7 @@ def _how_ordinary(exit_: Exit) -> int:
     return 1 if exit_["exit_code"] not in (None, 1) else 2
 
 
-def _died_with_the_job(evidence: Evidence, exit_: Exit) -> bool:
+def _died_with_the_job(evidence: AttemptEvidence, exit_: Exit) -> bool:
     """Whether job.sh was killed first: the scheduler then kills the whole job, and may kill ranks before agents."""
     if exit_["signal"] != signal.SIGKILL or exit_.get("oom"):
         return False
@@ -246,11 +246,11 @@ def _died_with_the_job(evidence: Evidence, exit_: Exit) -> bool:
     return evidence.is_unrecorded
 
 
-def _left_as_asked(evidence: Evidence, exit_: Exit) -> bool:
+def _left_as_asked(evidence: AttemptEvidence, exit_: Exit) -> bool:
     return exit_["exit_code"] in AS_ASKED and (exit_["exit_code"] != names.EXIT_SAVED or evidence.saved.is_newer)
 
 
-def _end_by_notice(evidence: Evidence, exits: Sequence[Exit]) -> float:
+def _end_by_notice(evidence: AttemptEvidence, exits: Sequence[Exit]) -> float:
     """When the notice first ended a rank that does not handle its signal."""
     if evidence.notice is None:
         return float("inf")

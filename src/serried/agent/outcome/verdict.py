@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from serried.agent.outcome import diagnose
-from serried.agent.outcome.evidence import Evidence, Exit, Obstacle
+from serried.agent.outcome.evidence import AttemptEvidence, Exit, Obstacle
 from serried.protocol import SCHEMA, names
 from serried.protocol.events import JournalEvent
 from serried.protocol.reasons import Reason, condition, described, parse
@@ -29,7 +29,7 @@ BUSY_SECONDS = 0.5
 """A rank that computed for less time is not training: `hostname` on four nodes needs no warning."""
 
 
-class Verdict(NamedTuple):
+class AttemptVerdict(NamedTuple):
     state: str
     exit_code: int
     cause: Optional[Reason]
@@ -40,11 +40,11 @@ class Verdict(NamedTuple):
     """Hosts that were lost."""
 
 
-def judge(evidence: Evidence, failure: Optional[Exit], tail: List[str]) -> Verdict:
+def judge(evidence: AttemptEvidence, failure: Optional[Exit], tail: List[str]) -> AttemptVerdict:
     """The verdict on the evidence. It is COMPLETED only if every rank exited with status 0 by itself."""
     reason = next(iter(evidence.reasons), None)
     asked = next((one for one in evidence.reasons if one in ASKED), None)
-    rules: Sequence[Tuple[bool, Callable[[], Verdict]]] = (
+    rules: Sequence[Tuple[bool, Callable[[], AttemptVerdict]]] = (
         (not evidence.has_started, lambda: _of_launch(evidence, reason)),
         (evidence.were_all_well or evidence.were_well_though_lost, lambda: _of_peace(evidence)),
         (
@@ -67,7 +67,9 @@ def judge(evidence: Evidence, failure: Optional[Exit], tail: List[str]) -> Verdi
     return next(conclude() for holds, conclude in rules if holds)
 
 
-def document(evidence: Evidence, failure: Optional[Exit], tail: List[str], verdict: Verdict) -> Dict[str, Any]:
+def document(
+    evidence: AttemptEvidence, failure: Optional[Exit], tail: List[str], verdict: AttemptVerdict
+) -> Dict[str, Any]:
     """exit.json."""
     first, absent = None, evidence.missing
     facts = {"nodes": list(verdict.lost)} if verdict.lost else {}
@@ -106,12 +108,12 @@ def document(evidence: Evidence, failure: Optional[Exit], tail: List[str], verdi
     }
 
 
-def _ended(state: str, cause: Optional[Reason], message: str) -> Verdict:
+def _ended(state: str, cause: Optional[Reason], message: str) -> AttemptVerdict:
     """A verdict with the exit code of `state`, for an end without a telling exit status of a rank."""
-    return Verdict(state, names.EXIT_CODES[state], cause, message)
+    return AttemptVerdict(state, names.EXIT_CODES[state], cause, message)
 
 
-def _of_launch(evidence: Evidence, reason: Optional[Reason]) -> Verdict:
+def _of_launch(evidence: AttemptEvidence, reason: Optional[Reason]) -> AttemptVerdict:
     if reason in ASKED:
         return _ended(names.CANCELLED, reason, "cancelled before the ranks started")
     if reason == Reason.LIMIT:
@@ -131,22 +133,22 @@ def _of_launch(evidence: Evidence, reason: Optional[Reason]) -> Verdict:
     return _ended(names.LAUNCH_FAILED, Reason.LAUNCH, messages[0])
 
 
-def _of_failure(evidence: Evidence, failure: Exit, tail: List[str]) -> Verdict:
+def _of_failure(evidence: AttemptEvidence, failure: Exit, tail: List[str]) -> AttemptVerdict:
     number = failure["signal"]
     code = 128 + number if number else failure["exit_code"]
     cause = diagnose.cause(failure, tail)
     state = names.OUT_OF_MEMORY if failure.get("oom") else names.FAILED
     who = f"rank {failure['rank']} on {failure['host']}"
     if failure.get("problem"):
-        return Verdict(state, code, cause, f"{who}: {failure['message']}")
+        return AttemptVerdict(state, code, cause, f"{who}: {failure['message']}")
     how = f"was killed by signal {number}" if number else f"exited with status {code}"
     if cause is Reason.PEER_LOST:
-        return Verdict(state, code, cause, f"{who} {how}: it lost another rank{_lost(evidence)}")
+        return AttemptVerdict(state, code, cause, f"{who} {how}: it lost another rank{_lost(evidence)}")
     why = {Reason.OUT_OF_MEMORY: ": out of memory", Reason.IMPORT_ERROR: ": an import failed"}.get(cause, "")
-    return Verdict(state, code, cause, f"{who} {how}{why}")
+    return AttemptVerdict(state, code, cause, f"{who} {how}{why}")
 
 
-def _lost(evidence: Evidence) -> str:
+def _lost(evidence: AttemptEvidence) -> str:
     """The ranks that may have been lost, if only few did not fail; ranks that exited by themselves come first."""
     well = [exit_ for exit_ in evidence.exits if not (exit_["ended_by_us"] or exit_["exit_code"] or exit_["signal"])]
     suspects = well or [exit_ for exit_ in evidence.exits if exit_["ended_by_us"]]
@@ -157,11 +159,11 @@ def _lost(evidence: Evidence) -> str:
     return f"; {few} {numbers} {'had exited with status 0' if well else 'had not ended'}"
 
 
-def _of_orphan(evidence: Evidence) -> Verdict:
-    return Verdict(names.FAILED, KILLED_CODE, Reason.JOB_SCRIPT_KILLED, f"job.sh on {evidence.host} was killed")
+def _of_orphan(evidence: AttemptEvidence) -> AttemptVerdict:
+    return AttemptVerdict(names.FAILED, KILLED_CODE, Reason.JOB_SCRIPT_KILLED, f"job.sh on {evidence.host} was killed")
 
 
-def _of_request(evidence: Evidence, reason: Optional[Reason]) -> Verdict:
+def _of_request(evidence: AttemptEvidence, reason: Optional[Reason]) -> AttemptVerdict:
     by = next((event.get("by", "") for event in evidence.all(JournalEvent.STOPPING) if event["reason"] == reason), "")
     how = f"stopped by {by}" if reason == Reason.USER and by else "cancelled"
     if evidence.have_saved:
@@ -171,20 +173,20 @@ def _of_request(evidence: Evidence, reason: Optional[Reason]) -> Verdict:
     return _ended(names.CANCELLED, reason, how)
 
 
-def _of_requeue(evidence: Evidence) -> Verdict:
+def _of_requeue(evidence: AttemptEvidence) -> AttemptVerdict:
     """The program requeued its own job after the stop notice, as Lightning does. It counts as Serried's requeue."""
     what = "hit its time limit, and the program requeued the job"
     if evidence.obstacle is None:
-        return Verdict(names.REQUEUED, names.EXIT_SAVED, Reason.REQUEUE, what)
+        return AttemptVerdict(names.REQUEUED, names.EXIT_SAVED, Reason.REQUEUE, what)
     return _hindered(_ended(names.TIMEOUT, Reason.LIMIT, what), evidence.obstacle)
 
 
-def _hindered(verdict: Verdict, obstacle: Obstacle) -> Verdict:
+def _hindered(verdict: AttemptVerdict, obstacle: Obstacle) -> AttemptVerdict:
     further = [*verdict.further, condition(obstacle.reason, obstacle.message)]
     return verdict._replace(cause=obstacle.cause(verdict.cause), further=further)
 
 
-def _of_loss(evidence: Evidence) -> Verdict:
+def _of_loss(evidence: AttemptEvidence) -> AttemptVerdict:
     """A killed agent makes the launcher exit; a lost node leaves the launcher waiting."""
     every = evidence.all(JournalEvent.NODE_LOST)
     lost = [event for event in every if event.get("code") not in CONSEQUENCES] or every
@@ -195,36 +197,38 @@ def _of_loss(evidence: Evidence) -> Verdict:
     said = " ".join(line for event in evidence.all(JournalEvent.AGENT_LAUNCHER_EXITED) for line in event["said"])
     is_node = any(event.get("code") == Reason.STEP_ENDED for event in lost) or "node fail" in said.lower()
     if lost and all(event.get("code") == Reason.LAUNCHER_ENDED for event in lost) and not is_node:
-        return Verdict(names.FAILED, KILLED_CODE, Reason.AGENT_KILLED, "the launcher ended while ranks still ran")
+        return AttemptVerdict(
+            names.FAILED, KILLED_CODE, Reason.AGENT_KILLED, "the launcher ended while ranks still ran"
+        )
     if lost and launcher_left and not is_node:
         if all(evidence.was_cut_off(event["node"]) for event in lost):
             return _lost_node(f"the connection to the agent on {where} broke", hosts)
-        return Verdict(names.FAILED, KILLED_CODE, Reason.AGENT_KILLED, f"the agent on {where} was killed")
+        return AttemptVerdict(names.FAILED, KILLED_CODE, Reason.AGENT_KILLED, f"the agent on {where} was killed")
     return _lost_node(f"node {where} was lost", hosts)
 
 
-def _lost_node(message: str, hosts: Sequence[str]) -> Verdict:
+def _lost_node(message: str, hosts: Sequence[str]) -> AttemptVerdict:
     return _ended(names.NODE_FAIL, Reason.NODE_LOST, message)._replace(lost=hosts)
 
 
-def _of_another(evidence: Evidence) -> Verdict:
+def _of_another(evidence: AttemptEvidence) -> AttemptVerdict:
     message = f"the scheduler has given up {evidence.host}, and a later attempt has begun"
     return _lost_node(message, [evidence.host])
 
 
-def _of_silence(evidence: Evidence) -> Verdict:
+def _of_silence(evidence: AttemptEvidence) -> AttemptVerdict:
     ranks = evidence.all(JournalEvent.STOPPING)[0]["ranks"]
     which = f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
-    return Verdict(names.FAILED, 1, Reason.SILENCE, f"no output from any rank for too long; {which} still ran")
+    return AttemptVerdict(names.FAILED, 1, Reason.SILENCE, f"no output from any rank for too long; {which} still ran")
 
 
-def _of_launcher(evidence: Evidence) -> Verdict:
+def _of_launcher(evidence: AttemptEvidence) -> AttemptVerdict:
     """The launcher of the ranks ended before them, or did not start them correctly."""
     failure = evidence.all(JournalEvent.LAUNCHER_FAILED)[0]
-    return Verdict(names.FAILED, failure["status"], Reason.LAUNCHER, failure["message"])
+    return AttemptVerdict(names.FAILED, failure["status"], Reason.LAUNCHER, failure["message"])
 
 
-def _of_saving(evidence: Evidence, reason: Optional[Reason]) -> Verdict:
+def _of_saving(evidence: AttemptEvidence, reason: Optional[Reason]) -> AttemptVerdict:
     """After the stop notice. A rank that exits with 0 has completed, unless the notice was a signal."""
     if evidence.are_all_well and evidence.notice is None:
         peace = _of_peace(evidence)
@@ -236,11 +240,11 @@ def _of_saving(evidence: Evidence, reason: Optional[Reason]) -> Verdict:
         return verdict._replace(further=[condition(Reason.NO_CHECKPOINT, "no checkpoint to continue from")])
     if evidence.obstacle is None:
         further = [condition(Reason.CONTINUES, CONTINUES)]
-        return Verdict(names.REQUEUED, names.EXIT_SAVED, reason, verdict.message, further)
+        return AttemptVerdict(names.REQUEUED, names.EXIT_SAVED, reason, verdict.message, further)
     return _hindered(verdict, evidence.obstacle)
 
 
-def _how_ranks_left(evidence: Evidence, reason: Optional[Reason]) -> str:
+def _how_ranks_left(evidence: AttemptEvidence, reason: Optional[Reason]) -> str:
     if evidence.have_saved:
         return f"the ranks saved{_at_step(evidence)}"
     was_forced = any(
@@ -253,11 +257,11 @@ def _how_ranks_left(evidence: Evidence, reason: Optional[Reason]) -> str:
     return "the ranks exited as requested"
 
 
-def _at_step(evidence: Evidence) -> str:
+def _at_step(evidence: AttemptEvidence) -> str:
     return "" if evidence.saved.step is None else f" at step {evidence.saved.step}"
 
 
-def _unsaved(evidence: Evidence) -> List[Dict[str, Any]]:
+def _unsaved(evidence: AttemptEvidence) -> List[Dict[str, Any]]:
     """Checkpoints that could not be saved, as on a full disk. The program may have continued nevertheless."""
     unsaved = [event["unsaved"] for event in evidence.all(JournalEvent.NODE_ENDED) if event.get("unsaved")]
     if not unsaved:
@@ -267,21 +271,23 @@ def _unsaved(evidence: Evidence) -> List[Dict[str, Any]]:
     return [condition(Reason.UNSAVED, f"{count} {few} could not be saved: {problem}")]
 
 
-def _of_peace(evidence: Evidence) -> Verdict:
+def _of_peace(evidence: AttemptEvidence) -> AttemptVerdict:
     """The end of an attempt without a stop, or whose ranks had all exited before the stop."""
     if not evidence.are_all_ended:
-        return Verdict(names.FAILED, KILLED_CODE, Reason.AGENT_KILLED, f"the head agent on {evidence.host} was killed")
+        return AttemptVerdict(
+            names.FAILED, KILLED_CODE, Reason.AGENT_KILLED, f"the head agent on {evidence.host} was killed"
+        )
     left = [(event["host"], event["left"]) for event in evidence.all(JournalEvent.NODE_ENDED) if event["left"]]
     if left:
         host, commands = left[0]
         what = ", ".join(f"`{command}`" for command in commands[:3])
-        return Verdict(
+        return AttemptVerdict(
             names.FAILED, 1, Reason.LEFT_RUNNING, f"every rank exited with status 0, but on {host} {what} still ran"
         )
-    return Verdict(names.COMPLETED, 0, None, "every rank exited with status 0")
+    return AttemptVerdict(names.COMPLETED, 0, None, "every rank exited with status 0")
 
 
-def _unconnected_warnings(evidence: Evidence) -> List[Dict[str, str]]:
+def _unconnected_warnings(evidence: AttemptEvidence) -> List[Dict[str, str]]:
     """The warning that ranks ran as separate programs; none if a node cannot tell, or if a rank failed early."""
     ends = evidence.all(JournalEvent.NODE_ENDED)
     is_known = bool(ends) and len(ends) == len(evidence.hosts) and all(end.get("contact") is False for end in ends)

@@ -119,7 +119,7 @@ def program(
     return Program(words, variables)
 
 
-def container_of(work: Attempt, place: RankPlace) -> Optional[container.Container]:
+def container_of(work: Attempt, place: RankPlace) -> Optional[container.RankContainer]:
     return container.of(work, Path(place.stop_file).parent)
 
 

@@ -14,7 +14,7 @@ from typing import Callable, Iterator, List
 
 from serried.agent.stage_in.tree_writer import Extent, TreeWriter, split_holes
 from serried.fs.adaptive_pool import Crew
-from serried.fs.manifest import Entry, text
+from serried.fs.manifest import ManifestEntry, text
 from serried.fs.scan import UnreadableError
 
 SILENT_SECONDS = 600.0
@@ -34,7 +34,7 @@ BATCH_FILES, BATCH_BYTES = 64, 4 << 20
 """The small files that one reader takes at once."""
 
 
-class ChangedError(Exception):
+class SourceChangedError(Exception):
     """A file differs from the manifest, or is gone. `str` is its path."""
 
 
@@ -65,16 +65,16 @@ class Watchdog:
 def fill(root: bytes, writer: TreeWriter, beat: Callable[[], None] = lambda: None) -> None:
     """Copy from `root` all extents that `writer` lacks. `beat` is called whenever the source has answered.
 
-    Raises ChangedError, UnreadableError, and OSError with the name of a file that could not be written.
+    Raises SourceChangedError, UnreadableError, and OSError with the name of a file that could not be written.
     """
     crew = Crew(READERS, beat)
-    reader = _Reader(os.path.realpath(root), writer, crew)
+    reader = _BatchReader(os.path.realpath(root), writer, crew)
     for batch in _batches(writer.missing()):
         crew.add(partial(reader.copy, batch))
     crew.run()
 
 
-class _Reader:
+class _BatchReader:
     def __init__(self, root: bytes, writer: TreeWriter, crew: Crew) -> None:
         self._root = root
         self._crew = crew
@@ -94,16 +94,16 @@ class _Reader:
             finally:
                 os.close(source)
 
-    def _open(self, entry: Entry) -> int:
+    def _open(self, entry: ManifestEntry) -> int:
         path = self._path(entry)
         try:
             return os.open(path, READ)
         except OSError as error:
             if error.errno in GONE:
-                raise ChangedError(text(path)) from None
+                raise SourceChangedError(text(path)) from None
             raise UnreadableError(path, error) from None
 
-    def _copy_whole(self, source: int, entry: Entry, number: int) -> None:
+    def _copy_whole(self, source: int, entry: ManifestEntry, number: int) -> None:
         parts = []
         left = entry.size + 1  # one byte more shows whether the file has grown
         while left:
@@ -118,7 +118,7 @@ class _Reader:
         self._check(source, entry, entry.size + 1 - left)
         self._writer.write(number, 0, b"".join(parts) if len(parts) > 1 else parts[0])
 
-    def _copy_part(self, source: int, entry: Entry, extent: Extent) -> None:
+    def _copy_part(self, source: int, entry: ManifestEntry, extent: Extent) -> None:
         self._check(source, entry, entry.size)
         for offset, length, is_data in split_holes(source, extent):
             if not is_data:
@@ -129,16 +129,16 @@ class _Reader:
                     self._writer.copy(extent.number, at, min(STEP, offset + length - at), source)
                     self._crew.look()
             except EOFError:
-                raise ChangedError(text(self._path(entry))) from None
+                raise SourceChangedError(text(self._path(entry))) from None
         self._check(source, entry, entry.size)
 
-    def _check(self, source: int, entry: Entry, size: int) -> None:
+    def _check(self, source: int, entry: ManifestEntry, size: int) -> None:
         """The size and time after the read show whether the `size` bytes belong to the file in the manifest."""
         state = os.fstat(source)
         if state.st_mtime_ns != entry.time or not state.st_size == size == entry.size:
-            raise ChangedError(text(self._path(entry)))
+            raise SourceChangedError(text(self._path(entry)))
 
-    def _path(self, entry: Entry) -> bytes:
+    def _path(self, entry: ManifestEntry) -> bytes:
         return self._root + b"/" + entry.path if entry.path else self._root
 
 

@@ -23,7 +23,7 @@ MOST_CHANGES = 3
 """An item whose source changes this often while it is read is not staged."""
 MOST_PROBLEMS = 5
 """Problems of an item that are logged: each of its files may have one."""
-RESTARTING = (RestartedError, PeerLostError, source.ChangedError)
+RESTARTING = (RestartedError, PeerLostError, source.SourceChangedError)
 """After these, this node and the nodes behind it start the item again."""
 ARCHIVE = "archive"
 UNPACKED = "-unpacked"
@@ -150,7 +150,7 @@ class Stager:
                 pass
             except PeerLostError as error:
                 self._drop_peer(error)
-            except source.ChangedError as error:
+            except source.SourceChangedError as error:
                 changes += 1
                 if changes == MOST_CHANGES:
                     raise StageError(f"`{error}` changes while it is read") from None
@@ -297,7 +297,7 @@ class Stager:
         except ValueError as error:
             if self._peer:
                 raise PeerLostError(f"{error} was damaged on the way") from None
-            raise source.ChangedError(str(error)) from None
+            raise source.SourceChangedError(str(error)) from None
         if extents:
             extents.root = scan.encode(str(slot.path)) + b"/" + os.path.basename(extents.root)
         if not slot.share():

@@ -68,7 +68,7 @@ class LedgerEntry(NamedTuple):
         return stat.S_ISDIR(status.st_mode) if self.is_folder else status.st_mtime_ns in (self.stamp, self.before)
 
 
-class Ledger:
+class StageOutLedger:
     def __init__(self, work: Attempt, node: int) -> None:
         self._mode = work.file_mode
         self._path = work.directory.attempt(work.number).brought(node)
@@ -170,7 +170,7 @@ class Publisher:
         self.work = work
         self._node = node
         self.throttle = throttle
-        self._ledger = Ledger(work, node)
+        self._ledger = StageOutLedger(work, node)
         self._filesystem = TargetFilesystem()
         self._published: Set[Tuple[str, str, int, int]] = set()
         self._directories: Set[Tuple[Path, str]] = set()

@@ -20,7 +20,7 @@ from serried.protocol import successor_commands
 from serried.protocol.names import scrub
 from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import Commands
-from serried.schedulers.interface import Job, Submission, names_token
+from serried.schedulers.interface import Job, SubmitCommand, names_token
 from serried.schedulers.local import jobs, options
 from serried.schedulers.local.jobs import DIRECTORY, SUPERVISOR_GONE, WHOLE, JobFolder
 
@@ -52,9 +52,9 @@ class Local:
         after: str = "",
         task: str = "",
         held: bool = False,  # noqa: ARG002 - no array is too large
-    ) -> Submission:
+    ) -> SubmitCommand:
         argv = options.supervisor_command(plan, token, after=after, task=task)
-        return Submission(argv, scrub(environment), umask=MODES[plan.share].umask)
+        return SubmitCommand(argv, scrub(environment), umask=MODES[plan.share].umask)
 
     def commands(self, plan: Plan, environment: Mapping[str, str]) -> Commands:  # noqa: ARG002 - a job keeps the rest
         job, task = successor_commands.JOB, successor_commands.TASK if plan.array else ""
@@ -74,9 +74,9 @@ class Local:
         *,
         now: bool,  # noqa: ARG002 - it never waits
         has_terminal: bool,  # noqa: ARG002 - it has ours
-    ) -> Submission:
+    ) -> SubmitCommand:
         """It takes no slots: its user sits in front of it."""
-        return Submission(("/bin/bash", f"{plan.directory}/job.sh", token), scrub(environment))
+        return SubmitCommand(("/bin/bash", f"{plan.directory}/job.sh", token), scrub(environment))
 
     def join(self, job: str, host: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:  # noqa: ARG002 - one host
         return tuple(words)
@@ -84,7 +84,7 @@ class Local:
     def errand(self, plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:  # noqa: ARG002 - one host
         return tuple(words)
 
-    def submit(self, submission: Submission) -> str:
+    def submit(self, submission: SubmitCommand) -> str:
         # The supervisor needs these variables of ours, whatever environment its job gets.
         ours = {name: os.environ[name] for name in (DIRECTORY, SLOTS, GPUS, VISIBLE) if name in os.environ}
         log = jobs.root() / f"supervisor-{os.getpid()}-{time.monotonic_ns()}.log"

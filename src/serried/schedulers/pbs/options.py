@@ -23,7 +23,7 @@ from serried.schedulers.interface import (
     ERRAND_SECONDS,
     OF_THIS_MACHINE,
     Fragment,
-    Submission,
+    SubmitCommand,
     job_name,
 )
 from serried.schedulers.pbs import parse
@@ -100,7 +100,7 @@ def submission(
     after: str = "",
     task: str = "",
     held: bool = False,
-) -> Submission:
+) -> SubmitCommand:
     """The `qsub` command that submits `plan`'s job.sh under `token`.
 
     Raises UsageError for what PBS cannot be asked: an array whose indices are no range, a job that requeues itself.
@@ -122,10 +122,10 @@ def submission(
     waits = ("-W", f"depend=afterany:{':'.join(jobs)}") if after else ()
     hold = ("-h",) if held else ()
     argv = ("qsub", "-f", *_options(plan, token, task), *waits, *hold, *plan.allocation.extra, "--", *words)
-    return Submission(argv, scrub(environment), umask=MODES[plan.share].umask, handover=handover)
+    return SubmitCommand(argv, scrub(environment), umask=MODES[plan.share].umask, handover=handover)
 
 
-def interactive(plan: Plan, token: str, environment: Mapping[str, str], *, has_terminal: bool) -> Submission:
+def interactive(plan: Plan, token: str, environment: Mapping[str, str], *, has_terminal: bool) -> SubmitCommand:
     """`qsub -I`. It knows no `now`: who asked for that looks how the job stands."""
     if not has_terminal:
         raise UsageError(
@@ -142,7 +142,7 @@ def interactive(plan: Plan, token: str, environment: Mapping[str, str], *, has_t
         *allocation.extra,
         *("--", "/bin/bash", plan.directory + "/job.sh", token, str(handover)),
     )
-    return Submission(argv, scrub(environment), umask=MODES[plan.share].umask, handover=handover)
+    return SubmitCommand(argv, scrub(environment), umask=MODES[plan.share].umask, handover=handover)
 
 
 def errand(plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:

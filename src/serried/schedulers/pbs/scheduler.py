@@ -15,7 +15,7 @@ from serried.fs import files
 from serried.plan import Plan
 from serried.protocol.names import scrub
 from serried.schedulers.client import CommandScheduler, JobKey, SubmitOutcome
-from serried.schedulers.interface import Job, Submission, names_token
+from serried.schedulers.interface import Job, SubmitCommand, names_token
 from serried.schedulers.pbs import options, parse
 
 MANY = 1000
@@ -53,7 +53,7 @@ class Pbs(CommandScheduler):
         after: str = "",
         task: str = "",
         held: bool = False,
-    ) -> Submission:
+    ) -> SubmitCommand:
         return options.submission(plan, token, environment, after=after, task=task, held=held)
 
     def interactive(
@@ -64,7 +64,7 @@ class Pbs(CommandScheduler):
         *,
         now: bool,  # noqa: ARG002 - `qsub` cannot be asked that
         has_terminal: bool,
-    ) -> Submission:
+    ) -> SubmitCommand:
         return options.interactive(plan, token, environment, has_terminal=has_terminal)
 
     def join(self, job: str, host: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:  # noqa: ARG002 - the host tells
@@ -74,7 +74,7 @@ class Pbs(CommandScheduler):
     def errand(self, plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:
         return options.errand(plan, host, words)
 
-    def submit(self, submission: Submission) -> str:
+    def submit(self, submission: SubmitCommand) -> str:
         if submission.handover is None:
             raise ValueError("PBS shows a job's variables to everybody: they need a file")
         self._check_version()

@@ -23,7 +23,7 @@ from serried.schedulers.interface import (
     ERRAND_SECONDS,
     OF_THIS_MACHINE,
     Fragment,
-    Submission,
+    SubmitCommand,
     job_name,
 )
 
@@ -80,17 +80,19 @@ def submission(
     after: str = "",
     task: str = "",
     held: bool = False,
-) -> Submission:
+) -> SubmitCommand:
     """The `sbatch` command that submits `plan`'s job.sh under `token`."""
     script = plan.directory + "/job.sh"
     waits = [f"--dependency=afterany:{after}"] if after else []
     hold = ("--hold",) if held else ()
     options = (*_options(plan, token, task), *waits, *hold, *plan.allocation.extra)
     argv = ("sbatch", "--parsable", *options, script, token)
-    return Submission(argv, scrub(environment), umask=MODES[plan.share].umask)
+    return SubmitCommand(argv, scrub(environment), umask=MODES[plan.share].umask)
 
 
-def interactive(plan: Plan, token: str, environment: Mapping[str, str], *, now: bool, has_terminal: bool) -> Submission:
+def interactive(
+    plan: Plan, token: str, environment: Mapping[str, str], *, now: bool, has_terminal: bool
+) -> SubmitCommand:
     """`salloc` has all nodes, and as many tasks on each as there are ranks, so that `srun` in it starts those."""
     allocation = plan.allocation
     tasks = allocation.ranks if allocation.cpus >= allocation.ranks else 1
@@ -107,7 +109,7 @@ def interactive(plan: Plan, token: str, environment: Mapping[str, str], *, now: 
         plan.directory + "/job.sh",
         token,
     )
-    return Submission(argv, scrub(environment), umask=MODES[plan.share].umask)
+    return SubmitCommand(argv, scrub(environment), umask=MODES[plan.share].umask)
 
 
 def join(job: str, host: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from serried.errors import MissingProgramError, SchedulerUnreachable
 from serried.plan import Plan
 from serried.protocol.names import CHOSEN_CLUSTER, scrub
 from serried.schedulers.client import CommandScheduler, JobKey, SubmitOutcome
-from serried.schedulers.interface import Job, Submission, names_token
+from serried.schedulers.interface import Job, SubmitCommand, names_token
 from serried.schedulers.slurm import options, parse
 
 ACCOUNT_SECONDS = 30 * 24 * 3600
@@ -45,12 +45,12 @@ class Slurm(CommandScheduler):
         after: str = "",
         task: str = "",
         held: bool = False,
-    ) -> Submission:
+    ) -> SubmitCommand:
         return options.submission(plan, token, environment, after=after, task=task, held=held)
 
     def interactive(
         self, plan: Plan, token: str, environment: Mapping[str, str], *, now: bool, has_terminal: bool
-    ) -> Submission:
+    ) -> SubmitCommand:
         return options.interactive(plan, token, environment, now=now, has_terminal=has_terminal)
 
     def join(self, job: str, host: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ class Slurm(CommandScheduler):
     def errand(self, plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:
         return options.errand(plan, host, words)
 
-    def submit(self, submission: Submission) -> str:
+    def submit(self, submission: SubmitCommand) -> str:
         environment = dict(submission.environment)
         if CHOSEN_CLUSTER in os.environ:
             environment.setdefault(CHOSEN_CLUSTER, os.environ[CHOSEN_CLUSTER])

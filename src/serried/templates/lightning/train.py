@@ -64,7 +64,7 @@ class Classifier(pl.LightningModule):
 class LeaveInTime(pl.Callback):
     """Saves and ends the training when Serried asks, before the time limit; the next attempt resumes there."""
 
-    def __init__(self, run: st.Run, checkpoint: Path | None) -> None:
+    def __init__(self, run: st.Session, checkpoint: Path | None) -> None:
         self.run, self.checkpoint = run, checkpoint
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:

@@ -39,7 +39,7 @@ def make_model() -> nn.Module:
 
 
 @torch.no_grad()
-def accuracy(network: nn.Module, batches: Iterable[list[torch.Tensor]], run: st.Run) -> float:
+def accuracy(network: nn.Module, batches: Iterable[list[torch.Tensor]], run: st.Session) -> float:
     """Over all ranks, each item once: some ranks may have one more than others."""
     network.eval()
     right = count = 0

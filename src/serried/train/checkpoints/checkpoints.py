@@ -16,7 +16,7 @@ from serried.train.checkpoints.saver import Saver
 from serried.train.checkpoints.states import CheckpointError, Stateful
 
 if TYPE_CHECKING:
-    from serried.train.run import Run
+    from serried.train.run import Session
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Checkpoints:
 
     def __init__(
         self,
-        run: Run,
+        run: Session,
         /,
         *,
         every: cadence.Every = "auto",

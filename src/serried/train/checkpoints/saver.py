@@ -23,7 +23,7 @@ from serried.train.checkpoints.shared_memory import SharedMemory, Stage
 from serried.train.checkpoints.states import CheckpointError
 
 if TYPE_CHECKING:
-    from serried.train.run import Run
+    from serried.train.run import Session
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Saver:
 
     def __init__(
         self,
-        run: Run,
+        run: Session,
         root: Path,
         objects: Mapping[str, Any],
         *,

@@ -17,7 +17,7 @@ from serried.train.checkpoints import sharded, store
 from serried.train.checkpoints.shared_memory import read_file
 
 if TYPE_CHECKING:
-    from serried.train.run import Run
+    from serried.train.run import Session
 
 _log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ def is_replicated(obj: Any, otherwise: bool) -> bool:
     return bool(getattr(obj, "replicated", otherwise))
 
 
-def own_state(run: Run) -> Dict[str, Any]:
+def own_state(run: Session) -> Dict[str, Any]:
     """The session's state that is the same on all ranks."""
     loaders = {
         number: loader.state_dict()
@@ -120,7 +120,7 @@ def own_state(run: Run) -> Dict[str, Any]:
     return {"parts": {name: part.state_dict() for name, part in run.parts.items()}, "loaders": loaders}
 
 
-def rank_state(run: Run, objects: Mapping[str, Stateful]) -> Dict[str, Any]:
+def rank_state(run: Session, objects: Mapping[str, Stateful]) -> Dict[str, Any]:
     """The state of this rank alone."""
     loaders = {
         number: loader.state_dict()
@@ -166,7 +166,7 @@ def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
 # Resuming: all ranks agree on a checkpoint, and restore its states.
 
 
-def find(run: Run, root: Path) -> Optional[store.Checkpoint]:
+def find(run: Session, root: Path) -> Optional[store.Checkpoint]:
     """The newest complete checkpoint whose content matches its checksums. Collective.
 
     Rank 0 lists them and removes partial ones; the ranks share the reading of the files. If `root` has none,
@@ -190,7 +190,7 @@ def find(run: Run, root: Path) -> Optional[store.Checkpoint]:
 
 
 def _first_undamaged(
-    run: Run, checkpoints: List[store.Checkpoint], *, set_aside: bool = False
+    run: Session, checkpoints: List[store.Checkpoint], *, set_aside: bool = False
 ) -> Optional[store.Checkpoint]:
     """The first of rank 0's `checkpoints` without damage."""
     for checkpoint in run.broadcast_object(checkpoints):
@@ -215,7 +215,7 @@ def _named(path: Path) -> List[store.Checkpoint]:
     return store.whole(path)
 
 
-def _beside(run: Run) -> str:
+def _beside(run: Session) -> str:
     """For the error message: other complete checkpoints in the folder of the named one."""
     named = run.resume_from
     beside = [each.path.name for each in store.whole(named.parent) if each.path != named] if named else []
@@ -236,7 +236,7 @@ def _set_aside(path: Path) -> None:
 
 
 def restore(
-    checkpoint: store.Checkpoint, run: Run, objects: Mapping[str, Any], spread: Sequence[str], group: Any
+    checkpoint: store.Checkpoint, run: Session, objects: Mapping[str, Any], spread: Sequence[str], group: Any
 ) -> Tuple[Dict[str, Any], Dict[int, Dict[str, Any]]]:
     """Restore every object. Returns the state of `Checkpoints` itself, and the loaders' states by number. Collective.
 
@@ -285,7 +285,7 @@ def _joined(checkpoint: store.Checkpoint, objects: Mapping[str, Any], is_same_wo
     return {name: joined([file[name] for file in files]) for name in wanted}
 
 
-def _reseed(checkpoint: store.Checkpoint, run: Run) -> None:
+def _reseed(checkpoint: store.Checkpoint, run: Session) -> None:
     """Seed the generators, because states per rank do not fit another world size. Warn about the consequences.
 
     The seed has the step in it, so that a rank does not repeat the numbers of step 0.
@@ -310,7 +310,7 @@ def _reseed(checkpoint: store.Checkpoint, run: Run) -> None:
             )
 
 
-def _warn_of_missing_state(checkpoint: store.Checkpoint, run: Run, name: str, obj: Stateful) -> None:
+def _warn_of_missing_state(checkpoint: store.Checkpoint, run: Session, name: str, obj: Stateful) -> None:
     if not run.is_main:
         return
     if is_replicated(obj, otherwise=True) or checkpoint.world_size == run.world_size:
@@ -320,13 +320,13 @@ def _warn_of_missing_state(checkpoint: store.Checkpoint, run: Run, name: str, ob
         _log.warning("%s: `%s` had a state per rank and keeps its initial state", change, name)
 
 
-def _warn_of_unused_states(checkpoint: store.Checkpoint, run: Run, names: Iterable[str]) -> None:
+def _warn_of_unused_states(checkpoint: store.Checkpoint, run: Session, names: Iterable[str]) -> None:
     """Warn of objects that the script dropped or renamed: later checkpoints will not contain them."""
     for name in sorted(names) if run.is_main else ():
         _log.warning("checkpoint %s contains unused state `%s`", checkpoint.path, name)
 
 
-def _other_world(checkpoint: store.Checkpoint, run: Run) -> str:
+def _other_world(checkpoint: store.Checkpoint, run: Session) -> str:
     return f"checkpoint {checkpoint.path} was saved with {checkpoint.world_size} ranks, now {run.world_size}"
 
 
