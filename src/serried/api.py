@@ -23,7 +23,7 @@ from serried.records.run_status import RunStatus
 from serried.submission.reconcile import find_out
 
 if TYPE_CHECKING:
-    from serried.submission.prepared import Prepared
+    from serried.submission.deliver import Prepared
 
 __all__ = ["Output", "Run", "find", "runs", "submit"]
 
@@ -130,7 +130,7 @@ def submit(
         after=None if afters is None else [one.id if isinstance(one, Run) else one for one in afters],
     )
     decided = decide(request, Path(directory), os.environ)
-    return _deliver(prepare(decided.plan, decided.resolved, os.environ, decided.each, decided.jobs))
+    return submit_prepared(prepare(decided.plan, decided.resolved, os.environ, decided.each, decided.jobs))
 
 
 def runs() -> list[Run]:
@@ -301,7 +301,7 @@ class Run:
         """
         from serried.submission.resume import prepare_again
 
-        return _deliver(prepare_again(self._selection, os.environ, fresh=fresh, new_code=new_code, name=name))
+        return submit_prepared(prepare_again(self._selection, os.environ, fresh=fresh, new_code=new_code, name=name))
 
     def stop(self, *, save: bool = False, now: bool = False) -> None:
         """End the ranks with TERM, then KILL after `limit.grace`; remove waiting jobs from the queue. Return at once.
@@ -330,7 +330,7 @@ class Run:
         return status.statuses_of([self._selection])[0]
 
 
-def _deliver(prepared: Prepared) -> Run:
+def submit_prepared(prepared: Prepared) -> Run:
     """Submit for the caller of `submit` or `rerun`, after the warnings."""
     from serried.submission.deliver import deliver, unqueued
 

@@ -21,7 +21,7 @@ from serried.fs import archives
 from serried.plan import After, Data, Staged
 from serried.processes import identify
 from serried.submission import data
-from serried.submission.dataset_size import count
+from serried.submission.data import count
 
 
 @pytest.fixture

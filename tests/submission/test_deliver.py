@@ -10,7 +10,7 @@ import pytest
 from serried.errors import SchedulerUnreachable, SubmissionRefused, SubmissionUncertain, UsageError
 from serried.records.index import records
 from serried.records.record import Record
-from serried.submission import prepared as preparing
+from serried.submission import deliver as delivering
 from serried.submission.deliver import deliver, see_through
 
 
@@ -112,15 +112,15 @@ def test_an_interruption_while_the_scheduler_is_asked_is_uncertain(ask, schedule
 
 
 def test_a_run_whose_folder_goes_with_another_run_meanwhile_has_one_of_its_own(ask, scheduler, root, monkeypatch):
-    make_directory = preparing.make_directory
+    make_directory = delivering.make_directory
 
     def make_and_lose(path, *arguments):
         make_directory(path, *arguments)
         if path != root:
-            monkeypatch.setattr(preparing, "make_directory", make_directory)
-            preparing.remove_empty_above(path / "k3f9q2")
+            monkeypatch.setattr(delivering, "make_directory", make_directory)
+            delivering.remove_empty_above(path / "k3f9q2")
 
-    monkeypatch.setattr(preparing, "make_directory", make_and_lose)
+    monkeypatch.setattr(delivering, "make_directory", make_and_lose)
     record = deliver(ask())
     assert (record.where.job_script.is_file(), len(scheduler.asked)) == (True, 1)
     assert root in record.where.path.parents

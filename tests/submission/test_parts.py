@@ -7,8 +7,8 @@ import pytest
 from serried.errors import UsageError
 from serried.schedulers.local import site
 from serried.schedulers.survey import ArrayLimits
-from serried.submission import dependencies
 from serried.submission.deliver import deliver
+from serried.submission.request import run_after
 
 
 @pytest.fixture
@@ -72,4 +72,4 @@ def test_a_run_comes_after_all_jobs_of_an_array(ask, limits):
     record = deliver(ask(array="0-99"))
     jobs = record.submissions[0].jobs
     assert len(jobs) == 25
-    assert dependencies.run(record.id, ask().plan).jobs == jobs
+    assert run_after(record.id, ask().plan).jobs == jobs

@@ -40,13 +40,13 @@ def test_who_interrupts_while_further_jobs_are_queued_is_told_of_the_run_that_is
 
 def test_who_submits_from_python_gets_the_run_also_where_warnings_are_errors(prequeued, scheduler):
     scheduler.raises_for[f"{prequeued.plan.run}-3"] = SubmissionRefused("no more than two")
-    assert api.delivered(prequeued).id == prequeued.plan.run  # as they are in these tests
+    assert api.submit_prepared(prequeued).id == prequeued.plan.run  # as they are in these tests
 
 
 def test_who_submits_from_python_is_warned_of_further_jobs_that_are_not_queued(prequeued, scheduler):
     scheduler.raises_for[f"{prequeued.plan.run}-3"] = SubmissionRefused("no more than two")
     with pytest.warns(SerriedWarning, match="only 1 later jobs are queued: no more than two"):
-        api.delivered(prequeued)
+        api.submit_prepared(prequeued)
 
 
 def test_a_slip_in_the_total_time_does_not_fill_the_queue(ask, scheduler):

@@ -23,8 +23,8 @@ from serried.records.record import Record, records_directory
 from serried.records.run_status import RunStatus
 from serried.records.status import status
 from serried.submission import node_jobs
+from serried.submission.deliver import remove_empty_above
 from serried.submission.node_jobs import Errand
-from serried.submission.prepared import remove_empty_above
 
 Tell = Callable[[str, int], None]
 """Receives a run's name and how many of its files were looked at."""

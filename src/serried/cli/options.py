@@ -19,7 +19,7 @@ from serried.config.definitions import Key, Resources, keys
 from serried.config.values import BOOLEAN, BadValue
 from serried.errors import UsageError
 from serried.plan import Launch
-from serried.submission.prepared import Prepared
+from serried.submission.deliver import Prepared
 from serried.submission.request import Request
 from serried.ui import console
 from serried.ui.plan_lines import plan_lines

@@ -2,28 +2,53 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
+import time
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from serried import config
+from serried import config, schedulers
+from serried.builds import Observe
 from serried.cli import options, run_view
 from serried.errors import UsageError, did_you_mean
+from serried.fs.files import read_journal
 from serried.plan import Plan, Staged
+from serried.planning import environment_of
+from serried.planning import plan as make_plan
+from serried.planning.data import data as data_of
+from serried.protocol.events import JournalEvent
 from serried.protocol.names import COMPLETED
 from serried.protocol.sizes import spell
+from serried.protocol.times import iso
 from serried.records import staging
-from serried.submission import data, prestage
-from serried.submission.deliver import see_through
+from serried.records.evidence import latest_attempt
+from serried.records.record import new_id
+from serried.records.run_status import RunStatus
+from serried.submission import data
+from serried.submission.deliver import Prepared, see_through
+from serried.submission.prepare import prepare
 from serried.ui import console
 from serried.ui.plan_lines import amount
 from serried.ui.text import duration, printable
 
 NOTHING = ("true",)
-"""The command of a plan that only stages paths."""
+"""The command of a plan that only stages."""
+DEFAULTS: Mapping[str, Any] = {
+    "gpus": 0,
+    "gpu_type": None,
+    "ranks": 1,
+    "cpus": 2,
+    "mem": None,
+    "mem_per_node": 4096,
+    "time": 3600,
+    "exclusive": False,
+}
+"""The request of a job that only stages. Its partition and its number of nodes are the experiment's."""
 
 
 @click.command(cls=options.Sorted)
@@ -49,9 +74,9 @@ def command(*, what: tuple[str, ...], warm: bool, dry_run: bool, as_json: bool, 
     if not warm:
         _show(resolved, as_json=as_json)
         return
-    asked = [key.removeprefix("resources.") for key in overrides if key.startswith("resources.")]
+    requested = [key.removeprefix("resources.") for key in overrides if key.startswith("resources.")]
     with options.progress(dry_run=dry_run) as observe:
-        prepared = prestage.staging_job(resolved, os.environ, asked, observe)
+        prepared = _staging_job(resolved, os.environ, requested, observe)
     if dry_run:
         options.dry_run(prepared, as_json=as_json)
         return
@@ -62,11 +87,11 @@ def command(*, what: tuple[str, ...], warm: bool, dry_run: bool, as_json: bool, 
             lambda: line.update(f"staging by run {prepared.plan.run}"),
             lambda record: console.say(f"run {record.id} stages the data"),
         )
-    brought = prestage.staged_items(status)
+    staged = _staged_items(status)
     if as_json:
-        console.out_json(run=status.id, state=status.state, brought=brought)
+        console.out_json(run=status.id, state=status.state, brought=staged)
     else:
-        rows = [[it["node"], it["item"], spell(it["bytes"]), it["origin"], f"{it['seconds']:g} s"] for it in brought]
+        rows = [[it["node"], it["item"], spell(it["bytes"]), it["origin"], f"{it['seconds']:g} s"] for it in staged]
         console.out_table(["NODE", "DATA", "SIZE", "FROM", "TOOK"], rows)
         run_view.say_how(status)
     if status.state != COMPLETED:
@@ -97,8 +122,70 @@ def _resolve(what: tuple[str, ...], overrides: dict[str, Any], cluster: str | No
     return resolved
 
 
+def _staging_plan(resolved: config.Resolved) -> Plan:
+    """A plan with the experiment's data alone. Only the data is checked: to count files, no account is needed."""
+    plan = environment_of(resolved)
+    nodes = resolved.experiment.resources.nodes or 1
+    return dataclasses.replace(
+        plan,
+        allocation=plan.allocation._replace(nodes=nodes),
+        data=data_of(resolved.experiment.data, resolved.cluster, resolved.project),
+    )
+
+
+def _staging_job(
+    resolved: config.Resolved, environ: Mapping[str, str], requested: Collection[str], observe: Observe | None
+) -> Prepared:
+    """A job that stages the experiment's data and ends. `requested` are keys of `resources` that the user has set.
+
+    Raises UsageError if no data would stay on the nodes.
+    """
+    cluster = resolved.cluster
+    if not (cluster.local_disk or schedulers.traits(cluster.scheduler).has_node_disk):
+        raise UsageError(
+            f"`{cluster.name}` has no known disk on its nodes",
+            hint=f"`[clusters.{cluster.name}] local_disk` names the folder of the nodes' own disks",
+        )
+    if not cluster.data_cache:
+        raise UsageError(
+            f"no data stays on the nodes of `{cluster.name}` after a job",
+            hint=f"`[clusters.{cluster.name}] data_cache` sets how much may stay, if the site allows that",
+        )
+    experiment = resolved.experiment
+    defaults = {**DEFAULTS, "cpus": min(DEFAULTS["cpus"], cluster.cpus_per_node or DEFAULTS["cpus"])}
+    resources = {name: value for name, value in defaults.items() if name not in requested}
+    alone = dataclasses.replace(
+        resolved,
+        project=dataclasses.replace(resolved.project, snapshot=False),
+        experiment=config.Experiment(
+            "stage",
+            NOTHING,
+            cluster=experiment.cluster,
+            resources=dataclasses.replace(experiment.resources, **resources),
+            # The whole environment: `data.prepare` runs in it, and would run again in a different one.
+            environment=dataclasses.replace(experiment.environment, check=""),
+            data=dataclasses.replace(experiment.data, results=()),
+        ),
+    )
+    plan = make_plan(alone, run_id=new_id(), created=iso(time.time()))
+    return prepare(plan, alone, environ, observe=observe)
+
+
+def _staged_items(status: RunStatus) -> list[dict[str, Any]]:
+    """The items that each node has staged: `node`, `item`, `origin`, `bytes`, `files`, `seconds`."""
+    attempt = latest_attempt(status.record.where)
+    if attempt is None:
+        return []
+    return [
+        {"node": name, **{key: it[key] for key in ("item", "origin", "bytes", "files", "seconds")}}
+        for number, name in enumerate(status.node_names)
+        for it in read_journal(attempt.node_events(number))
+        if it["event"] == JournalEvent.ITEM_STAGED
+    ]
+
+
 def _show(resolved: config.Resolved, *, as_json: bool) -> None:
-    plan, notes = data.settle(prestage.staging_plan(resolved), resolved, {}, None)
+    plan, notes = data.settle(_staging_plan(resolved), resolved, {}, None)
     stage = plan.data.stage if plan.data else ()
     size = sum(item.bytes or 0 for item in stage)
     rate = staging.rate(plan.site.name)

@@ -18,9 +18,8 @@ from serried.protocol.reasons import Reason
 from serried.records.record import Record, RecordUnreadable, jobs_text
 from serried.records.run_status import RunStatus
 from serried.records.verdict import Verdict
-from serried.submission.deliver import deliver, unqueued
+from serried.submission.deliver import Prepared, behind, deliver, unqueued
 from serried.submission.prepare import prepare
-from serried.submission.prepared import Prepared, behind
 from serried.submission.request import Decided, Request, decide, decide_all
 from serried.submission.resume import prepare_again
 from serried.ui import console

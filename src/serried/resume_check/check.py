@@ -27,10 +27,9 @@ from serried.records.record import Record
 from serried.resume_check import judge, traces
 from serried.resume_check.judge import Comparison, Curves, Difference, Judgement, compare
 from serried.resume_check.traces import Trace
-from serried.submission.deliver import see_through
+from serried.submission.deliver import Prepared, see_through
 from serried.submission.foreground import INTERRUPTED, run_here
 from serried.submission.prepare import prepare
-from serried.submission.prepared import Prepared
 from serried.submission.request import Request, decide
 
 WHOLE, STOPPED, AGAIN = "whole", "stopped", "again"

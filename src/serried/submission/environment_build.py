@@ -24,8 +24,7 @@ from serried.records import index
 from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable, new_id
 from serried.records.status import has_ended_by_file
-from serried.submission.deliver import see_through
-from serried.submission.prepared import assemble
+from serried.submission.deliver import assemble, see_through
 
 COMMAND = ("/bin/bash", "-c", 'exec /bin/bash "$SCRIPT" >>"$LOG" 2>&1')
 CPUS = 4

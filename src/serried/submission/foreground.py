@@ -19,8 +19,7 @@ from serried.protocol.reasons import Reason
 from serried.records.record import Record
 from serried.records.status import status as stand
 from serried.schedulers.survey import Inside
-from serried.submission.deliver import establish
-from serried.submission.prepared import Prepared, remove
+from serried.submission.deliver import Prepared, establish, remove
 
 if TYPE_CHECKING:
     from serried.schedulers.local import foreground

@@ -23,7 +23,7 @@ from serried.protocol.layout import RunDirectory
 from serried.protocol.names import scrub
 from serried.records.run_status import RunStatus
 from serried.schedulers.interface import Job, Scheduler
-from serried.submission.prepared import Prepared, make_run_directory, plain_errors, probe, remove_empty_above
+from serried.submission.deliver import Prepared, make_run_directory, plain_errors, probe, remove_empty_above
 
 PAUSES = (2.0, 5.0, 10.0, 20.0, 60.0)
 """Seconds between two queries of the scheduler; the last value repeats."""

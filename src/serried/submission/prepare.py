@@ -23,7 +23,7 @@ from serried.protocol import names, settings
 from serried.snapshot import Survey
 from serried.snapshot.editable import site_folders
 from serried.submission import data, environment_build
-from serried.submission.prepared import Prepared, assemble
+from serried.submission.deliver import Prepared, assemble, sources_directory
 
 MOST_PREQUEUED = 100
 _UNKNOWN = re.compile(r"[{$~*?]")
@@ -231,7 +231,7 @@ def _with_snapshot(plan: Plan, surveyed: Survey, environment: Mapping[str, str])
 
 def _about_snapshot(plan: Plan, surveyed: Survey) -> Iterator[str]:
     yield from surveyed.warnings
-    yield from snapshot.growth(surveyed, Path(plan.directory).parents[1] / "sources")
+    yield from snapshot.growth(surveyed, sources_directory(plan))
     if plan.array is not None and not plan.source.tree_per_task:
         tasks, files = len(plan.array.indices), len(surveyed.files)
         yield (

@@ -25,8 +25,8 @@ from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable, new_id
 from serried.schedulers.indices import compress
 from serried.submission import data
+from serried.submission.deliver import Prepared, assemble
 from serried.submission.prepare import divide, job_environment, prepare
-from serried.submission.prepared import Prepared, assemble
 
 
 @dataclass(frozen=True)
