@@ -34,8 +34,6 @@ WORDS_OF_OTHERS = {
 """Modules that read what another program printed, and whose words these are."""
 
 NO_SENTENCES = {
-    "agent/launchers/node_side.py": "`message` is a document, and its keys are looked for",
-    "agent/launchers/programs.py": "`message` is a document, and its keys are looked for",
     "agent/stage_in/node_side.py": "`in place` is a code of the journal, in two words",
     "agent/stage_out/sync_loop.py": "writes a problem once",
     "agent/system.py": "prints a problem once",

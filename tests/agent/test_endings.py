@@ -124,7 +124,7 @@ def test_a_rank_that_heeds_no_term_says_where_it_was(start):
         f'if test $RANK = 0; then exec {PYTHON} -c "{deaf}"; else {failing}; fi',
         limit={"grace_seconds": 1},
         seconds={
-            "node.node.ABORT_SECONDS": 120.0,
+            "node.ABORT_SECONDS": 120.0,
             "head.head.OBEY_SECONDS": 240.0,
             "head.monitor.SILENT_NODE_SECONDS": 600.0,
         },

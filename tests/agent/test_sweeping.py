@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from serried.agent import orphans, system
-from serried.agent.node.node import Node
+from serried.agent.node import Node
 
 
 def test_who_waits_on_another_node_hears_also_of_what_ends_while_the_rest_is_swept(monkeypatch):
@@ -26,7 +26,7 @@ def test_who_waits_on_another_node_hears_also_of_what_ends_while_the_rest_is_swe
 
     monkeypatch.setattr(system, "reap", reap)
     monkeypatch.setattr(Node, "find_leftovers", leftovers)
-    for told in ("_log_event", "_send"):
+    for told in ("log_event", "send"):
         monkeypatch.setattr(Node, told, lambda *_, **__: None)
     node = Node.__new__(Node)
     node._kill, node._private = None, Path("/nowhere")

@@ -14,6 +14,8 @@ TABLES = (
     events.JournalEvent,
     events.ToNode,
     events.ToHead,
+    events.FromLaunched,
+    events.ToLaunched,
     events.ToHelper,
     events.FromStageIn,
     events.FromStageOut,
@@ -74,6 +76,8 @@ def test_no_module_spells_the_name_of_an_event_or_a_message():
     [
         'message["event"] == "started"',
         'event.get("event") in ("started", "ended")',
+        'connection.send({"do": "leave"})',
+        'message["event"] == "rank-starting"',
         'journal.append({"t": 1, "event": "claimed"})',
         'self.log_event("node-lost", node=1)',
         'nodes.broadcast("bye")',

@@ -16,7 +16,7 @@ import serried
 from building import a_plan
 from serried import script
 from serried.agent.attempt import Attempt
-from serried.agent.comms.env_file import EnvFile
+from serried.agent.comms.job_environment import EnvFile
 from serried.fs.files import read_environment, read_json, write_environment, write_json
 from serried.protocol.layout import RunDirectory
 from serried.schedulers.pbs.options import FRAGMENT
@@ -34,7 +34,8 @@ HOSTILE = {
 }
 
 TAKE = (
-    "import os, sys; from serried.agent.comms.env_file import load\nload(sys.argv[1], 'PBS_'); print(dict(os.environ))"
+    "import os, sys; from serried.agent.comms import job_environment\n"
+    "job_environment.load(sys.argv[1], 'PBS_'); print(dict(os.environ))"
 )
 """What a node's agent does with the file, and what it then has."""
 
@@ -117,8 +118,8 @@ def test_a_node_takes_over_all_but_what_its_scheduler_tells_it_itself(tmp_path: 
     handover.write({"SERRIED_KEY": "secret"})
     assert handover.path == tmp_path / "private-3"
     program = (
-        "import json, os, sys; from serried.agent.comms import env_file\n"
-        "env_file.load(sys.argv[1], 'PBS_'); print(json.dumps(dict(os.environ)))"
+        "import json, os, sys; from serried.agent.comms import job_environment\n"
+        "job_environment.load(sys.argv[1], 'PBS_'); print(json.dumps(dict(os.environ)))"
     )
     source = str(Path(__file__).parents[2] / "src")
     told = subprocess.run(

@@ -8,7 +8,7 @@ from typing import List
 
 ROLES = {
     "head": "head.head",
-    "node": "node.node",
+    "node": "node",
     "rank": "launchers.programs:rank",
     "remote": "launchers.programs:ssh",
     "horovod-store": "ranks.horovod_rendezvous",

@@ -13,9 +13,8 @@ from typing import Dict, List, Optional, Tuple
 
 from serried.agent import system
 from serried.agent.attempt import Attempt, run_directory, set_umask
-from serried.agent.comms import rendezvous
+from serried.agent.comms import job_environment, rendezvous
 from serried.agent.containers import container
-from serried.agent.node import setup
 from serried.agent.node_disk.folder import Folder
 from serried.agent.ranks import binding, command
 from serried.agent.stage_in.node_side import StandaloneStageIn, check_required_paths, running_attempt_variables
@@ -155,7 +154,8 @@ def main(arguments: List[str]) -> int:
     task = options.get("--task")
     work = Attempt.load(run_directory(), int(task) if task else None, int(options.get("--join", 1)))
     set_umask(work)
-    problem = options.get("--problem") or setup.enter(work, arguments, "shell") or check_required_paths(work.plan)
+    problem = options.get("--problem") or job_environment.enter_setup(work, arguments, "shell")
+    problem = problem or check_required_paths(work.plan)
     host = {"host": os.uname().nodename}
     if not joins:
         files.write_json(work.run.shell, host, work.file_mode)

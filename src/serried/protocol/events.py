@@ -1,6 +1,7 @@
-"""Names of journal events and of messages between head, nodes and their helper processes, with their fields.
+"""Names of journal events and of messages between head, nodes and the processes beside them, with their fields.
 
-The values are the format on disk and on the wire. A journal outlives the version that wrote it: a value never changes.
+The values are the format on disk and on the wire. Later versions read old journals, so the values of `JournalEvent`
+never change.
 """
 
 from __future__ import annotations
@@ -115,8 +116,12 @@ class ToNode:
     """killed: every launcher exited; whether one was killed."""
     RELEASE = "release"
     """patience: let launchers see how their ranks ended, and give them so many seconds to exit."""
-    REMOTE = "remote"
-    """what, ask, and command or status: a command of a launcher on another node."""
+    REMOTE_RUN = "remote-run"
+    """id, command: run the command of a launcher on another node; `id` is that node and its count of commands."""
+    REMOTE_CANCEL = "remote-cancel"
+    """id: end the command, because the launcher on the other node no longer waits."""
+    REMOTE_EXITED = "remote-exited"
+    """id, status: the command exited on another node."""
     BYE = "bye"
     """The attempt is over."""
 
@@ -158,6 +163,34 @@ class ToHead:
     """exits, left, swept, unsaved, missing, contact, cpu_seconds."""
 
 
+class FromLaunched:
+    """`event` of the programs that a launcher starts, to the agent of their node: a rank, or an `ssh`."""
+
+    RANK_WAITS = "rank-waits"
+    """environ: a rank waits for its command; its environment has the launcher's variables."""
+    RANK_STARTING = "rank-starting"
+    """The command may run from now on, even if this program is killed before it can report the pid."""
+    RANK_STARTED = "rank-started"
+    """pid."""
+    RANK_ENDED = "rank-ended"
+    """status, problem, signal, oom: the wait status, and the last signal that this program forwarded, or 0."""
+    RUN_REMOTE = "run-remote"
+    """host, command: an `ssh` that runs a command on another node."""
+
+
+class ToLaunched:
+    """`do` of an agent's messages to the programs that a launcher starts."""
+
+    RUN = "run"
+    """argv, environment, directory, log, mode, cpus: the command of a rank."""
+    REFUSE = "refuse"
+    """because: the rank is not in the plan, or the host is not a node of the attempt."""
+    LEAVE = "leave"
+    """The launcher may see the end of this rank."""
+    REMOTE_EXITED = "remote-exited"
+    """status: of the command of an `ssh`."""
+
+
 class ToHelper:
     """`do` of an agent's messages to its stage-in and stage-out processes."""
 
@@ -166,7 +199,7 @@ class ToHelper:
     STAGE = "stage"
     """before: as in ToNode.STAGE."""
     SERVED = "served"
-    """No other node will ask for data."""
+    """No other node needs data from this one."""
     RELEASE = "release"
     """The ranks have ended."""
     HURRY = "hurry"

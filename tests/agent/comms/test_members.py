@@ -7,7 +7,7 @@ import time
 from types import SimpleNamespace
 
 from serried.agent.comms import rendezvous
-from serried.agent.comms.node_registry import NodeEvents, NodeRegistry
+from serried.agent.comms.node_registry import NodeRegistry
 from serried.agent.loop import Loop
 
 
@@ -27,14 +27,15 @@ def test_many_that_are_at_work_for_their_results_are_given_up_each_in_its_time_b
     monkeypatch.setattr(NodeRegistry, "__iter__", lambda _: iter(awaited))
     loop, lost = Counted(), []
 
-    def lose(member):
+    def lose(member, code, because):
+        assert (code, because) == ("stop-ignored", "it did not stop")
         member.is_done = True
         lost.append((member.index, time.monotonic() >= member.busy_until))
         if len(lost) == len(awaited):
             loop.stop()
 
-    members = NodeRegistry(loop, 1, ["n1"], NodeEvents(*[lambda *_: None] * len(NodeEvents._fields)))
-    members.drop_unfinished(lose)
+    members = NodeRegistry(loop, 1, ["n1"], SimpleNamespace(on_node_lost=lose))
+    members.drop_unfinished("stop-ignored", "it did not stop")
     loop.run()
     members.stop_accepting()
 
@@ -45,8 +46,7 @@ def test_many_that_are_at_work_for_their_results_are_given_up_each_in_its_time_b
 def test_a_stop_is_told_once_for_each_reason_unless_it_brings_the_kill_forward():
     """A thousand ranks that fail at once would else be a million messages, and the head deaf for minutes."""
     loop = Loop()
-    nothing = [lambda *_: None] * 3
-    members = NodeRegistry(loop, 1, ["n1"], NodeEvents(lambda _: loop.stop(), *nothing))
+    members = NodeRegistry(loop, 1, ["n1"], SimpleNamespace(on_joined=lambda _: loop.stop()))
     joined = []
     greeting = {"node": 0, "host": "n1"}
     call = (members.addresses(), members.key, greeting, 60.0)

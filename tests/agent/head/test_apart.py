@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from serried.agent.head.monitor import UNCONNECTED_SECONDS, Monitor, MonitorEvents
+from serried.agent.head.monitor import UNCONNECTED_SECONDS, Monitor
 
 
 @pytest.fixture
@@ -24,8 +24,8 @@ def watch(tmp_path):
         )
         notes, timers = [], {}
         loop = SimpleNamespace(after=timers.__setitem__)
-        reactions = MonitorEvents(*[lambda *_: None] * 3, lambda event, **facts: notes.append((event, facts)))
-        watch = Monitor(loop, work, SimpleNamespace(are_done=lambda: are_done), None, reactions)
+        head = SimpleNamespace(loop=loop, work=work, log_event=lambda event, **facts: notes.append((event, facts)))
+        watch = Monitor(head, SimpleNamespace(are_done=lambda: are_done), None)
         watch.ranks_began()
         return watch, timers[UNCONNECTED_SECONDS], notes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from serried.agent import notifications
-from serried.agent.head.monitor import Monitor, MonitorEvents
+from serried.agent.head.monitor import Monitor
 
 
 def test_where_both_are_due_at_once_it_is_told_of_first_and_ended_with_the_next_beat(tmp_path, monkeypatch):
@@ -28,8 +28,8 @@ def test_where_both_are_due_at_once_it_is_told_of_first_and_ended_with_the_next_
         plan={"limit": {"silence_seconds": 4}},
     )
     members = SimpleNamespace(silent_ranks=lambda _: [0])
-    stop = MonitorEvents(lambda reason, *_, **__: done.append(f"ended for {reason}"), *[lambda *_: None] * 3)
-    watch = Monitor(None, work, members, None, stop)
+    head = SimpleNamespace(loop=None, work=work, stop=lambda reason, *_, **__: done.append(f"ended for {reason}"))
+    watch = Monitor(head, members, None)
 
     watch.check_silence()
     assert done == ["told of", "stall"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Optional, Sequence
 from serried.agent import notifications
 from serried.agent.attempt import Attempt
 from serried.agent.attempts import successor_jobs
-from serried.agent.comms import env_file
+from serried.agent.comms import job_environment
 from serried.agent.outcome import reconcile
 from serried.fs import files
 from serried.protocol import SCHEMA, job_states, names, successor_commands
@@ -220,7 +220,7 @@ def _end(work: Attempt, token: str, message: str) -> None:
     }
     files.make_directory(work.directory.path, work.directory_mode)
     files.write_json(work.directory.exit, document, work.file_mode)
-    env_file.remove_stored(work)
+    job_environment.remove_stored(work)
     if work.continue_form != names.REQUEUE:
         successor_jobs.withdraw(work, token)
     notifications.tell_end(work, document, lingers=True)

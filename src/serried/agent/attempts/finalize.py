@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Sequence
 from serried.agent import notifications
 from serried.agent.attempt import Attempt
 from serried.agent.attempts import history, requests, successor_jobs
-from serried.agent.comms import env_file
+from serried.agent.comms import job_environment
 from serried.agent.outcome import checkpoint_progress, diagnose, reconcile, verdict
 from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence, Event, Exit, Obstacle, first_failure
 from serried.fs import files
@@ -125,7 +125,7 @@ def publish(work: Attempt, result: Dict[str, Any], heir: str = "", *, lingers: b
     files.write_json(attempt.exit, result, work.file_mode)
     if result["state"] != names.REQUEUED and not history.is_superseded(work):
         files.write_json(work.directory.exit, {**result, "attempts": work.number}, work.file_mode)
-        env_file.remove_stored(work)
+        job_environment.remove_stored(work)
         if work.continue_form != names.REQUEUE:
             successor_jobs.withdraw(work, heir or str(history.claim_of(work).get("token", "")))
         notifications.tell_end(work, result, lingers=lingers)

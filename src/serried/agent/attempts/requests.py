@@ -16,7 +16,7 @@ from serried.protocol.reasons import STOPS, Reason
 
 
 class Stop(NamedTuple):
-    reason: str
+    reason: Reason
     by: str
     """The user and host that sent the request."""
     may_save: bool
@@ -49,5 +49,5 @@ class Requests:
 def _stop(request: Dict[str, Any]) -> Stop:
     """Parse a request. An unknown reason counts as a user's, after which no attempt follows."""
     reason = request.get("reason")
-    known = reason if reason in STOPS else Reason.USER
+    known = Reason(reason) if reason in STOPS else Reason.USER
     return Stop(known, str(request.get("by", "")), request.get("save") is True)

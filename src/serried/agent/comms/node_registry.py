@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence
+from typing import Any, Dict, Iterator, List, Protocol, Sequence
 
 from serried.agent.comms import rendezvous
 from serried.agent.comms.channel import Channel, ProtocolError, UnprovenConnection
@@ -43,22 +43,26 @@ class NodeAgent:
         """It disappeared before it was done: processes of the attempt may still run there."""
 
 
-class NodeEvents(NamedTuple):
-    """Callbacks for a new agent, a message, a lost agent, and the end of all ranks before their results are copied."""
+class NodeEvents(Protocol):
+    """The head, which the registry calls back."""
 
-    joined: Callable[[NodeAgent], None]
-    message: Callable[[NodeAgent, Message], None]
-    lost: Callable[[NodeAgent, Reason, str], None]
-    ranks_ended: Callable[[], None]
+    def on_joined(self, agent: NodeAgent) -> None: ...
+
+    def on_message(self, agent: NodeAgent, message: Message) -> None: ...
+
+    def on_node_lost(self, agent: NodeAgent, code: Reason, because: str) -> None: ...
+
+    def on_ranks_ended(self) -> None:
+        """No rank runs on any node; results may still be copied."""
 
 
 class NodeRegistry:
-    def __init__(self, loop: Loop, nodes: int, hosts: Sequence[str], events: NodeEvents) -> None:
+    def __init__(self, loop: Loop, nodes: int, hosts: Sequence[str], head: NodeEvents) -> None:
         self.key = os.urandom(32)
         self._loop = loop
         self._nodes = nodes
         self._hosts = hosts
-        self._events = events
+        self._head = head
         self._agents: Dict[int, NodeAgent] = {}
         self._is_open = True
         self._have_ranks_ended = False
@@ -134,16 +138,16 @@ class NodeRegistry:
         """`address:port` for each port that is reserved for a rank, in the order of ranks."""
         return [f"{agent.channel.connection.getpeername()[0]}:{port}" for agent in self for port in agent.ports]
 
-    def drop_unfinished(self, on_lost: Callable[[NodeAgent], None]) -> None:
-        """Call `on_lost` for each agent that is not done: now, or after the time that the agent requested."""
+    def drop_unfinished(self, code: Reason, because: str) -> None:
+        """Give up each agent that is not done: now, or after the time that the agent requested."""
         now = time.monotonic()
         awaited = [agent for agent in self if not agent.is_done]
         for agent in awaited:
             if agent.busy_until <= now:
-                on_lost(agent)
+                self._head.on_node_lost(agent, code, because)
         waits = [agent.busy_until - now for agent in awaited if agent.busy_until > now]
         if waits:
-            self._loop.after(min(waits), lambda: self.drop_unfinished(on_lost))
+            self._loop.after(min(waits), lambda: self.drop_unfinished(code, because))
 
     def disconnect(self, agent: NodeAgent) -> None:
         if agent.is_connected:
@@ -161,7 +165,7 @@ class NodeRegistry:
         are_over = all(agent.have_ranks_ended or not agent.is_connected for agent in self._agents.values())
         if are_over and not self.are_done():
             self._have_ranks_ended = True
-            self._events.ranks_ended()
+            self._head.on_ranks_ended()
             self.broadcast(ToNode.ALL_RANKS_ENDED)
 
     def _watch(self, agent: NodeAgent) -> None:
@@ -204,18 +208,18 @@ class NodeRegistry:
         host = self._hosts[index] if index < len(self._hosts) else str(greeting["host"])
         agent = self._agents[index] = NodeAgent(host, channel, greeting, self._loop.awake())
         self._watch(agent)
-        self._events.joined(agent)
+        self._head.on_joined(agent)
 
     def _receive(self, agent: NodeAgent) -> None:
         messages = agent.channel.receive_flushed()
         if messages is None:
             self.disconnect(agent)
-            self._events.lost(agent, Reason.CONNECTION_ENDED, "its connection ended")
+            self._head.on_node_lost(agent, Reason.CONNECTION_ENDED, "its connection ended")
             return
         agent.heard_at = self._loop.awake()
         self._watch(agent)
         for message in messages:
             agent.busy_until = max(agent.busy_until, time.monotonic() + message.get("patience", 0.0))
             agent.have_ranks_ended |= message["event"] == ToHead.DONE or bool(message.get("over"))
-            self._events.message(agent, message)
+            self._head.on_message(agent, message)
         self._announce_when_ranks_ended()

@@ -9,14 +9,15 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from typing import Any, Dict, List, Optional
 
 from serried.agent import notifications, system
 from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.attempts import claims, finalize, successor_jobs
 from serried.agent.attempts.requests import outweighs
-from serried.agent.comms import env_file, rendezvous
-from serried.agent.comms.node_registry import NodeAgent, NodeEvents, NodeRegistry
+from serried.agent.comms import job_environment, rendezvous
+from serried.agent.comms.node_registry import NodeAgent, NodeRegistry
 from serried.agent.head import monitor
 from serried.agent.head.agent_launcher import AgentLauncher, agent_environment, sweep_nodes
 from serried.agent.launchers.head_side import Failure, LauncherCoordinator
@@ -88,17 +89,13 @@ class Head:
         self._stop_reason: Optional[Reason] = None
         self._have_ranks_been_asked_to_save = self._have_ranks_started = self._has_ended = False
         self._port = rendezvous.hold_port()
-        events = NodeEvents(
-            self._on_joined, self._on_message, self._on_node_lost, lambda: self.log_event(JournalEvent.ALL_RANKS_ENDED)
-        )
-        self._nodes = NodeRegistry(self.loop, work.nodes, hostlist.expand(options.hosts), events)
+        self._nodes = NodeRegistry(self.loop, work.nodes, hostlist.expand(options.hosts), self)
         self._deadline = monitor.deadline_of(work, options.end, options.age)
-        monitored = monitor.MonitorEvents(self._stop, self._ask_to_save, self._on_node_lost, self.log_event)
-        self._monitor = monitor.Monitor(self.loop, work, self._nodes, self._deadline, monitored)
+        self._monitor = monitor.Monitor(self, self._nodes, self._deadline)
         self._stage_in = StageInCoordinator(work, self._nodes, self.log_event, self._fail_launch, self._start_ranks)
         self._launchers = LauncherCoordinator(self.loop, work, self._nodes, self._fail_launcher)
         self._argv = launcher
-        self._env_file = env_file.EnvFile(options.environment, work)
+        self._env_file = job_environment.EnvFile(options.environment, work)
         role = system.agent_command("node", *self._env_file.arguments(options.node_variable))
         self._environment = agent_environment(work, self._nodes.addresses(), self._nodes.key)
         self._launcher = AgentLauncher(self.loop, [*launcher, *role], self._environment, self._launcher_exited)
@@ -144,7 +141,7 @@ class Head:
     def _on_terminated(self, reason: Reason, because: str, **facts: Any) -> None:
         """Stop after the scheduler's TERM: for the limit if that has passed already."""
         is_late = self._deadline is not None and time.time() >= self._deadline.end
-        self._stop(Reason.LIMIT if is_late else reason, because, self.work.urgent_grace_seconds, **facts)
+        self.stop(Reason.LIMIT if is_late else reason, because, self.work.urgent_grace_seconds, **facts)
 
     def _on_warned(self) -> None:
         """Handle the scheduler's warning. Slurm's may come a minute early; a known deadline gives ranks that minute."""
@@ -152,11 +149,11 @@ class Head:
             not self._have_ranks_started or 0 < self._deadline.warning - time.time() < EARLY_SECONDS
         ):
             return
-        self._ask_to_save(Reason.LIMIT, "USR1")
+        self.ask_to_save(Reason.LIMIT, "USR1")
 
     # Messages from the nodes.
 
-    def _on_joined(self, agent: NodeAgent) -> None:
+    def on_joined(self, agent: NodeAgent) -> None:
         self.log_event(JournalEvent.CONNECTED, node=agent.index, host=agent.host)
         if agent.problem:
             self._fail_launch(f"{agent.host}: {agent.problem}")
@@ -197,7 +194,7 @@ class Head:
         listener.close()
         return port
 
-    def _on_message(self, agent: NodeAgent, message: Message) -> None:
+    def on_message(self, agent: NodeAgent, message: Message) -> None:
         if message["event"] != ToHead.BEAT:
             self._monitor.check_parent()
             self._on_event(agent, message)
@@ -217,7 +214,7 @@ class Head:
         elif event == ToHead.STOP:
             self._on_terminated(Reason(message["reason"]), f"TERM on {agent.host}", node=agent.index)
         elif event == ToHead.ORPHANED:
-            self._on_node_lost(agent, Reason.STEP_ENDED, "the scheduler's process there ended")
+            self.on_node_lost(agent, Reason.STEP_ENDED, "the scheduler's process there ended")
         elif event == ToHead.DONE:
             agent.is_done = True
             self.log_event(JournalEvent.NODE_ENDED, node=agent.index, host=agent.host, **facts)
@@ -232,9 +229,9 @@ class Head:
         if self._have_ranks_been_asked_to_save and exit_["exit_code"] in AS_ASKED:
             return
         lost = " lost another rank" if exit_.get("stumbled") else ""
-        self._stop(Reason.FAILURE, f"rank {exit_['rank']} on {agent.host}{lost}", self.work.grace_seconds)
+        self.stop(Reason.FAILURE, f"rank {exit_['rank']} on {agent.host}{lost}", self.work.grace_seconds)
 
-    def _on_node_lost(self, agent: NodeAgent, code: Reason, because: str) -> None:
+    def on_node_lost(self, agent: NodeAgent, code: Reason, because: str) -> None:
         self._monitor.check_parent()
         self._nodes.disconnect(agent)
         if agent.is_done or self._has_ended:
@@ -242,16 +239,19 @@ class Head:
         agent.is_done = agent.is_lost = True
         self.log_event(JournalEvent.NODE_LOST, node=agent.index, host=agent.host, code=code, because=because)
         if self._have_ranks_started:
-            self._stop(Reason.LOST, f"lost {agent.host}", self.work.grace_seconds)
+            self.stop(Reason.LOST, f"lost {agent.host}", self.work.grace_seconds)
         else:
             absent = ", ".join(self._nodes.missing())
             first = f"no agent answered from {absent}, and " if absent else ""
             self._fail_launch(f"{first}lost the agent on {agent.host} before the ranks started")
         self._finish_if_done()
 
+    def on_ranks_ended(self) -> None:
+        self.log_event(JournalEvent.ALL_RANKS_ENDED)
+
     # Stopping.
 
-    def _stop(self, reason: Reason, because: str, grace: float, **facts: Any) -> None:
+    def stop(self, reason: Reason, because: str, grace: float, **facts: Any) -> None:
         """End the ranks on every node: TERM, `grace`, KILL."""
         absent = {} if self._have_ranks_started else {"absent": self._nodes.missing()}
         self.log_event(JournalEvent.STOPPING, reason=reason, because=because, **absent, **facts)
@@ -261,12 +261,13 @@ class Head:
         if not self._have_ranks_started:
             self._abandon_launch()
         elif is_new:
-            self.loop.after(grace + OBEY_SECONDS, lambda: self._drop_unfinished(Reason.STOP_IGNORED, "it did not stop"))
+            drop = partial(self._nodes.drop_unfinished, Reason.STOP_IGNORED, "it did not stop")
+            self.loop.after(grace + OBEY_SECONDS, drop)
 
-    def _ask_to_save(self, reason: Reason, because: str, **facts: Any) -> None:
+    def ask_to_save(self, reason: Reason, because: str, **facts: Any) -> None:
         """Send ranks the stop notice, unless an earlier reason takes precedence."""
         if not self._have_ranks_started:  # nothing to save
-            self._stop(reason, because, self.work.grace_seconds, **facts)
+            self.stop(reason, because, self.work.grace_seconds, **facts)
         elif outweighs(reason, self._stop_reason):
             self._stop_reason, self._have_ranks_been_asked_to_save = reason, True
             notice = self.work.plan["limit"]["notify"]
@@ -285,13 +286,10 @@ class Head:
         if self._has_ended:
             self._finish_if_done()
         elif self._have_ranks_started:
-            self.loop.after(LEAVE_SECONDS, lambda: self._drop_unfinished(Reason.LAUNCHER_ENDED, "the launcher ended"))
+            drop = partial(self._nodes.drop_unfinished, Reason.LAUNCHER_ENDED, "the launcher ended")
+            self.loop.after(LEAVE_SECONDS, drop)
         elif self._stop_reason or len(self._nodes) or not self._argv or not self._launcher.try_again():
             self._fail_launch(" / ".join(self._launcher.last_lines) or f"the launcher exited with status {status}")
-
-    def _drop_unfinished(self, code: Reason, because: str) -> None:
-        """Give up agents that should be done."""
-        self._nodes.drop_unfinished(lambda agent: self._on_node_lost(agent, code, because))
 
     def _check_present(self) -> None:
         missing = ", ".join(self._nodes.missing())
@@ -302,7 +300,7 @@ class Head:
         """End the attempt after a failure of the ranks' launcher, without a failed rank."""
         event = JournalEvent.LAUNCHER_FAILED if self._launchers.started else JournalEvent.LAUNCH_FAILED
         self.log_event(event, **failure._asdict())
-        self._stop(Reason.LAUNCHER, failure.message, self.work.grace_seconds)
+        self.stop(Reason.LAUNCHER, failure.message, self.work.grace_seconds)
 
     def _fail_launch(self, message: str, code: Reason = Reason.LAUNCH) -> None:
         if not self._stop_reason:

@@ -8,19 +8,21 @@ from __future__ import annotations
 import os
 import time
 from functools import partial
-from typing import Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from serried.agent import notifications, system
 from serried.agent.attempt import Attempt
 from serried.agent.attempts import finalize, history
 from serried.agent.attempts.requests import Requests
-from serried.agent.comms.node_registry import NodeAgent, NodeRegistry
-from serried.agent.loop import Loop
+from serried.agent.comms.node_registry import NodeRegistry
 from serried.agent.outcome.verdict import unconnected_message
 from serried.protocol import names
 from serried.protocol.events import JournalEvent, ToHead, ToNode
 from serried.protocol.json_lines import Message
 from serried.protocol.reasons import Reason
+
+if TYPE_CHECKING:
+    from serried.agent.head.head import Head
 
 CONTROL_SECONDS = 2.0
 BEAT_SECONDS = 5.0
@@ -68,23 +70,12 @@ def deadline_of(work: Attempt, scheduler_end: float, age: float = 0.0) -> Option
     return deadline._replace(warning=deadline.warning - copy_seconds, end=deadline.end - copy_seconds)
 
 
-class MonitorEvents(NamedTuple):
-    """Callbacks: end the ranks, send them the stop notice, give up a node, and write to the journal."""
-
-    stop: Callable[..., None]
-    ask_to_save: Callable[..., None]
-    lost: Callable[[NodeAgent, Reason, str], None]
-    log_event: Callable[..., None]
-
-
 class Monitor:
-    def __init__(
-        self, loop: Loop, work: Attempt, nodes: NodeRegistry, deadline: Optional[Deadline], events: MonitorEvents
-    ) -> None:
-        self._loop = loop
-        self._work = work
+    def __init__(self, head: Head, nodes: NodeRegistry, deadline: Optional[Deadline]) -> None:
+        self._head = head
+        self._loop = head.loop
+        self._work = work = head.work
         self._nodes = nodes
-        self._events = events
         self._parent = os.getppid()
         self._requests = Requests(work.directory.attempt(work.number).control)
         self._deadline = deadline
@@ -101,11 +92,9 @@ class Monitor:
             now, grace = time.time(), self._deadline.grace
             because = "time limit"
             self._loop.after(
-                max(0.0, self._deadline.warning - now), lambda: self._events.ask_to_save(Reason.LIMIT, because)
+                max(0.0, self._deadline.warning - now), lambda: self._head.ask_to_save(Reason.LIMIT, because)
             )
-            self._loop.after(
-                max(0.0, self._deadline.end - now), lambda: self._events.stop(Reason.LIMIT, because, grace)
-            )
+            self._loop.after(max(0.0, self._deadline.end - now), lambda: self._head.stop(Reason.LIMIT, because, grace))
 
     def ranks_began(self) -> None:
         self._loop.after(UNCONNECTED_SECONDS, self._check_connections)
@@ -117,23 +106,23 @@ class Monitor:
         """
         if message["event"] == ToHead.CONTACT and self._may_be_unconnected:
             self._may_be_unconnected = False
-            self._events.log_event(JournalEvent.RANKS_CONNECTED, seen=message["seen"])
+            self._head.log_event(JournalEvent.RANKS_CONNECTED, seen=message["seen"])
         return bool(message["event"] == ToHead.CONTACT)
 
     def _check_connections(self) -> None:
         if self._may_be_unconnected and not self._nodes.are_done():
             message = unconnected_message(self._work.nodes * self._work.ranks, UNCONNECTED_SECONDS)
-            self._events.log_event(JournalEvent.RANKS_UNCONNECTED, message=message)
+            self._head.log_event(JournalEvent.RANKS_UNCONNECTED, message=message)
             system.log(f"warning: {message}")
 
     def _read_control(self) -> None:
         for stop in self._requests.stops():
             if stop.may_save:
-                self._events.ask_to_save(stop.reason, stop.by, by=stop.by)
-                late = partial(self._events.stop, stop.reason, "not saved", self._work.grace_seconds, by=stop.by)
+                self._head.ask_to_save(stop.reason, stop.by, by=stop.by)
+                late = partial(self._head.stop, stop.reason, "not saved", self._work.grace_seconds, by=stop.by)
                 self._loop.after(self._work.lead_seconds, late)
             else:
-                self._events.stop(stop.reason, stop.by, self._work.grace_seconds, by=stop.by)
+                self._head.stop(stop.reason, stop.by, self._work.grace_seconds, by=stop.by)
 
     def _beat(self) -> None:
         self.check_parent()
@@ -141,7 +130,7 @@ class Monitor:
         self._nodes.broadcast(ToNode.BEAT)
         for agent in self._nodes:
             if not agent.is_done and self._loop.awake() - agent.heard_at > SILENT_NODE_SECONDS:
-                self._events.lost(agent, Reason.NODE_SILENT, f"silent for {SILENT_NODE_SECONDS:.0f} s")
+                self._head.on_node_lost(agent, Reason.NODE_SILENT, f"silent for {SILENT_NODE_SECONDS:.0f} s")
 
     def check_parent(self) -> None:
         """Record the end if job.sh was killed: it cannot run `finish`, and this process may be killed next.
@@ -150,19 +139,19 @@ class Monitor:
         """
         if os.getppid() != self._parent and not self.is_orphaned:
             self.is_orphaned = True
-            self._events.log_event(JournalEvent.ORPHANED)
+            self._head.log_event(JournalEvent.ORPHANED)
             try:
                 finalize.conclude(self._work)
             except OSError as error:  # the head tries again when the ranks have ended
                 system.log(f"cannot conclude yet: {error}")
-            self._events.stop(Reason.LOST, "job.sh ended", self._work.grace_seconds)
+            self._head.stop(Reason.LOST, "job.sh ended", self._work.grace_seconds)
 
     def _check_superseded(self) -> None:
         """Stop if the scheduler restarted the job elsewhere: two attempts must not write the same files."""
         if not self.is_superseded and history.is_superseded(self._work):
             self.is_superseded = True
-            self._events.log_event(JournalEvent.SUPERSEDED)
-            self._events.stop(Reason.LOST, "a later attempt has begun", 0.0)
+            self._head.log_event(JournalEvent.SUPERSEDED)
+            self._head.stop(Reason.LOST, "a later attempt has begun", 0.0)
 
     def check_silence(self) -> None:
         """Notify people after half of the plan's limit of silence, and end the ranks after all of it."""
@@ -174,4 +163,4 @@ class Monitor:
             is_notified_now = notifications.tell(self._work, names.EVENT_STALL) is not None
         silent = self._nodes.silent_ranks(float(silence_seconds))
         if silent and not is_notified_now:  # else at the next beat: the notifying process would be killed with the job
-            self._events.stop(Reason.SILENCE, ", ".join(map(str, silent)), self._work.grace_seconds, ranks=silent)
+            self._head.stop(Reason.SILENCE, ", ".join(map(str, silent)), self._work.grace_seconds, ranks=silent)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import socket
+from functools import partial
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
@@ -20,7 +21,7 @@ from serried.agent.launchers.processes import LauncherProcess, NodeServices, Rem
 from serried.agent.outcome.evidence import AS_ASKED
 from serried.agent.ranks import binding, command
 from serried.agent.ranks.ranks import Exit, Rank, Ranks, has_failed
-from serried.protocol.events import JournalEvent, ToHead, ToNode
+from serried.protocol.events import FromLaunched, JournalEvent, ToHead, ToLaunched, ToNode
 from serried.protocol.json_lines import Message
 
 LAST_SECONDS = 2.0
@@ -49,7 +50,7 @@ class LaunchedRanks(Ranks):
         work: Attempt,
         node: int,
         variables: Dict[str, Any],
-        services: NodeServices,
+        agent: NodeServices,
         *,
         rank_socket: str,
         hosts: Sequence[str],
@@ -59,11 +60,11 @@ class LaunchedRanks(Ranks):
         """Listen for ranks, then start the launcher if this node has one."""
         super().__init__(work, node, variables["stop_file"])
         self._kind = KINDS[work.launcher]
-        self._services = services
+        self._agent = agent
         self._shares = binding.shares(work.ranks)
         self._place = command.RankPlace(node=node, rank=0, local_rank=0, threads=binding.threads(work), **variables)
         self._connections: List[RankConnection] = []
-        self._remote_exec = RemoteExec(work, self._place, hosts, folder, services)
+        self._remote_exec = RemoteExec(work, self._place, hosts, folder, agent)
         self._unreaped: List[Exit] = []
         """Not yet returned by `reap`."""
         self._excused: Dict[int, Exit] = {}
@@ -79,10 +80,10 @@ class LaunchedRanks(Ranks):
         self._launcher_exit: Optional[Dict[str, Any]] = None
         try:
             for listener in local_socket.listen(rank_socket):
-                self._watch(listener)
+                agent.loop.watch(listener, partial(self._accept, listener))
         except OSError as error:
             message = f"cannot listen for ranks on {socket.gethostname()}: {error}"
-            services.send(ToHead.LAUNCHER_PROBLEM, message=message)
+            agent.send(ToHead.LAUNCHER_PROBLEM, message=message)
             return
         if not (self._kind.everywhere or node == 0):
             return
@@ -101,12 +102,9 @@ class LaunchedRanks(Ranks):
             remote=system.agent_command("remote", rank_socket),
         )
         self._launcher = LauncherProcess(self._kind, context, self._place)
-        services.log_event(JournalEvent.LAUNCHING, argv=self._launcher.command, pid=self._launcher.pid)
+        agent.log_event(JournalEvent.LAUNCHING, argv=self._launcher.command, pid=self._launcher.pid)
 
     # Ranks connect and start.
-
-    def _watch(self, listener: socket.socket) -> None:
-        self._services.loop.watch(listener, lambda: self._accept(listener))
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -118,12 +116,12 @@ class LaunchedRanks(Ranks):
             return
         rank = RankConnection(local_socket.LocalSocket(connection))
         self._connections.append(rank)
-        self._services.loop.watch(connection, lambda: self._receive(rank))
+        self._agent.loop.watch(connection, lambda: self._receive(rank))
 
     def _receive(self, connection: RankConnection) -> None:
         messages = connection.socket.receive()
         if messages is None:
-            self._services.loop.forget(connection.socket.connection)
+            self._agent.loop.forget(connection.socket.connection)
             connection.socket.connection.close()
             self._connections.remove(connection)
             self._remote_exec.cancel(connection.socket)
@@ -132,15 +130,16 @@ class LaunchedRanks(Ranks):
                 self._finish_rank(connection, {**exit_, "vanished": True}, is_signalled=self._is_stopping)
             return
         for message in messages:
-            if "remote" in message:
-                self._remote_exec.run_on(connection.socket, message["remote"], message["command"])
-            elif "environ" in message:
+            event = message["event"]
+            if event == FromLaunched.RUN_REMOTE:
+                self._remote_exec.run_on(connection.socket, message["host"], message["command"])
+            elif event == FromLaunched.RANK_WAITS:
                 self._on_identified(connection, message["environ"])
-            elif "starting" in message:
+            elif event == FromLaunched.RANK_STARTING:
                 connection.is_starting = True
-            elif "began" in message:
-                self._on_started(connection, message["began"])
-            elif "ended" in message:
+            elif event == FromLaunched.RANK_STARTED:
+                self._on_started(connection, message["pid"])
+            elif event == FromLaunched.RANK_ENDED:
                 self._on_ended(connection, message)
 
     def _on_identified(self, connection: RankConnection, environ: Dict[str, str]) -> None:
@@ -149,11 +148,11 @@ class LaunchedRanks(Ranks):
         try:
             identity = rank_identity.identify(work, self._kind.sources, environ, alive)
         except ValueError as problem:
-            connection.socket.send({"refused": str(problem)})
-            self._services.send(ToHead.LAUNCHER_PROBLEM, message=str(problem))
+            connection.socket.send({"do": ToLaunched.REFUSE, "because": str(problem)})
+            self._agent.send(ToHead.LAUNCHER_PROBLEM, message=str(problem))
             return
         if self._is_stopping or self._is_released:
-            connection.socket.send({"refused": "the attempt is being ended"})
+            connection.socket.send({"do": ToLaunched.REFUSE, "because": "the attempt is being ended"})
             return
         connection.number, connection.incarnation = identity.rank, identity.incarnation
         connection.local_rank = self._free_local_rank() if identity.local_rank is None else identity.local_rank
@@ -162,6 +161,7 @@ class LaunchedRanks(Ranks):
         place = self._place._replace(rank=connection.number, local_rank=connection.local_rank)
         program = command.program(work, place, environment, is_inside=self._kind.is_inside)
         request = {
+            "do": ToLaunched.RUN,
             "argv": program.argv,
             "environment": program.environment,
             "directory": str(work.workdir),
@@ -169,7 +169,7 @@ class LaunchedRanks(Ranks):
             "mode": work.file_mode,
             "cpus": self._shares[connection.local_rank] if connection.local_rank < len(self._shares) else [],
         }
-        connection.socket.send({"run": request})
+        connection.socket.send(request)
 
     def _free_local_rank(self) -> int:
         used = {connection.local_rank for connection in self._connections}
@@ -181,7 +181,7 @@ class LaunchedRanks(Ranks):
         self._unreaped = [exit_ for exit_ in self._unreaped if exit_["rank"] != connection.number]
         before = self._excused.pop(connection.number, None)
         if before is not None:
-            self._services.log_event(JournalEvent.RANK_RESTARTED, **before)
+            self._agent.log_event(JournalEvent.RANK_RESTARTED, **before)
             with self.log_of(connection.number).open("ab") as log:
                 log.write(f"serried: {self.work.launcher} restarts this rank\n".encode())
 
@@ -191,9 +191,9 @@ class LaunchedRanks(Ranks):
         self.leaders.append(pid)
         if not self._has_begun:
             self._has_begun = True
-            self._services.send(ToHead.STARTED)
-        self._services.log_event(JournalEvent.STARTED, rank=rank.number, local_rank=rank.local_rank, pid=pid)
-        self._services.send(ToHead.RANK_STARTED, rank=rank.number)
+            self._agent.send(ToHead.STARTED)
+        self._agent.log_event(JournalEvent.STARTED, rank=rank.number, local_rank=rank.local_rank, pid=pid)
+        self._agent.send(ToHead.RANK_STARTED, rank=rank.number)
         if self._is_stopping:
             self.terminate()
 
@@ -202,8 +202,8 @@ class LaunchedRanks(Ranks):
     def _on_ended(self, connection: RankConnection, message: Dict[str, Any]) -> None:
         connection.has_ended = True
         problem = tuple(message["problem"]) if message["problem"] else None
-        exit_ = self.record(self._forget(connection), message["ended"], problem, is_oom=message["oom"])
-        self._finish_rank(connection, exit_, is_signalled=bool(message["told"]))
+        exit_ = self.record(self._forget(connection), message["status"], problem, is_oom=message["oom"])
+        self._finish_rank(connection, exit_, is_signalled=bool(message["signal"]))
 
     def _forget(self, connection: RankConnection) -> Rank:
         """The rank of a program that no longer runs, or never started."""
@@ -217,14 +217,14 @@ class LaunchedRanks(Ranks):
         may_return = self._may_restart(connection, exit_)
         if may_return:
             self._excused[connection.number] = exit_
-            self._services.log_event(JournalEvent.RANK_EXCUSED, **exit_)
+            self._agent.log_event(JournalEvent.RANK_EXCUSED, **exit_)
         else:
             self._unreaped.append(exit_)
             taken = is_signalled and not self._is_stopping
-            self._services.send(ToHead.RANK_ENDED, rank=connection.number, well=not has_failed(exit_), taken=taken)
+            self._agent.send(ToHead.RANK_ENDED, rank=connection.number, well=not has_failed(exit_), taken=taken)
         if may_return or self._is_released:
-            self._release_rank(connection)
-        self._services.changed()
+            connection.socket.send({"do": ToLaunched.LEAVE})
+        self._agent.reap()
 
     def _may_restart(self, connection: RankConnection, exit_: Exit) -> bool:
         most = self.work.plan["launch"]["max_restarts"]
@@ -247,15 +247,15 @@ class LaunchedRanks(Ranks):
     def _report_excused(self) -> None:
         """The launcher restarts no rank from here on."""
         for number in self._excused:
-            self._services.send(ToHead.RANK_ENDED, rank=number, well=False, taken=self._excused[number]["ended_by_us"])
+            self._agent.send(ToHead.RANK_ENDED, rank=number, well=False, taken=self._excused[number]["ended_by_us"])
         self._unreaped += self._excused.values()
         self._excused.clear()
 
     def report_launcher_exit(self, *, all_sent: bool) -> None:
         # Whether a launcher was killed decides how the head judges ranks of other nodes.
         if self._launcher_exit and (all_sent or self._was_killed):
-            self._services.log_event(JournalEvent.LAUNCHER_EXITED, **self._launcher_exit)
-            self._services.send(ToHead.LAUNCHER_EXITED, **self._launcher_exit)
+            self._agent.log_event(JournalEvent.LAUNCHER_EXITED, **self._launcher_exit)
+            self._agent.send(ToHead.LAUNCHER_EXITED, **self._launcher_exit)
             self._launcher_exit = None
 
     @property
@@ -267,9 +267,8 @@ class LaunchedRanks(Ranks):
         return self._launcher.is_running if self._launcher else not self._have_all_launchers_ended
 
     def on_message(self, message: Message) -> None:
-        if message["do"] == ToNode.REMOTE:
-            self._remote_exec.on_message(message)
-        elif message["do"] == ToNode.RELEASE:
+        self._remote_exec.on_message(message)
+        if message["do"] == ToNode.RELEASE:
             self._release_ranks(message["patience"])
         elif message["do"] == ToNode.LAUNCHERS_EXITED:
             self._have_all_launchers_ended = True
@@ -293,11 +292,8 @@ class LaunchedRanks(Ranks):
         if failed and self.work.plan["launch"]["max_restarts"] and self._launcher:  # it would restart them
             self._launcher.terminate()
         for connection in [connection for connection in self._connections if connection.has_ended]:
-            self._release_rank(connection)
+            connection.socket.send({"do": ToLaunched.LEAVE})
         self._end_launcher(timeout)
-
-    def _release_rank(self, connection: RankConnection) -> None:
-        connection.socket.send({"leave": True})
 
     def terminate(self) -> None:
         self._stop()
@@ -321,5 +317,5 @@ class LaunchedRanks(Ranks):
     def _end_launcher(self, timeout: float) -> None:
         """TERM after `timeout` seconds, KILL soon after."""
         if self._launcher:
-            self._services.loop.after(timeout, self._launcher.terminate)
-            self._services.loop.after(timeout + LAST_SECONDS, self._launcher.kill)
+            self._agent.loop.after(timeout, self._launcher.terminate)
+            self._agent.loop.after(timeout + LAST_SECONDS, self._launcher.kill)

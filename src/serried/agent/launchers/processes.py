@@ -7,7 +7,7 @@ import errno
 import os
 import signal
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
@@ -17,7 +17,7 @@ from serried.agent.launchers.local_socket import LocalSocket
 from serried.agent.loop import Loop
 from serried.agent.outcome.diagnose import read_tail
 from serried.agent.ranks.command import RankPlace, container_of
-from serried.protocol.events import ToHead, ToNode
+from serried.protocol.events import ToHead, ToLaunched, ToNode
 from serried.protocol.json_lines import Message
 
 LAST_LINES = 5
@@ -25,15 +25,18 @@ END_SECONDS = 10.0
 """Between TERM and KILL, for a command whose caller has disconnected."""
 
 
-class NodeServices(NamedTuple):
-    """Methods of the node's agent."""
+class NodeServices(Protocol):
+    """The node's agent, as launchers and their ranks use it."""
 
     loop: Loop
-    send: Callable[..., None]
-    """Send a message to the head."""
-    log_event: Callable[..., None]
-    changed: Callable[[], None]
-    """Call it when a rank has ended."""
+
+    def send(self, event: str, **facts: Any) -> None:
+        """Send a message to the head."""
+
+    def log_event(self, event: str, **facts: Any) -> None: ...
+
+    def reap(self) -> None:
+        """Collect the exits of ranks, and finish once all have ended."""
 
 
 class LauncherProcess:
@@ -106,14 +109,14 @@ class RemoteExec:
     """Runs commands that launchers requested on any node, and returns the statuses of those requested on this node."""
 
     def __init__(
-        self, work: Attempt, place: RankPlace, hosts: Sequence[str], folder: Path, services: NodeServices
+        self, work: Attempt, place: RankPlace, hosts: Sequence[str], folder: Path, agent: NodeServices
     ) -> None:
         self._work = work
         self._place = place
         self._node = place.node
         self._hosts = hosts
         self._folder = folder
-        self._services = services
+        self._agent = agent
         self._count = 0
         self._waiting: Dict[CommandId, LocalSocket] = {}
         self._running: Dict[CommandId, system.Child] = {}
@@ -122,36 +125,38 @@ class RemoteExec:
         """Run `command` on `host` for a program of this node."""
         node = find_host(host, self._hosts)
         if node is None:
-            connection.send({"refused": f"`{host}` is not a node of this attempt: {', '.join(self._hosts)}"})
+            because = f"`{host}` is not a node of this attempt: {', '.join(self._hosts)}"
+            connection.send({"do": ToLaunched.REFUSE, "because": because})
             return
         self._count += 1
         command_id = CommandId(self._node, self._count)
         self._waiting[command_id] = connection
-        self._send(node, "run", command_id, command=command)
+        self._send(node, ToNode.REMOTE_RUN, command_id, command=command)
 
     def cancel(self, connection: LocalSocket) -> None:
         """End the commands of a program that has disconnected."""
         for command_id in [command_id for command_id, waiting in self._waiting.items() if waiting is connection]:
             del self._waiting[command_id]
             for node in range(self._work.nodes):
-                self._send(node, "end", command_id)
+                self._send(node, ToNode.REMOTE_CANCEL, command_id)
 
-    def _send(self, node: int, action: str, command_id: CommandId, **facts: Any) -> None:
-        message = {"what": action, "ask": list(command_id), **facts}
+    def _send(self, node: int, do: str, command_id: CommandId, **facts: Any) -> None:
+        message = {"do": do, "id": command_id, **facts}
         if node == self._node:
             self.on_message(message)
         else:
-            self._services.send(ToHead.RELAY, to=node, message={"do": ToNode.REMOTE, **message})
+            self._agent.send(ToHead.RELAY, to=node, message=message)
 
     def on_message(self, message: Message) -> None:
-        """Of another node's RemoteExec, or of this one."""
-        command_id = CommandId(*message["ask"])
-        if message["what"] == "run":
-            self._run(command_id, message["command"])
-        elif message["what"] == "end":
-            self._end(command_id)
-        elif command_id in self._waiting:
-            self._waiting.pop(command_id).send({"exited": message["status"]})
+        """Handle a message of another node's RemoteExec, or of this one; ignore all others."""
+        if message["do"] == ToNode.REMOTE_RUN:
+            self._run(CommandId(*message["id"]), message["command"])
+        elif message["do"] == ToNode.REMOTE_CANCEL:
+            self._end(CommandId(*message["id"]))
+        elif message["do"] == ToNode.REMOTE_EXITED:
+            connection = self._waiting.pop(CommandId(*message["id"]), None)
+            if connection is not None:
+                connection.send({"do": ToLaunched.REMOTE_EXITED, "status": message["status"]})
 
     def _run(self, command_id: CommandId, command: str) -> None:
         work = self._work
@@ -169,7 +174,7 @@ class RemoteExec:
         child = self._running.get(command_id)
         if child is not None:
             _signal_group(child, signal.SIGTERM)
-            self._services.loop.after(END_SECONDS, lambda: self._kill(command_id))
+            self._agent.loop.after(END_SECONDS, lambda: self._kill(command_id))
 
     def _kill(self, command_id: CommandId) -> None:
         if command_id in self._running:
@@ -186,7 +191,7 @@ class RemoteExec:
             child.problem()
             status = statuses[child.pid]
             code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-            self._send(command_id.node, "exited", command_id, status=code)
+            self._send(command_id.node, ToNode.REMOTE_EXITED, command_id, status=code)
 
 
 def find_host(host: str, hosts: Sequence[str]) -> Optional[int]:

@@ -12,12 +12,14 @@ import socket
 import sys
 import time
 from functools import partial
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 from serried.agent import system
 from serried.agent.launchers import local_socket
 from serried.agent.loop import Loop
 from serried.agent.ranks.oom import OutOfMemory
+from serried.protocol.events import FromLaunched, ToLaunched
+from serried.protocol.json_lines import Message
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 CONNECT_SECONDS = 30.0
@@ -74,7 +76,7 @@ class LaunchedRank:
             self._loop.on_signal(number, partial(self._forward, number))
         self._loop.on_signal(signal.SIGCHLD, self._reap)
         self._loop.watch(self._socket.connection, self._receive)
-        self._socket.send({"environ": system.environment()})
+        self._socket.send({"event": FromLaunched.RANK_WAITS, "environ": system.environment()})
         self._loop.run()
         return REFUSED << 8 if self._status is None else self._status
 
@@ -85,16 +87,16 @@ class LaunchedRank:
             self._loop.stop()
             return
         for message in messages:
-            if "run" in message:
-                self._start(message["run"])
-            elif "refused" in message:
-                print(f"serried: {message['refused']}", file=sys.stderr)
+            if message["do"] == ToLaunched.RUN:
+                self._start(message)
+            elif message["do"] == ToLaunched.REFUSE:
+                print(f"serried: {message['because']}", file=sys.stderr)
                 self._loop.stop()
-            elif "leave" in message:
+            elif message["do"] == ToLaunched.LEAVE:
                 self._loop.stop()
 
-    def _start(self, request: Dict[str, Any]) -> None:
-        self._socket.send({"starting": True})  # the program may kill this process before it can report the pid
+    def _start(self, request: Message) -> None:
+        self._socket.send({"event": FromLaunched.RANK_STARTING})
         self._child = system.spawn_with_log(
             request["argv"],
             request["environment"],
@@ -103,7 +105,7 @@ class LaunchedRank:
             directory=request["directory"],
             cpus=_allowed(request["cpus"]),
         )
-        self._socket.send({"began": self._child.pid})
+        self._socket.send({"event": FromLaunched.RANK_STARTED, "pid": self._child.pid})
 
     def _forward(self, number: int) -> None:
         self._last_signal = number
@@ -121,9 +123,8 @@ class LaunchedRank:
         for pid, status in system.reap():
             if self._child and pid == self._child.pid:
                 self._status = status
-                problem = self._child.problem()
-                is_oom = self._oom.has_occurred()
-                self._socket.send({"ended": status, "problem": problem, "told": self._last_signal, "oom": is_oom})
+                facts = {"problem": self._child.problem(), "signal": self._last_signal, "oom": self._oom.has_occurred()}
+                self._socket.send({"event": FromLaunched.RANK_ENDED, "status": status, **facts})
 
 
 def _allowed(cpus: List[int]) -> List[int]:
@@ -145,17 +146,17 @@ def ssh(arguments: List[str]) -> int:
     except OSError as error:
         print(f"serried: cannot connect to the agent of this node: {error}", file=sys.stderr)
         return SSH_FAILED
-    connection.send({"remote": host, "command": command})
+    connection.send({"event": FromLaunched.RUN_REMOTE, "host": host, "command": command})
     while True:
         messages = connection.receive()
         if messages is None:
             return SSH_FAILED
         for message in messages:
-            if "refused" in message:
-                print(f"serried: {message['refused']}", file=sys.stderr)
+            if message["do"] == ToLaunched.REFUSE:
+                print(f"serried: {message['because']}", file=sys.stderr)
                 return SSH_FAILED
-            if "exited" in message:
-                return int(message["exited"])
+            if message["do"] == ToLaunched.REMOTE_EXITED:
+                return int(message["status"])
 
 
 def parse_ssh(arguments: Sequence[str]) -> Tuple[str, str]:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from serried.agent.node.exits import Exits
+from serried.agent.node import Exits
 
 
 def an_exit(rank, code=0, signal=None, **more):
@@ -18,7 +18,7 @@ def node():
     due, told, ranks = [], [], SimpleNamespace(was_killed_by_launcher=lambda _: False, tail=lambda _: [])
     loop = SimpleNamespace(after=lambda _, action: due.append(action))
     tell = lambda _, **failure: told.append(failure["exit"]["rank"])  # noqa: E731
-    exits = Exits(loop, lambda *_, **__: None, tell, lambda: None)
+    exits = Exits(SimpleNamespace(loop=loop, log_event=lambda *_, **__: None, send=tell, finish_if_ended=list))
 
     def take(exit_):
         exits.add(ranks, exit_, is_stopping=False)

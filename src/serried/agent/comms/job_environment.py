@@ -1,6 +1,7 @@
-"""Passes the job's environment to nodes by a file that only its user can read.
+"""The environment of agents on the nodes: the job's, by a file, and the user's `setup` lines.
 
-For launchers that do not pass it on. Every user can read argv.
+The file is for launchers that do not pass the job's environment on. Only its user can read the file; every user can
+read argv.
 """
 
 from __future__ import annotations
@@ -8,13 +9,17 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Sequence
 
+from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.fs import files
+from serried.protocol import names
 
-IF_TOLD = ("TMPDIR", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-"""A scheduler that sets these sets them for each node: the GPUs of the first node are not those of the next."""
+SET_PER_NODE = ("TMPDIR", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+"""A scheduler that sets these sets them for each node: the first node's GPUs differ from the next node's."""
+SETUP_DONE = "ok"
+LONGEST_PROBLEM = 400
 
 
 class EnvFile:
@@ -62,7 +67,22 @@ def remove_stored(work: Attempt) -> None:
 def load(path: str, prefix: str) -> None:
     """Replace this process's environment by the head's, except variables with `prefix`. Raises OSError."""
     stored = files.read_environment(Path(path))
-    own = {name: value for name, value in os.environ.items() if (prefix and name.startswith(prefix)) or name in IF_TOLD}
+    own = [name for name in os.environ if (prefix and name.startswith(prefix)) or name in SET_PER_NODE]
+    environment = {**stored, **{name: os.environ[name] for name in own}}
     os.environ.clear()
-    os.environ.update(stored)
-    os.environ.update(own)
+    os.environ.update(environment)
+
+
+def enter_setup(work: Attempt, arguments: Sequence[str], role: str = "node") -> str:
+    """Replace this process by setup.sh, which executes `role` again with `arguments`. Then return its problem, if any.
+
+    Only so do limits that setup.sh sets hold for the ranks. The environment is loaded before, and `arguments` do not
+    name its file again: loading it twice would undo the changes of setup.sh. Raises OSError.
+    """
+    if not work.plan["environment"].get("setup"):
+        return ""
+    result = os.environ.pop(names.SETUP, None)
+    if result is None:
+        os.environ[names.SETUP] = names.IN_SETUP  # marks its background processes
+        os.execv("/bin/bash", ["/bin/bash", str(work.run.setup), *system.agent_command(role, *arguments)])  # noqa: S606
+    return "" if result == SETUP_DONE else f"`setup` failed: {result[:LONGEST_PROBLEM].rstrip(': ')}"

@@ -15,16 +15,14 @@ from typing import Any, Dict, List, Optional
 
 from serried.agent import orphans, system
 from serried.agent.attempt import Attempt, run_directory, set_umask
-from serried.agent.comms import env_file, rendezvous
+from serried.agent.comms import job_environment, rendezvous
 from serried.agent.comms.channel import Channel
 from serried.agent.containers import image_cache
 from serried.agent.loop import Loop, Timer
-from serried.agent.node import setup
-from serried.agent.node.exits import Exits
 from serried.agent.node_disk import cleanup
 from serried.agent.node_disk.folder import Folder
 from serried.agent.ranks import connections
-from serried.agent.ranks.ranks import ForkedRanks, Ranks, has_failed
+from serried.agent.ranks.ranks import Exit, ForkedRanks, Ranks, has_failed
 from serried.agent.stage_in.node_side import StageIn, check_required_paths
 from serried.agent.stage_out.node_side import StageOut
 from serried.fs import files
@@ -40,6 +38,10 @@ REMOVE_SECONDS, URGENT_REMOVE_SECONDS = 10.0, 2.0
 """For deleting the ranks' files on this node's disk at the end; the next job deletes the rest."""
 ABORT_SECONDS = 0.5
 """For a rank that ignored TERM to print its stacks before KILL."""
+TOGETHER_SECONDS = 1.0
+"""How long a rank's death by TERM waits for the agent's own TERM: the scheduler sends both at once."""
+STUMBLED_SECONDS = 5.0
+"""How long a failure by a lost peer waits for that peer's own exit."""
 
 
 def main(arguments: List[str]) -> int:
@@ -51,11 +53,11 @@ def main(arguments: List[str]) -> int:
     variables = options.get("--node-variable", "").split(",")
     index = int(next(filter(None, map(os.environ.get, variables)), 0))
     if "--environment" in options:
-        env_file.load(options.pop("--environment"), options.pop("--own", ""))
+        job_environment.load(options.pop("--environment"), options.pop("--own", ""))
     task = os.environ.get(names.TASK)
     work = Attempt.load(run_directory(), int(task) if task else None, int(os.environ[names.ATTEMPT]))
     words = [word for option in options.items() for word in option]
-    problem = setup.enter(work, words) or check_required_paths(work.plan)
+    problem = job_environment.enter_setup(work, words) or check_required_paths(work.plan)
     set_umask(work)
     key = bytes.fromhex(os.environ.pop(names.KEY))
     # For TensorFlow's ranks: their ports, reserved as long as this process lives.
@@ -72,6 +74,50 @@ def main(arguments: List[str]) -> int:
     return 0
 
 
+class Exits:
+    """Reports the exits of ranks to the head: at once, or when the cause is known."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._held: List[Exit] = []
+        self._has_failure = False
+
+    @property
+    def have_all_been_sent(self) -> bool:
+        return not self._held
+
+    def add(self, ranks: Ranks, exit_: Exit, *, is_stopping: bool) -> None:
+        if (exit_["signal"] == signal.SIGTERM or exit_.get("vanished")) and not exit_["ended_by_us"]:
+            self._held.append(exit_)
+            self._node.loop.after(TOGETHER_SECONDS, lambda: self.release(ranks))
+        elif exit_.get("stumbled") and not is_stopping:
+            self._held.append(exit_)
+            self._node.loop.after(STUMBLED_SECONDS, lambda: self.release(ranks, stumbled=True))
+        else:
+            self._report(ranks, exit_)
+
+    def release(self, ranks: Ranks, *, stumbled: bool = False) -> None:
+        """Report the held exits: those by a lost peer if `stumbled`, else the others."""
+        released = [exit_ for exit_ in self._held if bool(exit_.get("stumbled")) == stumbled]
+        self._held = [exit_ for exit_ in self._held if exit_ not in released]
+        for exit_ in released:
+            exit_["ended_by_us"] |= ranks.was_killed_by_launcher(exit_)
+            self._report(ranks, exit_)
+        self._node.finish_if_ended()
+
+    def mark_ended_by_us(self) -> None:
+        """Mark the held exits: the scheduler's TERM caused them."""
+        for exit_ in self._held:
+            exit_["ended_by_us"] = True
+
+    def _report(self, ranks: Ranks, exit_: Exit) -> None:
+        self._node.log_event(JournalEvent.RANK_EXIT, **exit_)
+        if not exit_["ended_by_us"] and has_failed(exit_):
+            tail = [] if self._has_failure else ranks.tail(exit_)
+            self._has_failure = not exit_.get("stumbled")
+            self._node.send(ToHead.FAILED, exit=exit_, tail=tail)
+
+
 class Node:
     def __init__(self, work: Attempt, index: int, key: bytes, channel: Channel, master: str) -> None:
         self.work = work
@@ -86,13 +132,13 @@ class Node:
         self._journal = files.Journal(attempt.node_events(index), work.file_mode)
         self._folder = Folder(work, index)
         self._private = self._folder.path
-        self._image = image_cache.ImageCopy(self.loop, work, self._folder, self._log_event)
-        self._stage_in = StageIn(self.loop, work, self._folder, self._log_event, self._send)
-        self._stage_out = StageOut(self.loop, work, index, self._folder, self._log_event)
+        self._image = image_cache.ImageCopy(self.loop, work, self._folder, self.log_event)
+        self._stage_in = StageIn(self.loop, work, self._folder, self.log_event, self.send)
+        self._stage_out = StageOut(self.loop, work, index, self._folder, self.log_event)
         self._parent = os.getppid()
         self._ranks: Optional[Ranks] = None
         self._connections: Optional[connections.ConnectionMonitor] = None
-        self._exits = Exits(self.loop, self._log_event, self._send, self._finish_if_ended)
+        self._exits = Exits(self)
         self._is_stopping = False
         """TERM has been sent, or there is nothing to send it to."""
         self._is_urgent = False
@@ -107,7 +153,7 @@ class Node:
         self.loop.on_signal(signal.SIGTERM, self._terminated)
         self.loop.on_signal(signal.SIGHUP, self._check_parent)
         self.loop.on_signal(signal.SIGUSR1, lambda: None)
-        self.loop.on_signal(signal.SIGCHLD, self._reap)
+        self.loop.on_signal(signal.SIGCHLD, self.reap)
         self.loop.every(self.work.beat_seconds, self._beat)
         if self._channel:
             self.loop.watch(self._channel.connection, self._receive)
@@ -146,7 +192,7 @@ class Node:
             self._leave()
         elif self._ranks:
             self._ranks.on_message(message)
-            self._finish_if_ended()
+            self.finish_if_ended()
 
     def _go(self, message: Message) -> None:
         if self._is_stopping:
@@ -159,27 +205,25 @@ class Node:
             self._connections = connections.prepare(self.work, variables["port"], self._leaders)
             self._ranks = ForkedRanks(self.work, self._index, variables)
             for rank in self._ranks.running:
-                self._log_event(JournalEvent.STARTED, rank=rank.number, local_rank=rank.local_rank, pid=rank.pid)
-            self._send(ToHead.STARTED)
+                self.log_event(JournalEvent.STARTED, rank=rank.number, local_rank=rank.local_rank, pid=rank.pid)
+            self.send(ToHead.STARTED)
             if self._connections:
-                self._connections.begin(self.loop, self._send)
+                self._connections.begin(self.loop, self.send)
         else:
             from serried.agent.launchers import local_socket
             from serried.agent.launchers.node_side import LaunchedRanks
-            from serried.agent.launchers.processes import NodeServices
 
-            services = NodeServices(self.loop, self._send, self._log_event, self._reap)
             self._ranks = LaunchedRanks(
                 self.work,
                 self._index,
                 variables,
-                services,
+                self,
                 rank_socket=local_socket.socket_address(self._key, self._private),
                 hosts=message["hosts"],
                 address=self._address,
                 folder=self._private,
             )
-        self._reap()
+        self.reap()
 
     def _leaders(self) -> List[int]:
         return [rank.pid for rank in self._ranks.running] if self._ranks else []
@@ -190,7 +234,7 @@ class Node:
             self.loop.forget(self._channel.connection)
             self._channel.close()
             self._channel = None
-            self._log_event(JournalEvent.HEAD_LOST)
+            self.log_event(JournalEvent.HEAD_LOST)
         self._stop(Reason.LOST, self.work.grace_seconds)
         if self._ranks:
             self._ranks.on_head_lost()
@@ -199,7 +243,7 @@ class Node:
             self._leave()
 
     def _leave(self) -> None:
-        self._log_event(JournalEvent.ENDED)
+        self.log_event(JournalEvent.ENDED)
         self.loop.stop()
 
     # Observations on this node.
@@ -211,22 +255,22 @@ class Node:
             self._on_head_lost()
         running = [rank.number for rank in self._ranks.running] if self._ranks else []
         quiet = self._ranks.quiet_seconds() if self._ranks and running else 0.0
-        self._send(ToHead.BEAT, quiet=round(quiet, 1), running=running, **self._stage_out.beat_facts)
+        self.send(ToHead.BEAT, quiet=round(quiet, 1), running=running, **self._stage_out.beat_facts)
 
     def _check_parent(self) -> None:
         """Stop if the launcher's process on this node has ended: then the scheduler has lost this node."""
         if os.getppid() != self._parent and not self._is_stopping:
-            self._send(ToHead.ORPHANED)
+            self.send(ToHead.ORPHANED)
             self._stop(Reason.LOST, self.work.urgent_grace_seconds)
             self._stage_out.on_head_lost(self.work.urgent_grace_seconds)
 
     def _terminated(self) -> None:
         """Stop after the scheduler's TERM, which all agents and ranks receive at once."""
         if not self._is_stopping:
-            self._send(ToHead.STOP, reason=Reason.CANCEL)
+            self.send(ToHead.STOP, reason=Reason.CANCEL)
         self._stop(Reason.CANCEL, self.work.urgent_grace_seconds)
 
-    def _reap(self) -> None:
+    def reap(self) -> None:
         children = system.reap()
         if self._ranks is None:
             return
@@ -234,7 +278,7 @@ class Node:
             self._connections.check()
         for exit_ in self._ranks.reap(children):
             self._exits.add(self._ranks, exit_, is_stopping=self._is_stopping)
-        self._finish_if_ended()
+        self.finish_if_ended()
 
     # Stopping.
 
@@ -252,7 +296,7 @@ class Node:
         if reason == Reason.CANCEL:
             self._exits.mark_ended_by_us()
         if self._ranks and not self._is_stopping:
-            self._reap()
+            self.reap()
         if not self._is_stopping:
             self._is_stopping = True
             self._record_stop(reason)
@@ -266,7 +310,7 @@ class Node:
             if self._kill:
                 self._kill.cancel()
             self._kill = self.loop.after(grace, self._end_ranks)
-        self._finish_if_ended()
+        self.finish_if_ended()
 
     def _end_ranks(self) -> None:
         if self._ranks:
@@ -274,13 +318,13 @@ class Node:
             self._kill = self.loop.after(ABORT_SECONDS, self._ranks.kill)
 
     def _record_stop(self, reason: str) -> None:
-        self._log_event(JournalEvent.STOPPING, reason=reason)
+        self.log_event(JournalEvent.STOPPING, reason=reason)
         with contextlib.suppress(OSError):  # a full /tmp must not keep ranks from being ended
             files.write_text(self._private / "stop", reason)
 
     # The end.
 
-    def _finish_if_ended(self) -> None:
+    def finish_if_ended(self) -> None:
         """Finish once every rank has ended; after a success, first let remaining processes end by themselves."""
         if self._ranks:
             self._ranks.report_launcher_exit(all_sent=self._exits.have_all_been_sent)
@@ -300,7 +344,7 @@ class Node:
         lingered = time.monotonic() - self._lingering_since
         if lingered > self.work.grace_seconds:
             return False
-        self.loop.after(min(1.0, 0.02 + lingered), self._finish_if_ended)
+        self.loop.after(min(1.0, 0.02 + lingered), self.finish_if_ended)
         return True
 
     def find_leftovers(self) -> List[orphans.Leftover]:
@@ -315,7 +359,7 @@ class Node:
         )
         count = orphans.end(self.find_leftovers, self._reap_remaining)
         orphans.end_groups(self._ranks.leaders if self._ranks else [])
-        self._log_event(JournalEvent.SWEPT, count=count, left=leftovers)
+        self.log_event(JournalEvent.SWEPT, count=count, left=leftovers)
         unsaved = files.read_json(self._private / f"stop{names.UNSAVED_SUFFIX}")
         facts = {
             "exits": self._ranks.exits if self._ranks else [],
@@ -326,7 +370,7 @@ class Node:
         if self._connections:
             facts.update(contact=self._connections.is_seen, cpu_seconds=round(self._connections.cpu_seconds, 2))
         self._stage_out.drain(lambda missing: self._send_done({**facts, **missing}), trusted=may_trust)
-        self._send(ToHead.BEAT, quiet=0.0, running=[], **self._stage_out.beat_facts)
+        self.send(ToHead.BEAT, quiet=0.0, running=[], **self._stage_out.beat_facts)
 
     def _reap_remaining(self) -> None:
         """Reap children after the ranks' end: a launcher on another node may wait for a process on this node."""
@@ -335,15 +379,15 @@ class Node:
             self._ranks.reap(children)
 
     def _send_done(self, facts: Dict[str, Any]) -> None:
-        self._send(ToHead.DONE, **facts)
+        self.send(ToHead.DONE, **facts)
         if self._channel is None:
             self._leave()
 
-    def _log_event(self, event: str, **facts: Any) -> None:
+    def log_event(self, event: str, **facts: Any) -> None:
         with contextlib.suppress(OSError):  # a full disk must not keep ranks from being ended: the head knows too
             self._journal.append({"t": round(time.time(), 3), "event": event, **facts})
 
-    def _send(self, event: str, **facts: Any) -> None:
+    def send(self, event: str, **facts: Any) -> None:
         if self._channel:
             self._channel.send({"event": event, **facts})
             self.loop.watch(self._channel.connection, self._receive, writable=bool(self._channel.backlog))
