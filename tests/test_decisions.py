@@ -39,7 +39,7 @@ NO_SENTENCES = {
     "agent/system.py": "prints a problem once",
     "config/shell_words.py": "a grammar, with comments",
     "importing/to_toml.py": "shortens a key for people",
-    "records/staging.py": "`in place` is a code of the journal, in two words",
+    "records/timeline.py": "`in place` is a code of the journal, in two words",
 }
 
 

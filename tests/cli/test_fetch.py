@@ -289,7 +289,7 @@ def test_what_nodes_have_of_a_run_that_nobody_lived_to_tell_of_is_known_by_their
     by_host = {found.host: found for found in missing_outputs.of(of_it, has_ended=True)}
 
     assert missing_outputs.of(of_it, has_ended=False) == []  # its nodes still bring it
-    assert {host: found.told for host, found in by_host.items()} == {
+    assert {host: found.text for host, found in by_host.items()} == {
         "n1": "results on n1 (its agent ended before every file was copied)",
         "n2": "results on n2 (its agent ended before every file was copied)",
     }

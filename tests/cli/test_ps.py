@@ -226,3 +226,12 @@ def test_a_rehearsal_of_a_few_steps_is_no_smoke_test(serried, make, env, note):
     done = serried("ps")
     assert done.out.splitlines()[1].endswith(note)
     assert ("smoke test" in done.out, "smoke test" in serried("show", "last").out) == (not env, not env)
+
+
+def test_the_cause_of_a_run_that_waits_is_the_code_of_its_schedulers_reason(serried, make, slurm):
+    make()
+    slurm.tell(Job("123", None, "PENDING", reason="AssocMaxJobsLimit"))
+
+    [run] = json.loads(serried("ps", "--json").out)["runs"]
+
+    assert (run["state"], run["reason"], run["cause"]) == ("PENDING", "AssocMaxJobsLimit", "site-limit")

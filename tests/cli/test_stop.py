@@ -291,6 +291,6 @@ def test_another_clusters_job_of_the_same_id_is_never_cancelled(serried, make, s
 
     assert (done.code, slurm.cancelled) == (3, [])
     assert done.err == (
-        "error: the scheduler that answers here is not the one that has job 123; nothing was cancelled\n\n"
+        "error: the scheduler that answers here does not have job 123; nothing was cancelled\n\n"
         "hint: run `k3f9q2` was submitted to another cluster: stop it from there\n"
     )

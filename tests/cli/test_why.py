@@ -12,6 +12,7 @@ from serried.fs.files import write_json
 from serried.plan import Limit
 from serried.records.advice import ADVICE, HERE, OF_LAUNCH, OF_OUTPUT, OF_SCRIPT, Ended, advice_for
 from serried.schedulers.interface import Job
+from serried.schedulers.pbs.scheduler import Pbs
 from serried.schedulers.slurm.scheduler import Slurm
 from tables import for_each
 
@@ -105,8 +106,10 @@ def test_a_run_that_waits_gets_the_schedulers_reason_in_plain_words(serried, mak
     ],
 )
 def test_a_run_that_comes_after_others_says_how_these_stand(  # noqa: PLR0917 - fixtures
-    serried, make, slurm, reason, ended, message, means, step
+    serried, make, slurm, monkeypatch, reason, ended, message, means, step
 ):
+    if reason == "dependency":
+        monkeypatch.setattr(slurm, "classify", Pbs().classify)
     other = make("m2n3p4", job="100", name="prepare")
     if ended:
         other.ending(ended)

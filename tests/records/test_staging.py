@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from serried.protocol.layout import AttemptDirectory
-from serried.records import staging
+from serried.records.timeline import staging_progress
 
 GB = 1_000_000_000
 COPIES = "which copies the same data to this node"
@@ -41,4 +41,4 @@ def going(size: int, left: int | None) -> dict:
 )
 def test_what_is_said_is_how_far_it_is_by_the_newest_word(tmp_path: Path, journal: list[dict], told: str):
     (tmp_path / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in journal) + '{"t": 2, "ev')
-    assert staging.progress(AttemptDirectory(tmp_path)) == told
+    assert staging_progress(AttemptDirectory(tmp_path)) == told

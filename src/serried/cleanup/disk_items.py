@@ -163,7 +163,7 @@ def _run(status: RunStatus, path: Path, needs: dict[str, str]) -> Thing:
     needed = needed or refusal(path, status.record.id) or _needed_by(path, needs)
     summary = status.summary
     name = f"{status.record.id} {summary.name}" if summary else status.record.id
-    missing = missing_outputs.told(status.record.end)
+    missing = missing_outputs.of_document(status.record.end)
     note = ", ".join(f"{entry.what} still on {entry.host}" for entry in missing if not entry.is_lost)
     used = status.verdict.since or status.created
     count = count_checkpoints(path)

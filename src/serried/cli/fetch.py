@@ -92,9 +92,9 @@ def _bring_back(selection: Selection, lacking: Sequence[Missing], *, dry_run: bo
     there = [number for number, found in enumerate(lacking) if not found.is_lost]
     for found in lacking:
         if found.is_lost:
-            console.warning(f"cannot recover {found.told}: the files are gone")
+            console.warning(f"cannot recover {found.text}: the files are gone")
         elif dry_run:
-            console.say(f"would recover {found.told}")
+            console.say(f"would recover {found.text}")
 
     def on_result(number: int, came: Back | SerriedError) -> None:
         if isinstance(came, SerriedError):

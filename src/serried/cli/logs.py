@@ -12,11 +12,11 @@ from serried.cli import run_view
 from serried.errors import SerriedError, UsageError
 from serried.protocol import names
 from serried.protocol.layout import AttemptDirectory
-from serried.records import staging
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
 from serried.records.logs import Lines, RankLog, Tail, rank_logs
 from serried.records.status import has_ended_by_file, is_over, statuses_of
+from serried.records.timeline import staging_progress
 from serried.ui import console
 from serried.ui.text import harmless, overwritten
 
@@ -234,7 +234,7 @@ class _Awaited:
 
     def show(self, attempt: AttemptDirectory | None) -> None:
         """None where nobody waits any more."""
-        text = staging.progress(attempt) if attempt and self._stages else ""
+        text = staging_progress(attempt) if attempt and self._stages else ""
         if not text:
             self._line.clear()
             return

@@ -148,7 +148,7 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
         facts.append(("tasks", ", ".join(f"{state} {which}" for state, which in by_state.items())))
     facts.append(("waits for", status.reason))
     facts += [("warning", printable(warning["message"])) for warning in warnings_of(status)]
-    facts.append(("missing", "; ".join(each.told for each in _missing(selection, status))))
+    facts.append(("missing", "; ".join(each.text for each in _missing(selection, status))))
     facts.append(("nodes", ", ".join(status.node_names)))
     last = f", attempt {status.attempt}" if (status.attempt or 1) > 1 else ""
     facts.append(("ran", f"{duration(status.seconds)}{last}" if status.seconds is not None else ""))

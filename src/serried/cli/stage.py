@@ -25,10 +25,10 @@ from serried.protocol.events import JournalEvent
 from serried.protocol.names import COMPLETED
 from serried.protocol.sizes import spell
 from serried.protocol.times import iso
-from serried.records import staging
 from serried.records.evidence import latest_attempt
 from serried.records.record import new_id
 from serried.records.run_status import RunStatus
+from serried.records.timeline import StagingRate, staging_rate
 from serried.submission import data
 from serried.submission.deliver import Prepared, see_through
 from serried.submission.prepare import prepare
@@ -188,7 +188,7 @@ def _show(resolved: config.Resolved, *, as_json: bool) -> None:
     plan, notes = data.settle(_staging_plan(resolved), resolved, {}, None)
     stage = plan.data.stage if plan.data else ()
     size = sum(item.bytes or 0 for item in stage)
-    rate = staging.rate(plan.site.name)
+    rate = staging_rate(plan.site.name)
     if as_json:
         console.out_json(**_document(plan, rate), notes=list(notes))
         return
@@ -207,7 +207,7 @@ def _amount(item: Staged) -> tuple[str, str]:
     return ("", "") if item.bytes is None else (spell(item.bytes), f"{item.files:,}")
 
 
-def _facts(plan: Plan, size: int, rate: staging.Rate | None) -> list[tuple[str, str]]:
+def _facts(plan: Plan, size: int, rate: StagingRate | None) -> list[tuple[str, str]]:
     site, nodes = plan.site, plan.allocation.nodes
     stage = plan.data.stage if plan.data else ()
     each = f"on each of {nodes} nodes" if nodes > 1 else "on its node"
@@ -233,7 +233,7 @@ def _facts(plan: Plan, size: int, rate: staging.Rate | None) -> list[tuple[str, 
     ]
 
 
-def _document(plan: Plan, rate: staging.Rate | None) -> dict[str, Any]:
+def _document(plan: Plan, rate: StagingRate | None) -> dict[str, Any]:
     stage = plan.data.stage if plan.data else ()
     known = all(item.bytes is not None for item in stage)
     size = sum(item.bytes or 0 for item in stage)

@@ -122,6 +122,8 @@ NOT_STARTED = frozenset({Reason.LAUNCH, Reason.NO_LAUNCHER, Reason.NO_DATA})
 
 NEVER_STARTS = frozenset({Reason.DEPENDENCY_NEVER_SATISFIED, Reason.ABOVE_SITE_LIMIT})
 """A job that waits for these never starts as it is."""
+OF_DEPENDENCIES = frozenset({Reason.DEPENDENCY, Reason.DEPENDENCY_NEVER_SATISFIED})
+"""A job that waits for these waits for other jobs."""
 UP_TO_THE_SITE = frozenset({Reason.HELD_BY_SITE, Reason.SITE_LIMIT, Reason.ABOVE_SITE_LIMIT, Reason.NOT_ALLOWED})
 """A job that waits for these may be a question for the site's staff."""
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from serried.errors import SerriedError
 from serried.fs.files import read_journal, read_json
 from serried.plan import After, whom_to_ask
 from serried.protocol import names, reasons
@@ -19,15 +18,7 @@ from serried.records.index import Selection
 from serried.records.logs import last_lines, rank_logs
 from serried.records.record import Record, RecordUnreadable, records_directory
 from serried.records.run_status import RunStatus, warnings_of
-from serried.records.status import (
-    FOR_EVER,
-    SchedulerFor,
-    registered,
-    statuses,
-    task_of,
-    waits_for_others,
-    why_it_waits,
-)
+from serried.records.status import statuses, task_of
 from serried.records.verdict import ranges_by_state
 
 _TAIL = 20
@@ -77,9 +68,9 @@ class Explanation:
         }
 
 
-def explain(status: RunStatus, scheduler_for: SchedulerFor | None = None) -> Explanation:
+def explain(status: RunStatus) -> Explanation:
     """Explain the status. For an array that failed, explain its first task in that state."""
-    explained = _explain(status, scheduler_for)
+    explained = _explain(status)
     if status.has_ended and _nodes_have_more(status):
         step = f"copy the files that are still on the nodes, within three days: serried fetch {status.id}"
         explained = replace(explained, steps=(step, *explained.steps))
@@ -88,45 +79,43 @@ def explain(status: RunStatus, scheduler_for: SchedulerFor | None = None) -> Exp
     return replace(explained, warnings=warnings, steps=(*explained.steps, *doubts)) if warnings else explained
 
 
-def _explain(status: RunStatus, scheduler_for: SchedulerFor | None) -> Explanation:
+def _explain(status: RunStatus) -> Explanation:
     if status.tasks is not None and status.has_ended and status.state != names.COMPLETED:
         first = next(index for index, verdict in status.tasks.items() if verdict.state == status.state)
         explained = _ended(task_of(status, first))
         return Explanation(**{**vars(explained), "others": ranges_by_state(status.tasks)})
     if status.state == names.PENDING:
-        is_behind = status.summary is not None and waits_for_others(status.summary, status.reason)
-        explanation = _behind_others if is_behind and not status.attempt else _waiting
-        return explanation(status, scheduler_for)
+        is_behind = status.summary and status.summary.after and status.waits_because in reasons.OF_DEPENDENCIES
+        return _behind_others(status) if is_behind and not status.attempt else _waiting(status)
     if status.state == names.COMPLETED:
         return Explanation(status, meaning="every rank exited with status 0")
     if status.state == names.RUNNING and status.tasks is not None and status.reason:
-        return Explanation(status, meaning=f"of the tasks that wait: {_why_it_waits(status, scheduler_for)}")
+        return Explanation(status, meaning=f"of the tasks that wait: {status.scheduler_explanation}")
     if status.state == names.RUNNING and status.verdict.stale is None:
         return Explanation(status, meaning=status.verdict.message or "it runs, without a known problem")
     return _ended(status)
 
 
-def _waiting(status: RunStatus, scheduler_for: SchedulerFor | None) -> Explanation:
-    meaning = _why_it_waits(status, scheduler_for)
-    reason = why_it_waits(status, scheduler_for)
+def _waiting(status: RunStatus) -> Explanation:
+    reason = status.waits_because
     site = status.record.plan.site if reason in reasons.UP_TO_THE_SITE else None
     whom = whom_to_ask(site.contact, site.docs) if site else None
     again = f"cancel it, and request what the cluster has: serried stop {status.id}; serried clusters show"
     steps = tuple(filter(None, (again if reason in reasons.NEVER_STARTS else None, whom)))
-    return Explanation(status, meaning=meaning, steps=steps, reason=reason)
+    return Explanation(status, meaning=status.scheduler_explanation, steps=steps, reason=reason)
 
 
-def _behind_others(status: RunStatus, scheduler_for: SchedulerFor | None) -> Explanation:
+def _behind_others(status: RunStatus) -> Explanation:
     """It comes after other runs. Once these have ended, only the scheduler holds it."""
     after = [one for one in status.record.plan.after if one.job is not None]
     records = [Record(records_directory() / one.run) for one in after]
     known = [record.directory.path.is_dir() for record in records]
-    found = iter(statuses([record for record, is_known in zip(records, known, strict=True) if is_known], scheduler_for))
+    found = iter(statuses([record for record, is_known in zip(records, known, strict=True) if is_known]))
     others = [next(found) if is_known else None for is_known in known]
     stands = [_stands(one, other) for one, other in zip(after, others, strict=True)]
     have_ended = all(other is not None and other.has_ended for other in others)
     steps: tuple[str, ...] = ()
-    if status.reason == FOR_EVER:
+    if status.waits_because is Reason.DEPENDENCY_NEVER_SATISFIED:
         steps = (f"the scheduler never starts it: serried stop {status.id}, and submit it again",)
     elif have_ended:
         steps = ("wait a minute: the scheduler releases it, and its job then checks how they ended",)
@@ -141,15 +130,6 @@ def _stands(after: After, other: RunStatus | None) -> str:
         how = f"which ended {other.state}"
     task = "" if after.task is None else f"/{after.task}"
     return f"{after.name} ({after.run}{task}), {how}"
-
-
-def _why_it_waits(status: RunStatus, scheduler_for: SchedulerFor | None) -> str:
-    if not status.reason or status.summary is None:
-        return "the scheduler gives no reason"
-    try:
-        return (scheduler_for or registered)(status.summary.scheduler).explain(status.reason)
-    except SerriedError:
-        return ""
 
 
 def _ended(status: RunStatus) -> Explanation:
@@ -256,8 +236,8 @@ def _tail(status: RunStatus, failure: Mapping[str, Any] | None) -> tuple[list[st
     if status.verdict.cause in {Reason.LAUNCHER, *reasons.NOT_STARTED} and status.attempt and status.summary:
         attempt = status.record.where.task(status.task).attempt(status.attempt)
         for node in range(status.summary.nodes):
-            if said := last_lines(attempt.launcher_log(node), _TAIL):
-                return said, "the launcher"
+            if lines := last_lines(attempt.launcher_log(node), _TAIL):
+                return lines, "the launcher"
     if status.state == names.TIMEOUT or status.verdict.cause == Reason.SILENCE:
         return _last_words(status)
     if status.summary is None or status.state in (names.CANCELLED, names.PREEMPTED):
@@ -267,9 +247,9 @@ def _tail(status: RunStatus, failure: Mapping[str, Any] | None) -> tuple[list[st
 
 def _words_of(status: RunStatus, failure: Mapping[str, Any]) -> tuple[list[str], str]:
     """The last lines of the rank that failed."""
-    told, rank = failure.get("tail"), failure.get("rank")
-    if isinstance(told, list) and told:
-        return [str(line) for line in told[-_TAIL:]], f"rank {rank}"
+    tail, rank = failure.get("tail"), failure.get("rank")
+    if isinstance(tail, list) and tail:
+        return [str(line) for line in tail[-_TAIL:]], f"rank {rank}"
     if isinstance(rank, int) and status.summary and status.attempt:
         log = status.record.where.task(status.task).attempt(status.attempt).log_of(rank, status.summary.ranks)
         return last_lines(log, _TAIL), f"rank {rank}"

@@ -112,11 +112,11 @@ def _by_prefix(selector: str, known: Iterable[Record]) -> Selection | None:
 
 
 def _newest(known: Iterable[Record]) -> Selection | None:
-    newest = max(known, key=made_at, default=None)
-    return Selection(newest) if newest is not None and made_at(newest) else None
+    newest = max(known, key=planned_at, default=None)
+    return Selection(newest) if newest is not None and planned_at(newest) else None
 
 
-def made_at(record: Record) -> int:
+def planned_at(record: Record) -> int:
     """When the plan was written: it never changes, so its time stamp suffices."""
     try:
         return record.directory.plan.stat().st_mtime_ns

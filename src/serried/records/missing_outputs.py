@@ -31,12 +31,12 @@ class Missing:
     """On that node's disk."""
     kinds: tuple[str, ...]
     files: int | None
-    """None where that is not known: the agent was killed."""
+    """None if unknown: the agent was killed."""
     bytes: int | None
     names: tuple[str, ...]
-    """Some of them."""
+    """Some of the files."""
     problem: str
-    """Why the first of them could not be copied back."""
+    """Why the first file could not be copied back."""
     is_lost: bool = False
     """The node does not have the files any more."""
 
@@ -44,7 +44,7 @@ class Missing:
         return {**self.__dict__, "kinds": list(self.kinds), "names": list(self.names)}
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         count = "" if self.files is None else f"{self.files} {'file' if self.files == 1 else 'files'} of "
         where = f"lost with {self.host}" if self.is_lost else f"on {self.host}"
         return f"{count}{self.what} {where} ({self.problem})"
@@ -62,11 +62,11 @@ def of(selection: Selection, *, has_ended: bool) -> list[Missing]:
         for task in selection.tasks
         for place in [selection.record.where.task(task)]
         for attempt in map(place.attempt, attempt_numbers(place))
-        for each in told(read_json(attempt.exit) or _unwritten(task, place, attempt, has_ended=has_ended))
+        for each in of_document(read_json(attempt.exit) or _unwritten(task, place, attempt, has_ended=has_ended))
     ]
 
 
-def told(document: Mapping[str, Any] | None) -> list[Missing]:
+def of_document(document: Mapping[str, Any] | None) -> list[Missing]:
     """The missing outputs that an exit.json lists, one entry per node."""
     entries = (document or {}).get(KEY)
     by_node: dict[tuple[int, str], list[dict[str, Any]]] = {}
@@ -77,8 +77,8 @@ def told(document: Mapping[str, Any] | None) -> list[Missing]:
 
 
 def _unwritten(task: int | None, place: TaskDirectory, attempt: AttemptDirectory, *, has_ended: bool) -> dict[str, Any]:
-    """As an exit.json would tell it, where nothing of an attempt lived to write one; its nodes' journals say it."""
-    is_last = attempt.number == max(attempt_numbers(place), default=attempt.number)  # all may have gone meanwhile
+    """The entries that exit.json would have, from the journals of the nodes, for an attempt that could not write it."""
+    is_last = attempt.number == max(attempt_numbers(place), default=attempt.number)  # a site may have purged all
     if is_last and not has_ended:
         return {}
     claim = read_json(attempt.claim) or {}
@@ -98,7 +98,7 @@ def _unwritten(task: int | None, place: TaskDirectory, attempt: AttemptDirectory
 
 
 def _fetched(attempt: AttemptDirectory, node: int) -> str:
-    """What `serried fetch` has found on that node since: `ALL` or `LOST`; empty where it is still to be had."""
+    """The result of the last `serried fetch` from that node: ALL, LOST, or empty if the node may still have files."""
     ends = [event for event in read_journal(attempt.fetched(node)) if event["event"] == JournalEvent.ENDED]
     if not ends:
         return ""
@@ -107,7 +107,7 @@ def _fetched(attempt: AttemptDirectory, node: int) -> str:
 
 def can_be_fetched(document: Mapping[str, Any] | None) -> bool:
     """Whether an exit.json lists files that a node may still have."""
-    return any(not each.is_lost for each in told(document))
+    return any(not each.is_lost for each in of_document(document))
 
 
 def strike(selection: Selection, found: Missing) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from serried import schedulers
+from serried.errors import SerriedError
 from serried.fs.files import read_journal
 from serried.protocol import SCHEMA, names, reasons
 from serried.protocol.events import JournalEvent
@@ -76,6 +78,21 @@ class RunStatus:
         return self.verdict.has_ended
 
     @property
+    def waits_because(self) -> Reason | None:
+        """The code of `reason`; None if it does not wait, and for a word that its scheduler's room does not know."""
+        return waits_because(self.summary, self.reason) if self.state == names.PENDING else None
+
+    @property
+    def scheduler_explanation(self) -> str:
+        """`reason` in plain words."""
+        if not self.reason or self.summary is None:
+            return "the scheduler gives no reason"
+        try:
+            return schedulers.get(self.summary.scheduler).explain(self.reason)
+        except SerriedError:  # a scheduler that this version does not have
+            return ""
+
+    @property
     def created(self) -> float:
         return (seconds_of(self.summary.created) if self.summary else None) or 0.0
 
@@ -92,7 +109,7 @@ class RunStatus:
             "job": self.job,
             "state": verdict.state,
             "exit_code": verdict.exit_code,
-            "cause": verdict.cause,
+            "cause": verdict.cause or self.waits_because,
             "message": verdict.message or None,
             "conditions": [dict(one) for one in verdict.conditions],
             "reason": self.reason or None,
@@ -117,6 +134,15 @@ class RunStatus:
             "tasks": None if self.tasks is None else ranges_by_state(self.tasks),
             "elements": None if self.tasks is None else ranges_by_state(self.tasks),  # former name
         }
+
+
+def waits_because(summary: Summary | None, reason: str) -> Reason | None:
+    """The code of the scheduler's `reason` for not starting a run."""
+    if not reason or summary is None:
+        return None
+    with contextlib.suppress(SerriedError):  # a scheduler that this version does not have
+        return schedulers.get(summary.scheduler).classify(reason)
+    return None
 
 
 def keep_end(status: RunStatus, evidence: Evidence, now: float) -> RunStatus:

@@ -14,17 +14,27 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from serried import schedulers
-from serried.errors import RunNotFoundError, SchedulerUnreachable, SerriedError, UsageError
+from serried.errors import RunNotFoundError, SchedulerUnreachable, UsageError
 from serried.fs.files import read_json
 from serried.protocol import names
-from serried.protocol.reasons import NEVER_STARTS, Reason
+from serried.protocol.reasons import NEVER_STARTS, OF_DEPENDENCIES, Reason
 from serried.protocol.times import seconds_of
-from serried.records import run_status, scheduler_memory, verdict
-from serried.records.evidence import Evidence, before_the_scheduler, claimed_at, gather, latest_attempt, proven_end
+from serried.records import run_status, verdict
+from serried.records.evidence import (
+    Answer,
+    Evidence,
+    Seen,
+    before_the_scheduler,
+    claimed_at,
+    current_job,
+    gather,
+    latest_attempt,
+    proven_end,
+    write_seen,
+)
 from serried.records.index import Selection
-from serried.records.record import Record, RecordUnreadable, Submission, Summary
+from serried.records.record import Record, RecordUnreadable, Submission
 from serried.records.run_status import RunStatus
-from serried.records.scheduler_memory import Answer, Seen
 from serried.records.verdict import (
     ABSENT,
     MISSING_SECONDS,
@@ -38,8 +48,7 @@ from serried.records.verdict import (
 )
 from serried.schedulers.interface import Job, Scheduler
 
-FOR_EVER = "DependencyNeverSatisfied"
-"""Schedulers' word for a job whose dependency can never be satisfied."""
+_DELETED = "what it waits for was deleted"
 _OF_ANOTHER_NAME = (
     "the scheduler that answers here has a job of another name under its id: it was submitted to another cluster"
 )
@@ -151,7 +160,7 @@ def _conclude(
 
 def _current_jobs(evidence: Evidence, answer: Answer, now: float) -> Jobs:
     return {
-        task: scheduler_memory.current(evidence.jobs(task), task, answer, evidence.seen.job(task), now)
+        task: current_job(evidence.jobs(task), task, answer, evidence.seen.job(task), now)
         for task in evidence.open_tasks
     }
 
@@ -205,23 +214,24 @@ def _single(evidence: Evidence, jobs: Jobs | None, now: float) -> RunStatus:
     found = _judge(evidence, None, word, now)
     missing: dict[int | None, float] = {None: memory.missing.get(None, now)} if found.missing else {}
     last_jobs = (word,) if isinstance(word, Job) else memory.jobs
-    scheduler_memory.write(evidence.record, memory, Seen(memory.at if jobs is None else now, last_jobs, missing))
+    write_seen(evidence.record, memory, Seen(memory.at if jobs is None else now, last_jobs, missing))
     if found.state == names.RUNNING and not found.message and evidence.summary.stages and evidence.attempt:
-        from serried.records import staging  # only while data is copied
+        from serried.records.timeline import staging_progress  # only while data is copied
 
         attempt = evidence.record.where.attempt(evidence.attempt)
-        found = dataclasses.replace(found, message=staging.progress(attempt))
+        found = dataclasses.replace(found, message=staging_progress(attempt))
     last = evidence.document.get("job") or (evidence.submission.job if evidence.submission else None) or ""
     live = word if isinstance(word, Job) else Job(str(last), None, "")
+    reason = live.reason if found.state == names.PENDING else ""
     return RunStatus(
         evidence.record,
         evidence.summary,
-        _in_context(found, evidence, live.reason),
+        _in_context(found, evidence, run_status.waits_because(evidence.summary, reason)),
         job=live.id or None,
         attempt=evidence.attempt,
         started=evidence.claimed,
         seconds=_seconds(evidence.document, evidence.claimed, found),
-        reason=live.reason if found.state == names.PENDING else "",
+        reason=reason,
         starts=live.starts if found.state == names.PENDING else None,
         node_names=live.nodes or run_status.node_names(evidence.document),
         warnings=run_status.warnings(evidence.document) if found.has_ended else (),
@@ -244,7 +254,7 @@ def _array(evidence: Evidence, jobs: Jobs | None, now: float) -> RunStatus:
         index: memory.missing.get(index, now) for index, found in verdicts.items() if found.missing
     }
     at = memory.at if jobs is None else now
-    scheduler_memory.write(evidence.record, memory, Seen(at, tuple(last_jobs.values()), missing, ended))
+    write_seen(evidence.record, memory, Seen(at, tuple(last_jobs.values()), missing, ended))
     current = {} if jobs is None else {index: job for index, job in last_jobs.items() if index is not None}
     waiting = next((job for job in current.values() if job.state == names.PENDING), None)
     return RunStatus(
@@ -287,16 +297,16 @@ def _claimed(evidence: Evidence, index: int, word: Job | str) -> float | None:
     return None if attempt is None else claimed_at(attempt)
 
 
-def _in_context(found: Verdict, evidence: Evidence, reason: str) -> Verdict:
+def _in_context(found: Verdict, evidence: Evidence, reason: Reason | None) -> Verdict:
     """Add what the table cannot know: the run comes after others, is between attempts, or has no run directory.
 
-    `reason` is the scheduler's for not starting it.
+    `reason` is the code of the scheduler's reason for not starting it.
     """
     if found.message and not found.missing:
         return found
     message = ""
-    if found.state == names.PENDING and not evidence.attempt and waits_for_others(evidence.summary, reason):
-        never = ", and never starts: what it waits for was deleted" if reason == FOR_EVER else ""
+    if found.state == names.PENDING and not evidence.attempt and evidence.summary.after and reason in OF_DEPENDENCIES:
+        never = f", and never starts: {_DELETED}" if reason is Reason.DEPENDENCY_NEVER_SATISFIED else ""
         message = f"comes after {', '.join(evidence.summary.after)}{never}"
     elif found.state == names.PENDING and evidence.attempt:
         message = f"waits for attempt {evidence.attempt + 1}"
@@ -305,11 +315,6 @@ def _in_context(found: Verdict, evidence: Evidence, reason: str) -> Verdict:
     elif found.missing and not evidence.record.where.path.is_dir():
         message = f"{found.message}; its run directory is gone"
     return dataclasses.replace(found, message=message) if message else found
-
-
-def waits_for_others(summary: Summary, reason: str) -> bool:
-    """Whether it waits for the runs that it comes after; each scheduler spells that reason in its own way."""
-    return bool(summary.after) and reason.casefold().startswith("dependency")
 
 
 def _seconds(document: Mapping[str, Any], claimed: float | None, found: Verdict) -> float | None:
@@ -356,7 +361,6 @@ def wait(
     timeout: float | None = None,
     observe: Observer | None = None,
     tick: Callable[[], None] = lambda: None,
-    scheduler_for: SchedulerFor | None = None,
 ) -> list[RunStatus]:
     """Return the statuses when each run has ended, never starts or is uncertain, or after `timeout` seconds.
 
@@ -366,11 +370,11 @@ def wait(
     interval, before = _FIRST_SECONDS, ""
     stuck: set[str] = set()
     while True:
-        found = statuses_of(selections, scheduler_for)
+        found = statuses_of(selections)
         if observe:
             observe(found)
         # It takes two looks to call a run stuck: between two queries a job may have ended.
-        before_stuck, stuck = stuck, {status.id for status in found if never_starts(status, scheduler_for)}
+        before_stuck, stuck = stuck, {status.id for status in found if never_starts(status)}
         over = [is_over(status) or status.id in stuck & before_stuck for status in found]
         open_ = [selection for selection, is_done in zip(selections, over, strict=True) if not is_done]
         if not open_ or (deadline is not None and time.monotonic() >= deadline):
@@ -386,26 +390,16 @@ def is_over(status: RunStatus) -> bool:
     return (status.has_ended and status.verdict.stale is None) or status.state == UNCERTAIN
 
 
-def never_starts(status: RunStatus, scheduler_for: SchedulerFor | None = None) -> bool:
+def never_starts(status: RunStatus) -> bool:
     """Whether its job can never start: it requests too much, or its dependency can never be satisfied."""
-    return why_it_waits(status, scheduler_for) in NEVER_STARTS
+    return status.waits_because in NEVER_STARTS
 
 
 def why_never(status: RunStatus) -> str:
     """Why a run never starts, as the end of a sentence."""
-    if status.reason == FOR_EVER or status.summary is None:
-        return "what it waits for was deleted"
-    return registered(status.summary.scheduler).explain(status.reason)
-
-
-def why_it_waits(status: RunStatus, scheduler_for: SchedulerFor | None = None) -> Reason | None:
-    """The code of the scheduler's reason for not starting a run."""
-    if status.state != names.PENDING or not status.reason or status.summary is None:
-        return None
-    try:
-        return (scheduler_for or registered)(status.summary.scheduler).classify(status.reason)
-    except SerriedError:  # a scheduler that this version does not have
-        return Reason.DEPENDENCY_NEVER_SATISFIED if status.reason == FOR_EVER else None
+    if status.waits_because is Reason.DEPENDENCY_NEVER_SATISFIED:
+        return _DELETED
+    return status.scheduler_explanation
 
 
 def _count_ended(status: RunStatus) -> int:

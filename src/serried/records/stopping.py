@@ -15,8 +15,7 @@ from serried.fs.files import Journal, claim, make_directory
 from serried.protocol import names
 from serried.protocol.reasons import Reason, condition, described
 from serried.protocol.times import iso
-from serried.records import scheduler_memory
-from serried.records.evidence import latest_attempt
+from serried.records.evidence import latest_attempt, read_seen, write_seen
 from serried.records.index import Selection, records
 from serried.records.record import Record, RecordUnreadable
 from serried.records.run_status import RunStatus
@@ -38,13 +37,13 @@ def who() -> str:
 
 def request(status: RunStatus, *, save: bool) -> list[Selection]:
     """Request that running tasks end, or first `save`; return the tasks that received the request."""
-    asked = [Selection(status.record, task) for task in _open(status)]
-    return [selection for selection in asked if _request(selection, save=save)]
+    requested = [Selection(status.record, task) for task in _open(status)]
+    return [selection for selection in requested if _request(selection, save=save)]
 
 
-def left(status: RunStatus, asked: Iterable[Selection]) -> list[int | None]:
+def left(status: RunStatus, requested: Iterable[Selection]) -> list[int | None]:
     """The tasks that have not ended and received no request; None for a run without tasks."""
-    done = {str(selection) for selection in asked}
+    done = {str(selection) for selection in requested}
     return [task for task in _open(status) if str(Selection(status.record, task)) not in done]
 
 
@@ -78,22 +77,22 @@ def _request(selection: Selection, *, save: bool) -> bool:
     return True
 
 
-def wait_for(asked: list[Selection], seconds: float) -> list[Selection]:
+def wait_for(requested: list[Selection], seconds: float) -> list[Selection]:
     """Those that have not ended after `seconds`."""
     deadline = time.monotonic() + seconds
-    while asked and time.monotonic() < deadline:
+    while requested and time.monotonic() < deadline:
         time.sleep(min(1.0, max(deadline - time.monotonic(), 0.0)))
-        asked = [selection for selection in asked if not has_ended_by_file(selection)]
-    return asked
+        requested = [selection for selection in requested if not has_ended_by_file(selection)]
+    return requested
 
 
 def withdraw(record: Record) -> bool:
-    """Take the claims of a run that has not begun, so that it never can; False where a job has one already."""
+    """Take the claims of a run that has not begun, so that no job can begin it. False if a job has a claim."""
     submissions = [submission for submission in record.submissions if submission.state != "failed"]
     too_early = {submission.number - 1 for submission in submissions if submission.moved}
     for submission in submissions:
         if submission.number in too_early:
-            continue  # that job has left, and its claim stays its own
+            continue  # that job has exited with its claim
         for token in record.tokens_of(submission):
             path: Path = record.where.claim(token)
             try:
@@ -117,12 +116,12 @@ def withdraw(record: Record) -> bool:
 
 
 def cancel(status: RunStatus, left: Sequence[int | None], *, now: bool, stopped: Collection[str] = ()) -> str | None:
-    """End `left` of a run, which nobody could ask or was to be asked, through its scheduler.
+    """Cancel the tasks `left` of a run through its scheduler: with `now` at once, else those that got no request.
 
-    Return why its job stays in the queue, where it does. That does no harm: the claim is taken, the job ends itself.
-    `stopped` are all runs that are being stopped.
+    `stopped` are all runs that are being stopped. Returns why the job stays in the queue, if it does. That does no
+    harm: its claim is taken, so the job ends itself.
 
-    Raises SchedulerUnreachable where a job runs on.
+    Raises SchedulerUnreachable if a job continues to run.
     """
     record, job, summary = status.record, status.job, status.summary
     if job is None or summary is None or not left:
@@ -170,7 +169,7 @@ def _cancel(status: RunStatus, jobs: Sequence[str]) -> None:
         return
     if status.is_elsewhere:
         raise SchedulerUnreachable(
-            f"the scheduler that answers here is not the one that has job {jobs[0]}; nothing was cancelled",
+            f"the scheduler that answers here does not have job {jobs[0]}; nothing was cancelled",
             hint=f"run `{status.id}` was submitted to another cluster: stop it from there",
         )
     registered(status.summary.scheduler).cancel(jobs)
@@ -187,7 +186,7 @@ def withdraw_further(status: RunStatus, left: Sequence[int | None]) -> list[str]
             if task is not None or status.task is None:
                 with contextlib.suppress(OSError):
                     if claim(status.record.where.claim(link.token), names.WITHDRAWN) != names.WITHDRAWN:
-                        continue  # it has begun, and may be the very one that runs
+                        continue  # it has begun, and may be the job that runs now
             if link.job:
                 several = left if task is None else [task]
                 queued += [status.record.job_of(link.job, index) for index in several]
@@ -196,7 +195,7 @@ def withdraw_further(status: RunStatus, left: Sequence[int | None]) -> list[str]
 
 def remember_cancelled(status: RunStatus, tasks: Iterable[int | None]) -> None:
     """Record that these tasks never began: a scheduler without accounting forgets them within minutes."""
-    record, before = status.record, scheduler_memory.read(status.record)
+    record, before = status.record, read_seen(status.record)
     cancelled = {one: Job(status.job_of(one) or "", one, names.CANCELLED, ended=time.time()) for one in tasks}
     others = tuple(one for one in before.jobs if one.task not in cancelled)
-    scheduler_memory.write(record, before, dataclasses.replace(before, jobs=(*others, *cancelled.values())))
+    write_seen(record, before, dataclasses.replace(before, jobs=(*others, *cancelled.values())))

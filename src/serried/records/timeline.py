@@ -1,4 +1,7 @@
-"""The events of a run, in order, from its submissions, its attempts' journals and their ends."""
+"""The events of a run in order, from its submissions, its attempts' journals and their ends.
+
+From the same journals: the progress of staging, and its rate.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,12 @@ from serried.protocol.events import JournalEvent
 from serried.protocol.layout import AttemptDirectory, TaskDirectory
 from serried.protocol.missing_outputs import left_out
 from serried.protocol.reasons import Reason
+from serried.protocol.sizes import maker, spell
+from serried.protocol.sizes import progress as progress_text
 from serried.protocol.times import iso, seconds_of
-from serried.records import staging
-from serried.records.evidence import attempt_numbers
-from serried.records.record import Record, Submission, jobs_text
+from serried.records import index
+from serried.records.evidence import attempt_numbers, latest_attempt
+from serried.records.record import Record, RecordUnreadable, Submission, jobs_text
 from serried.records.verdict import Verdict, signal_name
 
 _REASONS: Mapping[str, str] = {
@@ -32,6 +37,18 @@ _REASONS: Mapping[str, str] = {
 
 _MESSAGES = {JournalEvent.LAUNCH_FAILED: "the launch failed", Reason.RANKS_APART: "warning"}
 """Events of the head that carry a message."""
+
+_FROM = {
+    "source": "from the source",
+    "peer": "from the node before it",
+    "cache": "from its own disk",
+    "in place": "where it is",
+}
+_LOOKED_AT = 40
+"""Runs that are read at most: each costs a few small files on a shared file system."""
+_ENOUGH_BYTES = 10_000_000
+_COPIED = ("source", "peer")
+"""The origins of an item that was copied."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +154,7 @@ def _journals(attempt: AttemptRecord, nodes: int) -> Iterator[Event]:
     }
     for node in range(nodes):
         journal = read_journal(attempt.directory.node_events(node))
-        for text_of in (_image_text, staging.node_text, _brought_text):
+        for text_of in (_image_text, _staging_text, _results_text):
             yield from _entries(journal, number, partial(text_of, hosts.get(node, f"node {node}")))
         yield from _started(journal, number, hosts.get(node, f"node {node}"))
         yield from _exits(journal, number, hosts.get(node, f"node {node}"))
@@ -152,8 +169,9 @@ def _entries(journal: Iterable[Mapping[str, Any]], number: int, text_of: Any) ->
 
 def _head_text(entry: Mapping[str, Any]) -> str | None:
     event = entry.get("event")
-    if event == JournalEvent.CONNECTED:
-        return f"node {entry.get('node')} ({entry.get('host')}) is ready"
+    if event in (JournalEvent.CONNECTED, JournalEvent.NODE_LOST):
+        fate = "is ready" if event == JournalEvent.CONNECTED else "was lost"
+        return f"node {entry.get('node')} ({entry.get('host')}) {fate}"
     if event == JournalEvent.STOPPING:
         because = entry.get("because")
         reason = _REASONS.get(str(entry.get("reason")), str(entry.get("reason")))
@@ -163,9 +181,9 @@ def _head_text(entry: Mapping[str, Any]) -> str | None:
         return f"ranks resume from {PurePath(resume).name}" if isinstance(resume, str) and resume else None
     if event in _MESSAGES:
         return f"{_MESSAGES[event]}: {entry.get('message')}"
-    if event == JournalEvent.NODE_LOST:
-        return f"node {entry.get('node')} ({entry.get('host')}) was lost"
-    return staging.head_text(entry)
+    if event == JournalEvent.STAGED:
+        return f"every node has its data: {spell(int(entry['bytes']))} after {entry.get('seconds')} s"
+    return None
 
 
 def _image_text(host: str, entry: Mapping[str, Any]) -> str | None:
@@ -178,7 +196,34 @@ def _image_text(host: str, entry: Mapping[str, Any]) -> str | None:
     return f"{host} copied the image to its own disk in {entry.get('seconds')} s"
 
 
-def _brought_text(host: str, entry: Mapping[str, Any]) -> str | None:
+def _staging_text(host: str, entry: Mapping[str, Any]) -> str | None:
+    event = entry.get("event")
+    if event == JournalEvent.ITEM_STAGED:
+        return f"{host} {_item_text(entry)}"
+    if event == JournalEvent.STAGING_WAITS:
+        run = maker(str(entry.get("run") or ""))
+        return f"{host} waits for {entry.get('item')}: {run} is copying it to this node"
+    if event == JournalEvent.STAGING_PROBLEM:
+        item = f"in {entry['item']}, " if entry.get("item") else ""
+        return f"{host}: {item}{entry.get('problem')}"
+    if event == JournalEvent.STAGING_ALONE:
+        return f"{host} reads from the source, because the node before it cannot serve: {entry.get('because')}"
+    if event == JournalEvent.STAGING_REFUSED:
+        return f"{host} refused a request for data from {entry.get('address')}: {entry.get('because')}"
+    return None
+
+
+def _item_text(entry: Mapping[str, Any]) -> str:
+    if entry.get("origin") == "in place":
+        why = entry.get("because") or "it has no disk of its own"
+        return f"uses {entry.get('item')} where it is: {why}"
+    origin = _FROM.get(str(entry.get("origin")), str(entry.get("origin")))
+    if entry.get("origin") == "cache" and not entry["bytes"]:  # unpacked before, from an archive elsewhere
+        return f"has {entry.get('item')} {origin}"
+    return f"has {entry.get('item')} {origin}: {spell(int(entry['bytes']))} in {entry.get('seconds')} s"
+
+
+def _results_text(host: str, entry: Mapping[str, Any]) -> str | None:
     if entry.get("event") == JournalEvent.STAGE_OUT_PROBLEM:
         return f"{host}: {entry.get('message')}"
     if entry.get("event") == JournalEvent.STAGE_OUT_ENDED:
@@ -214,3 +259,50 @@ def _exits(journal: Iterable[Mapping[str, Any]], number: int, host: str) -> Iter
         how = f"was killed by {signal_name(signal)}" if signal else f"exited with status {code}"
         again = ", and is restarted" if entry["event"] == JournalEvent.RANK_RESTARTED else ""
         yield Event(float(entry["t"]), f"rank {entry.get('rank')} on {host} {how}{again}", number)
+
+
+def staging_progress(attempt: AttemptDirectory) -> str:
+    """`staging 41 % of 12.0 GB at 102.1 MB/s, 2 min left`; empty if no rank waits for data."""
+    last = ""
+    for entry in read_journal(attempt.events):
+        if entry.get("event") == JournalEvent.STAGING:
+            last = f"staging {progress_text(entry)}".rstrip()
+        elif entry.get("event") in (
+            JournalEvent.STAGED,
+            JournalEvent.STARTING_RANKS,
+            JournalEvent.LAUNCH_FAILED,
+            JournalEvent.STOPPING,
+        ):
+            last = ""
+    return last
+
+
+@dataclass(frozen=True)
+class StagingRate:
+    bytes_per_second: float
+    run: str
+    """The run that measured it."""
+
+
+def staging_rate(cluster: str, records: Iterable[Record] | None = None) -> StagingRate | None:
+    """The rate of the newest run on `cluster` that copied enough; None without such a run."""
+    found = [
+        (it.summary.created, it) for it in (index.records() if records is None else records) if _is_on(it, cluster)
+    ]
+    for _, record in sorted(found, key=lambda pair: pair[0], reverse=True)[:_LOOKED_AT]:
+        attempt = latest_attempt(record.where)
+        if attempt is None:
+            continue
+        items = [it for it in read_journal(attempt.node_events(0)) if it["event"] == JournalEvent.ITEM_STAGED]
+        copied = [(it["bytes"], it["seconds"]) for it in items if it["origin"] in _COPIED]
+        size, seconds = sum(size for size, _ in copied), sum(seconds for _, seconds in copied)
+        if size >= _ENOUGH_BYTES and seconds > 0:
+            return StagingRate(size / seconds, record.id)
+    return None
+
+
+def _is_on(record: Record, cluster: str) -> bool:
+    try:
+        return record.summary.cluster == cluster
+    except RecordUnreadable:
+        return False

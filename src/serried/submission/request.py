@@ -275,7 +275,7 @@ def _newest_of(text: str, plan: Plan) -> Followed:
     both = f"`serried submit {word} {plan.experiment}` submits both"
     if word == plan.experiment:
         both = "the first run waits for nothing: `--set 'after=[]'`"
-    newest = max(_runs_of(word, plan), key=index.made_at, default=None)
+    newest = max(_runs_of(word, plan), key=index.planned_at, default=None)
     if newest is None:
         raise UsageError(f"`{plan.experiment}` depends on `{word}`, which has not run yet", hint=both)
     return _follow(Selection(newest), condition, plan, both)
