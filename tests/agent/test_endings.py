@@ -110,7 +110,7 @@ stuck()"""
     )
     for rank in (1, 2):
         said, fatal, *stack = run.output(rank=rank).splitlines()
-        assert said == "serried: ending this rank by ABRT; if it is Python, where it was follows"
+        assert said == "serried: ending this rank with ABRT; a Python program prints its stacks below"
         assert (fatal, [line.rpartition(" in ")[2] for line in stack[2:4]]) == (
             "Fatal Python error: Aborted",
             ["stuck", "<module>"],

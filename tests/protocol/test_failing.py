@@ -10,7 +10,7 @@ import pytest
 from serried.protocol import failure_report
 from tables import for_each
 
-WORD = failure_report.Word(
+WORD = failure_report.FailureReport(
     world_size=4, at=12.5, exit_code=5, signal=None, error="SystemExit: 5", lost_peer=False, order=1
 )
 GLOO = "RuntimeError: [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer"

@@ -58,7 +58,9 @@ def test_the_rank_that_failed_first_says_so_first_and_the_others_that_they_lost_
     assert [each.status for each in ended] == expected, ended[2].errors
     # None: rank 0 was gone already, and the store with it.
     first, *others = [failure_report.take(str(tmp_path / "stop"), rank, 4) for rank in (2, 0, 1, 3)]
-    assert first._replace(at=0.0) == failure_report.Word(4, 0.0, exit_code, number, error, lost_peer=False, order=1)
+    assert first._replace(at=0.0) == failure_report.FailureReport(
+        4, 0.0, exit_code, number, error, lost_peer=False, order=1
+    )
     assert all(other.at > first.at and other.lost_peer and other.order in (2, 3, 4, None) for other in others)
     assert others[0].error == "Mine: gone"  # by what it was raised from
 

@@ -21,7 +21,7 @@ ROLES = {
     "notify": "notifications",
     "shell": "shell",
     "sweep": "orphans",
-    "fetch": "stage_out.recovery",
+    "fetch": "stage_out.worker:fetch",
     "tidy": "node_disk.cleanup",
 }
 """The module of each role, and its function unless that is `main`.

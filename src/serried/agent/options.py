@@ -1,4 +1,4 @@
-"""`ROLE TOKEN --name value …`: all that job.sh says. argparse would cost each start more than most of its imports."""
+"""The arguments from job.sh, `ROLE TOKEN --name value …`. Importing argparse would slow down each start."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ class Options:
         self.hosts = ""
         self.node_variable = ""
         self.environment = ""
-        """The file by which nodes get the environment, where the launcher does not pass it on."""
+        """The file that passes the environment to nodes, for launchers that do not."""
         self.end = 0.0
-        """When the scheduler ends the job, seconds since the epoch; 0 where it does not say."""
+        """When the scheduler ends the job, in seconds since the epoch; 0 if the scheduler does not tell."""
         self.age = 0.0
-        """How long ago the job began, in seconds, where the scheduler does not say when it ends."""
+        """How long ago the job began, in seconds, if the scheduler does not tell when it ends the job."""
         self.final = ""
-        """What job.sh knows about the end: `cancel`; `limit` or `ended` where it could not be run again."""
+        """The end as job.sh knows it: `cancel`; `limit` or `ended` if the job could not be requeued."""
         self.problem = ""
-        """What keeps the ranks from starting."""
+        """The problem that keeps the ranks from starting."""
 
 
 def parse(arguments: List[str]) -> Options:
-    """Raises ValueError on anything that job.sh would not say. An empty value leaves the default."""
+    """An empty value leaves the default. Raises ValueError on arguments that job.sh does not use."""
     token, *rest = arguments
     options = Options(token)
     if len(rest) % 2:

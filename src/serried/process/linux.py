@@ -1,4 +1,4 @@
-"""Processes as Linux shows them in /proc, and what prctl(2) arranges for them.
+"""Processes as Linux shows them in /proc and in their cgroups, and what prctl(2) arranges for them.
 
 Without /proc, as on macOS, a process has no descriptors and no environment here.
 """
@@ -9,9 +9,11 @@ import contextlib
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Callable, List, Optional
 
 PROC = "/proc"
+CGROUPS = Path("/sys/fs/cgroup")
 EXEC_SECONDS = 1.0
 """How long a process that executes a new program may show no environment, on a busy machine."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -117,3 +119,43 @@ def _prctl(option: int, value: int) -> Optional[Callable[[], object]]:
             prctl = ctypes.CDLL(None).prctl
             return lambda: prctl(option, int(value), 0, 0, 0)
     return None
+
+
+class OutOfMemory:
+    """Compares the counter with its value at the start."""
+
+    def __init__(self, membership: str = "/proc/self/cgroup", root: Path = CGROUPS) -> None:
+        self._file = find_counter(_text(Path(membership)), root)
+        self._before = self._count()
+
+    def has_occurred(self) -> bool:
+        return self._count() > self._before
+
+    def _count(self) -> int:
+        return parse_kills(_text(self._file)) if self._file else 0
+
+
+def find_counter(membership: str, root: Path) -> Optional[Path]:
+    """The file that counts the kills, from the text of /proc/self/cgroup: `0::/path` (v2), `4:memory:/path` (v1)."""
+    candidates = []
+    for line in membership.splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if "memory" in controllers.split(","):
+            candidates.append(root / "memory" / path.lstrip("/") / "memory.oom_control")
+        elif not controllers:
+            candidates.append(root / path.lstrip("/") / "memory.events")
+            candidates.append(root / "unified" / path.lstrip("/") / "memory.events")
+    return next((file for file in candidates if file.exists()), None)
+
+
+def parse_kills(text: str) -> int:
+    """The number in the line `oom_kill 3` of memory.events or memory.oom_control."""
+    words = dict(line.split()[:2] for line in text.splitlines() if len(line.split()) > 1)
+    return int(words.get("oom_kill", "0"))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except OSError:
+        return ""

@@ -1,7 +1,7 @@
-"""What a rank says the moment it fails, before it closes its connections: in a file on its node's own disk.
+"""A rank's report of its own failure: a file on its node's disk, written before the rank closes its connections.
 
-The training library writes it, the agent of the node reads it. A rank that fails makes the others fail, and may be the
-last to be gone; so the order in which ranks end does not tell which of them failed first.
+The training library writes it, and the agent of the node reads it. A failing rank makes other ranks fail and may be the
+last to exit. So the order of exits does not show which rank failed first.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Iterable, NamedTuple, Optional, Pattern, Sequence
 from serried.fs import files
 
 
-class Word(NamedTuple):
+class FailureReport(NamedTuple):
     world_size: int
-    """Of the ranks as it knows them: what a rank starts itself may have numbers of its own."""
+    """As the rank knows it. Processes that a rank starts may count ranks of their own."""
     at: float
-    """When it failed, on the node's monotonic clock."""
+    """The time of the failure, on the node's monotonic clock."""
     exit_code: Optional[int]
-    """What it will exit with; None where a signal will end it."""
+    """Its coming exit status; None if a signal will end the rank."""
     signal: Optional[int]
     error: str
-    """The exception, as the last line of its traceback has it."""
+    """The exception, as in the last line of its traceback."""
     lost_peer: bool
-    """It failed because another rank had gone."""
+    """The rank failed because it lost another rank."""
     order: Optional[int]
-    """How many ranks had failed when it did, itself included; None where it could not be counted."""
+    """The number of failed ranks so far, this one included; None if it could not be counted."""
 
 
 _OF_LIBRARIES = (
@@ -37,13 +37,13 @@ _OF_LIBRARIES = (
     "horovod.common.exceptions.HorovodInternalError",
     "tensorflow.python.framework.errors_impl.UnavailableError",
 )
-"""Exceptions of a rank whose peer has gone: a consequence, wherever another rank has a cause."""
+"""Exceptions of a rank that lost a peer. They are a consequence if another rank has a different failure."""
 
 _OF_PYTHON = ("ConnectionAbortedError", "ConnectionResetError", "BrokenPipeError")
-"""Of any connection, that of a data server too: a program may well handle them."""
+"""Exceptions of any connection, such as that to a data server. A program may handle them."""
 
 _OF_GLOO = r"RuntimeError: \[\S*/gloo/\S+\.cc:\d+\]"
-"""Gloo's have no type of their own, but say where in its source they were raised."""
+"""Gloo's exceptions have no type of their own, but begin with a position in gloo's source."""
 
 
 def _one_of(types: Iterable[str]) -> Pattern[str]:
@@ -53,27 +53,28 @@ def _one_of(types: Iterable[str]) -> Pattern[str]:
 _CAUSE = _one_of(_OF_LIBRARIES)
 _LOST_PEER = _one_of((*_OF_LIBRARIES, *_OF_PYTHON))
 _RANK = re.compile(r"\[rank\d+\]: ?")
-"""Torch puts it before each line of a traceback."""
+"""Torch's prefix of each line of a traceback."""
 _EXCEPTION = re.compile(r"(?!nccl)[\w.]+(Error|Exception)(:|$)")
-"""NCCL's results look like exceptions, but are lines of the message of torch's."""
+"""Not NCCL's results, which look like exceptions but are part of torch's message."""
 _UNCAUGHT_ELSEWHERE = ("Exception ignored", "Exception in thread")
 
 
 def comes_from_a_lost_peer(chain: Sequence[str]) -> bool:
-    """Whether an exception does. `chain`: it and those that it was raised from, each as the last line of a traceback.
+    """Whether an exception is due to a lost rank.
 
-    Python's own types count only if nobody has handled them: a retried download may have raised the others.
+    `chain` is the exception and those from which it was raised, each as the last line of its traceback. Python's own
+    types count only as the first: a retried download may have raised the others.
     """
     return any(_LOST_PEER.match(line) for line in chain[:1]) or any(_CAUSE.match(line) for line in chain[1:])
 
 
 def ends_with_a_lost_peer(lines: Iterable[str]) -> bool:
-    """Whether the last exception in these lines of a log is such a one. Other lines may follow it."""
+    """Whether the last exception in these lines of a log is due to a lost rank. Other lines may follow."""
     result = is_in_stack = is_elsewhere = False
     for line in lines:
-        text = line[found.end() :] if (found := _RANK.match(line)) else line
+        text = line[prefix.end() :] if (prefix := _RANK.match(line)) else line
         if text.startswith(_UNCAUGHT_ELSEWHERE):
-            is_elsewhere = True  # it does not end the program
+            is_elsewhere = True  # this exception does not end the program
         elif text.startswith("Traceback (most recent call last)"):
             is_in_stack = True
         elif _EXCEPTION.match(text) or (is_in_stack and text and not text[0].isspace()):
@@ -86,21 +87,21 @@ def path(stop_file: str, rank: int) -> Path:
     return Path(f"{stop_file}.failing-{rank}")
 
 
-def write(stop_file: str, rank: int, word: Word) -> None:
+def write(stop_file: str, rank: int, report: FailureReport) -> None:
     """Raises OSError."""
-    files.write_json(path(stop_file, rank), word._asdict())
+    files.write_json(path(stop_file, rank), report._asdict())
 
 
-def take(stop_file: str, rank: int, world_size: int) -> Optional[Word]:
-    """The word of `rank`, once: the next one is that of another process."""
-    said = files.read_json(path(stop_file, rank))
-    with contextlib.suppress(OSError):  # gone, or on a disk that takes no more
+def take(stop_file: str, rank: int, world_size: int) -> Optional[FailureReport]:
+    """Read and delete the report of `rank`; the next report is that of another process."""
+    content = files.read_json(path(stop_file, rank))
+    with contextlib.suppress(OSError):  # already deleted, or on a read-only disk
         path(stop_file, rank).unlink()
     try:
-        word = Word(**{**said, "at": float(said["at"])}) if said else None
-    except (KeyError, TypeError, ValueError):  # not by a library of ours
+        report = FailureReport(**{**content, "at": float(content["at"])}) if content else None
+    except (KeyError, TypeError, ValueError):  # not written by the training library
         return None
-    if word is None or word.world_size != world_size:
+    if report is None or report.world_size != world_size:
         return None
-    numbers = (word.exit_code, word.signal, word.order)
-    return word if all(each is None or isinstance(each, int) for each in numbers) else None
+    numbers = (report.exit_code, report.signal, report.order)
+    return report if all(number is None or isinstance(number, int) for number in numbers) else None

@@ -178,9 +178,9 @@ def _report(error: BaseException, who: Identity, at: float, order: Optional[int]
         code = error.code & 0xFF
     lines = [traceback.format_exception_only(type(each), each)[-1].partition("\n")[0] for each in _chain(error)]
     lost_peer = failure_report.comes_from_a_lost_peer(lines)
-    word = failure_report.Word(who.world_size, at, code, number, lines[0][:LONGEST_ERROR], lost_peer, order)
+    report = failure_report.FailureReport(who.world_size, at, code, number, lines[0][:LONGEST_ERROR], lost_peer, order)
     with contextlib.suppress(OSError):
-        failure_report.write(stop_file, who.rank, word)
+        failure_report.write(stop_file, who.rank, report)
 
 
 def _retract_report(who: Identity) -> None:

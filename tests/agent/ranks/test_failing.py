@@ -20,8 +20,9 @@ said = pathlib.Path(os.environ["SERRIED_RESULTS_DIR"], "said")
 
 def say(**changes):
     world = int(os.environ["WORLD_SIZE"])
-    word = failure_report.Word(world, time.monotonic(), 5, None, "ValueError: bad", lost_peer=False, order=None)
-    failure_report.write(str(stop), rank, word._replace(**changes))
+    at, error = time.monotonic(), "ValueError: bad"
+    report = failure_report.FailureReport(world, at, 5, None, error, lost_peer=False, order=None)
+    failure_report.write(str(stop), rank, report._replace(**changes))
 
 def wait_for(path):
     while not path.exists():
@@ -195,7 +196,7 @@ finally:
 @pytest.mark.torch
 def test_a_program_without_the_library_that_closes_its_connections_before_it_ends_is_named(start):
     """The others end first, by what gloo raises: they wait for whoever has failed by itself."""
-    seconds = {**PATIENT, "node.exits.STUMBLED_SECONDS": 600.0}
+    seconds = {**PATIENT, "node.STUMBLED_SECONDS": 600.0}
     run = start([sys.executable, "-c", PLAIN], nodes=2, seconds=seconds, environment={"OMP_NUM_THREADS": "1"})
 
     assert run.wait() == 5, run.log

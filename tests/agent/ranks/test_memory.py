@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serried.agent.ranks import oom
+from serried.process import linux
 
 
 @pytest.mark.parametrize(
@@ -18,10 +18,10 @@ def test_the_counter_of_our_own_cgroup_is_found(tmp_path, membership, file):
     (tmp_path / file).parent.mkdir(parents=True)
     (tmp_path / file).write_text("low 0\noom_kill 3\n")
 
-    found = oom.find_counter(membership, tmp_path)
+    found = linux.find_counter(membership, tmp_path)
 
-    assert (found, oom.parse_kills(found.read_text())) == (tmp_path / file, 3)
+    assert (found, linux.parse_kills(found.read_text())) == (tmp_path / file, 3)
 
 
 def test_where_nobody_counts_nothing_was_killed(tmp_path):
-    assert oom.OutOfMemory(str(tmp_path / "none"), tmp_path).has_occurred() is False
+    assert linux.OutOfMemory(str(tmp_path / "none"), tmp_path).has_occurred() is False

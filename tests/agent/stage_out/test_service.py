@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from serried.agent.stage_out import recovery, worker
+from serried.agent.stage_out import worker
 from serried.agent.stage_out.node_side import StageOut
 from serried.fs.files import read_journal
 from serried.plan import Data, Sync
@@ -166,7 +166,7 @@ def test_a_killed_service_starts_again_and_what_a_killed_agent_had_is_fetched_la
     (folder / "checkpoints" / "torn.pt").write_bytes(b"PK\3\4 half of it")
     monkeypatch.setenv("SERRIED_RUN_DIR", str(run.directory.path))
     for token in ("first", "second", "third"):
-        assert recovery.main(["-", "1", "1", str(folder), token]) == 0
+        assert worker.fetch(["-", "1", "1", str(folder), token]) == 0
         (folder / "checkpoints" / "torn.pt").unlink(missing_ok=True)
 
     assert (run.place.results / "late").read_text() == "result"
@@ -215,7 +215,7 @@ def test_after_a_copy_that_took_long_the_next_checkpoint_does_not_wait(share, mo
     monkeypatch.setattr(serving._sync_loop, "sync_checkpoints", lambda **_: takes(100))
     monkeypatch.setattr(serving, "_finish", lambda **_: None)
     serving.run()
-    assert pauses == [0.5 * worker.SHARE] * 2
+    assert pauses == [0.5 * worker.POLL_SHARE] * 2
 
 
 @pytest.mark.parametrize("who", ["head", "job.sh"])

@@ -1,7 +1,7 @@
 """Which job may start which attempt of a run, and how an attempt ended.
 
 claims, dependency   a job claims its submission and the next attempt; the first also checks how earlier runs ended
-history, requests    the attempts so far; users' requests to an attempt
+history              the attempts so far, and users' requests to them
 successor_jobs       further jobs of the run
 finalize             how an attempt ended, and whether another may follow
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, Optional
 
 from serried.agent.attempt import Attempt
-from serried.agent.attempts import finalize, history, requests, successor_jobs
+from serried.agent.attempts import finalize, history, successor_jobs
 from serried.agent.outcome import checkpoint_progress, reconcile
 from serried.fs import files
 from serried.protocol import SCHEMA, names, successor_commands
@@ -63,7 +63,7 @@ def _check_unstopped(work: Attempt, job: str) -> None:
     """Refuse after a user's request to stop that arrived when no agent was left to receive it."""
     number = max(files.numbers(work.directory.attempts), default=0)
     last = work.directory.attempt(number)
-    stop = requests.by_user(last.control) if number else None
+    stop = history.stop_by_user(last.control) if number else None
     if stop is None:
         return
     unknown = {"schema": SCHEMA, "run": work.plan["run"], "task": work.task, "attempt": number, "job": job}

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from serried.agent import notifications
 from serried.agent.attempt import Attempt
-from serried.agent.attempts import history, requests, successor_jobs
+from serried.agent.attempts import history, successor_jobs
 from serried.agent.comms import job_environment
 from serried.agent.outcome import checkpoint_progress, diagnose, reconcile, verdict
 from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence, Event, Exit, Obstacle, first_failure
@@ -75,7 +75,7 @@ def _tail(work: Attempt, evidence: AttemptEvidence, failure: Exit) -> List[str]:
 
 def reconsider(work: Attempt, result: Dict[str, Any], final: str, *, next_is_here: bool = False) -> Dict[str, Any]:
     """Revise exit.json by the knowledge of job.sh (`final`) and of the scheduler, and by whether the run continues."""
-    stop = requests.by_user(work.directory.attempt(work.number).control)
+    stop = history.stop_by_user(work.directory.attempt(work.number).control)
     if stop and result["state"] == names.REQUEUED:
         return reconcile.stopped(result, stop.by)
     was_ended = Reason.CANCEL in (final, result["cause"])

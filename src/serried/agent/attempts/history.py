@@ -1,16 +1,25 @@
-"""The attempts of a run or task so far: their numbers, their jobs, and the step at which each began."""
+"""The attempts of a run or task so far, and the requests that users sent to them.
+
+Each line of an attempt's control.jsonl is a request; the head alone reads them while the attempt runs.
+`{"request": "stop", "reason": "user", "by": "ada@login1"}` ends the ranks: TERM, `limit.grace`, KILL. With
+`"save": true` ranks receive the stop notice, as before the time limit; those that have not exited after
+`limit.warn_before` are ended. With reason `limit` or `preempt` the run may continue in another attempt, with `user`
+never.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
-from typing import Any, Dict, Optional
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from serried.agent.attempt import Attempt
 from serried.agent.outcome.checkpoint_progress import Position
 from serried.fs import files
 from serried.protocol.events import JournalEvent
+from serried.protocol.reasons import STOPS, Reason
 
 
 def latest(work: Attempt, token: str, job: str) -> Optional[Attempt]:
@@ -61,3 +70,44 @@ def is_past_limit(work: Attempt) -> bool:
     events = files.read_journal(work.directory.attempt(work.number).events)
     end = next((event.get("limit") for event in events if event["event"] == JournalEvent.CLAIMED), None)
     return end is not None and time.time() >= end
+
+
+# Requests.
+
+
+class Stop(NamedTuple):
+    reason: Reason
+    by: str
+    """The user and host that sent the request."""
+    may_save: bool
+
+
+def outweighs(reason: str, before: Optional[str]) -> bool:
+    """Whether a request to save takes precedence over an earlier stop for the reason `before`."""
+    weights = STOPS
+    return before is None or (before in weights and weights.index(reason) > weights.index(before))
+
+
+def stop_by_user(control: Path) -> Optional[Stop]:
+    """A user's request to stop, even if no head received it: no attempt follows after that."""
+    stops = Requests(control).stops()
+    return next((stop for stop in stops if stop.reason in (Reason.USER, Reason.CANCEL)), None)
+
+
+class Requests:
+    def __init__(self, control: Path) -> None:
+        self._control = control
+        self._read = 0
+
+    def stops(self) -> List[Stop]:
+        """The requests to stop since the last call. Opens the file each time, so that NFS asks the server."""
+        requests = files.read_journal(self._control)
+        new, self._read = requests[self._read :], len(requests)
+        return [_stop(request) for request in new if request.get("request") == "stop"]
+
+
+def _stop(request: Dict[str, Any]) -> Stop:
+    """Parse a request. An unknown reason counts as a user's, after which no attempt follows."""
+    reason = request.get("reason")
+    known = Reason(reason) if reason in STOPS else Reason.USER
+    return Stop(known, str(request.get("by", "")), request.get("save") is True)

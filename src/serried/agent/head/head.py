@@ -14,8 +14,7 @@ from typing import Any, Dict, List, Optional
 
 from serried.agent import notifications, system
 from serried.agent.attempt import Attempt, run_directory, set_umask
-from serried.agent.attempts import claims, finalize, successor_jobs
-from serried.agent.attempts.requests import outweighs
+from serried.agent.attempts import claims, finalize, history, successor_jobs
 from serried.agent.comms import job_environment, rendezvous
 from serried.agent.comms.node_registry import NodeAgent, NodeRegistry
 from serried.agent.head import monitor
@@ -268,7 +267,7 @@ class Head:
         """Send ranks the stop notice, unless an earlier reason takes precedence."""
         if not self._have_ranks_started:  # nothing to save
             self.stop(reason, because, self.work.grace_seconds, **facts)
-        elif outweighs(reason, self._stop_reason):
+        elif history.outweighs(reason, self._stop_reason):
             self._stop_reason, self._have_ranks_been_asked_to_save = reason, True
             notice = self.work.plan["limit"]["notify"]
             self.log_event(JournalEvent.STOPPING, reason=reason, because=because, save=True, notice=notice, **facts)

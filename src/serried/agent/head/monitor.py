@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 from serried.agent import notifications, system
 from serried.agent.attempt import Attempt
 from serried.agent.attempts import finalize, history
-from serried.agent.attempts.requests import Requests
 from serried.agent.comms.node_registry import NodeRegistry
 from serried.agent.outcome.verdict import unconnected_message
 from serried.protocol import names
@@ -77,7 +76,7 @@ class Monitor:
         self._work = work = head.work
         self._nodes = nodes
         self._parent = os.getppid()
-        self._requests = Requests(work.directory.attempt(work.number).control)
+        self._requests = history.Requests(work.directory.attempt(work.number).control)
         self._deadline = deadline
         self.is_orphaned = False
         """job.sh was killed."""

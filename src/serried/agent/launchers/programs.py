@@ -17,7 +17,7 @@ from typing import List, Optional, Sequence, Tuple
 from serried.agent import system
 from serried.agent.launchers import local_socket
 from serried.agent.loop import Loop
-from serried.agent.ranks.oom import OutOfMemory
+from serried.process import linux
 from serried.protocol.events import FromLaunched, ToLaunched
 from serried.protocol.json_lines import Message
 
@@ -68,7 +68,7 @@ class LaunchedRank:
         self._status: Optional[int] = None
         """The program's wait status."""
         self._last_signal = 0
-        self._oom = OutOfMemory()
+        self._oom = linux.OutOfMemory()
 
     def run(self) -> int:
         """The program's wait status, or that of a refusal."""

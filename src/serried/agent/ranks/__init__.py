@@ -2,7 +2,7 @@
 
 ranks                           the agent's own ranks, and the common part of those that launchers start
 command, command_placeholders   the process of one rank; the placeholders in its command
-binding, oom                    its CPUs; whether the kernel killed it for memory
+binding                         its CPUs
 connections                     whether ranks are connected to others
 horovod_rendezvous              the server through which Horovod's ranks find each other
 """

@@ -1,4 +1,4 @@
-"""Which CPUs each rank of a node gets: even shares, neighbours together."""
+"""The CPUs of each rank on a node: even shares of neighbouring CPUs."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ SYSTEM = "/sys/devices/system"
 
 
 def shares(ranks: int) -> List[List[int]]:
-    """A list of CPUs for each rank; empty ones where nothing is to be bound."""
+    """A list of CPUs for each rank; empty lists bind to nothing."""
     if sys.platform != "linux" or ranks == 1:
         return [[]] * ranks
     return split(in_order(sorted(os.sched_getaffinity(0)), _read), ranks)
 
 
 def available() -> int:
-    """How many CPUs this process may use."""
+    """The number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def threads(work: Attempt) -> int:
-    """How many threads each rank of a node computes with.
+    """The number of threads with which each rank of a node computes.
 
-    It follows from the plan, not from what this node happens to allow: numbers depend on it, and are to be the same
-    under every scheduler.
+    It follows from the plan, because results depend on it and must be the same under every scheduler. This node may
+    allow more CPUs.
     """
     cpus = available() if work.may_use_all_cpus else min(available(), work.cpus)
     return max(1, cpus // work.ranks)
 
 
 def split(cpus: Sequence[int], ranks: int) -> List[List[int]]:
-    """Cut `cpus` into `ranks` even pieces; no binding where there are fewer CPUs than ranks."""
+    """Cut `cpus` into `ranks` even pieces, which are empty if there are fewer CPUs than ranks."""
     if len(cpus) < ranks:
         return [[]] * ranks
     return [list(cpus[len(cpus) * r // ranks : len(cpus) * (r + 1) // ranks]) for r in range(ranks)]
 
 
 def in_order(cpus: Sequence[int], read: Reader) -> List[int]:
-    """`cpus` by NUMA node, and the hardware threads of one core side by side."""
+    """Sort `cpus` by NUMA node, with the hardware threads of one core side by side."""
     memory = {
         cpu: node for node in parse_list(read("node/online")) for cpu in parse_list(read(f"node/node{node}/cpulist"))
     }
@@ -54,7 +54,7 @@ def in_order(cpus: Sequence[int], read: Reader) -> List[int]:
 
 
 def parse_list(text: str) -> List[int]:
-    """The kernel's `0-3,8,10-11`."""
+    """Parse the kernel's format, `0-3,8,10-11`."""
     numbers: List[int] = []
     for item in text.strip().split(","):
         first, dash, last = item.partition("-")

@@ -26,7 +26,7 @@ NOT_FOR_RANKS = (
     "TORCHELASTIC_ERROR_FILE",
     "TORCHELASTIC_MAX_RESTARTS",
 )
-"""Ours alone, or left by a torchrun around us: it would make rank 0 look for a store that nobody serves."""
+"""Variables of the agents alone, and of a torchrun around the job: rank 0 would look for that torchrun's store."""
 
 IDENTITY = (
     "RANK",
@@ -40,15 +40,15 @@ IDENTITY = (
     "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_RESTART_COUNT",
 )
-"""What tells a rank who it is, in torchrun's words."""
+"""Variables that identify a rank, under torchrun's names."""
 
 MANY = ("agent", "horovod")
-"""Kinds of launcher by which the agents start many ranks."""
+"""Kinds of launcher with which the agents start many ranks."""
 OF_THE_STEP = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS")
-"""Says to frameworks that one task is all there is: what starts ranks of its own must not hear it."""
+"""Tell frameworks that there is only one task. A program that starts its own ranks must not see them."""
 
 SWITCHES = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-"""Where nobody has said otherwise: output at once, and stacks when a rank is aborted or crashes."""
+"""Defaults: output without delay, and stacks when a rank is aborted or crashes."""
 
 DEBUG = {
     "NCCL_DEBUG": "INFO",
@@ -58,38 +58,38 @@ DEBUG = {
     "TORCH_NCCL_DESYNC_DEBUG": "1",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     "TORCH_FR_BUFFER_SIZE": "2000",
-    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",  # what older torch calls the same
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",  # the name in older torch
 }
 RECORDS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-"""Where torch writes what its ranks waited for when one of them timed out; the second is the older name."""
+"""The file for torch's record of collectives when a rank times out; the second is the older name."""
 
 
 class RankPlace(NamedTuple):
-    """Where one rank stands and what this node tells it."""
+    """A rank's place in the attempt, and the values that it gets from its node."""
 
     node: int
     rank: int
     local_rank: int
     master: str
-    """host of the rendezvous"""
+    """The host of the rendezvous."""
     port: int
     threads: int
-    """How many this rank computes with, unless the user says otherwise."""
+    """The default number of threads for computing."""
     deadline: float
     """Seconds since the epoch; 0 is none."""
     stop_file: str
     store: int = 0
-    """The port beside `master` where Horovod's ranks meet; 0 where there are none."""
+    """The port on `master` of Horovod's rendezvous; 0 for other ranks."""
     workers: Sequence[str] = ()
-    """An address for each rank of all nodes, where TensorFlow's are to have them."""
+    """An address for each rank of all nodes, for TensorFlow; empty for other ranks."""
     local: str = ""
-    """Where ranks may write on this node, gone with the attempt: SLURM_TMPDIR, where nobody else sets it."""
+    """A folder of this node that is deleted with the attempt: SLURM_TMPDIR, unless the site sets it."""
     data: str = ""
-    """Where this node has the data that was staged; empty where nothing was."""
+    """The staged data on this node; empty without staged data."""
     results: str = ""
-    """Where ranks of this node write results that are brought back; empty for the run's own folder."""
+    """The folder on this node's disk for results, which are copied back; empty for the run directory."""
     checkpoints: str = ""
-    """The same for checkpoints."""
+    """The folder for checkpoints, likewise."""
 
 
 class Program(NamedTuple):
@@ -124,20 +124,20 @@ def container_of(work: Attempt, place: RankPlace) -> Optional[container.RankCont
 
 
 def hidden(work: Attempt) -> Tuple[str, ...]:
-    """Variables that whatever starts or is a rank must not inherit."""
+    """Variables that neither ranks nor their launcher inherit."""
     if work.launcher in MANY:
         return NOT_FOR_RANKS
     return (*NOT_FOR_RANKS, *IDENTITY, *(OF_THE_STEP if work.launcher == "single" else ()))
 
 
 def visible(work: Attempt, environment: Mapping[str, str]) -> Dict[str, str]:
-    """What of `environment` whatever starts or is a rank inherits."""
+    """The variables of `environment` that ranks and their launcher inherit."""
     without = hidden(work)
     return {name: value for name, value in environment.items() if name not in without}
 
 
 def argv(work: Attempt, place: RankPlace) -> List[str]:
-    """The rank's program and arguments, every placeholder filled."""
+    """The rank's program and arguments, with all placeholders filled."""
     values = placeholders(work, place)
     if not work.plan.get("shell"):
         words = command_placeholders.fill_words(work.command, values)
@@ -166,7 +166,7 @@ def placeholders(work: Attempt, place: RankPlace) -> Dict[str, str]:
 
 
 def environment(work: Attempt, place: RankPlace, inherited: Mapping[str, str]) -> Dict[str, str]:
-    """The variables that a rank gets beside the inherited ones: torch's, ours, the plan's."""
+    """The variables that a rank gets in addition to inherited ones: torch's, Serried's, the plan's."""
     own = {**torch(work, place), **_serried(work, place)}
     if place.workers:
         own["TF_CONFIG"] = _tensorflow(place)
@@ -179,27 +179,27 @@ def environment(work: Attempt, place: RankPlace, inherited: Mapping[str, str]) -
         exp_name=work.plan["experiment"],
     )
     own.update(work.plan["environment"]["env"])
-    told = {**inherited, **own}
-    if "OMP_NUM_THREADS" not in told:
+    known = {**inherited, **own}
+    if "OMP_NUM_THREADS" not in known:
         own["OMP_NUM_THREADS"] = own[names.THREADS] = str(place.threads)
     switches = {**SWITCHES, **(_debug(work, place) if work.plan.get("debug") else {})}
-    own.update((name, value) for name, value in switches.items() if name not in told)
-    if place.local and not told.get("SLURM_TMPDIR"):
+    own.update((name, value) for name, value in switches.items() if name not in known)
+    if place.local and not known.get("SLURM_TMPDIR"):
         own["SLURM_TMPDIR"] = place.local
-    own["PYTHONPATH"] = _python_path(work, told.get("PYTHONPATH", ""))
+    own["PYTHONPATH"] = _python_path(work, known.get("PYTHONPATH", ""))
     return own
 
 
 def _debug(work: Attempt, place: RankPlace) -> Dict[str, str]:
-    """What `--debug` sets: names that NCCL and some torch since 2.1 read; the others pass over them."""
+    """The variables of `--debug`. NCCL and some versions of torch since 2.1 read them; others ignore them."""
     folder = work.directory.attempt(work.number).node(place.node)
     return {**DEBUG, **dict.fromkeys(RECORDS, f"{folder}/nccl-trace-rank-")}
 
 
 def torch(work: Attempt, place: RankPlace) -> Dict[str, str]:
-    """What `init_method="env://"` and the libraries above it read: torchrun's own names, as `work.launcher` wants them.
+    """The variables that `init_method="env://"` and libraries on top of torch read, under torchrun's names.
 
-    A single process may start ranks of its own, and must not take itself for one of many.
+    None for a single process, which may start its own ranks and must not take itself for one of many.
     """
     if work.launcher == "single":
         return {}
@@ -223,7 +223,7 @@ def torch(work: Attempt, place: RankPlace) -> Dict[str, str]:
 
 
 def _horovod(work: Attempt, place: RankPlace) -> Dict[str, str]:
-    """As horovodrun says it. Ranks meet and reduce on CPUs by gloo; on GPUs by what Horovod was built with."""
+    """The variables of horovodrun. Ranks connect, and reduce on CPUs, with gloo; on GPUs with Horovod's own choice."""
     own = {
         "HOROVOD_RANK": str(place.rank),
         "HOROVOD_SIZE": str(work.nodes * work.ranks),
@@ -242,7 +242,7 @@ def _horovod(work: Attempt, place: RankPlace) -> Dict[str, str]:
 
 
 def _tensorflow(place: RankPlace) -> str:
-    """Every rank is a worker, and rank 0 the chief among them, as MultiWorkerMirroredStrategy expects."""
+    """TF_CONFIG with every rank as a worker and rank 0 as the chief, as MultiWorkerMirroredStrategy expects."""
     config: Dict[str, Any] = {
         "cluster": {"worker": list(place.workers)},
         "task": {"type": "worker", "index": place.rank},
@@ -282,12 +282,12 @@ def _serried(work: Attempt, place: RankPlace) -> Dict[str, str]:
 
 
 def _resume(work: Attempt) -> str:
-    """What the attempt goes on from; the head has looked, once for all nodes."""
+    """The checkpoint from which the attempt resumes. The head chooses it once for all nodes."""
     return os.environ.get(names.RESUME) or work.resume_from or ""
 
 
 def _python_path(work: Attempt, inherited: str) -> str:
-    """The library first: what ranks import of Serried is what the run was submitted with."""
+    """The run's own library first, so that ranks import the version with which the run was submitted."""
     folders = [str(work.run.library), *(str(work.tree / folder) for folder in work.plan["source"]["python_path"])]
     others = [path for path in inherited.split(os.pathsep) if path not in folders] if inherited else []
     return os.pathsep.join([*folders, *others])

@@ -1,4 +1,4 @@
-"""Placeholders of a command and their values: `{resume}`, and options that go where there is no value. Pure."""
+"""Replaces the placeholders of a command, such as `{resume}`, and omits options without a value. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from serried.protocol import names, settings
 
 _NAMES = "|".join((*names.PLACEHOLDERS, settings.PLACEHOLDER))
 PREFIX = r"[^{}\s]*=|-[^{}\s]*|"
-"""`{rank:03d}` is Python's own, and stays."""
+"""Not `{rank:03d}`, which is Python's own and stays."""
 _PLACEHOLDER = re.compile(
     r"\{\{(?P<literal>NAMES)\}\}|\{(?P<plain>NAMES)\}"
     r"|(?<!\$)\{(?P<before>NAMES):(?P<prefix>PREFIX)\}|(?<!\$)\{(?P<only>NAMES)\?(?P<word>[^{}\s]*)\}".replace(
@@ -19,7 +19,7 @@ _PLACEHOLDER = re.compile(
 )
 _HEREDOC = re.compile(r"<<-?[ \t]*(?P<quote>['\"\\]?)(?P<word>\w+)")
 PLAIN, SINGLE, DOUBLE, ANSI, HERE = "", "'", '"', "$'", "<<"
-"""How bash reads what stands somewhere in a text."""
+"""How bash reads a part of a text: outside or inside quotes, or in a here-document."""
 _ENDS = {SINGLE: "'", ANSI: "'", DOUBLE: '"'}
 _IN_ALL = {"$(": ")", "`": "`"}
 _BEGINS: Mapping[str, Mapping[str, str]] = {
@@ -35,18 +35,18 @@ def fill(word: str, values: Mapping[str, str]) -> str:
 
 
 def fill_words(words: List[str], values: Mapping[str, str]) -> List[str]:
-    """The same for each; a word that is nothing but an option without a value goes."""
+    """`fill` for each word. A word that consists of an option without a value is omitted."""
     return [fill(word, values) for word in words if not _vanishes(_PLACEHOLDER.fullmatch(word), values)]
 
 
 def fill_shell(text: str, values: Mapping[str, str]) -> str:
-    """The same for a line of bash: each value arrives as it is, whatever quotes it stands in."""
+    """`fill` for a line of bash. Each value is quoted, so that the program receives it unchanged."""
     quotes = reading(text)
 
     def quoted(match: "re.Match[str]") -> str:
-        found = _text(match, values)
-        is_ours = match.group("literal") is None and found != match.group() and not _vanishes(match, values)
-        return quote(found, quotes.get(match.start(), PLAIN)) if is_ours else found
+        filled = _text(match, values)
+        has_value = match.group("literal") is None and filled != match.group() and not _vanishes(match, values)
+        return quote(filled, quotes.get(match.start(), PLAIN)) if has_value else filled
 
     return _PLACEHOLDER.sub(quoted, text)
 
@@ -57,16 +57,16 @@ def _vanishes(match: "re.Match[str] | None", values: Mapping[str, str]) -> bool:
 
 
 def _text(match: "re.Match[str]", values: Mapping[str, str]) -> str:
-    found = match.groupdict()
-    if found["literal"]:
-        return f"{{{found['literal']}}}"
-    name = str(found["plain"] or found["before"] or found["only"])
+    parts = match.groupdict()
+    if parts["literal"]:
+        return f"{{{parts['literal']}}}"
+    name = str(parts["plain"] or parts["before"] or parts["only"])
     value = values.get(name)
     if value is None:
         return match.group()
-    if found["plain"] or not value:
+    if parts["plain"] or not value:
         return value
-    return f"{found['prefix']}{value}" if found["before"] else str(found["word"])
+    return f"{parts['prefix']}{value}" if parts["before"] else str(parts["word"])
 
 
 def quote(text: str, how: str) -> str:
@@ -83,25 +83,25 @@ class _Heredoc(NamedTuple):
 
 
 def reading(text: str) -> Dict[int, str]:
-    """How bash reads each character of `text`: within which quotes, or in a here-document."""
-    found: Dict[int, str] = {}
+    """How bash reads each character of `text`, by position."""
+    readings: Dict[int, str] = {}
     open_: List[str] = [PLAIN]
     waiting: List[_Heredoc] = []
     at = 0
     while at < len(text):
         how = PLAIN if open_[-1] in (")", "`") else open_[-1]
-        found[at] = how
+        readings[at] = how
         if text[at] == "\n" and waiting and how == PLAIN:
-            at = _skip_heredocs(text, at + 1, waiting, found)
+            at = _skip_heredocs(text, at + 1, waiting, readings)
             continue
         if how == PLAIN and (begin := _HEREDOC.match(text, at)) and text[at : at + 3] != "<<<":
             waiting.append(_Heredoc(begin["word"], "<<'" if begin["quote"] else HERE))
         at += _step(text, at, how, open_)
-    return found
+    return readings
 
 
 def _step(text: str, at: int, how: str, open_: List[str]) -> int:
-    """Note what begins or ends here; how many characters that is."""
+    """Note the quotes that begin or end at `at`. Returns the number of characters to skip."""
     here = text[at]
     if here == "\\" and how != SINGLE:
         return 2
@@ -117,12 +117,12 @@ def _step(text: str, at: int, how: str, open_: List[str]) -> int:
     return 1
 
 
-def _skip_heredocs(text: str, at: int, waiting: List[_Heredoc], found: Dict[int, str]) -> int:
-    """Where bash reads on as usual, after the documents that have begun on the line before `at`."""
+def _skip_heredocs(text: str, at: int, waiting: List[_Heredoc], readings: Dict[int, str]) -> int:
+    """The position after the here-documents that the line before `at` has begun."""
     while waiting and at < len(text):
         document = waiting.pop(0)
         end = re.compile(rf"^\t*{document.word}$", re.MULTILINE).search(text, at)
         stop = end.end() if end else len(text)
-        found.update(dict.fromkeys(range(at, stop), document.how))
+        readings.update(dict.fromkeys(range(at, stop), document.how))
         at = min(stop + 1, len(text))
     return at

@@ -1,7 +1,7 @@
-"""Whether ranks of this node are in contact with other ranks, by the TCP connections that /proc shows.
+"""Detects whether ranks of this node are connected to other ranks, by the TCP connections in /proc.
 
-It is evidence of N separate programs where one of N ranks was meant. What may be contact counts as contact: a warning
-without cause is worse than none.
+Ranks without a connection are evidence of N separate programs in place of one program with N ranks. In doubt a
+connection counts as one between ranks, because a needless warning is worse than a missing one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from serried.protocol.events import ToHead
 
 LISTEN = "0A"
 EARLY_SECONDS, OFTEN_SECONDS, SELDOM_SECONDS = 60.0, 1.0, 15.0
-"""Programs join each other soon after they start: for so long, ranks are looked at often."""
+"""Programs connect soon after they start: for EARLY_SECONDS the checks are frequent."""
 
 Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 End = Tuple[Address, int]
@@ -28,7 +28,7 @@ class Connection(NamedTuple):
     local: End
     remote: End
     inode: str
-    """`0` where the process has closed its socket."""
+    """`0` if the process has closed its socket, empty for a listening socket."""
 
 
 class ConnectionMonitor:
@@ -37,9 +37,9 @@ class ConnectionMonitor:
         self._leaders = leaders
         self._used_before = _cpu_seconds()
         self.is_seen: Optional[bool] = False
-        """None where this node cannot tell."""
+        """Have ranks connected? None if this node cannot tell."""
         self._before: Set[Tuple[End, End]] = set()
-        """What used the rendezvous port before there were ranks: connections of others, closed within a minute."""
+        """Connections of other programs that used the rendezvous port within the minute before the ranks started."""
         try:
             self._before = {(it.local, it.remote) for it in _connections() if self._is_at_port(it)}
         except (OSError, ValueError):
@@ -47,17 +47,17 @@ class ConnectionMonitor:
 
     @property
     def cpu_seconds(self) -> float:
-        """What the ranks that have ended have computed."""
+        """The CPU time of the ranks that have ended."""
         return _cpu_seconds() - self._used_before
 
-    def begin(self, loop: Loop, tell: Callable[..., None]) -> None:
-        """Look again and again until there is something to tell the head."""
+    def begin(self, loop: Loop, send: Callable[..., None]) -> None:
+        """Check repeatedly until there is a result to send to the head."""
         since = time.monotonic()
 
         def again() -> None:
             self.look()
             if self.is_seen is not False:
-                tell(ToHead.CONTACT, seen=self.is_seen)
+                send(ToHead.CONTACT, seen=self.is_seen)
             elif self._leaders():
                 is_early = time.monotonic() - since < EARLY_SECONDS
                 loop.after(OFTEN_SECONDS if is_early else SELDOM_SECONDS, again)
@@ -65,21 +65,21 @@ class ConnectionMonitor:
         loop.after(OFTEN_SECONDS, again)
 
     def check(self) -> None:
-        """Whether anybody uses the rendezvous port, or has used it within the last minute (TIME_WAIT)."""
+        """Check whether a program uses the rendezvous port, or used it within the last minute (TIME_WAIT)."""
         if self.is_seen is False:
             self._judge(lambda _: False)
 
     def look(self) -> None:
-        """The same, and whether a rank is connected to what may be another rank by a port of its own."""
+        """`check`, and whether a rank is connected to a possible other rank by a port of its own."""
         if self.is_seen is False:
             self._judge(self._are_connected)
 
     def _judge(self, otherwise: Callable[[List[Connection]], bool]) -> None:
         try:
-            found = list(_connections())
+            connections = list(_connections())
             others = self._before
-            is_used = any(self._is_at_port(it) and (it.local, it.remote) not in others for it in found)
-            self.is_seen = is_used or otherwise(found)
+            is_used = any(self._is_at_port(it) and (it.local, it.remote) not in others for it in connections)
+            self.is_seen = is_used or otherwise(connections)
         except (OSError, ValueError):
             self.is_seen = None
 
@@ -100,23 +100,23 @@ class ConnectionMonitor:
 
 
 def prepare(work: Attempt, port: int, leaders: Callable[[], Sequence[int]]) -> Optional[ConnectionMonitor]:
-    """Before the ranks start. None where ranks need not meet, or meet by a launcher's own means."""
+    """Call it before the ranks start. None if ranks need not connect, or if a launcher connects them."""
     return ConnectionMonitor(port, leaders) if work.expects_connections else None
 
 
 def _cpu_seconds() -> float:
-    """Of the children that have ended, and theirs."""
+    """The CPU time of the descendants that have ended."""
     used = os.times()
     return used.children_user + used.children_system
 
 
 def _network(address: Address) -> Tuple[int, bytes]:
-    """Nodes of a cluster with public addresses have much of them in common."""
+    """The beginning of `address`, which the nodes of a cluster share even if their addresses are public."""
     return address.version, address.packed[: 2 if address.version == 4 else 6]
 
 
 def _connections() -> Iterator[Connection]:
-    """All TCP connections of this machine, and who listens. Raises OSError where there is no such table."""
+    """All TCP connections and listening sockets of this machine. Raises OSError if the system has no such table."""
     for name in ("tcp", "tcp6"):
         try:
             with open(f"{linux.PROC}/net/{name}", encoding="ascii") as table:  # noqa: PTH123 - a file of /proc
@@ -130,7 +130,7 @@ def _connections() -> Iterator[Connection]:
 
 
 def _end(text: str) -> End:
-    """`0100007F:1F90` is 127.0.0.1:8080: words of four bytes, each in this machine's order."""
+    """Parse `0100007F:1F90`, which is 127.0.0.1:8080: words of four bytes, each in this machine's order."""
     address, _, port = text.partition(":")
     raw = b"".join(bytes.fromhex(address[at : at + 8])[::-1] for at in range(0, len(address), 8))
     ip = ipaddress.ip_address(raw)
@@ -145,7 +145,7 @@ def _children() -> Dict[int, List[int]]:
 
 
 def _sockets(leader: int, children: Dict[int, List[int]]) -> Set[str]:
-    """The inodes of the sockets that a rank and its descendants have open."""
+    """The inodes of the open sockets of a rank and its descendants."""
     sockets: Set[str] = set()
     waiting = [leader]
     while waiting:

@@ -1,8 +1,8 @@
-"""Where Horovod's ranks find one another when the agents start them: what horovodrun serves beside its ranks.
+"""The server by which Horovod's ranks find each other if the agents start them, as horovodrun's server does.
 
-Ranks put their addresses under `/SCOPE/KEY` and ask for those of others until they are there. One that has met all of a
-scope deletes its own rank there; when all have, the scope is emptied, so that a second `hvd.init()` meets nobody of the
-first. `horovod.runner.http.http_server` is the model, and needs a Python with Horovod.
+Ranks put their addresses under `/SCOPE/KEY` and get those of others until they exist. A rank that has connected to all
+ranks of a scope deletes its own number there. The last such deletion empties the scope, so that a second `hvd.init()`
+gets no address of the first. The model is `horovod.runner.http.http_server`, which needs a Python with Horovod.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Dict, List, Optional, Set, Tuple
 
 REQUEST_SECONDS = 30.0
 LOOK_SECONDS = 2.0
-"""How often it looks whether the head is still there."""
+"""The interval of checks that the head still runs."""
 
 
 class Scopes:
-    """What ranks have put where. `sizes` says how many ranks a scope is for; others are emptied key by key."""
+    """The values by scope and key. A scope of known size is emptied at once, any other key by key."""
 
     def __init__(self, nodes: int, ranks: int) -> None:
         self._nodes = nodes
@@ -84,11 +84,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Ranks ask a hundred times a second."""
+        """Logs nothing: ranks send a hundred requests a second."""
 
 
 def main(arguments: List[str]) -> int:
-    """`store NODES RANKS`: serve at the listening socket that is stdin, until the head ends."""
+    """`horovod-store NODES RANKS`: serve at the listening socket on stdin until the head ends."""
     nodes, ranks = map(int, arguments)
     Handler.scopes = Scopes(nodes, ranks)
     server = ThreadingHTTPServer(("", 0), Handler, bind_and_activate=False)
@@ -96,6 +96,6 @@ def main(arguments: List[str]) -> int:
     server.socket.close()
     server.socket = socket.socket(fileno=0)
     parent = os.getppid()
-    while os.getppid() == parent:  # where no signal tells
+    while os.getppid() == parent:  # on systems without a parent-death signal
         server.handle_request()
     return 0

@@ -14,9 +14,9 @@ from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.outcome.diagnose import has_stumbled, read_tail
 from serried.agent.ranks import binding, command
-from serried.agent.ranks.oom import OutOfMemory
 from serried.process import linux
 from serried.protocol import failure_report, names
+from serried.protocol.failure_report import FailureReport
 from serried.protocol.json_lines import Message
 from serried.protocol.reasons import Reason
 
@@ -27,7 +27,7 @@ NOT_FOUND = 127
 Exit = Dict[str, Any]
 """How one rank ended: rank, local_rank, exit_code, signal, seconds, ended_by_us; also oom, problem.
 
-stumbled: it only lost another rank. By its own word (`contract.failing`): error, and order where that is known.
+`stumbled`: it only lost another rank. From its failure report: `error`, and `order` if known.
 """
 
 
@@ -42,21 +42,21 @@ class Rank:
         self.pid = pid
         self.log = log
         self.stopped_at: Optional[float] = None
-        """When we first sent it something that ends most programs, on the monotonic clock."""
+        """When the agent first sent it a signal that ends most programs, on the monotonic clock."""
 
     @property
     def is_stopping(self) -> bool:
         return self.stopped_at is not None
 
     def stop(self, number: int, *, everything: bool) -> None:
-        """Send `number`, which ends most programs, to its process, or to all of its group."""
+        """Send signal `number` to its process, or with `everything` to its process group."""
         self.stopped_at = time.monotonic() if self.stopped_at is None else self.stopped_at
         with contextlib.suppress(ProcessLookupError, PermissionError):
             (os.killpg if everything else os.kill)(self.pid, number)
 
 
 class Ranks:
-    """The ranks of one node, whoever started them."""
+    """The ranks of one node, started by the agent or by a launcher."""
 
     def __init__(self, work: Attempt, node: int, stop_file: str) -> None:
         self.work = work
@@ -66,12 +66,12 @@ class Ranks:
         self._began_at = time.monotonic()
         self._running: Dict[int, Rank] = {}
         self.leaders: List[int] = []
-        """Every rank's process, and the group that it leads."""
+        """The pid of every rank, which is also that of its process group."""
         self._sizes = 0
         self._newest_output = self._began_at
         self._notice = 0
         self.are_notified = False
-        """To save and leave."""
+        """They have received the stop notice."""
 
     def log_of(self, number: int) -> Path:
         return self.work.directory.attempt(self.work.number).log_of(number, self.work.ranks)
@@ -79,39 +79,41 @@ class Ranks:
     def open_log(self, number: int) -> int:
         return os.open(self.log_of(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.work.file_mode)
 
-    def reap(self, children: Iterable[Tuple[int, int]]) -> List[Exit]:  # noqa: ARG002 - for those who have children
-        """The ranks that have ended since the last call; `children` of the agent have ended with these statuses."""
+    def reap(self, children: Iterable[Tuple[int, int]]) -> List[Exit]:  # noqa: ARG002 - a subclass has children
+        """The ranks that have ended since the last call. `children` of the agent have ended: (pid, wait status)."""
         return []
 
     @property
     def have_ended(self) -> bool:
-        """Whether none runs, and none will come."""
+        """Whether no rank runs or will start."""
         return not self._running
 
     @property
     def have_exited_by_themselves(self) -> bool:
-        """Whether all have left by themselves, done or saved: nobody was cut short while writing a file."""
+        """Whether all exited with success or after a save, so that no file was cut off."""
         return all(not exit_["signal"] and exit_["exit_code"] in (0, names.EXIT_SAVED) for exit_ in self.exits)
 
-    def was_killed_by_launcher(self, exit_: Exit) -> bool:  # noqa: ARG002 - the four below are for ranks that a launcher starts
-        """Whether it was killed because its launcher ended."""
+    # The next four are for ranks of a launcher.
+
+    def was_killed_by_launcher(self, exit_: Exit) -> bool:  # noqa: ARG002
+        """Whether the rank was killed because its launcher ended."""
         return False
 
     def report_launcher_exit(self, *, all_sent: bool) -> None:
-        """Tell of a launcher's end, once what its ranks had to say has been told."""
+        """Report the launcher's exit, after the exits of its ranks: `all_sent` says that these were reported."""
 
     def on_message(self, message: Message) -> None:
-        """What the head says about launchers."""
+        """Handle the head's messages about launchers."""
 
     def on_head_lost(self) -> None:
-        """Nobody will say any more when to let the launcher go."""
+        """Let the launcher exit: no message from the head will."""
 
     @property
     def running(self) -> List[Rank]:
         return list(self._running.values())
 
     def quiet_seconds(self) -> float:
-        """Since when no running rank has written anything. By size: a file server's clock is not ours."""
+        """How long no running rank has written anything. By file size, because a file server's clock may differ."""
         sizes = sum(os.fstat(rank.log).st_size for rank in self.running)
         if sizes != self._sizes:
             self._sizes, self._newest_output = sizes, time.monotonic()
@@ -120,7 +122,7 @@ class Ranks:
     def record(
         self, rank: Rank, status: int, problem: Optional[Tuple[str, int]], *, is_oom: bool, now: Optional[float] = None
     ) -> Exit:
-        """How it ended. What was seen to have ended at one look has ended at once, as far as is known: `now`."""
+        """The exit of `rank`. Ranks that were reaped together share `now`: which ended first is unknown."""
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = 128 + number if number is not None else os.WEXITSTATUS(status)
         record: Exit = {
@@ -137,26 +139,26 @@ class Ranks:
         if number == signal.SIGKILL and not rank.is_stopping and is_oom:
             record["oom"] = True
         world_size = self.work.nodes * self.work.ranks
-        word = failure_report.take(self._stop_file, rank.number, world_size)
-        if has_failed(record) and word:
-            self._apply_failure_report(record, word, rank)
+        report = failure_report.take(self._stop_file, rank.number, world_size)
+        if has_failed(record) and report:
+            self._apply_failure_report(record, report, rank)
         elif has_failed(record) and world_size > 1 and has_stumbled(self.log_of(rank.number)):
             record["stumbled"] = True
         os.close(rank.log)
         return record
 
-    def _apply_failure_report(self, record: Exit, word: failure_report.Word, rank: Rank) -> None:
-        """It failed when it said so, whatever has ended it since."""
-        if rank.stopped_at is not None and word.at > rank.stopped_at:
-            return  # because it was to stop, or because others had stopped
+    def _apply_failure_report(self, record: Exit, report: FailureReport, rank: Rank) -> None:
+        """Record the failure as of the report's time, even if the agent ended the rank since."""
+        if rank.stopped_at is not None and report.at > rank.stopped_at:
+            return  # the stop itself, or the stop of another rank, caused this failure
         if rank.is_stopping and (record["signal"] or record["exit_code"] == names.EXIT_LEFT):
-            record.update(exit_code=word.exit_code, signal=word.signal)
+            record.update(exit_code=report.exit_code, signal=report.signal)
         if rank.is_stopping and not self._is_by_notice(record):
             record["ended_by_us"] = False
-        record["seconds"] = round(max(0.0, min(word.at - self._began_at, record["seconds"])), 3)
-        record.update(error=word.error, stumbled=word.lost_peer)
-        if word.order is not None:
-            record["order"] = word.order
+        record["seconds"] = round(max(0.0, min(report.at - self._began_at, record["seconds"])), 3)
+        record.update(error=report.error, stumbled=report.lost_peer)
+        if report.order is not None:
+            record["order"] = report.order
 
     def _is_by_notice(self, record: Exit) -> bool:
         number = record["signal"]
@@ -166,7 +168,7 @@ class Ranks:
         return read_tail(self.log_of(exit_["rank"]))
 
     def notify(self, name: Optional[str]) -> None:
-        """They have been asked to save: send the notice that the user chose. A rank that dies of it was ended by us."""
+        """Send the signal `name` as the stop notice. A rank that dies of the signal counts as ended by the agent."""
         self.are_notified = True
         if name:
             self._notice = int(getattr(signal, f"SIG{name}"))
@@ -176,15 +178,15 @@ class Ranks:
                         os.kill(pid, self._notice)
 
     def terminate(self) -> None:
-        """TERM, to each rank and its process group: a shell that dies of it must not leave its program running."""
+        """Send TERM to each rank's process group: a shell that dies of TERM must not leave its program running."""
         self._end_groups(signal.SIGTERM)
 
     def abort(self) -> None:
-        """ABRT, to the ranks themselves: Python then writes where each of its threads is, and ends."""
+        """Send ABRT to the ranks themselves: Python then prints the stacks of its threads and exits."""
         for rank in self.running:
             system.forbid_core(rank.pid)
             with contextlib.suppress(OSError):
-                os.write(rank.log, b"serried: ending this rank by ABRT; if it is Python, where it was follows\n")
+                os.write(rank.log, b"serried: ending this rank with ABRT; a Python program prints its stacks below\n")
             rank.stop(signal.SIGABRT, everything=False)
 
     def kill(self) -> None:
@@ -196,11 +198,11 @@ class Ranks:
 
 
 class ForkedRanks(Ranks):
-    """Started by the agent itself, all at once."""
+    """Ranks that the agent itself starts, all at once."""
 
     def __init__(self, work: Attempt, node: int, place: Dict[str, Any]) -> None:
         super().__init__(work, node, place["stop_file"])
-        self._memory = OutOfMemory()
+        self._memory = linux.OutOfMemory()
         self._children: Dict[int, system.Child] = {}
         threads = binding.threads(work)
         for local, cpus in enumerate(binding.shares(work.ranks)):
@@ -239,9 +241,9 @@ class ForkedRanks(Ranks):
 
 
 def _stdin() -> int:
-    """The terminal of the `serried run` that started the only rank, else nothing.
+    """The terminal of the `serried run` that started the only rank, else /dev/null.
 
-    It is not the controlling terminal of the job, which has a session of its own: so nobody is stopped for reading.
+    It is not the job's controlling terminal, because the job has its own session. So the kernel stops no reader.
     """
     with contextlib.suppress(OSError):
         terminal = os.environ.get(names.TERMINAL)
@@ -251,7 +253,7 @@ def _stdin() -> int:
 
 
 def _explain(problem: Tuple[str, int], work: Attempt) -> Dict[str, Any]:
-    """Why a rank's program never began."""
+    """The fields of an exit for a rank whose program could not be started."""
     stage, number = problem
     reason = os.strerror(number).lower()
     if stage == "directory":

@@ -1,4 +1,4 @@
-"""Which files are complete: unchanged for a while, not open for writing, intact where the format can tell."""
+"""Finds complete files: unchanged for a while, not open for writing, and intact as far as the format shows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from serried.process import linux
 from serried.protocol import checkpoints
 
 QUIET_SECONDS = 1.5
-"""A file that was written to is taken for complete after that long without a change, if nobody has it open."""
+"""A file that no process has open counts as complete after this time without a change."""
 QUIET_FOLDER_SECONDS = 10.0
-"""The same of a folder: between two of its files its writer may have none open. And of what another node may write."""
+"""The time for a folder, whose writer may have no file open between two files, and for files that nodes share."""
 TICK_NS = 100_000_000
-"""A file may be written again and keep its time, if that is only so long ago."""
+"""Resolution of modification times: a file written twice within it may keep its time."""
 URGENT_QUIET_SECONDS = 0.4
 URGENT_QUIET_FOLDER_SECONDS = 2.0
 
@@ -32,21 +32,21 @@ class Artifact(NamedTuple):
 
     root: str
     path: str
-    """From the root."""
+    """Below the root."""
     name: str
-    """What it is called where it is brought: the path, from the first folder that the pattern leaves open."""
+    """Its name in the run directory: the path from the first wildcard of the pattern on."""
     pattern: str
     kind: str
-    """`file`, `link`, `folder`: empty, or a checkpoint's."""
+    """`file`, `link`, or `folder` for an empty folder or a checkpoint."""
     size: int
     mtime_ns: int
-    """Nanoseconds, by the clock of where it lies; of a folder its newest file's."""
+    """In nanoseconds, by the clock of its file system; of a folder, the time of its newest file."""
     fingerprint: Tuple[int, ...]
-    """Is another whenever it was written to."""
+    """Changes with every write."""
     files: Tuple["Artifact", ...] = ()
-    """What a checkpoint's folder holds."""
+    """The content of a checkpoint's folder."""
     is_shared: bool = False
-    """Another node may be writing it, unseen, and what we see of it may be some seconds old."""
+    """Another node may be writing it, and this node sees changes some seconds late."""
 
     @property
     def source(self) -> str:
@@ -54,14 +54,14 @@ class Artifact(NamedTuple):
 
 
 class ChangeTracker:
-    """What was seen, and since when it is as it is."""
+    """Remembers since when each artifact has been unchanged."""
 
     def __init__(self) -> None:
         self._seen: Dict[str, Tuple[Tuple[int, ...], float]] = {}
         self._settled: Dict[str, Tuple[int, ...]] = {}
 
     def update(self, artifacts: Sequence[Artifact]) -> None:
-        """Remember how everything is now; forget what is gone."""
+        """Note the current state of all artifacts, and forget those that no longer exist."""
         now = time.monotonic()
         before, self._seen = self._seen, {}
         for artifact in artifacts:
@@ -69,7 +69,7 @@ class ChangeTracker:
             self._seen[artifact.source] = (artifact.fingerprint, since if state == artifact.fingerprint else now)
 
     def settled(self, artifacts: Sequence[Artifact], *, urgent: bool = False) -> List[Artifact]:
-        """Those that are complete: as they were for a while, open to nobody's writing, whole where one can tell."""
+        """The complete artifacts: quiet, open for writing in no process, and intact as far as the format shows."""
         quiet = [artifact for artifact in artifacts if self.is_quiet(artifact, urgent=urgent)]
         if quiet:
             writing = open_for_writing()
@@ -81,26 +81,25 @@ class ChangeTracker:
         return quiet
 
     def complete_at_end(self, artifacts: Sequence[Artifact], *, trusted: bool, all_trusted: bool) -> List[Artifact]:
-        """Those that are complete now that nobody writes any more.
+        """The complete artifacts after all writers have exited.
 
-        `trusted` says that all who wrote on this node have left by themselves, `all_trusted` that those on others have
-        too. If not, one may have been ended in the midst: then only what its format calls whole is, or what had settled
-        before.
+        `trusted` says that all writers on this node exited by themselves, `all_trusted` those on all nodes. Otherwise a
+        writer may have been cut off: then an artifact is complete if its format shows that, or if it settled before.
         """
-        believed = {False: trusted, True: all_trusted}
         return [
             artifact
             for artifact in artifacts
-            if self._is_complete_at_end(artifact, is_whole(artifact), trusted=believed[artifact.is_shared])
+            if self._is_complete_at_end(artifact, trusted=all_trusted if artifact.is_shared else trusted)
         ]
 
-    def _is_complete_at_end(self, artifact: Artifact, whole: Optional[bool], *, trusted: bool) -> bool:
+    def _is_complete_at_end(self, artifact: Artifact, *, trusted: bool) -> bool:
+        whole = is_whole(artifact)
         if whole is None:
             return trusted or self._settled.get(artifact.source) == artifact.fingerprint
         return whole
 
     def is_quiet(self, artifact: Artifact, *, urgent: bool) -> bool:
-        """Whether it was seen for long enough, and nobody has written to it since."""
+        """Whether it has been unchanged for long enough."""
         state, since = self._seen.get(artifact.source, ((), 0.0))
         may_continue = artifact.is_shared and not is_whole(artifact)
         if may_continue or (artifact.kind == "folder" and not is_marked_complete(artifact)):
@@ -111,7 +110,7 @@ class ChangeTracker:
 
 
 def find_results(root: str, wanted: List[str], problem: tree.Problem) -> List[Artifact]:
-    """The files, links and empty folders that the patterns name; of a folder all that it holds."""
+    """The files, links and empty folders that match the patterns, and the content of folders that do."""
     artifacts: Dict[str, Artifact] = {}
     for pattern in wanted:
         for path, entry in tree.find(root, pattern, problem):
@@ -121,14 +120,14 @@ def find_results(root: str, wanted: List[str], problem: tree.Problem) -> List[Ar
 
 
 def find_unmatched(root: str, named: List[Artifact]) -> List[str]:
-    """The files below `root` that are not among `named`: no pattern takes them along."""
+    """The files below `root` that are not in `named`: no pattern matches them."""
     taken = {artifact.path for artifact in named}
     below = tree.walk(root, "", lambda _: None)
     return [path for path, entry in below if not entry.is_dir(follow_symlinks=False) and path not in taken]
 
 
 def find_checkpoints(root: str, pattern: str, problem: tree.Problem) -> List[Artifact]:
-    """The checkpoints that the pattern names below `root`: files, or folders that are one each."""
+    """The checkpoints below `root` that match the pattern: files, or folders that are one checkpoint each."""
     start = len(tree.beginning(pattern))
     artifacts = []
     for path, entry in tree.find(root, pattern, problem):
@@ -165,7 +164,7 @@ def _subtree(root: str, path: str, entry: "os.DirEntry[str]", problem: tree.Prob
 
 
 def _entry_artifact(root: str, path: str, entry: "os.DirEntry[str]") -> Iterator[Artifact]:
-    """The file or link itself; sockets, pipes and devices are nothing that one could bring."""
+    """The file or link itself. Sockets, pipes and devices are not copied."""
     try:
         status = entry.stat(follow_symlinks=False)
     except OSError:
@@ -184,7 +183,7 @@ def _identity(artifact: Artifact) -> Identity:
 
 
 def open_for_writing() -> Set[Identity]:
-    """Every file that a process of this user on this node has open for writing."""
+    """The files that processes of this user on this node have open for writing."""
     return {identity for pid in linux.pids() for identity in _written_by(pid)}
 
 
@@ -200,12 +199,12 @@ def _written_by(pid: int) -> Iterator[Identity]:
 
 
 def is_marked_complete(artifact: Artifact) -> bool:
-    """Whether a folder says itself that it is complete, as those of `serried.train` do."""
+    """Whether a folder contains the mark of a complete checkpoint of `serried.train`."""
     return checkpoints.complete(Path(artifact.source)) is not None
 
 
 def is_whole(artifact: Artifact) -> Optional[bool]:
-    """Whether its format says that nothing is missing at its end; None for a format that does not tell."""
+    """Whether its format shows that it is not truncated; None for a format that does not show it."""
     if artifact.kind == "folder":
         if Path(artifact.source, checkpoints.COMPLETE).exists():
             return is_marked_complete(artifact)
@@ -218,6 +217,6 @@ def is_whole(artifact: Artifact) -> Optional[bool]:
 
 
 def is_append_only_text(artifact: Artifact) -> bool:
-    """Whether it is text that is written line by line, and of use before it is complete."""
+    """Whether it is text that is written line by line, and so is useful before it is complete."""
     name = artifact.path.rpartition("/")[2].lower()
     return "tfevents" in name or name.endswith(LINE_BY_LINE)

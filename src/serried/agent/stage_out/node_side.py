@@ -19,21 +19,22 @@ from serried.protocol.missing_outputs import left_out
 from serried.protocol.reasons import Reason
 
 KEEP_SECONDS = 3 * 86400.0
-"""How long what could not be brought stays on the node for `serried fetch`."""
+"""How long files that could not be copied back stay on the node for `serried fetch`."""
 RETRY_SECONDS, MOST_RETRY_SECONDS = 0.5, 30.0
-"""After which a process that has ended is started again; each time it takes twice as long, but not longer than that."""
+"""The first and the longest pause before the process is restarted; the pause doubles each time."""
 MOST_STARTS = 5
-"""How often it is when ranks have ended."""
+"""The most starts of the process after the ranks have ended."""
 STALLED_SECONDS = 120.0
-"""After which a process that copies nothing is given up: its file system may never answer."""
+"""A process that copies nothing for this time is killed: its file system may never answer."""
 LATE_SECONDS = 2.0
-"""Before the end of its budget, to say what is missing; a tenth of a short patience."""
+"""For reporting the missing files before the time is up; less if the scheduler's KILL follows soon."""
 
 KILLED_SECONDS = 1.0
-"""After the grace, until what is ended has ended on other nodes too."""
+"""After the grace period, until ranks of other nodes have ended too."""
 LOST_SECONDS = 6.0
+"""After the grace period, if the head is lost."""
 RESERVE_SECONDS = 5.0
-"""For the head to write down how it all ended, before the scheduler's KILL."""
+"""For the head to record the end before the scheduler's KILL."""
 
 Callback = Callable[[Dict[str, Any]], None]
 
@@ -52,25 +53,28 @@ class StageOut:
         self._trusted = False
         self._is_urgent = False
         self._ends_at: Optional[float] = None
-        """When it has to be over, on the monotonic clock."""
+        """When all copies must end, on the monotonic clock."""
         self._progress = (0, 0.0)
-        """How much has been copied, and since when it is that much."""
+        """The number of copied bytes, and since when it has not changed."""
         self._watch: Optional[Timer] = None
         patterns = (work.plan.get("sync") or {}).get("watch", ())
         watched = [pattern for pattern in patterns if folder.has_disk or not pattern.startswith(IN_CHECKPOINTS)]
         self._has_results = bool((work.plan.get("data") or {}).get("results")) and folder.has_disk
         self._has_checkpoints = any(pattern.startswith(IN_CHECKPOINTS) for pattern in watched)
         self._is_local = self._has_results or any(pattern[0] in "{$" for pattern in watched)
-        """Something that is brought is on this node alone."""
+        """Some of the files exist only on this node."""
         self._waits_for_others = work.nodes > 1 and node == 0 and any(pattern[0] not in "{$" for pattern in watched)
-        """Ranks of other nodes may still write what this one watches."""
+        """Ranks of other nodes may still write to folders that this node watches."""
         self._were_ended = False
-        """Ranks, somewhere: one may have been in the midst of writing."""
+        """Ranks were ended on some node, perhaps while they wrote a file."""
         self._is_draining = False
         self._is_wanted = self._is_local or (node == 0 and bool(watched))
 
     def begin(self, seconds_left: Optional[float]) -> Dict[str, str]:
-        """Ranks are about to start, and the scheduler ends us in `left` seconds; where they are to write."""
+        """Start the copies before the ranks start. Returns the folders for the ranks' files, by kind.
+
+        The scheduler ends the job in `seconds_left`; None without a limit.
+        """
         if seconds_left is not None:
             self.limit(seconds_left)
         own = {RESULTS: self._has_results, CHECKPOINTS: self._has_checkpoints}
@@ -85,32 +89,33 @@ class StageOut:
         return folders
 
     def set_urgent(self) -> None:
-        """The end is near: what is complete goes at once."""
+        """Copy complete files without delay: the end is near."""
         if not self._is_urgent:
             self._is_urgent = True
             self._send({"do": ToHelper.HURRY})
 
     @property
     def is_drained(self) -> bool:
-        """Once ranks have ended: whether it is known what is missing."""
+        """After the ranks have ended: whether the missing files are known."""
         return self._callback is None
 
     @property
     def beat_facts(self) -> Dict[str, Any]:
-        """With each beat: whether ranks have ended here, and how many seconds nobody should give us up for then."""
-        seconds_left = (
-            STALLED_SECONDS if self._ends_at is None else min(STALLED_SECONDS, self._ends_at - time.monotonic())
-        )
-        timeout = 0.0 if self._callback is None else max(0.0, seconds_left) + LATE_SECONDS
-        return {"over": self._callback is not None or self._is_resolved, "patience": timeout}
+        """The fields of each beat: whether the ranks have ended here, and how long the head must wait for this node."""
+        if self._callback is None:
+            return {"over": self._is_resolved, "patience": 0.0}
+        seconds_left = STALLED_SECONDS
+        if self._ends_at is not None:
+            seconds_left = max(0.0, min(STALLED_SECONDS, self._ends_at - time.monotonic()))
+        return {"over": True, "patience": seconds_left + LATE_SECONDS}
 
     def on_message(self, message: Message) -> None:
-        """The head says that ranks have ended on all nodes."""
+        """Handle the head's message that the ranks have ended on all nodes."""
         if message["do"] == ToNode.ALL_RANKS_ENDED:
             self._stop_waiting()
 
     def stop(self, reason: str, grace: float) -> None:
-        """Ranks are being ended, everywhere. After the scheduler's TERM its KILL will follow."""
+        """The ranks are being ended on all nodes. After the scheduler's TERM comes its KILL."""
         self._were_ended = True
         self.set_urgent()
         self._loop.after(grace + KILLED_SECONDS, self._stop_waiting)
@@ -118,12 +123,12 @@ class StageOut:
             self.limit(self._work.kill_wait_seconds - min(RESERVE_SECONDS, self._work.kill_wait_seconds / 5))
 
     def on_head_lost(self, grace: float) -> None:
-        """Nobody hears us any more, and job.sh does not wait much longer than the ranks' `grace`."""
+        """Hurry: job.sh does not wait much longer than the ranks' `grace`."""
         self.limit(grace + LOST_SECONDS)
         self._stop_waiting()
 
     def limit(self, seconds: float) -> None:
-        """It has to be over in so many seconds."""
+        """End all copies within `seconds`, unless they must end earlier."""
         ends_at = time.monotonic() + max(0.0, seconds)
         if self._ends_at is None or ends_at < self._ends_at:
             self._ends_at = ends_at
@@ -131,9 +136,9 @@ class StageOut:
                 self._send(self._finish_message())
 
     def drain(self, callback: Callback, *, trusted: bool) -> None:
-        """Call `then` with what is missing when all that can be is there.
+        """Copy the rest, then call `callback` with the missing outputs.
 
-        `trusted` says that all who wrote have left by themselves.
+        `trusted` says that all writers on this node exited by themselves.
         """
         if not self._starts:
             callback({})
@@ -198,7 +203,7 @@ class StageOut:
             self._log_event(**message)
 
     def _on_worker_exit(self) -> None:
-        """It was killed, or could not start: again, some times."""
+        """Restart the process, which was killed or could not start; after the ranks' end MOST_STARTS times at most."""
         self._process = None
         if self._is_draining and self._starts > MOST_STARTS:
             self._give_up(f"the process that copies has ended {MOST_STARTS} times")
@@ -208,7 +213,7 @@ class StageOut:
             self._loop.after(min(pause, MOST_RETRY_SECONDS), self._start)
 
     def _check_progress(self) -> None:
-        """Give up one that is stuck, or does not mind the time."""
+        """Give up a process that is stuck or exceeds its time."""
         if self._callback is None:
             return
         now = time.monotonic()
@@ -228,7 +233,7 @@ class StageOut:
         return [CHECKPOINTS] * bool(self._work.plan.get("sync")) + [RESULTS] * self._has_results
 
     def _resolve(self, facts_received: Message) -> None:
-        """Once: what is missing goes to the head, and the folder stays only if something is."""
+        """Report the missing outputs once. The node's folder stays only if there are any."""
         if self._callback is None:
             return
         callback, self._callback = self._callback, None

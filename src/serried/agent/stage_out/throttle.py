@@ -10,17 +10,17 @@ import time
 from typing import Optional
 
 IDLE, BEST_EFFORT = 3 << 13, 2 << 13 | 4
-"""I/O priorities as ioprio_set(2) has them: only what the disk has left, and what everybody has."""
+"""I/O priorities of ioprio_set(2): only when the disk is otherwise idle, and the usual one."""
 _SYSCALL = {"x86_64": 251, "aarch64": 30, "ppc64le": 273}
 LONGEST_SLEEP = 0.2
 
 
 class OutOfTimeError(Exception):
-    """The budget is used up."""
+    """The copy has no time left."""
 
 
 class InterruptedByUrgentError(Exception):
-    """Something more urgent has come."""
+    """A more urgent request interrupts the copy."""
 
 
 class Throttle:
@@ -33,20 +33,23 @@ class Throttle:
         self._lock = threading.Lock()
         self._updated_at = time.monotonic()
         self.ends_at: Optional[float] = None
-        """When nothing may be brought any more, on the monotonic clock; None for no such moment."""
+        """When all copies must end, on the monotonic clock; None without a limit."""
         self.bytes_moved = 0
-        """How many bytes have been copied, also of what is not complete."""
+        """The number of copied bytes, incomplete copies included."""
         self.urgent_requests = 0
-        """How many requests have come that cannot wait for a copy of what is not urgent."""
+        """The number of requests that cannot wait for copies that are not urgent."""
 
     def set_urgent(self) -> None:
-        """From now on nothing is spared: training is over, or soon. Any thread may say so."""
+        """Copy at full speed from now on: the training has ended or soon will. Any thread may call this."""
         self._bandwidth = None
         self.urgent_requests += 1
 
     def advance(self, count: int, urgent_before: Optional[int] = None) -> None:
-        """After `count` bytes. Raises InterruptedByUrgentError where more urgent requests have come than `urgent`."""
-        if self.urgent_requests and not self._is_raised:  # each thread has a priority of its own
+        """Pause after `count` bytes, within the bandwidth.
+
+        Raises OutOfTimeError, and InterruptedByUrgentError if `urgent_requests` exceeds `urgent_before`.
+        """
+        if self.urgent_requests and not self._is_raised:  # each thread has its own priority
             self._is_raised = True
             prioritise(BEST_EFFORT)
         with self._lock:
@@ -58,7 +61,7 @@ class Throttle:
             raise InterruptedByUrgentError
 
     def _wait(self, count: int) -> None:
-        """Until what was copied is within the bandwidth; in short sleeps, as somebody may come to hurry us."""
+        """Wait until the copied bytes are within the bandwidth, in short sleeps: `set_urgent` ends the wait."""
         if self._bandwidth is None:
             return
         with self._lock:
@@ -70,7 +73,7 @@ class Throttle:
 
 
 def prioritise(value: int) -> None:
-    """The I/O priority of this process; nothing where the kernel has none."""
+    """Set the I/O priority of this thread, if the kernel supports priorities."""
     number = _SYSCALL.get(os.uname().machine)
     if sys.platform == "linux" and number:
         with contextlib.suppress(ImportError, OSError, AttributeError):
