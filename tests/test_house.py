@@ -194,9 +194,8 @@ SCHEDULERS_WORDS = re.compile(
 MAY_NAME_A_SCHEDULER = {
     "lab": "it is a Slurm",
     "importing": "it reads job scripts for Slurm and PBS",
-    "cli/__init__.py": "the help of `lab`",
+    "cli/__init__.py": "the help of `lab`, and commands of schedulers that users type by mistake",
     "cli/lab.py": "the help of `lab`",
-    "cli/click_errors.py": "commands of schedulers that users type by mistake",
     "config/definitions.py": "help of settings that one scheduler has",
     "shell.py": "packages that bring commands",
     "records/advice.py": "advice with a command to type",

@@ -32,6 +32,6 @@ def test_a_changed_output_takes_the_place_of_the_old_one_with_the_ids_of_the_pag
 
 def test_a_job_that_had_started_before_its_log_was_followed_changes_no_page() -> None:
     page = PAGE.replace(
-        "k3f9q2 train COMPLETED", "k3f9q2 train PENDING; waiting for what it writes\nk3f9q2 train COMPLETED"
+        "k3f9q2 train COMPLETED", "k3f9q2 train PENDING; waiting for its output\nk3f9q2 train COMPLETED"
     )
     assert renew(page, OUTPUTS.__getitem__) == page

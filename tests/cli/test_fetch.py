@@ -237,7 +237,7 @@ def test_what_nodes_have_is_told_and_left_alone_by_a_dry_run(serried, make):
     said = "would recover results and checkpoints on n2 (No space left on device)\n"
     assert (done.code, done.out, done.err) == (0, "", said)
     assert "  missing     results and checkpoints on n2 (No space left on device)\n" in serried("show", "last").out
-    assert "not all is back: serried fetch k3f9q2" in serried("ps", "--all").out
+    assert "files missing: serried fetch k3f9q2" in serried("ps", "--all").out
     step = "  - copy the files that are still on the nodes, within three days: serried fetch k3f9q2\n"
     assert step in serried("why", "last").out
     assert json.loads(made.record.directory.exit.read_text())["missing"][0] == FULL

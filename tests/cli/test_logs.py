@@ -43,7 +43,7 @@ def test_an_earlier_attempt_can_be_read(serried, make):
     assert serried("logs", "last", "--attempt", "1").out == "[0] first\n"
     refused = serried("logs", "last", "--attempt", "3")
     assert refused.code == 2
-    assert refused.err == "error: run `k3f9q2` has no attempt 3\n\nhint: attempts there are: 1, 2\n"
+    assert refused.err == "error: run `k3f9q2` has no attempt 3\n\nhint: its attempts are: 1, 2\n"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_purged_run_directory_is_said_to_be_gone(serried, make):
     run.record.directory.where.write_text("/purged\n")
     done = serried("logs", "last")
     assert (done.code, done.out) == (1, "")
-    assert done.err == "error: the run directory is gone, and what ranks wrote with it: /purged\n"
+    assert done.err == "error: the run directory and its logs do not exist any more: /purged\n"
 
 
 def test_following_begins_before_the_file_does_and_ends_with_the_run(serried, make, slurm, clock):
@@ -121,7 +121,7 @@ def test_following_begins_before_the_file_does_and_ends_with_the_run(serried, ma
     ]
     done = serried("logs", "-f", "last")
     assert done.out == "[1] one, and the rest\n[0] zero\n"
-    assert done.err == "k3f9q2 train PENDING; waiting for what it writes\nk3f9q2 train COMPLETED after 10m00s\n"
+    assert done.err == "k3f9q2 train PENDING; waiting for its output\nk3f9q2 train COMPLETED after 10m00s\n"
     assert done.code == 0
 
 
@@ -147,7 +147,7 @@ def test_following_says_once_that_ranks_wait_for_data(serried):
     done = serried("logs", "-f", "last")
     assert done.out == "loss 0.5\n"
     assert done.err == (
-        "note: k3f9q2: staging 25 % of 12.0 GB at 100.0 MB/s, 2 min left; waiting for what it writes\n"
+        "note: k3f9q2: staging 25 % of 12.0 GB at 100.0 MB/s, 2 min left; waiting for its output\n"
         "k3f9q2 train COMPLETED after 10m00s\n"
     )
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from serried import cli
-from serried.cli import VERBS, click_errors
+from serried.cli import MEANT, VERBS
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_no_run_is_the_last_one(verb, monkeypatch, capsys):
 
 
 def test_other_words_lead_to_verbs_that_are_there_and_to_one_each():
-    words = [word for others in click_errors.MEANT.values() for word in others.split()]
-    assert set(click_errors.MEANT) <= set(VERBS)
+    words = [word for others in MEANT.values() for word in others.split()]
+    assert set(MEANT) <= set(VERBS)
     assert len(words) == len(set(words))
     assert set(words) & set(VERBS) == set()

@@ -64,7 +64,7 @@ def test_ctrl_c_ends_the_waiting_and_not_the_run(serried, make, slurm, monkeypat
 
     monkeypatch.setattr(time, "sleep", interrupt)
     done = serried("wait", "last")
-    assert (done.code, done.err) == (130, "\nnote: stopped waiting; the runs are still going (see serried ps)\n")
+    assert (done.code, done.err) == (130, "\nnote: stopped waiting; the runs continue (see serried ps)\n")
     assert slurm.cancelled == []
 
 

@@ -138,7 +138,7 @@ def test_where_one_of_several_is_refused_those_before_it_are_there(slurm):
     there = done.stdout.split()
     assert (done.returncode, len(there)) == (2, 2), done.stderr
     assert "error: `echo` was not submitted: Slurm refused the job" in done.stderr
-    assert f"`serried stop {' '.join(there)}` takes back what is there" in done.stderr
+    assert f"`serried stop {' '.join(there)}` stops those" in done.stderr
     assert slurm.serried("stop", "-y", *there).returncode == 0
     ends = [slurm.wait(run)[1] for run in there]
     assert [end["state"] for end in ends] == ["CANCELLED"] * 2

@@ -190,7 +190,7 @@ def test_the_end_of_an_array_says_how_many_failed_and_where_a_log_is():
             "\nfailed: 1 of 2 tasks did not complete; the first is 2\n"
             f"its files are in {run.where.path}\n"
             f"  serried why {run.id}      what happened, and what to do\n"
-            f"  serried logs {run.id}/1   what it printed\n"
+            f"  serried logs {run.id}/1   its output\n"
             f"  serried show {run.id}     plan, timeline, and where its files are\n"
         ),
     )

@@ -31,7 +31,7 @@ def test_what_went_well_here_is_submitted_by_the_same_words(project):
     run = records()[0]
     assert [re.split(r" {2,}", line) for line in done.stderr.splitlines()[-4:]] == [
         [f"its files are in {run.where.path}"],
-        ["", f"serried logs {run.id}", "what it printed"],
+        ["", f"serried logs {run.id}", "its output"],
         ["", f"serried show {run.id}", "plan, timeline and files"],
         ["", "serried submit --ranks 1 -- python3 'a b.py'", "the same in the background"],
     ]

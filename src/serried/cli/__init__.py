@@ -1,4 +1,4 @@
-"""The command line. One small file for each verb, imported when that verb is used."""
+"""The command line: the commands with their help, and their errors. The module of a command is imported on demand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from serried.errors import SerriedError
+from serried.errors import SerriedError, UsageError
 
 GROUPS = {
     "Begin": {
@@ -49,19 +49,55 @@ GROUPS = {
         "completion": "Print the completion script for a shell.",
     },
 }
-"""What `serried --help` lists, in the order in which one meets it."""
+"""The list of `serried --help`, in the order in which a user meets the commands."""
 
 MODULE_OF = {"import": "import_", "check-resume": "check_resume", "rerun": "submit", "forget": "stop", "image": "env"}
-"""The modules of commands that are not alone in a module of their name. The second one there is `NAME_command`."""
+"""Commands whose module has another name. A second command in a module is the function `NAME_command`."""
 
 OLD = {"rehearse": "check-resume"}
-"""Former names of commands: still understood, with a note."""
+"""Former names of commands: they still work, with a note."""
 
 VERBS = {verb: words for group in GROUPS.values() for verb, words in group.items()}
+"""The help of each command, in one line."""
+
+MEANT = {
+    "ps": "list ls jobs runs queue squeue sacct qstat status top watch",
+    "submit": "sbatch qsub send start launch queue-up",
+    "run": "exec torchrun mpirun",
+    "rerun": "resume restart retry requeue continue qrerun resubmit",
+    "shell": "ssh srun salloc interactive attach bash",
+    "logs": "log tail output cat print follow",
+    "show": "info describe inspect view plan",
+    "why": "explain diagnose debug",
+    "fetch": "pull download results get sync",
+    "stop": "cancel kill scancel qdel abort end",
+    "clean": "rm remove delete prune purge gc",
+    "du": "space usage quota",
+    "init": "new create template",
+    "import": "convert migrate translate",
+    "clusters": "cluster sinfo pbsnodes profiles partitions",
+    "stage": "data upload push",
+    "config": "settings get-config",
+    "image": "container build",
+    "env": "venv conda environment",
+}
+"""Words of schedulers and of other tools, by the command that does the same."""
+
+OPTIONS_MEANT = {
+    "--mem": "mem-per-gpu pmem",
+    "--ranks": "ntasks-per-node nproc-per-node nproc_per_node np ntasks",
+    "--gpus": "gpus-per-node gres gpus-per-task",
+    "--cpus": "cpus-per-task cpus-per-gpu ncpus",
+    "--nodes": "nnodes num-nodes num_nodes",
+    "--time": "walltime timeout",
+    "--name": "job-name",
+    "--after": "dependency",
+}
+"""The same for options of schedulers and launchers, where the closest spelling would be another option."""
 
 
-class Verbs(click.Group):
-    """Knows every verb's one-line help without importing it: --help has to be instant on slow file systems."""
+class CommandsByName(click.Group):
+    """Lists all commands without importing them: `--help` has to be instant on slow file systems."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(VERBS)
@@ -86,9 +122,7 @@ class Verbs(click.Group):
             old, args = args[0], [OLD[args[0]], *args[1:]]
             click.echo(f"note: `serried {old}` is now `serried {args[0]}`", err=True)
         if args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            from serried.cli.click_errors import no_verb
-
-            raise no_verb(args[0])
+            raise _unknown_command(args[0])
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -99,13 +133,13 @@ class Verbs(click.Group):
 
 
 def _keep_lines(command: click.Command) -> None:
-    """Docstrings are raw: what they spell as a backslash and a `b` becomes the character by which click keeps lines."""
+    r"""Replace `\b` in raw docstrings by the character that makes click keep the lines of a paragraph."""
     command.help = (command.help or "").replace("\\b\n", "\b\n")
     for inner in getattr(command, "commands", {}).values():
         _keep_lines(inner)
 
 
-@click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=CommandsByName, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="serried", prog_name="serried")
 def serried() -> None:
     """Run a PyTorch training script on many GPUs and nodes of a Slurm or PBS cluster.
@@ -113,12 +147,12 @@ def serried() -> None:
     \b
     serried run -- python train.py                          here, now
     serried submit --nodes 2 --gpus 4 -- python train.py    on the cluster
-    serried ps                                              how it goes
-    """  # noqa: D301 - click wants the character itself: keep these lines
+    serried ps                                              the state of your runs
+    """  # noqa: D301 - not raw: click keeps the lines after the character itself
 
 
 def main() -> None:
-    """Entry point: runs the verb, prints what Serried raises, exits with its code."""
+    """Entry point: run the command, print its error if it raises one, and exit with the error's code."""
     if sys.platform == "win32":
         print(
             "error: Serried does not run on Windows itself\n\n"
@@ -131,16 +165,14 @@ def main() -> None:
     except getattr(click.exceptions, "NoArgsIsHelpError", ()) as error:  # click 8.2 and later
         click.echo(error.ctx.get_help(), color=error.ctx.color)
     except click.ClickException as error:
-        from serried.cli.click_errors import show
-
-        show(error)
+        _print_click_error(error)
         sys.exit(error.exit_code)
     except click.Abort:
         sys.exit(130)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        # `serried ps | head` is no error; what is left must not be flushed into the closed pipe at exit.
+        # `serried ps | head` succeeds. The rest of the output must not be flushed into the closed pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except SerriedError as error:
@@ -148,3 +180,37 @@ def main() -> None:
 
         console.print_error(error)
         sys.exit(error.exit_code)
+
+
+def _unknown_command(word: str) -> UsageError:
+    import difflib
+
+    meant = [verb for verb, others in MEANT.items() if word.lower() in others.split()]
+    meant += difflib.get_close_matches(word, VERBS, n=1) if not meant else []
+    hint = f"did you mean `serried {meant[0]}`? {VERBS[meant[0]]}" if meant else "serried --help lists them"
+    return UsageError(f"unknown command: `{word}`", hint=hint)
+
+
+def _print_click_error(error: click.ClickException) -> None:
+    """Print click's message in the form of Serried's errors: one sentence, and a hint."""
+    import difflib
+
+    from serried.ui import console
+
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = context.command_path if context else "serried"
+    if isinstance(error, click.NoSuchOption):
+        flags = [flag for param in (context.command.params if context else ()) for flag in param.opts]
+        word = error.option_name.lstrip("-")
+        close = [flag for flag, others in OPTIONS_MEANT.items() if flag in flags and word in others.split()]
+        close = close or difflib.get_close_matches(error.option_name, flags, n=1)
+        message = f"unknown option: `{error.option_name}`"
+        hint = f"did you mean `{close[0]}`?" if close else f"{path} --help lists them"
+    else:
+        message = error.format_message()
+        if isinstance(error, click.MissingParameter) and error.param and isinstance(error.param.type, click.Choice):
+            *most, last = (f"`{choice}`" for choice in error.param.type.choices)  # click's own list has tabs
+            message = f"one of {', '.join(most)} and {last} is missing"
+        message = " ".join(message.rstrip(".").replace("'", "`").split())
+        message, hint = message[:1].lower() + message[1:], f"{path} --help"
+    console.print_error(UsageError(message, hint=hint))

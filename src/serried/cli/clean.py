@@ -1,4 +1,4 @@
-"""`serried clean`: remove what nobody needs any more, after it was shown."""
+"""`serried clean`: delete files that no run needs, after showing them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Measured = list[tuple[Thing, Size]]
 @click.option("--outputs", is_flag=True, help="Also runs with outputs that were not fetched.")
 @click.option("--records", is_flag=True, help="Delete records too: `ps --all` no longer lists these runs.")
 @click.option("--dry-run", is_flag=True, help="Print the files to delete and delete nothing.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; with --dry-run or --yes.")
 def command(
     *,
@@ -53,7 +53,7 @@ def command(
     yes: bool,
     as_json: bool,
 ) -> None:
-    r"""Delete files that no run needs, after showing sizes and a confirmation.
+    r"""Delete files that no run needs, after showing their sizes and asking for confirmation.
 
     \b
     serried clean                      files that no run needs
@@ -61,15 +61,15 @@ def command(
     serried clean k3f9q2 lr-sweep      these runs, with their checkpoints
     serried clean --node n017          what dead jobs have left on that node
 
-    Without RUN or --older-than no run goes: only what removals and builds left half done, and archives
-    of code that no run has. A run that may still run, or that another run needs, always stays. The
-    record of a run stays for `ps --all` and `show`. Jobs delete their own files on the disks of compute
-    nodes, or your next job there does.
-    A run stays where files that it wrote by relative paths were not fetched, unless --outputs is given.
+    Without RUN or --older-than, no run is deleted: only the remains of interrupted deletions and builds,
+    and archives of code that no run has. A run that may still run, or that another run needs, always
+    stays. The record of a run stays for `ps --all` and `show`. Jobs delete their own files on the disks of
+    compute nodes, or your next job there does.
+    A run with outputs (files that it wrote by relative paths) that were not fetched stays without --outputs.
     """
     if hosts:
         if runs or age or records or outputs:
-            raise UsageError("`--node` goes with nothing else", hint="serried clean --node NAME [--node NAME]")
+            raise UsageError("`--node` excludes runs and other options", hint="serried clean --node NAME [--node NAME]")
         _sweep(hosts, dry_run=dry_run, as_json=as_json)
         return
     now = time.time()
@@ -77,11 +77,11 @@ def command(
     choice = _choose(runs, now, older, records=records, with_outputs=outputs)
     found = _measured(choice.go)
     if as_json and not (dry_run or yes):
-        raise UsageError("`--json` cannot ask", hint="--dry-run shows what would go, --yes removes it")
+        raise UsageError("`--json` cannot ask for confirmation", hint="--dry-run lists the files, --yes removes them")
     if not as_json:
         _show(found, choice, now)
     if found and not dry_run and (yes or run_view.agreed("remove", "removed", _total(found))):
-        again = _choose(runs, now, older, records=records, with_outputs=outputs)  # what was shown may be needed by now
+        again = _choose(runs, now, older, records=records, with_outputs=outputs)  # a run may need some by now
         left = _remove(found, {thing.path for thing in again.go})
     else:
         left = {thing.path: "" for thing, _ in found}
@@ -95,7 +95,7 @@ def _choose(
     runs: Sequence[str], now: float, older: float | None, *, records: bool, with_outputs: bool
 ) -> RemovalChoice:
     if runs and older is not None:
-        raise UsageError("`--older-than` and named runs cannot both be")
+        raise UsageError("`--older-than` and named runs are mutually exclusive")
     selections = run_view.select_all(runs)
     for selection in selections:
         if selection.task is not None:
@@ -113,7 +113,7 @@ def _choose(
 
 
 def _sweep(hosts: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
-    """Nothing is asked: what a dead job has left is of no use to anybody."""
+    """Without confirmation: nothing can use the files of a dead job."""
     wanted = list(dict.fromkeys(hosts))
     by_host: dict[str, list[Left]] = {}
     failed: list[SerriedError] = []
@@ -129,8 +129,7 @@ def _sweep(hosts: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
         removal.sweep_nodes(KnownRuns.load(), wanted, report, line.update, dry=dry_run)
     found = [left for host in wanted for left in by_host.get(host, [])]
     if as_json:
-        told = [dataclasses.asdict(each) for each in found]
-        console.out_json(dry_run=dry_run, left=told)
+        console.out_json(dry_run=dry_run, left=[dataclasses.asdict(each) for each in found])
     elif found or not failed:
         _show_left(found, dry_run=dry_run)
     if failed:
@@ -138,24 +137,24 @@ def _sweep(hosts: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
 
 
 def _show_left(found: Sequence[Left], *, dry_run: bool) -> None:
-    gone = "would go" if dry_run else "removed"
+    gone = "would be removed" if dry_run else "removed"
     rows = [[each.host, printable(each.name), f"stays: {each.stays}" if each.stays else gone] for each in found]
     if rows:
         console.out_table(("NODE", "LEFT BY", ""), rows)
-    if not rows:
-        console.say("nothing is left there")
+    else:
+        console.say("dead jobs have left no files there")
 
 
 def _measured(found: Sequence[Thing]) -> Measured:
-    with console.status_line("looking how large it is") as line:
-        return [
-            (thing, disk_usage.measure(thing.path, lambda files, thing=thing: line.update(_progress(thing, files))))  # type: ignore[misc]
-            for thing in found
-        ]
+    measured: Measured = []
+    with console.status_line("measuring") as line:
+        for thing in found:
 
+            def tell(files: int, name: str = thing.name) -> None:
+                line.update(f"measuring {name}: {files:,} files")
 
-def _progress(thing: Thing, files: int) -> str:
-    return f"looking how large {thing.name} is: {files:,} files"
+            measured.append((thing, disk_usage.measure(thing.path, tell)))
+    return measured
 
 
 def _show(found: Measured, choice: RemovalChoice, now: float) -> None:
@@ -192,7 +191,7 @@ def _total(found: Measured) -> str:
 
 
 def _remove(found: Measured, still: set[Path]) -> dict[object, str]:
-    """Of what was not removed, why; `still` is what may be."""
+    """Delete the things whose paths are in `still`. Returns, for each path that stays, why."""
     left: dict[object, str] = {}
     gone: Measured = []
     with console.status_line("removing") as line:

@@ -1,4 +1,4 @@
-"""`serried logs`: what the ranks wrote, whole or as it grows."""
+"""`serried logs`: print or follow the output of the ranks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from serried.ui import console
 from serried.ui.text import harmless, overwritten
 
 _PAUSE_SECONDS = 0.5
-_ASK_SECONDS, _ASK_LONGEST_SECONDS = 5.0, 60.0
+_QUERY_SECONDS, _LONGEST_QUERY_SECONDS = 5.0, 60.0
 
 
 @dataclass(frozen=True)
 class LogChoice:
-    """Which ranks of which attempt, or the launchers that start them."""
+    """The ranks of an attempt to print, or the launchers that start them."""
 
     rank: int | None
     node: int | None
@@ -53,10 +53,10 @@ class LogChoice:
 @click.option("-f", "--follow", is_flag=True, help="Follow until the run ends, through all attempts.")
 @click.option("--rank", type=click.IntRange(0), metavar="R", help="Only rank R.")
 @click.option("--node", type=click.IntRange(0), metavar="N", help="Only the ranks of node N.")
-@click.option("--launcher", is_flag=True, help="Output of the launcher (torchrun, say) on each [node].")
+@click.option("--launcher", is_flag=True, help="Output of the launcher, such as torchrun, on each [node].")
 @click.option("--attempt", type=click.IntRange(1), metavar="K", help="Attempt K instead of the latest.")
 def command(*, run: str, follow: bool, rank: int | None, node: int | None, launcher: bool, attempt: int | None) -> None:
-    r"""Print or follow what the ranks wrote.
+    r"""Print or follow the output of the ranks.
 
     With several ranks each line starts with its `[rank]`. If the run has ended and no rank printed
     anything, the output of the job script is printed instead.
@@ -67,7 +67,12 @@ def command(*, run: str, follow: bool, rank: int | None, node: int | None, launc
     serried logs lr-sweep/17 --attempt 1 > log.txt
     """
     selection = run_view.select(run)
-    _refuse_whole_arrays(selection)
+    array = selection.record.plan.array
+    if array is not None and selection.task is None:
+        raise UsageError(
+            f"run `{selection}` is an array of {len(array.indices)} tasks",
+            hint=f"name one: serried logs {selection}/{array.indices[0]}",
+        )
     choice = LogChoice(rank, node, attempt, launcher)
     if follow:
         _follow(selection, choice)
@@ -75,17 +80,8 @@ def command(*, run: str, follow: bool, rank: int | None, node: int | None, launc
         _print(selection, choice)
 
 
-def _refuse_whole_arrays(selection: Selection) -> None:
-    array = selection.record.plan.array
-    if array is not None and selection.task is None:
-        raise UsageError(
-            f"run `{selection}` is an array of {len(array.indices)} tasks",
-            hint=f"name one: serried logs {selection}/{array.indices[0]}",
-        )
-
-
 class Printer:
-    """Prints the lines of several ranks, each with its rank in front where there are several."""
+    """Prints the lines of ranks; with several ranks, each line behind its rank."""
 
     def __init__(self, logs: list[RankLog]) -> None:
         widest = len(str(logs[-1].rank))
@@ -95,7 +91,7 @@ class Printer:
         self.has_printed = False
 
     def pump(self) -> bool:
-        """Print what is new; say whether there was anything."""
+        """Print the output since the last call; return whether there was any."""
         moved = False
         unfinished = ""
         for rank, tail, lines in self._tails:
@@ -123,19 +119,19 @@ class Printer:
 
 
 def _attempt(selection: Selection, choice: LogChoice) -> AttemptDirectory | None:
-    """The one asked for, else the latest; None where there is none yet."""
+    """The requested attempt, else the latest; None before the first attempt."""
     directory = selection.place
     numbers = attempt_numbers(directory)
     if choice.attempt is None:
         return directory.attempt(numbers[-1]) if numbers else None
     if choice.attempt not in numbers:
-        there = ", ".join(map(str, numbers)) or "none yet"
-        raise UsageError(f"run `{selection}` has no attempt {choice.attempt}", hint=f"attempts there are: {there}")
+        known = ", ".join(map(str, numbers)) or "none yet"
+        raise UsageError(f"run `{selection}` has no attempt {choice.attempt}", hint=f"its attempts are: {known}")
     return directory.attempt(choice.attempt)
 
 
 def _since(shown: int | None, selection: Selection, choice: LogChoice) -> list[AttemptDirectory]:
-    """The attempt that is shown and all after it; at first the one asked for, or the latest."""
+    """The attempt that is shown and all later ones; at first the requested attempt, or the latest."""
     if shown is None or choice.attempt is not None:
         attempt = _attempt(selection, choice)
         return [attempt] if attempt is not None else []
@@ -144,22 +140,21 @@ def _since(shown: int | None, selection: Selection, choice: LogChoice) -> list[A
 
 def _print(selection: Selection, choice: LogChoice) -> None:
     attempt = _attempt(selection, choice)
-    if attempt is not None:
-        logs = choice.of(attempt, selection)
-        if len(logs) == 1 and not console.is_terminal():
-            if _copy(logs[0]):
-                return
-        else:
-            printer = Printer(logs)
-            printer.pump()
-            printer.finish()
-            if printer.has_printed:
-                return
-    _nothing_written(selection, choice)
+    if attempt is None:
+        has_printed = False
+    elif len(logs := choice.of(attempt, selection)) == 1 and not console.is_terminal():
+        has_printed = _copy(logs[0])
+    else:
+        printer = Printer(logs)
+        printer.pump()
+        printer.finish()
+        has_printed = printer.has_printed
+    if not has_printed:
+        _nothing_written(selection, choice)
 
 
 def _copy(log: RankLog) -> bool:
-    """One rank into a pipe or a file: byte for byte."""
+    """Copy the log of one rank to a pipe or a file, byte for byte; return whether there was any output."""
     tail, copied = Tail(log.path), False
     sys.stdout.flush()
     while added := tail.read():
@@ -170,7 +165,7 @@ def _copy(log: RankLog) -> bool:
 
 
 def _nothing_written(selection: Selection, choice: LogChoice) -> None:
-    """Say why there is nothing; show what the job's script said, if that is all there is."""
+    """Print why there is no output, and the output of the job script if there is any."""
     status = statuses_of([selection])[0]
     record = selection.record
     if choice.launcher:
@@ -180,7 +175,7 @@ def _nothing_written(selection: Selection, choice: LogChoice) -> None:
         hint = (
             f"serried why {status.id} has the last lines of the rank that failed" if status.verdict.exit_code else None
         )
-        raise SerriedError(f"the run directory is gone, and what ranks wrote with it: {record.where.path}", hint=hint)
+        raise SerriedError(f"the run directory and its logs do not exist any more: {record.where.path}", hint=hint)
     console.note("no output yet")
     run_view.say_how(status)
     printer = Printer([RankLog(0, 0, record.where.scheduler_log(selection.task))])
@@ -195,8 +190,8 @@ def _follow(selection: Selection, choice: LogChoice) -> None:
     printer: Printer | None = None
     clock, awaited = _Clock(selection), _Awaited(selection)
     while True:
-        # First whether it is over, then what there is: an attempt may come and go between two looks.
-        over = clock.says_it_is_over(_attempt(selection, choice) if choice.attempt is not None else None)
+        # The state before the files: an attempt may begin and end between two looks.
+        over = clock.is_run_over(_attempt(selection, choice) if choice.attempt is not None else None)
         attempt: AttemptDirectory | None = None
         for attempt in _since(shown, selection, choice):
             if attempt.number == shown:
@@ -224,45 +219,45 @@ def _follow(selection: Selection, choice: LogChoice) -> None:
 
 
 class _Awaited:
-    """How far the data is that ranks wait for: moving on a terminal, elsewhere said once."""
+    """The progress of the data that ranks wait for: a moving line on a terminal, else one note."""
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
         self._line = console.MovingLine(sys.stdout)
         self._stages = selection.record.summary.stages
-        self._is_said = False
+        self._is_noted = False
 
     def show(self, attempt: AttemptDirectory | None) -> None:
-        """None where nobody waits any more."""
+        """None clears the line."""
         text = staging_progress(attempt) if attempt and self._stages else ""
         if not text:
             self._line.clear()
             return
         self._line.update(f"{self._selection}: {text}")
-        if not (self._is_said or console.is_terminal()):
-            self._is_said = True
-            console.note(f"{self._selection}: {text}; waiting for what it writes")
+        if not (self._is_noted or console.is_terminal()):
+            self._is_noted = True
+            console.note(f"{self._selection}: {text}; waiting for its output")
 
 
 class _Clock:
-    """Whether a run is over: its file each time, everything there is to know ever more seldom."""
+    """Decides whether a run is over: by its file each time, by all evidence less and less often."""
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
-        self._interval = _ASK_SECONDS
+        self._interval = _QUERY_SECONDS
         self._next = time.monotonic()
-        self._said = ""
+        self._printed_state = ""
 
-    def says_it_is_over(self, only: AttemptDirectory | None) -> bool:
-        """Of the run, or of the one attempt that was asked for."""
+    def is_run_over(self, only: AttemptDirectory | None) -> bool:
+        """Whether the run is over, or the one attempt that was requested."""
         if has_ended_by_file(self._selection) or (only is not None and only.exit.exists()):
             return True
         if time.monotonic() < self._next:
             return False
         status = statuses_of([self._selection])[0]
         self._next = time.monotonic() + self._interval
-        self._interval = min(self._interval * 1.5, _ASK_LONGEST_SECONDS)
-        if status.state in (names.PENDING, names.UNKNOWN) and status.state != self._said:
-            console.say(f"{run_view.how(status)}; waiting for what it writes")
-        self._said = status.state
+        self._interval = min(self._interval * 1.5, _LONGEST_QUERY_SECONDS)
+        if status.state in (names.PENDING, names.UNKNOWN) and status.state != self._printed_state:
+            console.say(f"{run_view.how(status)}; waiting for its output")
+        self._printed_state = status.state
         return is_over(status)

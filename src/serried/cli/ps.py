@@ -1,4 +1,4 @@
-"""`serried ps`: all of my runs on one screen."""
+"""`serried ps`: list the runs of this user."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _LAST = 3
 
 
 @click.command()
-@click.option("--all", "everything", is_flag=True, help="Every run that has a record.")
-@click.option("-n", "--last", "number", default=_SHOWN, show_default=True, metavar="N", help="How many finished ones.")
-@click.option("--since", metavar="TIME", help="Runs submitted or ended since: 2d, 6h, 2026-11-20.")
+@click.option("--all", "everything", is_flag=True, help="List every run that has a record.")
+@click.option("-n", "--last", "number", default=_SHOWN, show_default=True, metavar="N", help="Most ended runs to list.")
+@click.option("--since", metavar="TIME", help="List runs submitted or ended since: 2d, 6h, 2026-11-20.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(*, everything: bool, number: int, since: str | None, as_json: bool) -> None:
-    r"""List runs, the running ones first, then the last that ended.
+    r"""List runs: the running ones first, then the last ones that ended.
 
     \b
     serried ps
@@ -42,7 +42,7 @@ def command(*, everything: bool, number: int, since: str | None, as_json: bool) 
     now = time.time()
     oldest = run_view.moment("--since", since, now) if since else None
     found = [status for status in statuses(index.records()) if status.record.directory.path.is_dir()]
-    known = sorted(_settled(found), key=_order)  # without those that somebody forgets meanwhile
+    known = sorted(_settled(found), key=_order)
     shown = [status for status in known if not status.has_ended or _is_recent(status, oldest)]
     if not everything and oldest is None:
         ended = [status for status in shown if status.has_ended][: max(number, 0)]
@@ -56,7 +56,7 @@ def command(*, everything: bool, number: int, since: str | None, as_json: bool) 
 
 
 def _settled(found: list[RunStatus]) -> list[RunStatus]:
-    """The same, where a submission whose end nobody saw has been looked for."""
+    """The same, after uncertain submissions were reconciled."""
     uncertain = [status.record for status in found if status.state == UNCERTAIN]
     if not uncertain:
         return found
@@ -79,9 +79,12 @@ def _is_recent(status: RunStatus, oldest: float | None) -> bool:
 
 def _draw(shown: list[RunStatus], known: int, now: float) -> None:
     if not shown:
-        console.say("no runs yet" if not known else "no runs to show")
-        steps = [("serried submit -- python train.py", "send one")] if not known else [("serried ps --all", "list all")]
-        console.next_steps(steps)
+        if known:
+            console.say("no runs to show")
+            console.next_steps([("serried ps --all", "list all")])
+        else:
+            console.say("no runs yet")
+            console.next_steps([("serried submit -- python train.py", "submit a run")])
         return
     console.out_table(_HEADS, [_row(status, now) for status in shown], shrink=_NAME)
     if known > len(shown):
@@ -121,7 +124,7 @@ def _note(status: RunStatus, now: float) -> str:
     elif status.state != names.COMPLETED and status.tasks is None:
         parts.append(status.verdict.message)
     elif status.has_ended and missing_outputs.can_be_fetched(status.record.end):
-        parts.append(f"not all is back: serried fetch {status.record.id}")
+        parts.append(f"files missing: serried fetch {status.record.id}")
     if status.has_ended and status.verdict.since is not None:
         parts.append(ago(now - status.verdict.since))
     if status.verdict.stale is not None:

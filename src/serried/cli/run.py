@@ -1,4 +1,4 @@
-"""`serried run`: here, now, in the foreground."""
+"""`serried run`: run an experiment here and now, in the foreground."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from serried.ui.plan_lines import smoke_text
 from serried.ui.text import duration, printable
 
 _OF_HERE = ("--gpu-ids", "--cluster", "--json")
-"""Options that `serried submit` has not, or that name this machine."""
+"""Options that `serried submit` lacks, or that name this machine."""
 _LONGEST = 36
-"""Columns for what was typed, which leave room for what it does on a line of 80."""
+"""Columns for the typed command, which leave room for its purpose on a line of 80."""
 
 
 @click.command(cls=options.TakesCommand)
 @click.argument("experiment", required=False)
 @options.flags
-@click.option("--gpu-ids", metavar="IDS", help="Which GPUs: 0,2. Without it, idle ones.")
+@click.option("--gpu-ids", metavar="IDS", help="GPUs to use: 0,2.  [default: idle ones]")
 def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str | None, **values: Any) -> None:
-    r"""Run an experiment, or any command, here and now, and pass on what it prints.
+    r"""Run an experiment, or any command, here and now, with its output.
 
     \b
     serried run                                the only experiment of serried.toml
@@ -48,9 +48,9 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
     serried run --gpu-ids 0,2 train            on these GPUs
     serried run train --smoke                  a few steps, saved and loaded
 
-    Within a job (`serried shell`, `salloc`, `qsub -I`) here is all its nodes, else this machine.
-    It runs in your project itself, without a snapshot. Its exit status is the program's own: that
-    of the first rank that failed. Ctrl-C ends all ranks; a second one does not wait for them.
+    In a job (`serried shell`, `salloc`, `qsub -I`) the run uses all its nodes, else this machine.
+    Ranks start in your project itself, without a snapshot. The exit status is the program's own: that
+    of the first rank that failed. Ctrl-C ends all ranks; a second Ctrl-C does not wait for them.
     """
     job = job_around(os.environ) if cluster != LOCAL else None
     if job is None and cluster not in (None, LOCAL):
@@ -58,10 +58,10 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
     gpus = [word.strip() for word in gpu_ids.split(",")] if gpu_ids else []
     if job and gpus:
         raise UsageError(f"`--gpu-ids` is for this machine, and this is job {job.job}", hint="leave it out")
-    asked = options.request(values, cluster if job else LOCAL).with_setting("project.snapshot", value=False)
-    if gpus and "resources.gpus" not in asked.overrides:
-        asked = asked.with_setting("resources.gpus", value=len(gpus))
-    decided = decide_inside(asked, job, Path.cwd(), os.environ) if job else decide(asked, Path.cwd(), os.environ)
+    request = options.request(values, cluster if job else LOCAL).with_setting("project.snapshot", value=False)
+    if gpus and "resources.gpus" not in request.overrides:
+        request = request.with_setting("resources.gpus", value=len(gpus))
+    decided = decide_inside(request, job, Path.cwd(), os.environ) if job else decide(request, Path.cwd(), os.environ)
     with options.progress(dry_run=dry_run) as observe:
         prepared = prepare(decided.plan, decided.resolved, os.environ, decided.each, observe=observe)
     if dry_run:
@@ -75,18 +75,18 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
         prepared,
         gpu_ids=gpus,
         inside=job,
-        # With --json the one value is all that stdout gets.
+        # With --json, stdout gets that one value alone.
         output=sys.stderr.buffer if as_json else None,
     )
     if as_json:
         run_view.out_runs([status(outcome.record).to_json()])
     array = prepared.plan.array
-    _say_the_end(outcome, None if array is None else array.indices[0], began)
+    _print_end(outcome, None if array is None else array.indices[0], began)
     sys.exit(outcome.status)
 
 
-def _say_the_end(outcome: Outcome, task: int | None, began: float) -> None:
-    """`task` is the first of an array, whose logs are its tasks' own."""
+def _print_end(outcome: Outcome, task: int | None, began: float) -> None:
+    """Print how the run ended, and the next steps. `task` is the first task of an array: each task has its own logs."""
     run, end = outcome.record.id, outcome.end or {}
     logs = f"serried logs {run}" if task is None else f"serried logs {run}/{task}"
     console.say()
@@ -97,47 +97,47 @@ def _say_the_end(outcome: Outcome, task: int | None, began: float) -> None:
             console.say(f"smoke test: {smoke_result(outcome.record, None)}")
         console.say(f"{console.style('completed', 'good', sys.stderr)}{took}")
         console.say(f"its files are in {outcome.record.where.path}")
-        _say_what_changed(outcome, began)
+        _print_changes(outcome, began)
         for warning in warnings(end):
             console.warning(printable(warning["message"]))
         console.next_steps(
             [
-                (logs, "what it printed"),
+                (logs, "its output"),
                 (f"serried show {run}", "plan, timeline and files"),
-                _submit_it(click.get_current_context().meta[options.WORDS]),
+                _submit_step(click.get_current_context().meta[options.WORDS]),
             ]
         )
         return
     if outcome.status == INTERRUPTED:
         console.say(f"interrupted{took}")
         console.say(f"its files are in {outcome.record.where.path}")
-        _say_what_changed(outcome, began)
+        _print_changes(outcome, began)
         return
-    known = status(outcome.record).verdict  # where every agent was killed before it wrote the end
+    known = status(outcome.record).verdict  # if every agent was killed before it wrote the end
     message = end.get("message") or known.message or f"it ended with status {outcome.status}"
     state = end.get("state") or (known.state if known.has_ended else names.FAILED)
     console.say(f"{console.style(str(state).lower(), 'bad', sys.stderr)}{took}: {printable(str(message))}")
     console.say(f"its files are in {outcome.record.where.path}")
-    _say_what_changed(outcome, began)
+    _print_changes(outcome, began)
     console.next_steps(
         [
             (f"serried why {run}", "what happened, and what to do"),
-            (logs, "what it printed"),
+            (logs, "its output"),
             (f"serried show {run}", "plan, timeline, and where its files are"),
         ]
     )
 
 
-def _say_what_changed(outcome: Outcome, began: float) -> None:
-    """A run in the project itself has no tree of its own, so that others may have changed these files too."""
+def _print_changes(outcome: Outcome, began: float) -> None:
+    """Print the project's files that have changed since: other programs may have changed some of them."""
     project, where = Path(outcome.record.plan.source.directory), outcome.record.where.path
     found = outputs.changed_in_place(project, began, leave_out=where.parents[1])
     if found.text_in_place:
         console.say_behind("  ", f"changed in {project} while it ran: {found.text_in_place}", "quiet")
 
 
-def _submit_it(words: Sequence[str]) -> tuple[str, str]:
-    """The same words for `serried submit`, where they mean the same there and fit into a line; and what that does."""
+def _submit_step(words: Sequence[str]) -> tuple[str, str]:
+    """The same command for `serried submit`, if it means the same there and fits into the line, and its purpose."""
     cluster = catalogue(Path.cwd(), os.environ).here
     purpose = "the same in the background" if cluster == LOCAL else f"the same on `{cluster}`"
     typed = shlex.join(words)

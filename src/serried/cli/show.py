@@ -1,7 +1,8 @@
-"""`serried show`: all that is known of one run."""
+"""`serried show`: the plan, timeline and files of a run."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -50,13 +51,13 @@ def command(*, run: str, as_json: bool) -> None:
     status = statuses_of([selection])[0]
     if status.summary is None:
         raise SerriedError(status.verdict.message, hint=f"the record is {selection.record.directory.path}")
-    made = outputs.of(selection)
+    written = outputs.of(selection)
     if as_json:
-        run_view.out_runs([{**_json(selection, status), "outputs": made.to_json()}])
+        run_view.out_runs([{**_json(selection, status), "outputs": written.to_json()}])
     else:
-        for line in _screen(selection, status, made):
+        for line in _screen(selection, status, written):
             console.out(line)
-        _suggest(selection, status, made)
+        _suggest(selection, status, written)
     run_view.warn_if_stale([status])
     run_view.insist([status])
 
@@ -79,12 +80,12 @@ def _json(selection: Selection, status: RunStatus) -> dict[str, Any]:
     }
 
 
-def _screen(selection: Selection, status: RunStatus, made: Outputs) -> list[str]:
+def _screen(selection: Selection, status: RunStatus, written: Outputs) -> list[str]:
     state = console.style(status.state, run_view.state_style(status.state))
     name = printable(status.summary.name) if status.summary else "?"
     message = f": {printable(status.verdict.message)}" if status.verdict.message else ""
     lines = [f"{status.id} {name} {state}{message}", ""]
-    facts = [fact for fact in (*_facts(selection, status), ("outputs", made.text)) if fact[1]]
+    facts = [fact for fact in (*_facts(selection, status), ("outputs", written.text)) if fact[1]]
     lines += [line for label, text in facts for line in console.behind(f"  {label.ljust(_LABEL)} ", text)]
     lines += ["", console.style("timeline", "head"), *_timeline(_events(selection, status))]
     lines += ["", console.style("files", "head")]
@@ -93,24 +94,21 @@ def _screen(selection: Selection, status: RunStatus, made: Outputs) -> list[str]
 
 
 def _plan(selection: Selection) -> Plan | None:
-    try:
+    with contextlib.suppress(RecordUnreadable):
         return selection.record.plan_of(selection.task)
-    except RecordUnreadable:
-        pass
-    try:
-        # The list of commands went with the run directory: this task's own is not known any more.
+    with contextlib.suppress(RecordUnreadable):
+        # The list of commands was deleted with the run directory, so the command of this task is unknown.
         return dataclasses.replace(selection.record.plan, command=())
-    except RecordUnreadable:
-        return None
+    return None
 
 
 def _attempts(selection: Selection) -> list[AttemptRecord]:
-    """Of an array as a whole there are none: its tasks have them."""
+    """Empty for a whole array: its tasks have the attempts."""
     return [] if selection.is_array else attempts(selection.place)
 
 
 def _missing(selection: Selection, status: RunStatus) -> list[missing_outputs.Missing]:
-    """Of an array as a whole nothing: there may be ten thousand to look into."""
+    """Empty for a whole array, which may have ten thousand tasks to look at."""
     if _plan(selection) is None or selection.is_array:
         return []
     return missing_outputs.of(selection, has_ended=status.has_ended)
@@ -166,7 +164,7 @@ def _command(plan: Plan | None, *, is_task: bool) -> str:
 
 
 def _config(selection: Selection, plan: Plan | None) -> dict[str, Any] | None:
-    """What the training was told; where `serried.train.config` kept all of its settings, the hash is of those."""
+    """The settings of the training. The hash covers all settings if `serried.train.config` has recorded them."""
     if plan is None:
         return None
     kept = None if selection.is_array else read_json(selection.place.results / names.CONFIG_FILE)
@@ -202,7 +200,7 @@ def _size(plan: Plan | None, status: RunStatus) -> str:
 
 
 def _launcher(plan: Plan | None) -> str:
-    """What starts the ranks, where the agents do not."""
+    """The launcher of the ranks; empty for the agents."""
     if plan is None or plan.launch.kind == "agent" or (plan.launch.kind == "single" and not plan.allocation.gpus):
         return ""
     restarts = plan.launch.max_restarts
@@ -214,7 +212,7 @@ def _source(selection: Selection, plan: Plan | None) -> str:
     commit = str(source.get("commit") or "")[:12]
     parts = [plan.source.directory if plan else "", f"commit {commit}" if commit else ""]
     if commit and selection.record.directory.diff.exists():
-        parts.append("with changes that diff.patch in the record holds")
+        parts.append("with the changes in diff.patch of the record")
     return ", ".join(filter(None, parts))
 
 
@@ -248,7 +246,7 @@ def _files(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
 
 
 def _tree(selection: Selection, plan: Plan) -> str:
-    """Where ranks start, and write to by relative paths."""
+    """The folder in which ranks start, and which their relative paths lead to."""
     where = selection.record.where
     if not plan.source.snapshot:
         return plan.source.directory
@@ -257,7 +255,7 @@ def _tree(selection: Selection, plan: Plan) -> str:
     return str(where.tasks / "I/source" if selection.task is None else selection.place.source)
 
 
-def _suggest(selection: Selection, status: RunStatus, made: Outputs) -> None:
+def _suggest(selection: Selection, status: RunStatus, written: Outputs) -> None:
     run = status.id
     steps = []
     if status.state == names.PENDING:
@@ -265,8 +263,8 @@ def _suggest(selection: Selection, status: RunStatus, made: Outputs) -> None:
     elif status.has_ended and status.state != names.COMPLETED:
         steps.append((f"serried why {run}", "what happened, and what to do"))
     elif status.tasks is None:
-        steps.append((f"serried logs {'' if status.has_ended else '-f '}{run}", "what the ranks wrote"))
-    if status.has_ended and (made.files or (status.tasks is None and _has_results(selection))):
+        steps.append((f"serried logs {'' if status.has_ended else '-f '}{run}", "output of the ranks"))
+    if status.has_ended and (written.files or (status.tasks is None and _has_results(selection))):
         steps.append((f"serried fetch {run} --to DIR", "copy its results and outputs to a folder"))
     console.say()
     console.next_steps(steps)

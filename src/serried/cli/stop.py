@@ -51,13 +51,13 @@ def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool) -> None:
     _refuse_what_is_not_submitted(live)
     if not live or not (yes or _agreed(live)):
         return
-    asked = [] if now else [one for status in live for one in stopping.request(status, save=save)]
+    requested = [] if now else [one for status in live for one in stopping.request(status, save=save)]
     named = {status.id for status in live}
     for status in live:
-        if why := stopping.cancel(status, stopping.left(status, asked), now=now, stopped=named):
+        if why := stopping.cancel(status, stopping.left(status, requested), now=now, stopped=named):
             console.warning(f"{why}; the job stays in its queue, and ends itself when it starts")
-    if asked:
-        _await(asked, _grace(live), _lead(live) if save else 0)
+    if requested:
+        _await(requested, _grace(live), _lead(live) if save else 0)
     if now:
         console.say(f"cancelled {', '.join(status.id for status in live)}")
         return
@@ -92,13 +92,13 @@ def _lead(live: Sequence[RunStatus]) -> int:
     return max(status.record.plan.limit.lead_seconds for status in live)
 
 
-def _await(asked: list[Selection], grace: int, lead: int) -> None:
+def _await(requested: list[Selection], grace: int, lead: int) -> None:
     patience = lead + grace + stopping.PATIENCE_SECONDS
-    what = str(asked[0]) if len(asked) == 1 else f"{len(asked)} of them"
-    request = f"save and leave, within {lead} s" if lead else f"stop; ranks have {grace} s to end"
+    what = str(requested[0]) if len(requested) == 1 else f"{len(requested)} runs or tasks"
+    request = f"save and exit, within {lead} s" if lead else f"stop; ranks have {grace} s to end"
     try:
         with console.status_line(f"waiting for {what} to {request}"):
-            left = stopping.wait_for(asked, patience)
+            left = stopping.wait_for(requested, patience)
     except KeyboardInterrupt:
         console.say()
         console.note("stop requested; use `serried stop --now` to cancel immediately")

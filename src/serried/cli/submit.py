@@ -1,4 +1,4 @@
-"""`serried submit` and `rerun`: a plan, shown and submitted to the scheduler, at most once."""
+"""`serried submit` and `rerun`: print plans and submit them to the scheduler, each at most once."""
 
 from __future__ import annotations
 
@@ -53,37 +53,37 @@ def command(
     r"""Submit an experiment, or any command, to the cluster.
 
     \b
-    serried submit                                  the only experiment there is
+    serried submit                                  the only experiment
     serried submit train --nodes 4 --set seed=3     one of several, with changes
     serried submit train --set config.lr=0.1        a setting of the training
-    serried submit train --resume last --time 12h   on from another run
-    serried submit train --after last               once the newest run is done
-    serried submit train --chain 7                  in seven jobs at most, in turn
-    serried submit prepare train evaluate           several, as their `after` says
+    serried submit train --resume last --time 12h   from the checkpoint of a run
+    serried submit train --after last               after the newest run
+    serried submit train --chain 7                  at most seven jobs, one by one
+    serried submit prepare train evaluate           several, ordered by `after`
     serried submit --nodes 2 --gpus 4 --time 2h -- python train.py --lr 0.1
-    serried submit --commands commands.txt              one for each line
+    serried submit --commands commands.txt          a task for each line
     serried submit --repeat 5 -- python train.py --seed {seed}
 
     The job runs a copy of the code: later edits do not reach it. The pages on snapshots and on how a
     job starts describe the inherited variables and an interrupted submit.
     """
-    asked = options.request({**values, "experiment": next(iter(experiments), None)}, cluster)
-    asked = dataclasses.replace(asked, after=after or None)
+    request = options.request({**values, "experiment": next(iter(experiments), None)}, cluster)
+    request = dataclasses.replace(request, after=after or None)
     if chain is not None:
-        asked = asked.with_setting("limit.restarts", value=chain - 1).with_setting("limit.total_time", value="off")
+        request = request.with_setting("limit.restarts", value=chain - 1).with_setting("limit.total_time", value="off")
     if len(experiments) > 1:
         options.check_several(values)
-        decided = _decide_all(asked, experiments)
+        decided = _decide_all(request, experiments)
     else:
-        decided = [decide(asked, Path.cwd(), os.environ)]
+        decided = [decide(request, Path.cwd(), os.environ)]
     with options.progress(dry_run=dry_run) as observe:
         prepared = [prepare(one.plan, one.resolved, os.environ, one.each, one.jobs, observe=observe) for one in decided]
     send(*prepared, dry_run=dry_run, as_json=as_json, yes=yes)
 
 
-def _decide_all(asked: Request, experiments: Sequence[str]) -> list[Decided]:
+def _decide_all(request: Request, experiments: Sequence[str]) -> list[Decided]:
     try:
-        return decide_all(asked, experiments, Path.cwd(), os.environ)
+        return decide_all(request, experiments, Path.cwd(), os.environ)
     except UsageError as error:
         if error.code is Reason.NO_SUCH_EXPERIMENT and error.about == experiments[0]:
             error.hint = f"a command goes after `--`: serried submit -- {shlex.join(experiments)}"
@@ -118,9 +118,9 @@ def rerun_command(
 
 
 def send(*prepared: Prepared, dry_run: bool, as_json: bool, yes: bool) -> None:
-    """Show what is prepared, and hand it over; or, with `dry_run`, show it to the last byte.
+    """Print the plans and submit them; with `dry_run`, print them completely.
 
-    Where one of several is not taken, those before it are there, and stay.
+    If the scheduler refuses one of several, the runs before it are submitted, and stay.
     """
     if dry_run:
         options.dry_run(*prepared, as_json=as_json)
@@ -128,7 +128,7 @@ def send(*prepared: Prepared, dry_run: bool, as_json: bool, yes: bool) -> None:
     for one in prepared:
         options.show_plan(one, several=len(prepared) > 1)
     has_warnings = any(one.warnings for one in prepared)
-    if has_warnings and not yes and console.can_ask() and not console.confirm("submit it all the same?"):
+    if has_warnings and not yes and console.can_ask() and not console.confirm("submit anyway?"):
         raise click.Abort
     records: list[Record] = []
     try:
@@ -138,18 +138,18 @@ def send(*prepared: Prepared, dry_run: bool, as_json: bool, yes: bool) -> None:
         if isinstance(error, KeyboardInterrupt):
             records += _submitted(prepared[len(records)])
         if records:
-            _say(records, prepared, as_json=as_json)
+            _print_submitted(records, prepared, as_json=as_json)
         if records and isinstance(error, SerriedError):
-            there = " ".join(record.id for record in records)
+            ids = " ".join(record.id for record in records)
             what = "may have been submitted" if isinstance(error, SubmissionUncertain) else "was not submitted"
             error.message = f"`{prepared[len(records)].plan.name}` {what}: {error.message}"
-            error.hint = f"{error.hint or 'those before it are there'}; `serried stop {there}` takes back what is there"
+            error.hint = f"{error.hint or 'the runs before it are submitted'}; `serried stop {ids}` stops those"
         raise
-    _say(records, prepared, as_json=as_json)
+    _print_submitted(records, prepared, as_json=as_json)
 
 
 def _submitted(prepared: Prepared) -> list[Record]:
-    """The run, where it was interrupted only when its further jobs were being queued."""
+    """The run, if the interruption came after its first job, while further jobs were being queued."""
     try:
         record = Record.load(prepared.plan.run)
         return [record] if record.first_submissions[0].state == "submitted" else []
@@ -161,8 +161,8 @@ def _jobs(record: Record) -> list[str]:
     return [str(submission.job) for submission in record.submissions if submission.state == "submitted"]
 
 
-def _say(records: Sequence[Record], prepared: Sequence[Prepared], *, as_json: bool) -> None:
-    """What was submitted, as data and as talk."""
+def _print_submitted(records: Sequence[Record], prepared: Sequence[Prepared], *, as_json: bool) -> None:
+    """Print the submitted runs, with the next steps or as JSON."""
     for record in records:
         for text in unqueued(record):
             console.warning(text)
@@ -186,8 +186,8 @@ def _say(records: Sequence[Record], prepared: Sequence[Prepared], *, as_json: bo
     if len(prepared) == 1:
         _suggest(records[0], prepared[0])
     elif len(records) == len(prepared):
-        there = " ".join(record.id for record in records)
-        console.next_steps([("serried ps", "how they go"), (f"serried wait {there}", "until all have ended")])
+        ids = " ".join(record.id for record in records)
+        console.next_steps([("serried ps", "their states"), (f"serried wait {ids}", "wait until all have ended")])
     for record in records:
         console.out(record.id)
 
@@ -197,8 +197,8 @@ def _suggest(record: Record, prepared: Prepared) -> None:
     one = record.id if array is None else f"{record.id}/{array.indices[0]}"
     console.next_steps(
         [
-            (f"serried logs {one} -f", "what it prints, as it prints it"),
-            (f"serried wait {record.id}", "until it has ended"),
+            (f"serried logs {one} -f", "follow its output"),
+            (f"serried wait {record.id}", "wait until it has ended"),
             (f"serried show {record.id}", "plan, timeline, and where its files are"),
         ]
     )

@@ -28,7 +28,7 @@ _PATIENCE_SECONDS = 5.0
 _LOOKS, _BETWEEN_LOOKS_SECONDS = 8, 5.5
 
 
-class StillGoingOn(SerriedError):  # noqa: N818 - reads as what happened
+class WaitTimedOut(SerriedError):  # noqa: N818 - reads as what happened
     """--timeout has passed and no run has failed."""
 
     exit_code = 3
@@ -62,7 +62,7 @@ def command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -> Non
             found = wait(selections, timeout=seconds, observe=observe)
     except KeyboardInterrupt:
         console.say()
-        console.note("stopped waiting; the runs are still going (see serried ps)")
+        console.note("stopped waiting; the runs continue (see serried ps)")
         sys.exit(130)
     if as_json:
         run_view.out_runs([status.to_json() for status in found])
@@ -151,10 +151,10 @@ def _exit(found: Sequence[RunStatus], timeout: str | None) -> None:
             f"{stuck[0].id} never starts: {why_never(stuck[0])}",
             hint=f"serried why {stuck[0].id}; serried stop {stuck[0].id} removes it from the queue",
         )
-    going_on = [status for status in found if not status.has_ended]
-    if going_on:
-        more = f" and {len(going_on) - 1} more" if len(going_on) > 1 else ""
-        raise StillGoingOn(
-            f"{going_on[0].id}{more} did not end within {timeout}",
-            hint=f"serried wait {going_on[0].id} continues to wait",
+    unfinished = [status for status in found if not status.has_ended]
+    if unfinished:
+        more = f" and {len(unfinished) - 1} more" if len(unfinished) > 1 else ""
+        raise WaitTimedOut(
+            f"{unfinished[0].id}{more} did not end within {timeout}",
+            hint=f"serried wait {unfinished[0].id} continues to wait",
         )

@@ -19,10 +19,10 @@ from serried.ui.text import ago, duration, harmless, local_time, overwritten, pr
 @run_view.last_run
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(*, run: str, as_json: bool) -> None:
-    r"""Say why a run waits, or why it failed.
+    r"""Explain why a run waits, or why it failed.
 
-    A run that waits: the scheduler's reason in plain words. One that failed: the first failing rank,
-    its node, its exit status or signal, its last lines, and what to do next.
+    For a run that waits: the scheduler's reason in plain words. For a run that failed: the first rank that
+    failed, its node, its exit status or signal, its last lines, and the next steps.
 
     \b
     serried why last
