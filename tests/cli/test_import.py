@@ -26,10 +26,10 @@ srun torchrun --nnodes=2 --nproc-per-node=4 --rdzv-endpoint=$MASTER_ADDR:29500 t
 
 WRITTEN = """\
 # From `job.sbatch`, by `serried import`.
-# It was an array: serried submit digits --array 0-3 --parallel 2
 
 [experiments.digits]
 command = "python train.py --seed {task}"
+array = "0-3%2"
 
 [experiments.digits.resources]
 nodes = 2
@@ -78,8 +78,8 @@ def test_a_job_script_becomes_a_serried_toml_and_what_is_left_of_it_is_said_line
     done = serried("import", "job.sbatch")
     assert (folder / "serried.toml").read_text(encoding="utf-8") == WRITTEN
     next_steps = """
-  serried config show digits                                 each setting and where it comes from
-  serried submit digits --array 0-3 --parallel 2 --dry-run   print the plan and job script
+  serried config show digits        each setting and where it comes from
+  serried submit digits --dry-run   print the plan and job script
 """
     assert (done.code, done.out, done.err) == (0, "", "wrote serried.toml with `digits`\n\n" + LEFT + next_steps)
 

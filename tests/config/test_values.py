@@ -120,3 +120,51 @@ def test_a_signal_that_does_not_exist_is_refused():
         "must be a signal such as `USR1`, not `USR3`",
         "did you mean `USR2`?",
     )
+
+
+@for_each(
+    ("text", "indices", "parallel"),
+    [
+        ("0-3", (0, 1, 2, 3), None),
+        ("0-10:5", (0, 5, 10), None),
+        ("1,3,5", (1, 3, 5), None),
+        ("5, 1-2,2", (1, 2, 5), None),
+        ("7", (7,), None),
+        (7, (7,), None),
+        ("0-3%2", (0, 1, 2, 3), 2),
+        ("1,3 % 8", (1, 3), 8),
+    ],
+)
+def test_a_range_of_an_array_names_each_index_once_in_order(text: object, indices: tuple[int, ...], parallel: int):
+    assert values.array_range(text) == (indices, parallel)
+
+
+RANGE = "write `0-999`, `0-10:2` or `1,3,5`"
+PERCENT = "`0-99%8` runs 8 tasks at a time"
+
+
+@for_each(
+    ("text", "message", "hint"),
+    [
+        ("", "must be a range of task indices, not ``", RANGE),
+        ("a-b", "must be a range of task indices, not `a-b`", RANGE),
+        ("-1", "must be a range of task indices, not `-1`", RANGE),
+        (True, "must be a range of task indices, not `true`", RANGE),
+        (["1"], "must be a range of task indices, not `['1']`", RANGE),
+        ("3-1", "has the empty range `3-1`", "put the smaller index first: `0-9`"),
+        ("0-9:0", "has the empty range `0-9:0`", "put the smaller index first: `0-9`"),
+        ("0-9%", "must end in `%` and a number from 1, not `0-9%`", PERCENT),
+        ("0-9%0", "must end in `%` and a number from 1, not `0-9%0`", PERCENT),
+        ("0-9%2%2", "must end in `%` and a number from 1, not `0-9%2%2`", PERCENT),
+        ("0-999999999", "has over 1,000,000 tasks", "submit several runs"),
+    ],
+)
+def test_a_text_that_is_no_range_of_an_array_is_refused(text: object, message: str, hint: str):
+    with pytest.raises(BadValue) as caught:
+        values.array_text(text)
+    assert (str(caught.value), caught.value.hint) == (message, hint)
+
+
+@given(st.sets(st.integers(min_value=0, max_value=10**6), min_size=1))
+def test_any_list_of_indices_comes_back(indices: set[int]):
+    assert values.array_range(",".join(map(str, indices))).indices == tuple(sorted(indices))

@@ -3,50 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from serried.errors import ConfigError, UsageError
-from serried.planning.arrays import divide, parse_indices, read_each
+from serried.errors import ConfigError
+from serried.planning.arrays import divide, read_each
 from serried.protocol import successor_commands
 from tables import for_each
-
-
-@for_each(
-    ("text", "indices"),
-    [
-        ("0-3", (0, 1, 2, 3)),
-        ("0-10:5", (0, 5, 10)),
-        ("1,3,5", (1, 3, 5)),
-        ("5, 1-2,2", (1, 2, 5)),
-        ("7", (7,)),
-    ],
-)
-def test_indices_are_sorted_and_each_stands_once(text: str, indices: tuple[int, ...]):
-    assert parse_indices(text) == indices
-
-
-@for_each(
-    ("text", "message", "hint"),
-    [
-        ("", "`` is not a valid array range", "write `0-999`, `0-10:2` or `1,3,5`"),
-        ("a-b", "`a-b` is not a valid array range", "write `0-999`, `0-10:2` or `1,3,5`"),
-        ("-1", "`-1` is not a valid array range", "write `0-999`, `0-10:2` or `1,3,5`"),
-        ("3-1", "`3-1` is an empty range", "put the smaller index first: `0-9`"),
-        ("0-9:0", "`0-9:0` is an empty range", "put the smaller index first: `0-9`"),
-        ("0-999%8", "`0-999%8` is not a valid array range", "--array 0-999 --parallel 8"),
-        ("0-999999999", "`0-999999999` has over 1,000,000 tasks", "submit several runs"),
-    ],
-)
-def test_what_is_no_list_of_indices_is_refused(text: str, message: str, hint: str):
-    with pytest.raises(UsageError) as caught:
-        parse_indices(text)
-    assert (caught.value.message, caught.value.hint) == (message, hint)
-
-
-@given(st.sets(st.integers(min_value=0, max_value=10**6), min_size=1))
-def test_any_list_of_indices_comes_back(indices: set[int]):
-    assert parse_indices(",".join(map(str, indices))) == tuple(sorted(indices))
 
 
 def test_each_line_of_a_file_is_a_command(tmp_path: Path):

@@ -137,6 +137,6 @@ def _next(imported: Imported) -> None:
     console.next_steps(
         [
             (f"serried config show {name}", "each setting and where it comes from"),
-            (f"{importing.submits(imported)[0]} --dry-run", "print the plan and job script"),
+            (f"{importing.submits(imported)} --dry-run", "print the plan and job script"),
         ]
     )

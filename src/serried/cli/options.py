@@ -134,7 +134,11 @@ common = together(
 flags = together(
     resources,
     common,
-    click.option("--array", metavar="INDICES", help="Submit a job array with these indices: 0-999, 0-10:2 or 1,3,5."),
+    click.option(
+        "--array",
+        metavar="INDICES",
+        help="Submit a job array: 0-999, 0-10:2 or 1,3,5; 0-99%8 runs 8 at a time. `off`: none.",
+    ),
     click.option("--parallel", type=int, metavar="N", help="Most array tasks that run at once."),
     click.option(
         "--commands",

@@ -88,6 +88,7 @@ def _requested(what: str | None, overrides: Mapping[str, Any], values: Mapping[s
         command=None if what else A_SHELL,
         overrides=overrides,
         cluster=values["cluster"],
+        array="off",
         name=values["name"] or f"{what or ''}-shell".strip("-"),
     ).with_setting("project.snapshot", value=False)
 

@@ -227,6 +227,11 @@ class Experiment:
         default="0",
         value=0,
     )
+    array: str | None = key(
+        values.ARRAY,
+        "Indices of a job array: `0-99`, `0-10:2` or `1,3,5`; with `%8`, at most 8 tasks run at once.",
+        default="no array",
+    )
     debug: bool = key(values.BOOLEAN, "Let NCCL and torch.distributed log more.", default="false", value=False)
     workdir: str = key(
         values.TEXT, "Folder where ranks start, relative to the project.", default="the project's folder", value="."

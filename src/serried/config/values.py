@@ -15,7 +15,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from serried.errors import did_you_mean
 from serried.fs import tree
@@ -61,6 +61,49 @@ def duration(value: Any) -> int:
         return times.read_duration("" if isinstance(value, bool) else str(value).strip(), _shown(value))
     except times.BadDuration as error:
         raise BadValue(str(error), error.hint) from None
+
+
+MOST_TASKS = 1_000_000
+"""In one array. Slurm's own maximum is 4,000,000, its default 1,000."""
+_INDICES = re.compile(r"\s*(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?\s*", re.ASCII)
+
+
+class ArrayRange(NamedTuple):
+    indices: tuple[int, ...]
+    """Sorted, each once."""
+    parallel: int | None
+    """Most tasks that run at once; None for any number."""
+
+
+def array_range(value: Any) -> ArrayRange:
+    """Of `0-999`, `0-10:2` or `1,3,5`, each optionally with `%8`: at most 8 tasks at once."""
+    text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    ranges, percent, most = text.partition("%")
+    parallel = int(most) if re.fullmatch(r"\d{1,9}", most.strip(), re.ASCII) else 0
+    if percent and not parallel:
+        raise BadValue(f"must end in `%` and a number from 1, not `{_shown(value)}`", "`0-99%8` runs 8 tasks at a time")
+    indices: set[int] = set()
+    for part in ranges.split(","):
+        match = _INDICES.fullmatch(part)
+        if match is None:
+            raise BadValue(
+                f"must be a range of task indices, not `{_shown(value)}`", "write `0-999`, `0-10:2` or `1,3,5`"
+            )
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if last < first or step == 0:
+            raise BadValue(f"has the empty range `{part.strip()}`", "put the smaller index first: `0-9`")
+        if (last - first) // step + len(indices) >= MOST_TASKS:
+            raise BadValue(f"has over {MOST_TASKS:,} tasks", "submit several runs")
+        indices |= set(range(first, last + 1, step))
+    return ArrayRange(tuple(sorted(indices)), parallel or None)
+
+
+def array_text(value: Any) -> str | None:
+    """The checked text of an array's range; None for `off`."""
+    if _is_off(value):
+        return None
+    array_range(value)
+    return str(value).strip()
 
 
 def duration_or_off(value: Any) -> int | None:
@@ -415,6 +458,7 @@ MEMORY = Kind("memory, or `all`", memory, "SIZE", show=show_memory)
 MEMORY_PART = Kind("memory", memory_part, "SIZE", show=show_memory)
 BOOLEAN = Kind("true or false", boolean, show=_show_place)
 TEXT = Kind("text", text)
+ARRAY = Kind("indices, or `off`", array_text, "INDICES")
 NAME = Kind("text", name)
 TEXTS = Kind("text or list of texts", texts, many=True, show=_show_texts)
 COMMA_TEXTS = Kind("text or list of texts", comma_texts, many=True, show=_show_texts)

@@ -212,12 +212,13 @@ def _array(made: Header, value: str) -> tuple[str, str]:
     if match is None:
         return LEFT, f"`{value}` is no list of indices"
     made.array, made.parallel = match[1], int(match[2]) if match[2] else None
-    return TAKEN, "`--array` at submit: no file can say it"
+    made.settings["array"] = value
+    return TAKEN, "`array`"
 
 
 def _array_of_torque(made: Header, value: str) -> tuple[str, str]:
     fate, why = _array(made, value)
-    told = "taken, as `--array` at submit; a program that reads PBS_ARRAYID itself reads SERRIED_TASK here"
+    told = "imported as `array`; a program that reads PBS_ARRAYID itself reads SERRIED_TASK here"
     return LEFT, told if fate == TAKEN else why
 
 

@@ -50,7 +50,7 @@ class Imported:
     experiments: tuple[ImportedExperiment, ...]
     lines: tuple[Line, ...]
     array: str | None = None
-    """For `--array`, which no file can say."""
+    """The indices of the job array."""
     parallel: int | None = None
 
     def of(self, fate: str) -> tuple[Line, ...]:

@@ -228,7 +228,8 @@ def _array(made: Header, value: str) -> tuple[str, str]:
     if not _TASK.fullmatch(indices) or not re.fullmatch(r"\d*", parallel):
         return LEFT, f"`{value}` is no list of indices"
     made.array, made.parallel = indices, int(parallel) if parallel and int(parallel) else None
-    return TAKEN, "`--array` at submit: no file can say it"
+    made.settings["array"] = value if made.parallel else indices
+    return TAKEN, "`array`"
 
 
 def _signal(made: Header, value: str) -> tuple[str, str]:

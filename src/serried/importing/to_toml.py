@@ -16,8 +16,6 @@ def text(imported: Imported, file: str) -> str:
     tables = "\n".join(toml.table(("experiments", each.name), nested(each)) for each in imported.experiments)
     shown = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in file)
     head = [f"# From `{shown}`, by `serried import`."]
-    if imported.array is not None:
-        head += [f"# It was an array: {each}" for each in submits(imported)]
     left = imported.of(LEFT)
     last = ""
     tail = ["", "# Not taken over, or not wholly:"] if left else []
@@ -28,14 +26,9 @@ def text(imported: Imported, file: str) -> str:
     return "\n".join([*head, "", tables.rstrip("\n"), *tail]) + "\n"
 
 
-def submits(imported: Imported) -> list[str]:
-    """The commands that submit it."""
-    array = ["--array", imported.array] if imported.array is not None else []
-    parallel = ["--parallel", str(imported.parallel)] if imported.parallel else []
-    names = [each.name for each in imported.experiments]
-    if not array:
-        return [shlex.join(["serried", "submit", *names])]
-    return [shlex.join(["serried", "submit", name, *array, *parallel]) for name in names]
+def submits(imported: Imported) -> str:
+    """The command that submits it."""
+    return shlex.join(["serried", "submit", *(each.name for each in imported.experiments)])
 
 
 def nested(experiment: ImportedExperiment) -> dict[str, Any]:

@@ -194,7 +194,8 @@ def prepare_take(
 
     `observe` is as for `prepare`. Raises UsageError.
     """
-    asked = request.with_setting("limit.restarts", value=len(stops)).with_setting("limit.total_time", value="off")
+    asked = dataclasses.replace(request, array="off")
+    asked = asked.with_setting("limit.restarts", value=len(stops)).with_setting("limit.total_time", value="off")
     decided = decide(asked, directory, os.environ)
     plan = decided.plan
     variables = {**plan.environment.env, names.REHEARSAL: str(list(stops))}

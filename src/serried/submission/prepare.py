@@ -54,6 +54,7 @@ def prepare(
     _check_workdir(plan, project)
     _check_settings(plan, each)
     _check_after(plan, each)
+    _check_task(plan)
     plan = containers.settle(plan, environ)
     containers.check_runscript(plan, each)
     plan, reports = environment_build.settle(plan, resolved, environ, observe)
@@ -91,6 +92,8 @@ _ADDRESS = re.compile(r"https?://[^\s@/?#]+(?:[/?#][!-~]*)?", re.ASCII)
 
 _AFTER = re.compile(r"(?<!\{)\{after\}(?!\})")
 
+_TASK = re.compile(r"(?<!\{)\{(task|element)\}(?!\})")
+
 _SETTING = re.compile(
     r"\{\{SETTING\}\}|\{(SETTING)(?::(?:[^{}\s]*=|-[^{}\s]*|)|\?[^{}\s]*)?\}".replace("SETTING", settings.PLACEHOLDER)
 )
@@ -114,6 +117,16 @@ def _check_after(plan: Plan, each: Sequence[Sequence[str]]) -> None:
         raise UsageError(
             "the command uses `{after}`, but this run has no dependency",
             hint="`serried submit`, with `after` in the file or `--after RUN`; `serried run` never waits",
+        )
+
+
+def _check_task(plan: Plan) -> None:
+    """Raises UsageError for `{task}` outside an array, where its value would be empty."""
+    name = next((found[1] for word in plan.command if (found := _TASK.search(word))), None)
+    if name is not None and plan.array is None:
+        raise UsageError(
+            f"the command uses `{{{name}}}`, the index of an array's task, but this run is not an array",
+            hint="`--array 0-9`, or `array` in the experiment; `{task:--seed=}` disappears without one",
         )
 
 

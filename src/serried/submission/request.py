@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serried import config, schedulers
+from serried.config import values
 from serried.errors import RunNotFoundError, SubmissionUncertain, UsageError, did_you_mean
 from serried.plan import After, Allocation, Array, Plan
 from serried.planning import arrays, tasks
@@ -50,7 +51,7 @@ class Request:
     cluster: str | None = None
     name: str | None = None
     array: str | None = None
-    """`0-999`, `0-10:2`, `1,3`."""
+    """Instead of the experiment's: `0-999`, `0-10:2`, `1,3%8`, or `off`."""
     parallel: int | None = None
     each: Path | None = None
     """A file of commands, one for each task."""
@@ -86,10 +87,10 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     if request.command is not None and not any(request.command):
         raise UsageError("no command after `--`", hint="for example `-- python train.py`")
     each = arrays.read_each(directory / request.each) if request.each else ()
-    array, each = _array(request, each)
     # With --commands the lines are the commands. The first stands for all where one command is needed.
     command = each[0] if each and request.command is None else request.command
     resolved = config.resolve(request.experiment, command, request.overrides, request.cluster, directory, environ)
+    array, each = _array(request, resolved.experiment.array, each)
     plan = make_plan(resolved, run_id=new_id(), created=iso(time.time()), array=array, name=request.name)
     each = tuple(tasks(resolved.experiment, plan, each)) if each else ()
     count = len(array.indices) if array else 1
@@ -365,24 +366,32 @@ def _jobs(selection: Selection) -> tuple[str, ...]:
     return tuple(each for each in ids if each in live)[: max(MOST_JOBS, len(submitted[0].jobs))]
 
 
-def _array(request: Request, each: tuple[tuple[str, ...], ...]) -> tuple[Array | None, tuple[tuple[str, ...], ...]]:
-    """The requested array, and the commands of its tasks in their order."""
+def _array(
+    request: Request, configured: str | None, each: tuple[tuple[str, ...], ...]
+) -> tuple[Array | None, tuple[tuple[str, ...], ...]]:
+    """The requested array, or else the experiment's, and the commands of its tasks in their order."""
     for flag, number in (("--parallel", request.parallel), ("--repeat", request.repeat)):
         if number is not None and number < 1:
             raise UsageError(f"`{flag}` must be 1 or more")
     if request.repeat is not None:
         return _repeated(request, request.repeat, each)
-    if request.array is None and not each:
+    text = request.array if request.array is not None else None if each else configured
+    try:
+        text = None if text is None else values.array_text(text)
+        indices, parallel = values.array_range(text) if text else (tuple(range(len(each))), None)
+    except values.BadValue as error:
+        raise UsageError(f"`--array` {error}", hint=error.hint) from None
+    if not indices:
         if request.parallel is not None:
             raise UsageError("`--parallel` needs an array", hint="`--array 0-9`, `--repeat 10`, or `--commands FILE`")
         return None, ()
-    indices = arrays.parse_indices(request.array) if request.array is not None else tuple(range(len(each)))
     if each and indices[-1] >= len(each):
         raise UsageError(
             f"`--array` has task {indices[-1]}, but `{request.each}` has {len(each)} commands, counted from 0",
             hint="leave out `--array` to run them all",
         )
-    return Array(indices, request.parallel, bool(each)), tuple(each[index] for index in indices) if each else ()
+    array = Array(indices, request.parallel or parallel, bool(each))
+    return array, tuple(each[index] for index in indices) if each else ()
 
 
 def _repeated(
@@ -395,8 +404,8 @@ def _repeated(
             hint="`--array 0-4` alone runs the command five times, with five seeds",
         )
     count = repeat * max(len(each), 1)
-    if count > arrays.MOST:
-        raise UsageError(f"`--repeat {repeat}` has over {arrays.MOST:,} tasks", hint="submit several runs")
+    if count > values.MOST_TASKS:
+        raise UsageError(f"`--repeat {repeat}` has over {values.MOST_TASKS:,} tasks", hint="submit several runs")
     commands = tuple(command for command in each for _ in range(repeat))
     return Array(tuple(range(count)), request.parallel, bool(each), repeat), commands
 
