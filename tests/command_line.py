@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from forked import Forker
+from forked import Forked, Forker
 from house import HOUSE, MODULES, room_of
 
 CODE = "from serried.cli import main; main()"
@@ -28,18 +28,28 @@ def serried(
     *arguments: str, directory: Path, environ: Mapping[str, str], timeout: float
 ) -> subprocess.CompletedProcess[str]:
     """Its stdin is empty."""
-    global _forker  # noqa: PLW0603 - one for all tests of a pytest process
     if _at_start(environ) != _at_start(os.environ):
         return _fresh(arguments, directory, environ, timeout)
-    if _forker is None:
-        _forker = Forker(_modules(), {**_at_start(os.environ), "PATH": os.environ["PATH"]})
-    process = _forker.start(CODE, environ, arguments, directory, first=str(HOUSE / "__main__.py"))
+    process = start(*arguments, directory=directory, environ=environ)
     try:
         out, err = process.communicate(timeout)
     except BaseException:
         process.kill()
         raise
     return subprocess.CompletedProcess(["serried", *arguments], process.returncode, out, err)
+
+
+def start(*arguments: str, directory: Path, environ: Mapping[str, str]) -> Forked:
+    """It leads a process group."""
+    global _forker  # noqa: PLW0603 - one for all tests of a pytest process
+    if _forker is None:
+        _forker = Forker(_modules(), {**_at_start(os.environ), "PATH": os.environ["PATH"]})
+    return _forker.start(CODE, environ, arguments, directory, first=str(HOUSE / "__main__.py"), leads_group=True)
+
+
+def here(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """In the folder and the environment of this process."""
+    return serried(*arguments, directory=Path.cwd(), environ=os.environ, timeout=900)
 
 
 def _fresh(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import secrets
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -41,8 +43,25 @@ TESTS = Path(__file__).parent
 WITH_RUNS = {"endtoend", "examples", "compat", "faults", "contract"}
 """Folders whose tests start whole runs or jobs; others do so by the fixture `make_run`."""
 
+WHOLE_FILE = re.compile(r"^pytestmark = (\[[^]]*\]|.*)", re.MULTILINE)
+
 PATIENT = {"MessageTimeout": "100", "SlurmdTimeout": "300", "KillWait": "20", "MinJobAge": "3600"}
 """Daemons and jobs may be slow where tests keep the machine busy, and what has ended is known to the end of a test."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skip files of which every test is left out: their imports, such as torch's, cost more than many tests."""
+    expression = config.option.markexpr
+    if not re.fullmatch(r"not \w+( and not \w+)*", expression):
+        return None
+    if collection_path.is_dir():
+        marks = {"runs"} if collection_path.name in WITH_RUNS else set()
+    elif not collection_path.match("test_*.py"):
+        return None
+    else:
+        marked = WHOLE_FILE.search(collection_path.read_text(encoding="utf-8"))
+        marks = set(re.findall(r"pytest\.mark\.(\w+)", marked[0])) if marked else set()
+    return True if marks & set(re.findall(r"not (\w+)", expression)) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -80,6 +99,8 @@ def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     for name in list(os.environ):
         if name.startswith(FOREIGN) or name in FOREIGN_NAMES:
             monkeypatch.delenv(name)
+    # A version manager's `python` is a shell script that takes longer than many a test.
+    monkeypatch.setenv("PATH", f"{sys.base_prefix}/bin{os.pathsep}{os.environ['PATH']}")
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))

@@ -55,10 +55,15 @@ class Forker:
         """The words that run a script as `python` does; killed, they take it along."""
         return (sys.executable, "-IS", str(CLIENT), self._address)
 
-    def start(self, code, environment, arguments=(), directory="", first="-c"):
+    def start(self, code, environment, arguments=(), directory="", first="-c", *, leads_group=False):
         """`python -c code arguments`, in this process's folder or in another."""
-        where = str(Path(directory).absolute())
-        request = {"code": code, "environment": dict(environment), "argv": [first, *arguments], "directory": where}
+        request = {
+            "code": code,
+            "environment": dict(environment),
+            "argv": [first, *arguments],
+            "directory": str(Path(directory).absolute()),
+            "leads_group": leads_group,
+        }
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         connection.connect(self._address)
         pipes = [os.pipe() for _ in range(2)]
@@ -156,6 +161,8 @@ def serve(listening, life):
     request = json.loads(message)
     pid = os.fork()
     if pid:
+        if request.get("leads_group"):
+            os.setpgid(pid, pid)
         for stream in streams:
             os.close(stream)
         with contextlib.suppress(OSError):

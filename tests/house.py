@@ -26,6 +26,12 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """In the order of `ast.walk`, which takes as long as parsing does."""
+    return tuple(ast.walk(tree_of(path)))
+
+
 def holds_for(items: Iterable[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:
     """One test for all of `items`, which names those at fault: a thousand tests each would take a minute to count."""
 

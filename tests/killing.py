@@ -6,13 +6,12 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import serried
+import command_line
+from forked import Forked
 from serried.fs.files import read_journal
 from waiting import until
 
@@ -32,18 +31,16 @@ class Cluster:
         self.set = monkeypatch.setenv
         self.set("PATH", f"{FAKES}:{os.environ['PATH']}")
         self.set("FAKE_SLURM_STATE", str(self.state))
-        self.set("PYTHONPATH", str(Path(serried.__file__).parents[1]))
         self.set("SERRIED_SCHEDULER_TIMEOUT", "600")
 
-    def start(self, *flags: str) -> subprocess.Popen[str]:
-        argv = [sys.executable, "-m", "serried", "submit", "--cluster", "slurm", *HELD, *flags, "--", "true"]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(argv, cwd=self.project, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    def start(self, *flags: str) -> Forked:
+        words = ("submit", "--cluster", "slurm", *HELD, *flags, "--", "true")
+        return command_line.start(*words, directory=self.project, environ=os.environ)
 
     def submit(self, mode: str = "") -> tuple[int, str, str]:
         self.set("FAKE_SLURM_MODE", mode)
-        with self.start() as process:
-            out, err = process.communicate(timeout=900)
+        process = self.start()
+        out, err = process.communicate(timeout=900)
         return process.returncode, out, err
 
     def recover(self) -> None:
@@ -75,7 +72,7 @@ class Cluster:
         until(lambda: not any('"PENDING"' in (self.state / f"{job}.json").read_text() for job in self.jobs))
 
 
-def kill(process: subprocess.Popen[str]) -> None:
+def kill(process: Forked) -> None:
     """With its sbatch."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

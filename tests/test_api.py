@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import serried
+from command_line import here
 from serried.errors import RunFailed, RunNotFoundError, SerriedWarning, UsageError
 
 
@@ -60,6 +61,7 @@ def test_importing_it_loads_next_to_nothing():
     assert loaded.split() == ["__future__", "serried"]
 
 
+@pytest.mark.runs
 def test_a_run_is_submitted_waited_for_and_read(project):
     run = serried.submit(["python", "train.py", "a b"], ranks=2, cluster="local", name="first", directory=project)
 
@@ -74,6 +76,7 @@ def test_a_run_is_submitted_waited_for_and_read(project):
         run.logs(rank=2)
 
 
+@pytest.mark.runs
 def test_what_the_command_line_warns_of_is_a_warning_and_can_be_made_an_error():
     with pytest.raises(SerriedWarning, match=r"no shell expands `\$HOME`"):  # as all are in these tests
         serried.submit(["python", "train.py", "$HOME"], cluster="local")
@@ -85,6 +88,7 @@ def test_what_the_command_line_warns_of_is_a_warning_and_can_be_made_an_error():
     assert (run.wait(900), run.logs()) == ("COMPLETED", "rank 0 $HOME\n")
 
 
+@pytest.mark.runs
 def test_settings_and_a_checkpoint_to_begin_from_are_given_by_name(project):
     (project / "first.ckpt").touch()
     run = serried.submit(
@@ -103,6 +107,7 @@ def test_settings_and_a_checkpoint_to_begin_from_are_given_by_name(project):
     assert (again.name, again.to_json()["rerun_of"]) == ("again", run.id)
 
 
+@pytest.mark.runs
 def test_a_failure_has_the_programs_own_status():
     run = serried.submit("python train.py fail", cluster="local")
 
@@ -112,6 +117,7 @@ def test_a_failure_has_the_programs_own_status():
     assert (run.state, run.exit_code) == ("FAILED", 3)
 
 
+@pytest.mark.runs
 def test_a_run_can_be_stopped_and_waiting_has_an_end(wait_until):
     run = serried.submit("python train.py wait", cluster="local")
     wait_until(run.logs)
@@ -128,6 +134,7 @@ def test_a_run_can_be_stopped_and_waiting_has_an_end(wait_until):
     run.stop()
 
 
+@pytest.mark.runs
 def test_an_array_has_tasks():
     run = serried.submit("python train.py", cluster="local", array=range(2), settings={"resources.cpus": 1})
 
@@ -147,6 +154,7 @@ def writes(run):
 HOSTILE = "-rf a\nb $(id) 'ü"
 
 
+@pytest.mark.runs
 def test_what_a_run_wrote_by_relative_paths_are_its_outputs_and_what_was_fetched_says_so(project):
     (project / "save.py").write_text(
         f"import os\nos.makedirs('results')\nopen('results/model.pt', 'w').write('weights')\n"
@@ -163,13 +171,13 @@ def test_what_a_run_wrote_by_relative_paths_are_its_outputs_and_what_was_fetched
     assert run.outputs()[0] == model
     assert model.file.read_text() == "weights"
 
-    fetch = [sys.executable, "-m", "serried", "fetch"]
-    subprocess.run([*fetch, run.id, "results/*", "--to", str(project.parent / "fetched")], check=True, timeout=900)
+    assert here("fetch", run.id, "results/*", "--to", str(project.parent / "fetched")).returncode == 0
     assert [(str(each.path), each.is_fetched) for each in run.outputs()] == [
         ("results/model.pt", True), ("best", False), (HOSTILE, False),
     ]  # fmt: skip
 
 
+@pytest.mark.runs
 def test_the_outputs_of_an_array_are_those_of_its_tasks_below_their_numbers(project):
     (project / "save.py").write_text("import sys\nopen('model.pt', 'w').write(sys.argv[1])\n")
     run = serried.submit(["python", "save.py", "{element}"], array=[2, 10], cluster="local")
@@ -179,12 +187,14 @@ def test_the_outputs_of_an_array_are_those_of_its_tasks_below_their_numbers(proj
     assert [writes(task) for task in run.tasks] == [[("model.pt", 1)], [("model.pt", 2)]]
 
 
+@pytest.mark.runs
 def test_a_run_in_the_project_itself_has_no_outputs_of_its_own(project):
     (project / "save.py").write_text("open('model.pt', 'w').close()\n")
     run = serried.submit(["python", "save.py"], settings={"project.snapshot": False}, cluster="local")
     assert (run.wait(900), run.outputs(), (project / "model.pt").exists()) == ("COMPLETED", [], True)
 
 
+@pytest.mark.runs
 def test_a_folder_of_outputs_that_cannot_be_read_is_a_warning(project, monkeypatch):
     (project / "save.py").write_text("open('model.pt', 'w').close()\n")
     run = serried.submit(["python", "save.py"], cluster="local")
@@ -200,6 +210,7 @@ def test_a_folder_of_outputs_that_cannot_be_read_is_a_warning(project, monkeypat
     assert writes(run) == [("model.pt", 0)]
 
 
+@pytest.mark.runs
 def test_repeats_are_tasks():
     run = serried.submit("echo {repeat}", cluster="local", repeat=2, settings={"resources.cpus": 1})
 
@@ -217,6 +228,7 @@ def test_what_cannot_be_is_an_error():
     assert serried.runs() == []
 
 
+@pytest.mark.runs
 def test_a_run_comes_after_others():
     first = serried.submit([sys.executable, "train.py"], ranks=1, cluster="local")
     second = serried.submit([sys.executable, "train.py", "late"], ranks=1, cluster="local", after=first)

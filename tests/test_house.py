@@ -12,7 +12,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from house import HOUSE, MODULES, ROOT, holds_for, name_of, room_of, tree_of
+from house import HOUSE, MODULES, ROOT, holds_for, name_of, nodes_of, room_of
 from serried.cli import VERBS, serried
 from tables import for_each
 
@@ -106,7 +106,7 @@ STARTS_PROCESSES_BY_OS = {"fork", "forkpty", "system", "popen", "posix_spawn", "
 def imports(path: Path) -> frozenset[str]:
     """Dotted names that a module imports, at the top or within functions; `from a import b` gives `a.b`."""
     found: set[str] = set()
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -207,12 +207,12 @@ MAY_NAME_A_SCHEDULER = {
 }
 
 
+@cache
 def names_of_schedulers(path: Path) -> set[str]:
     """In identifiers and strings; what docstrings explain is free."""
-    tree = tree_of(path)
-    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    texts = {id(node.value) for node in nodes_of(path) if isinstance(node, ast.Expr)}
     words = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts:
             words.add(node.value)
         elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
@@ -248,9 +248,9 @@ def test_what_travels_to_the_compute_node_imports_the_contract_and_the_standard_
 
 @holds_for([path for path in MODULES if room_of(path) in {*TRAVELLERS, "train"}])
 def test_what_travels_to_the_compute_node_is_python_3_9(path: Path):
-    tree = ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 9))
+    ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 9))
     later = {name for name in imports(path) if name in LATER_THAN_39 or name.split(".")[0] in LATER_THAN_39}
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             later |= {f"{node.value.id}.{node.attr}"} & LATER_THAN_39
         elif isinstance(node, ast.Name):
@@ -259,7 +259,7 @@ def test_what_travels_to_the_compute_node_is_python_3_9(path: Path):
             function = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
             later |= {f"{function}({word.arg}=)" for word in node.keywords if (function, word.arg) in LATER_KEYWORDS}
     assert later == set()
-    annotated = any(isinstance(node, (ast.AnnAssign, ast.FunctionDef)) for node in ast.walk(tree))
+    annotated = any(isinstance(node, (ast.AnnAssign, ast.FunctionDef)) for node in nodes_of(path))
     assert not annotated or "__future__.annotations" in imports(path)
 
 
@@ -276,7 +276,7 @@ def test_only_the_shell_starts_processes_on_the_submitting_side(path: Path):
     by_import = {name for name in imports(path) if name.split(".")[0] in STARTS_PROCESSES}
     by_os = {
         node.attr
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
         and node.value.id == "os"

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeGuard
 
 import click
 
-from house import ROOT
+from house import ROOT, nodes_of
 from serried.cli import serried
 
 BANNED = {
@@ -54,7 +54,7 @@ def _messages() -> Iterator[Text]:
     for path in sorted((ROOT / "src" / "serried").rglob("*.py")):
         where = str(path.relative_to(ROOT))
         silent: set[int] = set()  # docstrings, and the parts of f-strings
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.Expr):
                 silent.add(id(node.value))
             elif _is_string(node) and id(node) not in silent:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pythons import interpreters
 
 
-@pytest.mark.parametrize("python", interpreters())
-def test_the_agent_runs_under_this_python(start, python):
-    run = start("test $RANK = 1 && exit 3; sleep 100", nodes=2, ranks=1, python=python)
+def test_the_agent_runs_under_each_python(start):
+    for python in interpreters():
+        run = start("test $RANK = 1 && exit 3; sleep 100", nodes=2, ranks=1, python=python)
 
-    assert run.wait() == 3
-    assert (run.ending[:3], run.log) == (("FAILED", 3, "exit"), "")
+        assert (python, run.wait()) == (python, 3)
+        assert (python, run.ending[:3], run.log) == (python, ("FAILED", 3, "exit"), "")

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/env -S python3 -IS
 """A Slurm of five commands over a folder of JSON files, for error paths that a real one does not show on demand.
 
 Put `tests/fakes/bin` first on PATH and set:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Mapping
 
@@ -10,7 +11,7 @@ from serried.importing import LEFT
 from tables import for_each
 
 SHOWS = """\
-program() { printf '<%s>' "$@"; printf ' %s\\n' "$(env | grep '^SEEN_' | sort | tr '\\n' ' ')"; }
+program() { printf '<%s>' "$@"; echo; export -p; }
 """
 """In the place of a program: the words that it gets, and of its environment what tells."""
 
@@ -140,10 +141,10 @@ def test_a_block_is_taken_as_bash_reads_it(name: str, task: str, environ: Mappin
     assert [line.why for line in imported.of(LEFT) if line.number] == []
 
 
-def bash(text: str, environ: Mapping[str, str]) -> str:
+def bash(text: str, environ: Mapping[str, str]) -> list[str]:
     done = subprocess.run(["/bin/bash", "-c", text], env=environ, capture_output=True, text=True, check=True)
     assert done.stderr == ""
-    return done.stdout
+    return [line for line in done.stdout.splitlines() if not re.match(r"declare -x (?!SEEN_\w+=)", line)]
 
 
 LEFT_OUT = {

@@ -15,7 +15,8 @@ from serried.script import package
 def house(tmp_path, monkeypatch):
     """A Serried of our own to change, and a home of our own for what is kept of it."""
     house = tmp_path / "installed" / "serried"
-    shutil.copytree(package.HOUSE, house, ignore=shutil.ignore_patterns("__pycache__"))
+    for room in {*package.AGENT, *package.LIBRARY}:  # with what Python has compiled of it
+        shutil.copytree(package.HOUSE / room, house / room)
     monkeypatch.setattr(package, "HOUSE", house)
     monkeypatch.setattr(package, "PACKAGE", house / "protocol" / "library_init.py")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

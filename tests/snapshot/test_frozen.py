@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import setuptools
 
 import serried
 from serried.snapshot import redirect, survey
 from serried.snapshot.editable import site_folders
+
+pytestmark = pytest.mark.runs
 
 TRAIN = """
 import os, pathlib, sys, time
@@ -40,7 +42,10 @@ def install_editable(venv, project):
     """`pip install -e`, without the network: setuptools is the one of the environment that runs the tests."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     pip = [sys.executable, "-m", "pip", "--python", venv / "bin/python", "install", "--quiet"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(setuptools.__file__).parents[1])}
+    setuptools = importlib.util.find_spec("setuptools")
+    assert setuptools is not None
+    assert setuptools.origin is not None
+    environment = {**os.environ, "PYTHONPATH": str(Path(setuptools.origin).parents[1])}
     subprocess.run([*pip, "--no-build-isolation", "--no-deps", "-e", project], env=environment, check=True)
 
 

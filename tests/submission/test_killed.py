@@ -6,15 +6,17 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 
+import command_line
 from killing import Cluster, kill
 from serried.protocol.names import WITHDRAWN
 from serried.records.index import records
 from serried.submission.reconcile import reconcile
+
+pytestmark = pytest.mark.runs
 
 
 @pytest.fixture
@@ -65,7 +67,7 @@ def test_killed_while_sbatch_hangs_after_it_was_accepted_the_job_is_found(cluste
     assert (cluster.jobs, cluster.calls("sbatch")) == (["1"], 1)
 
 
-AT_ITS_BEGINNING = [(0, milliseconds) for milliseconds in range(30, 330, 30)]
+AT_ITS_BEGINNING = [(0, milliseconds) for milliseconds in range(0, 150, 15)]
 WHILE_IT_ASKS = [(1, milliseconds) for milliseconds in range(0, 200, 40)]
 
 
@@ -160,9 +162,7 @@ def test_ctrl_c_while_sbatch_runs_keeps_the_record(cluster, wait_until):
 def test_ps_finds_out_by_itself(cluster):
     cluster.submit("accept-then-die")
     cluster.recover()
-    argv = [sys.executable, "-m", "serried", "ps", "--json"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=900)
-    (run,) = json.loads(done.stdout)["runs"]
+    (run,) = json.loads(command_line.here("ps", "--json").stdout)["runs"]
     assert (run["state"], run["job"]) == ("PENDING", "1")
 
 
@@ -171,8 +171,7 @@ def test_forget_gives_up_what_stays_uncertain(cluster):
     cluster.submit("hang")
     cluster.set("FAKE_SLURM_MODE", "unreachable")
     (record,) = records()
-    argv = [sys.executable, "-m", "serried", "forget", "-y", "last"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=900)
+    done = command_line.here("forget", "-y", "last")
     assert "if its job starts after all, it ends itself" in done.stderr
     assert record.submissions[0].state == "failed"
     assert record.where.claim(record.submissions[0].token).read_text() == WITHDRAWN

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
+import command_line
 from killing import Cluster, kill
 from serried.records.index import records
 from serried.submission.reconcile import reconcile
 from waiting import until
+
+pytestmark = pytest.mark.runs
 
 TEN = ("--array", "0-9")
 
@@ -52,8 +53,7 @@ def all_or_none(cluster) -> str:
 
 def test_an_array_above_the_limit_is_several_jobs_that_begin_together(cluster):
     flags = ("submit", "--cluster", "slurm", "--set", 'resources.extra=["--begin=now+1hour"]', *TEN, "--", "true")
-    argv = [sys.executable, "-m", "serried", *flags]
-    done = subprocess.run(argv, cwd=cluster.project, capture_output=True, text=True, check=True, timeout=900)
+    done = command_line.serried(*flags, directory=cluster.project, environ=os.environ, timeout=900)
     (record,) = records()
     assert f"submitted {record.id} as jobs 1, 2, 3 of slurm" in done.stderr
     assert "10 tasks (0-9), in 3 jobs" in done.stderr
@@ -106,7 +106,7 @@ def test_killed_while_the_jobs_are_released_they_all_begin(cluster, wait_until):
     assert all_or_none(cluster) == "submitted"
 
 
-AT_ITS_BEGINNING = [(0, milliseconds) for milliseconds in range(40, 840, 80)]
+AT_ITS_BEGINNING = [(0, milliseconds) for milliseconds in range(0, 300, 30)]
 WHILE_IT_ASKS = [(calls, milliseconds) for calls in (1, 2, 3, 4) for milliseconds in (0, 20, 100)]
 
 
@@ -162,13 +162,9 @@ def test_forget_cancels_the_jobs_that_were_accepted(cluster, wait_until):
     wait_until(lambda: cluster.calls("sbatch") == 3)
     kill(process)
     cluster.recover()
-    argv = [sys.executable, "-m", "serried", "forget", "-y", "last"]
-    subprocess.run(argv, capture_output=True, text=True, check=True, timeout=900)
+    assert command_line.here("forget", "-y", "last").returncode == 0
     (record,) = records()
     assert record.submissions[0].state == "failed"
     until(lambda: cluster.live == [])
-    listed = subprocess.run(
-        [sys.executable, "-m", "serried", "ps", "--json"], capture_output=True, text=True, check=True, timeout=900
-    )
-    (run,) = json.loads(listed.stdout)["runs"]
+    (run,) = json.loads(command_line.here("ps", "--json").stdout)["runs"]
     assert run["state"] == "LAUNCH_FAILED"

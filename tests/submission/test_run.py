@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 import serried
+from command_line import here
 from serried.records.index import records
 from serried.schedulers.local.scheduler import Local
-from tables import for_each
+
+pytestmark = pytest.mark.runs
 
 SHOW_ARGV = "import json, os, sys\nprint(json.dumps([os.fsencode(word).hex() for word in sys.argv[1:]]))\n"
 HOSTILE = [
@@ -63,12 +65,8 @@ def command(*words):
     return [sys.executable, "-m", "serried", *words]
 
 
-def cli(*words, **options):
-    return subprocess.run(command(*words), check=False, capture_output=True, text=True, timeout=900, **options)
-
-
 def test_output_and_exit_status_are_the_programs_own(project):
-    done = cli(
+    done = here(
         "run", "--", sys.executable, "-c", "import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)"
     )
     assert (done.returncode, done.stdout) == (7, "out\nerr\n")
@@ -79,7 +77,7 @@ def test_output_and_exit_status_are_the_programs_own(project):
 
 def test_output_of_several_ranks_is_whole_lines_with_the_rank_before_them():
     program = "import os; r = os.environ['RANK']; print('a' + r); print('half', end='\\rwhole' + r)"
-    done = cli("run", "--ranks", "2", "--", sys.executable, "-c", program)
+    done = here("run", "--ranks", "2", "--", sys.executable, "-c", program)
     assert done.returncode == 0
     assert sorted(done.stdout.splitlines()) == ["[0] a0", "[0] whole0", "[1] a1", "[1] whole1"]
 
@@ -141,15 +139,16 @@ def test_a_reader_who_leaves_ends_the_run(marked_processes, wait_until):
     wait_until(lambda: not marked_processes(records()[0].id))
 
 
-def test_it_runs_in_the_project_itself_where_it_was_called(project):
+def test_it_runs_in_the_project_itself_where_it_was_called(project, monkeypatch):
     (project / "sub").mkdir()
     program = "import os; print(os.getcwd())"
-    done = cli("run", "--", sys.executable, "-c", program, cwd=project / "sub")
+    monkeypatch.chdir(project / "sub")
+    done = here("run", "--", sys.executable, "-c", program)
     assert done.stdout == f"{project}/sub\n"
 
 
 def test_every_argument_arrives_byte_for_byte():
-    done = cli("run", "--", sys.executable, "argv.py", *HOSTILE)
+    done = here("run", "--", sys.executable, "argv.py", *HOSTILE)
     assert done.returncode == 0
     assert json.loads(done.stdout) == [os.fsencode(word).hex() for word in HOSTILE]
 
@@ -176,13 +175,13 @@ def test_a_project_of_any_name_can_be_submitted(tmp_path, name):
 
 
 def test_a_command_that_is_not_there_is_127_and_named():
-    done = cli("run", "--", "nosuch")
+    done = here("run", "--", "nosuch")
     assert done.returncode == 127
     assert "command not found: `nosuch`" in done.stderr
 
 
 def test_the_end_of_an_array_says_how_many_failed_and_where_a_log_is():
-    done = cli("run", "--array", "1-2", "--", "sh", "-c", "exit $(({task} - 1))")
+    done = here("run", "--array", "1-2", "--", "sh", "-c", "exit $(({task} - 1))")
     run = records()[0]
     assert (done.returncode, done.stderr) == (
         1,
@@ -199,123 +198,22 @@ def test_the_end_of_an_array_says_how_many_failed_and_where_a_log_is():
 def test_each_line_of_a_file_is_repeated_with_the_same_seeds(project):
     (project / "lines.txt").write_text("echo a {repeat} {seed} {task}\necho b {repeat} {seed} {task}\n")
     (project / "serried.toml").write_text("[defaults]\nseed = 40\n")
-    done = cli("run", "--commands", "lines.txt", "--repeat", "2", "--ranks", "1")
+    done = here("run", "--commands", "lines.txt", "--repeat", "2", "--ranks", "1")
     assert done.returncode == 0, done.stderr
     run = serried.find("last")
     assert [one.logs() for one in run.tasks] == ["a 0 40 0\n", "a 1 41 1\n", "b 0 40 2\n", "b 1 41 3\n"]
 
 
-def test_repeats_of_one_command_are_an_array_and_pointed_out_where_they_are_the_same():
-    plan = json.loads(cli("run", "--repeat", "3", "--parallel", "1", "--dry-run", "--json", "--", "true").stdout)
-    array = {"indices": [0, 1, 2], "parallel": 1, "each": False, "repeat": 3, "offsets": []}
-    assert (plan["plan"]["array"], plan["notes"]) == (
-        array,
-        ["`{seed}` and `{repeat}` are not in the command: repeats differ only if it reads SERRIED_TASK"],
-    )
-    shown = cli("run", "--repeat", "3", "--dry-run", "--", "echo", "{seed}").stderr
-    assert "array        3 tasks (0-2), repeats of one command\n" in shown
-    assert "not in the command" not in shown
-
-
-@for_each(
-    ("words", "message"),
-    [
-        (["--repeat", "0"], "`--repeat` must be 1 or more"),
-        (["--repeat", "2", "--array", "0-3"], "`--array` cannot be given with it"),
-        (["--repeat", "9999999"], "`--repeat 9999999` has over 1,000,000 tasks"),
-    ],
-)
-def test_repeats_that_cannot_be_are_refused(words, message):
-    done = cli("run", *words, "--", "true")
-    assert (done.returncode, message in done.stderr) == (2, True)
-    assert records() == []
-
-
-def test_flags_stage_data_and_choose_a_container_from_the_folder_that_one_is_in(project, monkeypatch):
-    folder = project / "sub"
-    folder.mkdir()
-    (folder / "a b.bin").write_bytes(b"packed")
-    (folder / "own.sif").write_bytes(b"")
-    (project / "serried.toml").write_text(
-        "[experiments.train]\ncommand = 'true'\nresources.ranks = 1\ncontainer.image = 'file.sif'\n"
-        "container.runtime = 'apptainer'\ndata.root = '/pool'\ndata.stage = ['other']\n"
-    )
-    (project / "file.sif").write_bytes(b"")
-    monkeypatch.chdir(folder)
-
-    def plan(*words):
-        done = cli("submit", "--cluster", "local", "--dry-run", "--json", *words)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)["plan"]
-
-    told = plan("--image", "own.sif", "--stage", "a b.bin", "--stage", str(project / "file.sif"))
-    assert told["container"]["image"] == str(folder / "own.sif")
-    assert [(item["source"], item["to"]) for item in told["data"]["stage"]] == [
-        (str(folder / "a b.bin"), "a b.bin"),
-        (str(project / "file.sif"), "file.sif"),
-    ]
-    assert plan("--stage", "a b.bin", "--image", "file.sif")["container"]["image"] == str(project / "file.sif")
-    for word in ("off", ""):
-        assert plan("--stage", "a b.bin", "--image", word)["container"] is None
-    missing = cli("submit", "--cluster", "local", "--stage", "imagenet.tar", "--image", "off")
-    assert "`/pool/imagenet.tar`" in missing.stderr
-
-
-def test_a_cluster_is_no_place_for_run():
-    done = cli("run", "--cluster", "fir", "--", "true")
-    assert done.returncode == 2
-    assert "runs here, not on `fir`" in done.stderr
-
-
-@for_each(
-    ("words", "error"),
-    [
-        (("python", "train.py"), "unknown experiment `python`"),
-        (("python", "train.py", "--lr", "3"), "`python` is followed by `train.py`, and an experiment is one word"),
-    ],
-)
-def test_a_command_without_its_dashes_is_shown_with_them(words, error):
-    done = cli("submit", *words)
-    assert done.returncode == 2
-    assert done.stderr == (f"error: {error}\n\nhint: a command goes after `--`: serried submit -- {' '.join(words)}\n")
-
-
-def test_examples_in_help_keep_their_lines():
-    lines = cli("run", "--help").stdout.splitlines()
-    assert "  serried run --ranks 2 -- python train.py   two ranks on CPUs" in lines
-
-
-def test_gpu_ids_are_for_gpus():
-    done = cli("run", "--gpu-ids", "0,2", "--", "true", env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
-    assert done.returncode == 2
-    assert "GPUs were requested, and this machine has none" in done.stderr
-
-
 def test_json_is_one_value_on_stdout():
-    done = cli("run", "--json", "--", sys.executable, "-c", "print('out')")
+    done = here("run", "--json", "--", sys.executable, "-c", "print('out')")
     (run,) = json.loads(done.stdout)["runs"]
     assert (run["state"], run["exit_code"]) == ("COMPLETED", 0)
     assert "out\n" in done.stderr
 
 
-def test_a_dry_run_touches_nothing_and_shows_no_value(tmp_path, monkeypatch, state_home):
-    monkeypatch.setenv("TOKEN", "canary-dry")
-    before = sorted(tmp_path.rglob("*"))
-    for verb in ("run", "submit"):
-        for more in ((), ("--json",)):
-            done = cli(
-                verb, "--cluster", "local", "--set", 'environment.secrets=["TOKEN"]', "--dry-run", *more, "--", "true"
-            )
-            assert done.returncode == 0, done.stderr
-            assert "TOKEN" in done.stdout
-            assert "canary" not in done.stdout + done.stderr
-    assert sorted(tmp_path.rglob("*")) == before
-    assert not state_home.exists()
-
-
 def test_a_dry_run_shows_exactly_what_submit_writes():
-    shown = json.loads(cli("submit", "--cluster", "local", "--dry-run", "--json", "--", "true").stdout)
-    done = cli("submit", "--cluster", "local", "--json", "--", "true")
+    shown = json.loads(here("submit", "--cluster", "local", "--dry-run", "--json", "--", "true").stdout)
+    done = here("submit", "--cluster", "local", "--json", "--", "true")
     (run,) = json.loads(done.stdout)["runs"]
     written = (Path(run["directory"]) / "job.sh").read_text()
     assert shown["script"].replace(shown["plan"]["run"], run["id"]) == written
@@ -345,7 +243,7 @@ def test_the_value_of_a_secret_is_nowhere(project, monkeypatch, state_home, wait
         "while not pathlib.Path(os.environ['SERRIED_RESULTS_DIR'], 'go').exists(): time.sleep(0.05)\n"
     )
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    done = cli("submit", "--cluster", "local")
+    done = here("submit", "--cluster", "local")
     assert done.returncode == 0, done.stderr
     run = serried.find(done.stdout.strip())
     wait_until(run.logs)
@@ -363,7 +261,7 @@ def test_the_value_of_a_secret_is_nowhere(project, monkeypatch, state_home, wait
         ("ps", "--all", "--json"),
         ("config", "show"),
     ):
-        said = cli(*words)
+        said = here(*words)
         seen += [said.stdout.encode(), said.stderr.encode()]
     seen += [done.stdout.encode(), done.stderr.encode()]
     seen += contents(path for path in state_home.rglob("*") if path.is_file())
@@ -389,9 +287,9 @@ def test_at_its_own_limit_nobody_has_interrupted_it(project):
     """Its agents do nothing, as on a machine with far too much to do: who looks after the job ends it."""
     (project / "freeze.py").write_text(FREEZE)
     limit = ("--time", "8s", "--set", "clusters.local.kill_wait=2s")
-    done = cli("run", *limit, "--ranks", "1", "--", sys.executable, "freeze.py")
+    done = here("run", *limit, "--ranks", "1", "--", sys.executable, "freeze.py")
     assert (done.returncode, "interrupted" in done.stderr) == (124, False)
     assert "\ntimeout" in done.stderr
-    said = cli("why", "last").stdout
+    said = here("why", "last").stdout
     assert "  - request more: serried run --time 16s …\n" in said
     assert "serried submit --time" not in said

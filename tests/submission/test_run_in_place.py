@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import serried
+import command_line
 from serried.records import outputs
+
+pytestmark = pytest.mark.runs
 
 
 @pytest.fixture(autouse=True)
@@ -18,13 +18,11 @@ def project(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "train.py").touch()
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("PYTHONPATH", str(Path(serried.__file__).parents[1]))
     return folder
 
 
 def run(*words):
-    argv = [sys.executable, "-m", "serried", "run", "--", *words]
-    return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=900)
+    return command_line.here("run", "--", *words)
 
 
 def changed_in(project, done):

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-import serried
+from command_line import here
 from serried.records.index import records
+
+pytestmark = pytest.mark.runs
 
 
 @pytest.fixture(autouse=True)
 def project(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(Path(serried.__file__).parents[1]))
     return tmp_path
-
-
-def cli(*words):
-    argv = [sys.executable, "-m", "serried", *words]
-    return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=900)
 
 
 def test_what_went_well_here_is_submitted_by_the_same_words(project):
     (project / "a b.py").write_text("")
-    done = cli("run", "--ranks", "1", "--", "python3", "a b.py")
+    done = here("run", "--ranks", "1", "--", "python3", "a b.py")
     run = records()[0]
     assert [re.split(r" {2,}", line) for line in done.stderr.splitlines()[-4:]] == [
         [f"its files are in {run.where.path}"],
@@ -35,5 +28,5 @@ def test_what_went_well_here_is_submitted_by_the_same_words(project):
         ["", f"serried show {run.id}", "plan, timeline and files"],
         ["", "serried submit --ranks 1 -- python3 'a b.py'", "the same in the background"],
     ]
-    done = cli("run", "--cluster", "local", "--", "python3", "a b.py")
+    done = here("run", "--cluster", "local", "--", "python3", "a b.py")
     assert re.split(r" {2,}", done.stderr.splitlines()[-1]) == ["", "serried submit …", "the same in the background"]

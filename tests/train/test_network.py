@@ -9,10 +9,14 @@ from itertools import islice
 
 import pytest
 
+pytest.importorskip("torch", reason="needs torch: pip install torch")
+
 from serried.protocol import addresses
 from serried.train import rendezvous
 from serried.train.errors import StartError
 from serried.train.identities import Identity, threads
+
+pytestmark = pytest.mark.torch
 
 TWO_NODES = Identity(3, 4, 1, 2, 1, "slurm", launch="77.0", hosts="gpu-a[1-2]-n[001-004]")
 ONE_NODE = replace(TWO_NODES, local_world_size=4)

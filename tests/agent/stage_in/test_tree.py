@@ -150,13 +150,13 @@ def test_holes_stay_holes(tmp_path: Path):
         file.write(b"x" * 4096)
         file.seek(100 * MIB)
         file.write(b"y" * 4096)
-        file.truncate(1 << 40)
+        file.truncate(1 << 36)
     with (tmp_path / "there" / "hole").open("wb") as file:
         file.truncate(2 * MIB)
     manifest = stage(os.fsencode(tmp_path / "there"), os.fsencode(tmp_path / "here"))
     assert (tmp_path / "here" / "hole").stat().st_size == 2 * MIB
     copy = (tmp_path / "here" / "map.mdb").stat()
-    assert copy.st_size == 1 << 40
+    assert copy.st_size == 1 << 36
     assert manifest.held == copy.st_blocks * 512 == (tmp_path / "there" / "map.mdb").stat().st_blocks * 512
 
 
