@@ -196,7 +196,7 @@ MAY_NAME_A_SCHEDULER = {
     "importing": "it reads job scripts for Slurm and PBS",
     "cli/__init__.py": "the help of `lab`, and commands of schedulers that users type by mistake",
     "cli/lab.py": "the help of `lab`",
-    "config/definitions.py": "help of settings that one scheduler has",
+    "plan/parts.py": "help of settings that one scheduler has",
     "shell.py": "packages that bring commands",
     "records/advice.py": "advice with a command to type",
     "submission/prepare.py": "a hint that one scheduler can follow",
@@ -294,6 +294,16 @@ def test_a_test_file_fits_in_one_sitting(path: Path):
 def test_a_module_has_a_name_that_can_be_imported(path: Path):
     assert path.stem.isidentifier()
     assert not keyword.iskeyword(path.stem)
+
+
+def test_a_class_name_means_one_thing():
+    homes: dict[str, list[str]] = {}
+    for path in MODULES:
+        if room_of(path) != "templates":  # programs that users copy, each on its own
+            for node in ast.walk(tree_of(path)):
+                if isinstance(node, ast.ClassDef):
+                    homes.setdefault(node.name, []).append(name_of(path))
+    assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
 
 
 def modules_after(program: str) -> set[str]:

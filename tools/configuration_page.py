@@ -37,7 +37,7 @@ TABLES: tuple[tuple[str, type, str], ...] = (
     ),
     (
         "[experiments.NAME.environment]",
-        definitions.Environment,
+        definitions.EnvironmentRequest,
         "The ranks' environment: see [environments](environments.md).",
     ),
     ("[experiments.NAME.limit]", plan.Limit, "Limits and further attempts: see [continuing](continuing.md)."),
@@ -54,7 +54,7 @@ TABLES: tuple[tuple[str, type, str], ...] = (
     ),
     (
         "[experiments.NAME.data]",
-        definitions.Data,
+        definitions.DataRequest,
         "Data on the nodes' own disks: see [data](data.md).",
     ),
     (

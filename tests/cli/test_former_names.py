@@ -41,7 +41,7 @@ def test_a_former_key_sets_the_new_one_and_the_note_names_file_and_line():
     resolved = _resolve()
     limit = resolved.experiment.limit
     assert (limit.lead_seconds, limit.silence_seconds) == (120, 600)
-    assert resolved.experiment.data.require == ("/datasets/imagenet",)
+    assert resolved.experiment.data.planned.in_place == ("/datasets/imagenet",)
     assert [note for note in resolved.notes if " is now " in note] == [
         "serried.toml:6: `lead` is now `warn_before`",
         "serried.toml:7: `silence` is now `output_timeout`",

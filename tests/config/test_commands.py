@@ -87,6 +87,6 @@ def test_a_nul_character_can_be_given_to_no_program(folder: Path):
 def test_the_names_that_an_env_file_defines_are_known_and_its_values_are_not(folder: Path):
     (folder / ".env").write_text("WANDB_API_KEY='canary'\nexport B=2\n")
     found = resolve(folder, "[defaults.environment]\nenv_file = '.env'", command=BARE)
-    environment = found.experiment.environment
-    assert (environment.env_file, environment.env_file_names) == (str(folder / ".env"), ("WANDB_API_KEY", "B"))
+    environment = found.experiment.environment.planned
+    assert (environment.env_file_path, environment.env_file) == (str(folder / ".env"), ("WANDB_API_KEY", "B"))
     assert "canary" not in repr(found)

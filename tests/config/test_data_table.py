@@ -93,7 +93,7 @@ def test_a_path_that_leads_out_or_is_none_is_refused_with_its_line(folder: Path,
 def test_two_that_would_be_in_the_same_place_are_refused(folder: Path, said: str, message: str):
     with pytest.raises(UsageError) as caught:
         planned(folder, ROOT + said)
-    assert caught.value.message == f"`data.stage`: {message}"
+    assert caught.value.message == f"serried.toml:3: `data.stage`: {message}"
 
 
 def test_data_begins_below_scratch_and_at_home_in_the_project(folder: Path, monkeypatch):

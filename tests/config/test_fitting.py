@@ -114,8 +114,8 @@ def test_an_overlay_reaches_every_table_of_an_experiment(folder: Path):
             e.seed,
             e.config,
             e.resources.nodes,
-            e.environment.inherit,
-            e.environment.env,
+            e.environment.planned.inherit,
+            e.environment.planned.env,
             e.limit.grace_seconds,
         )
         for e in (there, here)
@@ -131,7 +131,7 @@ def test_an_overlay_reaches_every_table_of_an_experiment(folder: Path):
 
 def test_a_cluster_begins_with_the_profile_of_its_scheduler(folder: Path):
     found = resolve(folder, "[clusters.ours]\nscheduler = 'pbs'", command=BARE, cluster="ours")
-    assert (found.cluster.kill_wait, found.experiment.limit.form) == (10, "prequeued")
+    assert (found.cluster.site.kill_wait_seconds, found.experiment.limit.form) == (10, "prequeued")
 
 
 def profile(path: Path, text: str) -> Path:
@@ -152,7 +152,7 @@ def test_a_profile_may_be_a_file_of_its_own_of_the_site_or_the_user(folder: Path
     assert (
         found.cluster.max_time,
         str(found.origins["cluster.max_time"]),
-        found.cluster.contact,
+        found.cluster.site.contact,
         str(found.origins["cluster.contact"]),
     ) == (86400, f"{user}:2", "help@oak", f"{site}:2")
     (user.parent.parent / "config.toml").write_text("[clusters.oak]\nmax_time = '3d'\n")

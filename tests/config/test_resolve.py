@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from resolving import BARE, fake_slurm, refusal, resolve
-from serried.config import Data, definitions
+from serried.config import definitions
 from serried.errors import UsageError
+from serried.plan import Data
 from serried.protocol.names import JOB_VARIABLES
 
 
@@ -31,7 +32,7 @@ def test_the_only_experiment_needs_no_name(folder: Path):
 def test_what_a_rank_finds_in_its_environment_is_no_setting(folder: Path, monkeypatch: pytest.MonkeyPatch):
     for name in JOB_VARIABLES:
         monkeypatch.setenv(name, "/somewhere")
-    assert resolve(folder, command=BARE).experiment.data == Data()
+    assert resolve(folder, command=BARE).experiment.data.planned == Data()
 
 
 def test_several_experiments_need_a_name(folder: Path):
@@ -96,7 +97,7 @@ def test_an_experiment_inherits_and_overrides_scalars_lists_and_names_of_tables(
         3,
         "long",
     )
-    assert found.experiment.environment.env == {"A": "defaults", "B": "experiment"}
+    assert found.experiment.environment.planned.env == {"A": "defaults", "B": "experiment"}
 
 
 def test_each_value_knows_where_it_comes_from(folder: Path):

@@ -17,7 +17,7 @@ def test_a_root_under_home_is_noted_on_a_cluster_and_a_matter_of_course_in_a_lab
     monkeypatch.delenv("USER", raising=False)
     home = os.environ["HOME"]
     found = resolve(folder, command=BARE, resources__ranks=1)
-    assert (found.cluster.root, found.warnings, [note.split(",")[0] for note in found.notes]) == (
+    assert (found.cluster.site.root, found.warnings, [note.split(",")[0] for note in found.notes]) == (
         f"{home}/serried",
         (),
         [f"run directories go to `{home}/serried`"],
@@ -26,7 +26,7 @@ def test_a_root_under_home_is_noted_on_a_cluster_and_a_matter_of_course_in_a_lab
     (folder / "lab.json").write_text("{}")
     monkeypatch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
     found = resolve(folder, command=BARE, resources__ranks=1)
-    assert (found.cluster.root, found.warnings, found.notes) == (f"{home}/serried", (), ())
+    assert (found.cluster.site.root, found.warnings, found.notes) == (f"{home}/serried", (), ())
 
 
 @pytest.mark.parametrize("variable", ["SCRATCH", "PSCRATCH"])
@@ -34,7 +34,7 @@ def test_run_directories_go_to_scratch_on_a_cluster(folder: Path, monkeypatch: p
     fake_slurm(folder, monkeypatch)
     monkeypatch.setenv(variable, "/lustre/ada")
     found = resolve(folder, command=BARE, resources__ranks=1)
-    assert (found.cluster.root, str(found.origins["cluster.root"]), found.warnings) == (
+    assert (found.cluster.site.root, str(found.origins["cluster.root"]), found.warnings) == (
         "/lustre/ada/serried",
         variable,
         (),
@@ -42,14 +42,14 @@ def test_run_directories_go_to_scratch_on_a_cluster(folder: Path, monkeypatch: p
 
 
 def test_run_directories_go_to_the_users_data_at_home(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    assert resolve(folder, command=BARE).cluster.root == f"{os.environ['XDG_DATA_HOME']}/serried"
+    assert resolve(folder, command=BARE).cluster.site.root == f"{os.environ['XDG_DATA_HOME']}/serried"
     monkeypatch.delenv("XDG_DATA_HOME")
-    assert resolve(folder, command=BARE).cluster.root == f"{os.environ['HOME']}/.local/share/serried"
+    assert resolve(folder, command=BARE).cluster.site.root == f"{os.environ['HOME']}/.local/share/serried"
 
 
 def test_a_root_may_name_variables_and_must_be_absolute(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WORK", "/w/ada")
-    assert resolve(folder, "[clusters.local]\nroot = '${WORK}/runs'", command=BARE).cluster.root == "/w/ada/runs"
+    assert resolve(folder, "[clusters.local]\nroot = '${WORK}/runs'", command=BARE).cluster.site.root == "/w/ada/runs"
     assert refusal(folder, "[clusters.local]\nroot = '$NOWHERE/x'", command=BARE)[0] == (
         "serried.toml:2: `root` names `$NOWHERE`, which is not set here"
     )
@@ -61,7 +61,7 @@ def test_a_root_may_name_variables_and_must_be_absolute(folder: Path, monkeypatc
 def test_a_root_that_names_the_user_is_found_by_cron_too(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("USER", raising=False)
     monkeypatch.setenv("LOGNAME", "ada")
-    assert resolve(folder, "[clusters.local]\nroot = '/w/$USER'", command=BARE).cluster.root == "/w/ada"
+    assert resolve(folder, "[clusters.local]\nroot = '/w/$USER'", command=BARE).cluster.site.root == "/w/ada"
 
 
 def test_a_job_without_gpus_is_no_surprise_where_slurm_did_not_answer(folder: Path, monkeypatch: pytest.MonkeyPatch):

@@ -96,7 +96,7 @@ def test_set_reaches_every_setting(folder: Path):
     assert (
         found.project.snapshot,
         found.experiment.limit.grace_seconds,
-        found.cluster.kill_wait,
+        found.cluster.site.kill_wait_seconds,
         found.experiment.seed,
     ) == (
         False,

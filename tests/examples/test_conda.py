@@ -47,7 +47,7 @@ def test_on_a_cluster_that_forbids_conda_it_has_a_virtual_environment():
         "train", None, {}, "narval", EXAMPLE, {"HOME": "/home/ada", "USER": "ada"}
     ).experiment.environment
 
-    assert (environment.conda, environment.venv, environment.modules) == (
+    assert (environment.conda, environment.venv, environment.planned.modules) == (
         None,
         str(EXAMPLE / "requirements.txt"),
         ("StdEnv/2023", "python/3.11"),

@@ -9,7 +9,7 @@ import pytest
 
 from serried.config import Cluster, Partition, Resources
 from serried.errors import UsageError
-from serried.plan import Allocation
+from serried.plan import Allocation, Site
 from serried.planning import allocate
 from serried.planning.allocate import partition_notes
 from tables import for_each
@@ -122,8 +122,7 @@ def test_what_cannot_be_is_refused_with_a_way_out(cluster: Cluster, request_: di
 
 BATCH = Cluster(
     "satori",
-    contact="help@site",
-    docs="https://site/docs",
+    site=Site(contact="help@site", docs="https://site/docs"),
     partitions={
         "batch": Partition(time=12 * HOUR, cpus=40, mem=256 * GIB, jobs=1),
         "wide": Partition(time=24 * HOUR, nodes=2, total_gpus=8),
@@ -185,7 +184,7 @@ def test_a_partition_of_an_odd_name_is_offered_as_one_can_type_it():
 
 
 def test_an_account_that_a_cluster_wants_is_missed_before_it_is_asked():
-    cluster = Cluster("fir", needs_account=True, accounts=("def-*", "rrg-*"), contact="help@site")
+    cluster = Cluster("fir", needs_account=True, accounts=("def-*", "rrg-*"), site=Site(contact="help@site"))
     with pytest.raises(UsageError) as caught:
         allocate(Resources(), cluster)
     assert (caught.value.message, caught.value.hint) == (

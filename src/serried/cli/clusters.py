@@ -53,7 +53,7 @@ def list_clusters(*, as_json: bool) -> None:
 
 @command.command(short_help="Show the settings of a cluster.")
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: seconds and MiB.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: seconds, MiB of memory, bytes of data.")
 def show(name: str | None, *, as_json: bool) -> None:
     """Show the settings of NAME, by default of the cluster that `serried submit` uses."""
     resolved = config.resolve(None, (), {}, name, Path.cwd(), os.environ)
@@ -169,4 +169,6 @@ def _say_tables(head: str, tables: Mapping[str, object], kind: type) -> None:
 
 
 def _value(cluster: config.Cluster) -> dict[str, Any]:
-    return dataclasses.asdict(cluster)
+    fields = dataclasses.asdict(cluster)
+    del fields["site"]  # its settings are keys of the cluster
+    return fields | definitions.values_of(cluster)

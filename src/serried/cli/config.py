@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -35,7 +34,7 @@ def command() -> None:
 
 @command.command(cls=options.Sorted)
 @click.argument("experiment", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: seconds and MiB.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: seconds, MiB of memory, bytes of data.")
 @options.common
 @options.resources
 def show(
@@ -87,9 +86,9 @@ def _row(place: tuple[str, ...], key: Key, value: Any, origins: Mapping[str, con
 
 def _plain(value: Any) -> Any:
     """As JSON has it."""
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
+    if hasattr(value, "_asdict"):
+        return value._asdict()
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _shown(place: tuple[str, ...], value: Any, text: str, origins: Mapping[str, config.Origin]) -> Row:

@@ -20,7 +20,6 @@ from serried.fs.files import read_journal
 from serried.plan import Plan, Staged
 from serried.planning import environment_of
 from serried.planning import plan as make_plan
-from serried.planning.data import data as data_of
 from serried.protocol.events import JournalEvent
 from serried.protocol.names import COMPLETED
 from serried.protocol.sizes import spell
@@ -114,7 +113,7 @@ def _resolve(what: tuple[str, ...], overrides: dict[str, Any], cluster: str | No
         items = [{"from": os.path.abspath(path)} for path in what]  # noqa: PTH100 - links are to be followed later
         name, command, overrides = None, NOTHING, {**overrides, "data.stage": items}
     resolved = config.resolve(name, command, overrides, cluster, Path.cwd(), os.environ)
-    if not resolved.experiment.data.stage:
+    if not resolved.experiment.data.planned.stage:
         raise UsageError(
             f"`{resolved.experiment.name}` stages nothing",
             hint="list paths in `[experiments.NAME.data] stage`, or name them: serried stage PATH …",
@@ -129,7 +128,7 @@ def _staging_plan(resolved: config.Resolved) -> Plan:
     return dataclasses.replace(
         plan,
         allocation=plan.allocation._replace(nodes=nodes),
-        data=data_of(resolved.experiment.data, resolved.cluster, resolved.project),
+        data=resolved.experiment.data.planned,
     )
 
 
@@ -141,17 +140,18 @@ def _staging_job(
     Raises UsageError if no data would stay on the nodes.
     """
     cluster = resolved.cluster
-    if not (cluster.local_disk or schedulers.traits(cluster.scheduler).has_node_disk):
+    if not (cluster.site.local_disk or schedulers.traits(cluster.scheduler).has_node_disk):
         raise UsageError(
             f"`{cluster.name}` has no known disk on its nodes",
             hint=f"`[clusters.{cluster.name}] local_disk` names the folder of the nodes' own disks",
         )
-    if not cluster.data_cache:
+    if not cluster.site.cache_bytes:
         raise UsageError(
             f"no data stays on the nodes of `{cluster.name}` after a job",
             hint=f"`[clusters.{cluster.name}] data_cache` sets how much may stay, if the site allows that",
         )
     experiment = resolved.experiment
+    environment, data = experiment.environment, experiment.data
     defaults = {**DEFAULTS, "cpus": min(DEFAULTS["cpus"], cluster.cpus_per_node or DEFAULTS["cpus"])}
     resources = {name: value for name, value in defaults.items() if name not in requested}
     alone = dataclasses.replace(
@@ -163,8 +163,8 @@ def _staging_job(
             cluster=experiment.cluster,
             resources=dataclasses.replace(experiment.resources, **resources),
             # The whole environment: `data.prepare` runs in it, and would run again in a different one.
-            environment=dataclasses.replace(experiment.environment, check=""),
-            data=dataclasses.replace(experiment.data, results=()),
+            environment=dataclasses.replace(environment, planned=environment.planned._replace(check="")),
+            data=dataclasses.replace(data, planned=data.planned._replace(results=())),
         ),
     )
     plan = make_plan(alone, run_id=new_id(), created=iso(time.time()))

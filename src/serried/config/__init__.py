@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from serried.config.definitions import (
     Cluster,
-    Data,
-    Environment,
+    DataRequest,
+    EnvironmentRequest,
     Experiment,
     Gpu,
     Partition,
@@ -14,15 +14,13 @@ from serried.config.definitions import (
 )
 from serried.config.layers import Origin
 from serried.config.resolve import Resolved, catalogue, resolve
-from serried.config.values import Item
 
 __all__ = [
     "Cluster",
-    "Data",
-    "Environment",
+    "DataRequest",
+    "EnvironmentRequest",
     "Experiment",
     "Gpu",
-    "Item",
     "Origin",
     "Partition",
     "Project",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,8 +14,8 @@ from serried import schedulers
 from serried.config import definitions, shell_words
 from serried.config.definitions import (
     Cluster,
-    Data,
-    Environment,
+    DataRequest,
+    EnvironmentRequest,
     Experiment,
     Gpu,
     Match,
@@ -25,10 +26,23 @@ from serried.config.definitions import (
 from serried.config.env_file import read_env_file
 from serried.config.layers import Files, Origin, Setting, user_folder
 from serried.config.toml import Keys, dotted
-from serried.config.values import BadValue, Item, is_elsewhere, is_path, is_reference
+from serried.config.values import BadValue, Item, is_elsewhere, is_path, is_reference, is_source
 from serried.errors import ConfigError, UsageError
-from serried.plan import Container, Launch, Limit, Notify, Sync
+from serried.plan import Build, Container, Launch, Limit, Notify, Staged, Sync
 from serried.protocol import binds, names
+
+ARCHIVES = {
+    ".tar": "tar",
+    ".tar.gz": "tar.gz",
+    ".tgz": "tar.gz",
+    ".tar.zst": "tar.zst",
+    ".tzst": "tar.zst",
+    ".zip": "zip",
+    ".sqsh": "squashfs",
+    ".sqfs": "squashfs",
+    ".squashfs": "squashfs",
+}
+"""The kind of archive by the end of its name."""
 
 Part = TypeVar("Part")
 
@@ -58,9 +72,15 @@ class Builder:
         given["scratch"] = self._scratch(given)
         if given.get("private"):
             given["private"] = self._expanded("private", given["private"])
+        fields = definitions.fields_of(Cluster, given)
+        scheduler = given.get("scheduler", Cluster.scheduler)
+        its = schedulers.traits(scheduler)
+        fields["site"] = fields["site"]._replace(
+            name=self._cluster, scheduler=scheduler, is_this_machine=its.is_this_machine, dialect=its.dialect
+        )
         return Cluster(
             self._cluster,
-            **given,
+            **fields,
             match=self._table(Match, (*place, "match")),
             partitions=self._tables(Partition, (*place, "partitions")),
             knows_partitions=any(
@@ -70,23 +90,26 @@ class Builder:
             gpus=self._tables(Gpu, (*place, "gpus")),
         )
 
-    def experiment(self, name: str | None, command: Sequence[str] | None, project: Path, here: Path) -> Experiment:
+    def experiment(
+        self, name: str | None, command: Sequence[str] | None, project: Project, cluster: Cluster, here: Path
+    ) -> Experiment:
         given = self._values(definitions.keys(Experiment), ())
+        folder = Path(project.directory)
         if command is not None and len(command) > 1:
             given["shell"] = False  # a shell has split the words already
         given["command"] = self._command(given.get("command"), command, bool(given.get("shell")), name)
-        given["workdir"] = self._workdir(given.get("workdir"), name, project, here)
+        given["workdir"] = self._workdir(given.get("workdir"), name, folder, here)
         given["cluster"] = self._cluster
         return Experiment(
             name or shell_words.experiment_name(given["command"], is_shell=bool(given.get("shell"))),
             **given,
             resources=self._table(Resources, ("resources",)),
-            environment=self._environment(project),
+            environment=self._environment(folder, cluster),
             limit=self._table(Limit, ("limit",)),
             notify=self._notify(),
             launch=self._table(Launch, ("launch",)),
-            container=self._container(project),
-            data=self._data(project),
+            container=self._container(folder),
+            data=self._data(project, cluster),
             checkpoint=self._table(Sync, ("checkpoint",)),
         )
 
@@ -152,15 +175,24 @@ class Builder:
             raise self._wrong(("workdir",), f"`workdir` must be inside the project, and `{given}` is not")
         return relative
 
-    def _environment(self, project: Path) -> Environment:
-        given = self._values(definitions.keys(Environment), ("environment",))
-        if path := given.get("env_file"):
-            given["env_file"] = str(project / _at_home(path, self._environ))
-            given["env_file_names"] = tuple(read_env_file(Path(given["env_file"])))
+    def _environment(self, project: Path, cluster: Cluster) -> EnvironmentRequest:
+        given = self._values(definitions.keys(EnvironmentRequest), ("environment",))
         for name in ("venv", "conda"):
             if isinstance(place := given.get(name), str) and (name == "venv" or is_path(place)):
                 given[name] = self._path(("environment", name), place, project)
-        return Environment(**given)
+        names_of_file: tuple[str, ...] = ()
+        if path := given.get("env_file"):
+            given["env_file"] = str(project / _at_home(path, self._environ))
+            names_of_file = tuple(read_env_file(Path(given["env_file"])))
+        places = {name: place for name in ("venv", "conda") if (place := given.get(name))}
+        builds = {name: place for name, place in places.items() if place is True or is_source(place)}
+        request = EnvironmentRequest(**definitions.fields_of(EnvironmentRequest, given))
+        planned = request.planned._replace(
+            env_file=names_of_file,
+            build=next((_build(kind, source, request, cluster) for kind, source in builds.items()), None),
+            **{name: place for name, place in places.items() if name not in builds},
+        )
+        return dataclasses.replace(request, planned=planned)
 
     def _notify(self) -> Notify:
         given = self._values(definitions.keys(Notify), ("notify",))
@@ -200,13 +232,16 @@ class Builder:
         except ValueError as error:
             raise self._wrong(place, f"`container.binds`: `{text}` {error}") from None
 
-    def _data(self, project: Path) -> Data:
-        """Its paths become absolute, except those below a `root` that planning chooses."""
-        given = self._values(definitions.keys(Data), ("data",))
+    def _data(self, project: Project, cluster: Cluster) -> DataRequest:
+        """Its paths become absolute."""
+        given = self._values(definitions.keys(DataRequest), ("data",))
+        folder = Path(project.directory)
         if given.get("root"):
-            given["root"] = self._path(("data", "root"), given["root"], project)
-        given["stage"] = tuple(self._item(item, project) for item in given.get("stage", ()))
-        given["require"] = tuple(self._path(("data", "require"), path, project) for path in given.get("require", ()))
+            given["root"] = self._path(("data", "root"), given["root"], folder)
+        else:
+            given["root"] = posixpath.join(cluster.scratch, project.name) if cluster.scratch else str(folder / "data")
+        given["stage"] = self._apart([self._staged(item, given["root"]) for item in given.get("stage", ())])
+        given["require"] = tuple(self._path(("data", "require"), path, folder) for path in given.get("require", ()))
         if isinstance(text := given.get("prepare"), str):
             place = ("data", "prepare")
             given["prepare"] = self._split(place, text)
@@ -214,12 +249,38 @@ class Builder:
                 message = f"`data.prepare` contains `{operators[0]}`, and no shell reads the command"
                 hint = 'for a shell: `["bash", "-c", "…"]`; in a list of words, each word is an argument'
                 raise self._wrong(place, message, hint)
-        return Data(**given)
+        return DataRequest(**definitions.fields_of(DataRequest, given))
 
-    def _item(self, item: Item, project: Path) -> Item:
-        if not is_elsewhere(item.source):
-            return item
-        return dataclasses.replace(item, source=self._path(("data", "stage"), item.source, project))
+    def _staged(self, item: Item, root: str) -> Staged:
+        source = item.source
+        if is_elsewhere(source):
+            source = self._path(("data", "stage"), source, Path())
+        name = posixpath.basename(source) if source[:1] == "/" else source
+        stem, kind = _archive(name)
+        if item.unpack and not kind:
+            hint = f"the name must end in one of {', '.join(ARCHIVES)}"
+            raise self._wrong(
+                ("data", "stage"), f"`data.stage`: `{source}` is not an archive that Serried can unpack", hint
+            )
+        unpack = kind if item.unpack is not False else ""
+        return Staged(posixpath.join(root, source), item.to or (stem if unpack else name), unpack)
+
+    def _apart(self, staged: Sequence[Staged]) -> tuple[Staged, ...]:
+        """Refuse an item in the place of another, or inside that place."""
+        places: dict[str, Staged] = {}
+        for item in sorted(staged, key=lambda item: item.to.split("/")):
+            parents = [item.to[: at + 1] for at, letter in enumerate(item.to + "/", -1) if letter == "/"]
+            clash = next((places[parent] for parent in parents if parent in places), None)
+            if clash == item:
+                raise self._wrong(("data", "stage"), f"`data.stage`: `{item.source}` is staged twice")
+            if clash:
+                raise self._wrong(
+                    ("data", "stage"),
+                    f"`data.stage`: `{item.source}` would appear in the place of `{clash.source}`, as `{item.to}`",
+                    'give one of them another place: `{from = "…", to = "…"}`',
+                )
+            places[item.to] = item
+        return tuple(staged)
 
     def _scratch(self, given: Mapping[str, Any]) -> str:
         """Empty if the cluster has none."""
@@ -258,6 +319,18 @@ class Builder:
         if setting is None or setting.origin.path is None:
             return UsageError(message, hint=hint)
         return ConfigError(message, path=setting.origin.path, line=setting.origin.line, hint=hint)
+
+
+def _build(kind: str, source: str | bool, request: EnvironmentRequest, cluster: Cluster) -> Build:
+    return Build(kind, source if isinstance(source, str) else "", request.python, request.torch, cluster.build)
+
+
+def _archive(name: str) -> tuple[str, str]:
+    """The name without the suffix of an archive, and the kind of archive, or empty."""
+    for suffix in sorted(ARCHIVES, key=len, reverse=True):
+        if name.lower().endswith(suffix) and posixpath.basename(name).lower() != suffix:
+            return name[: -len(suffix)], ARCHIVES[suffix]
+    return name, ""
 
 
 def _default_root(environ: Mapping[str, str], *, is_this_machine: bool) -> tuple[str, str]:

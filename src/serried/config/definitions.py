@@ -1,8 +1,8 @@
 """The settings: the key, kind, default and help of each, declared once.
 
 Validation, the command line's options, `SERRIED_*` variables, `serried config show` and the configuration's page come
-from these tables. Some tables are parts of the plan as they are, so `serried.plan` declares them. A field that is None
-is not set.
+from these tables. `serried.plan.parts` declares the settings that the plan holds. A table with further settings has the
+plan's object as a field. So planning copies objects, not values. A field that is None is not set.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from serried import schedulers
 from serried.config import values
 from serried.config.values import BadValue, Kind
 from serried.errors import did_you_mean
-from serried.plan import Container, Launch, Limit, Notify, Sync
-from serried.plan.model import Setting
+from serried.plan import Container, Data, Environment, Launch, Limit, Notify, Site, Sync
 
 
 @dataclass(frozen=True)
@@ -52,49 +52,55 @@ def key(
     return field(default=value, metadata={"key": definition})
 
 
-def keys(table: type) -> dict[str, Key]:
+OF_PLAN = {"of_plan": True}
+"""Marks a field that is a part of the plan: its settings are keys of the table too."""
+
+
+def keys(table: Any) -> dict[str, Key]:
     """The keys of a table, in the order in which they are documented."""
-    if dataclasses.is_dataclass(table):
-        return {key_of(table, f.name): f.metadata["key"] for f in dataclasses.fields(table) if "key" in f.metadata}
-    defaults = table._field_defaults  # type: ignore[attr-defined]
-    return {
-        setting.key or name: Key(
-            getattr(values, setting.kind),
-            setting.help,
-            setting.default,
-            old=setting.old,
-            is_optional=_is_empty(defaults[name]),
-        )
-        for name, setting in _settings(table).items()
-    }
+    return {name: key for name, _, key in _declared(table)}
 
 
-def key_of(table: type, field: str) -> str:
-    """The key of a table's field."""
-    setting = None if dataclasses.is_dataclass(table) else _settings(table).get(field)
-    return (setting and setting.key) or field
-
-
-def values_of(table: Any) -> dict[str, Any]:
+def values_of(table: object) -> dict[str, Any]:
     """The values of a table, by key."""
-    return {key_of(type(table), name): getattr(table, name) for name in _fields(type(table))}
+    return {name: attrgetter(path)(table) for name, path, _ in _declared(type(table))}
 
 
-def fields_of(table: type, by_key: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by key, as arguments of `table`."""
-    keys_of_fields = {name: key_of(table, name) for name in _fields(table)}
-    return {name: by_key[key] for name, key in keys_of_fields.items() if key in by_key}
+def fields_of(table: Any, by_key: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by key, as arguments of `table`: those of a part of the plan in an object of that part."""
+    arguments = {path: by_key[name] for name, path, _ in _declared(table) if name in by_key and "." not in path}
+    return arguments | {name: part(**fields_of(part, by_key)) for name, part in _parts(table).items()}
 
 
-def _fields(table: type) -> list[str]:
-    return [f.name for f in dataclasses.fields(table)] if dataclasses.is_dataclass(table) else [*table._fields]  # type: ignore[attr-defined]
+def _parts(table: Any) -> dict[str, Any]:
+    """The types of the fields that are parts of the plan."""
+    fields = () if hasattr(table, "_fields") else dataclasses.fields(table)
+    return {f.name: f.default_factory for f in fields if "of_plan" in f.metadata}
 
 
-@functools.cache
-def _settings(table: type) -> dict[str, Setting]:
-    """The annotations of a part of the plan."""
-    hints = typing.get_type_hints(table, include_extras=True).items()
-    return {name: hint.__metadata__[0] for name, hint in hints if hasattr(hint, "__metadata__")}
+def _declared(table: Any) -> tuple[tuple[str, str, Key], ...]:
+    """Each key of a table: its name, the path of its field (`site.root`), and its declaration."""
+    if hasattr(table, "_fields"):
+        return tuple(_annotated(table))
+    parts = _parts(table)
+    declared: list[tuple[str, str, Key]] = []
+    for f in dataclasses.fields(table):
+        if f.name in parts:
+            declared += [(name, f"{f.name}.{path}", key) for name, path, key in _annotated(parts[f.name])]
+        elif "key" in f.metadata:
+            declared.append((f.name, f.name, f.metadata["key"]))
+    return tuple(declared)
+
+
+_hints = functools.cache(functools.partial(typing.get_type_hints, include_extras=True))
+
+
+def _annotated(part: Any) -> Iterator[tuple[str, str, Key]]:
+    for name, hint in _hints(part).items():
+        for spec in getattr(hint, "__metadata__", ()):
+            is_optional = _is_empty(part._field_defaults[name])
+            key = Key(getattr(values, spec.kind), spec.help, spec.default, old=spec.old, is_optional=is_optional)
+            yield spec.key or name, name, key
 
 
 def _is_empty(value: Any) -> bool:
@@ -135,7 +141,7 @@ class Resources:
 
 
 @dataclass(frozen=True)
-class Environment:
+class EnvironmentRequest:
     venv: str | bool | None = key(
         values.PLACE,
         "Virtual environment: a folder, a file to build it from, or `true`: see [environments](environments.md).",
@@ -152,65 +158,24 @@ class Environment:
     torch: str | None = key(
         values.TORCH, "Preferred build of PyTorch in environments that Serried builds.", default="PyPI's"
     )
-    modules: tuple[str, ...] = key(values.TEXTS, "Modules to load, in this order.", value=())
-    module_purge: bool = key(
-        values.BOOLEAN, "Unload all modules before `modules` are loaded.", default="false", value=False
-    )
-    setup: str = key(
-        values.LINES,
-        "Lines of bash to run on each node before its ranks start. Ranks inherit exports and limits.",
-        value="",
-    )
-    check: str | None = key(
-        values.LINES,
-        "Python code that `submit` runs in the environment first: `import torch`. `false` skips every check.",
-        default="activate the environment",
-    )
-    env: Mapping[str, str] = key(values.VARIABLES, "Variables to set. Merged by name.", value={})
-    secrets: tuple[str, ...] = key(
-        values.NAMES,
-        "Names of secret variables. Their values are read at submit and appear in no file of Serried.",
-        value=(),
-    )
-    env_file: str | None = key(values.TEXT, "File of `NAME=value` lines. The values are secrets.")
-    inherit: str | tuple[str, ...] = key(
-        values.INHERIT, "Variables to inherit from the submitting shell.", default="`all`", value="all"
-    )
-    env_file_names: tuple[str, ...] = ()
-    """The names in `env_file`. The paths of `env_file`, `venv` and `conda` are absolute once resolved."""
+    planned: Environment = field(default_factory=Environment, metadata=OF_PLAN)
+    """With the values of the fields above: a folder, a name or a `Build`."""
 
 
 @dataclass(frozen=True)
-class Data:
-    stage: tuple[values.Item, ...] = key(
-        values.ITEMS,
-        "Files, folders and archives (unpacked) to copy to each node's disk before ranks start.",
-        value=(),
-    )
-    root: str | None = key(
+class DataRequest:
+    planned: Data = field(default_factory=Data, metadata=OF_PLAN)
+    root: str = key(
         values.TEXT,
         "Folder of relative paths in `stage`.",
         default="`scratch`/PROJECT, else `data` in the project's folder",
+        value="",
     )
-    require: tuple[str, ...] = key(
-        values.TEXTS, "Paths that must exist on every node, checked before ranks start.", value=(), old="in_place"
-    )
+    """Absolute once resolved."""
     prepare: tuple[str, ...] = key(
         values.COMMAND,
         "Command that creates the data. `submit` runs it once, on this machine, in the project's folder.",
         value=(),
-    )
-    results: tuple[str, ...] = key(
-        values.RESULTS,
-        "Names and patterns of results to copy back. `$SERRIED_RESULTS_DIR` is then on the node's disk.",
-        value=(),
-    )
-    results_every: int = key(values.DURATION, "Interval between two copies while ranks run.", default="5m", value=300)
-    verify: str = key(
-        values.VERIFY,
-        "How to compare a copy with its source: by sizes and times, or by checksums.",
-        default="`times`",
-        value="times",
     )
 
 
@@ -255,12 +220,12 @@ class Experiment:
     )
     """By dotted name."""
     resources: Resources = Resources()
-    environment: Environment = field(default_factory=Environment)
+    environment: EnvironmentRequest = field(default_factory=EnvironmentRequest)
     limit: Limit = field(default_factory=Limit)
     notify: Notify = field(default_factory=Notify)
     launch: Launch = field(default_factory=Launch)
     container: Container = field(default_factory=Container)
-    data: Data = field(default_factory=Data)
+    data: DataRequest = field(default_factory=DataRequest)
     checkpoint: Sync = field(default_factory=Sync)
 
 
@@ -337,8 +302,6 @@ class Match:
 class Cluster:
     name: str
     title: str | None = key(values.TEXT, "A description in one line.")
-    docs: str | None = key(values.TEXT, "Address of its documentation, printed in errors about limits and accounts.")
-    contact: str | None = key(values.TEXT, "Address for questions, printed in the same errors.")
     login: str | None = key(values.TEXT, "Login host.")
     notes: tuple[str, ...] = key(values.TEXTS, "Further facts for users.", value=())
     scheduler: str = key(
@@ -347,28 +310,9 @@ class Cluster:
         default=f"`{schedulers.DEFAULT}`",
         value=schedulers.DEFAULT,
     )
-    root: str = key(
-        values.TEXT,
-        "Folder of run directories. May contain variables.",
-        default="`$SCRATCH/serried`, `$PSCRATCH/serried`, `/scratch/$USER/serried` or `$HOME/serried`; "
-        "`$XDG_DATA_HOME/serried` on `local`",
-        value="",
-    )
-    python: str | None = key(values.TEXT, "Python 3.9 or later for the agent.", default="one on the node")
-    gpu_option: str = key(
-        Kind("`gres` or `gpus-per-node`", values.choice("gres", "gpus-per-node")),
-        "Slurm's option to request GPUs.",
-        default="`gres`",
-        value="gres",
-    )
+    site: Site = field(default_factory=Site, metadata=OF_PLAN)
     modules: tuple[str, ...] = key(
         values.TEXTS, "Modules that users load; for information. `environment.modules` loads modules in jobs.", value=()
-    )
-    gpu_resource: str = key(
-        values.TEXT,
-        "The site's PBS resource for the type of a GPU, used for `gpu_type`.",
-        default="`gpu_type`",
-        value="gpu_type",
     )
     needs_account: bool | None = key(values.BOOLEAN, "A job must name an account.", default="false")
     accounts: tuple[str, ...] = key(values.TEXTS, "Patterns of account names: `def-*`.", value=())
@@ -383,59 +327,20 @@ class Cluster:
         default="all three",
         value=(),
     )
-    kill_wait: int = key(values.DURATION, "Time between the scheduler's TERM and KILL.", default="30s", value=30)
-    hides_gpus: bool | None = key(
-        values.BOOLEAN,
-        "PBS hides the GPUs of other jobs, by its cgroup hook. Otherwise jobs with GPUs take whole nodes.",
-        default="false",
-    )
-    node_option: str = key(
-        Kind("`select` or `nodes`", values.choice("select", "nodes")),
-        "PBS's form to request nodes: `select=2:ncpus=8:…`, or the old `nodes=2:ppn=8`, which cannot request GPUs.",
-        default="`select`",
-        value="select",
-    )
-    launcher: str = key(
-        values.TEXT,
-        "Starts the agents of a PBS job: `pbsdsh`, `pbs_tmrsh` or a line of bash. See [PBS](pbs.md#how-agents-start).",
-        default="`pbsdsh` on `pbs`; `pbs_tmrsh` with `nodes`",
-        value="",
-    )
-    private: str = key(
-        values.TEXT,
-        "Folder for a file with the job's environment that only you can read (PBS). Compute nodes must see it.",
-        default="`private/` in the run directory",
-        value="",
-    )
     build: str = key(
         Kind("`here`, `job` or `gpu-job`", values.choice("here", "job", "gpu-job")),
         "Place to build environments: on this machine, or in a job with its compilers or `nvcc`.",
         default="`here`",
         value="here",
     )
-    local_disk: str | None = key(values.TEXT, "Scratch folder on each node. May contain the node's variables.")
     local_disk_stays: bool | None = key(
-        values.BOOLEAN, "Files that a job leaves there stay until they are deleted.", default="false"
+        values.BOOLEAN, "Files that a job leaves on a node's disk stay until they are deleted.", default="false"
     )
-    local_disk_size: int | None = key(values.SIZE, "Most data of a job there.", default="not checked")
-    local_disk_files: int | None = key(values.COUNT, "Most files of a job there.", default="not checked")
     scratch: str = key(
         values.TEXT,
         "Folder for users' data that compute nodes see. May contain variables.",
         default="`$SCRATCH`, `$PSCRATCH` or `/scratch/$USER`",
         value="",
-    )
-    data_cache: int = key(
-        values.SIZE_OR_NONE,
-        "Most staged data that stays on a node's disk for later jobs.",
-        default="none",
-        value=0,
-    )
-    data_transfer: str = key(
-        values.TRANSFER,
-        "Way of staged data to several nodes: read once and passed on, or read by each node.",
-        default="`chain`",
-        value="chain",
     )
     gpus_per_node: int | None = key(values.COUNT_OR_NONE, "Most GPUs on one node.", default="queried from the cluster")
     cpus_per_node: int | None = key(values.COUNT, "Most CPUs on one node.", default="not checked")
@@ -466,12 +371,12 @@ class Cluster:
 
 PARTS: Mapping[str, type] = {
     "resources": Resources,
-    "environment": Environment,
+    "environment": EnvironmentRequest,
     "limit": Limit,
     "notify": Notify,
     "launch": Launch,
     "container": Container,
-    "data": Data,
+    "data": DataRequest,
     "checkpoint": Sync,
 }
 """An experiment's tables. `[defaults]` and `[clusters.NAME]` may have them too, for all runs and all runs there."""

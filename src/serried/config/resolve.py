@@ -60,11 +60,11 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
     where, warnings = _cluster(cluster, chosen, given, environ)
     settings = layers.stack(layers.with_cluster(given, where.value, environ), chosen, where.value)
     builder = Builder(settings | {("cluster",): where}, where.value, environ)
-    requested = builder.experiment(chosen, command, files.directory, here)
-    place = builder.cluster()
+    project, place = builder.project(files), builder.cluster()
+    requested = builder.experiment(chosen, command, project, place, here)
     experiment, notes, origins = _fit(requested, place, builder.origins)
     return Resolved(
-        project=builder.project(files),
+        project=project,
         experiment=experiment,
         cluster=place,
         origins=builder.origins | origins,

@@ -1,7 +1,7 @@
 """Kinds of values: how each is read from TOML, from the environment and from the command line.
 
-A kind takes a TOML value (text, number, boolean, list) or plain text, and returns the value in Serried's units: seconds
-and MiB. It raises `BadValue`, whose message completes "`resources.time` …".
+A kind takes a TOML value (text, number, boolean, list) or plain text, and returns the value in Serried's units:
+seconds, MiB of memory and bytes of data. It raises `BadValue`, whose message completes "`resources.time` …".
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from serried.errors import did_you_mean
 from serried.fs import tree
+from serried.plan import Staged
 from serried.protocol import checkpoints, names, times
 from serried.protocol.settings import spelled
 
@@ -383,10 +384,10 @@ def _pattern(given: str, prefixes: Sequence[str], hint: str) -> str:
 
 
 def size(value: Any) -> int:
-    """MiB, in the notation of `memory`, without `all`."""
+    """Bytes, in the notation of `memory`, without `all`."""
     with contextlib.suppress(BadValue):
         if (amount := memory(value)) != ALL_MEMORY:
-            return amount
+            return amount << 20
     raise BadValue(f"must be an amount such as `200G` or `512M`, not `{value}`")
 
 
@@ -419,6 +420,11 @@ def show_memory(mebibytes: int) -> str:
     return f"{mebibytes}M" if mebibytes % 1024 else f"{mebibytes // 1024}G"
 
 
+def show_size(count: int) -> str:
+    """Bytes as `10G`."""
+    return show_memory(count >> 20)
+
+
 def _show_texts(items: tuple[str, ...] | str) -> str:
     return items if isinstance(items, str) else ", ".join(items)
 
@@ -433,8 +439,8 @@ def _show_place(value: str | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-def _show_items(items: tuple[Item, ...]) -> str:
-    return ", ".join(item.source if item.to is None else f"{item.source} as {item.to}" for item in items)
+def _show_staged(items: tuple[Staged, ...]) -> str:
+    return ", ".join(it.source if it.source.endswith(f"/{it.to}") else f"{it.source} as {it.to}" for it in items)
 
 
 def _is_off(value: Any) -> bool:
@@ -481,14 +487,13 @@ TORCH = Kind("`cpu`, `cu126` …", torch_build)
 IMAGE = Kind("path, `docker://…`, or `off`", image)
 RUNTIME = Kind("`apptainer`, `singularity`, `ch-run`, the path of one, or `pyxis`", runtime)
 BINDS = Kind("text or list of `/source:/destination:ro`", texts, many=True, show=", ".join)
-ITEMS = Kind("paths, or tables `{from =, to =, unpack =}`", items, many=True, show=_show_items)
+ITEMS = Kind("paths, or tables `{from =, to =, unpack =}`", items, many=True, show=_show_staged)
 RESULTS = Kind("text or list of patterns", results, many=True, show=", ".join)
 WATCHED = Kind("text or list of patterns", watched, many=True, show=", ".join)
-SIZE = Kind("size", size, "SIZE", show=show_memory)
-BYTES = Kind("size", lambda value: size(value) << 20, "SIZE", show=lambda count: show_memory(count >> 20))
-SIZE_OR_NONE = Kind(
-    "size, or `none`", size_or_none, "SIZE", show=lambda amount: show_memory(amount) if amount else "none"
-)
+BYTES = Kind("size", size, "SIZE", show=show_size)
+BYTES_OR_NONE = Kind("size, or `none`", size_or_none, "SIZE", show=lambda count: show_size(count) if count else "none")
+GPU_OPTION = Kind("`gres` or `gpus-per-node`", choice("gres", "gpus-per-node"))
+NODE_OPTION = Kind("`select` or `nodes`", choice("select", "nodes"))
 VERIFY = Kind("`times` or `hashes`", choice("times", "hashes"))
 TRANSFER = Kind("`chain` or `each`", choice("chain", "each"))
 WEBHOOK = Kind("name", webhook_variable, "NAME")

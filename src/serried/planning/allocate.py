@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from serried import schedulers
 from serried.config.values import show_memory
 from serried.errors import UsageError, did_you_mean
-from serried.plan.model import ALL, Allocation, whom_to_ask
+from serried.plan import ALL, Allocation
 from serried.protocol.times import show_duration, show_walltime
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _check(allocation: Allocation, request: Resources, cluster: Cluster, partiti
         # A QoS may allow more time than its partition, and only Slurm knows.
         _check_time(allocation, cluster, None if request.qos else partition, name)
     except UsageError as error:
-        error.hint = "\n".join(filter(None, (error.hint, whom_to_ask(cluster.contact, cluster.docs))))
+        error.hint = "\n".join(filter(None, (error.hint, cluster.site.support)))
         raise
 
 

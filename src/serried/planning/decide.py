@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from serried import schedulers
-from serried.config.values import is_source
 from serried.errors import UsageError
-from serried.plan.model import Allocation, Array, Build, Environment, Limit, Plan, Site, Source
+from serried.plan import Allocation, Array, Environment, Limit, Plan, Source
 from serried.planning.allocate import allocate, left_out, longest
-from serried.planning.data import data
 from serried.planning.launch import launch as launch_of
 from serried.planning.launch import words as launch_words
 
@@ -31,6 +29,7 @@ def plan(
     Raises UsageError if the cluster cannot meet the request.
     """
     project, experiment, cluster = resolved.project, resolved.experiment, resolved.cluster
+    data = experiment.data.planned
     links = _chain(experiment, cluster)
     request = experiment.resources
     if links:
@@ -48,12 +47,12 @@ def plan(
         debug=experiment.debug,
         ranks_meet=experiment.ranks_meet,
         config=_config(experiment.config),
-        site=_site(cluster),
+        site=cluster.site,
         allocation=allocation,
         source=Source(project.directory, experiment.workdir, project.snapshot),
-        environment=_environment(_with_webhook(experiment), cluster),
+        environment=_with_webhook(experiment),
         container=experiment.container if experiment.container.image else None,
-        data=data(experiment.data, cluster, project),
+        data=data if data.stage or data.in_place or data.results else None,
         sync=experiment.checkpoint if experiment.checkpoint.watch else None,
         limit=_limit(experiment.limit, allocation.time_seconds, links),
         launch=launch,
@@ -106,10 +105,10 @@ def environment_of(resolved: config.Resolved) -> Plan:
         created="",
         command=experiment.command,
         shell=experiment.shell,
-        site=_site(cluster),
+        site=cluster.site,
         allocation=Allocation(nodes=1, ranks=1, gpus=0, cpus=1, memory_mb=None, time_seconds=None, **queueing),
         source=Source(project.directory, experiment.workdir, project.snapshot),
-        environment=_environment(experiment.environment, cluster),
+        environment=experiment.environment.planned,
         container=experiment.container if experiment.container.image else None,
         share=project.share,
     )
@@ -125,64 +124,12 @@ def _config(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     return dict(settings)
 
 
-def _with_webhook(experiment: config.Experiment) -> config.Environment:
+def _with_webhook(experiment: config.Experiment) -> Environment:
     """The address of a webhook is a secret: anybody with the address can write to it."""
-    asked, webhook = experiment.environment, experiment.notify.webhook
-    if webhook is None or webhook in (*asked.secrets, *asked.env_file_names):
-        return asked
-    return dataclasses.replace(asked, secrets=(*asked.secrets, webhook))
-
-
-def _environment(asked: config.Environment, cluster: config.Cluster) -> Environment:
-    found = {name: value for name in ("venv", "conda") if (value := getattr(asked, name))}
-    build = {name: value for name, value in found.items() if value is True or is_source(value)}
-    return Environment(
-        env=asked.env,
-        secrets=asked.secrets,
-        env_file=asked.env_file_names,
-        inherit=asked.inherit,
-        env_file_path=asked.env_file,
-        **{name: value for name, value in found.items() if name not in build},
-        build=next((_build(kind, source, asked, cluster) for kind, source in build.items()), None),
-        modules=asked.modules,
-        module_purge=asked.module_purge,
-        setup=asked.setup,
-        check=asked.check,
-    )
-
-
-def _build(kind: str, source: str | bool, asked: config.Environment, cluster: config.Cluster) -> Build:
-    return Build(kind, source if isinstance(source, str) else "", asked.python, asked.torch, cluster.build)
-
-
-def _site(cluster: config.Cluster) -> Site:
-    its = schedulers.traits(cluster.scheduler)
-    return Site(
-        name=cluster.name,
-        scheduler=cluster.scheduler,
-        root=cluster.root,
-        python=cluster.python,
-        gpu_option=cluster.gpu_option,
-        kill_wait_seconds=cluster.kill_wait,
-        local_disk=cluster.local_disk,
-        local_disk_bytes=_bytes(cluster.local_disk_size),
-        local_disk_files=cluster.local_disk_files,
-        cache_bytes=cluster.data_cache << 20,
-        transfer=cluster.data_transfer,
-        hides_gpus=bool(cluster.hides_gpus),
-        node_option=cluster.node_option,
-        launcher=cluster.launcher,
-        gpu_resource=cluster.gpu_resource,
-        contact=cluster.contact,
-        docs=cluster.docs,
-        private=cluster.private,
-        is_this_machine=its.is_this_machine,
-        dialect=its.dialect,
-    )
-
-
-def _bytes(mebibytes: int | None) -> int | None:
-    return None if mebibytes is None else mebibytes << 20
+    environment, webhook = experiment.environment.planned, experiment.notify.webhook
+    if webhook is None or webhook in (*environment.secrets, *environment.env_file):
+        return environment
+    return environment._replace(secrets=(*environment.secrets, webhook))
 
 
 def _limit(asked: Limit, time_seconds: int | None, links: Chain | None) -> Limit:

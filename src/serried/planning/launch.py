@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from serried import schedulers
 from serried.config import shell_words
 from serried.errors import UsageError
-from serried.plan.model import Allocation, Launch
+from serried.plan import Allocation, Launch
 from serried.protocol.names import PLACEHOLDERS
 
 if TYPE_CHECKING:
     from serried import config
-    from serried.plan.model import Plan
+    from serried.plan import Plan
 
 OF_A_CLUSTER = ("srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "aprun", "jsrun", "pbsdsh")
 """Programs that start others on all nodes of a job."""

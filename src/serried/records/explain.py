@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from serried.fs.files import read_journal, read_json
-from serried.plan import After, whom_to_ask
+from serried.plan import After
 from serried.protocol import names, reasons
 from serried.protocol.reasons import Reason
 from serried.records import missing_outputs
@@ -99,7 +99,7 @@ def _explain(status: RunStatus) -> Explanation:
 def _waiting(status: RunStatus) -> Explanation:
     reason = status.waits_because
     site = status.record.plan.site if reason in reasons.UP_TO_THE_SITE else None
-    whom = whom_to_ask(site.contact, site.docs) if site else None
+    whom = site.support if site else None
     again = f"cancel it, and request what the cluster has: serried stop {status.id}; serried clusters show"
     steps = tuple(filter(None, (again if reason in reasons.NEVER_STARTS else None, whom)))
     return Explanation(status, meaning=status.scheduler_explanation, steps=steps, reason=reason)

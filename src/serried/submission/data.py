@@ -27,7 +27,6 @@ from serried.errors import DataFailed, UsageError, did_you_mean, reason
 from serried.fs import archives, copy, tree
 from serried.fs.adaptive_pool import Crew
 from serried.plan import Environment, Plan, Site, Staged
-from serried.planning.data import default_root
 from serried.protocol.names import DATA_DIR
 from serried.protocol.sizes import spell
 
@@ -104,8 +103,8 @@ def _recipe(plan: Plan, resolved: config.Resolved) -> Recipe | None:
         return None
     project = Path(plan.source.directory)
     # `{data}` is the folder where ranks find the data, or from where it is staged.
-    root = settings.root or default_root(resolved.cluster, resolved.project)
-    return preparation(settings.prepare, project, root if settings.stage else str(project / "data"), plan.environment)
+    root = settings.root if settings.planned.stage else str(project / "data")
+    return preparation(settings.prepare, project, root, plan.environment)
 
 
 def preparation(command: tuple[str, ...], project: Path, root: str, environment: Environment) -> Recipe:

@@ -24,7 +24,7 @@ from typing import Any
 from serried import schedulers, script, shell, snapshot
 from serried.errors import SerriedError, SubmissionRefused, SubmissionUncertain, UsageError, reason
 from serried.fs.files import MODES, PRIVATE_FILE, make_directory, write_bytes, write_json, write_text
-from serried.plan import Plan, whom_to_ask
+from serried.plan import Plan
 from serried.processes import myself
 from serried.protocol import SCHEMA
 from serried.protocol.layout import PROGRAMS, RunDirectory
@@ -187,7 +187,7 @@ def deliver(prepared: Prepared) -> Record:
     except SerriedError as error:
         remove(record, plan)
         if isinstance(error, SubmissionRefused):
-            error.hint = error.hint or whom_to_ask(plan.site.contact, plan.site.docs)
+            error.hint = error.hint or plan.site.support
         raise
     except BaseException as error:
         message = f"interrupted during `{prepared.handover.argv[0]}`: the scheduler may have accepted the job"

@@ -16,7 +16,7 @@ from serried.environments import activation, containers
 from serried.environments import recipe as environment_recipe
 from serried.environments.select import choose
 from serried.errors import UsageError
-from serried.plan import Plan
+from serried.plan import Environment, Plan
 from serried.planning import plan as make_plan
 from serried.protocol.names import COMPLETED
 from serried.protocol.times import iso
@@ -114,19 +114,20 @@ def _resolved(plan: Plan, resolved: config.Resolved, where: str, files: Mapping[
         time=SECONDS,
         **{name: getattr(of_run, name) for name in ("account", "partition", "qos", "reservation", "constraint")},
     )
-    inherited = plan.environment
-    environment = config.Environment(
-        env={**inherited.env, **files},
-        secrets=inherited.secrets,
-        env_file=inherited.env_file_path,
-        env_file_names=inherited.env_file,
-        inherit=inherited.inherit,
+    of_ranks = plan.environment
+    environment = Environment(
+        env={**of_ranks.env, **files},
+        secrets=of_ranks.secrets,
+        env_file=of_ranks.env_file,
+        inherit=of_ranks.inherit,
+        env_file_path=of_ranks.env_file_path,
         check="",
     )
+    request = config.EnvironmentRequest(planned=environment)
     return dataclasses.replace(
         resolved,
         project=dataclasses.replace(resolved.project, snapshot=False),
-        experiment=config.Experiment("environment", COMMAND, resources=resources, environment=environment),
+        experiment=config.Experiment("environment", COMMAND, resources=resources, environment=request),
         warnings=(),
     )
 

@@ -60,7 +60,7 @@ def test_a_plan_leaves_nothing_to_decide(resolved: config.Resolved, tmp_path: Pa
         allocation=Allocation(nodes=1, ranks=2, gpus=0, cpus=made.allocation.cpus, memory_mb=None, time_seconds=7200),
         source=Source(str(tmp_path / "project"), "src", snapshot=False),
         seed=7,
-        environment=Environment({"A": "1"}, ("WANDB_API_KEY",), (), ("LANG",)),
+        environment=Environment(env={"A": "1"}, secrets=("WANDB_API_KEY",), inherit=("LANG",)),
         limit=Limit(lead_seconds=1800, restarts=3, notify="USR1"),
         array=Array((0, 1), 1),
         defaults=("resources.nodes", "resources.gpus", "resources.cpus", "resources.mem"),
