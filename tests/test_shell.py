@@ -60,7 +60,7 @@ def test_a_missing_program_of_the_users_is_in_no_package_that_we_know(monkeypatc
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingProgramError) as caught:
         shell.run(["nosuchcmd"])
-    assert caught.value.hint == "check its spelling, or name it by its whole path"
+    assert caught.value.hint == "check its spelling, or use its full path"
 
 
 def test_a_program_of_pbs_that_is_missing_is_nothing_to_install(monkeypatch, tmp_path):
@@ -69,7 +69,7 @@ def test_a_program_of_pbs_that_is_missing_is_nothing_to_install(monkeypatch, tmp
         shell.run(["qsub"])
     assert (caught.value.message, caught.value.hint) == (
         "`qsub` is not installed, or not on PATH",
-        "it comes with PBS: try on a login node of the cluster, or as a login shell finds it, `bash -l`",
+        "PBS provides it: try a login node of the cluster, or a login shell, `bash -l`",
     )
 
 

@@ -1,21 +1,21 @@
-"""Everything that Serried raises on purpose.
+"""The exceptions that Serried raises on purpose.
 
     SerriedError                 exit code 1
-    ├── UsageError               2  what was asked for cannot be, or is not there
-    │   ├── ConfigError          2  a configuration file says something wrong; knows file and line
+    ├── UsageError               2  the request is impossible, or names something that does not exist
+    │   ├── ConfigError          2  a value in a configuration file is wrong; knows file and line
     │   ├── MissingProgramError  2  a program that is needed is not installed
-    │   ├── RunNotFoundError     2  no run, or more than one, answers to a name
-    │   └── SubmissionRefused    2  the scheduler read the request and said no
-    ├── SchedulerUnreachable     3  the scheduler did not answer: nothing was delivered
-    ├── SubmissionUncertain      3  it may have been delivered; the next command finds out
-    ├── EnvironmentFailed        1  an environment cannot be built, or does not pass its check
-    ├── DataFailed               1  the command that makes the data has failed
-    └── RunFailed                1  a run ended otherwise than well
+    │   ├── RunNotFoundError     2  no run, or several, match a word
+    │   └── SubmissionRefused    2  the scheduler refused the request
+    ├── SchedulerUnreachable     3  the scheduler did not answer, and nothing was submitted
+    ├── SubmissionUncertain      3  the scheduler may have the job; the next command checks
+    ├── EnvironmentFailed        1  an environment cannot be built, or fails its check
+    ├── DataFailed               1  the command that prepares the data failed
+    └── RunFailed                1  a run did not complete
 
-A few more stay in the rooms that raise them: `shell.TimedOut` (3), `records.documents.RecordUnreadable` (1).
+Rooms define a few more: `shell.TimedOut` (3), `records.record.RecordUnreadable` (1).
 
-A caller who wants one net catches `SerriedError`. The command line prints `error: message`, then
-the scheduler's own words, then `hint: …`, and exits with `exit_code`.
+To catch all of them, catch `SerriedError`. The command line prints `error: message`, then the scheduler's own words,
+then `hint: …`, and exits with `exit_code`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from serried.protocol.reasons import Reason
 
 
 class SerriedError(Exception):
-    """The root of the tree.
+    """The base class.
 
-    `message` is one sentence, lower case, without a full stop; `hint` says what to do next;
-    `details` are somebody else's words (a scheduler's stderr), quoted as they came. Where callers decide on it, `code`
-    says which error it is, and `about` what it is about.
+    `message` is one sentence in lower case without a full stop. `hint` is the next step. `details` are the words of
+    another program, such as a scheduler's stderr. If callers decide on the error, `code` identifies it, and `about` is
+    the name that it is about.
     """
 
     exit_code = 1
@@ -53,7 +53,7 @@ class SerriedError(Exception):
 
 
 class SerriedWarning(UserWarning):
-    """What the command line says behind `warning:`, to who submits from Python."""
+    """A warning of the command line, for callers of the Python API."""
 
 
 class UsageError(SerriedError):
@@ -61,7 +61,7 @@ class UsageError(SerriedError):
 
 
 class ConfigError(UsageError):
-    """A value in a configuration file is wrong: `path` and `line` (from 1) say where."""
+    """A wrong value in a configuration file, at `path` and `line` (from 1)."""
 
     def __init__(
         self, message: str, *, path: str | None = None, line: int | None = None, hint: str | None = None
@@ -105,12 +105,12 @@ class RunFailed(SerriedError):  # noqa: N818 - reads as what happened
 
 
 def reason(error: OSError) -> str:
-    """What the system says, as the end of a sentence: `no such file or directory`."""
+    """The system's message as the end of a sentence: `no such file or directory`."""
     return (error.strerror or str(error)).lower()
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """A hint that names what is nearest to `word`; None where nothing is near."""
+    """A hint with the closest word; None if no known word is close."""
     import difflib
 
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)

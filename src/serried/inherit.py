@@ -1,9 +1,9 @@
-"""What a job inherits: the environment in which sbatch, or the local supervisor, is started.
+"""The environment of a job, in which sbatch or the local supervisor is started.
 
-It is filtered here, once, so that `inherit` means the same everywhere: the scheduler passes all of it on. Values of
-secrets are in it, and nowhere else: not on a command line, not in the plan, not in any file of ours.
+It is filtered here, once, so that `inherit` means the same on every scheduler, which passes all of it on. It has the
+values of secrets. They are in no command line, in no plan and in no file of Serried.
 
-In order, the later winning: what `inherit` lets through, `env_file`, `env`, `secrets`.
+A later source overrides an earlier one: what `inherit` lets through, `env_file`, `env`, `secrets`.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from serried.protocol import names
 from serried.protocol.names import CHOICES, SCRUBBED
 
 LOGIN = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TERM", "TZ", "TMPDIR", "XDG_RUNTIME_DIR")
-"""What a fresh login gives; passed on whatever `inherit` says."""
+"""Variables of a fresh login: inherited in any case."""
 
 ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")
-"""Say which environment is active; passed on whatever `inherit` says."""
+"""Variables of the active environment: inherited in any case."""
 
 FOREIGN = ("SERRIED_", *SCRUBBED)
-"""Prefixes of variables of another job, if we are inside one, or of options for the scheduler's commands."""
+"""Prefixes of variables of the job around us, and of options for the scheduler's commands."""
 
 SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
 def job_environment(wanted: Environment, shell: Mapping[str, str]) -> dict[str, str]:
-    """The job's environment, made from the submitting `shell`'s.
+    """The job's environment, from the submitting `shell`'s.
 
-    Raises UsageError where a secret has no value, ConfigError where the env_file cannot be read.
+    Raises UsageError if a secret has no value, ConfigError if the env_file cannot be read.
     """
     file = read_env_file(Path(wanted.env_file_path)) if wanted.env_file_path else {}
     environment = _inherited(wanted.inherit, shell)
@@ -61,10 +61,10 @@ def job_environment(wanted: Environment, shell: Mapping[str, str]) -> dict[str, 
 
 
 def active_prefix(shell: Mapping[str, str]) -> Path | None:
-    """The virtual or conda environment that jobs use: the active one, else the one that Serried is installed in.
+    """The virtual or conda environment that jobs use: the active one, else the one in which Serried is installed.
 
-    The latter so that `.venv/bin/serried run -- python train.py` does what it looks like. An installation as a tool
-    of its own (pipx, `uv tool`) is nobody's environment.
+    So `.venv/bin/serried run -- python train.py` uses `.venv`. The environment of an installation as a tool (pipx,
+    `uv tool`) does not count.
     """
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if shell.get(name):
@@ -76,15 +76,15 @@ def active_prefix(shell: Mapping[str, str]) -> Path | None:
 
 
 def package_prefixes(command: Sequence[str], environment: Mapping[str, str], workdir: Path) -> list[Path]:
-    """The prefixes whose packages the command may import: of the `python` on PATH, and of the command's own venv."""
+    """The prefixes from which the command may import: those of `python` on PATH, and of the program's own venv."""
     prefixes: dict[Path, None] = {}
     for program in dict.fromkeys([*command[:1], "python", "python3"]):
         found = shutil.which(workdir / program if "/" in program else program, path=environment.get("PATH"))
         if found is None:
             continue
-        # A venv's python is a link: its prefix is where it lies. Others are where the link leads.
-        lies = Path.cwd().joinpath(found).parent.parent
-        prefixes[lies if (lies / "pyvenv.cfg").exists() else Path(os.path.realpath(found)).parent.parent] = None
+        # The `python` of a venv is a link in its prefix. Another link leads to its prefix.
+        own = Path.cwd().joinpath(found).parent.parent
+        prefixes[own if (own / "pyvenv.cfg").exists() else Path(os.path.realpath(found)).parent.parent] = None
     if environment.get("CONDA_PREFIX"):
         prefixes[Path(environment["CONDA_PREFIX"])] = None
     if not all((prefix / "pyvenv.cfg").exists() for prefix in prefixes):
@@ -105,7 +105,7 @@ def _inherited(inherit: str | tuple[str, ...], shell: Mapping[str, str]) -> dict
 
 
 def _set_by_the_job(shell: Mapping[str, str]) -> list[str]:
-    """Counts of CPUs that only look like the user's wish: the scheduler or our agent set them for the job around us."""
+    """Counts of CPUs that the user did not set: the scheduler or the agent of the job around us did."""
     of_job = [
         name for _, its in schedulers.every() if its.dialect.job_variables[0] in shell for name in its.cpu_variables
     ]
@@ -114,7 +114,7 @@ def _set_by_the_job(shell: Mapping[str, str]) -> list[str]:
 
 
 def _path(wanted: Environment, shell: Mapping[str, str], path: str | None) -> str:
-    """PATH, the active environment's programs first."""
+    """PATH, with the programs of the active environment first."""
     if path is None:
         called = [name for _, its in schedulers.every() for name in its.programs]
         folders = [str(Path(found).parent) for name in called if (found := shutil.which(name))]
@@ -130,7 +130,7 @@ def _path(wanted: Environment, shell: Mapping[str, str], path: str | None) -> st
 
 
 def _activated(environment: dict[str, str], wanted: Environment) -> dict[str, str]:
-    """With the chosen environment instead of the one that is active in the shell. job.sh does it once more."""
+    """With the chosen environment instead of the shell's active one. job.sh activates it again on the node."""
     left = {name: value for name, value in environment.items() if name not in (*ACTIVE, "PYTHONHOME")}
     if wanted.venv:
         return {**left, "VIRTUAL_ENV": wanted.venv}

@@ -1,7 +1,7 @@
-"""The only place on the submitting side that starts a process.
+"""Starts processes: the only module on the submitting side that does.
 
-Arguments are always a list; no shell reads them. With SERRIED_VERBOSE set, each command is shown
-on stderr, quoted so that it can be pasted.
+Arguments are always a list, which no shell parses. With SERRIED_VERBOSE set, each command is printed on stderr, quoted
+so that it can be pasted.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ PACKAGES = {
     "mariadb-install-db": "mariadb-server",
     "git": "git",
 }
-"""Where Debian and its kin keep the programs that we call."""
+"""The packages of Debian and Ubuntu with the programs that Serried calls."""
 
 OF_PBS = frozenset(["qsub", "qstat", "qdel", "qselect", "pbsnodes"])
-"""In no package registry: a cluster has them or has not."""
+"""Not in any distribution: only clusters with PBS have them."""
 
 SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
-"""Daemons live here, and an ordinary user's PATH does not."""
+"""The folders of daemons, which an ordinary user's PATH lacks."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a command ended. Bytes that are no UTF-8 are kept by surrogate escapes."""
+    """The result of a command. Surrogate escapes keep bytes that are not UTF-8."""
 
     argv: tuple[str, ...]
     status: int
-    """The exit status; minus the signal's number when a signal ended it."""
+    """The exit status; minus the number of the signal that ended the command."""
     stdout: str
     stderr: str
 
 
 class TimedOut(SerriedError):  # noqa: N818 - reads as what happened
-    """A command did not end in time and was killed; what it had done until then stays done."""
+    """A command that did not end in time and was killed. It may have had an effect."""
 
     exit_code = 3
 
@@ -73,23 +73,25 @@ class TimedOut(SerriedError):  # noqa: N818 - reads as what happened
 
 
 def which(name: str) -> str | None:
-    """The path of a program, also of a daemon that is not on an ordinary user's PATH."""
+    """The path of a program, also of a daemon in a folder that is not on PATH."""
     return shutil.which(name) or shutil.which(name, path=os.pathsep.join(SYSTEM_FOLDERS))
 
 
 def missing_program(*names: str) -> MissingProgramError:
-    """The error that says which programs are not here and what installs them."""
+    """The error about programs that are not installed, with a hint on how to install them."""
     if set(names) <= OF_PBS:
         return MissingProgramError(
             f"`{names[0]}` is not installed, or not on PATH",
-            hint="it comes with PBS: try on a login node of the cluster, or as a login shell finds it, `bash -l`",
+            hint="PBS provides it: try a login node of the cluster, or a login shell, `bash -l`",
         )
-    if not set(names) <= PACKAGES.keys():  # a program of the user's: nobody knows what brings it
+    if not set(names) <= PACKAGES.keys():  # a program of the user: its package is unknown
         message = f"`{names[0]}` is not installed, or not on PATH"
-        return MissingProgramError(message, hint="check its spelling, or name it by its whole path")
+        return MissingProgramError(message, hint="check its spelling, or use its full path")
     packages = sorted({PACKAGES[name] for name in names})
-    install = f"apt-get install {' '.join(packages)}"
-    hint = f"{install} (on Debian or Ubuntu, as root); elsewhere, install {' and '.join(packages)} your system's way"
+    hint = (
+        f"apt-get install {' '.join(packages)} (on Debian or Ubuntu, as root); "
+        f"elsewhere, install {' and '.join(packages)} with your package manager"
+    )
     if len(names) == 1:
         return MissingProgramError(f"`{names[0]}` is not installed, or not on PATH", hint=hint)
     listed = ", ".join(f"`{name}`" for name in names)
@@ -105,13 +107,13 @@ def run(
     cwd: Path | None = None,
     umask: int = -1,
 ) -> Result:
-    """Run a command to its end and return what it said, whatever its exit status.
+    """Run a command to its end and return its output and its status.
 
-    Without `env` it gets ours with LC_ALL=C, so that what we parse is English. A given `env` is passed on
-    exactly: sbatch hands it to the job.
+    Without `env` the command gets our environment with LC_ALL=C, so that its output is English. A given `env` is passed
+    on exactly: sbatch gives it to the job.
 
     Raises:
-        MissingProgramError: there is no such program.
+        MissingProgramError: the program is not installed.
         TimedOut: it ran longer than `timeout` seconds and was killed.
     """
     _trace(argv)
@@ -151,13 +153,13 @@ def foreground(
     tick: Callable[[], float | None] = lambda: None,
     on_interrupt: Callable[[], None] = lambda: None,
 ) -> int:
-    """Run a command on our own terminal, stdin included; return its exit status, 128 + signal if one ended it.
+    """Run a command on our own terminal, stdin included; return its exit status, or 128 + the signal that ended it.
 
-    Ctrl-C reaches the command too, and what it does about that is its affair: we wait until it has ended. `tick` is
-    called meanwhile; it returns after how many seconds to call it again, or None.
+    Ctrl-C reaches the command too, which decides how to react: this function waits for its end. `tick` is called
+    meanwhile and returns the seconds until its next call, or None.
     """
     _trace(argv)
-    with _told_of_interrupts(on_interrupt):
+    with _interrupts_reported(on_interrupt):
         try:
             process = subprocess.Popen(list(argv), env=dict(env), umask=umask)
         except FileNotFoundError as error:
@@ -177,13 +179,13 @@ def foreground(
 
 
 @contextlib.contextmanager
-def _told_of_interrupts(tell: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C calls `tell` and raises nothing: raised just as a process is waited for, it would cost that its status."""
+def _interrupts_reported(report: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C calls `report` and raises nothing: an exception while waiting for a process would lose its status."""
     ours = threading.current_thread() is threading.main_thread()
     if not ours or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield
         return
-    before = signal.signal(signal.SIGINT, lambda _number, _frame: tell())
+    before = signal.signal(signal.SIGINT, lambda _number, _frame: report())
     try:
         yield
     finally:
@@ -191,7 +193,7 @@ def _told_of_interrupts(tell: Callable[[], None]) -> Iterator[None]:
 
 
 Child = subprocess.Popen[bytes]
-"""A process that `start` started: it has a `pid`, and `poll()` gives its status once it has ended."""
+"""A process that `start` has started; `poll()` returns its status once it has ended."""
 
 _spawned: list[Child] = []
 
@@ -204,9 +206,9 @@ def spawn(
     cwd: Path | None = None,
     umask: int = -1,
 ) -> int:
-    """Start a process in a session of its own that outlives us; its output is added to `log`. Returns its pid.
+    """Start a process that outlives us, in a session of its own, and append its output to `log`. Returns its pid.
 
-    It gets no terminal, and none of our open files.
+    It has no terminal, and none of our open files.
     """
     reap()
     process = start(argv, log=log, env=env, cwd=cwd, umask=umask)
@@ -223,9 +225,9 @@ def start(
     umask: int = -1,
     signal_on_our_death: int | None = None,
 ) -> Child:
-    """As `spawn`, for who wants to see the end of it.
+    """As `spawn`, for callers that wait for its end.
 
-    `signal_on_our_death` is what it gets when we die first, where the system can do that (Linux).
+    It gets `signal_on_our_death` if this process dies first, on systems that support that (Linux).
     """
     _trace(argv)
     request = None if signal_on_our_death is None else linux.parent_death_request(signal_on_our_death)
@@ -252,12 +254,12 @@ def start(
 
 
 def reap() -> None:
-    """Bury the spawned processes that have ended, so that they do not stay zombies while we live."""
+    """Collect the spawned processes that have ended, so that they do not stay zombies."""
     _spawned[:] = [process for process in _spawned if process.poll() is None]
 
 
 def _rest(pipe: IO[bytes] | None) -> bytes:
-    """What is in the pipe of a process that has ended; its own children may still hold it, do not await its end."""
+    """The rest in the pipe of an ended process. Its children may hold the pipe, so there may be no end of file."""
     read = b""
     if pipe is not None:
         os.set_blocking(pipe.fileno(), False)

@@ -80,7 +80,7 @@ def test_a_package_under_another_name_is_refused(project, site):
 def test_a_hook_that_cannot_be_turned_is_refused(project, site):
     (site / "a.pth").write_text("import _digits_editable_loader\n")
     (site / "_digits_editable_loader.py").write_text(f"install({{'digits'}}, {str(project / 'build')!r})\n")
-    with pytest.raises(UsageError, match="by a hook that cannot be turned") as caught:
+    with pytest.raises(UsageError, match="by a hook that Serried cannot redirect") as caught:
         redirect(survey(project), [site])
     assert "pip install ." in (caught.value.hint or "")
 
@@ -88,7 +88,7 @@ def test_a_hook_that_cannot_be_turned_is_refused(project, site):
 def test_a_folder_that_the_snapshot_leaves_out_is_refused(project, site):
     (project / "__pycache__/links").mkdir(parents=True)
     (site / "a.pth").write_text(f"{project}/__pycache__/links\n")
-    with pytest.raises(UsageError, match="which the snapshot does not take"):
+    with pytest.raises(UsageError, match="which is not in the snapshot"):
         redirect(survey(project), [site])
 
 

@@ -16,7 +16,7 @@ from serried.records.index import Selection
 from serried.records.missing_outputs import Missing
 from serried.records.status import statuses_of
 from serried.submission import fetch, fetch_copy
-from serried.submission.fetch import Back, FetchMatches
+from serried.submission.fetch import FetchMatches, Recovery
 from serried.submission.fetch_copy import Report
 from serried.ui import console
 from serried.ui.text import printable
@@ -55,24 +55,24 @@ def command(
         console.note(f"run `{status.id}` has not ended; it may write more files")
     selection.record.check_directory("results")
     lacking = missing_outputs.of(selection, has_ended=status.has_ended)
-    back = _bring_back(selection, lacking, dry_run=dry_run)
+    results = _recover(selection, lacking, dry_run=dry_run)
     report, found = Report(), None
     if target is not None:
         found = fetch.find(selection, patterns, target.expanduser())
         report = _copy(found, target, force=force, dry_run=dry_run)
     if as_json:
-        nodes = [_node_json(*each) for each in zip(lacking, back, strict=True)]
+        nodes = [_node_json(*each) for each in zip(lacking, results, strict=True)]
         to = None if target is None else str(target)
         console.out_json(run=status.id, dry_run=dry_run, nodes=nodes, to=to, **report.to_json())
     elif target is not None:
-        _tell(report, target, dry_run=dry_run)
-    elif not back:
+        _print_report(report, target, dry_run=dry_run)
+    elif not results:
         console.say(f"up to date: all results of run `{status.id}` are in the run directory")
         _offer(selection)
     if found is not None and target is not None and not dry_run:
         _remember(selection, found, report, target)
     run_view.insist([status])
-    is_missing = any(came.problem for came in back) and not dry_run
+    is_missing = any(result.problem for result in results) and not dry_run
     if is_missing or report.kept or report.problems:
         raise SystemExit(1)
 
@@ -86,9 +86,9 @@ def _offer(selection: Selection) -> None:
         console.say("the run has neither results nor outputs")
 
 
-def _bring_back(selection: Selection, lacking: Sequence[Missing], *, dry_run: bool) -> list[Back]:
+def _recover(selection: Selection, lacking: Sequence[Missing], *, dry_run: bool) -> list[Recovery]:
     """The result for each of `lacking`, in their order. Each is printed as soon as it is known."""
-    back = [Back(0, 0, found.problem) for found in lacking]
+    results = [Recovery(0, 0, found.problem) for found in lacking]
     there = [number for number, found in enumerate(lacking) if not found.is_lost]
     for found in lacking:
         if found.is_lost:
@@ -96,31 +96,33 @@ def _bring_back(selection: Selection, lacking: Sequence[Missing], *, dry_run: bo
         elif dry_run:
             console.say(f"would recover {found.text}")
 
-    def on_result(number: int, came: Back | SerriedError) -> None:
-        if isinstance(came, SerriedError):
-            console.print_error(came)
-            came = Back(0, 0, came.message)
+    def on_result(number: int, result: Recovery | SerriedError) -> None:
+        if isinstance(result, SerriedError):
+            console.print_error(result)
+            result = Recovery(0, 0, result.message)
         else:
-            _tell_of_node(lacking[there[number]], came)
-        back[there[number]] = came
+            _print_recovery(lacking[there[number]], result)
+        results[there[number]] = result
 
     if there and not dry_run:
         with console.status_line("") as line:
-            fetch.bring_back(selection, [lacking[number] for number in there], on_result, line.update)
-    return back
+            fetch.recover(selection, [lacking[number] for number in there], on_result, line.update)
+    return results
 
 
-def _tell_of_node(found: Missing, came: Back) -> None:
+def _print_recovery(found: Missing, result: Recovery) -> None:
     what = f"{found.what} of attempt {found.attempt} from {found.host}"
-    if came.problem:
-        console.warning(f"could not recover {what}: {came.problem}", hint=_hint(found, came))
-    elif came.files or came.torn:
-        console.say(f"recovered {what}: {counted(came.files, 'file')}, {spell(came.bytes)}")
+    if result.problem:
+        console.warning(f"could not recover {what}: {result.problem}", hint=_hint(found, result))
+    elif result.files or result.torn:
+        console.say(f"recovered {what}: {counted(result.files, 'file')}, {spell(result.bytes)}")
     else:
         console.say(f"all {what} had been recovered before")
-    if came.torn:
+    if result.torn:
         hint = f"the node keeps them for three days in `{found.folder}/checkpoints`"
-        console.warning(f"possibly incomplete checkpoints stayed on {found.host}: {_named(list(came.torn))}", hint=hint)
+        console.warning(
+            f"possibly incomplete checkpoints stayed on {found.host}: {_named(list(result.torn))}", hint=hint
+        )
 
 
 def _copy(found: FetchMatches, target: Path, *, force: bool, dry_run: bool) -> Report:
@@ -152,7 +154,7 @@ def _remember(selection: Selection, found: FetchMatches, report: Report, target:
         )
 
 
-def _tell(report: Report, target: Path, *, dry_run: bool) -> None:
+def _print_report(report: Report, target: Path, *, dry_run: bool) -> None:
     done = f"{'would copy' if dry_run else 'copied'} {counted(len(report.copied), 'file')}, {spell(report.bytes)}"
     rest = f"; {report.same} existed already" if report.same else ""
     console.say(f"{done}, to {printable(str(target))}{rest}")
@@ -164,8 +166,8 @@ def _tell(report: Report, target: Path, *, dry_run: bool) -> None:
         console.warning(f"nor {len(report.problems) - _NAMED} more files")
 
 
-def _hint(found: Missing, came: Back) -> str | None:
-    if came.is_gone:
+def _hint(found: Missing, result: Recovery) -> str | None:
+    if result.is_gone:
         return f"a node keeps files for three days; `{found.folder}` is lost"
     return f"`{found.folder}` keeps the files; run the same command again"
 
@@ -175,6 +177,6 @@ def _named(paths: list[str]) -> str:
     return ", ".join(f"`{path}`" for path in paths[:_NAMED]) + more
 
 
-def _node_json(found: Missing, came: Back) -> dict[str, Any]:
-    brought = {"brought_files": came.files, "brought_bytes": came.bytes}
-    return {**found.to_json(), **brought, "problem": came.problem or None}
+def _node_json(found: Missing, result: Recovery) -> dict[str, Any]:
+    counts = {"brought_files": result.files, "brought_bytes": result.bytes}
+    return {**found.to_json(), **counts, "problem": result.problem or None}

@@ -1,4 +1,4 @@
-"""One tar per content, the same bytes for the same files whoever packs them and when."""
+"""One tar archive for each content: the same files give the same bytes, at any time and for any user."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from serried.fs.files import MODES, Modes, make_directory
 from serried.snapshot.listing import Survey
 
 EPOCH = 315_532_800
-"""Every member's time, 1980-01-01: times are not content, and zip files cannot hold earlier ones."""
+"""The time of every member, 1980-01-01: times are not content, and zip files have no earlier ones."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Archive:
 
 
 def store(survey: Survey, folder: Path, modes: Modes = MODES["user"]) -> Archive:
-    """Pack the survey's files into `folder`/<digest>.tar, unless that is there.
+    """Pack the survey's files into `folder`/<digest>.tar, unless that archive exists.
 
-    A file that vanishes meanwhile is left out; one that cannot be read is an error, and leaves nothing behind.
+    A file that disappears meanwhile is left out. A file that cannot be read raises UsageError, and no archive remains.
     """
     make_directory(folder, modes.directory)
     aside = folder / f".{os.urandom(4).hex()}.tar"
@@ -53,7 +53,7 @@ def store(survey: Survey, folder: Path, modes: Modes = MODES["user"]) -> Archive
 
 
 def _is_whole(path: Path, size: int) -> bool:
-    """Whether it is there, and young again: sites purge scratch by age, and `serried clean` asks for that too."""
+    """Whether the archive exists. Renews its time, because sites and `serried clean` delete files by age."""
     try:
         os.utime(path)
         return path.stat().st_size == size
@@ -62,7 +62,7 @@ def _is_whole(path: Path, size: int) -> bool:
 
 
 class _DigestWriter(io.RawIOBase):
-    """Passes bytes on, and keeps their digest: the files are read once."""
+    """Writes bytes and computes their digest, so that files are read once."""
 
     def __init__(self, file: io.BufferedWriter) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class _DigestWriter(io.RawIOBase):
 
 
 def _pack(survey: Survey, writer: _DigestWriter) -> None:
-    # GNU's format takes names as bytes, of any length.
+    # GNU's format allows names of any bytes and any length.
     with tarfile.open(fileobj=writer, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for member, content in _members(survey):
             archive.addfile(member, content)
@@ -117,10 +117,9 @@ def _members(survey: Survey) -> Iterator[tuple[tarfile.TarInfo, io.BytesIO | Non
 
 
 def _target(root: Path, path: str) -> str:
-    """Where a symbolic link of the unpacked tree leads.
+    """The target of a symbolic link in the unpacked tree.
 
-    What pointed into the project points to the same place in the tree; what pointed out of it, by whatever
-    way, still points there.
+    A link into the project leads to the same place in the tree. Any other link leads to the same target as before.
     """
     link = root / path
     written = link.readlink()

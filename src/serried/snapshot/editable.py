@@ -1,13 +1,13 @@
 """Editable installs (`pip install -e .`) that point into the project.
 
-A job that runs in the unpacked tree would import the *project* through them, as it is edited later. Folders that
-they put on the path are named to the agent, which puts the tree's own before PYTHONPATH. What cannot be
-overridden that way, because an import hook comes first, is refused.
+Through them, a job in the unpacked tree would import the *project*, with its later edits. The agent receives the
+folders that they add to the path, and puts the same folders of the tree into PYTHONPATH, before them. An import hook
+that runs before the path cannot be overridden: Serried refuses such an install.
 
-How installers write them: a line with a folder in a `.pth` file (hatchling, poetry, pdm, flit, setuptools with a
-`src` layout); `easy-install.pth` and `.egg-link` (old setuptools); `import X` in a `.pth` file, and in `X.py` a
-`MAPPING` of packages to folders (setuptools, flat layouts), which is asked after the path; or a hook of their own,
-which is asked before it (meson-python, scikit-build-core).
+The forms that installers write: a line with a folder in a `.pth` file (hatchling, poetry, pdm, flit, setuptools with a
+`src` layout); `easy-install.pth` and `.egg-link` (old setuptools); `import X` in a `.pth` file and, in `X.py`, a
+`MAPPING` of packages to folders (setuptools, flat layouts), a hook that runs after the path; or a hook of their own
+that runs before it (meson-python, scikit-build-core).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _IMPORT = re.compile(r"import[ \t]+([A-Za-z_][A-Za-z0-9_]*)")
 
 
 def redirect(survey: Survey, site_folders: Sequence[Path]) -> tuple[str, ...]:
-    """The folders, relative to the tree, that make imports come from the tree and not from the project.
+    """The folders of the tree, relative to it, from which imports must come instead of from the project.
 
-    Raises UsageError for an install that would import the project all the same.
+    Raises UsageError for an install that would still import the project.
     """
     project = Path(os.path.realpath(survey.project))
     found: dict[str, None] = {}
@@ -36,8 +36,8 @@ def redirect(survey: Survey, site_folders: Sequence[Path]) -> tuple[str, ...]:
             relative = os.path.relpath(folder, project)
             if not _holds_code(survey, relative):
                 raise UsageError(
-                    f"an editable install in `{site}` points to `{folder}`, which the snapshot does not take",
-                    hint="install the project without `editable_mode=strict`, or not editable (`pip install .`), "
+                    f"an editable install in `{site}` points to `{folder}`, which is not in the snapshot",
+                    hint="install the project without `editable_mode=strict`, or without `-e` (`pip install .`), "
                     "or run in place: `--set project.snapshot=false`",
                 )
             found[relative] = None
@@ -45,13 +45,13 @@ def redirect(survey: Survey, site_folders: Sequence[Path]) -> tuple[str, ...]:
 
 
 def site_folders(prefix: Path) -> list[Path]:
-    """Where packages are under an environment's prefix."""
+    """The folders of packages below an environment's prefix."""
     folders = [*prefix.glob("lib/python3*/site-packages"), *prefix.glob("lib/python3*/dist-packages")]
     return sorted(folder for folder in folders if folder.is_dir())
 
 
 def _folders(site: Path, project: Path) -> Iterator[Path]:
-    """Folders within `project` that the files of `site` make importable."""
+    """The folders in `project` that files of `site` add to the path."""
     for name in sorted(_names(site)):
         text = (site / name).read_text(encoding="utf-8", errors="surrogateescape")
         for line in text.splitlines()[:1] if name.endswith(".egg-link") else text.splitlines():
@@ -72,7 +72,7 @@ def _names(site: Path) -> list[str]:
 
 
 def _hooked(site: Path, module: str, project: Path) -> Iterator[Path]:
-    """What an import hook named in a `.pth` file maps into the project."""
+    """The folders in `project` to which an import hook in a `.pth` file maps packages."""
     try:
         code = (site / f"{module}.py").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -81,8 +81,8 @@ def _hooked(site: Path, module: str, project: Path) -> Iterator[Path]:
     if mapping is None:
         if _mentions(code, project):
             raise UsageError(
-                f"`{site / module}.py` imports this project by a hook that cannot be turned to a snapshot",
-                hint="install it not editable (`pip install .`), or run in place: `--set project.snapshot=false`",
+                f"`{site / module}.py` imports this project by a hook that Serried cannot redirect to a snapshot",
+                hint="install it without `-e` (`pip install .`), or run in place: `--set project.snapshot=false`",
             )
         return
     for name, where in mapping.items():
@@ -92,14 +92,14 @@ def _hooked(site: Path, module: str, project: Path) -> Iterator[Path]:
         parts = name.split(".")
         if list(target.with_suffix("").parts[-len(parts) :]) != parts:
             raise UsageError(
-                f"package `{name}` is installed editable from `{target}`, a folder of another name",
-                hint="give the folder the package's name, or run in place: `--set project.snapshot=false`",
+                f"package `{name}` has an editable install from `{target}`, a folder of another name",
+                hint="rename the folder to the package's name, or run in place: `--set project.snapshot=false`",
             )
         yield target.parents[len(parts) - 1]
 
 
 def _mapping(code: str) -> dict[str, str] | None:
-    """The `MAPPING` of setuptools' finders; None in any other module."""
+    """The `MAPPING` in a finder of setuptools; None for any other module."""
     try:
         body = ast.parse(code).body
     except (SyntaxError, ValueError):
@@ -113,7 +113,7 @@ def _mapping(code: str) -> dict[str, str] | None:
 
 
 def _mentions(code: str, project: Path) -> bool:
-    """Whether the project's folder, and not just one whose name begins alike, occurs in it."""
+    """Whether the code contains the project's path, and not only a longer path that begins with it."""
     return re.search(re.escape(str(project)) + r"(?![^/'\"\\])", code) is not None
 
 

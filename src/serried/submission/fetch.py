@@ -1,4 +1,4 @@
-"""What `serried fetch` does: what stayed on nodes is brought back by small jobs there; and which files go where."""
+"""Recovers files that stayed on nodes, by small jobs there, and selects the files of a run to copy."""
 
 from __future__ import annotations
 
@@ -24,41 +24,42 @@ from serried.submission.node_jobs import Errand, Observe
 
 ALL = "*"
 OUTPUTS = "outputs"
-"""The folder of outputs that results leave no place for."""
+"""The folder of outputs whose paths in the target are those of results."""
 
 
 @dataclass(frozen=True)
-class Back:
-    """What came of bringing back what one node still had."""
+class Recovery:
+    """The result of a job that copied the files of one node to the run directory."""
 
     files: int
     bytes: int
     problem: str
-    """Why something is still missing; empty where nothing is."""
+    """Why files are still missing; empty if none is."""
     is_gone: bool = False
-    """The node has nothing of it any more."""
+    """The node does not have the files any more."""
     torn: tuple[str, ...] = ()
-    """Checkpoints that may be, and stayed there."""
+    """Checkpoints that may be torn, and stayed on the node."""
 
 
-def bring_back(
+def recover(
     selection: Selection,
     lacking: Sequence[Missing],
-    on_answer: Callable[[int, Back | SerriedError], None],
+    on_answer: Callable[[int, Recovery | SerriedError], None],
     observe: Observe,
 ) -> None:
-    """Bring it to the run directory, by a job on each node.
+    """Copy missing files to the run directory, by a job on each node.
 
-    `on_answer` gets the outcome of each, by its place in `lacking`, as soon as its job has ended.
+    `on_answer` gets each outcome, with its place in `lacking`, as soon as the job has ended.
     """
-    for attempt in sorted({found.attempt for found in lacking}):  # a later one's files replace those that are there
+    for attempt in sorted({found.attempt for found in lacking}):  # files of later attempts replace earlier ones
         numbers = [number for number, found in enumerate(lacking) if found.attempt == attempt]
 
         def settle(place: int, answer: node_jobs.Answer, numbers: Sequence[int] = numbers) -> None:
             number = numbers[place]
-            on_answer(
-                number, answer if isinstance(answer, SerriedError) else _settled(selection, lacking[number], answer)
-            )
+            if not isinstance(answer, SerriedError):
+                on_answer(number, _settled(selection, lacking[number], answer))
+            else:
+                on_answer(number, answer)
 
         node_jobs.send_all([_errand(selection, lacking[number]) for number in numbers], settle, observe)
 
@@ -71,29 +72,29 @@ def _errand(selection: Selection, found: Missing) -> Errand:
     return Errand(record.plan, found.host, role, attempt.fetched(found.node))
 
 
-def _settled(selection: Selection, found: Missing, told: Mapping[str, Any]) -> Back:
-    """What a node told, after readers know it too."""
-    problem = str(told.get("problem") or "")
+def _settled(selection: Selection, found: Missing, answer: Mapping[str, Any]) -> Recovery:
+    """The result in the answer of a node, after an update of exit.json and the record."""
+    problem = str(answer.get("problem") or "")
     if not problem:
         missing_outputs.strike(selection, found)
-    elif told.get("is_gone"):
+    elif answer.get("is_gone"):
         missing_outputs.give_up(selection, found)
-    files, size = int(told.get("files") or 0), int(told.get("bytes") or 0)
-    return Back(files, size, problem, is_gone=bool(told.get("is_gone")), torn=tuple(told.get("torn") or ()))
+    files, size = int(answer.get("files") or 0), int(answer.get("bytes") or 0)
+    return Recovery(files, size, problem, is_gone=bool(answer.get("is_gone")), torn=tuple(answer.get("torn") or ()))
 
 
 @dataclass(frozen=True)
 class FetchMatches:
-    """What the patterns name of a run."""
+    """The files of a run that match the patterns."""
 
     entries: list[FetchEntry]
     """Results and checkpoints, then outputs."""
     noted: dict[Path, tuple[FetchLedger, str]]
-    """By their sources, where it is remembered that they were copied, and under which name."""
+    """By source: the ledger of copied files, and the name in that ledger."""
 
 
 def has_any(selection: Selection) -> bool:
-    """Whether there are results or outputs to copy."""
+    """Whether the run has results or outputs to copy."""
     try:
         return bool(find(selection, (), Path()).entries)
     except UsageError:
@@ -101,11 +102,11 @@ def has_any(selection: Selection) -> bool:
 
 
 def find(selection: Selection, wanted: Sequence[str], target: Path) -> FetchMatches:
-    """What the patterns name of a run; results and outputs without them. Raises UsageError where that is nothing.
+    """The files of a run that match the patterns; by default its results and outputs. Raises UsageError for none.
 
-    Patterns for outputs begin at the project's folder, or where ranks start. Where `target` is a folder of the
-    project, what was written below that folder keeps its path from there. Of two files with one place there, results
-    and what was written below that folder have it; the other's is in a folder of that.
+    Patterns for outputs are relative to the project's folder, or to the folder in which ranks start. If `target` is a
+    folder of the project, outputs below the same folder of the tree keep their paths from there. If two files have the
+    same destination, a result keeps it, and an output goes to a folder `outputs` there.
     """
     entries: list[FetchEntry] = []
     noted: dict[Path, tuple[FetchLedger, str]] = {}
@@ -136,7 +137,7 @@ def find(selection: Selection, wanted: Sequence[str], target: Path) -> FetchMatc
     if not entries:
         what = " or ".join(f"`{pattern}`" for pattern in wanted)
         raise UsageError(
-            f"nothing of run `{selection}` is called {what}"
+            f"run `{selection}` has no file that matches {what}"
             if wanted
             else f"run `{selection}` has neither results nor outputs",
             hint=_where_to_look(selection),
@@ -145,20 +146,20 @@ def find(selection: Selection, wanted: Sequence[str], target: Path) -> FetchMatc
 
 
 def _within(target: Path, project: Path) -> str:
-    """How paths of the project begin that are below `target`; empty where that is not in the project."""
+    """The prefix of paths of the project that are below `target`; empty if `target` is not in the project."""
     here, top = target.resolve(), project.resolve()
     return f"{here.relative_to(top)}/" if here.is_relative_to(top) and here != top else ""
 
 
 def note_fetched(selection: Selection, found: FetchMatches, report: Report, target: Path) -> None:
-    """Remember what is in `target` now: `clean` may remove outputs, and the next fetch replaces what it has copied.
+    """Record the files that are in `target` now: `clean` may delete these outputs, the next fetch replace the copies.
 
-    Raises OSError where the run directory cannot be written.
+    Raises OSError if the run directory cannot be written.
     """
     by_ledger: dict[FetchLedger, list[tuple[str, int, int]]] = {}
     for entry in report.there:
         ledger, name = found.noted[entry.source]
-        # A file that has changed since it was listed was copied as it is now.
+        # A file may have changed after it was listed. Then its copy has the new state.
         states = {entry.state, fetch_copy.file_state(target / entry.path) or entry.state}
         by_ledger.setdefault(ledger, []).extend((name, *state) for state in sorted(states))
     mode = MODES[selection.record.plan.share].file
@@ -169,20 +170,20 @@ def note_fetched(selection: Selection, found: FetchMatches, report: Report, targ
 def _where_to_look(selection: Selection) -> str:
     source = selection.record.plan.source
     if source.snapshot:
-        return f"`serried show {selection}` says where its files are"
-    return f"it ran in place: what it wrote by relative paths is in `{source.directory}`"
+        return f"`serried show {selection}` lists the folders of its files"
+    return f"it ran in place: files that it wrote by relative paths are in `{source.directory}`"
 
 
 def _places(selection: Selection) -> list[tuple[TaskDirectory, str]]:
-    """Of an array each task's own goes to a folder with its number."""
+    """For an array, the files of each task go to a folder with its number."""
     where = selection.record.where
     return [(where.task(each), f"{each}/" if selection.is_array else "") for each in selection.tasks]
 
 
 def _of(place: TaskDirectory, wanted: Sequence[str]) -> Iterator[tuple[str, FetchEntry]]:
-    told = [_folder_and_pattern(pattern) for pattern in wanted]
+    pairs = [_folder_and_pattern(pattern) for pattern in wanted]
     for folder in (RESULTS, CHECKPOINTS):
-        patterns = [pattern for which, pattern in told if which == folder]
+        patterns = [pattern for which, pattern in pairs if which == folder]
         if patterns:
             yield from ((folder, entry) for entry in _found(place.path / folder, patterns))
 

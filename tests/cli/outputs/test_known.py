@@ -100,8 +100,8 @@ def test_a_run_in_place_has_no_outputs_and_says_where_its_files_are(serried, mak
     write_json(made.record.directory.plan, plan.to_json())
     assert "outputs" not in serried("show", "last").out
     assert serried("fetch", "last", "*.pt").err == (
-        "error: nothing of run `k3f9q2` is called `*.pt`\n\n"
-        "hint: it ran in place: what it wrote by relative paths is in `/home/ada/digits`\n"
+        "error: run `k3f9q2` has no file that matches `*.pt`\n\n"
+        "hint: it ran in place: files that it wrote by relative paths are in `/home/ada/digits`\n"
     )
 
 
