@@ -300,7 +300,7 @@ def test_a_class_name_means_one_thing():
     homes: dict[str, list[str]] = {}
     for path in MODULES:
         if room_of(path) != "templates":  # programs that users copy, each on its own
-            for node in ast.walk(tree_of(path)):
+            for node in nodes_of(path):
                 if isinstance(node, ast.ClassDef):
                     homes.setdefault(node.name, []).append(name_of(path))
     assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}

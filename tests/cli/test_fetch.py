@@ -126,8 +126,10 @@ def test_what_is_not_there_is_an_error_that_says_where_to_look(serried, run, tmp
     done = serried("fetch", "last", "*.h5")
     assert (done.code, done.err) == (
         2,
-        "error: run `k3f9q2` has no file that matches `*.h5`\n\n"
-        "hint: `serried show k3f9q2` lists the folders of its files\n",
+        (
+            "error: run `k3f9q2` has no file that matches `*.h5`\n\n"
+            "hint: `serried show k3f9q2` lists the folders of its files\n"
+        ),
     )
     (tmp_path / "file").touch()
     assert serried("fetch", "last", "--to", str(tmp_path / "file/to")).err == (
