@@ -95,7 +95,7 @@ def test_within_a_run_within_a_run_the_inner_library_counts(library, installed, 
     assert say(program, library, outer, installed) == (0, expected)
 
 
-ELSEWHERE = "this run brings `serried.train` along, and Serried itself is not installed for this Python"
+ELSEWHERE = "the run provides `serried.train` only, and Serried is not installed for this Python"
 
 
 @pytest.mark.parametrize(

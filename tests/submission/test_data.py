@@ -174,7 +174,7 @@ def test_what_a_large_gzip_may_become_is_guessed_and_said(stage, pool, monkeypat
     with (pool / "z.tar.gz").open("r+b") as file:
         file.seek(-4, os.SEEK_END)
         file.write((1000).to_bytes(4, "little"))
-    monkeypatch.setattr(archives, "LOOKED_AT", 1500)
+    monkeypatch.setattr(archives, "SAMPLE", 1500)
     assert stage("z.tar.gz", local_disk_size="8M").notes == ()
     (note,) = stage("z.tar.gz", local_disk_size="2M").notes
     size = r"about (2\.[89]|3\.[0-5]) MB"

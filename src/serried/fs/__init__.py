@@ -1,1 +1,1 @@
-"""Files and folders: written and renamed at once, copied, scanned, locked, removed. Python 3.9."""
+"""Files and folders: written in one step, copied, scanned, locked, deleted. Python 3.9."""

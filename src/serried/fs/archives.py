@@ -1,7 +1,7 @@
-"""Archives: how large they become, as far as they say so themselves, and whether an unpacked file is unchanged.
+"""Archives: their unpacked size as far as they state it, and whether an unpacked file is unchanged.
 
-A zip lists its content. A gzip ends with its size modulo 4 GiB. A zstd begins with its size if that was known when it
-was written: `zstd data.tar` knows the size, `tar --zstd` does not.
+A zip lists its content. A gzip ends with its unpacked size modulo 4 GiB. A zstd begins with its unpacked size if the
+writer knew it: `zstd data.tar` knows the size, `tar --zstd` does not.
 """
 
 from __future__ import annotations
@@ -15,51 +15,51 @@ from typing import BinaryIO, Dict, Mapping, NamedTuple, Optional
 _CHUNK = 1 << 20
 ZSTD = b"\x28\xb5\x2f\xfd"
 SKIPPED = tuple(bytes([number]) + b"\x2a\x4d\x18" for number in range(0x50, 0x60))
-"""What a zstd may begin with instead: a part that tells something to other programs (pzstd)."""
+"""The magic numbers of skippable frames, which may precede the first frame of a zstd (pzstd writes them)."""
 MOST_SKIPPED = 16
-LOOKED_AT = 4 << 20
-"""Bytes of a gzip by which one can guess the rest."""
-MOST_MADE = 64 << 20
-"""Of them, as a few may become gigabytes."""
+SAMPLE = 4 << 20
+"""Bytes at the beginning of a gzip from which `guess` extrapolates."""
+MOST_UNPACKED = 64 << 20
+"""The most bytes that `guess` unpacks from the sample, which may expand to gigabytes."""
 TAR_CONTENT = 0.7
-"""Of a tar's size: headers need no room, and files of 4 KB with long ones have as many of them."""
+"""The least share of content in a tar. Headers need no space on disk, and small files with long names have many."""
 
 
 class Least(NamedTuple):
     bytes: int
     files: int
     is_all: bool = False
-    """Whether it is no more than that."""
+    """The sizes are exact."""
 
 
 def least(path: str, kind: str) -> Least:
-    """Of an archive of this kind. Raises OSError, and ValueError for a zip that is none."""
+    """The least unpacked size of an archive of this kind. Raises OSError, and ValueError for an invalid zip."""
     if kind == "zip":
         return _zip(path)
     with Path(path).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if kind == "squashfs":
             return Least(size, 1)
-        told = _gzip(file, size) if kind == "tar.gz" else _zstd(file) if kind == "tar.zst" else size
-        return Least(max(int(told * TAR_CONTENT), size if kind != "tar" else 0), 1)
+        stated = _gzip(file, size) if kind == "tar.gz" else _zstd(file) if kind == "tar.zst" else size
+        return Least(max(int(stated * TAR_CONTENT), size if kind != "tar" else 0), 1)
 
 
 def guess(path: str) -> int:
-    """What a gzip becomes if all of it is as its beginning is. Raises OSError."""
+    """The unpacked size of a gzip whose whole content compresses as its beginning does. Raises OSError."""
     import zlib
 
     with Path(path).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        beginning = left = file.read(LOOKED_AT)
+        beginning = left = file.read(SAMPLE)
     reader, given = zlib.decompressobj(zlib.MAX_WBITS | 16), 0
     try:
-        while left and given < MOST_MADE:
-            given += len(reader.decompress(left, LOOKED_AT))
+        while left and given < MOST_UNPACKED:
+            given += len(reader.decompress(left, SAMPLE))
             left = reader.unconsumed_tail
     except zlib.error:
-        return size  # it is torn, which its unpacking will say
-    taken = len(beginning) - len(left) - len(reader.unused_data)
-    return size * given // max(1, taken)
+        return size  # a torn file, which unpacking will report
+    consumed = len(beginning) - len(left) - len(reader.unused_data)
+    return size * given // max(1, consumed)
 
 
 def _zip(path: str) -> Least:
@@ -74,7 +74,7 @@ def _zip(path: str) -> Least:
 
 
 def _gzip(file: BinaryIO, size: int) -> int:
-    """Of several in one file, as `cat` makes them, the last."""
+    """The stated size. Of several gzips in one file, as `cat` writes them, that of the last."""
     if size < struct.calcsize("<II"):
         return 0
     file.seek(-4, os.SEEK_END)
@@ -82,7 +82,7 @@ def _gzip(file: BinaryIO, size: int) -> int:
 
 
 def _zstd(file: BinaryIO) -> int:
-    """Of several frames in one file the first; 0 where it does not say."""
+    """The stated size of the first frame; 0 if the frame does not state it."""
     for _ in range(MOST_SKIPPED):
         magic = file.read(4)
         if magic not in SKIPPED:
@@ -98,19 +98,19 @@ def _zstd(file: BinaryIO) -> int:
 
 
 class Contents:
-    """Of an archive, as it was unpacked into the working trees of a run."""
+    """The content of a snapshot, which was unpacked into the working trees of a run."""
 
     def __init__(self, archive: Optional[Path], links: Mapping[str, str], moment: int) -> None:
-        """`links` are those to entries of the project, with where they lead; `moment` is the time of every file."""
+        """`links` has the targets of links to entries of the project, `moment` the time of every file in seconds."""
         self._archive = archive
         self._links = links
         self._moment = moment * 10**9
 
     def has(self, tree: Path, path: str, kind: str, size: int, changed: int) -> bool:
-        """Whether the file or link at `path` of a working tree is as the snapshot had it."""
+        """Whether the file or link at `path` of a working tree is unchanged since the snapshot."""
         if kind == "link" and path in self._links:
             return _target(tree / path) == self._links[path]
-        if self._members is None:  # the time alone has to do
+        if self._members is None:  # only the time can show a change
             return changed == self._moment
         member = self._members.get(path)
         if member is None:
@@ -123,7 +123,7 @@ class Contents:
 
     @cached_property
     def _members(self) -> Optional[Dict[str, _Member]]:
-        """None where the archive cannot be read."""
+        """None if the archive cannot be read."""
         import tarfile
 
         if self._archive is None:
@@ -152,18 +152,19 @@ class _Member(NamedTuple):
     kind: str
     size: int
     offset: int
-    """Of its content in the archive."""
+    """The offset of its content in the archive."""
     leads_to: str
 
 
 @lru_cache(maxsize=8)
 def _members_of(archive: str) -> Dict[str, _Member]:
-    """By path. Many runs have the same code, and an archive is named after its content: it never changes."""
+    """By path. Cached, because many runs have the same code, and an archive is named after its content."""
     import tarfile
 
     with tarfile.open(archive) as tar:
         return {
-            one.name: _Member("link" if one.issym() else "file", one.size, one.offset_data, one.linkname) for one in tar
+            entry.name: _Member("link" if entry.issym() else "file", entry.size, entry.offset_data, entry.linkname)
+            for entry in tar
         }
 
 

@@ -1,4 +1,4 @@
-"""Whether a file is whole, by what its own format says of its end: torch.save's zip, and safetensors."""
+"""Detects truncated files by their own format: torch.save's zip, and safetensors."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _ENTRY, _DIRECTORY, _END = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"
 _END_64 = b"PK\x06\x06"
 _LONGEST_END = 22 + 65535
 _LONGEST_HEADER = 100 << 20
-"""Of a safetensors file: what its own reader takes."""
+"""The longest header that the reader of safetensors accepts."""
 _MOST_PICKLED = 1 << 20
 _COUNTERS = ("epoch", "global_step", "iter_num", "step")
 """Keys of the dictionaries that Lightning, timm, nanoGPT and most loops save."""
 
 
 def is_whole(path: Path) -> Optional[bool]:
-    """Whether nothing is missing at its end; None where its format does not tell. An empty file is not whole.
+    """Whether the file is not truncated; None if its format does not show that. An empty file is truncated.
 
-    Content is not read, only what says how long it must be. Raises OSError.
+    Reads only the parts that state the file's length. Raises OSError.
     """
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -36,7 +36,7 @@ def is_whole(path: Path) -> Optional[bool]:
 
 
 def _is_whole_zip(file: Any, size: int) -> bool:
-    """Its directory stands at its end, where the last bytes say that it is."""
+    """Whether the last bytes of the file point to the zip's directory."""
     file.seek(max(0, size - _LONGEST_END))
     tail = file.read(_LONGEST_END)
     at = tail.rfind(_END)
@@ -62,31 +62,31 @@ def _is_whole_safetensors(file: Any, begin: bytes, size: int) -> bool:
         return False
     try:
         header = json.loads(file.read(length))
-        ends = [one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"]
+        ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
         return bool(size == 8 + length + max(ends, default=0))
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         return False
 
 
 def counters(path: Path) -> Dict[str, int]:
-    """What a file of `torch.save` says of `epoch`, `global_step` …; nothing is unpickled, only its words are read."""
-    import pickletools  # milliseconds, and few ask
+    """The values of `epoch`, `global_step` … in a file of `torch.save`. Reads the opcodes, and unpickles nothing."""
+    import pickletools  # takes milliseconds, and few processes need it
     import zipfile
 
-    found: Dict[str, int] = {}
+    values: Dict[str, int] = {}
     try:
         with zipfile.ZipFile(path) as archive:
-            name = next(each for each in archive.namelist() if each.endswith("/data.pkl"))
-            with archive.open(name) as file:
-                words = file.read(_MOST_PICKLED)
+            pickled = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+            with archive.open(pickled) as file:
+                opcodes = file.read(_MOST_PICKLED)
         key = ""
-        for opcode, value, _ in pickletools.genops(words):
+        for opcode, value, _ in pickletools.genops(opcodes):
             if isinstance(value, str):
                 key = value if opcode.name.endswith("UNICODE") else ""
             elif isinstance(value, int) and opcode.name.startswith(("BININT", "LONG")) and key in _COUNTERS:
-                found.setdefault(key, value)
+                values.setdefault(key, value)
             if not opcode.name.endswith(("PUT", "MEMOIZE", "UNICODE")):
                 key = ""
     except Exception:  # noqa: BLE001, S110 - zipfile raises a dozen kinds for damaged files, and zlib its own
-        pass  # what was found before a pickle longer than what we read is cut off counts
-    return found
+        pass  # the values before the end of a pickle that is cut off at _MOST_PICKLED count
+    return values

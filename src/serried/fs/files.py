@@ -1,6 +1,6 @@
 """Files with one writer, safe on shared file systems: write aside and rename, append a line, claim by link.
 
-No locks: NFS and Lustre break them. Every reader here tolerates what a writer that died leaves behind.
+No locks, because NFS and Lustre break them. Every reader here tolerates the remains of a killed writer.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class Modes(NamedTuple):
     directory: int
     file: int
     umask: int
-    """For what a job makes by itself."""
+    """For files that the processes of a job create themselves."""
 
 
 MODES = {"user": Modes(0o700, 0o600, 0o077), "group": Modes(0o750, 0o640, 0o027)}
-"""Of what a run writes, by `Plan.share`."""
+"""The modes of a run's files, by `Plan.share`."""
 
 
 def is_ours_alone(folder: Path) -> bool:
-    """In a /tmp of everybody's, who could put other data or another image there could run programs as us."""
+    """Whether only this user can write to `folder`. Otherwise another user could replace data or an image in /tmp."""
     try:
         state = folder.lstat()
     except OSError:
@@ -37,9 +37,9 @@ def is_ours_alone(folder: Path) -> bool:
 
 
 def make_directory(path: Path, mode: int = PRIVATE_DIRECTORY) -> None:
-    """Create `path` and its parents with `mode`; leave what exists as it is.
+    """Create `path` and its parents with `mode`; existing directories stay unchanged.
 
-    By mkdir alone: chmod on a directory drops setgid, and with it the group's quota.
+    Without chmod, which drops setgid of a directory, and with it the group's quota.
     """
     if not path.parent.exists():
         make_directory(path.parent, mode)
@@ -48,12 +48,12 @@ def make_directory(path: Path, mode: int = PRIVATE_DIRECTORY) -> None:
 
 
 def write_text(path: Path, text: str, mode: int = PRIVATE_FILE) -> None:
-    """Replace `path` by `text`, whole or not at all, durable when this returns."""
+    """Replace `path` by `text` in one step, durable on return."""
     write_bytes(path, text.encode("utf-8", "surrogateescape"), mode)
 
 
 def write_bytes(path: Path, content: bytes, mode: int = PRIVATE_FILE) -> None:
-    """Replace `path` by `content`, whole or not at all, durable when this returns."""
+    """Replace `path` by `content` in one step, durable on return."""
     aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
@@ -69,17 +69,17 @@ def write_bytes(path: Path, content: bytes, mode: int = PRIVATE_FILE) -> None:
 
 
 def write_json(path: Path, value: Any, mode: int = PRIVATE_FILE) -> None:
-    """Replace `path` by `value` as JSON, whole or not at all."""
+    """Replace `path` by `value` as JSON in one step, durable on return."""
     write_text(path, text_of(value), mode)
 
 
 def text_of(value: Any) -> str:
-    """`value` as every JSON file of ours holds it."""
+    """`value` in the format of Serried's JSON files."""
     return json.dumps(value, indent=1) + "\n"
 
 
 def read_json(path: Path) -> Optional[Dict[str, Any]]:
-    """The JSON object in `path`; None where it is missing, torn or no object."""
+    """The JSON object in `path`; None if the file is missing, torn or another JSON value."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -93,30 +93,30 @@ def write_environment(path: Path, environment: Mapping[str, str]) -> None:
 
 
 def read_environment(path: Path) -> Dict[str, str]:
-    """What `write_environment` wrote. Raises OSError."""
+    """Read a file of `write_environment`. Raises OSError."""
     entries = path.read_bytes().decode("utf-8", "surrogateescape").split("\0")
     return dict(entry.partition("=")[::2] for entry in entries if "=" in entry)
 
 
 def forget_environment(folder: str, run: str) -> None:
-    """Remove what was written for the jobs of `run`, if anything was."""
+    """Delete the stored environment of the jobs of `run`, if it exists."""
     with contextlib.suppress(OSError):
         (Path(folder) / run).unlink()
 
 
 def numbers(folder: Path) -> List[int]:
-    """Those that are names in `folder`, in order; none where it is missing."""
+    """The names in `folder` that are numbers, in order; none if the folder is missing."""
     try:
-        found = os.listdir(folder)  # noqa: PTH208 - names are enough
+        names = os.listdir(folder)  # noqa: PTH208 - names are enough
     except OSError:
         return []
-    return sorted(int(name) for name in found if name.isdecimal() and name.isascii())
+    return sorted(int(name) for name in names if name.isdecimal() and name.isascii())
 
 
 class Journal:
-    """Appends JSON objects to a file, one a line, each by a single write.
+    """Appends JSON objects to a file, one per line, each by a single write.
 
-    What a full disk does not take is kept, and written before what comes next.
+    Entries that a full disk refuses stay in memory, and the next write begins with them.
     """
 
     def __init__(self, path: Path, mode: int = PRIVATE_FILE) -> None:
@@ -124,12 +124,12 @@ class Journal:
         self._unwritten = b""
 
     def append(self, entry: Dict[str, Any]) -> None:
-        """Raises OSError where it could not be written so far."""
+        """Raises OSError if the entry is not completely written yet."""
         self._unwritten += (json.dumps(entry) + "\n").encode()
         self.write()
 
     def write(self) -> None:
-        """Write what is still to be written. Raises OSError."""
+        """Write the rest. Raises OSError."""
         while self._unwritten:
             self._unwritten = self._unwritten[os.write(self._descriptor, self._unwritten) :]
 
@@ -138,7 +138,7 @@ class Journal:
 
 
 def read_journal(path: Path) -> List[Dict[str, Any]]:
-    """Every whole entry of a journal; a torn last line and a file that cannot be read are no error."""
+    """The complete entries of a journal. Skips torn lines; returns none if the file cannot be read."""
     try:
         return entries(path)
     except OSError:
@@ -146,7 +146,7 @@ def read_journal(path: Path) -> List[Dict[str, Any]]:
 
 
 def entries(path: Path) -> List[Dict[str, Any]]:
-    """The same, for who must not take a file system that is away for an empty journal. Raises OSError."""
+    """`read_journal` for callers that must tell an unreachable file system from an empty journal. Raises OSError."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
@@ -165,9 +165,10 @@ def _entries(text: bytes) -> Iterator[Dict[str, Any]]:
 
 
 def claim(path: Path, owner: str) -> str:
-    """Make `owner` the owner of `path` unless somebody is; return who owns it now.
+    """Make `owner` the owner of `path` unless it has an owner; return its owner.
 
-    A hard link is exclusive and appears with its content, also on NFS. The group may read it where it may its folder.
+    A hard link is exclusive and appears with its content, also on NFS. The group may read the file if it may read the
+    folder.
     """
     aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     mode = PRIVATE_FILE | path.parent.stat().st_mode & stat.S_IRGRP

@@ -1,7 +1,7 @@
-"""What a file or folder is made of, as far as a copy has to be the same: paths, kinds, sizes, times, modes, links.
+"""The properties of a tree that a copy must share: paths, kinds, sizes, times, modes, links.
 
-Two trees of the same `key` are taken for the same tree. So a change of the source is seen by its size or time, and
-nothing has to be read to find out that a copy is there.
+Two trees with the same `key` count as equal. So a change of the source shows in a size or time, and a copy can be
+recognised without reading content.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from functools import cached_property
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 FILE, FOLDER, LINK, TWIN = "f", "d", "l", "h"
-"""What an entry is. A twin is a further name (hard link) of the file whose path is its `target`."""
+"""Kinds of entries. A twin is a further name (hard link) of the file whose path is its `target`."""
 
 BLOCK = 4096
 _HEAD = b"serried manifest 1"
 _AT_ONCE, _CHUNK = 4096, 1 << 20
-"""Entries that are written, and bytes that are read, at a time."""
+"""Entries to write and bytes to read at a time."""
 
 
 class ManifestEntry(NamedTuple):
@@ -25,41 +25,41 @@ class ManifestEntry(NamedTuple):
     """Below the root; empty for the root itself."""
     kind: str
     mode: int
-    """Of permissions only; who owns the copy can always read it."""
+    """Permissions only. The owner of the copy can always read it."""
     size: int
-    """Of a file; 0 else."""
+    """The size of a file; 0 for other kinds."""
     time: int
-    """When it was last changed, in nanoseconds."""
+    """Modification time in nanoseconds."""
     held: int
-    """Bytes of a file that are no holes."""
+    """Bytes of a file without its holes."""
     target: bytes
-    """Where a symbolic link leads, or the first name of a twin; of a file the hash of its content, if asked for."""
+    """The target of a symbolic link, the first name of a twin, or the hash of a file's content if `scan` hashes."""
 
     @property
     def identity(self) -> ManifestEntry:
-        """What a copy must share. A folder's time tells of files that came and went: they are looked at themselves."""
+        """The properties that a copy must share. A folder's time only reflects its entries, so it does not count."""
         return self._replace(time=0 if self.target or self.kind != FILE else self.time, held=0)
 
 
 class Manifest:
-    """The root first, then everything below in the order of paths: a folder comes before what is in it.
+    """The root, then all entries below it in the order of paths: a folder precedes its content.
 
-    A file's number, by which agents speak of it, is its place in `entries`.
+    Agents identify a file by its index in `entries`.
     """
 
     def __init__(self, entries: Sequence[ManifestEntry], problems: Sequence[str] = ()) -> None:
         self.entries = entries
         self.problems = problems
-        """What was left out, or leads out of the tree: a sentence each."""
+        """A sentence for each entry that was left out or that leads out of the tree."""
 
     @property
     def is_file(self) -> bool:
-        """Whether the root is a file itself."""
+        """Whether the root is a file."""
         return self.entries[0].kind == FILE
 
     @cached_property
     def key(self) -> str:
-        """The same for the same content, wherever it is."""
+        """Equal for trees with the same content, wherever they are."""
         import hashlib
 
         digest = hashlib.sha256()
@@ -70,12 +70,12 @@ class Manifest:
 
     @cached_property
     def held(self) -> int:
-        """Bytes that a copy takes on a disk, holes left out."""
+        """The bytes of all files without holes."""
         return sum(entry.held for entry in self.entries)
 
     @cached_property
     def files(self) -> int:
-        """How many files, twins not counted."""
+        """The number of files without twins."""
         return sum(entry.kind == FILE for entry in self.entries)
 
     @cached_property
@@ -84,11 +84,11 @@ class Manifest:
 
     @cached_property
     def blocks(self) -> int:
-        """Bytes that a copy takes of a disk: even a small file takes a block."""
+        """The bytes that a copy takes on a disk: even a small file takes a block."""
         return sum(entry.held + -entry.held % BLOCK for entry in self.entries) + BLOCK * self.inodes // 8
 
     def difference(self, other: Manifest) -> Optional[str]:
-        """The first path that is not the same in `other`, as text; None where all are."""
+        """The first path that differs in `other`, as text; None if all are equal."""
         mine = {entry.path: entry.identity for entry in self.entries}
         for entry in other.entries:
             if mine.pop(entry.path, None) != entry.identity:
@@ -106,7 +106,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Manifest:
-        """Raises ValueError where it is torn, or names what is not below the root."""
+        """Raises ValueError if the data is torn or has a path that is not below the root."""
         entries: List[ManifestEntry] = []
         try:
             batches = _unpacked(data)
@@ -117,9 +117,9 @@ class Manifest:
                 entries += map(_entry, rest[0:end:3], rest[1:end:3], rest[2:end:3])
                 rest = rest[end:]
         except (zlib.error, TypeError, ValueError) as error:
-            raise ValueError(f"no manifest: {error}") from None
+            raise ValueError(f"invalid manifest: {error}") from None
         if head != _HEAD or len(entries) != int(count) or not entries:
-            raise ValueError("no manifest, or one of another version")
+            raise ValueError("invalid manifest, or a manifest of another version")
         _check(entries)
         return cls(entries, [problem.decode("utf-8", "surrogateescape") for problem in rest])
 
@@ -130,14 +130,14 @@ def _fields(entry: ManifestEntry) -> bytes:
 
 
 def _unpacked(data: bytes) -> Iterator[Sequence[bytes]]:
-    """Some fields at a time: all of them at once would take as much memory as the entries. Raises zlib.error."""
+    """Yield some fields at a time: all fields take as much memory as the entries. Raises zlib.error."""
     unpacker, rest = zlib.decompressobj(), b""
     while data and not unpacker.eof:
         *fields, rest = (rest + unpacker.decompress(data, _CHUNK)).split(b"\0")
         data = unpacker.unconsumed_tail
         yield fields
     if not unpacker.eof:
-        raise zlib.error("it is cut short")
+        raise zlib.error("truncated data")
     yield [rest]
 
 
@@ -148,7 +148,7 @@ def _entry(path: bytes, facts: bytes, target: bytes) -> ManifestEntry:
 
 
 def _check(entries: List[ManifestEntry]) -> None:
-    """Each entry lies in a folder that comes before it, so that no path leads out of the root, nor through a link."""
+    """Check that each entry is in a folder that precedes it. So no path leads out of the root or through a link."""
     kinds: Dict[bytes, str] = {}
     for entry in entries:
         parent, _, name = entry.path.rpartition(b"/")
@@ -156,10 +156,10 @@ def _check(entries: List[ManifestEntry]) -> None:
         if not is_root and (kinds.get(parent) != FOLDER or name in (b"", b".", b"..") or entry.path in kinds):
             raise ValueError(f"a manifest names {text(entry.path)!r}")
         if entry.kind == TWIN and kinds.get(entry.target) != FILE:
-            raise ValueError(f"a manifest has {text(entry.path)!r} as a name of what is no file")
+            raise ValueError(f"a manifest has {text(entry.path)!r} as a further name of a missing file")
         kinds[entry.path] = entry.kind
 
 
 def text(path: bytes) -> str:
-    """`path` as messages and JSON have it."""
+    """`path` for messages and JSON."""
     return path.decode("utf-8", "surrogateescape")

@@ -13,7 +13,7 @@ from serried.fs.manifest import FILE, FOLDER, LINK, TWIN, Manifest, ManifestEntr
 
 WORKERS = 32
 SPARSE = 1 << 20
-"""Holes are looked for in files from this size."""
+"""Only files of at least this size are examined for holes."""
 _SPECIAL = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
@@ -34,7 +34,7 @@ def scan(
 ) -> Manifest:
     """The manifest of `root`, a folder or a file, or of the target if `root` is a symbolic link.
 
-    `hashed` identifies files by their content, which is read, and not by their times.
+    `hashed` identifies files by their content, which is read, in place of their times.
     `anchored` replaces relative links that lead out of `root` by absolute ones, so that a copy leads to the same place.
     `beat` is called whenever there is progress.
     Links below `root` are not followed, and special files are left out.

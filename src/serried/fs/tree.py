@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ANY_FOLDERS = "**"
 BATCH = 64
-"""Entries that one thread looks at before it takes the next batch."""
+"""Entries that one thread examines before it takes the next batch."""
 _WILD = re.compile(r"[*?\[]")
 
 Problem = Callable[[OSError], None]

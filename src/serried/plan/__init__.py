@@ -223,7 +223,7 @@ class Plan:
         if limit is None:
             return None
         brings = self.sync is not None or bool(self.data and self.data.results)
-        return limit - self.limit.lead_seconds - (min(names.BRING_SECONDS, limit // 20) if brings else 0)
+        return limit - self.limit.lead_seconds - (min(names.COPY_BACK_SECONDS, limit // 20) if brings else 0)
 
     @property
     def may_requeue(self) -> bool:

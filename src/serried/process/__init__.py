@@ -1,1 +1,1 @@
-"""Processes of this machine: how they were started. Python 3.9."""
+"""Processes of this machine. Python 3.9."""

@@ -1,8 +1,7 @@
-"""What both sides of the scheduler agree on.
+"""The interface between the two sides of the scheduler: names, files and schemas.
 
-The submitting side (`serried.*`) and the compute node (`serried.agent`) meet only through the names,
-files and schemas in this room. It runs on Python 3.9 with the standard library alone, because it travels
-inside `agent.pyz`.
+The submitting side (`serried.*`) and the compute node (`serried.agent`) share nothing else. This room runs on Python
+3.9 with the standard library alone, because it travels inside `agent.pyz`.
 """
 
 SCHEMA = 1

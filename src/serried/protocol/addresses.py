@@ -9,19 +9,19 @@ from typing import List, Optional, Sequence
 
 LOOPBACK = "127.0.0.1"
 _ELSEWHERE = "192.0.2.1"
-"""An address that nobody has (RFC 5737): the way to it is the default route."""
+"""A reserved address (RFC 5737), whose route is the default route."""
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR
 
 
 def own(hosts: Sequence[str]) -> List[str]:
-    """This host's addresses but the loopback's, the likeliest first; `hosts` are the job's, this one first."""
-    found = [route_to(host) for host in hosts[1:2]]
-    found += [*resolve(socket.gethostname()), route_to(_ELSEWHERE)]
-    return list(dict.fromkeys(address for address in found if address and not address.startswith("127.")))
+    """This host's addresses without the loopback, the likeliest first. `hosts` are the job's, this one first."""
+    addresses = [route_to(host) for host in hosts[1:2]]
+    addresses += [*resolve(socket.gethostname()), route_to(_ELSEWHERE)]
+    return list(dict.fromkeys(address for address in addresses if address and not address.startswith("127.")))
 
 
 def resolve(host: str) -> List[str]:
-    """What the name `host` means here; nothing where it means nothing."""
+    """The addresses of the name `host` on this node; empty if it does not resolve."""
     try:
         return [str(entry[4][0]) for entry in socket.getaddrinfo(host, None, socket.AF_INET)]
     except OSError:
@@ -37,10 +37,10 @@ def route_to(host: str) -> Optional[str]:
 
 
 def interface_of(address: str) -> Optional[str]:
-    """The name of the interface that has `address`, `eth0` say."""
+    """The name of the interface with `address`, for example `eth0`."""
     try:
         import fcntl
-    except ImportError:  # no such thing on this system
+    except ImportError:  # not on this system
         return None
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():

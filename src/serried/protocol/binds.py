@@ -1,4 +1,4 @@
-r"""What a container sees of the host: `/data`, `/host/data:/data`, `/host/data:/data:ro`; `\:` is a colon itself."""
+r"""Folders of the host in a container: `/data`, `/host/data:/data`, `/host/data:/data:ro`; `\:` is a literal colon."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import List, NamedTuple, Sequence
 
 LOCAL = "$SLURM_TMPDIR"
-"""Begins a path on the node's own disk, which only the node knows."""
+"""The beginning of a path on the node's own disk, which only the node knows."""
 READ_ONLY = "ro"
 MODES = (READ_ONLY, "rw")
 
@@ -22,18 +22,18 @@ def split(text: str) -> List[str]:
 
 
 def make(parts: Sequence[str]) -> Bind:
-    """Of what `split` gives. Raises ValueError, whose words complete "`/a:b:c:d` …"."""
+    """Build a bind from the parts of `split`. Raises ValueError, whose message completes "`/a:b:c:d` …"."""
     mode = parts[-1] if len(parts) > 1 and parts[-1] in MODES else ""
     paths = parts[:-1] if mode else parts
     if len(paths) > 2:
         raise ValueError("has too many colons: write `/source:/destination:ro`, and `\\:` for a colon in a name")
     if not all(path.startswith("/") or is_local(path) for path in paths):
-        raise ValueError("must be `/folder`, or `/source:/destination`, with `:ro` behind it or not")
+        raise ValueError("must be `/folder` or `/source:/destination`, optionally with `:ro` at the end")
     return Bind(paths[0], paths[-1], mode == READ_ONLY)
 
 
 def is_local(path: str) -> bool:
-    """Whether it is on the node's own disk, and so known on the node only."""
+    """Whether the path is on the node's own disk."""
     return path == LOCAL or path.startswith(f"{LOCAL}/")
 
 
@@ -50,13 +50,13 @@ def parse(text: str) -> Bind:
 
 
 def spell(bind: Bind) -> str:
-    """What `parse` reads."""
+    """The text that `parse` reads."""
     places = dict.fromkeys((bind.source, bind.destination))
     return ":".join([*(place.replace(":", "\\:") for place in places), *([READ_ONLY] if bind.is_read_only else [])])
 
 
 def for_apptainer(bind: Bind) -> List[str]:
-    """`--bind` is known to all its versions; `--mount` can name any path."""
+    """The option for Apptainer. All versions have `--bind`; only `--mount` can name any path."""
     if not any(character in bind.source + bind.destination for character in ',:"\\\n'):
         same = bind.source == bind.destination and not bind.is_read_only
         mode = f":{READ_ONLY}" if bind.is_read_only else ""

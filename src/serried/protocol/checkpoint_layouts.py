@@ -17,20 +17,20 @@ from serried.fs import file_integrity
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*", "*model*.bin", "global_step*")
 OPTIMIZER = ("optimizer*", "pytorch_model", "global_step*")
-"""`global_step*` and `pytorch_model` are what DeepSpeed leaves within the folder of another framework."""
+"""DeepSpeed writes `global_step*` and `pytorch_model` into the folder of another framework."""
 
 
 class Layout(NamedTuple):
     """A checkpoint that is a folder."""
 
     name: str
-    """Of the folder, a regular expression."""
+    """A regular expression for the folder's name."""
     signs: Sequence[str]
-    """It is one where one of these is in it; none: by its name alone."""
+    """Patterns of files, one of which identifies the layout; empty if the folder's name is enough."""
     needs: Sequence[Sequence[str]]
-    """Of each of these, one is in it when it is whole."""
+    """Groups of patterns. A complete checkpoint has a match for each group."""
     pointer: str = ""
-    """A file beside it, written when it is whole, that names the newest."""
+    """A file beside the folder that names the newest complete checkpoint."""
 
 
 FOLDERS = {
@@ -48,13 +48,13 @@ FOLDERS = {
     "deepspeed": Layout(r"global_step\d+", (), (("*model_states.pt",),), pointer="latest"),
     "megatron": Layout(r"iter_\d+", (), (), pointer="latest_checkpointed_iteration.txt"),
 }
-"""In the order in which they are tried."""
+"""By framework, in order of precedence."""
 
 FILES = {
     "lightning": r"(last(-v\d+)?|(.*[-_])?(epoch|step)=\d+.*)\.ckpt",
     "timm": r"(last|checkpoint-\d+|model_best)\.pth\.tar",
 }
-"""Names that say enough to be looked for in folders of folders, `lightning_logs/version_3/checkpoints` say."""
+"""Names that are specific enough for a search in nested folders such as `lightning_logs/version_3/checkpoints`."""
 DEPTH = 4
 
 NEVER_FILES = (
@@ -65,14 +65,14 @@ NEVER_FILES = (
     *("rng_state*.pth", "tokenizer*", "vocab.*", "merges.*", "special_tokens_map.json", "added_tokens.json"),
     *("spiece.model", "chat_template*", "latest"),
 )
-"""Files that describe a training, or are a part of a checkpoint. In lower case."""
+"""Files that describe a training or are part of a checkpoint, in lower case."""
 NEVER_FOLDERS = ("wandb", "mlruns", "__pycache__")
 SECONDARY = (
     *("*best*", "*final*", "*.json", "model*.safetensors", "pytorch_model*.bin", "adapter_model*", "optimizer.pt"),
 )
-"""Taken only where there is nothing else: a copy of an older one, or weights without the rest."""
+"""Last resorts: copies of older checkpoints, and weights without the rest."""
 LAST = re.compile(r"(last|latest)(-v\d+)?(?=\.)", re.IGNORECASE)
-"""A file that each save overwrites, whatever is beside it."""
+"""A file that each save overwrites."""
 _NUMBER = re.compile(r"\d+")
 _NAMED = re.compile(r"(epoch|global_?step|step|iteration|iter)s?[-_=. ]?(\d+)", re.IGNORECASE)
 
@@ -86,29 +86,29 @@ def is_secondary(name: str) -> bool:
 
 
 def of_folder(path: Path) -> Optional[Layout]:
-    """By its name, and by what is in it."""
-    found = _names(path)
-    if not found:
+    """The layout by the folder's name and content."""
+    content = _names(path)
+    if not content:
         return None
     for layout in FOLDERS.values():
-        if re.fullmatch(layout.name, path.name) and (not layout.signs or _is_any(found, layout.signs)):
+        if re.fullmatch(layout.name, path.name) and (not layout.signs or _is_any(content, layout.signs)):
             return layout
     return None
 
 
 def has_all(path: Path, layout: Layout) -> bool:
-    """Whether all that belongs to it is there, though it may be torn."""
-    found = _names(path)
-    return all(_is_any(found, group) for group in layout.needs) and not _is_ahead(path, layout.pointer)
+    """Whether the checkpoint has all its files, some of which may be torn."""
+    content = _names(path)
+    return all(_is_any(content, group) for group in layout.needs) and not _is_ahead(path, layout.pointer)
 
 
 def _is_ahead(path: Path, pointer: str) -> bool:
-    """Whether it is newer than the one that was last said to be whole."""
+    """Whether the checkpoint is newer than the complete one that `pointer` names."""
     try:
-        said = (path.parent / pointer).read_text(encoding="utf-8", errors="replace") if pointer else ""
+        newest = (path.parent / pointer).read_text(encoding="utf-8", errors="replace") if pointer else ""
     except OSError:
         return False
-    named, own = _NUMBER.findall(said), _NUMBER.findall(path.name)
+    named, own = _NUMBER.findall(newest), _NUMBER.findall(path.name)
     return bool(named and own) and int(own[-1]) > int(named[-1])
 
 
@@ -128,25 +128,25 @@ def recognised(folder: Path, depth: int = DEPTH) -> Iterator[Path]:
 
 
 def order_of(relative: str) -> Tuple[int, ...]:
-    """How far it is by the numbers in its path; what has the same `series` compares."""
+    """A sort key from the numbers in a path. Keys of one `series` are comparable."""
     above, _, name = relative.rpartition("/")
-    numbers = [int(each) for each in _NUMBER.findall(above)]
+    numbers = [int(digits) for digits in _NUMBER.findall(above)]
     named = _counters(name)
     return (*numbers, *(named[term] for term in terms(name))) if named else (*numbers, *map(int, _NUMBER.findall(name)))
 
 
 def terms(name: str) -> Sequence[str]:
-    """What the numbers in a name count: `epoch`, `step`, both, or unknown."""
+    """The meanings of the numbers in a name: `epoch`, `step`, both, or none if unknown."""
     return [term for term in ("epoch", "step") if term in _counters(name)]
 
 
 def _counters(name: str) -> Dict[str, int]:
-    found = reversed(_NAMED.findall(name))
-    return {"epoch" if word.lower() == "epoch" else "step": int(number) for word, number in found}
+    counters = reversed(_NAMED.findall(name))
+    return {"epoch" if word.lower() == "epoch" else "step": int(number) for word, number in counters}
 
 
 def series(relative: str) -> str:
-    """`epoch=3-step=400.ckpt` is one of `epoch=#-step=#.ckpt`."""
+    """The series of `epoch=3-step=400.ckpt` is `epoch=#-step=#.ckpt`."""
     return _NUMBER.sub("#", relative)
 
 
@@ -162,7 +162,7 @@ def _names(folder: Path) -> Sequence[str]:
 
 
 MOST_FILES = 10_000
-"""Checked in a folder: on a shared file system each takes a round trip."""
+"""The most files of a folder to check, because each takes a round trip on a shared file system."""
 _POINTERS = ("latest", "latest_checkpointed_iteration.txt")
 """Files of DeepSpeed and Megatron that name the folder beside them."""
 
@@ -196,15 +196,15 @@ def has_logs_alone(folder: Path) -> bool:
 
 
 def _is_whole_folder(path: Path) -> bool:
-    """As its framework leaves it; without a known framework, some content and no truncated file."""
+    """Complete by the layout of its framework; without a known framework, some content and no truncated file."""
     layout = of_folder(path)
     if layout and not has_all(path, layout):
         return False
-    found = [(folder, name) for folder, name in inside(path) if not is_log(name)]
-    shards = {folder for folder, name in found if name.endswith(".distcp")}
+    content = [(folder, name) for folder, name in inside(path) if not is_log(name)]
+    shards = {folder for folder, name in content if name.endswith(".distcp")}
     if any(not Path(folder, ".metadata").exists() for folder in shards):
         return False
-    files = [path for path in (Path(folder, name) for folder, name in found) if _has_content(path)]
+    files = [path for path in (Path(folder, name) for folder, name in content) if _has_content(path)]
     is_none = all(is_no_checkpoint(file.name) for file in files)
     return not is_none and all(file_integrity.is_whole(file) is not False for file in files)
 
@@ -217,5 +217,5 @@ def _has_content(path: Path) -> bool:
 
 def inside(path: Path) -> Iterator[Tuple[str, str]]:
     """The files in a folder, as folder and name, up to `MOST_FILES`."""
-    found = ((folder, name) for folder, _, names in os.walk(path) for name in names)
-    return itertools.islice(found, MOST_FILES)
+    files = ((folder, name) for folder, _, names in os.walk(path) for name in names)
+    return itertools.islice(files, MOST_FILES)

@@ -1,8 +1,8 @@
-"""Which checkpoint in a directory is the newest whole one. Both sides look: at submit, and where a rank begins.
+"""Finds the newest complete checkpoint in a directory, at submit time and when an attempt begins.
 
-What `serried.train` writes is `step-N/` with a COMPLETE that names every file and its size. What other programs write
-is known by the layouts of their frameworks (`layouts`), and by the numbers in the names; of several series the one that
-changed last counts. Nothing that looks cut short does (`whole`).
+`serried.train` writes `step-N/` with a COMPLETE that names every file and its size. Checkpoints of other programs are
+recognised by the layouts of their frameworks (`checkpoint_layouts`), and ordered by the numbers in their names. Of
+several series the one that changed last counts. Truncated checkpoints never count.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ COMPLETE = "COMPLETE"
 REPLICATED = "replicated.pt"
 _STEP = re.compile(r"step-(\d{1,18})")
 _OURS = re.compile(r"step-\d{1,18}(\.tmp|\.torn\.tmp|\.corrupt)?")
-"""Whole, torn, being written, set aside."""
+"""Complete, torn, unfinished and corrupt checkpoints of `serried.train`."""
 IN_CHECKPOINTS, IN_SCRATCH = "{checkpoints}/", ("$SLURM_TMPDIR/", "${SLURM_TMPDIR}/")
 LOCAL = (IN_CHECKPOINTS, *IN_SCRATCH)
-"""What a pattern of `checkpoint.watch` begins with that names files on the node's own disk."""
+"""The beginnings of patterns of `checkpoint.watch` for files on the node's own disk."""
 SET_ASIDE = ".corrupt"
-"""Its files do not agree with its COMPLETE."""
+"""The suffix of a checkpoint whose files do not agree with its COMPLETE."""
 _UNFINISHED = re.compile(r"\..*|.*(\.tmp|\.part|\.corrupt|~)")
 
 
 def complete(path: Path) -> Optional[Dict[str, Any]]:
-    """What COMPLETE says of the checkpoint in `path`; None where it is torn. Content is not read, only sizes."""
+    """The content of COMPLETE; None if the checkpoint in `path` is torn. Compares sizes and reads no other file."""
     document = read_json(path / COMPLETE)
     try:
         if document is None or document["schema"] != SCHEMA:
@@ -44,9 +44,9 @@ def complete(path: Path) -> Optional[Dict[str, Any]]:
 
 
 def steps(root: Path) -> List[int]:
-    """The steps that have a directory, newest first, whole or not."""
-    found = (step_of(name) for name in _names(root))
-    return sorted((step for step in found if step is not None), reverse=True)
+    """The steps that have a directory, the newest first, complete or not."""
+    numbers = (step_of(name) for name in _names(root))
+    return sorted((step for step in numbers if step is not None), reverse=True)
 
 
 def directory_of(root: Path, step: int) -> Path:
@@ -54,15 +54,15 @@ def directory_of(root: Path, step: int) -> Path:
 
 
 def step_of(name: str) -> Optional[int]:
-    """The step of a directory of this name; None where it has no step, or was not finished."""
+    """The step in a directory's name; None for other and unfinished directories."""
     match = _STEP.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def newest(root: Path, watch: Sequence[str] = ()) -> Optional[Path]:
-    """The newest whole checkpoint in `root`; None where there is none, or no such directory.
+    """The newest complete checkpoint in `root`; None if the directory has none or does not exist.
 
-    `watch`: the patterns by which checkpoints were brought there, which name them more closely than the top does.
+    `watch` has the patterns by which checkpoints were copied to `root`. They select more precisely than the top level.
     """
     if is_of_train(root):
         wholes = (directory_of(root, step) for step in steps(root))
@@ -71,27 +71,27 @@ def newest(root: Path, watch: Sequence[str] = ()) -> Optional[Path]:
 
 
 def torn(root: Path, watch: Sequence[str] = ()) -> List[Path]:
-    """What is newer than the newest whole one, and was begun and not finished; the oldest first."""
-    found = newest(root, watch)
+    """The incomplete checkpoints that are newer than the newest complete one, the oldest first."""
+    usable = newest(root, watch)
     if not is_of_train(root):
         entries = ordered(root, watch)
-        later = entries[: entries.index(found)] if found in entries else entries
+        later = entries[: entries.index(usable)] if usable in entries else entries
         return [path for path in reversed(later) if not (path.is_dir() and checkpoint_layouts.has_logs_alone(path))]
-    least = step_of(found.name) if found is not None else None
+    least = step_of(usable.name) if usable is not None else None
     begun = [name for name in _names(root) if _OURS.fullmatch(name) and not name.endswith(SET_ASIDE)]
     steps_begun = sorted((step_of(name.partition(".")[0]) or 0, root / name) for name in begun)
     return [path for step, path in steps_begun if least is None or step > least]
 
 
 def ordered(root: Path, watch: Sequence[str] = ()) -> List[Path]:
-    """What other programs have left in `root`, the newest first; not what is no checkpoint by its name.
+    """The checkpoints of other programs in `root`, complete or not, the newest first.
 
-    Within a series the numbers in names decide, as copies have the times of copying; between series the times.
+    Within a series the numbers in names decide, because copies have the times of copying. Between series the times
+    decide.
     """
-    found = sorted(set(_watched(root, watch)) or set(_entries(root)))
     entries = [
         path
-        for path in found
+        for path in sorted(set(_watched(root, watch)) or set(_entries(root)))
         if not (is_unfinished(path.name) or checkpoint_layouts.is_no_checkpoint(path.name, watch))
     ]
     series: Dict[str, List[Path]] = {}
@@ -115,7 +115,7 @@ def ordered(root: Path, watch: Sequence[str] = ()) -> List[Path]:
 
 
 def _entries(root: Path) -> Iterator[Path]:
-    """What is at the top, and what known frameworks have put into folders of theirs."""
+    """The entries at the top, and the checkpoints of known frameworks in folders."""
     for name in _names(root):
         path = root / name
         if name.startswith(".") or name in checkpoint_layouts.NEVER_FOLDERS:
@@ -132,11 +132,11 @@ def _relative(root: Path, path: Path) -> str:
 
 
 def _is_last_of(path: Path, series: Sequence[Path]) -> bool:
-    """Whether `last.ckpt` goes with `epoch=3-step=400.ckpt`: beside it, with its ending, and numbered at all."""
-    matched, one = checkpoint_layouts.LAST.match(path.name), series[0]
-    if matched is None or checkpoint_layouts.is_secondary(one.name) or not any(map(str.isdigit, one.name)):
+    """Whether `last.ckpt` belongs to a numbered series such as `epoch=3-step=400.ckpt`: beside it, with its suffix."""
+    matched, name = checkpoint_layouts.LAST.match(path.name), series[0].name
+    if matched is None or checkpoint_layouts.is_secondary(name) or not any(map(str.isdigit, name)):
         return False
-    return one.name.endswith(path.name[matched.end() :]) and any(path.parent == each.parent for each in series)
+    return name.endswith(path.name[matched.end() :]) and any(path.parent == member.parent for member in series)
 
 
 def _order(root: Path, path: Path) -> Tuple[float, ...]:
@@ -144,52 +144,52 @@ def _order(root: Path, path: Path) -> Tuple[float, ...]:
 
 
 def _order_of_last(root: Path, path: Path, other: Path) -> Tuple[float, ...]:
-    """By what it says itself, in the terms of the names beside it; beyond them where it does not say."""
+    """The order by the counters in its content, in the terms of the names beside it; without them after all others."""
     above = checkpoint_layouts.order_of(_relative(root, path.parent / "last"))
-    said = file_integrity.counters(path)
-    step = said.get("global_step", said.get("iter_num", said.get("step")))
-    terms = {"epoch": said.get("epoch"), "step": step}
-    told = [terms[term] for term in checkpoint_layouts.terms(other.name)]
-    known = tuple(each for each in told if each is not None)
-    return (*above, *known) if known and len(known) == len(told) else (*above, float("inf"))
+    counters = file_integrity.counters(path)
+    step = counters.get("global_step", counters.get("iter_num", counters.get("step")))
+    values = {"epoch": counters.get("epoch"), "step": step}
+    needed = [values[term] for term in checkpoint_layouts.terms(other.name)]
+    known = tuple(value for value in needed if value is not None)
+    return (*above, *known) if known and len(known) == len(needed) else (*above, float("inf"))
 
 
 def _watched(root: Path, watch: Sequence[str]) -> Iterator[Path]:
-    """What has a name that a watched checkpoint gets, also where another node had brought one of that name before."""
-    for pattern in map(brought_as, watch):
-        for each in (pattern, f"node-*/{pattern}"):
-            yield from (root / path for path, _ in tree.find(str(root), each, lambda _: None))
+    """The copies of watched checkpoints, which are below `node-N` if another node has copied the same name before."""
+    for pattern in map(_published_pattern, watch):
+        for place in (pattern, f"node-*/{pattern}"):
+            yield from (root / path for path, _ in tree.find(str(root), place, lambda _: None))
 
 
-def brought_as(watch: str) -> str:
-    """The pattern of the names that checkpoints have among the run's own: from the first folder that is left open."""
+def _published_pattern(watch: str) -> str:
+    """The pattern of the copies' names in the run directory: from the first wildcard on."""
     below = next((watch[len(prefix) :] for prefix in LOCAL if watch.startswith(prefix)), watch)
     return below[len(tree.beginning(below)) :].lstrip("/")
 
 
 def changed_within(path: Path) -> int:
-    """When `path` or a file in it was changed: a folder that is written anew may keep the names of its files."""
+    """The newest time of `path` and its files, because a rewritten folder may keep the names of its files."""
     files = (changed(Path(folder, name)) for folder, name in checkpoint_layouts.inside(path))
     return max(changed(path), max(files, default=0))
 
 
 def is_of_train(root: Path) -> bool:
-    """Whether the checkpoints in `root` are those of `serried.train`; others call theirs `step-N` too."""
-    found = _names(root)
-    begun = [name for name in found if _OURS.fullmatch(name)]
+    """Whether the checkpoints in `root` are those of `serried.train`. Other programs use the name `step-N` too."""
+    content = _names(root)
+    begun = [name for name in content if _OURS.fullmatch(name)]
     named = [name for name in begun if step_of(name) is not None]
     if any(not {COMPLETE, REPLICATED}.isdisjoint(_names(root / name)) for name in named):
         return True
-    return bool(found) and begun == found and not named
+    return bool(content) and begun == content and not named
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether what is called so was never finished, or was set aside: by the words of Serried and of most programs."""
+    """Whether a name marks an unfinished or corrupt file, by the conventions of Serried and of most programs."""
     return _UNFINISHED.fullmatch(name) is not None
 
 
 def changed(path: Path) -> int:
-    """When `path` was changed, nanoseconds since the epoch by the file server's clock; 0 where it is not there."""
+    """The modification time of `path` in nanoseconds, by the file server's clock; 0 if it does not exist."""
     try:
         return path.lstat().st_mtime_ns
     except OSError:

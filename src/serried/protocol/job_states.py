@@ -1,4 +1,4 @@
-"""The words in which schedulers name the state of a job, and the command by which a node asks for one.
+"""The schedulers' words for the state of a job, and the command by which a node queries the state.
 
 Each scheduler's `state_query` prints one of these words, or nothing for a job that it does not list.
 """
@@ -60,5 +60,5 @@ def is_ending(word: str) -> bool:
 
 
 def query(script: str, job: str) -> Tuple[str, ...]:
-    """The command that asks for the state of `job`, from `state_query` of the plan's dialect."""
+    """The command that prints the state of `job`, from `state_query` of the plan's dialect."""
     return ("/bin/bash", "-c", script, "ask", job)

@@ -1,7 +1,7 @@
-"""Who may have started this process, as data: what each launcher calls a rank and its kin.
+"""The launchers that may have started a process, as data: their variables for the rank, world size and others.
 
-The order is that of authority. MPI's launchers and torchrun come before a Slurm step, because within Slurm they
-start their daemons through `srun`: SLURM_PROCID is the daemon's there.
+Launchers that take precedence come first. MPI's launchers and torchrun precede a Slurm step, because within Slurm they
+start their daemons through `srun`: there SLURM_PROCID is that of the daemon.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Tuple
 from serried.protocol import names
 
 Names = Tuple[str, ...]
-"""Variables that may hold a value; the first that is set does."""
+"""Variables for one value; the first that is set counts."""
 
 
 def elastic_id(run: str) -> str:
-    """What `TORCHELASTIC_RUN_ID` calls a run: a number, because programs for torchrun read one with `int`."""
+    """The TORCHELASTIC_RUN_ID of a run: a number, because programs for torchrun parse it with `int`."""
     return str(int.from_bytes(run.encode(), "big"))
 
 
@@ -25,22 +25,22 @@ class LauncherVariables:
     name: str
     title: str
     markers: Names
-    """All of these are set in a process that it started."""
+    """Variables that are all set in a process of this launcher."""
     rank: Names
     world_size: Names
     local_rank: Names
     local_world_size: Names = ()
     node_rank: Names = ()
     nodes: Names = ()
-    """How many nodes, where it does not say how many ranks are on this one."""
+    """The number of nodes, for a launcher without `local_world_size`."""
     tasks_per_node: Names = ()
-    """As Slurm writes it, `4(x2),2`, instead of `local_world_size`."""
+    """In Slurm's format, `4(x2),2`, in place of `local_world_size`."""
     hosts: Names = ()
-    """The nodes' names, rank 0's first, as a host list."""
+    """The nodes' names as a host list, that of rank 0 first."""
     launch: Names = ()
-    """Together they tell one launch from every other, on all its nodes."""
+    """Together these identify one launch on all its nodes."""
     can_carry: bool = False
-    """It may have started one launcher on each node, which started this process."""
+    """The launcher may have started another launcher on each node, which started this process."""
 
 
 SERRIED = LauncherVariables(
@@ -122,7 +122,7 @@ MVAPICH = LauncherVariables(
 SLURM = LauncherVariables(
     "slurm",
     "a Slurm step",
-    # Those of the job alone are set in the batch shell too, where one process would take itself for rank 0 of many.
+    # The job's variables are also set in the batch shell, where a single process would take itself for rank 0 of many.
     ("SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
     ("SLURM_PROCID",),
     ("SLURM_STEP_NUM_TASKS",),

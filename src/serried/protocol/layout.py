@@ -1,40 +1,40 @@
-"""Where things are in a run directory and in a record. Pure paths: nothing here touches a disk.
+"""The paths of a run directory and of a record. Pure: nothing here touches a disk.
 
-<root>/<project>/<experiment>/<run-id>/          the run directory: bulk, where compute nodes can write
+<root>/<project>/<experiment>/<run-id>/          the run directory: large, on a file system of the compute nodes
   plan.json  job.sh                              written at submit
-  agent.pyz  library.zip                         links to what all runs below the root share, in PROGRAMS
-  setup.sh                                       the same, where the experiment has lines of `setup`
-  commands.json                                  the same, for arrays with --commands only
-  scheduler.log                                  what job.sh itself printed (scheduler-I.log for task I)
-  claims/TOKEN                                   the job that owns submission TOKEN, or "withdrawn"; of an array in
-                                                 parts one for each of its jobs
-  shell.json                                     of `serried shell`: where it is, and how it ended
-  link-commands.json                             how a job submits the next one (runs that go on in further jobs)
-  links/TOKEN.json                               each further job: what submissions/1.json is to the first
-  followed                                       another run was submitted to come after this one
-  notices/EVENT, notices.log                     which notices were sent (runs with `notify`), and what came of it
-  source/                                        the working tree: the unpacked snapshot, made by the first attempt, and
-                                                 what ranks write by relative paths (outputs)
-  fetched.jsonl                                  which files `serried fetch` has copied
-  private/                                       the job's environment, where a scheduler would show it to everybody
-  exit.json                                      how the run ended; absent while it goes on
+  agent.pyz  library.zip                         links to files in PROGRAMS, which all runs below the root share
+  setup.sh                                       written at submit if the experiment has lines of `setup`
+  commands.json                                  written at submit for arrays with --commands
+  scheduler.log                                  the output of job.sh itself (scheduler-I.log for task I)
+  claims/TOKEN                                   the job that owns submission TOKEN, or "withdrawn"; one for each job
+                                                 of an array in parts
+  shell.json                                     of `serried shell`: its host, and its exit status
+  link-commands.json                             the commands by which a job submits the next one
+  links/TOKEN.json                               a further job, as submissions/1.json is the first one
+  followed                                       exists if another run depends on this one
+  notices/EVENT, notices.log                     the sent notifications (runs with `notify`), and their output
+  source/                                        the working tree: the snapshot, which the first attempt unpacks, and
+                                                 the files that ranks write by relative paths (outputs)
+  fetched.jsonl                                  the files that `serried fetch` has copied
+  private/                                       the job's environment, if the scheduler would show it to all users
+  exit.json                                      how the run ended; written last
   attempts/K/                                    K = 1, 2, …
-    attempt.json                                 who claimed it: job id, token, host, when
-    control.jsonl                                requests from outside; exists from the start
+    attempt.json                                 its owner: job id, token, host, time
+    control.jsonl                                requests from users; exists from the start
     events.jsonl                                 the head agent's
     node-N/events.jsonl                          node N's agent's
     node-N/rank-R.log                            stdout and stderr of rank R
-    node-N/launcher.log                          what the launcher said that started the ranks (torchrun, srun …)
-    node-N/metrics-R.jsonl                       what rank R has logged, a line for each step
-    node-N/rehearsal-R.jsonl                     in a rehearsal: what rank R was, in digests
-    node-N/brought.jsonl                         what was brought back from node N's own disk, and under which names
-    node-N/fetch.jsonl                           how it went when `serried fetch` came for the rest of it
+    node-N/launcher.log                          the output of the ranks' launcher (torchrun, srun …)
+    node-N/metrics-R.jsonl                       the metrics of rank R, a line for each step
+    node-N/rehearsal-R.jsonl                     with `serried check-resume`: digests of rank R's state
+    node-N/brought.jsonl                         the copies of files from node N's disk, with their names
+    node-N/fetch.jsonl                           the journal of `serried fetch` for the rest of these files
     exit.json                                    how this attempt ended; written last, by rename
   checkpoints/  results/
-  tasks/I/{exit.json,attempts,checkpoints,results}   in array runs, instead of the four above; so
-                                                 source/ and fetched.jsonl, if each task has a tree of its own
+  tasks/I/{exit.json,attempts,checkpoints,results}   in array runs, in place of the four above; also
+                                                 source/ and fetched.jsonl, if each task has its own tree
 
-$XDG_STATE_HOME/serried/runs/<run-id>/           the record: small, lasts, on the submitting side
+$XDG_STATE_HOME/serried/runs/<run-id>/           the record: small and permanent, on the submitting side
   plan.json  where  submissions/1.json  source.json  diff.patch  seen.json  exit.json
 """
 
@@ -48,18 +48,18 @@ from typing import Mapping, Optional
 from serried.protocol.slug import slug
 
 PROGRAMS = Path(".serried") / "agents"
-"""Below a root: what runs bring along of Serried itself, named by its content."""
+"""Below a root: Serried's own programs for runs, named by their content."""
 RESULTS, CHECKPOINTS = "results", "checkpoints"
-"""What ranks make, and the names of the folders that it is in: of a run, and on a node's own disk."""
+"""Kinds of files that ranks write, and the names of their folders in a run directory and on a node's disk."""
 
 
 def run_directory(root: str, project: str, experiment: str, run: str) -> str:
-    """Where a run's directory is under `root`, whatever project and experiment are called."""
+    """The run's directory under `root`, with names that are safe as folders."""
     return posixpath.join(root, slug(project), slug(experiment), run)
 
 
 def state_directory(environ: Mapping[str, str]) -> Path:
-    """What Serried keeps for this user on the submitting side: `$XDG_STATE_HOME/serried`."""
+    """Serried's files of this user on the submitting side: `$XDG_STATE_HOME/serried`."""
     given = environ.get("XDG_STATE_HOME", "")
     return (Path(given) if given.startswith("/") else Path.home() / ".local" / "state") / "serried"
 
@@ -83,9 +83,9 @@ class AttemptDirectory:
         return self.node(node) / "events.jsonl"
 
     def log_of(self, rank: int, ranks: int) -> Path:
-        """Where `rank` writes, one of `ranks` on each node, by its number alone.
+        """The log of `rank` by its number alone, with `ranks` on each node.
 
-        Launchers that count the nodes in an order of their own (torchrun) have it run on another node than that.
+        A launcher with its own order of nodes, such as torchrun, may run the rank on a different node.
         """
         return self.rank_log(rank // max(ranks, 1), rank)
 
@@ -98,7 +98,7 @@ class AttemptDirectory:
     def metrics(self, node: int, rank: int) -> Path:
         return self.node(node) / f"metrics-{rank}.jsonl"
 
-    def brought(self, node: int) -> Path:
+    def copies(self, node: int) -> Path:
         return self.node(node) / "brought.jsonl"
 
     def fetched(self, node: int) -> Path:
@@ -152,7 +152,7 @@ class RunDirectory(TaskDirectory):
         return self.links / f"{token}.json"
 
     def task(self, index: Optional[int]) -> TaskDirectory:
-        """The task's directory; the run's own where `index` is None."""
+        """The task's directory; the run directory itself if `index` is None."""
         return self if index is None else TaskDirectory(self.tasks / str(index))
 
     def scheduler_log(self, index: Optional[int] = None) -> Path:

@@ -1,7 +1,7 @@
-"""Outputs: what a run has written in its working tree by relative paths, and what of it was fetched.
+"""Outputs: files that a run writes in its working tree by relative paths, and which of them were fetched.
 
-Everything in the tree that the snapshot did not put there, and files of the snapshot that the run has changed. Links
-to entries of the project are not the run's, and byte code does not count as output.
+Outputs are all files of the tree that are not in the snapshot, and files of the snapshot that the run has changed.
+Links to entries of the project and byte code do not count.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from serried.protocol.sizes import counted, spell
 from serried.protocol.times import iso, seconds_of
 
 NOISE = ("__pycache__", "*.pyc", "*.pyo", ".nfs*")
-"""Made again from the source at any time, or the file server's own."""
+"""Files that Python can write again, and those of the file server."""
 LOOKED = 20_000
-"""Entries that are looked at to describe outputs: each may be a round trip to a file server."""
+"""The most entries to examine for a description, because each may take a round trip to a file server."""
 NEWEST = 3
 _AT_ONCE = 1000
 _KINDS = {stat.S_IFREG: "file", stat.S_IFLNK: "link"}
 
 Unread = Callable[[OSError], None]
-"""Hears of a folder that cannot be listed, or not all of it."""
+"""Called for a folder that cannot be listed completely."""
 
 
 @dataclass(frozen=True)
 class OutputFile:
     path: str
-    """From the project's folder; of an array, below the task's number."""
+    """From the project's folder; in an array, below the task's number."""
     bytes: int
     changed: int
-    """In nanoseconds."""
+    """Modification time in nanoseconds."""
 
     def to_json(self) -> Dict[str, Any]:
         return {"path": self.path, "bytes": self.bytes, "changed": iso(self.changed / 1e9)}
@@ -51,23 +51,23 @@ class OutputFile:
 
 @dataclass(frozen=True)
 class Outputs:
-    """What there is, described without naming all of it."""
+    """A description of many outputs."""
 
     files: int = 0
     bytes: int = 0
     unfetched: int = 0
-    """How many of the files no `serried fetch` has copied, as they are now."""
+    """The number of files that `serried fetch` has not copied in their current state."""
     unfetched_bytes: int = 0
     newest: Tuple[OutputFile, ...] = ()
-    """Of the unfetched; of all, where all were fetched."""
+    """Of the unfetched files; of all files if all were fetched."""
     unread: int = 0
-    """Folders that could not be looked into."""
+    """The number of folders that cannot be read."""
     is_all: bool = True
-    """False: there are more entries than were looked at."""
+    """False if there are more entries than were examined."""
 
     @property
     def text(self) -> str:
-        """`3 files, 1.2 GB, not fetched: results/model.pt, log.txt and 1 more`; empty where there are none."""
+        """`3 files, 1.2 GB, not fetched: results/model.pt, log.txt and 1 more`; empty without outputs."""
         if not self.unfetched:
             fetched = ", all fetched" if self.is_all else ", fetched so far as looked at"
         elif self.unfetched < self.files:
@@ -78,7 +78,7 @@ class Outputs:
 
     @property
     def text_in_place(self) -> str:
-        """The same of files that nobody needs to fetch."""
+        """`text` for files that need not be fetched."""
         return self._text("", self.files)
 
     def _text(self, fetched: str, named: int) -> str:
@@ -86,7 +86,7 @@ class Outputs:
             return ""
         at_least = "" if self.is_all else "at least "
         more = named - len(self.newest)
-        names = ", ".join(each.path for each in self.newest) + (f" and {more:,} more" if more else "")
+        names = ", ".join(output.path for output in self.newest) + (f" and {more:,} more" if more else "")
         unread = f"; {counted(self.unread, 'folder')} cannot be read" if self.unread else ""
         size = f"{at_least}{counted(self.files, 'file')}, {spell(self.bytes)}"
         return size + fetched + (f": {names}" if names else "") + unread
@@ -96,14 +96,14 @@ class Outputs:
             "files": self.files,
             "bytes": self.bytes,
             "not_fetched": {"files": self.unfetched, "bytes": self.unfetched_bytes},
-            "newest": [each.to_json() for each in self.newest],
+            "newest": [output.to_json() for output in self.newest],
             "unread": self.unread,
             "complete": self.is_all,
         }
 
 
 class FetchLedger:
-    """Which files of a run, or of one task, `serried fetch` has copied."""
+    """The files of a run, or of one task, that `serried fetch` has copied."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -112,31 +112,31 @@ class FetchLedger:
     def fetched(self) -> FrozenSet[Tuple[str, int, int]]:
         """The fetched file as (path, size in bytes, modification time); a later change makes it unfetched again."""
         return frozenset(
-            (str(one.get("path")), int(one.get("bytes", -1)), int(one.get("changed", -1)))
-            for one in read_journal(self._path)
+            (str(entry.get("path")), int(entry.get("bytes", -1)), int(entry.get("changed", -1)))
+            for entry in read_journal(self._path)
         )
 
     def has(self, output: OutputFile) -> bool:
-        """Whether it was copied as it is now."""
+        """Whether it was copied in its current state."""
         return (output.path, output.bytes, output.changed) in self.fetched
 
     @cached_property
     def states(self) -> Mapping[str, FrozenSet[Tuple[int, int]]]:
-        """The same by path."""
-        found: Dict[str, Set[Tuple[int, int]]] = {}
+        """The sizes and times of the fetched files, by path."""
+        by_path: Dict[str, Set[Tuple[int, int]]] = {}
         for path, size, changed in self.fetched:
-            found.setdefault(path, set()).add((size, changed))
-        return {path: frozenset(states) for path, states in found.items()}
+            by_path.setdefault(path, set()).add((size, changed))
+        return {path: frozenset(states) for path, states in by_path.items()}
 
     def note(self, files: Iterable[Tuple[str, int, int]], mode: int) -> None:
-        """Remember that these were copied. Raises OSError."""
+        """Note that these files were copied. Raises OSError."""
         fresh = [entry for entry in files if entry not in self.fetched]
         if not fresh:
             return
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
         with os.fdopen(descriptor, "ab", buffering=0) as ledger:
             for start in range(0, len(fresh), _AT_ONCE):
-                # It begins a line of its own, whatever a writer before us has left half done.
+                # Begins with a newline, in case a killed writer has left half a line.
                 lines = (
                     json.dumps({"path": path, "bytes": size, "changed": changed})
                     for path, size, changed in fresh[start : start + _AT_ONCE]
@@ -150,7 +150,7 @@ class Tree:
     def __init__(self, place: TaskDirectory, below: str, contents: Contents) -> None:
         self.path = place.source
         self.below = below
-        """What its outputs' paths begin with where several trees are told of."""
+        """The prefix of its outputs' paths in a description of several trees."""
         self.ledger = FetchLedger(place.fetched)
         self._contents = contents
 
@@ -167,7 +167,7 @@ class Tree:
 
 
 def trees(where: RunDirectory, plan: Mapping[str, Any], task: Optional[int] = None) -> List[Tree]:
-    """Those of a run, or of one task; none where it runs in the project itself."""
+    """The trees of a run, or of one task; none if the run uses the project itself."""
     source, array = plan["source"], plan.get("array")
     if not source["snapshot"]:
         return []
@@ -182,7 +182,7 @@ def trees(where: RunDirectory, plan: Mapping[str, Any], task: Optional[int] = No
 
 
 def listed(found: Iterable[Tree], unread: Unread) -> Iterator[Optional[Tuple[OutputFile, Tree]]]:
-    """Each output with its tree; None for every other entry that was looked at. In no order."""
+    """Each output with its tree, and None for every other entry. In no order."""
     for tree in found:
         for path, state, is_output in tree.walk(unread):
             size = state.st_size if stat.S_ISREG(state.st_mode) else 0
@@ -192,7 +192,7 @@ def listed(found: Iterable[Tree], unread: Unread) -> Iterator[Optional[Tuple[Out
 def describe(
     found: Iterable[Tree], most: Optional[int] = None, tell: Callable[[int], None] = lambda _: None
 ) -> Outputs:
-    """`most` is how many entries are looked at; None is all of them. `tell` hears now and then how many it was."""
+    """Examine `most` entries, or all if None. Calls `tell` repeatedly with the number of examined entries."""
     problems: List[OSError] = []
     everything = listed(found, problems.append)
     every, unfetched = Tally(), Tally()

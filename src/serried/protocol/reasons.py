@@ -1,7 +1,7 @@
 """Reasons: the codes that code decides on. A sentence for people travels beside each, and no code reads it.
 
-They stand in journals, in exit.json (`cause`, and `code` of its `conditions`), in what `--json` prints, and in errors.
-docs/reasons.md lists them.
+They appear in journals, in exit.json (`cause`, and `code` of its `conditions`), in the output of `--json`, and in
+errors. docs/reasons.md lists them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Reason(str, enum.Enum):
     PEER_LOST = "peer-lost"
     LEFT_RUNNING = "left-running"
 
-    # Ranks were asked to end. The stop file holds these words too.
+    # Ranks were stopped. The stop file contains these codes too.
     LIMIT = "limit"
     PREEMPT = "preempt"
     USER = "user"
@@ -34,7 +34,7 @@ class Reason(str, enum.Enum):
     SILENCE = "silence"
     LAUNCHER = "launcher"
 
-    # The cluster, or a process of Serried's, failed.
+    # The cluster or a process of Serried failed.
     NODE_LOST = "node-lost"
     AGENT_KILLED = "agent-killed"
     JOB_SCRIPT_KILLED = "job-script-killed"
@@ -55,7 +55,7 @@ class Reason(str, enum.Enum):
     NO_PROGRESS = "no-progress"
     NO_NEXT_JOB = "no-next-job"
 
-    # What else exit.json states.
+    # Further conditions in exit.json.
     UNSAVED = "unsaved"
     NO_CHECKPOINT = "no-checkpoint"
     RESULTS_MISSING = "results-missing"
@@ -85,7 +85,7 @@ class Reason(str, enum.Enum):
     NOT_ALLOWED = "not-allowed"
     UNAVAILABLE = "unavailable"
 
-    # `serried why` looked closer.
+    # The diagnosis of `serried why`.
     SAVED_UNASKED = "saved-unasked"
     LIMIT_UNSAVED = "limit-unsaved"
     KILLED = "killed"
@@ -107,14 +107,14 @@ class Reason(str, enum.Enum):
     # An error of a command.
     NO_SUCH_EXPERIMENT = "no-such-experiment"
 
-    # As the plain string that it is, on every version of Python.
+    # The plain string on every version of Python.
     __str__ = str.__str__
     __repr__ = str.__repr__
     __format__ = str.__format__  # type: ignore[assignment]
 
 
 STOPS = (Reason.LIMIT, Reason.PREEMPT, Reason.USER, Reason.CANCEL)
-"""Why an attempt may be asked to stop, in the order of their weight: of several the last counts."""
+"""Reasons of requests to stop an attempt, in ascending order of precedence."""
 
 NOT_STARTED = frozenset({Reason.LAUNCH, Reason.NO_LAUNCHER, Reason.NO_DATA})
 """Causes of a launch that failed."""
@@ -141,19 +141,19 @@ Document = Dict[str, Any]
 
 
 def described(conditions: Sequence[Mapping[str, Any]]) -> Document:
-    """The `conditions` of an exit.json, and the `message` that they make."""
-    return {"message": "; ".join(one["message"] for one in conditions), "conditions": list(conditions)}
+    """The `conditions` of an exit.json, and its `message`, which joins their sentences."""
+    return {"message": "; ".join(stated["message"] for stated in conditions), "conditions": list(conditions)}
 
 
 def condition(code: Optional[Reason], message: str, **facts: Any) -> Dict[str, Any]:
-    """One thing that an exit.json states; `facts` are what a reader would else have to take from the sentence."""
+    """One statement of an exit.json. `facts` are the values in the sentence that code may need."""
     return {"code": code, "message": message, **facts}
 
 
 def conditions(document: Mapping[str, Any]) -> List[Dict[str, Any]]:
-    """Of an exit.json that has none, as earlier versions wrote it, its cause and its whole message."""
-    found = document.get("conditions")
-    if isinstance(found, list) and all(isinstance(one, dict) and isinstance(one.get("message"), str) for one in found):
-        return list(found)
+    """The conditions of an exit.json; its cause and message if an earlier version wrote it without conditions."""
+    stated = document.get("conditions")
+    if isinstance(stated, list) and all(isinstance(it, dict) and isinstance(it.get("message"), str) for it in stated):
+        return list(stated)
     code = Reason.COMPLETED if document.get("state") == "COMPLETED" else parse(document.get("cause"))
     return [condition(code, str(document.get("message") or ""))]

@@ -1,4 +1,4 @@
-"""What a training is told, its settings by dotted name: how they are written, and a name for all of them together."""
+"""The settings of a training by dotted name: their text on a command line, and a hash of all of them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pathlib import PurePath
 from typing import Any, Mapping
 
 PLACEHOLDER = r"config\.[^{}\s:?]+"
-"""Within braces in a command, `{config.lr}`."""
+"""A regular expression for `config.lr` in the placeholder `{config.lr}`."""
 
 
 def spelled(value: Any) -> str:
-    """A value as a command line has it: text as it is, anything else as JSON."""
+    """A value for a command line: text unchanged, any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
-    """Twelve characters that are the same for the same settings, on any machine: paths do not count.
+    """A hash of twelve characters, equal for equal settings on any machine. Paths do not count.
 
     A path is a `pathlib` path, or text that begins with `/`, `~/`, `./` or `../`.
     """
-    counted = {name: value for name, value in settings.items() if not _is_path(value)}
-    text = json.dumps(counted, sort_keys=True, default=str)
+    without_paths = {name: value for name, value in settings.items() if not _is_path(value)}
+    text = json.dumps(without_paths, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

@@ -1,4 +1,4 @@
-"""How much there is of something, and how much of it by now, as people read it."""
+"""Sizes, counts and progress as text for people."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _MINUTE, _HOUR = 60, 3600
 
 
 def spell(size: int) -> str:
-    """`41.2 MB`: decimal units, as disks are sold."""
+    """`41.2 MB`, in decimal units, as vendors of disks use."""
     value, unit = float(size), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if value < 1000:
@@ -23,11 +23,10 @@ def counted(number: int, noun: str) -> str:
 
 
 def progress(facts: Mapping[str, Any]) -> str:
-    """`41 % of 12.0 GB at 102.1 MB/s, 2 min left`, as far as it is known; empty where it is not even known of how much.
+    """`41 % of 12.0 GB at 102.1 MB/s, 2 min left`, as far as known; empty if the total is unknown.
 
-    `facts` has `bytes`, `of`, `rate` in a second, and the seconds that are `left`; `unpacks` where that is an archive
-    which is there, and becomes a folder. Where another run's job brings it,
-    `waits_for` is that run, empty where its name is not known.
+    `facts` has `bytes`, `of`, `rate` per second, and the seconds `left`. `unpacks` is true while an archive is being
+    unpacked. `waits_for` is the run whose job copies the data, empty if its name is unknown.
     """
     size, of, rate, left, waits_for = (facts.get(name) for name in ("bytes", "of", "rate", "left", "waits_for"))
     if waits_for is not None:
@@ -42,7 +41,7 @@ def progress(facts: Mapping[str, Any]) -> str:
 
 
 def maker(run: str) -> str:
-    """Whose job brings it."""
+    """The run whose job copies the data."""
     return f"run {run}" if run else "another job of yours"
 
 

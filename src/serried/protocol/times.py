@@ -1,4 +1,4 @@
-"""Times and durations, as files, options and JSON write them: seconds inside, ISO 8601 in UTC or `1h30m` outside."""
+"""Times and durations: seconds in code, ISO 8601 in UTC or `1h30m` in files, options and JSON."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _CLOCK = re.compile(r"(?:(\d{1,5}):)?(\d{1,5}):(\d{1,2})", re.ASCII)
 _LONGEST = 10 * 366 * 86400
 
 
-class BadDuration(ValueError):  # noqa: N818 - the name of what was given
-    """`str()` completes a sentence that begins with the option; `hint` says what to write instead."""
+class BadDuration(ValueError):  # noqa: N818 - names the value
+    """`str()` completes a sentence that begins with the option; `hint` suggests a valid value."""
 
     def __init__(self, message: str, hint: Optional[str] = None) -> None:
         super().__init__(message)
@@ -27,9 +27,9 @@ class BadDuration(ValueError):  # noqa: N818 - the name of what was given
 
 
 def read_duration(text: str, shown: Optional[str] = None) -> int:
-    """Seconds of `90m`, `1h30m`, `2d`, `2-00:00:00`, `12:00:00` or `30:00` (minutes and seconds, as Slurm reads it).
+    """Parse `90m`, `1h30m`, `2d`, `2-00:00:00`, `12:00:00` or `30:00`, which are minutes and seconds as for Slurm.
 
-    Raises BadDuration; its message quotes `shown` where that is given, else `text`.
+    Raises BadDuration, whose message quotes `shown` if given, else `text`.
     """
     seconds = _seconds(text)
     if seconds is None:
@@ -57,13 +57,13 @@ def _seconds(text: str) -> Optional[int]:
 
 
 def show_duration(seconds: int) -> str:
-    """`1h30m`: what `read_duration` reads again."""
+    """`1h30m`, which `read_duration` can parse."""
     parts = [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
     return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
 
 
 def show_walltime(seconds: int) -> str:
-    """As Slurm writes a time limit: `2-00:00:00`, `1:30:00`."""
+    """A time limit in Slurm's format: `2-00:00:00`, `1:30:00`."""
     days, rest = divmod(seconds, 86400)
     hours, rest = divmod(rest, 3600)
     tail = f"{rest // 60:02}:{rest % 60:02}"
@@ -82,7 +82,7 @@ def iso(seconds: Optional[float]) -> Optional[str]:
 
 
 def seconds_of(text: object) -> Optional[float]:
-    """Seconds since the epoch of an ISO 8601 time, in UTC where it names no zone; None for anything else."""
+    """Seconds since the epoch of an ISO 8601 time, in UTC unless it names a zone; None for any other value."""
     import datetime as dt
 
     try:

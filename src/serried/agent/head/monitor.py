@@ -65,7 +65,7 @@ def deadline_of(work: Attempt, scheduler_end: float, age: float = 0.0) -> Option
     deadline = decide_deadline(time.time() - age, limit, scheduler_end, work.lead_seconds, work.grace_seconds)
     if limit is None or deadline is None or not work.has_outputs:
         return deadline
-    copy_seconds = min(names.BRING_SECONDS, limit / 20)
+    copy_seconds = min(names.COPY_BACK_SECONDS, limit / 20)
     return deadline._replace(warning=deadline.warning - copy_seconds, end=deadline.end - copy_seconds)
 
 

@@ -71,11 +71,11 @@ class LedgerEntry(NamedTuple):
 class StageOutLedger:
     def __init__(self, work: Attempt, node: int) -> None:
         self._mode = work.file_mode
-        self._path = work.directory.attempt(work.number).brought(node)
+        self._path = work.directory.attempt(work.number).copies(node)
         files.make_directory(self._path.parent, work.directory_mode)
         self._entries: Dict[str, LedgerEntry] = {}
         for number in (number for number in files.numbers(work.directory.attempts) if number <= work.number):
-            for facts in files.read_journal(work.directory.attempt(number).brought(node)):
+            for facts in files.read_journal(work.directory.attempt(number).copies(node)):
                 self._apply(facts, number)
         self._file = -1
         self._lock = threading.Lock()
