@@ -62,6 +62,9 @@ class FakeScheduler:
             raise SchedulerUnreachable("slurm does not answer")
         return {key: job for key, job in self.jobs.items() if job.id in ids or f"{job.id}_{job.task}" in ids}
 
+    def split(self, job: str) -> tuple[str, int | None]:
+        return Slurm().split(job)
+
     def cancel(self, ids: Sequence[str]) -> None:
         if not self.answers:
             raise SchedulerUnreachable("slurm does not answer")

@@ -202,7 +202,6 @@ MAY_NAME_A_SCHEDULER = {
     "submission/prepare.py": "a hint that one scheduler can follow",
     "protocol/launcher_env.py": "variables that `srun` sets for ranks",
     "train/identities.py": "variables that `srun` sets for ranks",
-    "agent/containers/container.py": "variables that `srun` sets for ranks",
     "agent/launchers/kinds.py": "`srun` as a launcher of ranks, and MPI's, which must not ask a scheduler",
 }
 

@@ -63,16 +63,6 @@ def test_a_missing_program_of_the_users_is_in_no_package_that_we_know(monkeypatc
     assert caught.value.hint == "check its spelling, or use its full path"
 
 
-def test_a_program_of_pbs_that_is_missing_is_nothing_to_install(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(MissingProgramError) as caught:
-        shell.run(["qsub"])
-    assert (caught.value.message, caught.value.hint) == (
-        "`qsub` is not installed, or not on PATH",
-        "PBS provides it: try a login node of the cluster, or a login shell, `bash -l`",
-    )
-
-
 def test_a_missing_working_directory_is_no_missing_program(tmp_path):
     with pytest.raises(FileNotFoundError):
         shell.run(["true"], cwd=tmp_path / "none")

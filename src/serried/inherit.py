@@ -20,16 +20,12 @@ from serried.config.env_file import read_env_file
 from serried.errors import UsageError
 from serried.plan import Environment
 from serried.protocol import names
-from serried.protocol.names import CHOICES, SCRUBBED
 
 LOGIN = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TERM", "TZ", "TMPDIR", "XDG_RUNTIME_DIR")
 """Variables of a fresh login: inherited in any case."""
 
 ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 """Variables of the active environment: inherited in any case."""
-
-FOREIGN = ("SERRIED_", *SCRUBBED)
-"""Prefixes of variables of the job around us, and of options for the scheduler's commands."""
 
 SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 
@@ -96,11 +92,12 @@ def package_prefixes(command: Sequence[str], environment: Mapping[str, str], wor
 def _inherited(inherit: str | tuple[str, ...], shell: Mapping[str, str]) -> dict[str, str]:
     wanted = (*LOGIN, *ACTIVE, *(() if isinstance(inherit, str) else inherit))
     left_out = _set_by_the_job(shell)
+    foreign, selectors = ("SERRIED_", *schedulers.prefixes()), schedulers.selectors()
     return {
         name: value
         for name, value in shell.items()
-        if name in CHOICES
-        or ((inherit == "all" or _matches(name, wanted)) and name not in left_out and not name.startswith(FOREIGN))
+        if name in selectors
+        or ((inherit == "all" or _matches(name, wanted)) and name not in left_out and not name.startswith(foreign))
     }
 
 

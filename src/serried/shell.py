@@ -42,9 +42,6 @@ PACKAGES = {
 }
 """The packages of Debian and Ubuntu with the programs that Serried calls."""
 
-OF_PBS = frozenset(["qsub", "qstat", "qdel", "qselect", "pbsnodes"])
-"""Not in any distribution: only clusters with PBS have them."""
-
 SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 """The folders of daemons, which an ordinary user's PATH lacks."""
 
@@ -79,12 +76,7 @@ def which(name: str) -> str | None:
 
 def missing_program(*names: str) -> MissingProgramError:
     """The error about programs that are not installed, with a hint on how to install them."""
-    if set(names) <= OF_PBS:
-        return MissingProgramError(
-            f"`{names[0]}` is not installed, or not on PATH",
-            hint="PBS provides it: try a login node of the cluster, or a login shell, `bash -l`",
-        )
-    if not set(names) <= PACKAGES.keys():  # a program of the user: its package is unknown
+    if not set(names) <= PACKAGES.keys():  # a program of the user or of a scheduler
         message = f"`{names[0]}` is not installed, or not on PATH"
         return MissingProgramError(message, hint="check its spelling, or use its full path")
     packages = sorted({PACKAGES[name] for name in names})

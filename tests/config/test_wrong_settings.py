@@ -41,7 +41,7 @@ from tables import for_each
         ("defaults = 3", "serried.toml:1: `defaults` is a table, not a value", "write `[defaults]`"),
         (
             "[clusters.x]\nscheduler = 'slrum'",
-            "serried.toml:2: `clusters.x.scheduler` must be `slurm`, `pbs` or `local`, not `slrum`",
+            "serried.toml:2: `clusters.x.scheduler` must be `local`, `pbs` or `slurm`, not `slrum`",
             "did you mean `slurm`?",
         ),
         (

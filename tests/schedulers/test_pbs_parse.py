@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from serried.protocol import names
+from serried.protocol import names, successor_commands
 from serried.schedulers.pbs import parse
 from serried.schedulers.pbs.scheduler import Pbs
 from tables import for_each
@@ -99,7 +99,7 @@ def test_a_task_is_one_of_its_array(job, parts):
     ],
 )
 def test_the_id_is_found_in_what_qsub_prints(stdout, job):
-    assert parse.submitted_id(stdout) == job
+    assert successor_commands.new_id(stdout, Pbs.id_pattern) == job
 
 
 @for_each(

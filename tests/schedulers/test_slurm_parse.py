@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.protocol import job_states, names
+from serried.protocol import job_states, names, successor_commands
 from serried.schedulers.interface import Job
 from serried.schedulers.slurm import parse
+from serried.schedulers.slurm.scheduler import Slurm
 from tables import for_each
 
 NAME = "train-k3f9q2-1"
@@ -183,7 +184,7 @@ def test_only_completed_means_completed():
     ],
 )
 def test_the_id_is_the_last_line_that_is_one(stdout, job):
-    assert parse.submitted_id(stdout) == job
+    assert successor_commands.new_id(stdout, Slurm.id_pattern) == job
 
 
 def test_names_with_separators_and_newlines_spoil_their_own_rows_alone():
@@ -198,7 +199,7 @@ def test_names_with_separators_and_newlines_spoil_their_own_rows_alone():
 
 @given(st.text())
 def test_no_output_makes_the_parsers_fail(text):
-    for read in (parse.queue, parse.accounting, parse.named, parse.submitted_id):
+    for read in (parse.queue, parse.accounting, parse.named):
         read(text)
 
 

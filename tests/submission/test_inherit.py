@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried import inherit
+from serried import inherit, schedulers
 from serried.config.env_file import parse_env, read_env_file
 from serried.errors import ConfigError, UsageError
 from serried.inherit import job_environment, package_prefixes
@@ -150,7 +150,7 @@ def test_an_env_file_that_is_missing_or_binary_is_an_error(tmp_path):
 
 
 def test_no_variable_of_another_job_is_a_name_that_login_gives():
-    assert not any(inherit._matches(name, inherit.FOREIGN) for name in (*inherit.LOGIN, *inherit.ACTIVE))
+    assert not any(name.startswith(schedulers.prefixes()) for name in (*inherit.LOGIN, *inherit.ACTIVE))
     assert Path(os.sep) in Path(inherit.SYSTEM_PATH[0]).parents
 
 

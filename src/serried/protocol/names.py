@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, Mapping
+from typing import Dict, Mapping, Sequence
 
 # From job.sh, for the agents.
 RUN_DIR = "SERRIED_RUN_DIR"
@@ -134,18 +134,18 @@ PLACEHOLDERS = (
 )
 """Names in braces in a command, in addition to settings of the training."""
 
-CHOSEN_CLUSTER = "SLURM_CONF"
-CHOICES = frozenset({CHOSEN_CLUSTER, "PBS_SERVER", "PBS_DEFAULT", "PBS_CONF_FILE", "PBS_EXEC"})
-"""The variables that select a cluster, not a job."""
-
-SCRUBBED = ("SBATCH_", "SLURM_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SCANCEL_", "PMI_", "PMIX_", "PBS_")
-"""Prefixes of variables that would override the options of a submitted job, or identify it as the submitting job."""
+OF_LAUNCHERS = ("PMI_", "PMIX_")
+"""Prefixes of variables by which every scheduler's launcher, and MPI's, identify a rank."""
 
 
-def scrub(environment: Mapping[str, str]) -> Dict[str, str]:
-    """`environment` without the variables of the job that this process may run in."""
+def scrub(environment: Mapping[str, str], prefixes: Sequence[str], selectors: Sequence[str]) -> Dict[str, str]:
+    """`environment` without the variables of the job that this process may run in.
+
+    `prefixes` and `selectors` are those of the schedulers' dialects.
+    """
+    foreign = (*OF_LAUNCHERS, *prefixes)
     return {
         name: value
         for name, value in environment.items()
-        if name in CHOICES or not (name.startswith(SCRUBBED) or name in JOB_VARIABLES)
+        if name in selectors or not (name.startswith(foreign) or name in JOB_VARIABLES)
     }

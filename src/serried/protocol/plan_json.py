@@ -16,6 +16,8 @@ class DialectJson(TypedDict, total=False):
     job_variables: List[str]
     index_variable: str
     task_prefix: str
+    prefixes: List[str]
+    selectors: List[str]
 
 
 class SiteJson(TypedDict, total=False):

@@ -31,6 +31,8 @@ class Commands(NamedTuple):
     """The values at submit of variables that the scheduler changes in a job; None is unset."""
     strands: bool = False
     """Whether a job never starts once a job that it waits for is deleted before it begins."""
+    id_pattern: str = r"^(\S+)$"
+    """Matches the line of `submit`'s output that is the new id, its only group."""
 
     def to_json(self) -> Dict[str, Any]:
         return {"schema": SCHEMA, **self._asdict()}
@@ -51,6 +53,12 @@ def fill(command: Sequence[str], *, token: str = "", job: str = "", task: Option
     for blank, value in blanks.items():
         words = [word.replace(blank, value) for word in words]
     return words
+
+
+def new_id(output: str, pattern: str) -> Optional[str]:
+    """The id that a submission printed: on the last line that matches, because sites print banners."""
+    matches = [match for line in output.splitlines() if (match := re.match(pattern, line.strip()))]
+    return matches[-1][1] if matches else None
 
 
 def job_of(job: str, task: Optional[int], spelling: Sequence[str]) -> str:

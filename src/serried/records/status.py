@@ -69,7 +69,7 @@ def statuses(
     looks = [_look(record, moment) for record in records]
     open_ = [look for look in looks if isinstance(look, Evidence)]
     answers = _poll([look for look in open_ if not _went_elsewhere(look)], scheduler_of)
-    strangers = _of_another_cluster(open_, answers)
+    strangers = _of_another_cluster(open_, answers, scheduler_of)
     return [
         look if isinstance(look, RunStatus) else _conclude(look, answers, strangers, scheduler_of, now=moment)
         for look in looks
@@ -190,23 +190,28 @@ def _site_here(scheduler: str) -> str:
     return schedulers.site(scheduler).own_name(os.environ, seconds=GLANCE_SECONDS)
 
 
-def _of_another_cluster(open_: Sequence[Evidence], answers: Mapping[str, Answer | None]) -> set[str]:
+def _of_another_cluster(
+    open_: Sequence[Evidence], answers: Mapping[str, Answer | None], scheduler_of: SchedulerFor
+) -> set[str]:
     """Runs whose job ids belong here to jobs with other names: the name of a job contains its run.
 
     Two clusters that share a home, or a lab after a lab, give out the same ids.
     """
-    owners: dict[tuple[str, str], list[str]] = {}
-    for evidence in open_:
-        if (submission := evidence.submission) is not None:
-            for number in {job.partition("_")[0] for job in evidence.questions}:
-                owners.setdefault((submission.scheduler, number), []).append(evidence.record.id)
-    return {
-        run
-        for scheduler, answer in answers.items()
-        for (number, _), job in (answer or {}).items()
-        for run in owners.get((scheduler, number), ())
-        if job.name and run not in job.name
-    }
+    strangers = set()
+    for name, answer in answers.items():
+        if answer is None:
+            continue
+        split = scheduler_of(name).split
+        names_of: dict[str, list[str]] = {}
+        for (number, _), job in answer.items():
+            names_of.setdefault(number, []).append(job.name)
+        for evidence in open_:
+            if evidence.submission is not None and evidence.submission.scheduler == name:
+                run = evidence.record.id
+                numbers = {split(job)[0] for job in evidence.questions}
+                if any(other and run not in other for number in numbers for other in names_of.get(number, ())):
+                    strangers.add(run)
+    return strangers
 
 
 def _single(evidence: Evidence, jobs: Jobs | None, now: float) -> RunStatus:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from serried.errors import UsageError
+from serried import shell
+from serried.errors import MissingProgramError, UsageError
+from serried.protocol import names
+from serried.protocol.names import OF_LAUNCHERS
 
 if TYPE_CHECKING:
     from serried.schedulers.interface import Scheduler, Script, Traits
     from serried.schedulers.survey import Inside, SiteSurvey
 
-NAMES = ("slurm", "pbs", "local")
-"""In the order in which they are looked for: where Slurm is, `qsub` may be its own wrapper."""
+NAMES = tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("*/scheduler.py")))
+"""Each folder here with a `scheduler` is one."""
 DEFAULT = "slurm"
 LOCAL = "local"
-"""This machine, which is there where no other is."""
+"""This machine, for lack of another."""
 
 
 def get(name: str) -> Scheduler:
@@ -54,11 +58,34 @@ def owner(part: str) -> Traits | None:
 
 
 def here(environ: Mapping[str, str]) -> str | None:
-    """The scheduler to which jobs can be submitted from this machine."""
-    return next((name for name, its in every() if its.is_here(environ)), None)
+    """The scheduler to which jobs can be submitted from this machine: wrappers of its commands are no reason."""
+    own = sorted(every(), key=lambda entry: entry[1].has_wrappers)
+    return next((name for name, its in own if its.is_here(environ)), None)
 
 
 def job_around(environ: Mapping[str, str]) -> Inside | None:
     """The job whose environment `environ` is; None outside of any job. Raises SchedulerUnreachable."""
     name = next((name for name, its in every() if its.is_around(environ)), None)
     return site(name).inside(environ) if name else None
+
+
+def selectors() -> tuple[str, ...]:
+    """Variables that select a cluster."""
+    return tuple(name for _, its in every() for name in its.dialect.selectors)
+
+
+def prefixes() -> tuple[str, ...]:
+    """How variables of any scheduler's jobs and commands begin."""
+    return (*OF_LAUNCHERS, *(prefix for _, its in every() for prefix in its.dialect.prefixes))
+
+
+def scrub(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` without the variables of the job, of any scheduler, that this process may run in."""
+    return names.scrub(environment, prefixes(), selectors())
+
+
+def missing_command(name: str, program: str) -> MissingProgramError:
+    """The error for a command of the scheduler that is not installed."""
+    missing = shell.missing_program(program)
+    hint = f"{traits(name).title} provides it: try a login node of the cluster, or a login shell, `bash -l`"
+    return missing if program in shell.PACKAGES else MissingProgramError(missing.message, hint=hint)

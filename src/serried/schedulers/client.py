@@ -21,7 +21,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from serried import schedulers, shell
-from serried.errors import SchedulerUnreachable, SerriedError, SubmissionRefused, SubmissionUncertain, UsageError
+from serried.errors import (
+    MissingProgramError,
+    SchedulerUnreachable,
+    SerriedError,
+    SubmissionRefused,
+    SubmissionUncertain,
+    UsageError,
+)
 from serried.fs import files
 from serried.plan import Plan
 from serried.protocol import job_states, successor_commands
@@ -112,6 +119,8 @@ class CommandScheduler(Scheduler):
     """A command that answers if the server is up."""
     cancel_command: tuple[str, ...]
     release_command: tuple[str, ...]
+    id_pattern: str
+    """Matches the line of a submission's output that is the new id, its only group."""
     gone: re.Pattern[str]
     """Complaints of `cancel_command` about jobs that have ended; each line of stderr, or the empty one, must match."""
     begun: re.Pattern[str]
@@ -138,6 +147,7 @@ class CommandScheduler(Scheduler):
             cancel=(*self.cancel_command, job),
             ask=job_states.query(schedulers.traits(self.name).dialect.state_query, job),
             environment={name: environment.get(name) for name in self.job_changes},
+            id_pattern=self.id_pattern,
             strands=self.strands,
         )
 
@@ -199,10 +209,6 @@ class CommandScheduler(Scheduler):
         """The jobs in what `ask` returned. Pure."""
 
     @abstractmethod
-    def split(self, job: str) -> JobKey:
-        """The job's id and the task's index in an id as the scheduler writes it. Pure."""
-
-    @abstractmethod
     def outcome(self, result: shell.Result) -> SubmitOutcome:
         """What a failed submission has left behind. Pure."""
 
@@ -222,7 +228,10 @@ class CommandScheduler(Scheduler):
     def query(self, argv: Sequence[str]) -> shell.Result:
         """Raises SchedulerUnreachable if no answer comes in time."""
         self._counts[argv[0]] += 1
-        return query(argv, self.query_environment(), self._timeout)
+        try:
+            return query(argv, self.query_environment(), self._timeout)
+        except MissingProgramError as error:
+            raise schedulers.missing_command(self.name, argv[0]) from error
 
     def answer(self, argv: Sequence[str], statuses: Sequence[int] = (0,)) -> str:
         """What a query printed. Raises SchedulerUnreachable if it exits with another status."""

@@ -30,6 +30,8 @@ class Traits(NamedTuple):
     """Whether the environment is that of one of its jobs."""
     dialect: Dialect
     """What the agents need to know about its jobs."""
+    has_wrappers: bool = False
+    """Whether other schedulers come with wrappers of its commands: such a cluster is the other scheduler's."""
     survey: str = ""
     """The commands that list its partitions, for messages."""
     survey_command: str = ""
@@ -43,7 +45,7 @@ class Traits(NamedTuple):
     cluster_variable: str = ""
     """In its jobs, the variable that holds the cluster's name."""
     option_prefixes: tuple[str, ...] = ()
-    """Its submission commands read options from variables that begin with one of these: `SBATCH_ACCOUNT`."""
+    """Its submission commands read options from variables with one of these prefixes: `SBATCH_ACCOUNT`."""
     cpu_variables: tuple[str, ...] = ()
     """Variables of its jobs that look like the user's wish for a number of CPUs."""
     programs: tuple[str, ...] = ()
@@ -168,6 +170,9 @@ class Scheduler(Protocol):
         that task: what the queue forgot of it is looked up in the accounts. `since` is when the oldest of them
         was submitted. Raises SchedulerUnreachable.
         """
+
+    def split(self, job: str) -> tuple[str, int | None]:
+        """The key of a job or task, `123_4`, in what `poll` returns. Pure."""
 
     def cancel(self, ids: Sequence[str]) -> None:
         """End jobs (`123`) or tasks (`123_4`); ended or unknown ones are no error."""

@@ -68,14 +68,10 @@ class Inside:
     """Whether this is its first node: `salloc` leaves its shell where it was typed."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """What tells the scheduler's commands which job they are in."""
-
-    @property
-    def to_first_node(self) -> tuple[str, ...]:
-        """Words that start the words after them on the first node; none where that is here."""
-        if self.is_here or self.scheduler != "slurm":
-            return ()
-        where = ("--nodes=1", "--ntasks=1", "--cpus-per-task=1", f"--nodelist={self.hosts[0]}", "--gres=none")
-        return ("srun", *where, "--overlap", "--export=ALL", "--input=none", "--unbuffered", "--job-name=serried")
+    to_first_node: tuple[str, ...] = ()
+    """Words that start the words after them on the first node; none if that is here."""
+    has_private_file: bool = False
+    """Whether job.sh gets a second argument: a path for the environment of the nodes' agents."""
 
 
 class SiteSurvey(Protocol):

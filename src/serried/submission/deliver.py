@@ -116,7 +116,7 @@ def assemble(
     handover = handover_of(plan, environment, jobs)
     program = handover.argv[0]
     if "/" not in program and shell.which(program) is None:
-        raise shell.missing_program(program)
+        raise schedulers.missing_command(plan.site.scheduler, program)
     return Prepared(
         plan=plan,
         token=token,

@@ -20,7 +20,6 @@ from serried.fs import files
 from serried.fs.files import MODES
 from serried.protocol import names
 from serried.protocol.layout import RunDirectory
-from serried.protocol.names import scrub
 from serried.records.run_status import RunStatus
 from serried.schedulers.interface import Job, Scheduler
 from serried.submission.deliver import Prepared, make_run_directory, plain_errors, probe, remove_empty_above
@@ -45,7 +44,7 @@ def with_shell(prepared: Prepared, words: tuple[str, ...], *, now: bool) -> Prep
         plan, prepared.token, prepared.environment, now=now, has_terminal=_has_terminal()
     )
     if shell.which(handover.argv[0]) is None:
-        raise shell.missing_program(handover.argv[0])
+        raise schedulers.missing_command(plan.site.scheduler, handover.argv[0])
     text = script.render_shell(plan, python=sys.executable, command=handover.argv)
     return dataclasses.replace(prepared, plan=plan, handover=handover, commands=None, script=text)
 
@@ -201,7 +200,7 @@ def join_command(
         ("/bin/bash", "-c", text, "serried", *words),
         has_terminal=_has_terminal(),
     )
-    return argv, scrub(environment)
+    return argv, schedulers.scrub(environment)
 
 
 def _has_terminal() -> bool:

@@ -18,7 +18,6 @@ from serried.fs import files
 from serried.fs.files import MODES
 from serried.plan import Plan
 from serried.protocol.events import JournalEvent
-from serried.protocol.names import scrub
 
 AT_ONCE = 16
 """Most jobs in the queue at once, to spare the scheduler."""
@@ -84,7 +83,7 @@ class _Sent:
             self.process = shell.start(
                 self._argv,
                 log=self._log,
-                env=scrub(os.environ),
+                env=schedulers.scrub(os.environ),
                 cwd=Path("/"),
                 umask=modes.umask,
                 signal_on_our_death=signal.SIGTERM,

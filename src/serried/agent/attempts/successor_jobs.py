@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import sys
 import time
@@ -16,7 +15,6 @@ from serried.agent.options import parse
 from serried.fs import files
 from serried.process import linux
 from serried.protocol import SCHEMA, job_states, names, successor_commands
-from serried.protocol.names import scrub
 from serried.protocol.times import iso
 
 SUBMIT_SECONDS = 120
@@ -106,14 +104,15 @@ def _submit(
         return None, "it was withdrawn"
     index = None if work.task is None else work.task - work.index_offset
     argv = successor_commands.fill(commands.submit, token=token, job=after, task=index)
-    environment = {**scrub(os.environ), **commands.environment}
+    dialect = work.dialect
+    environment = {**names.scrub(os.environ, dialect["prefixes"], dialect["selectors"]), **commands.environment}
     try:
         output, errors = _output(argv, {name: value for name, value in environment.items() if value is not None})
     except OSError as error:
         return None, str(error)
-    ids = re.findall(r"^(\d[^\s;]*)(?:;\S*)?\s*$", output, re.MULTILINE)
-    if ids:
-        return ids[-1], None
+    job = successor_commands.new_id(output, commands.id_pattern)
+    if job is not None:
+        return job, None
     lines = [line.strip() for line in (errors or output).splitlines() if line.strip()]
     return None, lines[-1] if lines else "the scheduler printed nothing"
 

@@ -27,12 +27,12 @@ OF_THE_HOST = (
 """Variables that name the host's programs and libraries. They do not hold inside, unless the experiment sets them."""
 
 OF_THE_JOB = (
-    "SERRIED_*", "SLURM*", "PBS_*", "CUDA_*", "NVIDIA_*", "ROCR_*", "HIP_*", "GPU_DEVICE_ORDINAL", "ZE_*", "NCCL_*",
+    "SERRIED_*", "SLURM_TMPDIR", "CUDA_*", "NVIDIA_*", "ROCR_*", "HIP_*", "GPU_DEVICE_ORDINAL", "ZE_*", "NCCL_*",
     "RCCL_*", "GLOO_*", "UCX_*", "FI_*", "OMPI_*", "PMI*", "MPI*", "HYDRA_*", "I_MPI_*", "HOROVOD_*", "OMP_*", "MKL_*",
     "OPENBLAS_*", "TORCH*", "PYTORCH_*", "ACCELERATE_*", "DS_*", "TF_CONFIG", "LANG", "LC_*", "TZ", "TERM", "USER",
     "LOGNAME", "HOME",
 )  # fmt: skip
-"""Variables that a contained rank inherits, besides those that the experiment names."""
+"""Variables that a contained rank inherits, besides the scheduler's and those that the experiment names."""
 
 TOLD = "SERRIED_TOLD_"
 """Prefixes a variable on its way in, because the runtime or the image could change its value."""
@@ -73,7 +73,8 @@ class RankContainer:
         if not self._is_contained:
             return kept
         inherit = self._work.plan["environment"]["inherit"]
-        named = (*OF_THE_JOB, *set_here, *([] if isinstance(inherit, str) else inherit))
+        of_scheduler = [f"{prefix.rstrip('_')}*" for prefix in self._work.dialect["prefixes"]]
+        named = (*OF_THE_JOB, *of_scheduler, *set_here, *([] if isinstance(inherit, str) else inherit))
         return {name: value for name, value in kept.items() if _matches(name, named)}
 
     def enter(self, words: Sequence[str], environment: Mapping[str, str]) -> Tuple[Words, Dict[str, str]]:

@@ -17,7 +17,7 @@ from serried.errors import UsageError
 from serried.fs.files import MODES, make_directory
 from serried.plan import Plan
 from serried.protocol import names
-from serried.protocol.names import scrub
+from serried.schedulers import scrub
 from serried.schedulers.local import jobs, options
 from serried.schedulers.local.options import CPU, NOTHING, JobRequest
 from serried.schedulers.local.supervisor import Supervisor, available_slots
@@ -64,7 +64,10 @@ def run_here(
         slots = _slots(request, gpu_ids)
     else:
         environment |= inside.variables
-        command = (*inside.to_first_node, *request.command, *_private_file(plan))
+        command = (*inside.to_first_node, *request.command)
+        if inside.has_private_file:
+            make_directory(Path(plan.private))
+            command = (*command, f"{plan.private}/{plan.run}")
         request = replace(request, pool=NOTHING, need=0, command=command)
     root = jobs.root()
     folder = jobs.new_folder(root)
@@ -92,14 +95,6 @@ def _terminal(plan: Plan) -> dict[str, str]:
         return {names.TERMINAL: os.ttyname(0)} if is_ours else {}
     except OSError:
         return {}
-
-
-def _private_file(plan: Plan) -> tuple[str, ...]:
-    """The argument of job.sh for the file with the environment of the nodes, in a job of PBS."""
-    if plan.site.inside != "pbs":
-        return ()
-    make_directory(Path(plan.private))
-    return (f"{plan.private}/{plan.run}",)
 
 
 def _slots(request: JobRequest, gpu_ids: Sequence[str]) -> tuple[str, ...]:

@@ -17,9 +17,9 @@ from serried.fs.files import MODES
 from serried.plan import Plan
 from serried.processes import Process
 from serried.protocol import successor_commands
-from serried.protocol.names import scrub
 from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import Commands
+from serried.schedulers import scrub
 from serried.schedulers.interface import Job, SubmitCommand, names_token
 from serried.schedulers.local import jobs, options
 from serried.schedulers.local.jobs import DIRECTORY, SUPERVISOR_GONE, WHOLE, JobFolder
@@ -64,6 +64,7 @@ class Local:
             ask=(*options.COMMAND, "ask", job),
             # A job sees its own GPUs alone.
             environment={VISIBLE: os.environ.get(VISIBLE)},
+            id_pattern=r"^(\d+)$",
         )
 
     def interactive(
@@ -107,7 +108,7 @@ class Local:
     def poll(self, ids: Sequence[str], since: float | None = None) -> Mapping[tuple[str, int | None], Job]:  # noqa: ARG002
         root = jobs.root()
         answer: dict[tuple[str, int | None], Job] = {}
-        for number in {job.partition("_")[0] for job in ids}:
+        for number in {self.split(job)[0] for job in ids}:
             for job in JobFolder(root, number).jobs():
                 if number in ids or f"{number}_{job.task}" in ids:
                     answer[job.id, job.task] = job
@@ -116,6 +117,10 @@ class Local:
             with jobs.locked_slots(root):
                 pass
         return answer
+
+    def split(self, job: str) -> tuple[str, int | None]:
+        number, _, task = job.partition("_")
+        return number, int(task) if task else None
 
     def cancel(self, ids: Sequence[str]) -> None:
         for job in ids:

@@ -17,7 +17,7 @@ from serried.fs.files import MODES
 from serried.plan import Allocation, Plan
 from serried.protocol import names
 from serried.protocol.layout import RunDirectory
-from serried.protocol.names import scrub
+from serried.schedulers import scrub
 from serried.schedulers.interface import (
     ERRAND_MEMORY_MB,
     ERRAND_SECONDS,

@@ -17,7 +17,6 @@ from serried.schedulers.interface import Job, WaitReasons
 
 Attributes = Mapping[str, str]
 
-SUBMITTED = re.compile(r"^(\d+(?:\[\])?\.[\w.-]+)$")
 _ID = re.compile(r"^(\d+)(?:\[(\d*)\])?(\..+)?$")
 
 STATES = {
@@ -55,12 +54,6 @@ FOR_EVER = "DependencyNeverSatisfied"
 
 SIGNALLED = 256
 """Added to the signal that ended the top process; a shell's own 128 + N arrives as it is."""
-
-
-def submitted_id(stdout: str) -> str | None:
-    """The job id in what `qsub` printed: the last line that is one, for sites print banners."""
-    found = [line.strip() for line in stdout.splitlines() if SUBMITTED.match(line.strip())]
-    return found[-1] if found else None
 
 
 def split(job: str) -> tuple[str, int | None]:

@@ -13,7 +13,8 @@ from serried import shell
 from serried.errors import SubmissionRefused, SubmissionUncertain
 from serried.fs import files
 from serried.plan import Plan
-from serried.protocol.names import scrub
+from serried.protocol import successor_commands
+from serried.schedulers import scrub
 from serried.schedulers.client import CommandScheduler, JobKey, SubmitOutcome
 from serried.schedulers.interface import Job, SubmitCommand, names_token
 from serried.schedulers.pbs import options, parse
@@ -39,6 +40,7 @@ class Pbs(CommandScheduler):
     survey = "qstat"
     cancel_command = ("qdel",)
     release_command = ("qrls",)
+    id_pattern = r"^(\d+(?:\[\])?\.[\w.-]+)$"
     gone = begun = re.compile(r"Unknown Job Id|Job has finished|Request invalid for state of job")
     reasons = parse.REASONS
     strands = True
@@ -82,7 +84,7 @@ class Pbs(CommandScheduler):
         files.make_directory(submission.handover.parent)
         files.write_environment(submission.handover, submission.environment)
         result = self.deliver(submission.argv, scrub(os.environ), submission.umask)
-        job = parse.submitted_id(result.stdout)
+        job = successor_commands.new_id(result.stdout, self.id_pattern)
         if job is not None:
             return job
         failure = self.failure("qsub", result)

@@ -17,7 +17,7 @@ from typing import Any
 from serried.clusters import machine
 from serried.clusters.machine import Command
 from serried.errors import SchedulerUnreachable, UsageError
-from serried.protocol.names import scrub
+from serried.schedulers import scrub
 from serried.schedulers.pbs import parse
 from serried.schedulers.survey import ASKING_SECONDS, ArrayLimits, Ask, Inside, Learnt, asker
 
@@ -225,6 +225,7 @@ def described_job(text: str, job: str, lines: list[str], now: float) -> Inside:
         tasks=min(tasks.values(), default=1),
         seconds=None if limit is None else max(1, limit - used),
         is_here=True,
+        has_private_file=True,
     )
 
 

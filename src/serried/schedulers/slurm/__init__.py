@@ -44,6 +44,8 @@ TRAITS = Traits(
         task=(r"^\d+$", r"\g<0>_{}"),
         state_query=STATE_QUERY,
         job_variables=("SLURM_JOB_ID",),
+        prefixes=("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SCANCEL_"),
+        selectors=("SLURM_CONF",),
     ),
     survey="`sinfo`",
     survey_command="sinfo",

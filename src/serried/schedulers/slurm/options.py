@@ -16,8 +16,7 @@ from serried.fs.files import MODES
 from serried.plan import Allocation, Plan
 from serried.protocol import binds
 from serried.protocol.layout import RunDirectory
-from serried.protocol.names import scrub
-from serried.schedulers import indices
+from serried.schedulers import indices, scrub
 from serried.schedulers.interface import (
     ERRAND_MEMORY_MB,
     ERRAND_SECONDS,

@@ -38,13 +38,6 @@ NAME_FORMAT = f"ArrayJobID:{SEPARATOR},Name:{SEPARATOR}"
 ACCOUNT_FIELDS = ("JobID", "State", "ExitCode", "End", "NodeList", "JobName")
 
 _ID = re.compile(r"^(\d+)(?:_(\d+|\[[^\]]*\])|\+\d+)?$")
-_SUBMITTED = re.compile(r"^(\d+)(?:;[\w.-]+)?$")
-
-
-def submitted_id(stdout: str) -> str | None:
-    """The job id in what `sbatch --parsable` printed: the last line that is one, for sites print banners."""
-    matches = [match for line in stdout.splitlines() if (match := _SUBMITTED.match(line.strip()))]
-    return matches[-1][1] if matches else None
 
 
 def state(word: str) -> str:

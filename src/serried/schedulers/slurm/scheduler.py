@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from serried import shell
 from serried.errors import MissingProgramError, SchedulerUnreachable
 from serried.plan import Plan
-from serried.protocol.names import CHOSEN_CLUSTER, scrub
+from serried.protocol import successor_commands
+from serried.schedulers import scrub
 from serried.schedulers.client import CommandScheduler, JobKey, SubmitOutcome
 from serried.schedulers.interface import Job, SubmitCommand, names_token
 from serried.schedulers.slurm import options, parse
@@ -30,6 +31,7 @@ class Slurm(CommandScheduler):
     survey = "sinfo"
     cancel_command = ("scancel",)
     release_command = ("scontrol", "release")
+    id_pattern = r"^(\d+)(?:;[\w.-]+)?$"
     gone = re.compile(rf"^$|{_GONE}")
     # If tasks of an array fare differently, `scontrol` has a line for each fate, also for that of released ones.
     begun = re.compile(rf"{_GONE}|no longer pending execution|Job has already finished|: No error$")
@@ -61,10 +63,10 @@ class Slurm(CommandScheduler):
 
     def submit(self, submission: SubmitCommand) -> str:
         environment = dict(submission.environment)
-        if CHOSEN_CLUSTER in os.environ:
-            environment.setdefault(CHOSEN_CLUSTER, os.environ[CHOSEN_CLUSTER])
+        if self.identity in os.environ:
+            environment.setdefault(self.identity, os.environ[self.identity])
         result = self.deliver(submission.argv, environment, submission.umask)
-        job = parse.submitted_id(result.stdout)
+        job = successor_commands.new_id(result.stdout, self.id_pattern)
         if job is None:
             raise self.failure("sbatch", result)
         return job

@@ -34,6 +34,11 @@ KEPT = frozenset({
 })  # fmt: skip
 """Variables that steps need. The rest are the user's options for `salloc`, which would change the steps."""
 
+TO_NODE = (
+    *("srun", "--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--gres=none", "--overlap", "--export=ALL"),
+    *("--input=none", "--unbuffered", "--job-name=serried"),
+)
+
 _NODES = re.compile(r"\bNodes=(\S+) CPU_IDs=(\S+)(?:.*?\bGRES=(\S*))?")
 
 _NO_LIMIT = {"infinite", "n/a", "", "UNLIMITED", "NONE"}
@@ -251,6 +256,7 @@ def described_job(text: str, environ: Mapping[str, str], now: float, here: str) 
     hosts = tuple(hostlist.expand(environ["SLURM_JOB_NODELIST"]))
     nodes = _NODES.findall(text)
     given = environ.get("SLURM_NTASKS_PER_NODE", "")
+    is_here = environ.get("SLURMD_NODENAME", here.partition(".")[0]) == hosts[0]
     return Inside(
         scheduler="slurm",
         job=environ["SLURM_JOB_ID"],
@@ -259,8 +265,9 @@ def described_job(text: str, environ: Mapping[str, str], now: float, here: str) 
         gpus=min((sum(count for _, count in _gres(gres)) for _, _, gres in nodes), default=0),
         tasks=int(given) if given.isdecimal() else 1,
         seconds=_seconds_left(text, now),
+        is_here=is_here,
         variables={name: environ[name] for name in KEPT if name in environ},
-        is_here=environ.get("SLURMD_NODENAME", here.partition(".")[0]) == hosts[0],
+        to_first_node=() if is_here else (*TO_NODE, f"--nodelist={hosts[0]}"),
     )
 
 
