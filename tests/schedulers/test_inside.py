@@ -86,7 +86,15 @@ def test_of_a_pbs_job_the_node_file_and_qstat_tell():
     lines = ["pbsn1", "pbsn1", "pbsn2", "pbsn2"]
 
     assert pbs.described_job(QSTAT, "53.pbshead", lines, NOW) == Inside(
-        "pbs", "53.pbshead", ("pbsn1", "pbsn2"), cpus=2, gpus=1, tasks=2, seconds=4680, is_here=True
+        "pbs",
+        "53.pbshead",
+        ("pbsn1", "pbsn2"),
+        cpus=2,
+        gpus=1,
+        tasks=2,
+        seconds=4680,
+        is_here=True,
+        has_private_file=True,
     )
 
 

@@ -1,4 +1,4 @@
-"""One suite, three schedulers behind it: this machine, a fake Slurm, and a real one in the lab."""
+"""One suite for all schedulers. A new scheduler is a new `Backend` in `BACKENDS`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,29 @@ from serried.schedulers import client
 from serried.schedulers.interface import Job, Scheduler
 
 
+@dataclass(frozen=True)
+class Backend:
+    """What the suite has to know of one way to run jobs."""
+
+    scheduler: str
+    prepare: Callable[[pytest.FixtureRequest], object]
+    """Makes the scheduler's commands available to the test."""
+    limit: int
+    """Seconds in the shortest time limit that leaves a script time to begin and to receive the warning."""
+    lead: int = 1
+    """Seconds before the limit at which it warns. Slurm warns up to a minute early."""
+    waiting: tuple[str, ...] = ()
+    """Options that keep a job from starting."""
+    listing: str = ""
+    """The command by which everybody sees everybody's jobs; none for a fake."""
+    warns: bool = True
+    """Whether it warns a job before its limit; otherwise only the agents' own clock does."""
+    awaits_tasks: bool = True
+    """Whether a job can wait for one task of an array."""
+    has_arrays: bool = True
+    """Whether one job can have several tasks."""
+
+
 @dataclass
 class Bench:
     """A scheduler to try, and jobs made of plain bash."""
@@ -27,14 +50,7 @@ class Bench:
     scheduler: Scheduler
     root: Path
     wait_until: Callable
-    limit: int
-    """Seconds in the shortest time limit that it keeps for long enough."""
-    lead: int
-    """How many of them are left when it warns."""
-    warns: bool = True
-    """Whether it tells a job before its limit; where not, the agents' own clock does alone."""
-    knows_tasks: bool = True
-    """Whether a job can wait for one task of an array."""
+    backend: Backend
     submitted: list[str] = field(default_factory=list)
 
     def plan(self, script: str, **more) -> Plan:
@@ -45,9 +61,8 @@ class Bench:
         directory = Path(plan.directory)
         directory.mkdir(parents=True)
         (directory / "job.sh").write_text(self._beginning(plan) + script + "\n")
-        return replace(
-            plan, limit=Limit(lead_seconds=self.lead), site=plan.site._replace(private=str(self.root / "private"))
-        )
+        limit, site = Limit(lead_seconds=self.backend.lead), plan.site._replace(private=str(self.root / "private"))
+        return replace(plan, limit=limit, site=site)
 
     def _beginning(self, plan: Plan) -> str:
         """What every job.sh begins with; `task` is its index."""
@@ -66,8 +81,8 @@ class Bench:
 
     def blocked(self, plan: Plan) -> Plan:
         """The plan, made to wait for as long as a test takes."""
-        if self.scheduler.name in WAITING:
-            return replace(plan, allocation=plan.allocation._replace(extra=WAITING[self.scheduler.name]))
+        if self.backend.waiting:
+            return replace(plan, allocation=plan.allocation._replace(extra=self.backend.waiting))
         both_slots = plan.allocation._replace(cpus=2)
         blocker = replace(self.plan("sleep 600"), allocation=both_slots)
         self.await_state(self.submit(blocker), names.RUNNING)
@@ -89,46 +104,55 @@ class Bench:
         return self.await_state(job, *names.ENDED, seconds=seconds)
 
 
-LIMITS = {"local": (12, 8), "fake": (60, 40), "lab": (60, 1), "pbs": (5, 1)}
-"""The limit, and the lead: seconds for a script to begin and hear of it. Slurm warns up to a minute early."""
-WAITING = {"slurm": ("--begin=now+1hour",), "pbs": ("-h",)}
-"""Options that keep a job from starting."""
-
-BACKENDS = ["local", "fake", pytest.param("lab", marks=pytest.mark.slurm), *(["pbs"] if HAS_PBS else [])]
+def local(request: pytest.FixtureRequest) -> None:
+    monkeypatch = request.getfixturevalue("monkeypatch")
+    monkeypatch.setenv("SERRIED_LOCAL_DIR", str(request.getfixturevalue("tmp_path") / "local"))
+    monkeypatch.setenv("SERRIED_LOCAL_SLOTS", "2")
 
 
-@pytest.fixture(params=BACKENDS)
+def fake_slurm(request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue("fake_slurm")
+    request.getfixturevalue("monkeypatch").setenv("FAKE_SLURM_MINUTE", "12")
+
+
+SLURM = Backend(
+    "slurm", lambda request: request.getfixturevalue("in_lab"), limit=60, waiting=("--begin=now+1hour",),
+    listing="scontrol show job --details",
+)  # fmt: skip
+BACKENDS = {
+    "local": Backend("local", local, limit=12, lead=8, listing="ps -eo args"),
+    "fake": replace(SLURM, prepare=fake_slurm, lead=40, listing=""),
+    "lab": SLURM,
+    "pbs": Backend(
+        "pbs",
+        lambda _: None,
+        limit=5,
+        waiting=("-h",),
+        listing="qstat -x -f",
+        warns=False,
+        awaits_tasks=False,
+    ),
+}
+if not HAS_PBS:
+    del BACKENDS["pbs"]
+
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.slurm if name == "lab" else ()) for name in BACKENDS])
 def bench(
     request: pytest.FixtureRequest, wait_until: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Bench]:
     monkeypatch.setattr(client, "SHORTEST_SECONDS", 0.1)
     monkeypatch.setattr(client, "LONGEST_SECONDS", 0.1)
-    getattr(_Prepare, request.param)(request)
-    name = request.param if request.param in schedulers.NAMES else "slurm"
-    made = Bench(schedulers.get(name), tmp_path / "scratch", wait_until, *LIMITS[request.param])
-    made.warns = made.knows_tasks = name != "pbs"
+    backend = BACKENDS[request.param]
+    backend.prepare(request)
+    made = Bench(schedulers.get(backend.scheduler), tmp_path / "scratch", wait_until, backend)
     yield made
     made.scheduler.cancel(made.submitted)
     for job in made.submitted:
         made.await_end(job)
 
 
-class _Prepare:
-    @staticmethod
-    def local(request: pytest.FixtureRequest) -> None:
-        monkeypatch = request.getfixturevalue("monkeypatch")
-        monkeypatch.setenv("SERRIED_LOCAL_DIR", str(request.getfixturevalue("tmp_path") / "local"))
-        monkeypatch.setenv("SERRIED_LOCAL_SLOTS", "2")
-
-    @staticmethod
-    def pbs(request: pytest.FixtureRequest) -> None:
-        """Use the PBS that is here."""
-
-    @staticmethod
-    def fake(request: pytest.FixtureRequest) -> None:
-        request.getfixturevalue("fake_slurm")
-        request.getfixturevalue("monkeypatch").setenv("FAKE_SLURM_MINUTE", "12")
-
-    @staticmethod
-    def lab(request: pytest.FixtureRequest) -> None:
-        request.getfixturevalue("in_lab")
+@pytest.fixture
+def arrays(bench: Bench) -> None:
+    if not bench.backend.has_arrays:
+        pytest.skip(f"{bench.scheduler.name} has no array jobs")

@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from serried import schedulers
 from serried.errors import UsageError
 from serried.plan import Limit
 from serried.protocol import names, successor_commands
 from serried.protocol.layout import RunDirectory
+
+arrays = pytest.mark.usefixtures("arrays")
+"""On schedulers with array jobs."""
 
 
 def shown(jobs):
@@ -64,11 +68,8 @@ def test_the_job_inherits_the_environment_that_it_was_given(bench, monkeypatch):
     assert (Path(plan.directory) / "flavour").read_text() == "bitter\nsweet $(id) é"
 
 
-EVERYBODY_SEES = {"pbs": "qstat -x -f", "slurm": "scontrol show job --details", "local": "ps -eo args"}
-
-
 def test_what_everybody_can_see_of_a_job_holds_no_value_of_its_environment(bench, monkeypatch):
-    if "FAKE_SLURM_STATE" in os.environ:
+    if not bench.backend.listing:
         pytest.skip("a fake shows nobody anything")
     canary = f"canary-{os.urandom(8).hex()}"  # everybody sees other tests, too
     monkeypatch.setenv("WANDB_API_KEY", canary)
@@ -76,13 +77,14 @@ def test_what_everybody_can_see_of_a_job_holds_no_value_of_its_environment(bench
     bench.await_state(job, names.RUNNING)
     # By another user, where the tests may become one.
     other = {"user": "nobody"} if os.geteuid() == 0 and bench.scheduler.name == "pbs" else {}
-    words = EVERYBODY_SEES[bench.scheduler.name].split()
+    words = bench.backend.listing.split()
     seen = subprocess.run(words, capture_output=True, text=True, errors="replace", check=True, **other)
     assert (bench.jobs(job)[None].name in seen.stdout, canary in seen.stdout) == (True, False)
 
 
 def test_a_job_submitted_from_within_a_job_does_not_take_itself_for_that_one(bench, monkeypatch):
-    for name in ("SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "SBATCH_PARTITION", names.JOB, names.MARK, names.TASK):
+    foreign = [f"{prefix}X" for _, its in schedulers.every() for prefix in its.dialect.prefixes]
+    for name in (*foreign, names.JOB, names.MARK, names.TASK):
         monkeypatch.setenv(name, "outer")
     plan = bench.plan("env > variables")
     assert shown(bench.await_end(bench.submit(plan))) == {None: (names.COMPLETED, 0)}
@@ -133,12 +135,13 @@ def test_cancelling_what_has_ended_or_never_was_is_no_error(bench):
 
 def test_a_job_is_warned_before_its_time_limit_and_timed_out_at_it(bench):
     script = "trap 'echo warned > heard' USR1; sleep 600 & while kill -0 $!; do wait $!; done"
-    plan = bench.plan(script, time_seconds=bench.limit)
+    plan = bench.plan(script, time_seconds=bench.backend.limit)
     job = bench.submit(plan)
     assert {each.state for each in bench.await_end(job, seconds=600).values()} == {names.TIMEOUT}
-    assert (Path(plan.directory) / "heard").exists() == bench.warns
+    assert (Path(plan.directory) / "heard").exists() == bench.backend.warns
 
 
+@arrays
 def test_the_tasks_of_an_array_have_their_own_states_and_logs(bench):
     plan = bench.plan('echo "$task"; exit "$task"', indices=[0, 2, 4])
     job = bench.submit(plan)
@@ -147,6 +150,7 @@ def test_the_tasks_of_an_array_have_their_own_states_and_logs(bench):
     assert [run.scheduler_log(index).read_text() for index in (0, 2, 4)] == ["0\n", "2\n", "4\n"]
 
 
+@arrays
 def test_one_task_can_be_cancelled_and_asked_for_by_itself(bench):
     job = bench.submit(bench.plan("sleep 600", indices=range(2)))
     bench.await_state(job, names.RUNNING)
@@ -156,6 +160,7 @@ def test_one_task_can_be_cancelled_and_asked_for_by_itself(bench):
     assert bench.jobs(job)[0].state == names.RUNNING
 
 
+@arrays
 def test_no_more_tasks_run_at_once_than_allowed(bench):
     plan = bench.plan("mkdir alone || exit 1; sleep 0.5; rmdir alone", indices=range(3))
     plan = replace(plan, array=plan.array._replace(parallel=1))
@@ -170,6 +175,7 @@ def test_a_job_is_found_by_its_token_while_it_runs_and_after(bench):
     assert bench.scheduler.find(f"{plan.run}-1") == job
 
 
+@arrays
 def test_an_array_is_found_by_its_token(bench):
     plan = bench.plan("sleep 600", indices=range(4))
     job = bench.submit(plan)
@@ -206,8 +212,9 @@ def test_a_job_that_comes_after_another_waits_for_its_end_however_that_is(bench)
     assert shown(bench.jobs(job)) == {None: (names.FAILED, 3)}
 
 
+@arrays
 def test_a_job_for_one_task_comes_after_that_task_alone(bench):
-    if not bench.knows_tasks:
+    if not bench.backend.awaits_tasks:
         plan = replace(bench.plan("true", indices=range(2)), limit=Limit(restarts=1, form="successor"))
         with pytest.raises(UsageError, match="no job wait for one task"):
             bench.submit(plan)
