@@ -72,6 +72,10 @@ class ToldScheduler:
     def cancel(self, ids: Sequence[str]) -> None:
         self.cancelled += ids
 
+    def split(self, job: str) -> tuple[str, int | None]:
+        number, _, task = job.partition("_")
+        return number, int(task) if task else None
+
     def poll(self, ids: Sequence[str], since: float | None = None) -> Mapping[tuple[str, int | None], Job]:  # noqa: ARG002
         return {(job, None): Job(job, None, names.PENDING) for job in ids}
 

@@ -298,6 +298,10 @@ class Dialect(NamedTuple):
     """The variable in which programs look for the index of their task, unless every process of the job has it."""
     task_prefix: str = ""
     """The prefix of variables that it sets for each process that it starts."""
+    prefixes: tuple[str, ...] = ()
+    """Prefixes of the variables of its jobs and of its commands. A job that one of its jobs submits inherits none."""
+    selectors: tuple[str, ...] = ()
+    """Variables that select one of its clusters. Jobs inherit them, whatever their prefix."""
 
 
 class Site(NamedTuple):
