@@ -223,8 +223,9 @@ dist.destroy_process_group()
 
 
 @pytest.mark.torch
-def test_torch_meets_by_what_it_finds_in_its_environment(start):
-    run = start([PYTHON, "-c", REDUCE], nodes=2, ranks=2)
+def test_torch_meets_by_what_it_finds_in_its_environment(start, torch_python, tmp_path):
+    (tmp_path / "reduce.py").write_text(REDUCE)
+    run = start([*torch_python, str(tmp_path / "reduce.py")], nodes=2, ranks=2)
 
     assert run.wait() == 0
     assert [run.output(rank, rank // 2) for rank in range(4)] == ["6\n"] * 4

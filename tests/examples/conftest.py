@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +50,17 @@ def _forker() -> Iterator[Forker]:
     )
     yield forker
     forker.close()
+
+
+@pytest.fixture
+def commands(_forker: Forker, tmp_path: Path) -> Path:
+    """`serried` and `python`, as in an environment that Serried is installed in; this `python` has torch at once."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, words in (("serried", (sys.executable, "-m", "serried")), ("python", _forker.python)):
+        (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+        (folder / name).chmod(0o755)
+    return folder
 
 
 @pytest.fixture

@@ -48,13 +48,13 @@ def test_asked_to_stop_it_saves_and_goes_on_in_the_middle_of_the_epoch(tmp_path:
     assert [epoch for _, epoch, *_ in EPOCH.findall(continued.output)] == ["1"]
 
 
-def test_serried_run_trains_it_on_two_ranks_to_98_percent(tmp_path: Path):
+def test_serried_run_trains_it_on_two_ranks_to_98_percent(tmp_path: Path, commands: Path):
     project = tmp_path / "digits"
     shutil.copytree(EXAMPLE, project)
     done = subprocess.run(
         [sys.executable, "-m", "serried", "run", "digits", "--json"],
         cwd=project,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": ""},
+        env={**os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
         timeout=600,

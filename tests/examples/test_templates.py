@@ -17,13 +17,11 @@ from serried import templates
 pytestmark = pytest.mark.torch
 
 
-def user_environment(tmp_path: Path) -> dict[str, str]:
-    """Where `serried` and `python` are commands, as in an environment that Serried is installed in."""
-    commands = tmp_path / "bin"
-    commands.mkdir()
-    for name, words in (("serried", "-m serried"), ("python", "")):
-        (commands / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
-        (commands / name).chmod(0o755)
+PYTEST = "import sys, pytest; sys.executable = sys.argv.pop(1); sys.exit(pytest.main(sys.argv[1:]))"
+"""With another Python for what the tests start."""
+
+
+def user_environment(commands: Path) -> dict[str, str]:
     paths = {"PATH": f"{commands}:{os.environ['PATH']}", "PYTHONPATH": str(Path(serried.__file__).parents[1])}
     return {**os.environ, **paths, "OMP_NUM_THREADS": "1"}
 
@@ -41,13 +39,13 @@ def project_of(template: str, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("template", templates.TEMPLATES)
-def test_the_test_of_a_new_project_passes(template: str, tmp_path: Path):
+def test_the_test_of_a_new_project_passes(template: str, tmp_path: Path, commands: Path):
     # The other test is the same file for all, and what it asks of their scripts is asked below, for less.
     options, passed = ((), "2 passed") if template == "train" else (("-k", "two_ranks"), "1 passed")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options],
+        [sys.executable, "-c", PYTEST, str(commands / "python"), "-q", "-p", "no:cacheprovider", *options],
         cwd=project_of(template, tmp_path),
-        env=user_environment(tmp_path),
+        env=user_environment(commands),
         capture_output=True,
         text=True,
         timeout=600,

@@ -194,10 +194,14 @@ finally:
 
 
 @pytest.mark.torch
-def test_a_program_without_the_library_that_closes_its_connections_before_it_ends_is_named(start):
+def test_a_program_without_the_library_that_closes_its_connections_before_it_ends_is_named(
+    start, torch_python, tmp_path
+):
     """The others end first, by what gloo raises: they wait for whoever has failed by itself."""
     seconds = {**PATIENT, "node.STUMBLED_SECONDS": 600.0}
-    run = start([sys.executable, "-c", PLAIN], nodes=2, seconds=seconds, environment={"OMP_NUM_THREADS": "1"})
+    (tmp_path / "plain.py").write_text(PLAIN)
+    ranks = [*torch_python, str(tmp_path / "plain.py")]
+    run = start(ranks, nodes=2, seconds=seconds, environment={"OMP_NUM_THREADS": "1"})
 
     assert run.wait() == 5, run.log
     assert run.ending == ("FAILED", 5, "exit", "rank 3 on fake2 exited with status 5")
