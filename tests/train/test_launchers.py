@@ -93,10 +93,10 @@ def test_our_agents_ranks_know_who_they_are_and_torch_says_what_it_does_where_as
 
 
 @pytest.mark.usefixtures("project")
-def test_a_run_that_comes_to_its_limit_saves_and_goes_on_in_a_second_attempt(wait_until):
+def test_a_run_that_comes_to_its_limit_saves_and_goes_on_in_a_second_attempt(torch_python, wait_until):
     submit = command("submit", "--json", "--cluster", "local", "--ranks", "2")
     done = subprocess.run(
-        [*submit, "--set", "limit.restarts=1", "--", sys.executable, "counts.py"],
+        [*submit, "--set", "limit.restarts=1", "--", *torch_python, "counts.py"],
         capture_output=True,
         text=True,
         timeout=600,
@@ -133,14 +133,14 @@ with st.session(start_seconds=600) as run:
 """
 
 
-def test_ranks_that_open_mpi_has_started_add_up_their_numbers(project):
+def test_ranks_that_open_mpi_has_started_add_up_their_numbers(project, torch_python):
     """A real mpirun, which says nothing of where rank 0 is."""
     if shutil.which("mpirun") is None:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("needs mpirun: apt-get install openmpi-bin")
     (project / "mpi.py").write_text(MPI)
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     done = subprocess.run(
-        ["mpirun", "-np", "3", "--oversubscribe", sys.executable, "mpi.py"],
+        ["mpirun", "-np", "3", "--oversubscribe", *torch_python, "mpi.py"],
         env={**os.environ, **as_root},
         capture_output=True,
         text=True,
@@ -158,11 +158,11 @@ def told(log):
 
 @pytest.mark.slurm
 @pytest.mark.usefixtures("project")
-def test_ranks_of_an_uneven_slurm_step_find_one_another(in_lab):
+def test_ranks_of_an_uneven_slurm_step_find_one_another(in_lab, torch_python):
     """Three nodes, with 2, 1 and 1 tasks, whose names lead nowhere: rank 0 leaves a note where all of them work."""
     done = in_lab.run(
         *("srun", "-N3", "-n4", "--cpus-per-task=1", "--mem=0", "-t10"),
-        *(f"--chdir={Path.cwd()}", sys.executable, "who.py"),
+        *(f"--chdir={Path.cwd()}", *torch_python, "who.py"),
         timeout=600,
     )
     assert done.status == 0, done.stderr
@@ -176,7 +176,7 @@ def test_ranks_of_an_uneven_slurm_step_find_one_another(in_lab):
 
 @pytest.mark.usefixtures("project", "in_lab")
 @pytest.mark.slurm
-def test_our_agents_ranks_on_two_nodes_of_slurm():
-    run = serried.submit([sys.executable, "who.py"], cluster="slurm", nodes=2, ranks=1, gpus=0, mem="100M", time="10m")
+def test_our_agents_ranks_on_two_nodes_of_slurm(torch_python):
+    run = serried.submit([*torch_python, "who.py"], cluster="slurm", nodes=2, ranks=1, gpus=0, mem="100M", time="10m")
     assert run.wait(600) == "COMPLETED", run.logs()
     assert [told(run.logs(rank)) for rank in (0, 1)] == [[["serried", rank, 2, 0, 1, rank, 1]] for rank in (0, 1)]
