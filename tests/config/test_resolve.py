@@ -262,3 +262,21 @@ def test_a_setting_that_always_has_a_value_cannot_be_taken_away(folder: Path, ke
     with pytest.raises(UsageError) as caught:
         resolve(folder, command=BARE, **{key: ""})
     assert caught.value.message.startswith(message)
+
+
+def test_a_folder_of_modulefiles_is_the_projects(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("GROUP", "/group")
+    text = """
+[experiments.a]
+command = 'a'
+environment.modules = ["use modules", "use $GROUP/its own", "cuda/12", "unload gcc", "use"]
+"""
+    assert resolve(folder, text).experiment.environment.planned.modules == (
+        f"use {folder}/modules",
+        "use /group/its own",
+        "cuda/12",
+        "unload gcc",
+        "use",
+    )
+    nowhere = text.replace("$GROUP", "$NOWHERE")
+    assert refusal(folder, nowhere)[0].endswith("`environment.modules` names `$NOWHERE`, which is not set here")

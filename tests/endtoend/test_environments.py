@@ -18,7 +18,7 @@ needs_modules = pytest.mark.skipif(not INSTALLED, reason="modules are missing: a
 
 RANK = """
 import json, os, resource, shutil, sys
-names = ("FIRST", "SECOND", "STALE", "FROM_SETUP", "SERRIED_SETUP")
+names = ("FIRST", "SECOND", "THIRD", "FOURTH", "STALE", "FROM_SETUP", "SERRIED_SETUP")
 said = {name: os.environ.get(name) for name in names}
 said["limit"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 said["prefix"], said["python"] = sys.prefix, shutil.which("python")
@@ -52,6 +52,9 @@ def nodes_of(place: Place) -> int:
 @needs_modules
 def test_every_rank_has_the_modules_the_environment_and_what_setup_does(place: Place, tmp_path: Path):
     place = with_modules(place, tmp_path / "modules")
+    for name in ("third", "fourth"):
+        (place.project / "more" / name).mkdir(parents=True)
+        (place.project / "more" / name / "1.0").write_text(f"#%Module1.0\nsetenv {name.upper()} yes\n")
     make_venv(place.project / "it's mine")
     (place.project / "rank.py").write_text(RANK)
     (place.project / "serried.toml").write_text(
@@ -61,7 +64,7 @@ command = "python rank.py"
 resources = {{ nodes = {nodes_of(place)}, ranks = 2, mem = "100M" }}
 [experiments.train.environment]
 venv = "it's mine"
-modules = ["first/1.0"]
+modules = ["use more", "third/1.0", "fourth/1.0", "unload fourth/1.0", "first/1.0"]
 module_purge = true
 setup = '''
 ulimit -S -n 321
@@ -78,7 +81,15 @@ check = "import os; assert os.environ['SECOND']"
     runs = [place.submit("train", "--set", f"launch.kind={kind}") for kind in ("agent", *others)]
 
     prefix = str(place.project / "it's mine")
-    own = {"FIRST": "yes", "SECOND": "yes", "STALE": None, "FROM_SETUP": "a 'b' c", "SERRIED_SETUP": None}
+    own = {
+        "FIRST": "yes",
+        "SECOND": "yes",
+        "THIRD": "yes",
+        "FOURTH": None,
+        "STALE": None,
+        "FROM_SETUP": "a 'b' c",
+        "SERRIED_SETUP": None,
+    }
     expected = {**own, "limit": 321, "prefix": prefix, "python": f"{prefix}/bin/python"}
     for run in runs:
         assert place.wait(run)[0] == 0, place.why(run)

@@ -180,6 +180,7 @@ class Builder:
         for name in ("venv", "conda"):
             if isinstance(place := given.get(name), str) and (name == "venv" or is_path(place)):
                 given[name] = self._path(("environment", name), place, project)
+        given["modules"] = tuple(self._module(entry, project) for entry in given.get("modules", ()))
         names_of_file: tuple[str, ...] = ()
         if path := given.get("env_file"):
             given["env_file"] = str(project / _at_home(path, self._environ))
@@ -193,6 +194,12 @@ class Builder:
             **{name: place for name, place in places.items() if name not in builds},
         )
         return dataclasses.replace(request, planned=planned)
+
+    def _module(self, entry: str, project: Path) -> str:
+        """A module's name, or `use DIR` with an absolute path."""
+        folder = entry.removeprefix("use ").strip()
+        is_module = not entry.startswith("use ") or not folder
+        return entry if is_module else f"use {self._path(('environment', 'modules'), folder, project)}"
 
     def _notify(self) -> Notify:
         given = self._values(definitions.keys(Notify), ("notify",))

@@ -34,6 +34,9 @@ try_module() { # version 3 exits with status 0 in any case
 }
 """
 
+MODULE_VERBS = ("use", "unload")
+"""Entries of `environment.modules` that begin with one of these and a blank load no module."""
+
 VENV = """\
 export VIRTUAL_ENV={prefix}
 PATH=$VIRTUAL_ENV/bin:$PATH
@@ -87,7 +90,7 @@ LAST_LINES = 12
 def lines(environment: Environment) -> str:
     """Lines that make `environment` active; empty if everything is inherited."""
     modules = [["purge"]] if environment.module_purge else []
-    modules += [["load", name] for name in environment.modules]
+    modules += map(_module_words, environment.modules)
     parts = []
     if modules:
         parts += [FIND_MODULE, LOAD, *(f"try_module {shlex.join(words)}\n" for words in modules)]
@@ -97,6 +100,12 @@ def lines(environment: Environment) -> str:
         name = environment.conda.rpartition("/")[2]
         parts.append(CONDA.format(prefix=shlex.quote(environment.conda), name=shlex.quote(name)))
     return "".join(parts)
+
+
+def _module_words(entry: str) -> list[str]:
+    """The words after `module` for an entry of `environment.modules`: a module's name, or `use DIR`."""
+    verb, blank, folder = entry.partition(" ")
+    return [verb, folder.strip()] if blank and verb in MODULE_VERBS else ["load", entry]
 
 
 def whole_lines(environment: Environment) -> str:

@@ -145,6 +145,9 @@ def _modules(made: ScriptEnvironment, command: Command) -> bool:
         made.say(command, TAKEN, "`environment.module_purge`")
     elif verb in ("list", "avail", "spider", "show", "--version"):
         made.say(command, NEEDLESS, "it prints")
+    elif verb in ("use", "unload") and len(rest) == len(names) == 1 and names[0]:
+        modules.append(f"{verb} {made.path(names[0]) if verb == 'use' else names[0]}")
+        made.say(command, TAKEN, "`environment.modules`")
     elif verb in ("swap", "switch") and len(names) == 2:
         modules[:] = [*(name for name in modules if name != names[0]), names[1]]
         made.say(command, TAKEN, "`environment.modules`")

@@ -78,7 +78,7 @@ def _replaces(made: Header, given: dict[str, tuple[int, str]], item: Option, num
     """Slurm takes the last of an option: the earlier line has had no effect."""
     earlier = given.get(item.name)
     given[item.name] = (number, item.text)
-    if earlier is None:
+    if earlier is None or item.name == "mail-type":
         return
     why = f"without effect: line {number} says it again"
     if item.name == "constraint" and earlier[1] != item.text:
@@ -223,6 +223,14 @@ def _listed(key: str) -> Callable[[Header, str], tuple[str, str]]:
     return lambda made, value: _set(made, key, [part.strip() for part in value.split(",") if part.strip()])
 
 
+def _mail_type(made: Header, value: str) -> tuple[str, str]:
+    """Several options add up, unlike any other option of sbatch."""
+    given = [part.strip() for part in value.upper().split(",") if part.strip()]
+    before = [kind for kind in made.settings.get("resources.mail_type", []) if kind != "NONE"]
+    new = [] if "NONE" in given else given
+    return _set(made, "mail_type", list(dict.fromkeys([*before, *new])) or ["NONE"])
+
+
 def _array(made: Header, value: str) -> tuple[str, str]:
     indices, _, parallel = value.partition("%")
     if not _TASK.fullmatch(indices) or not re.fullmatch(r"\d*", parallel):
@@ -289,9 +297,7 @@ _READERS: dict[str, Callable[[Header, str], tuple[str, str]]] = {
     "constraint": _constraint,
     "exclusive": _exclusive,
     "licenses": _listed("licenses"),
-    "mail-type": lambda made, value: _set(
-        made, "mail_type", [part.strip() for part in value.upper().split(",") if part.strip()]
-    ),
+    "mail-type": _mail_type,
     "array": _array,
     "signal": _signal,
     "chdir": _chdir,

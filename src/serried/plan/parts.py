@@ -41,7 +41,13 @@ class Build(NamedTuple):
 class Environment(NamedTuple):
     """The environment of ranks. It has the names of secrets, never their values."""
 
-    modules: Annotated[tuple[str, ...], KeySpec("TEXTS", "Modules to load, in this order.")] = ()
+    modules: Annotated[
+        tuple[str, ...],
+        KeySpec(
+            "TEXTS",
+            "Modules to load, in this order. `use DIR` adds a folder of modulefiles, `unload NAME` unloads a module.",
+        ),
+    ] = ()
     module_purge: Annotated[bool, KeySpec("BOOLEAN", "Unload all modules before `modules` are loaded.", "false")] = (
         False
     )
