@@ -125,7 +125,7 @@ class Node:
         self._key = key
         self._index = index
         self._channel: Optional[Channel] = channel
-        self._heard_at = self.loop.awake()
+        self._last_message_at = self.loop.awake()
         self._master, self._address = master, channel.connection.getsockname()[0]
         attempt = work.directory.attempt(work.number)
         files.make_directory(attempt.node(index), work.directory_mode)
@@ -175,7 +175,7 @@ class Node:
         if messages is None:
             self._on_head_lost()
             return
-        self._heard_at = self.loop.awake()
+        self._last_message_at = self.loop.awake()
         for message in messages:
             self._on_message(message)
 
@@ -251,7 +251,7 @@ class Node:
     def _beat(self) -> None:
         self._check_parent()
         self._folder.touch()
-        if self._channel and self.loop.awake() - self._heard_at > SILENT_HEAD_SECONDS:
+        if self._channel and self.loop.awake() - self._last_message_at > SILENT_HEAD_SECONDS:
             self._on_head_lost()
         running = [rank.number for rank in self._ranks.running] if self._ranks else []
         quiet = self._ranks.quiet_seconds() if self._ranks and running else 0.0

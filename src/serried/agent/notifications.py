@@ -34,7 +34,7 @@ _tried: Set[str] = set()
 """Events that this process has sent, or knows to be sent."""
 
 
-def tell(work: Attempt, event: str, **facts: Any) -> Optional[int]:
+def notify(work: Attempt, event: str, **facts: Any) -> Optional[int]:
     """Send `event` once, if the plan requests it. Returns the pid of the sending process. Never raises."""
     wanted = work.plan.get("notify") or {}
     if event not in wanted.get("on", ()) or event in _tried:
@@ -51,7 +51,7 @@ def tell(work: Attempt, event: str, **facts: Any) -> Optional[int]:
         return None
 
 
-def tell_end(work: Attempt, end: Dict[str, Any], *, lingers: bool) -> None:
+def notify_end(work: Attempt, end: Dict[str, Any], *, lingers: bool) -> None:
     """Send the notification of an end: an array fails with its first failed task, and finishes with its last task.
 
     There is none after `serried stop`, whose user knows, and none if the scheduler may restart the cancelled job.
@@ -68,7 +68,7 @@ def tell_end(work: Attempt, end: Dict[str, Any], *, lingers: bool) -> None:
         work = Attempt(work.run, work.plan, None, 0)
     fields = ("state", "exit_code", "cause", "message", "attempt", "seconds")
     event = names.EVENT_FINISH if has_completed else names.EVENT_FAIL
-    pid = tell(work, event, **{name: end.get(name) for name in fields})
+    pid = notify(work, event, **{name: end.get(name) for name in fields})
     if pid is not None and lingers:
         _linger(pid)
 
@@ -156,20 +156,20 @@ def _with_outputs(work: Attempt, document: Dict[str, Any]) -> Dict[str, Any]:
         return document
     signal.alarm(OUTPUTS_SECONDS)
     try:
-        found = outputs.describe(outputs.trees(work.run, work.plan, document["task"]), outputs.LOOKED)
+        description = outputs.describe(outputs.trees(work.run, work.plan, document["task"]), outputs.LOOKED)
     except (_TooLongError, OSError, ValueError):
         return document
     finally:
         signal.alarm(0)
-    if not found.files:
+    if not description.files:
         return document
-    text = f"{document['text']}\noutputs: {_plain(found.text)}"
-    return {**document, "text": text, "content": text, "outputs": found.to_json()}
+    text = f"{document['text']}\noutputs: {_plain(description.text)}"
+    return {**document, "text": text, "content": text, "outputs": description.to_json()}
 
 
 def _plain(text: str) -> str:
     """`text` without control characters: file names may contain newlines and undecodable bytes."""
-    spelled = (one if one.isprintable() else one.encode("unicode_escape", "surrogatepass").decode() for one in text)
+    spelled = (it if it.isprintable() else it.encode("unicode_escape", "surrogatepass").decode() for it in text)
     return "".join(spelled)
 
 

@@ -136,7 +136,7 @@ def test_values_of_the_experiment_hold_inside_whatever_the_image_sets(make):
     found = dict(item.split("=", 1) for item in done.stdout.split("\0") if item)
     wanted = {**said, "PYTHONPATH": "/run/library.zip:/opt/of-the-image", "TMPDIR": "/tmp", "PYTHONNOUSERSITE": "1"}
     assert {name: found[name] for name in wanted} == wanted
-    assert [name for name in found if name.startswith(container.TOLD)] == []
+    assert [name for name in found if name.startswith(container.INSIDE)] == []
     assert [word for word in words if "s3" in word] == []
 
 

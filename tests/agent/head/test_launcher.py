@@ -19,8 +19,8 @@ from serried.agent.head.agent_launcher import AgentLauncher
 from serried.agent.loop import Loop
 loop = Loop()
 launcher = AgentLauncher(loop, json.loads(sys.argv[1]), {}, lambda status: (ended.append(status), loop.stop()))
-ended, keep = [], launcher._hear
-launcher._hear = lambda: (keep(), open(sys.argv[2], "w").close())
+ended, keep = [], launcher._read_errors
+launcher._read_errors = lambda: (keep(), open(sys.argv[2], "w").close())
 loop.on_signal(signal.SIGCHLD, launcher.reap)
 launcher.start()
 loop.run()

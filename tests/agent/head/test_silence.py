@@ -13,12 +13,12 @@ def test_where_both_are_due_at_once_it_is_told_of_first_and_ended_with_the_next_
     done: list[str] = []
     pids = iter((77, None, None))
 
-    def tell(_, event):
+    def notify(_, event):
         pid = next(pids)
         done.extend(["told of", event] if pid else ["told already"])
         return pid
 
-    monkeypatch.setattr(notifications, "tell", tell)
+    monkeypatch.setattr(notifications, "notify", notify)
     attempt = SimpleNamespace(control=tmp_path / "control.jsonl")
     work = SimpleNamespace(
         directory=SimpleNamespace(attempt=lambda _: attempt),

@@ -107,10 +107,10 @@ class _Task(NamedTuple):
             job, self.number - successor_commands.offset_of(self.offsets, self.number), self.spelling
         )
 
-    def its(self, each: Sequence[str]) -> str:
-        """The entry of `each`, which has one entry for each job of the array."""
-        is_several = self.number is not None and len(each) > 1
-        return each[successor_commands.part_of(self.offsets, self.number or 0) if is_several else 0]
+    def its(self, entries: Sequence[str]) -> str:
+        """The entry for its job, of one entry for each job of the array."""
+        is_several = self.number is not None and len(entries) > 1
+        return entries[successor_commands.part_of(self.offsets, self.number or 0) if is_several else 0]
 
 
 def _stand(work: Attempt, run: RunDirectory, after: AfterJson, task: _Task) -> Tuple[Optional[str], str]:
@@ -223,4 +223,4 @@ def _end(work: Attempt, token: str, message: str) -> None:
     job_environment.remove_stored(work)
     if work.continue_form != names.REQUEUE:
         successor_jobs.withdraw(work, token)
-    notifications.tell_end(work, document, lingers=True)
+    notifications.notify_end(work, document, lingers=True)

@@ -128,5 +128,5 @@ def publish(work: Attempt, result: Dict[str, Any], heir: str = "", *, lingers: b
         job_environment.remove_stored(work)
         if work.continue_form != names.REQUEUE:
             successor_jobs.withdraw(work, heir or str(history.claim_of(work).get("token", "")))
-        notifications.tell_end(work, result, lingers=lingers)
+        notifications.notify_end(work, result, lingers=lingers)
     return result

@@ -178,14 +178,14 @@ def withdraw(work: Attempt, token: str) -> None:
     """Withdraw all jobs after the one of `token`: first their claims, then their places in the queue."""
     following = list(_after(work, token))
     if work.task is None or work.continue_form == names.SUCCESSOR:
-        for each in following:
+        for later in following:
             with contextlib.suppress(OSError):
-                files.claim(work.run.claim(each), names.WITHDRAWN)
+                files.claim(work.run.claim(later), names.WITHDRAWN)
     commands = successor_commands.read(work.run.link_commands)
     if commands is not None and commands.strands and work.run.followed.exists():
         return  # jobs that depend on them would never start; they start, see their withdrawn claims, and exit
-    for each in following:
-        _cancel(work, each)
+    for later in following:
+        _cancel(work, later)
 
 
 def _cancel(work: Attempt, token: str) -> None:
@@ -205,7 +205,7 @@ def _after(work: Attempt, token: str) -> Iterator[str]:
     if work.continue_form == names.SUCCESSOR:
         yield successor_commands.token_of(run, work.task, number + 1)
     elif work.continue_form == names.PREQUEUED:
-        yield from (successor_commands.token_of(run, None, each) for each in range(number + 1, work.restarts + 2))
+        yield from (successor_commands.token_of(run, None, later) for later in range(number + 1, work.restarts + 2))
 
 
 def _owner(work: Attempt, token: str) -> Optional[str]:

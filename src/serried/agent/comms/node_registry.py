@@ -21,7 +21,7 @@ GREETING_SECONDS = 10.0
 class NodeAgent:
     """An authenticated node agent."""
 
-    def __init__(self, host: str, channel: Channel, greeting: Message, heard_at: float) -> None:
+    def __init__(self, host: str, channel: Channel, greeting: Message, last_message_at: float) -> None:
         self.index = int(greeting["node"])
         self.host = host
         self.problem = str(greeting.get("problem", ""))
@@ -29,7 +29,7 @@ class NodeAgent:
         self.ports: List[int] = greeting.get("ports", [])
         """The ports that it reserves for its ranks."""
         self.channel = channel
-        self.heard_at = heard_at
+        self.last_message_at = last_message_at
         """The time of its last message, on the clock `Loop.awake`."""
         self.quiet_seconds = 0.0
         """How long its running ranks have written nothing."""
@@ -181,7 +181,7 @@ class NodeRegistry:
             return
         timer = self._loop.after(GREETING_SECONDS, lambda: self._dismiss(connection))
 
-        def hear() -> None:
+        def receive() -> None:
             try:
                 answer = unproven.receive()
             except BlockingIOError:
@@ -194,7 +194,7 @@ class NodeRegistry:
                 timer.cancel()
                 self._join(*answer)
 
-        self._loop.watch(connection, hear)
+        self._loop.watch(connection, receive)
 
     def _dismiss(self, connection: socket.socket) -> None:
         self._loop.forget(connection)
@@ -216,7 +216,7 @@ class NodeRegistry:
             self.disconnect(agent)
             self._head.on_node_lost(agent, Reason.CONNECTION_ENDED, "its connection ended")
             return
-        agent.heard_at = self._loop.awake()
+        agent.last_message_at = self._loop.awake()
         self._watch(agent)
         for message in messages:
             agent.busy_until = max(agent.busy_until, time.monotonic() + message.get("patience", 0.0))

@@ -34,7 +34,7 @@ OF_THE_JOB = (
 )  # fmt: skip
 """Variables that a contained rank inherits, besides the scheduler's and those that the experiment names."""
 
-TOLD = "SERRIED_TOLD_"
+INSIDE = "SERRIED_TOLD_"
 """Prefixes a variable on its way in, because the runtime or the image could change its value."""
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -84,7 +84,7 @@ class RankContainer:
         values["TMPDIR"] = "/tmp" if self._is_contained else environment.get("TMPDIR", "/tmp")  # noqa: S108
         path = environment.get("PYTHONPATH", "")
         process = {**{name: value for name, value in environment.items() if name != "PYTHONPATH"}, **self._own()}
-        process.update({TOLD + name: value for name, value in {**values, "PYTHONPATH": path}.items()})
+        process.update({INSIDE + name: value for name, value in {**values, "PYTHONPATH": path}.items()})
         inside = ["/bin/sh", "-c", _set_and_execute(list(values)), "sh", *words]
         before = self._charliecloud() if self.is_charliecloud else self._apptainer()
         return [*before, *inside], process
@@ -210,9 +210,9 @@ def _set_and_execute(variables: Sequence[str]) -> str:
     lines = [
         'if [ -r /ch/environment ]; then while IFS= read -r it || [ -n "$it" ]; do',
         "case ${it%%=*} in ''|[0-9]*|*[!A-Za-z0-9_]*) ;; *) export \"$it\" ;; esac; done </ch/environment; fi",
-        f'export PYTHONPATH="${TOLD}PYTHONPATH${{PYTHONPATH:+:$PYTHONPATH}}"',
-        *(f'export {name}="${TOLD}{name}"' for name in variables),
-        f"unset {' '.join(TOLD + name for name in (*variables, 'PYTHONPATH'))}",
+        f'export PYTHONPATH="${INSIDE}PYTHONPATH${{PYTHONPATH:+:$PYTHONPATH}}"',
+        *(f'export {name}="${INSIDE}{name}"' for name in variables),
+        f"unset {' '.join(INSIDE + name for name in (*variables, 'PYTHONPATH'))}",
         'exec "$@"',
     ]
     return "\n".join(lines)

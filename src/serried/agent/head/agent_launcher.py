@@ -16,9 +16,9 @@ from serried.protocol import names
 RETRY_SECONDS = 120.0
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 15.0
-DEAF_SECONDS = 30.0
+STUCK_SECONDS = 30.0
 """An srun that calls within seconds of a controller's return may wait forever; an srun started later does not."""
-KILL_DEAF_SECONDS = 35.0
+KILL_SECONDS = 35.0
 SWEEP_SECONDS = 10.0
 LAST_LINES = 5
 ANNOUNCEMENT = "***"
@@ -70,7 +70,7 @@ class AgentLauncher:
         os.close(writer)
         os.set_blocking(reader, False)
         self._errors = os.fdopen(reader, "rb", 0)
-        self._loop.watch(self._errors, self._hear)
+        self._loop.watch(self._errors, self._read_errors)
 
     def try_again(self) -> bool:
         """Start it again after a pause, longer each time; False if the time for retries is over."""
@@ -80,11 +80,11 @@ class AgentLauncher:
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         return True
 
-    def end_if_deaf(self) -> None:
+    def end_if_stuck(self) -> None:
         """End a launcher that has started no agent for too long; `on_exit` may start it again."""
         seconds = time.monotonic() - self._started
-        if seconds > DEAF_SECONDS:
-            self.signal(signal.SIGKILL if seconds > KILL_DEAF_SECONDS else signal.SIGTERM)
+        if seconds > STUCK_SECONDS:
+            self.signal(signal.SIGKILL if seconds > KILL_SECONDS else signal.SIGTERM)
 
     def reap(self) -> None:
         """Call `on_exit` if it has ended."""
@@ -92,7 +92,7 @@ class AgentLauncher:
             if self._child and pid == self._child.pid:
                 problem = self._child.problem()
                 self._child = None
-                self._hear()
+                self._read_errors()
                 self._keep(self._partial)
                 if problem:
                     self.last_lines = [f"{self._argv[0]}: {os.strerror(problem[1])}"]
@@ -103,7 +103,7 @@ class AgentLauncher:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._child.pid, number)
 
-    def _hear(self) -> None:
+    def _read_errors(self) -> None:
         if self._errors is None:
             return
         text = self._errors.read()

@@ -22,7 +22,7 @@ from serried.agent.head.agent_launcher import AgentLauncher, agent_environment, 
 from serried.agent.launchers.head_side import Failure, LauncherCoordinator
 from serried.agent.loop import Loop
 from serried.agent.options import Options, parse
-from serried.agent.outcome.evidence import AS_ASKED
+from serried.agent.outcome.evidence import OBEYED_STATUSES
 from serried.agent.stage_in.head_side import StageInCoordinator
 from serried.fs import files
 from serried.process import linux
@@ -86,7 +86,7 @@ class Head:
         self._attempt = work.directory.attempt(work.number)
         self._journal = files.Journal(self._attempt.events, work.file_mode)
         self._stop_reason: Optional[Reason] = None
-        self._have_ranks_been_asked_to_save = self._have_ranks_started = self._has_ended = False
+        self._are_ranks_notified = self._have_ranks_started = self._has_ended = False
         self._port = rendezvous.hold_port()
         self._nodes = NodeRegistry(self.loop, work.nodes, hostlist.expand(options.hosts), self)
         self._deadline = monitor.deadline_of(work, options.end, options.age)
@@ -174,7 +174,7 @@ class Head:
         )
         self._launchers.begin()
         self._monitor.ranks_began()
-        notifications.tell(self.work, names.EVENT_START)
+        notifications.notify(self.work, names.EVENT_START)
 
     def _open_store(self) -> int:
         """Start the server of Horovod's rendezvous, if the agents start such ranks; its port, or 0."""
@@ -225,7 +225,7 @@ class Head:
 
     def _judge_failure(self, agent: NodeAgent, exit_: Dict[str, Any]) -> None:
         """End the other ranks after a failure. A rank that obeyed the stop notice did not fail."""
-        if self._have_ranks_been_asked_to_save and exit_["exit_code"] in AS_ASKED:
+        if self._are_ranks_notified and exit_["exit_code"] in OBEYED_STATUSES:
             return
         lost = " lost another rank" if exit_.get("stumbled") else ""
         self.stop(Reason.FAILURE, f"rank {exit_['rank']} on {agent.host}{lost}", self.work.grace_seconds)
@@ -268,7 +268,7 @@ class Head:
         if not self._have_ranks_started:  # nothing to save
             self.stop(reason, because, self.work.grace_seconds, **facts)
         elif history.outweighs(reason, self._stop_reason):
-            self._stop_reason, self._have_ranks_been_asked_to_save = reason, True
+            self._stop_reason, self._are_ranks_notified = reason, True
             notice = self.work.plan["limit"]["notify"]
             self.log_event(JournalEvent.STOPPING, reason=reason, because=because, save=True, notice=notice, **facts)
             self._nodes.broadcast(ToNode.STOP, reason=reason, hard=False, grace=0)
@@ -277,7 +277,7 @@ class Head:
 
     def _check_launcher(self) -> None:
         if not len(self._nodes) and self._argv and not self._has_ended:
-            self._launcher.end_if_deaf()
+            self._launcher.end_if_stuck()
 
     def _launcher_exited(self, status: int) -> None:
         self._monitor.check_parent()

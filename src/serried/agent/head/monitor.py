@@ -128,7 +128,7 @@ class Monitor:
         self._check_superseded()
         self._nodes.broadcast(ToNode.BEAT)
         for agent in self._nodes:
-            if not agent.is_done and self._loop.awake() - agent.heard_at > SILENT_NODE_SECONDS:
+            if not agent.is_done and self._loop.awake() - agent.last_message_at > SILENT_NODE_SECONDS:
                 self._head.on_node_lost(agent, Reason.NODE_SILENT, f"silent for {SILENT_NODE_SECONDS:.0f} s")
 
     def check_parent(self) -> None:
@@ -159,7 +159,7 @@ class Monitor:
             return
         is_notified_now = False
         if self._nodes.silent_ranks(float(silence_seconds) / 2):
-            is_notified_now = notifications.tell(self._work, names.EVENT_STALL) is not None
+            is_notified_now = notifications.notify(self._work, names.EVENT_STALL) is not None
         silent = self._nodes.silent_ranks(float(silence_seconds))
         if silent and not is_notified_now:  # else at the next beat: the notifying process would be killed with the job
             self._head.stop(Reason.SILENCE, ", ".join(map(str, silent)), self._work.grace_seconds, ranks=silent)

@@ -67,7 +67,7 @@ def main(arguments: List[str]) -> int:
     journal, token = files.Journal(Path(arguments[0])), arguments[-1]
     journal.append({"token": token, "event": JournalEvent.BEGUN})
     stale = sweep(work, dry=DRY in arguments, alone=True)
-    journal.append({"token": token, "event": JournalEvent.ENDED, "found": [list(each) for each in stale]})
+    journal.append({"token": token, "event": JournalEvent.ENDED, "found": [list(entry) for entry in stale]})
     return 0
 
 
@@ -104,7 +104,7 @@ def sweep(work: Attempt, until: Optional[float] = None, *, dry: bool = False, al
                 _remove(room, path, until)
         if not dry:
             folder.empty_trash(room, until)
-            here = [_result(room, each) for each in here]
+            here = [_result(room, entry) for entry in here]
         shared = _tidy_shared(room, work, until, dry=dry, alone=alone)
         stale += [*here, *(StaleFolder(f"{path.parent.name}/{path.name}", "") for path in shared)]
         if not dry:

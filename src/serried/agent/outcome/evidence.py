@@ -17,7 +17,7 @@ from serried.protocol.reasons import Reason
 Event = Dict[str, Any]
 Exit = Dict[str, Any]
 
-AS_ASKED = (names.EXIT_SAVED, names.EXIT_LEFT)
+OBEYED_STATUSES = (names.EXIT_SAVED, names.EXIT_LEFT)
 """Exit statuses of a rank that obeyed the stop notice; 85 counts only if something was saved."""
 
 OWN_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
@@ -127,26 +127,26 @@ class AttemptEvidence(NamedTuple):
     @property
     def exits(self) -> List[Exit]:
         """The exits of all ranks that are known to have ended, each with its node and host."""
-        found = [
+        exits = [
             {**exit_, "node": event["node"], "host": event["host"]}
             for event in self.all(JournalEvent.NODE_ENDED)
             for exit_ in event["exits"]
         ]
-        told = {exit_["rank"] for exit_ in found}
+        known = {exit_["rank"] for exit_ in exits}
         hosts = self.hosts
-        found += [
+        exits += [
             {**event, "node": node, "host": hosts.get(node, self.host)}
             for node, events in self.nodes.items()
             for event in events
-            if event["event"] == JournalEvent.RANK_EXIT and event["rank"] not in told
+            if event["event"] == JournalEvent.RANK_EXIT and event["rank"] not in known
         ]
-        told = {exit_["rank"] for exit_ in found}
-        found += [
+        known = {exit_["rank"] for exit_ in exits}
+        exits += [
             {**event["exit"], "node": event["node"], "host": event["host"]}
             for event in self.all(JournalEvent.RANK_FAILED)
-            if event["exit"]["rank"] not in told
+            if event["exit"]["rank"] not in known
         ]
-        return found
+        return exits
 
     @property
     def are_all_ended(self) -> bool:
@@ -185,17 +185,17 @@ class AttemptEvidence(NamedTuple):
     @property
     def missing(self) -> List[Dict[str, Any]]:
         """Outputs that could not be copied back, by node and kind: how many, some names, why, and where."""
-        found = [
+        missing = [
             {"node": event["node"], "host": event["host"], **outputs}
             for event in self.all(JournalEvent.NODE_ENDED)
             for outputs in event.get("missing", ())
         ]
         if self.has(JournalEvent.ORPHANED) and not self.has(JournalEvent.ENDED):
-            return found  # the head records this end at once, and again when its nodes have copied what they can
+            return missing  # the head records this end at once, and again when its nodes have copied what they can
         for node, events in sorted(self.nodes.items()):
             host = self.hosts.get(node, self.host)
-            found += [{"node": node, "host": host, **outputs} for outputs in of_journal(events)]
-        return found
+            missing += [{"node": node, "host": host, **outputs} for outputs in of_journal(events)]
+        return missing
 
 
 def first_failure(evidence: AttemptEvidence) -> Optional[Exit]:
@@ -215,7 +215,7 @@ def first_failure(evidence: AttemptEvidence) -> Optional[Exit]:
         and (exit_["exit_code"] or exit_["signal"])
         and exit_["seconds"] < end
         and exit_ not in with_the_job
-        and not (evidence.requests and _left_as_asked(evidence, exit_))
+        and not (evidence.requests and _has_obeyed(evidence, exit_))
     ]
     suspects = [exit_ for exit_ in failures if not exit_.get("stumbled")]
     if not (suspects or with_the_job or evidence.has(JournalEvent.NODE_LOST)):
@@ -246,8 +246,8 @@ def _died_with_the_job(evidence: AttemptEvidence, exit_: Exit) -> bool:
     return evidence.is_unrecorded
 
 
-def _left_as_asked(evidence: AttemptEvidence, exit_: Exit) -> bool:
-    return exit_["exit_code"] in AS_ASKED and (exit_["exit_code"] != names.EXIT_SAVED or evidence.saved.is_newer)
+def _has_obeyed(evidence: AttemptEvidence, exit_: Exit) -> bool:
+    return exit_["exit_code"] in OBEYED_STATUSES and (exit_["exit_code"] != names.EXIT_SAVED or evidence.saved.is_newer)
 
 
 def _end_by_notice(evidence: AttemptEvidence, exits: Sequence[Exit]) -> float:

@@ -83,7 +83,7 @@ def go_on(end: End, obstacle: Optional[Obstacle]) -> End:
     if obstacle is None:
         continued = {"state": names.REQUEUED, "exit_code": names.EXIT_SAVED}
         return {**end, **continued, **described([*stated, condition(Reason.CONTINUES, CONTINUES)])}
-    if any(one["code"] == obstacle.reason for one in stated):
+    if any(condition_["code"] == obstacle.reason for condition_ in stated):
         return end
     return {
         **end,

@@ -14,9 +14,9 @@ from serried.protocol.times import iso
 KILLED_CODE = 137
 """The exit code of a run whose agent or job.sh was killed."""
 
-ASKED = (Reason.CANCEL, Reason.USER)
+FINAL_STOPS = (Reason.CANCEL, Reason.USER)
 """Reasons after which nothing continues."""
-ENDED_FROM_WITHOUT = (*ASKED, Reason.LOST, Reason.SILENCE)
+ENDED_FROM_WITHOUT = (*FINAL_STOPS, Reason.LOST, Reason.SILENCE)
 """Reasons that take precedence over a rank's own failure."""
 SAVING = (Reason.LIMIT, Reason.PREEMPT)
 """Reasons after which ranks that saved may continue in another attempt."""
@@ -43,7 +43,7 @@ class AttemptVerdict(NamedTuple):
 def judge(evidence: AttemptEvidence, failure: Optional[Exit], tail: List[str]) -> AttemptVerdict:
     """The verdict on the evidence. It is COMPLETED only if every rank exited with status 0 by itself."""
     reason = next(iter(evidence.reasons), None)
-    asked = next((one for one in evidence.reasons if one in ASKED), None)
+    stop = next((reason for reason in evidence.reasons if reason in FINAL_STOPS), None)
     rules: Sequence[Tuple[bool, Callable[[], AttemptVerdict]]] = (
         (not evidence.has_started, lambda: _of_launch(evidence, reason)),
         (evidence.were_all_well or evidence.were_well_though_lost, lambda: _of_peace(evidence)),
@@ -51,9 +51,9 @@ def judge(evidence: AttemptEvidence, failure: Optional[Exit], tail: List[str]) -
             reason not in ENDED_FROM_WITHOUT and failure is not None,
             lambda: _of_failure(evidence, failure or {}, tail),
         ),
-        (reason not in ASKED and evidence.has(JournalEvent.ORPHANED), lambda: _of_orphan(evidence)),
-        (reason in SAVING and asked == Reason.CANCEL and evidence.was_requeued, lambda: _of_requeue(evidence)),
-        (asked is not None and reason not in (Reason.LOST, Reason.SILENCE), lambda: _of_request(evidence, asked)),
+        (reason not in FINAL_STOPS and evidence.has(JournalEvent.ORPHANED), lambda: _of_orphan(evidence)),
+        (reason in SAVING and stop == Reason.CANCEL and evidence.was_requeued, lambda: _of_requeue(evidence)),
+        (stop is not None and reason not in (Reason.LOST, Reason.SILENCE), lambda: _of_request(evidence, stop)),
         (evidence.has(JournalEvent.SUPERSEDED), lambda: _of_another(evidence)),
         (
             reason is Reason.LOST or (reason is Reason.FAILURE and evidence.has(JournalEvent.NODE_LOST)),
@@ -114,7 +114,7 @@ def _ended(state: str, cause: Optional[Reason], message: str) -> AttemptVerdict:
 
 
 def _of_launch(evidence: AttemptEvidence, reason: Optional[Reason]) -> AttemptVerdict:
-    if reason in ASKED:
+    if reason in FINAL_STOPS:
         return _ended(names.CANCELLED, reason, "cancelled before the ranks started")
     if reason == Reason.LIMIT:
         return _ended(names.TIMEOUT, reason, "hit its time limit before the ranks started")
