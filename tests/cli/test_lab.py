@@ -130,7 +130,7 @@ def test_with_several_labs_one_has_to_say_which(make_lab):
     assert serried_lab("run", "--", "sinfo") == (
         2,
         "",
-        f"error: more than one lab is up\n\nhint: say which: `{first}`, `{second}`\n",
+        f"error: more than one lab is up\n\nhint: name one of `{first}`, `{second}`\n",
     )
     assert serried_lab("run", "--name", second, "--", "sinfo", "-h", "-o%D") == (0, "1\n", "")
 

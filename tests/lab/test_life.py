@@ -212,11 +212,11 @@ def test_a_lab_is_removed_also_where_a_thread_of_what_was_killed_writes_once_mor
 @for_each(
     ("name", "options", "message"),
     [
-        ("A b", {}, "`A b` cannot be a lab's name"),
-        ("../x", {}, "`../x` cannot be a lab's name"),
+        ("A b", {}, "`A b` cannot be the name of a lab"),
+        ("../x", {}, "`../x` cannot be the name of a lab"),
         ("lab", {"nodes": 0}, "a lab has 1 to 60 nodes, not 0"),
         ("lab", {"nodes": 61}, "a lab has 1 to 60 nodes, not 61"),
-        ("lab", {"gpus": -1}, "a lab's node has 0 to 64 GPUs, not -1"),
+        ("lab", {"gpus": -1}, "a node of a lab has 0 to 64 GPUs, not -1"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused(name, options, message):

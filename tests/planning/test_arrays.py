@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from serried.config.shell_words import read_commands
 from serried.errors import ConfigError
-from serried.planning.arrays import divide, read_each
+from serried.planning import divide_indices
 from serried.protocol import successor_commands
 from tables import for_each
 
@@ -13,7 +14,7 @@ from tables import for_each
 def test_each_line_of_a_file_is_a_command(tmp_path: Path):
     file = tmp_path / "commands.txt"
     file.write_bytes(b"\xef\xbb\xbf# seeds\r\npython train.py --seed 1\r\n\r\npython 'my train.py' \\\r\n --seed 2")
-    assert read_each(file) == (("python", "train.py", "--seed", "1"), ("python", "my train.py", "--seed", "2"))
+    assert read_commands(file) == (("python", "train.py", "--seed", "1"), ("python", "my train.py", "--seed", "2"))
 
 
 @pytest.mark.parametrize(
@@ -30,13 +31,13 @@ def test_a_file_of_commands_that_is_wrong_says_where(
     monkeypatch.chdir(tmp_path)
     Path("commands.txt").write_bytes(data)
     with pytest.raises(ConfigError) as caught:
-        read_each(Path("commands.txt"))
+        read_commands(Path("commands.txt"))
     assert caught.value.message == message
 
 
 def test_a_missing_file_of_commands_is_said_to_be_missing():
     with pytest.raises(ConfigError, match=r"^nowhere\.txt: cannot be read: no such file or directory$"):
-        read_each(Path("nowhere.txt"))
+        read_commands(Path("nowhere.txt"))
 
 
 @for_each(
@@ -52,7 +53,7 @@ def test_a_large_array_is_divided_into_jobs_whose_indices_are_small(indices, off
     found: list[list[int]] = [[] for _ in offsets]
     for index in indices:
         found[successor_commands.part_of(offsets, index)].append(index - successor_commands.offset_of(offsets, index))
-    assert (divide(tuple(indices), 4), found) == (offsets, own)
+    assert (divide_indices(tuple(indices), 4), found) == (offsets, own)
 
 
 def test_an_array_of_one_job_has_the_tasks_own_indices():

@@ -6,14 +6,14 @@ import shlex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.protocol.slug import LONGEST, slug
+from serried.protocol.layout import LONGEST_NAME, slug
 from tables import for_each
 
 SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 HOSTILE = ["", " ", "it's", "a b", "é☃", "$(id)", "-rf", "..", ".", "../../etc", "a/b", "%j", "a\nb", "x" * 300, "a\0b"]
 
 
-@for_each("name", ["digits", "resnet-50_v1.5", "_private", "a" * LONGEST])
+@for_each("name", ["digits", "resnet-50_v1.5", "_private", "a" * LONGEST_NAME])
 def test_a_plain_name_stays_as_it_is(name: str):
     assert slug(name) == name
 
@@ -35,7 +35,7 @@ def test_hostile_names_that_look_alike_stay_apart():
 @given(st.text(st.characters(codec=None)))
 def test_every_slug_is_safe_short_and_its_own_slug(name: str):
     assert SAFE.fullmatch(slug(name))
-    assert len(slug(name)) <= LONGEST
+    assert len(slug(name)) <= LONGEST_NAME
     assert slug(slug(name)) == slug(name)
 
 

@@ -14,7 +14,7 @@ import pytest
 from building import a_plan
 from serried import schedulers, script
 from serried.plan import Container, Environment
-from serried.planning.arrays import divide
+from serried.planning import divide_indices
 from serried.script import package
 from tables import for_each
 
@@ -28,7 +28,7 @@ def inside(plan, scheduler):
 
 def in_parts(plan, size):
     """The plan, its array in jobs of at most so many tasks."""
-    return dataclasses.replace(plan, array=plan.array._replace(offsets=divide(plan.array.indices, size)))
+    return dataclasses.replace(plan, array=plan.array._replace(offsets=divide_indices(plan.array.indices, size)))
 
 
 def with_environment(**said):

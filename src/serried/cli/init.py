@@ -17,7 +17,7 @@ from serried.config.toml import key, quoted
 from serried.environments.recipe import SOURCES
 from serried.errors import UsageError, reason
 from serried.importing import folder
-from serried.protocol.slug import slug
+from serried.protocol.layout import slug
 from serried.ui import console
 from serried.ui.text import pad
 

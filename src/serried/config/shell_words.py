@@ -6,8 +6,9 @@ import itertools
 import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
-from serried.errors import UsageError
+from serried.errors import ConfigError, UsageError, reason
 
 _PIECE = re.compile(
     r"""
@@ -49,6 +50,27 @@ def split(text: str) -> tuple[str, ...]:
 
 def _literal(kind: str, piece: str) -> str:
     return re.sub(r'\\([$`"\\])|\\\n', lambda match: match[1] or "", piece) if kind == "double" else piece
+
+
+def read_commands(path: Path) -> tuple[tuple[str, ...], ...]:
+    """The commands of a file, one per line, as words. Raises ConfigError with the line."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {reason(error)}", path=str(path)) from None
+    except UnicodeDecodeError:
+        raise ConfigError("is not UTF-8 text", path=str(path)) from None
+    commands = []
+    for number, line in lines(text):
+        try:
+            commands.append(split(line))
+        except ValueError as error:
+            raise ConfigError(f"the command {error}", path=str(path), line=number) from None
+    if not commands:
+        raise ConfigError(
+            "contains no command", path=str(path), hint="write one command per line; `#` begins a comment"
+        )
+    return tuple(commands)
 
 
 def lines(text: str) -> tuple[tuple[int, str], ...]:

@@ -67,17 +67,17 @@ unable() {
 }
 """
 SETUP = """\
-{find}serried_said=$(mktemp 2>/dev/null || mktemp -p /tmp)
+{find}serried_log=$(mktemp 2>/dev/null || mktemp -p /tmp)
 serried_left() {{
-  cat "$serried_said" >&2
-  rm -f "$serried_said"
+  cat "$serried_log" >&2
+  rm -f "$serried_log"
   kill $(jobs -p) 2>/dev/null || true
 }}
 trap 'serried_left; echo "a line of setup ended it" >&2; exit 70' EXIT
 set -e
 {{ :
 {lines}
-}} >"$serried_said" 2>&1
+}} >"$serried_log" 2>&1
 set +e
 trap 'status=$?; serried_left; exit $status' EXIT
 ({words})"""

@@ -23,8 +23,8 @@ from serried.environments import activation
 from serried.errors import UsageError, reason
 from serried.plan import Container, Plan
 from serried.protocol import binds
+from serried.protocol.layout import slug
 from serried.protocol.names import RUNSCRIPT
-from serried.protocol.slug import slug
 
 SEARCHED = tuple(name for name in RUNTIMES if name != PYXIS)
 INSTALL = "https://apptainer.org, or on Debian `apt-get install charliecloud-runtime`"

@@ -1,4 +1,4 @@
-"""A throwaway Slurm, real daemons and all, in one directory of this machine.
+"""A throwaway Slurm with real daemons, in one directory of this machine.
 
 lab = serried.lab.up(nodes=2, gpus=4)
 lab.run("srun", "-N2", "hostname")
@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 
 from serried.errors import UsageError
-from serried.lab import daemons, directory, ports
+from serried.lab import daemons, directory
 from serried.lab.config import MAX_NODES, Spec
 from serried.lab.directory import labs, root
 from serried.lab.lab import Lab, Status
@@ -39,19 +39,19 @@ def up(
 ) -> Lab:
     """Start a lab and return it when its nodes are idle.
 
-    `settings` are more lines of slurm.conf, or other values for the lab's own; `partitions` are further ones
-    (`short MaxTime=10`); `features` are what `--constraint` may ask for. A `temporary` lab is
-    removed by the next `up`, `down --all` or `status` of this user when the process that made it has gone.
+    `settings` are further lines of slurm.conf, or replace lines of the lab. `partitions` are further partitions
+    (`short MaxTime=10`), `features` the names that `--constraint` accepts. A `temporary` lab belongs to this process:
+    once the process has ended, the next `up`, `down --all` or `status` of this user deletes the lab.
 
     Raises:
         MissingProgramError: Slurm is not installed.
-        UsageError: a lab of this name is up, or the request makes no sense.
+        UsageError: a lab of this name is up, or the request is invalid.
     """
     _check(name, nodes, gpus)
     directory.check_length(root() / name)
     daemons.require(accounting=accounting)
     sweep_abandoned()
-    with ports.claimed(nodes + 2) as port:
+    with directory.claim_ports(nodes + 2) as port:
         spec = Spec(
             name=name,
             directory=root() / name,
@@ -67,7 +67,7 @@ def up(
             settings=dict(settings or {}),
             partitions=tuple(partitions),
         )
-        lab = directory.furnish(spec, temporary=temporary)
+        lab = directory.create(spec, temporary=temporary)
         try:
             lab.start(progress)
         except BaseException:
@@ -77,11 +77,9 @@ def up(
 
 
 def find(name: str | None = None) -> Lab:
-    """The lab of this name; without a name, the only one, or the one called `lab`.
+    """The lab of this name. Without a name, the only lab, or the lab called `lab`.
 
-    A temporary lab is its maker's: it has to be asked for by name.
-
-    Raises UsageError when there is none, or the choice is not clear.
+    Temporary labs are selected by name only. Raises UsageError if no lab or several labs match.
     """
     known = {lab.name: lab for lab in labs() if name is not None or not lab.temporary}
     if name is None and len(known) == 1:
@@ -91,14 +89,14 @@ def find(name: str | None = None) -> Lab:
         return known[wanted]
     if not known:
         raise UsageError("no lab is up", hint="start one: serried lab up")
-    listed = ", ".join(f"`{each}`" for each in known)
+    listed = ", ".join(f"`{lab}`" for lab in known)
     if name is None:
-        raise UsageError("more than one lab is up", hint=f"say which: {listed}")
-    raise UsageError(f"there is no lab `{name}`", hint=f"these are up: {listed}")
+        raise UsageError("more than one lab is up", hint=f"name one of {listed}")
+    raise UsageError(f"no lab `{name}` is up", hint=f"running labs: {listed}")
 
 
 def down_all() -> list[str]:
-    """Take down every lab of this user, also half-made ones; return their names."""
+    """Take down every lab of this user, also unfinished ones, and return their names."""
     names = []
     for lab in labs():
         lab.down()
@@ -108,7 +106,7 @@ def down_all() -> list[str]:
 
 
 def sweep_abandoned() -> None:
-    """Take down temporary labs whose makers were killed."""
+    """Take down temporary labs whose processes have ended."""
     for lab in labs():
         if lab.is_abandoned:
             lab.down()
@@ -116,8 +114,10 @@ def sweep_abandoned() -> None:
 
 def _check(name: str, nodes: int, gpus: int) -> None:
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,30}", name):
-        raise UsageError(f"`{name}` cannot be a lab's name", hint="at most 31 lower-case letters, digits and hyphens")
+        raise UsageError(
+            f"`{name}` cannot be the name of a lab", hint="use at most 31 lower-case letters, digits and hyphens"
+        )
     if not 1 <= nodes <= MAX_NODES:
         raise UsageError(f"a lab has 1 to {MAX_NODES} nodes, not {nodes}")
     if not 0 <= gpus <= 64:
-        raise UsageError(f"a lab's node has 0 to 64 GPUs, not {gpus}")
+        raise UsageError(f"a node of a lab has 0 to 64 GPUs, not {gpus}")

@@ -1,4 +1,4 @@
-"""A lab's directory: where it lies, and how it is furnished before its first daemon starts."""
+"""The directory and the ports of a lab, before its first daemon starts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import contextlib
 import os
 import secrets
 import shutil
+import socket
 import stat
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,22 +18,26 @@ from serried.lab.config import TASK_PROLOG, Spec, files
 from serried.lab.lab import Lab
 
 MODES = {"slurmdbd.conf": 0o600, TASK_PROLOG: 0o755}
-"""Of files that are not just read, by everybody."""
+"""Modes of files, other than 0644."""
+
+PORTS_OF_A_LAB = 64
+_FIRST_PORT, _LAST_PORT = 21_000, 32_700
+"""Below the ports that Linux gives to outgoing connections (32768 and up)."""
 
 
 def root() -> Path:
-    """Where this user's labs live: a short path, because a Unix socket's has at most 107 bytes."""
+    """The folder of this user's labs. Its path is short, because the path of a Unix socket has at most 107 bytes."""
     return Path(os.environ.get("SERRIED_LAB_ROOT") or f"/tmp/serried-lab-{os.getuid()}")  # noqa: S108 - owner checked
 
 
 def labs() -> list[Lab]:
-    """All labs of this user, dead ones included, by name."""
-    found = (Lab.load(entry) for entry in _entries() if not entry.name.startswith("."))
-    return [lab for lab in found if lab is not None]
+    """All labs of this user by name, also those whose daemons have ended."""
+    loaded = (Lab.load(entry) for entry in _entries() if not entry.name.startswith("."))
+    return [lab for lab in loaded if lab is not None]
 
 
 def clear() -> None:
-    """Remove what half-made labs have left, and the root."""
+    """Delete the files of unfinished labs, and the root."""
     for rest in _entries():
         shutil.rmtree(rest, ignore_errors=True)
     with contextlib.suppress(OSError):
@@ -39,7 +45,7 @@ def clear() -> None:
 
 
 def _entries() -> list[Path]:
-    """What is in the root, if that is there: whoever takes the last lab down removes it, perhaps just now."""
+    """The entries of the root. Another process may delete the root at any moment, with the last lab."""
     if not root().is_dir():
         return []
     try:
@@ -50,7 +56,7 @@ def _entries() -> list[Path]:
 
 
 def check_length(directory: Path) -> None:
-    """A Unix socket's path has at most 107 bytes; the longest here is spool/n60/n60_4294967295.4294967295."""
+    """Raise UsageError if a socket's path would be too long. The longest is spool/n60/n60_4294967295.4294967295."""
     most = 107 - len("/spool/n60/n60_4294967295.4294967295")
     if len(os.fsencode(directory)) > most:
         raise UsageError(
@@ -63,28 +69,28 @@ def _make_root() -> None:
     folder = root()
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # Root's jobs may run as anybody, who then has to reach the socket of munged.
+        # Jobs of root may run as any user, and must reach the socket of munged.
         _make(folder, 0o700 if os.getuid() else 0o755)
     _check_owner(folder)
 
 
 def _check_owner(folder: Path) -> None:
-    """In /tmp, somebody else may have put a folder, or a link, in our place."""
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+    """In /tmp another user may have created a folder or a link of this name."""
+    state = folder.lstat()
+    if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid() or state.st_mode & 0o022:
         raise SerriedError(
             f"`{folder}` is not a directory that only you can write to", hint="remove it, or set SERRIED_LAB_ROOT"
         )
 
 
 def _make(folder: Path, mode: int) -> None:
-    """With exactly this mode, whatever the umask: jobs of others pass through."""
+    """Create a folder with this mode, whatever the umask: jobs of other users pass through."""
     folder.mkdir(mode=0o700, exist_ok=True)
     folder.chmod(mode)
 
 
-def furnish(spec: Spec, *, temporary: bool) -> Lab:
-    """Make the lab's directory with all its files, aside, and put it in place at once: its name is the claim."""
+def create(spec: Spec, *, temporary: bool) -> Lab:
+    """Write the lab's directory elsewhere, and rename it into place. The name is the claim, so only one lab gets it."""
     aside = _make_aside(spec)
     try:
         for folder in ("log", "run", "state", "spool", "devices"):
@@ -109,7 +115,7 @@ def furnish(spec: Spec, *, temporary: bool) -> Lab:
 def _make_aside(spec: Spec) -> Path:
     aside = spec.directory.with_name(f".{spec.name}.{secrets.token_hex(4)}")
     while True:
-        # Whoever takes the last lab down removes the root: perhaps just now.
+        # Another process may delete the root here, with the last lab.
         with contextlib.suppress(FileNotFoundError):
             _make_root()
             _make(aside, 0o755)
@@ -134,7 +140,7 @@ def _with_devices(spec: Spec, folder: Path) -> Spec:
         return spec
     try:
         for number in range(spec.gpus):
-            # The numbers of /dev/null: whoever opens it does no harm.
+            # The numbers of /dev/null: opening it does no harm.
             os.mknod(folder / f"gpu{number}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
     except PermissionError:
         devices = _existing_devices(spec.gpus)
@@ -144,14 +150,14 @@ def _with_devices(spec: Spec, folder: Path) -> Spec:
 
 
 def _existing_devices(count: int) -> tuple[str, ...]:
-    """Character devices that are there anyway: an ordinary user cannot make any."""
+    """Character devices of this machine: an ordinary user cannot create any."""
     candidates = [f"/dev/tty{number}" for number in range(10, 64)]
     candidates += [f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty", "ptmx")]
     devices = [device for device in candidates if _is_character_device(device)]
     if len(devices) < count:
         raise UsageError(
-            f"this machine has character devices for {len(devices)} pretended GPUs, not {count}",
-            hint="ask for fewer with --gpus, or start the lab as root",
+            f"this machine has character devices for {len(devices)} simulated GPUs, not {count}",
+            hint="request fewer with --gpus, or start the lab as root",
         )
     return tuple(devices[:count])
 
@@ -161,3 +167,37 @@ def _is_character_device(path: str) -> bool:
         return stat.S_ISCHR(os.stat(path).st_mode)  # noqa: PTH116 - Path.stat is no shorter
     except OSError:
         return False
+
+
+@contextlib.contextmanager
+def claim_ports(count: int) -> Iterator[int]:
+    """The first of `count` free ports, claimed while the body runs. At its end the daemons must listen on them.
+
+    A starting lab listens on the first port of a block, so two labs never choose the same block. A running lab is
+    recognised by the ports of its controller and its nodes.
+    """
+    for block in range(_FIRST_PORT, _LAST_PORT - PORTS_OF_A_LAB, PORTS_OF_A_LAB):
+        with socket.socket() as claim:
+            if _can_listen(claim, block) and all(_is_free(port) for port in range(block + 1, block + 1 + count)):
+                yield block + 1
+                return
+    raise SerriedError(
+        f"no {count} consecutive ports are free between {_FIRST_PORT} and {_LAST_PORT}",
+        hint="end labs that you no longer need: serried lab status; serried lab down --all",
+    )
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As in Slurm: a port that only lingers in TIME_WAIT is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return _can_listen(probe, port)
+
+
+def _can_listen(probe: socket.socket, port: int) -> bool:
+    try:
+        probe.bind(("", port))
+        probe.listen(1)
+    except OSError:
+        return False
+    return True

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from serried.planning.allocate import allocate
+from serried.planning.allocate import allocate, divide_indices
 from serried.planning.decide import environment_of, plan
 from serried.planning.launch import tasks
 
-__all__ = ["allocate", "environment_of", "plan", "tasks"]
+__all__ = ["allocate", "divide_indices", "environment_of", "plan", "tasks"]

@@ -7,7 +7,7 @@ everything on the node, so an allocation counts CPUs and memory per node.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from serried import schedulers
@@ -283,6 +283,15 @@ def partition_notes(
     if known is None or known.jobs is None or at_once <= known.jobs:
         return ()
     return (f"partition `{name}` runs {known.jobs} of your jobs at a time: the {tasks} tasks take turns",)
+
+
+def divide_indices(indices: Sequence[int], size: int) -> tuple[int, ...]:
+    """The offsets of the fewest jobs that hold `indices`, sorted, when those of one job stay below `size`."""
+    offsets: list[int] = []
+    for index in indices:
+        if not offsets or index >= offsets[-1] + size:
+            offsets.append(index)
+    return tuple(offsets)
 
 
 def _there_are(names: Collection[str]) -> str:

@@ -41,25 +41,50 @@ $XDG_STATE_HOME/serried/runs/<run-id>/           the record: small and permanent
 from __future__ import annotations
 
 import posixpath
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Mapping, Optional
 
-from serried.protocol.slug import slug
-
 PROGRAMS = Path(".serried") / "agents"
-"""Below a root: Serried's own programs for runs, named by their content."""
+"""Below a root: the programs of Serried that runs share, named by a hash of their content."""
 RESULTS, CHECKPOINTS = "results", "checkpoints"
-"""Kinds of files that ranks write, and the names of their folders in a run directory and on a node's disk."""
+"""The output of ranks, and the folders for it: in the run directory, and on a node's own disk."""
+LONGEST_NAME = 40
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,%d}" % (LONGEST_NAME - 1))
+_DIGEST = 6
+
+
+def slug(text: str) -> str:
+    """`text` if it is plain, else its plain characters and a short hash of the whole.
+
+    Safe as a folder's name, in a job's name and on a command line: never empty, at most 40 characters, only
+    `[A-Za-z0-9._-]`, and never with `-` or `.` in front. Different names that are not plain have different slugs.
+    """
+    if _PLAIN.fullmatch(text):
+        return text
+    import hashlib  # takes milliseconds, and most names need none
+
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
+    kept = plain(text, LONGEST_NAME - _DIGEST - 1)
+    return f"{kept}-{digest}" if kept else digest
+
+
+def plain(text: str, longest: int) -> str:
+    """The plain characters of `text`, with a `-` for each run of others: at most `longest`, possibly none.
+
+    Different names may become the same. Never begins or ends with `-` or `.`.
+    """
+    return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.")[:longest].rstrip("-.")
 
 
 def run_directory(root: str, project: str, experiment: str, run: str) -> str:
-    """The run's directory under `root`, with names that are safe as folders."""
+    """The path of a run directory below `root`, for any names of project and experiment."""
     return posixpath.join(root, slug(project), slug(experiment), run)
 
 
 def state_directory(environ: Mapping[str, str]) -> Path:
-    """Serried's files of this user on the submitting side: `$XDG_STATE_HOME/serried`."""
+    """Serried's folder for this user on the submitting side: `$XDG_STATE_HOME/serried`."""
     given = environ.get("XDG_STATE_HOME", "")
     return (Path(given) if given.startswith("/") else Path.home() / ".local" / "state") / "serried"
 

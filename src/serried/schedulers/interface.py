@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol
 
 from serried.fs.files import MODES
 from serried.plan import Dialect, Plan
+from serried.protocol.layout import plain
 from serried.protocol.reasons import Reason
-from serried.protocol.slug import plain
 from serried.protocol.successor_commands import Commands
 
 ERRAND_SECONDS = 3600

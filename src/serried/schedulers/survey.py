@@ -13,8 +13,7 @@ from typing import Any, Protocol
 
 from serried.clusters.machine import Command
 from serried.fs import files
-from serried.protocol.layout import state_directory
-from serried.protocol.slug import slug
+from serried.protocol.layout import slug, state_directory
 
 ASKING_SECONDS = 45.0
 """What a job asks for hangs on the answer. A client of Slurm's gives up by itself after 10 or 18 s."""

@@ -1,9 +1,8 @@
-"""What goes into a run directory for the compute nodes: job.sh and setup.sh from the plan, agent.pyz, library.zip."""
+"""The files of a run directory for compute nodes: job.sh and setup.sh from the plan, agent.pyz, library.zip."""
 
 from __future__ import annotations
 
-from serried.script.environment import render_setup
-from serried.script.job import render, render_errand, render_join, render_shell
+from serried.script.job import render, render_errand, render_join, render_setup, render_shell
 from serried.script.package import agent, library, put
 
 __all__ = [

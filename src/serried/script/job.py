@@ -1,4 +1,4 @@
-"""The text of job.sh, from the plan alone."""
+"""The text of job.sh and setup.sh, from the plan alone."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from string import Template
 
 from serried import schedulers
+from serried.environments import activation
 from serried.fs.files import MODES
 from serried.plan import Plan
 from serried.schedulers.interface import Fragment
-from serried.script.environment import activate
 
 BEGINNING = Template("""\
 umask $umask
@@ -32,14 +32,14 @@ BODY = Template("""\
 #!/bin/bash
 # $command
 #
-# Run $run, written by Serried. plan.json beside this file says what runs. This script claims the attempt,
-# starts one agent per node, waits for them, has them say how it ended, and does as they say.
-# shellcheck disable=SC2016 # a run directory may be called anything
+# Run $run, written by Serried. plan.json beside this file describes the run. This script claims the attempt,
+# starts one agent per node and waits for them. The agents record how the attempt ended, and the script follows.
+# shellcheck disable=SC2016 # a run directory may have any name
 
 token=$${1:?usage: job.sh TOKEN}
 $of_part${beginning}who=("$$token" --job $job$task)
 $check$functions
-# Signals go on to the head agent. It is waited for, because bash runs a trap at once only during `wait`.
+# Signals are passed to the head agent. The script waits, because bash runs a trap at once only during `wait`.
 head=''
 final=''
 trap 'final=cancel; [[ -n $$head ]] && kill -TERM "$$head" 2>/dev/null' TERM
@@ -52,11 +52,11 @@ while kill -0 "$$head" 2>/dev/null; do wait "$$head"; done
 wait "$$head"
 status=$$?
 head=''
-[[ $$status == 75 ]] && exit 0 # this attempt is not to be, and the head has said why
+[[ $$status == 75 ]] && exit 0 # the attempt was refused, and the head has printed the reason
 
-# A signal from here on comes too late to change how it ended, and must not keep that from being told.
+# From here on a signal is too late to change how the attempt ended, and must not stop the report.
 trap '' TERM USR1
-# A run directory that is away takes the agent with it: it is tried for minutes.
+# If the run directory is unavailable, so is the agent. The script retries for minutes.
 conclude() {
   local try
   for ((try = 0; try < 60; try++)); do
@@ -70,7 +70,7 @@ if [[ $$word == requeue ]]; then
 ${again}fi
 case $$word in
   done) exit 0 ;;
-  next) exit 85 ;; # saved; the next job of this run goes on
+  next) exit 85 ;; # saved; the next job of this run continues
   fail\\ *) exit "$${word#fail }" ;;
   *) exit 70 ;;
 esac
@@ -78,8 +78,8 @@ esac
 
 
 OF_PART = Template("""\
-# This array is several jobs, which number their tasks from 0. The token says what this job adds: `k3f9q2_1000-1`,
-# or which task it is for: `k3f9q2.1007-2`.
+# This array is several jobs, which number their tasks from 0. The token contains the offset of this job,
+# `k3f9q2_1000-1`, or its task, `k3f9q2.1007-2`.
 task=$$$index
 index=$${token#*[._]} && index=$${index%-*}
 [[ $$token == *_* ]] && index=$$((index + task))
@@ -91,17 +91,58 @@ SHELL = Template("""\
 #!/bin/bash
 # $command
 #
-# An interactive job, $run, written by Serried. plan.json beside this file says what it is.
-# shellcheck disable=SC2016 # a run directory may be called anything
+# An interactive job, $run, written by Serried. plan.json beside this file describes the job.
+# shellcheck disable=SC2016 # a run directory may have any name
 
 ${beginning}${environment}exec "$${agent[@]}" shell
 """)
 
 
-def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
-    """job.sh for `plan`, submitted by `command`. `python` runs the agent where a node has none of its own.
+ACTIVATE = """
+# The environment of the ranks. A failure ends the attempt, with the output of the failed command.
+output=$(mktemp 2>/dev/null || mktemp -p /tmp)
+unable() {
+  local words
+  words=$(grep . "$output" | head -n 3 | paste -sd ' ')
+  "${agent[@]}" ROLE --problem "$1${words:+: $words}"
+  exit
+}
+"""
 
-    Raises ValueError where a path or a word of `command` holds a newline: no comment could carry it.
+SETUP = Template("""\
+#!/bin/bash
+# The lines of 'setup', run $run. Each node's agent runs this script and continues in this shell, so that ranks
+# inherit its limits.
+
+serried_agent=("$$@")
+serried_log=$$(mktemp 2>/dev/null || mktemp -p /tmp)
+exec 3>&2
+serried_continue() {
+  export SERRIED_SETUP=$$1
+  trap - EXIT ERR
+  cat "$$serried_log" >&3
+  rm -f "$$serried_log"
+  exec "$${serried_agent[@]}" 2>&3 3>&-
+}
+serried_failed() { # a line failed, or `setup` has left this shell
+  serried_continue "$${serried_line:-it} ended with status $$?: $$(grep . "$$serried_log" | tail -n 3 | paste -sd ' ')"
+}
+trap serried_failed EXIT
+trap 'serried_line="\\`$$BASH_COMMAND\\`"' ERR
+${find}set -eE
+# shellcheck disable=all # the user's lines follow
+{ : # the lines may be empty
+$lines
+} 2>"$$serried_log"
+set +eE
+serried_continue ok
+""")
+
+
+def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
+    """job.sh for `plan`, submitted by `command`. `python` runs the agent on nodes without a Python of their own.
+
+    Raises ValueError for a newline in a path or a word of `command`, which no comment can contain.
     """
     its = schedulers.script(plan.site.inside or plan.site.scheduler)
     fragment = its.INSIDE if plan.site.inside else its.FRAGMENT
@@ -117,7 +158,7 @@ def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
         task=f" --task {fragment.task}" if plan.array else "",
         check=fragment.check,
         functions=fragment.functions,
-        environment=activate(plan),
+        environment=_activate(plan),
         again=fragment.again,
         head_options=f" {fragment.head_options}" if fragment.head_options else "",
         launcher=f"{start} " if start else "",
@@ -125,7 +166,7 @@ def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
 
 
 def _of_part(fragment: Fragment) -> Fragment:
-    """The fragment for an array in parts."""
+    """The fragment for an array that is several jobs."""
     lines = OF_PART.substitute(index=fragment.index, variable=fragment.index_variable)
     return dataclasses.replace(
         fragment,
@@ -136,24 +177,24 @@ def _of_part(fragment: Fragment) -> Fragment:
 
 
 def render_shell(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
-    """The same for an interactive job: everything up to the agents, and then a shell. Raises ValueError."""
+    """The script of an interactive job: the same up to the agents, and then a shell. Raises ValueError."""
     return SHELL.substitute(
         command=_comment(plan, command),
         run=plan.run,
         beginning=_beginning(plan, schedulers.script(plan.site.scheduler).SHELL, python),
-        environment=activate(plan, "shell"),
+        environment=_activate(plan, "shell"),
     )
 
 
 def render_join(plan: Plan, attempt: int, task: int | None, *, python: str) -> str:
-    """Lines for `bash -c` on a node where `plan` runs, with a command as arguments or none: a shell beside it."""
+    """Lines for `bash -c` on a node where `plan` runs: a shell beside the ranks, or the command in the arguments."""
     which = f"--join {attempt}" + ("" if task is None else f" --task {task}")
-    environment = activate(plan, f"shell {which}")
+    environment = _activate(plan, f"shell {which}")
     return f'{_beginning(plan, "", python)}{environment}exec "${{agent[@]}}" shell {which} -- "$@"\n'
 
 
 def render_errand(plan: Plan, words: Sequence[str], *, python: str) -> str:
-    """A script that runs a role of the agent on a node of `plan`, when its jobs have ended."""
+    """A script that runs a role of the agent on a node of `plan`, after its jobs have ended."""
     return f'#!/bin/bash\n{_beginning(plan, "", python)}exec "${{agent[@]}}" {shlex.join(words)}\n'
 
 
@@ -170,5 +211,20 @@ def _beginning(plan: Plan, cleanup: str, python: str) -> str:
 def _comment(plan: Plan, command: Sequence[str]) -> str:
     text = shlex.join(command) or "bash job.sh TOKEN"
     if "\n" in text + plan.directory:
-        raise ValueError("job.sh cannot say a path with a newline")
+        raise ValueError("a path contains a newline, which no comment of job.sh can contain")
     return text
+
+
+def _activate(plan: Plan, role: str = 'fail-setup "${who[@]}"') -> str:
+    """The part of job.sh that makes the environment active; empty if everything is inherited.
+
+    `role` is the role of the agent that receives the problem.
+    """
+    lines = activation.lines(plan.environment)
+    return f'{ACTIVATE.replace("ROLE", role)}{lines}rm -f "$output"\n' if lines else ""
+
+
+def render_setup(plan: Plan) -> str | None:
+    """setup.sh for `plan`, or None if the plan needs none."""
+    lines = plan.environment.setup
+    return SETUP.substitute(run=plan.run, find=activation.finder(lines), lines=lines) if lines else None

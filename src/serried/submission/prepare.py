@@ -17,7 +17,7 @@ from serried.environments import activation, containers
 from serried.environments.select import absent_mpi, absent_program, choose, idle
 from serried.errors import UsageError, did_you_mean
 from serried.plan import Plan
-from serried.planning import arrays
+from serried.planning import divide_indices
 from serried.planning.launch import warnings as command_warnings
 from serried.protocol import names, settings
 from serried.snapshot import Survey
@@ -152,7 +152,7 @@ def divide(plan: Plan) -> Plan:
         )
     size = limits.below or limits.tasks
     is_large = bool((limits.below and indices[-1] >= limits.below) or (limits.tasks and len(indices) > limits.tasks))
-    offsets = arrays.divide(indices, size) if size and is_large else ()
+    offsets = divide_indices(indices, size) if size and is_large else ()
     if offsets and plan.has_links and plan.limit.form == names.PREQUEUED:
         raise UsageError(
             f"`{plan.site.name}` accepts arrays of up to {size:,} tasks, and the later jobs of a larger array cannot "

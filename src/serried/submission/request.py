@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serried import config, schedulers
-from serried.config import values
+from serried.config import shell_words, values
 from serried.errors import RunNotFoundError, SubmissionUncertain, UsageError, did_you_mean
 from serried.plan import After, Allocation, Array, Plan
-from serried.planning import arrays, tasks
 from serried.planning import plan as make_plan
+from serried.planning import tasks
 from serried.planning.allocate import partition_notes
 from serried.protocol import names
 from serried.protocol.successor_commands import job_of, part_of
@@ -86,7 +86,7 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     """
     if request.command is not None and not any(request.command):
         raise UsageError("no command after `--`", hint="for example `-- python train.py`")
-    each = arrays.read_each(directory / request.each) if request.each else ()
+    each = shell_words.read_commands(directory / request.each) if request.each else ()
     # With --commands the lines are the commands. The first stands for all where one command is needed.
     command = each[0] if each and request.command is None else request.command
     resolved = config.resolve(request.experiment, command, request.overrides, request.cluster, directory, environ)

@@ -1,18 +1,19 @@
 #!/bin/bash
-# The lines of 'setup', run k3f9q2. Each node's agent runs this and goes on in this shell: its limits are the ranks'.
+# The lines of 'setup', run k3f9q2. Each node's agent runs this script and continues in this shell, so that ranks
+# inherit its limits.
 
 serried_agent=("$@")
-serried_said=$(mktemp 2>/dev/null || mktemp -p /tmp)
+serried_log=$(mktemp 2>/dev/null || mktemp -p /tmp)
 exec 3>&2
-serried_go_on() {
+serried_continue() {
   export SERRIED_SETUP=$1
   trap - EXIT ERR
-  cat "$serried_said" >&3
-  rm -f "$serried_said"
+  cat "$serried_log" >&3
+  rm -f "$serried_log"
   exec "${serried_agent[@]}" 2>&3 3>&-
 }
-serried_failed() { # a line of it, or it has left this shell
-  serried_go_on "${serried_line:-it} ended with status $?: $(grep . "$serried_said" | tail -n 3 | paste -sd ' ')"
+serried_failed() { # a line failed, or `setup` has left this shell
+  serried_continue "${serried_line:-it} ended with status $?: $(grep . "$serried_log" | tail -n 3 | paste -sd ' ')"
 }
 trap serried_failed EXIT
 trap 'serried_line="\`$BASH_COMMAND\`"' ERR
@@ -23,10 +24,10 @@ for init in "${LMOD_PKG-}/init/bash" "${MODULESHOME-}/init/bash" /etc/profile.d/
   [[ -r $init ]] && source "$init"
 done
 set -eE
-# shellcheck disable=all # from here on it is the user's
-{ : # may be all there is
+# shellcheck disable=all # the user's lines follow
+{ : # the lines may be empty
 module load tiny
 ulimit -l unlimited
-} 2>"$serried_said"
+} 2>"$serried_log"
 set +eE
-serried_go_on ok
+serried_continue ok

@@ -1,8 +1,8 @@
 #!/bin/bash
 # sbatch '--comment=a b' job.sh
 #
-# An interactive job, k3f9q2, written by Serried. plan.json beside this file says what it is.
-# shellcheck disable=SC2016 # a run directory may be called anything
+# An interactive job, k3f9q2, written by Serried. plan.json beside this file describes the job.
+# shellcheck disable=SC2016 # a run directory may have any name
 
 umask 077
 export SERRIED_RUN_DIR=/scratch/ada/digits/train/k3f9q2

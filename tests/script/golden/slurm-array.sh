@@ -1,9 +1,9 @@
 #!/bin/bash
 # sbatch '--comment=a b' job.sh
 #
-# Run k3f9q2, written by Serried. plan.json beside this file says what runs. This script claims the attempt,
-# starts one agent per node, waits for them, has them say how it ended, and does as they say.
-# shellcheck disable=SC2016 # a run directory may be called anything
+# Run k3f9q2, written by Serried. plan.json beside this file describes the run. This script claims the attempt,
+# starts one agent per node and waits for them. The agents record how the attempt ended, and the script follows.
+# shellcheck disable=SC2016 # a run directory may have any name
 
 token=${1:?usage: job.sh TOKEN}
 umask 077
@@ -40,7 +40,7 @@ run_again() {
   done
 }
 
-# Signals go on to the head agent. It is waited for, because bash runs a trap at once only during `wait`.
+# Signals are passed to the head agent. The script waits, because bash runs a trap at once only during `wait`.
 head=''
 final=''
 trap 'final=cancel; [[ -n $head ]] && kill -TERM "$head" 2>/dev/null' TERM
@@ -53,11 +53,11 @@ while kill -0 "$head" 2>/dev/null; do wait "$head"; done
 wait "$head"
 status=$?
 head=''
-[[ $status == 75 ]] && exit 0 # this attempt is not to be, and the head has said why
+[[ $status == 75 ]] && exit 0 # the attempt was refused, and the head has printed the reason
 
-# A signal from here on comes too late to change how it ended, and must not keep that from being told.
+# From here on a signal is too late to change how the attempt ended, and must not stop the report.
 trap '' TERM USR1
-# A run directory that is away takes the agent with it: it is tried for minutes.
+# If the run directory is unavailable, so is the agent. The script retries for minutes.
 conclude() {
   local try
   for ((try = 0; try < 60; try++)); do
@@ -73,7 +73,7 @@ if [[ $word == requeue ]]; then
 fi
 case $word in
   done) exit 0 ;;
-  next) exit 85 ;; # saved; the next job of this run goes on
+  next) exit 85 ;; # saved; the next job of this run continues
   fail\ *) exit "${word#fail }" ;;
   *) exit 70 ;;
 esac
