@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from serried import schedulers
-from serried.config.env_file import read_env_file
+from serried.config.shell_words import read_env_file
 from serried.errors import UsageError
 from serried.plan import Environment
 from serried.protocol import names

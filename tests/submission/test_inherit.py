@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serried import inherit, schedulers
-from serried.config.env_file import parse_env, read_env_file
+from serried.config.shell_words import parse_env, read_env_file
 from serried.errors import ConfigError, UsageError
 from serried.inherit import job_environment, package_prefixes
 from serried.plan import Environment

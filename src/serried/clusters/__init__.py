@@ -1,6 +1,6 @@
-"""Where to run: the profiles that Serried ships, and how a cluster is recognised.
+"""The profiles in Serried, and how a cluster is recognised.
 
-A profile is a TOML file in this folder, the same table that `[clusters.NAME]` holds in a user's file.
+A profile is a TOML file in this folder: the table `[clusters.NAME]` of a user's file.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Sign:
-    """What tells that we are on a cluster: all that is given must hold."""
+    """The signs of a cluster. All of them must match."""
 
     cluster: str
     scheduler: str
-    """Who runs the jobs there. A site that moves from one to another has a profile for each."""
+    """A site that moves from one scheduler to another has a profile for each."""
     hostname: tuple[str, ...] = ()
-    """Patterns, any of which must match."""
+    """Patterns. One of them must match."""
     environ: Mapping[str, str] | None = None
-    """Variables, all of which must match their pattern."""
+    """Variables with a pattern for the value of each."""
 
 
 def shipped() -> dict[str, Path]:
-    """Each shipped profile's file, by the cluster's name."""
+    """The files of the profiles in Serried, by cluster."""
     return {path.stem: path for path in sorted(FOLDER.glob("*.toml"), key=lambda path: path.stem)}
 
 
 def recognise(
     signs: Sequence[Sign], hostname: str, environ: Mapping[str, str], scheduler: str | None, inside: str = ""
 ) -> str:
-    """The name of the cluster that we are on: the first whose signs hold, else the plain profile of the `scheduler`
-    that is here, which is called as it is; else this machine. `inside` is what a job that we are in calls its cluster.
+    """The name of the cluster of this machine: the first whose signs match, else the plain profile of `scheduler`.
 
-    Without a scheduler's commands no profile counts: there would be no way to submit.
+    Without the commands of a scheduler it is `local`, because nothing could be submitted. `inside` is the cluster's
+    name in the variables of the job around this process.
     """
     if scheduler is None:
         return LOCAL

@@ -14,12 +14,12 @@ from pathlib import Path
 from serried.errors import UsageError
 
 Command = Callable[[list[str], float, Mapping[str, str]], str | None]
-"""Runs a command for at most so many seconds and returns what it printed; None when it failed."""
+"""Runs a command for at most so many seconds and returns its output; None if it failed."""
 
 SLOTS = "SERRIED_LOCAL_SLOTS"
-"""How many CPUs local jobs share."""
+"""The number of CPUs that local jobs share."""
 GPUS = "SERRIED_LOCAL_GPUS"
-"""The ids of this machine's GPUs, `0,1`, where the driver should not be asked; empty for none."""
+"""The ids of this machine's GPUs, `0,1`, instead of the driver's answer; empty for none."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 PROC = Path("/proc/driver/nvidia/gpus")
@@ -41,15 +41,15 @@ class Device:
     """A GPU."""
 
     id: str
-    """By which CUDA_VISIBLE_DEVICES names it."""
+    """Its name in CUDA_VISIBLE_DEVICES."""
     uuid: str = ""
-    """Empty where the driver does not tell."""
+    """Empty if the driver does not report it."""
 
 
 def gpus(environ: Mapping[str, str], command: Command = run) -> tuple[Device, ...]:
-    """The NVIDIA GPUs that we may use, in the order of CUDA_VISIBLE_DEVICES where that is set.
+    """The NVIDIA GPUs that this process may use, in the order of CUDA_VISIBLE_DEVICES if that is set.
 
-    Asks no CUDA: importing that takes seconds.
+    Does not load CUDA, which takes seconds.
     """
     visible, given = environ.get(VISIBLE), environ.get(GPUS)
     named = None if visible is None else _names(visible)
@@ -58,42 +58,42 @@ def gpus(environ: Mapping[str, str], command: Command = run) -> tuple[Device, ..
     here = _of_the_driver(environ, command) if given is None else tuple(map(Device, _names(given)))
     if named is None:
         return here
-    found = (_named(name, here) for name in named)
-    # CUDA stops at the first that it does not know.
-    return tuple(device for device in itertools.takewhile(bool, found) if device)
+    devices = (_named(name, here) for name in named)
+    # CUDA stops at the first name that it does not recognise.
+    return tuple(device for device in itertools.takewhile(bool, devices) if device)
 
 
 def _names(text: str) -> list[str]:
-    """What CUDA reads of a list: it stops at what names no device, `-1` say."""
+    """The names in a list that CUDA reads. It stops at a name that cannot be a device, such as `-1`."""
     names = (part.strip() for part in text.split(","))
     return list(itertools.takewhile(lambda name: name and not name.startswith("-"), names))
 
 
 def _named(name: str, here: tuple[Device, ...]) -> Device | None:
-    """The device that `name` is: an index, or a UUID or what it begins with. The driver lists no slices (MIG)."""
+    """The device with this index or UUID, or the beginning of a UUID. The driver does not list slices (MIG)."""
     for device in here:
         if name == device.id or (name.startswith("GPU-") and device.uuid.startswith(name)):
             return device
-    is_not_told = name.startswith("GPU-") and any(not device.uuid for device in here)
-    return Device(name) if "MIG-" in name or is_not_told else None
+    has_no_uuid = name.startswith("GPU-") and any(not device.uuid for device in here)
+    return Device(name) if "MIG-" in name or has_no_uuid else None
 
 
 def _of_the_driver(environ: Mapping[str, str], command: Command) -> tuple[Device, ...]:
-    """As `nvidia-smi` numbers them: in the order of their addresses, by which their folders are called."""
+    """In the order of `nvidia-smi`: by address, as their folders are named."""
     with contextlib.suppress(OSError):
         return tuple(Device(str(number), _uuid(folder)) for number, folder in enumerate(sorted(PROC.iterdir())))
     if shutil.which("nvidia-smi", path=environ.get("PATH", os.defpath)) is None:
         return ()
     listed = command(["nvidia-smi", "-L"], 10.0, environ) or ""
-    return tuple(Device(*found) for found in re.findall(r"^GPU (\d+):.*\(UUID: (GPU-[^)]*)\)", listed, re.MULTILINE))
+    return tuple(Device(*fields) for fields in re.findall(r"^GPU (\d+):.*\(UUID: (GPU-[^)]*)\)", listed, re.MULTILINE))
 
 
 def _uuid(folder: Path) -> str:
-    """A driver that has not begun yet says `GPU-????????-…`."""
+    """Empty for `GPU-????????-…`, which a driver reports before it is initialised."""
     with contextlib.suppress(OSError):
-        told = (folder / "information").read_text(encoding="utf-8", errors="replace")
-        if found := re.search(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)$", told, re.MULTILINE):
-            return found[1]
+        text = (folder / "information").read_text(encoding="utf-8", errors="replace")
+        if match := re.search(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)$", text, re.MULTILINE):
+            return match[1]
     return ""
 
 
@@ -105,9 +105,9 @@ def used_mb(environ: Mapping[str, str], command: Command = run) -> dict[str, int
 
 
 def cpus(environ: Mapping[str, str]) -> int:
-    """The CPUs that we may use, which a batch job or container may have narrowed, or the user.
+    """The number of CPUs that this process may use. A batch job, a container or the user may limit it.
 
-    Raises UsageError where SERRIED_LOCAL_SLOTS is no number.
+    Raises UsageError if SERRIED_LOCAL_SLOTS is not a number.
     """
     slots = environ.get(SLOTS)
     if slots:

@@ -23,7 +23,6 @@ from serried.config.definitions import (
     Project,
     Resources,
 )
-from serried.config.env_file import read_env_file
 from serried.config.layers import Files, Origin, Setting, user_folder
 from serried.config.toml import Keys, dotted
 from serried.config.values import BadValue, Item, is_elsewhere, is_path, is_reference, is_source
@@ -184,7 +183,7 @@ class Builder:
         names_of_file: tuple[str, ...] = ()
         if path := given.get("env_file"):
             given["env_file"] = str(project / _at_home(path, self._environ))
-            names_of_file = tuple(read_env_file(Path(given["env_file"])))
+            names_of_file = tuple(shell_words.read_env_file(Path(given["env_file"])))
         places = {name: place for name in ("venv", "conda") if (place := given.get(name))}
         builds = {name: place for name, place in places.items() if place is True or is_source(place)}
         request = EnvironmentRequest(**definitions.fields_of(EnvironmentRequest, given))

@@ -1,4 +1,4 @@
-"""Commands as text: split into words as a POSIX shell would, expanding nothing."""
+"""Text in a shell's syntax, read without expansions: commands, files of commands, and files of variables."""
 
 from __future__ import annotations
 
@@ -202,3 +202,70 @@ def given(command: str | Sequence[str]) -> Sequence[str]:
         return split(command)
     except ValueError as error:
         raise UsageError(f"the command {error}", hint="a list of words needs no quotes") from None
+
+
+_ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=[ \t]*")
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "$": "$", "`": "`"}
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """The names and values of a `.env` file: see `parse_env`. Raises ConfigError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError("this is not UTF-8 text", path=str(path)) from error
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the env_file: {error.strerror}",
+            path=str(path),
+            hint="paths are relative to the project's folder",
+        ) from error
+    return parse_env(text, str(path))
+
+
+def parse_env(text: str, path: str) -> dict[str, str]:
+    r"""Parse lines `NAME=value`, with `export`, comments, and quotes as in a shell.
+
+    'single' quotes keep every character, "double" quotes read \n, \t, \r, \", \\ and \$. Both may span lines. `$NAME`
+    is not expanded. Raises ConfigError with the line.
+    """
+    values: dict[str, str] = {}
+    position = 0
+    text = text.replace("\r\n", "\n").removeprefix("\ufeff")
+    while position < len(text):
+        end = text.find("\n", position)
+        end = len(text) if end < 0 else end
+        line = text[position:end].strip()
+        if not line or line.startswith("#"):
+            position = end + 1
+            continue
+        number = text.count("\n", 0, position) + 1
+        match = _ASSIGNMENT.match(text, position)
+        if match is None or match.end() > end:
+            raise ConfigError("this is not `NAME=value`", path=path, line=number)
+        values[match[1]], position = _env_value(text, match.end(), path, number)
+    return values
+
+
+def _env_value(text: str, position: int, path: str, number: int) -> tuple[str, int]:
+    """The value that starts at `position`, and the start of the next line."""
+    quote = text[position : position + 1]
+    if quote not in ("'", '"'):
+        end = text.find("\n", position)
+        end = len(text) if end < 0 else end
+        return re.split(r"(?:^|\s)#", text[position:end], maxsplit=1)[0].strip(), end + 1
+    value = ""
+    position += 1
+    while position < len(text) and text[position] != quote:
+        if text[position] == "\\" and quote == '"' and text[position + 1 : position + 2] in _ESCAPES:
+            value += _ESCAPES[text[position + 1]]
+            position += 2
+        else:
+            value += text[position]
+            position += 1
+    end = text.find("\n", position)
+    end = len(text) if end < 0 else end
+    rest = text[position + 1 : end].strip()
+    if position >= len(text) or (rest and not rest.startswith("#")):
+        raise ConfigError("the quotes of this value do not end", path=path, line=number)
+    return value, end + 1
