@@ -192,15 +192,11 @@ def _show(resolved: config.Resolved, *, as_json: bool) -> None:
     if as_json:
         console.out_json(**_document(plan, rate), notes=list(notes))
         return
-    rows = [[item.source, _place(item), *_amount(item)] for item in stage]
+    rows = [[item.source, f"{item.to}/ (unpacked)" if item.unpack else item.to, *_amount(item)] for item in stage]
     console.out_table(["FROM", "AS", "SIZE", "FILES"], rows, shrink=0)
     for label, text in _facts(plan, size, rate):
         console.out(f"{console.style(f'{label:<6}', 'quiet')}  {printable(text)}")
     options.say_about(notes, resolved.warnings)
-
-
-def _place(item: Staged) -> str:
-    return f"{item.to}/ (unpacked)" if item.unpack else item.to
 
 
 def _amount(item: Staged) -> tuple[str, str]:

@@ -57,7 +57,9 @@ def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool) -> None:
         if why := stopping.cancel(status, stopping.left(status, requested), now=now, stopped=named):
             console.warning(f"{why}; the job stays in its queue, and ends itself when it starts")
     if requested:
-        _await(requested, _grace(live), _lead(live) if save else 0)
+        limits = [status.record.plan.limit for status in live]
+        grace = max(limit.grace_seconds for limit in limits)
+        _await(requested, grace, max(limit.lead_seconds for limit in limits) if save else 0)
     if now:
         console.say(f"cancelled {', '.join(status.id for status in live)}")
         return
@@ -82,14 +84,6 @@ def _agreed(live: Sequence[RunStatus]) -> bool:
     named = ", ".join(f"{one.id} ({one.summary.name if one.summary else '?'}, {one.state})" for one in live[:_NAMED])
     more = f" and {len(live) - _NAMED} more" if len(live) > _NAMED else ""
     return run_view.agreed("stop", "stopped", f"{named}{more}")
-
-
-def _grace(live: Sequence[RunStatus]) -> int:
-    return max(status.record.plan.limit.grace_seconds for status in live)
-
-
-def _lead(live: Sequence[RunStatus]) -> int:
-    return max(status.record.plan.limit.lead_seconds for status in live)
 
 
 def _await(requested: list[Selection], grace: int, lead: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -46,13 +47,11 @@ def records() -> list[Record]:
     """All records, by one listing, in no order."""
     try:
         with os.scandir(records_directory()) as entries:
-            return [Record(records_directory() / entry.name) for entry in entries if _may_be_a_record(entry)]
+            return [
+                Record(records_directory() / entry.name) for entry in entries if is_id(entry.name) and entry.is_dir()
+            ]
     except FileNotFoundError:
         return []
-
-
-def _may_be_a_record(entry: os.DirEntry[str]) -> bool:
-    return is_id(entry.name) and entry.is_dir()
 
 
 def find(selector: str) -> Selection:
@@ -88,8 +87,9 @@ def _task(selection: Selection, index: int) -> Selection:
 def _find_run(selector: str) -> Selection | None:
     if not selector:
         return None
-    if is_id(selector) and _exists(Record(records_directory() / selector)):
-        return Selection(Record(records_directory() / selector))
+    if is_id(selector):
+        with contextlib.suppress(RecordUnreadable):
+            return Selection(Record.load(selector))
     known = records()
     if selector == LAST:
         return _newest(known)
@@ -122,10 +122,6 @@ def planned_at(record: Record) -> int:
         return record.directory.plan.stat().st_mtime_ns
     except OSError:
         return 0
-
-
-def _exists(record: Record) -> bool:
-    return record.directory.plan.exists() or record.directory.exit.exists()
 
 
 def _name(record: Record) -> str:

@@ -296,7 +296,8 @@ def of_array(verdicts: Mapping[int, Verdict]) -> Verdict:
     states = {verdict.state for verdict in verdicts.values()}
     open_ = states - names.ENDED
     if open_:
-        return Verdict(_open_state(states), message=_open_message(verdicts), stale=_oldest(verdicts))
+        stale = min((verdict.stale for verdict in verdicts.values() if verdict.stale is not None), default=None)
+        return Verdict(_open_state(states), message=_open_message(verdicts), stale=stale)
     ends = [verdict.since for verdict in verdicts.values() if verdict.since is not None]
     since = max(ends, default=None)
     settled = all(verdict.settled for verdict in verdicts.values())
@@ -320,10 +321,6 @@ def _open_state(states: set[str]) -> str:
 def _open_message(verdicts: Mapping[int, Verdict]) -> str:
     unsure = [verdict.message for verdict in verdicts.values() if verdict.state == names.UNKNOWN or verdict.stale]
     return unsure[0] if unsure else ""
-
-
-def _oldest(verdicts: Mapping[int, Verdict]) -> float | None:
-    return min((verdict.stale for verdict in verdicts.values() if verdict.stale is not None), default=None)
 
 
 def counts(verdicts: Mapping[int, Verdict]) -> dict[str, int]:

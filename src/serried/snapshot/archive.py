@@ -39,7 +39,10 @@ def store(survey: Survey, folder: Path, modes: Modes = MODES["user"]) -> Archive
     try:
         with os.fdopen(descriptor, "wb") as file:
             writer = _DigestWriter(file)
-            _pack(survey, writer)
+            # GNU's format allows names of any bytes and any length.
+            with tarfile.open(fileobj=writer, mode="w", format=tarfile.GNU_FORMAT) as archive:
+                for member, content in _members(survey):
+                    archive.addfile(member, content)
             digest = writer.digest.hexdigest()
             path = folder / f"{digest[:16]}.tar"
             if not _is_whole(path, writer.position):
@@ -80,13 +83,6 @@ class _DigestWriter(io.RawIOBase):
 
     def tell(self) -> int:
         return self.position
-
-
-def _pack(survey: Survey, writer: _DigestWriter) -> None:
-    # GNU's format allows names of any bytes and any length.
-    with tarfile.open(fileobj=writer, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        for member, content in _members(survey):
-            archive.addfile(member, content)
 
 
 def _members(survey: Survey) -> Iterator[tuple[tarfile.TarInfo, io.BytesIO | None]]:

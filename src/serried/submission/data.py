@@ -91,7 +91,10 @@ def settle(
         return plan, ()
     counts = _count(plan.data.stage, observe or silent)
     _check_room(plan.data.stage, counts, plan.site)
-    stage = tuple(map(_with_size, plan.data.stage, counts))
+    stage = tuple(
+        item._replace(bytes=size.bytes, files=size.files) if size.is_whole else item
+        for item, size in zip(plan.data.stage, counts, strict=True)
+    )
     plan = dataclasses.replace(plan, data=plan.data._replace(stage=stage))
     advice = itertools.chain(*map(_advice, stage, counts))
     return plan, (*_in_place(plan), *_perhaps_too_large(stage, counts, plan.site), *advice)
@@ -248,10 +251,6 @@ def count(path: str, seconds: float, tick: Tick = lambda _: None) -> Count:
     else:
         counter.add(b"", state)
     return counter.total
-
-
-def _with_size(item: Staged, size: Count) -> Staged:
-    return item._replace(bytes=size.bytes, files=size.files) if size.is_whole else item
 
 
 def _advice(item: Staged, size: Count) -> Iterator[str]:

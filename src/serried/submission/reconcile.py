@@ -118,7 +118,10 @@ def _current(record: Record, submission: Submission, now: float) -> Submission:
     is_given_up = WITHDRAWN in owners.values()
     if len(tokens) > 1 and (problem := _settle_parts(submission, [*jobs], is_given_up=is_given_up)):
         return dataclasses.replace(submission, state="uncertain", message=problem)
-    return _failed(submission) if is_given_up else _adopted(submission, ",".join(map(str, owners.values())))
+    if is_given_up:
+        message = "the job did not reach the scheduler, and can no longer start"
+        return dataclasses.replace(submission, state="failed", message=message)
+    return _adopted(submission, ",".join(map(str, owners.values())))
 
 
 def _unwritten(record: Record, submission: Submission) -> str | None:
@@ -165,9 +168,3 @@ def _withdraw(record: Record, token: str) -> str | None:
 
 def _adopted(submission: Submission, job: str) -> Submission:
     return dataclasses.replace(submission, state="submitted", job=job, message=None)
-
-
-def _failed(submission: Submission) -> Submission:
-    return dataclasses.replace(
-        submission, state="failed", message="the job did not reach the scheduler, and can no longer start"
-    )

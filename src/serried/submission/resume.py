@@ -97,14 +97,9 @@ def _path(path: Path) -> Beginning:
         return Beginning(Resume((str(newest),)), tuple(_torn([path], ())))
     is_torn_of_train = (path / checkpoints.REPLICATED).exists() and checkpoints.complete(path) is None
     if is_torn_of_train or (layout is not None and not checkpoint_layouts.is_whole(path)):
-        raise _not_whole(path)
+        hint = f"`--resume {path.parent}` takes the newest complete one"
+        raise UsageError(f"the checkpoint `{path}` is incomplete", hint=hint)
     return Beginning(Resume((str(path),)), ())
-
-
-def _not_whole(path: Path) -> UsageError:
-    return UsageError(
-        f"the checkpoint `{path}` is incomplete", hint=f"`--resume {path.parent}` takes the newest complete one"
-    )
 
 
 def _check_place(record: Record) -> None:
