@@ -66,38 +66,38 @@ class Allocation(NamedTuple):
     cpus: int
     """CPUs per node."""
     memory_mb: int | None
-    """Memory per node in MiB; 0 is all of it; None leaves it to the cluster."""
+    """Memory per node in MiB; 0 for all, None for the cluster's default."""
     time_seconds: int | None
-    """Walltime limit; None is no limit of ours."""
+    """Time limit of a job; None if Serried sets none."""
     gpu_type: str | None = None
     account: str | None = None
     partition: str | None = None
     qos: str | None = None
     reservation: str | None = None
     constraint: tuple[str, ...] = ()
-    """Every one must hold: joined by `&`."""
+    """Features that every node must have: joined by `&`."""
     licenses: tuple[str, ...] = ()
     exclusive: bool = False
     comment: str | None = None
     mail_user: str | None = None
     mail_type: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
-    """Options for the scheduler's submit command, as they are."""
+    """Further options for the scheduler's submit command, unchanged."""
 
 
 class Source(NamedTuple):
-    """What code the ranks run."""
+    """The code that the ranks run."""
 
     directory: str
     """The project's folder on the submitting side, absolute."""
     workdir: str = "."
-    """Where ranks start, relative to the project's folder."""
+    """The ranks' working directory, relative to the project's folder."""
     snapshot: bool = True
     """False: run in `directory` itself."""
     archive: str | None = None
     """Path of the tar to unpack."""
     tree_per_task: bool = False
-    """Each task of an array unpacks a working tree of its own; else all share one."""
+    """Each task of an array unpacks its own working tree. Otherwise all tasks share one."""
     links: tuple[str, ...] = ()
     """Top-level entries of the project that the unpacked tree links to."""
     python_path: tuple[str, ...] = ()
@@ -107,29 +107,29 @@ class Source(NamedTuple):
 class Array(NamedTuple):
     indices: tuple[int, ...]
     parallel: int | None = None
-    """How many tasks may run at once; None leaves it to the scheduler."""
+    """Most tasks that run at once; None for the scheduler's default."""
     each: bool = False
-    """True: task I runs line I of commands.json; False: all run the plan's command."""
+    """Task I runs line I of commands.json. Otherwise all tasks run the plan's command."""
     repeat: int | None = None
-    """How many tasks in a row are repeats of one command, each with the next seed; None for no repeats."""
+    """The number of consecutive tasks that repeat one command, each with the next seed; None without repeats."""
     offsets: tuple[int, ...] = ()
-    """One for each job that the array is submitted as, where one job cannot hold it: what that job adds to the
-    scheduler's own indices, which begin at 0. Empty: one job, whose indices are the tasks."""
+    """If one job cannot hold the array: for each of its jobs, the difference between a task and the scheduler's index,
+    which begins at 0. Empty: one job, whose indices are the tasks."""
 
 
 class After(NamedTuple):
-    """A run, or a task of one, that this one comes after."""
+    """A run, or a task of a run, that this run depends on."""
 
     run: str
     name: str
     directory: str
     """Its run directory, absolute."""
     condition: str = names.AFTER_OK
-    """How it has to end: `ok`, `any` or `notok`."""
+    """The end that it must have: `ok`, `any` or `notok`."""
     task: int | None = None
     job: str | None = None
-    """Its first job; of an array in parts all of them, with commas. None where it had ended as it should before this
-    one was submitted."""
+    """Its first job, or all jobs of an array, with commas. None if the condition was met before this run was
+    submitted."""
 
     def __str__(self) -> str:
         """`k3f9q2`, `k3f9q2/17:any`."""
@@ -139,12 +139,12 @@ class After(NamedTuple):
 
 
 class Resume(NamedTuple):
-    """What a run begins from, where it has no checkpoint of its own yet."""
+    """The checkpoint that a run starts from, until it has its own."""
 
     checkpoints: tuple[str, ...]
-    """Absolute paths: one for each task of the array in its order, or one for all; empty for one without."""
+    """Absolute paths: one for each task of the array in order, or one for all. Empty for a task without."""
     run: str | None = None
-    """The run, or the task (`k3f9q2/17`), whose they are."""
+    """The run or the task (`k3f9q2/17`) that wrote them."""
 
     def __str__(self) -> str:
         if len(self.checkpoints) > 1:
@@ -158,24 +158,24 @@ class Plan:
     run: str
     """The run's id."""
     name: str
-    """What the user calls it: --name, else the experiment's."""
+    """The name for users: `--name`, else the experiment's name."""
     project: str
     experiment: str
     created: str
     """UTC, ISO 8601."""
     command: tuple[str, ...]
-    """The program and its arguments, placeholders unfilled; with `shell` one task, a line for bash."""
+    """The program and its arguments, with placeholders. With `shell` a single word: a line for bash."""
     site: Site
     allocation: Allocation
     source: Source
     shell: bool = False
     seed: int = 0
     debug: bool = False
-    """Ranks get the switches that let NCCL and torch.distributed say what they do."""
+    """NCCL and torch.distributed log more."""
     ranks_meet: bool = True
-    """False: ranks are independent programs, and no warning is due when none connects to another."""
+    """False: ranks are independent programs, and Serried does not warn if none connects to another."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """What the training is told, by dotted name; `serried.train.config` and `{config.NAME}` have it."""
+    """The settings of the training, by dotted name, for `serried.train.config` and `{config.NAME}`."""
     environment: Environment = field(default_factory=Environment)
     container: Container | None = None
     data: Data | None = None
@@ -186,13 +186,13 @@ class Plan:
     array: Array | None = None
     resume: Resume | None = None
     after: tuple[After, ...] = ()
-    """Runs that must have ended, each as it says, before this one begins."""
+    """Dependencies: runs that must end first."""
     smoke: int = 0
-    """A smoke test: after how many steps a training saves, loads and leaves; 0 is none."""
+    """The number of steps of a smoke test, after which a training saves, loads and exits; 0 for other runs."""
     rerun_of: str | None = None
-    """The run, or the task, whose plan this is too."""
+    """The run or the task whose plan this run repeats."""
     defaults: tuple[str, ...] = ()
-    """Keys (`resources.cpus`) that nobody set: Serried's or the cluster's defaults."""
+    """Keys (`resources.cpus`) that have a default of Serried or of the cluster."""
     share: str = "user"
     """`user` (0700/0600) or `group` (0750/0640)."""
     schema: int = SCHEMA
@@ -204,7 +204,7 @@ class Plan:
 
     @property
     def private(self) -> str:
-        """Where a job's environment goes that the scheduler would show to everybody; absolute."""
+        """The folder for the job's environment, if the scheduler would show it to other users; absolute."""
         return self.site.private or str(RunDirectory(Path(self.directory)).private)
 
     @property
@@ -213,44 +213,44 @@ class Plan:
 
     @property
     def lead_seconds(self) -> int:
-        """How long before the time limit the job is warned; 0 is never."""
+        """The time from the stop notice to the time limit; 0 without a limit."""
         return 0 if self.allocation.time_seconds is None else self.limit.lead_seconds
 
     @property
     def useful_seconds(self) -> int | None:
-        """After which ranks are asked to save and leave; None where there is no limit."""
+        """The time after which ranks receive the stop notice; None without a limit."""
         limit = self.allocation.time_seconds
         if limit is None:
             return None
-        brings = self.sync is not None or bool(self.data and self.data.results)
-        return limit - self.limit.lead_seconds - (min(names.COPY_BACK_SECONDS, limit // 20) if brings else 0)
+        copies_back = self.sync is not None or bool(self.data and self.data.results)
+        return limit - self.limit.lead_seconds - (min(names.COPY_BACK_SECONDS, limit // 20) if copies_back else 0)
 
     @property
     def may_requeue(self) -> bool:
-        """Whether the job itself may run again."""
+        """The scheduler may run the job itself again."""
         return self.limit.restarts > 0 and self.limit.form == names.REQUEUE
 
     @property
     def has_links(self) -> bool:
-        """Whether further attempts are further jobs."""
+        """Further attempts are further jobs."""
         return self.limit.restarts > 0 and self.limit.form != names.REQUEUE
 
     @property
     def is_in_parts(self) -> bool:
-        """Whether its array is several jobs."""
+        """The array is several jobs."""
         return self.array is not None and len(self.array.offsets) > 1
 
     @property
     def tokens(self) -> list[str]:
-        """Of the jobs that it is submitted as."""
+        """The tokens of its jobs."""
         return tokens_of(token_of(self.run, None, 1), self.array.offsets if self.array else ())
 
     def part(self, number: int) -> Plan:
-        """The plan as one of those jobs has it: its tasks under the scheduler's own indices."""
+        """The plan of one of those jobs: its tasks, with the scheduler's indices."""
         if self.array is None or not self.array.offsets:
             return self
         offsets = self.array.offsets
-        own = tuple(each - offsets[number] for each in self.array.indices if part_of(offsets, each) == number)
+        own = tuple(task - offsets[number] for task in self.array.indices if part_of(offsets, task) == number)
         return dataclasses.replace(self, array=self.array._replace(indices=own))
 
     def to_json(self) -> dict[str, Any]:
@@ -265,7 +265,7 @@ class Plan:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON holds of a part of a plan: each part is an object by the names of its fields."""
+    """A part of a plan as JSON: an object with the names of its fields."""
     if not isinstance(value, tuple):
         return value
     items = map(_plain, value)
@@ -274,11 +274,11 @@ def _plain(value: Any) -> Any:
 
 _hints = functools.cache(typing.get_type_hints)
 _FORMER_NAMES = {"element": "task", "tree_per_element": "tree_per_task"}
-"""Fields of plans that earlier versions wrote."""
+"""Names of fields in plans of earlier versions."""
 
 
 def _build(kind: Any, value: Any) -> Any:
-    """Make `value`, read from JSON, an instance of `kind`. Unknown keys (a later minor version's) are dropped."""
+    """Turn `value`, read from JSON, into an instance of `kind`. Unknown keys, of a later minor version, are dropped."""
     if isinstance(kind, types.UnionType):
         if value is None:
             return None

@@ -1,7 +1,7 @@
-"""What a run directory holds of Serried itself, as source and as the byte code of the submitting Python.
+"""Serried's own code in a run directory, as source and as byte code of the submitting Python.
 
-agent.pyz is what compute nodes run. library.zip is what ranks import: `serried.train` as it was when the run was
-submitted, whatever their environment has or has not installed.
+Compute nodes run agent.pyz. Ranks import `serried.train` from library.zip, as of submit, whatever their environment has
+installed.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ AGENT = ("agent", "fs", "process", "protocol")
 LIBRARY = ("fs", "process", "protocol", "train")
 MAIN = b"import sys\n\nfrom serried.agent.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"
 PACKAGE = HOUSE / "protocol" / "library_init.py"
-"""What `serried` itself is to a rank."""
+"""The module `serried` of a rank."""
 UNCHECKED = (0b01).to_bytes(4, "little")
 MARSHAL = 2
-"""From version 3 on, the bytes depend on how often this process refers to an object: each packing would differ."""
+"""From version 3 on, the bytes depend on reference counts in this process, so each archive would differ."""
 ALWAYS = (1980, 1, 1, 0, 0, 0)
-"""The oldest date a zip can hold: when a file was installed says nothing about what it does."""
+"""The oldest date of a zip. The time of an installation would change the archive."""
 
 
 def agent() -> bytes:
-    """What agent.pyz holds."""
+    """The content of agent.pyz."""
     return _content(AGENT, [("__main__.py", MAIN), ("serried/__init__.py", b"")])
 
 
 def library() -> bytes:
-    """What library.zip holds."""
+    """The content of library.zip."""
     return _content(LIBRARY, list(_module("serried/__init__.py", PACKAGE)))
 
 
 def put(content: bytes, path: Path, folder: Path, modes: files.Modes) -> None:
-    """Store `content` in `folder` under a name made of it, unless it is there, and make `path` a link to that.
+    """Store `content` in `folder` under a name with its hash, and let `path` be a link to that file.
 
-    The link is made first: who removes what no run needs either sees it, or takes the file away before we look.
-    Where `folder` or the one around it is another user's, or others can write there, `path` becomes a file of its own.
+    The link comes first. So a cleanup either sees the link, or deletes the file before this function checks for it. If
+    another user owns `folder` or its parent, or can write there, `path` becomes a file instead.
     """
     stored = folder / f"{path.stem}-{hashlib.sha256(content).hexdigest()[:16]}{path.suffix}"
     try:
@@ -63,16 +63,16 @@ def put(content: bytes, path: Path, folder: Path, modes: files.Modes) -> None:
 
 
 def _make_ours(folder: Path, mode: int) -> None:
-    """Raises PermissionError where others can put something there."""
+    """Raises PermissionError if other users can write there."""
     files.make_directory(folder, mode)
     if not all(map(files.is_ours_alone, (folder.parent, folder))):
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(folder))
 
 
 def _is_stored(path: Path, size: int) -> bool:
-    """Whether it is there, and from now on as young as if we had written it: sites purge by age, and so do we.
+    """The file exists. Sets its time to now, because sites and Serried delete files by age.
 
-    What somebody else wrote or could have written is not: it would run as us.
+    A file that another user wrote or can write does not count: it would run as this user.
     """
     try:
         state = path.lstat()
@@ -87,18 +87,18 @@ def _is_stored(path: Path, size: int) -> bool:
 def _content(rooms: tuple[str, ...], entries: list[tuple[str, bytes]]) -> bytes:
     modules = [module for room in rooms for module in sorted((HOUSE / room).rglob("*.py")) if module != PACKAGE]
     kept = state_directory(os.environ) / "cache" / f"{'-'.join(rooms)}-{_digest([str(HOUSE)]).hex()[:12]}.zip"
-    before = _digest(_as_they_are([PACKAGE, *modules]))
+    before = _digest(_states([PACKAGE, *modules]))
     content = _kept(kept, before)
     if content is None:
         content = _packed([*entries, *(entry for module in modules for entry in _module(_name(module), module))])
-        with contextlib.suppress(OSError):  # a home that is full: packed each time
+        with contextlib.suppress(OSError):  # a full home: the archive is packed each time
             files.make_directory(kept.parent)
             files.write_bytes(kept, content + before)
     return content
 
 
-def _as_they_are(modules: list[Path]) -> list[str]:
-    """Of each module what changes when it does (no program can set its ctime), and which Python's byte code it gets."""
+def _states(modules: list[Path]) -> list[str]:
+    """The state of each module (a program cannot set a ctime), and the version of its byte code."""
     known = [importlib.util.cache_from_source(""), importlib.util.MAGIC_NUMBER.hex()]
     for module in modules:
         state = module.stat()
@@ -111,7 +111,7 @@ def _digest(lines: list[str]) -> bytes:
 
 
 def _kept(path: Path, before: bytes) -> bytes | None:
-    """What was packed for an earlier run, when nothing that it was packed from has changed: its last bytes say so."""
+    """The archive of an earlier run, if its last bytes show that no module has changed since."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -120,10 +120,10 @@ def _kept(path: Path, before: bytes) -> bytes | None:
 
 
 def _packed(entries: list[tuple[str, bytes]]) -> bytes:
-    """Stored, not deflated: they are small, and a node starts them without inflating twenty modules.
+    """Stored, not deflated: the files are small, and a node would have to inflate twenty modules.
 
-    Compiling them takes longer than running them does. A Python of another version passes over byte code that is not
-    its own and takes the source.
+    Compiling them would take longer than running them. A Python of another version ignores the byte code and reads the
+    source.
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
@@ -145,6 +145,6 @@ def _module(name: str, path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _byte_code(name: str, path: Path, source: bytes) -> bytes:
-    """The .pyc of a module, to be believed without a look at its source: nothing in the zip ever changes (PEP 552)."""
-    code = SourceFileLoader(name, str(path)).get_code(name)  # compiled at most once: Python keeps what it compiled
+    """The .pyc of a module. Python does not compare it with the source, because the zip never changes (PEP 552)."""
+    code = SourceFileLoader(name, str(path)).get_code(name)  # compiled at most once: Python keeps the result
     return importlib.util.MAGIC_NUMBER + UNCHECKED + importlib.util.source_hash(source) + marshal.dumps(code, MARSHAL)
