@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from serried import config, planning
-from serried.environments.select import choose, find_conda
+from serried.environments.activation import choose, find_conda
 from serried.errors import EnvironmentFailed, UsageError
 from serried.inherit import job_environment
 from serried.plan import Environment

@@ -17,7 +17,7 @@ from typing import Any
 from serried import builds, shell
 from serried.builds import Recipe
 from serried.environments import activation
-from serried.environments.select import conda_program
+from serried.environments.activation import conda_program
 from serried.errors import EnvironmentFailed, MissingProgramError, UsageError
 from serried.plan import Build, Environment
 

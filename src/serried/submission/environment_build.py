@@ -14,7 +14,7 @@ from serried import builds, config, inherit
 from serried.builds import Builder, Observe, Recipe, Tick
 from serried.environments import activation, containers
 from serried.environments import recipe as environment_recipe
-from serried.environments.select import choose
+from serried.environments.activation import choose
 from serried.errors import UsageError
 from serried.plan import Environment, Plan
 from serried.planning import plan as make_plan

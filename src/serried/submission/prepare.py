@@ -14,7 +14,7 @@ from serried import config, inherit, schedulers, snapshot
 from serried.builds import Observe, silent
 from serried.config import shell_words
 from serried.environments import activation, containers
-from serried.environments.select import absent_mpi, absent_program, choose, idle
+from serried.environments.activation import absent_mpi, absent_program, choose, idle
 from serried.errors import UsageError, did_you_mean
 from serried.plan import Plan
 from serried.planning import divide_indices

@@ -12,7 +12,7 @@ from pathlib import Path
 from serried import config
 from serried.builds import Observe, silent
 from serried.environments import containers
-from serried.environments.select import choose
+from serried.environments.activation import choose
 from serried.errors import RunNotFoundError, UsageError
 from serried.fs.files import read_json
 from serried.plan import Array, Plan, Resume
