@@ -15,7 +15,7 @@ from serried.protocol.successor_commands import Commands
 
 ERRAND_SECONDS = 3600
 ERRAND_MEMORY_MB = 1024
-"""What a job asks for that fetches or removes something on one node."""
+"""The time and memory of a job that fetches or deletes files on one node."""
 
 LONGEST_NAME = 64
 """Longer job names break the prologs of some sites, and subjects of mails."""
@@ -29,7 +29,7 @@ class Traits(NamedTuple):
     is_around: Callable[[Mapping[str, str]], bool]
     """Whether the environment is that of one of its jobs."""
     dialect: Dialect
-    """What the agents need to know about its jobs."""
+    """The facts about its jobs that agents need."""
     has_wrappers: bool = False
     """Whether other schedulers come with wrappers of its commands: such a cluster is the other scheduler's."""
     survey: str = ""
@@ -49,7 +49,7 @@ class Traits(NamedTuple):
     cpu_variables: tuple[str, ...] = ()
     """Variables of its jobs that look like the user's wish for a number of CPUs."""
     programs: tuple[str, ...] = ()
-    """Programs that job.sh calls; their folder stays on PATH."""
+    """Programs that job.sh calls; their folders stay on PATH."""
     parts: tuple[str, ...] = ()
     """Kinds of `launch.kind`, and container runtimes, that need it."""
     hold_options: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class Job:
     nodes: tuple[str, ...] = ()
     restarts: int = 0
     name: str = ""
-    """By which it was submitted; empty where that is not known."""
+    """Its name at the submission; empty if unknown."""
 
 
 WaitReasons = Sequence[tuple[str, Reason, str]]
@@ -97,7 +97,7 @@ class SubmitCommand:
     umask: int = MODES["user"].umask
     """For the command, and through it for the job."""
     handover: Path | None = None
-    """The private file by which the job gets `environment`, where the scheduler would show it to everybody."""
+    """A private file with `environment` for the job, if the scheduler would show variables to everybody."""
 
 
 class Scheduler(Protocol):

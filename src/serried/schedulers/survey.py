@@ -1,4 +1,4 @@
-"""What a scheduler says about its cluster: asked through its commands, and kept for minutes."""
+"""The facts that a scheduler reports about its cluster. Answers of its commands are kept for minutes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from serried.fs import files
 from serried.protocol.layout import slug, state_directory
 
 ASKING_SECONDS = 45.0
-"""What a job asks for hangs on the answer. A client of Slurm's gives up by itself after 10 or 18 s."""
+"""For answers that decide what a job requests. A client of Slurm gives up by itself after 10 or 18 s."""
 GLANCE_SECONDS = 4.0
-"""Where it is enough to know it next time."""
+"""For answers that can wait until the next command."""
 KEPT_SECONDS = 300.0
 
 Ask = Callable[[Sequence[str]], str]
-"""What a command printed; empty when it failed."""
+"""Returns the output of a command; empty if it failed."""
 
 
 @dataclass(frozen=True)
@@ -30,26 +30,26 @@ class ArrayLimits:
     """None: no such limit is known."""
 
     below: int | None = None
-    """What the indices of a job have to stay below."""
+    """Each index of a job is below this number."""
     tasks: int | None = None
-    """How many tasks a job may have."""
+    """The most tasks of a job."""
     jobs: int | None = None
-    """What the number of all users' jobs stays below; each task is one."""
+    """The number of all users' jobs stays below this; each task counts as a job."""
 
 
 @dataclass(frozen=True)
 class Learnt:
     name: str
-    """What the site itself calls it."""
+    """The site's own name for the cluster."""
     table: Mapping[str, Any]
     """As a profile holds it."""
     sources: Mapping[str, str]
-    """By key of `table`: which command said it."""
+    """The command that reported each key of `table`."""
 
 
 @dataclass(frozen=True)
 class Inside:
-    """What a job has to give. Where nodes differ, the least that each has."""
+    """The resources of the job around us. If nodes differ, the least that each has."""
 
     scheduler: str
     job: str
@@ -60,13 +60,13 @@ class Inside:
     gpus: int
     """On each node."""
     tasks: int
-    """Tasks on each node, as whoever asked for it said; 1 where nobody did."""
+    """Tasks on each node, as the job was submitted; 1 if it was submitted without a number."""
     seconds: int | None
-    """Until its time is over; None has no end."""
+    """Until its time limit; None without a limit."""
     is_here: bool
     """Whether this is its first node: `salloc` leaves its shell where it was typed."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """What tells the scheduler's commands which job they are in."""
+    """Variables by which the scheduler's commands know the job around them."""
     to_first_node: tuple[str, ...] = ()
     """Words that start the words after them on the first node; none if that is here."""
     has_private_file: bool = False
@@ -77,21 +77,21 @@ class SiteSurvey(Protocol):
     """The module `site` of a scheduler."""
 
     def describe(self, environ: Mapping[str, str], command: Command = ...) -> dict[str, Any]:
-        """Its partitions and nodes, as a profile's table; empty when it does not answer."""
+        """Its partitions and nodes, as a profile's table; empty if it does not answer."""
 
     def own_name(self, environ: Mapping[str, str], command: Command = ..., *, seconds: float = ...) -> str:
-        """Its name for itself, where its job ids do not tell it from another; else empty."""
+        """Its own name, if another cluster may have the same job ids; else empty."""
 
     def array_limits(self, environ: Mapping[str, str], command: Command = ...) -> ArrayLimits: ...
 
     def learn(self, environ: Mapping[str, str], user: str, command: Command = ...) -> Learnt | None:
-        """All that a profile may hold; None when it does not answer."""
+        """All that a profile may hold; None if the scheduler does not answer."""
 
     def inside(self, environ: Mapping[str, str]) -> Inside:
         """The job around us, for a scheduler whose traits say `is_around`. Raises SchedulerUnreachable."""
 
     def is_throwaway(self, environ: Mapping[str, str]) -> bool:
-        """Whether it is a lab's: a cluster of this machine alone."""
+        """Whether the cluster is a lab on this machine."""
 
 
 def asker(
@@ -100,7 +100,7 @@ def asker(
     identity: Sequence[object],
     seconds: float = ASKING_SECONDS,
 ) -> Ask:
-    """Asks with `environ`, or answers with what the same command printed within minutes.
+    """Run commands with `environ`, or return what the same command printed within minutes.
 
     `identity` tells this scheduler from any other that shares this home.
     """
@@ -125,7 +125,7 @@ def asker(
 
 
 def changed_at(path: str) -> int:
-    """When a file was written, in nanoseconds; 0 where there is none."""
+    """The time of a file's last change, in nanoseconds; 0 without a file."""
     with contextlib.suppress(OSError):
         return Path(path).stat().st_mtime_ns if path else 0
     return 0
