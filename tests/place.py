@@ -6,16 +6,30 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import command_line
 from serried.process import linux
 
 HAS_PBS = all(map(shutil.which, ("qsub", "pbsnodes", "pbsdsh")))
 """Tests run on PBS only where there is one: no package brings it. (Slurm's wrappers have no pbsdsh.)"""
+
+
+def everywhere(name: str, cases: Mapping[str, Any], on_clusters: Iterable[str]) -> pytest.MarkDecorator:
+    """Parametrize `place` and `name`: each case on this machine, and those of `on_clusters` on clusters too.
+
+    One of each class is enough there: the contract suite shows that schedulers do the same.
+    """
+    rows = [pytest.param("local", case, id=f"local-{key}") for key, case in cases.items()]
+    for key in on_clusters:
+        rows.append(pytest.param("slurm", cases[key], id=f"slurm-{key}", marks=pytest.mark.slurm))
+        rows += [pytest.param("pbs", cases[key], id=f"pbs-{key}")] if HAS_PBS else []
+    return pytest.mark.parametrize(("place", name), rows, indirect=["place"])
 
 
 @dataclass(frozen=True)

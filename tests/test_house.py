@@ -12,7 +12,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from house import HOUSE, MODULES, ROOT, holds_for, name_of, nodes_of, room_of
+from house import HOUSE, MODULES, ROOT, holds_for, name_of, nodes_of, room_of, tree_of
 from serried.cli import VERBS, serried
 from tables import for_each
 
@@ -287,6 +287,14 @@ def test_only_the_shell_starts_processes_on_the_submitting_side(path: Path):
 @holds_for(sorted((ROOT / "tests").rglob("*.py")))
 def test_a_test_file_fits_in_one_sitting(path: Path):
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+
+
+@holds_for(sorted((ROOT / "tests").rglob("test_*.py")))
+def test_a_test_file_that_imports_torch_is_marked_as_a_whole(path: Path):
+    """`make test-fast` leaves such a file out before its imports."""
+    statements = [ast.unparse(node) for node in tree_of(path).body]
+    if any(re.match(r"(import|from) torch\b|.*importorskip\('torch'", statement) for statement in statements):
+        assert any(re.match(r"pytestmark = .*pytest\.mark\.torch\b", statement) for statement in statements)
 
 
 @holds_for(MODULES)

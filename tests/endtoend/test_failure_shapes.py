@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-import pytest
+from place import everywhere
 
 PYTHON = sys.executable
 
@@ -55,7 +55,11 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+ON_CLUSTERS = ("success", "exit-85-unasked", "kill", "import-error-on-one-rank", "command-not-found", "silent-hang")
+"""One for each cause."""
+
+
+@everywhere("shape", {shape.name: shape for shape in SHAPES}, ON_CLUSTERS)
 def test_each_ending_is_told_as_it_was(place, shape):
     run = place.submit("--ranks", "2", *shape.flags, "--", *shape.command)
 

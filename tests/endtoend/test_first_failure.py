@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from place import HAS_PBS
+from place import HAS_PBS, everywhere
 
 PYTHON = sys.executable
 LAUNCHERS = ("torchrun", "srun", "mpirun", "horovod", "accelerate")
@@ -82,7 +82,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@everywhere("case", CASES, ["killed"])
 def test_a_rank_that_fails_in_a_session_is_named_however_long_it_takes_to_leave(place, torch_python, case):
     (place.project / "train.py").write_text(SESSION.replace("FAIL", case.fail))
     run = place.submit(*sizes(place), "--", *torch_python, "train.py", str(case.culprit), case.others)

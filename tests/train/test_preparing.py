@@ -6,13 +6,18 @@ import threading
 import time
 
 import pytest
-import torch.distributed as dist
 import train_ranks
+
+pytest.importorskip("torch", reason="needs torch: pip install torch")
+
+import torch.distributed as dist
 
 from serried.train import run_first
 from serried.train.errors import TrainError
 from serried.train.identities import Identity
 from serried.train.run_first import RunFirst
+
+pytestmark = pytest.mark.torch
 
 UNEVEN = [Identity(rank, 4, local, size, node) for rank, local, size, node in
           [(0, 0, 3, 0), (1, 1, 3, 0), (2, 2, 3, 0), (3, 0, 1, 1)]]  # fmt: skip
@@ -221,7 +226,6 @@ with st.session() as run:
 """
 
 
-@pytest.mark.torch
 def test_no_time_out_of_the_process_group_ends_the_wait(tmp_path):
     ended = train_ranks.run(SCRIPT, 2, PLACE=str(tmp_path))
     assert [(each.status, each.output) for each in ended] == [(1, "True\n"), (1, "False\n")]
@@ -240,7 +244,6 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.torch
 def test_nodes_with_different_numbers_of_ranks_are_counted_where_the_launcher_has_no_numbers_for_them():
     """As under Open MPI: rank 2, alone on the second node, would be on a third by what it knows of its own."""
     port = train_ranks.free_port()
