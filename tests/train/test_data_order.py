@@ -163,6 +163,7 @@ def test_with_blocks_of_one_item_i_is_for_shard_i_modulo_shards(total, world_siz
             assert mine == [i for i in range(total) if i % shards == worker * world_size + rank]
 
 
+@pytest.mark.torch
 @settings(deadline=None)
 @given(TOTALS, st.sampled_from([True, 5]), st.integers(0, 2**40), st.integers(0, 5))
 def test_the_order_is_by_seed_and_epoch_and_holds_every_item(total, shuffle, seed, epoch):
@@ -174,6 +175,7 @@ def test_the_order_is_by_seed_and_epoch_and_holds_every_item(total, shuffle, see
     assert data.indices(seed, epoch)(whole) == order
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("shuffle", [True, 500])
 def test_other_seeds_and_epochs_have_other_orders_and_neighbours_share_none(shuffle):
     pytest.importorskip("torch", reason="needs torch: pip install torch")
