@@ -162,7 +162,10 @@ def test_what_another_login_node_knows_more_of_stays(serried, ended, tmp_path):
     assert ("environment", "env-2-bbbb") in kinds(done)
     stay = {thing["name"]: thing["needed"] for thing in as_json(done.out)["stay"]}
     assert stay["env-1-aaaa"] == "run k3f9q2 has it"
-    assert stay["wayxxx"] == f"its directory may exist where `{tmp_path / 'not-mounted'}` is"
+    assert (
+        stay["wayxxx"]
+        == f"its directory may still exist: `{tmp_path / 'not-mounted'}` is not visible from this machine"
+    )
 
 
 def test_code_that_a_submission_finds_to_be_its_own_meanwhile_stays(tmp_path):

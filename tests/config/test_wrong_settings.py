@@ -58,7 +58,7 @@ from tables import for_each
         (
             '[experiments.a]\ncommand = "it\'s"',
             "serried.toml:2: `command` has a quote that is never closed",
-            "a list of words needs no quotes",
+            'or write a list of words: `command = ["python", "train.py"]`',
         ),
     ],
 )

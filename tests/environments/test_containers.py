@@ -65,7 +65,10 @@ def test_a_runtime_that_only_a_module_brings_is_taken_to_be_apptainer(settled):
         ({"environment": Environment(venv="/v")}, "ranks run in a container, but `environment` names a virtual"),
         ({"runtime": "pyxis", "scheduler": "pbs"}, "`pyxis` is part of Slurm"),
         ({"runtime": "ch-run", "image": "/", "writable": True}, "`ch-run` has no option like `--writable-tmpfs`"),
-        ({"runtime": "pyxis", "binds": ("$SLURM_TMPDIR/a:/a",)}, "`pyxis` mounts folders before"),
+        (
+            {"runtime": "pyxis", "binds": ("$SLURM_TMPDIR/a:/a",)},
+            "`container.binds` cannot use `$SLURM_TMPDIR` with `pyxis`",
+        ),
         ({"runtime": "pyxis", "contained": True}, "`pyxis` does not support `contained`"),
         ({"runtime": "pyxis", "binds": ("/a,b",)}, "`pyxis` cannot mount a path with a `,` in it: `/a,b`"),
     ],

@@ -96,7 +96,7 @@ def test_each_task_goes_on_from_the_same_task(array, tmp_path):
     paths = [checkpoint(array.where.task(task).checkpoints, 10 + task) for task in range(3)]
     found = resume_from("abc234", Array((0, 2)), tmp_path).resume
     assert found == Resume((str(paths[0]), str(paths[2])), "abc234")
-    assert str(found) == "abc234, each task from its own"
+    assert str(found) == "abc234, each task from its own checkpoint"
     assert refusal("abc234", tmp_path, Array((1, 2, 3))) == (
         "run `abc234` has no complete checkpoint of task 3",
         "`--array 1-2` leaves them out",

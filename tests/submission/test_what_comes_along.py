@@ -31,7 +31,7 @@ def limits(monkeypatch):
     monkeypatch.setattr(listing, "LARGE_BYTES", 1_000_000)
 
 
-OUT = "keep data out by a line in `.gitignore`, or by `link` under `[project]`"
+OUT = "to leave data out, add a line to `.gitignore` or list it in `link` under `[project]`"
 
 
 @pytest.mark.usefixtures("limits")

@@ -41,7 +41,7 @@ ABORT_SECONDS = 0.5
 TOGETHER_SECONDS = 1.0
 """How long a rank's death by TERM waits for the agent's own TERM: the scheduler sends both at once."""
 STUMBLED_SECONDS = 5.0
-"""How long a failure by a lost peer waits for that peer's own exit."""
+"""After a rank failed because it lost a peer: time to wait for the peer's own exit."""
 
 
 def main(arguments: List[str]) -> int:

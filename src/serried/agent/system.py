@@ -217,7 +217,7 @@ def reap() -> List[Tuple[int, int]]:
 
 def query(argv: Sequence[str]) -> Optional[str]:
     """The output of a command that queries the scheduler; None if the command fails or times out."""
-    import subprocess  # milliseconds, and most never ask
+    import subprocess  # imported here: it takes milliseconds, and most agents never query
 
     try:
         done = subprocess.run(

@@ -206,7 +206,11 @@ def records(known: KnownRuns) -> Iterator[Thing]:
         if is_over(status) and not os.path.lexists(status.record.where.path):
             plan = known.plans.get(status.record.id)
             is_away = plan is not None and not os.path.lexists(plan.site.root)
-            needed = f"its directory may exist where `{plan.site.root}` is" if plan is not None and is_away else ""
+            needed = (
+                f"its directory may still exist: `{plan.site.root}` is not visible from this machine"
+                if plan is not None and is_away
+                else ""
+            )
             used = status.verdict.since or status.created
             path = status.record.directory.path
             yield Thing(RECORD, status.id, path, used, status.state, needed=needed, run=status.record.id)

@@ -156,7 +156,7 @@ def shell(name: str | None) -> None:
 @command.command()
 @_name
 def env(name: str | None) -> None:
-    """Print the variables by which a shell uses a lab.
+    """Print shell commands that make this shell use a lab.
 
     \b
     eval "$(serried lab env)"

@@ -150,7 +150,11 @@ class Builder:
         if any("\0" in word for word in command):
             raise UsageError("the command contains a NUL character, which an argument cannot contain")
         if isinstance(command, str):
-            words = (command,) if shell else self._split(("command",), command, "a list of words needs no quotes")
+            words = (
+                (command,)
+                if shell
+                else self._split(("command",), command, 'or write a list of words: `command = ["python", "train.py"]`')
+            )
             if not words or not words[0]:
                 raise self._wrong(("command",), "`command` names no program")
             return words
@@ -272,7 +276,7 @@ class Builder:
         return Staged(posixpath.join(root, source), item.to or (stem if unpack else name), unpack)
 
     def _apart(self, staged: Sequence[Staged]) -> tuple[Staged, ...]:
-        """Refuse an item in the place of another, or inside that place."""
+        """Refuse items with equal or nested destinations."""
         places: dict[str, Staged] = {}
         for item in sorted(staged, key=lambda item: item.to.split("/")):
             parents = [item.to[: at + 1] for at, letter in enumerate(item.to + "/", -1) if letter == "/"]

@@ -167,7 +167,7 @@ class DataRequest:
     planned: Data = field(default_factory=Data, metadata=OF_PLAN)
     root: str = key(
         values.TEXT,
-        "Folder of relative paths in `stage`.",
+        "Folder that relative paths in `stage` start from.",
         default="`scratch`/PROJECT, else `data` in the project's folder",
         value="",
     )

@@ -201,7 +201,7 @@ def given(command: str | Sequence[str]) -> Sequence[str]:
     try:
         return split(command)
     except ValueError as error:
-        raise UsageError(f"the command {error}", hint="a list of words needs no quotes") from None
+        raise UsageError(f"the command {error}", hint='or pass a list of words: `["python", "train.py"]`') from None
 
 
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=[ \t]*")

@@ -95,7 +95,7 @@ set -e
 set +e
 trap 'status=$?; serried_left; exit $status' EXIT
 ({words})"""
-"""Keeps the output of `setup` apart from that of the words, and ends the background processes of `setup` with them."""
+"""Separates the output of `setup` from the command's, and ends the background processes of `setup` with the command."""
 SECONDS = 600
 """`import torch` may take minutes on a slow file system."""
 LAST_LINES = 12
@@ -122,7 +122,7 @@ def choose(environment: Environment, environ: Mapping[str, str], *, inside: bool
         environment = environment._replace(venv=active, conda=None if active else environ.get("CONDA_PREFIX") or None)
     for prefix in filter(None, (environment.venv, environment.conda)):
         if os.pathsep in prefix:
-            raise UsageError(f"the environment `{prefix}` cannot be active: PATH cannot name a folder with a `:`")
+            raise UsageError(f"cannot activate `{prefix}`: its path contains `:`, the separator of PATH")
         if not (Path(prefix) / "bin" / "python").exists():
             raise UsageError(
                 f"`{prefix}/bin` has no Python",

@@ -204,9 +204,9 @@ def _for_pyxis(container: Container, plan: Plan) -> Container:
         raise UsageError("`pyxis` does not support `contained`, `local` or `requirements`")
     _check_paths(container, plan, ":,")
     if any(binds.LOCAL in text for text in container.binds):
-        raise UsageError(f"`pyxis` mounts folders before `{binds.LOCAL}` is set: leave it out of `container.binds`")
+        raise UsageError(f"`container.binds` cannot use `{binds.LOCAL}` with `pyxis`: it is set only after the mounts")
     if plan.environment.check:
-        raise UsageError("`environment.check` cannot run here: only jobs enter a container of pyxis")
+        raise UsageError("`environment.check` cannot run here: pyxis containers exist only inside jobs")
     return container._replace(local=False)
 
 

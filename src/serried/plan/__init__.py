@@ -148,7 +148,7 @@ class Resume(NamedTuple):
 
     def __str__(self) -> str:
         if len(self.checkpoints) > 1:
-            return f"{self.run}, each task from its own"
+            return f"{self.run}, each task from its own checkpoint"
         path = self.checkpoints[0]
         return f"{self.run}, {path.rpartition('/')[2]}" if self.run else path
 

@@ -89,7 +89,7 @@ def _single(ranks: int | None, allocation: Allocation) -> Allocation:
     if allocation.nodes > 1:
         raise UsageError(
             f'`launch.kind = "single"` is one process, and {allocation.nodes} nodes were requested',
-            hint="DataParallel uses the GPUs of one node: --nodes 1, or DistributedDataParallel with a rank per GPU",
+            hint="pass `--nodes 1` for DataParallel, or use DistributedDataParallel with one rank per GPU",
         )
     if ranks is not None and ranks > 1:
         raise UsageError(
@@ -145,12 +145,12 @@ def _check_program(launch: Launch, started: Sequence[str], allocation: Allocatio
         instead = f": --launch {program}" if program in ("srun", "mpirun") else ""
         raise UsageError(
             f"the command starts `{program}`, and each of {ranks} ranks would start `{program}` again",
-            hint=f"give the ranks' command alone; `launch.kind` selects the launcher{instead}",
+            hint=f"pass only the rank's command; `launch.kind` selects the launcher{instead}",
         )
     if program == launch.kind and not is_typed:
         raise UsageError(
             f"`{program}` is both launcher and command: each rank would start `{program}` again",
-            hint="give the ranks' command alone, `python train.py`; `launch.options` takes further options",
+            hint="pass only the rank's command, such as `python train.py`; put launcher options in `launch.options`",
         )
     if program in DOUBLES and launch.kind not in ("single", program) and ranks > 1 and not _spans(started, allocation):
         raise UsageError(

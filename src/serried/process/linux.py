@@ -43,7 +43,10 @@ def _read(pid: int, name: str) -> bytes:
 
 
 def stat(pid: int) -> List[str]:
-    """The fields of /proc/PID/stat from the third on: the second, the name, may contain spaces. Empty as `read`."""
+    """The fields of /proc/PID/stat from the third on: the second, the name, may contain spaces.
+
+    Empty if the process has ended or belongs to another user.
+    """
     return read(pid, "stat").rpartition(b")")[2].decode("ascii", "replace").split()
 
 

@@ -188,7 +188,7 @@ class ToLaunched:
     LEAVE = "leave"
     """The launcher may see the end of this rank."""
     REMOTE_EXITED = "remote-exited"
-    """status: of the command of an `ssh`."""
+    """status: exit status of the command that an `ssh` ran."""
 
 
 class ToHelper:

@@ -287,7 +287,7 @@ ADVICE: Mapping[Reason, Advice] = {
         "a folder for the container is not on the node, or the image has no mount point for it",
         (
             "check that each of `container.binds` exists on compute nodes too",
-            "in a `.sqfs` or with Charliecloud the image needs the folder as a mount point: see docs/containers.md",
+            "with a `.sqfs` image or Charliecloud, the folder must already exist in the image: see docs/containers.md",
         ),
     ),
     Reason.CONTAINER: Advice(
@@ -301,7 +301,7 @@ ADVICE: Mapping[Reason, Advice] = {
         "the program to run is not in the container's image",
         (
             "use its name inside the image: perhaps `python3`, or its full path",
-            "a program of the host needs its folder in `container.binds`, and so do its libraries",
+            "to run a program of the host, add its folder and its libraries' folders to `container.binds`",
         ),
     ),
     Reason.FILE_MISSING: Advice(
@@ -328,7 +328,7 @@ ADVICE: Mapping[Reason, Advice] = {
         (
             "request GPUs: --gpus 1",
             "or use the backend `gloo` on CPUs",
-            "for a program that trains alone unless RANK is set: --launch single",
+            "if the program trains as one process when RANK is not set: --launch single",
         ),
     ),
     Reason.NCCL: Advice(
@@ -362,7 +362,10 @@ ADVICE: Mapping[Reason, Advice] = {
     ),
     Reason.LEFT_RUNNING: Advice(
         "every rank succeeded, but a background process of one still ran and was ended",
-        ("wait for the process before you exit, or use a thread of the rank", "see its name: serried logs {run}"),
+        (
+            "wait for the process before you exit, or use a thread of the rank",
+            "find the process's name in: serried logs {run}",
+        ),
     ),
     Reason.USER: Advice("it was stopped with `serried stop`", ()),
     Reason.CANCEL: Advice(
@@ -417,7 +420,7 @@ ADVICE: Mapping[Reason, Advice] = {
         ),
     ),
     Reason.SUBMISSION: Advice(
-        "no job exists: `serried submit` ended, or was given up, before the scheduler accepted it",
+        "no job exists: the submission ended or was dropped before the scheduler accepted it",
         ("submit it again: serried rerun {run}",),
     ),
     Reason.LOST: Advice(
@@ -431,9 +434,7 @@ ADVICE: Mapping[Reason, Advice] = {
             "serried forget {run} gives it up",
         ),
     ),
-    Reason.UNREACHABLE: Advice(
-        "the scheduler does not answer", ("retry in a minute; the run does not need this command",)
-    ),
+    Reason.UNREACHABLE: Advice("the scheduler does not answer", ("retry in a minute; the run continues meanwhile",)),
     Reason.UNREADABLE: Advice("its record cannot be read", ("upgrade Serried, or look at the named file",)),
 }
 

@@ -94,7 +94,7 @@ class Evidence:
     """Further jobs: the run's (None), and those of single tasks."""
 
     def jobs(self, task: int | None) -> list[str]:
-        """The jobs that the run or task has or may have, in their order, from its last known job on."""
+        """Jobs that may belong to the run or task, in order, from the last known one."""
         own = self.links.get(task, ()) if task is not None else ()
         further = [link.job for link in (*self.links.get(None, ()), *own) if link.state == "submitted" and link.job]
         first = list(self.submission.jobs) if self.submission else []
@@ -138,7 +138,7 @@ class Evidence:
 
     @functools.cached_property
     def open_tasks(self) -> list[int | None]:
-        """The tasks of an array, or the run itself (None), whose end the files do not prove."""
+        """Tasks whose end is not proven; `[None]` for a run without an array."""
         tasks = [index for index in self.indices if index not in self.seen.ended] if self.indices else [None]
         return [task for task in tasks if self.is_open(task)]
 

@@ -195,7 +195,7 @@ def is_id(text: str) -> bool:
 
 
 def _aside(path: Path) -> Path:
-    """A folder beside the record's, whose name is not an id."""
+    """A temporary folder beside the record; its name is never a valid run id."""
     return path.with_name(f".{path.name}")
 
 

@@ -75,7 +75,7 @@ class Cache:
         return cls(state_directory(os.environ) / "cache" / f"{key}.json")
 
     def get(self, now: float | None = None) -> Answer | None:
-        """The last answer, if it still serves."""
+        """The cached answer, if it is recent enough."""
         try:
             value = files.read_json(self.path) or {}
             answer = Answer(float(value["at"]), float(value["took"]), tuple(value["asked"]), dict(value["texts"]))

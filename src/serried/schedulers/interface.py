@@ -35,7 +35,7 @@ class Traits(NamedTuple):
     survey: str = ""
     """The commands that list its partitions, for messages."""
     survey_command: str = ""
-    """The first of them."""
+    """The program of the first of these commands."""
     command: str = ""
     """A program whose presence alone, without a cluster, deserves a note: packages on a laptop."""
     is_this_machine: bool = False
@@ -210,7 +210,7 @@ class Fragment:
     own_log: str = ""
     """A line that gives the task of an array in parts a log of its own."""
     of_part: str = ""
-    """Lines by which a job of an array in parts learns which task it is."""
+    """Lines that set the task index in one part of a split array."""
 
 
 class Script(Protocol):

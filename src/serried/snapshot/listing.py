@@ -290,7 +290,8 @@ def growth(survey: Survey, sources: Path) -> Iterator[str]:
     largest = sorted(candidates, key=lambda path: (-candidates[path], path))[:NAMED]
     names = ", ".join(f"`{path}` ({spell(sizes[path])})" for path in largest)
     more = f" and {len(candidates) - NAMED} more" if len(candidates) > NAMED else ""
-    yield f"{subject}: {names}{more}; keep data out by a line in `.gitignore`, or by `link` under `[project]`"
+    hint = "to leave data out, add a line to `.gitignore` or list it in `link` under `[project]`"
+    yield f"{subject}: {names}{more}; {hint}"
 
 
 def _newest_archive(sources: Path) -> Path | None:

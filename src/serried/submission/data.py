@@ -105,7 +105,7 @@ def _recipe(plan: Plan, resolved: config.Resolved) -> Recipe | None:
     if not settings.prepare:
         return None
     project = Path(plan.source.directory)
-    # `{data}` is the folder where ranks find the data, or from where it is staged.
+    # `{data}`: where ranks find the data, or the source to stage it from.
     root = settings.root if settings.planned.stage else str(project / "data")
     return preparation(settings.prepare, project, root, plan.environment)
 

@@ -27,7 +27,7 @@ NAMED = 3
 
 Observe = Callable[[str], None]
 Answer = dict[str, Any] | SerriedError
-"""The last entry of its journal, or the reason why there is none."""
+"""The last journal entry of a node job, or why there is none."""
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class Decided:
     jobs: tuple[str, ...] = ()
     """Jobs that its scheduler waits for."""
     together: Mapping[str, str] = field(default_factory=dict)
-    """Dependencies that are submitted with it, by experiment, and the conditions on their ends."""
+    """Dependencies submitted by the same command: experiment -> condition."""
 
 
 def decide(request: Request, directory: Path, environ: Mapping[str, str], *, among: Sequence[str] = ()) -> Decided:

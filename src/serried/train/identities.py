@@ -205,7 +205,7 @@ _EXPORT = "export RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR an
 
 
 def _decide(readings: Sequence[_Reading]) -> _Reading:
-    """The first, unless it only started another launcher, or another agrees with it and is more complete."""
+    """Choose the first reading, unless it only started another launcher, or another agrees and has more values."""
     winner = readings[0]
     for other in readings[1:]:
         is_launcher = other.source is not launcher_env.GENERIC or winner.world_size == 1

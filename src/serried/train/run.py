@@ -327,7 +327,7 @@ class Session:
 
 
 def _elsewhere(directory: Optional[Path]) -> Optional[Path]:
-    """The checkpoint to start from if `directory` has none: the attempt's, unless that one is in `directory`."""
+    """The checkpoint that the attempt resumes from; if that is in `directory`, the one that the run began from."""
     checkpoint = os.environ.get(names.RESUME_FROM, "")
     if checkpoint and directory is not None and Path(checkpoint).resolve().parent == directory.resolve():
         checkpoint = os.environ.get(names.BEGIN_FROM, "")

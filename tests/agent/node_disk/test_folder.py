@@ -183,7 +183,7 @@ def test_only_what_is_known_to_be_dead_is_swept(work, tmp_path, monkeypatch):
         "in use",
         "job 11 is RUNNING",
         "job 12 is PENDING",
-        "of another machine that uses the same disk",
+        "it belongs to another machine that uses the same disk",
         "the state of its job is unknown",
         "the state of its job is unknown",
         "the state of its job is unknown",

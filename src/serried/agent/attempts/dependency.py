@@ -74,7 +74,7 @@ def was_moved(work: Attempt, token: str) -> bool:
 
 
 def _look(work: Attempt, after: AfterJson) -> Others:
-    """Wait until it is known for each run whether it has ended."""
+    """Wait until, for each run, its end or its continuation is known."""
     run = RunDirectory(Path(after["directory"]))
     ended: List[str] = []
     jobs: List[str] = []

@@ -44,7 +44,7 @@ class NodeAgent:
 
 
 class NodeEvents(Protocol):
-    """The head, which the registry calls back."""
+    """Callbacks of the registry; the head implements them."""
 
     def on_joined(self, agent: NodeAgent) -> None: ...
 

@@ -129,13 +129,13 @@ class Head:
         return names.EXIT_REFUSED if self._monitor.is_superseded else 0
 
     def _unpack(self) -> None:
-        """Unpack while the launcher starts the agents, which takes as long."""
+        """Unpack the snapshot while the launcher starts the agents; both take about as long."""
         from serried.agent.head import snapshot
 
         try:
             snapshot.prepare(self.work)
         except OSError as error:
-            self._fail_launch(f"cannot prepare the source: {error}")
+            self._fail_launch(f"cannot unpack the snapshot: {error}")
 
     def _on_terminated(self, reason: Reason, because: str, **facts: Any) -> None:
         """Stop after the scheduler's TERM: for the limit if that has passed already."""

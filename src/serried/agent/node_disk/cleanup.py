@@ -181,7 +181,7 @@ class _Judge:
 
     def _why_alive(self, owner: Dict[str, Any]) -> str:
         if owner.get("host") != os.uname().nodename:
-            return "of another machine that uses the same disk"
+            return "it belongs to another machine that uses the same disk"
         if owner.get("boot") != folder.boot():
             return ""
         if owner.get("is_queued") is False or (owner.get("job") and owner.get("job") == self._job):

@@ -120,7 +120,7 @@ class Predecessor:
             if frame.kind == FrameKind.FAILED:
                 raise ItemRefusedError(str(frame.words["because"]))
             if frame.kind != FrameKind.WAIT:
-                raise ProtocolError("a frame that was not requested")
+                raise ProtocolError("unexpected frame")
 
 
 class FilePiece(NamedTuple):

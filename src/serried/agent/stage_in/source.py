@@ -18,7 +18,7 @@ from serried.fs.manifest import ManifestEntry, text
 from serried.fs.scan import UnreadableError
 
 SILENT_SECONDS = 600.0
-"""A file server that takes over from another one takes minutes."""
+"""A source that does not answer for this time is unreachable; the failover of a file server takes minutes."""
 READERS = 32
 SMALL = 1 << 20
 """A file up to this size is read at once."""

@@ -203,7 +203,7 @@ class StageOut:
             self._log_event(**message)
 
     def _on_worker_exit(self) -> None:
-        """Restart the process, which was killed or could not start; after the ranks' end MOST_STARTS times at most."""
+        """Restart the worker; after the ranks' end, at most MOST_STARTS starts in all."""
         self._process = None
         if self._is_draining and self._starts > MOST_STARTS:
             self._give_up(f"the process that copies has ended {MOST_STARTS} times")

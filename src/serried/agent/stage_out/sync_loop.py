@@ -180,7 +180,7 @@ class SyncLoop:
         return self._checkpoints(root)[: self._keep + EXTRA_CANDIDATES]
 
     def _stable_candidates(self, root: WatchRoot, *, urgent: bool) -> List[Artifact]:
-        """The newest, and older ones if all of those were written a moment ago: some programs save all the time."""
+        """The newest checkpoints; older ones too while all the newest may still be growing."""
         artifacts = self._checkpoints(root)
         newest, older = artifacts[: self._keep + EXTRA_CANDIDATES], artifacts[self._keep + EXTRA_CANDIDATES :]
         if any(self._is_published(artifact) or self._tracker.is_quiet(artifact, urgent=urgent) for artifact in newest):

@@ -197,7 +197,7 @@ REASONS: WaitReasons = (
     ("Not Running: Insufficient amount of server resource*", Reason.SITE_LIMIT,
      "the whole cluster has reached its limit: {rest}"),
     ("Not Running: User has reached queue * running job limit*", Reason.SITE_LIMIT,
-     "you run as many jobs as its queue allows a user"),
+     "your running jobs reached the queue's limit per user"),
     ("Not Running: User has reached server * running job limit*", Reason.SITE_LIMIT,
      "you run as many jobs as the site allows a user"),
     ("Not Running: * limit*", Reason.SITE_LIMIT, "it reached a limit of the site: {rest}"),

@@ -32,7 +32,7 @@ _KIBIBYTES = {"b": 1 / 1024, "kb": 1, "mb": 1024, "gb": 1024**2, "tb": 1024**3}
 
 
 def describe(environ: Mapping[str, str], command: Command = machine.run) -> dict[str, Any]:
-    """What PBS says about its queues and nodes, as a profile's table; empty when it does not answer."""
+    """PBS's queues and nodes as a profile table; empty if PBS does not answer."""
     ask = _asker(environ, command)
     queues = ask(QUEUES)
     return described(queues, ask(SERVER), ask(NODES)) if queues else {}
@@ -161,7 +161,7 @@ def _first(attributes: Attributes, name: str) -> str:
 
 
 def _blocks(text: str, head: str) -> Iterator[tuple[str, Attributes]]:
-    """(name, attributes) of each thing listed: attributes are indented, and a tab comes before what wraps."""
+    """Yield (name, attributes) of each object. Attributes are indented; a leading tab continues a line."""
     name, attributes = "", Attributes()
     for line in text.replace("\n\t", "").splitlines():
         if found := re.fullmatch(head, line):

@@ -114,7 +114,7 @@ class Slurm(CommandScheduler):
         return listed
 
     def _sacct(self, fields: Sequence[str], since: float | None, ids: Sequence[str] = ()) -> str | None:
-        """The jobs in the accounts; empty without accounting, None if the accounts cannot be read now."""
+        """The jobs in the accounting database; empty without accounting, None if it cannot be read now."""
         # A minute more, for clocks that differ. Relative, so that no time zone comes between us.
         window = ACCOUNT_SECONDS if since is None else min(max(int(time.time() - since), 0) + 60, ACCOUNT_SECONDS)
         jobs = [f"--jobs={','.join(ids)}"] if ids else []

@@ -29,7 +29,7 @@ Pick = Tuple[int, int, List[int]]
 
 
 class ShardDataset(Shard, IterableDataset[Any]):
-    """A shard that torch's DataLoader knows as data to iterate."""
+    """Wraps a shard as torch's IterableDataset."""
 
 
 class StepSampler:
@@ -101,9 +101,7 @@ class Loader:
         options: Dict[str, Any],
     ) -> None:
         for name in sorted(OURS.keys() & options.keys()):
-            raise TypeError(
-                f"this loader does not take `{name}`: {OURS[name]}\nhint: a ready DataLoader passes through"
-            )
+            raise TypeError(f"this loader does not take `{name}`: {OURS[name]}\nhint: pass your own DataLoader instead")
         self._shard = shard
         self._layout = layout
         self._resume = resume
