@@ -148,7 +148,7 @@ class Hours:
 def test_a_heart_beats_while_something_is_prepared(monkeypatch):
     hours = Hours(2 * run_first.SILENT_SECONDS)
     monkeypatch.setattr(run_first, "time", hours)
-    monkeypatch.setattr(run_first, "BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(run_first, "HEARTBEAT_SECONDS", 0.01)
 
     def program(preparing, rank):
         with preparing.first("job") as is_first:

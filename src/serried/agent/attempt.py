@@ -13,7 +13,7 @@ from serried.protocol.layout import RunDirectory, TaskDirectory
 if TYPE_CHECKING:
     from serried.protocol.plan_json import DialectJson, PlanJson, StagedJson
 
-BEAT_SECONDS = 5.0
+HEARTBEAT_SECONDS = 5.0
 
 
 class Attempt:
@@ -145,10 +145,10 @@ class Attempt:
         return bool((self.plan.get("data") or {}).get("results") or self.plan.get("sync"))
 
     @property
-    def beat_seconds(self) -> float:
+    def heartbeat_seconds(self) -> float:
         """The interval of a node's heartbeats: short enough to notice a short silence of its ranks."""
         silence = self.plan["limit"]["silence_seconds"]
-        return BEAT_SECONDS if silence is None else min(BEAT_SECONDS, max(0.5, silence / 4))
+        return HEARTBEAT_SECONDS if silence is None else min(HEARTBEAT_SECONDS, max(0.5, silence / 4))
 
     @property
     def modes(self) -> files.Modes:

@@ -154,7 +154,7 @@ class Node:
         self.loop.on_signal(signal.SIGHUP, self._check_parent)
         self.loop.on_signal(signal.SIGUSR1, lambda: None)
         self.loop.on_signal(signal.SIGCHLD, self.reap)
-        self.loop.every(self.work.beat_seconds, self._beat)
+        self.loop.every(self.work.heartbeat_seconds, self._send_heartbeat)
         if self._channel:
             self.loop.watch(self._channel.connection, self._receive)
         self._stage_in.prepare(self._index, self._key, self._address, self._master)
@@ -248,14 +248,14 @@ class Node:
 
     # Observations on this node.
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         self._check_parent()
         self._folder.touch()
         if self._channel and self.loop.awake() - self._last_message_at > SILENT_HEAD_SECONDS:
             self._on_head_lost()
         running = [rank.number for rank in self._ranks.running] if self._ranks else []
         quiet = self._ranks.quiet_seconds() if self._ranks and running else 0.0
-        self.send(ToHead.BEAT, quiet=round(quiet, 1), running=running, **self._stage_out.beat_facts)
+        self.send(ToHead.HEARTBEAT, quiet=round(quiet, 1), running=running, **self._stage_out.heartbeat_facts)
 
     def _check_parent(self) -> None:
         """Stop if the launcher's process on this node has ended: then the scheduler has lost this node."""
@@ -370,7 +370,7 @@ class Node:
         if self._connections:
             facts.update(contact=self._connections.is_seen, cpu_seconds=round(self._connections.cpu_seconds, 2))
         self._stage_out.drain(lambda missing: self._send_done({**facts, **missing}), trusted=may_trust)
-        self.send(ToHead.BEAT, quiet=0.0, running=[], **self._stage_out.beat_facts)
+        self.send(ToHead.HEARTBEAT, quiet=0.0, running=[], **self._stage_out.heartbeat_facts)
 
     def _reap_remaining(self) -> None:
         """Reap children after the ranks' end: a launcher on another node may wait for a process on this node."""

@@ -3,5 +3,5 @@
 claims, dependency   a job claims its submission and the next attempt; the first also checks how earlier runs ended
 history              the attempts so far, and users' requests to them
 successor_jobs       further jobs of the run
-finalize             how an attempt ended, and whether another may follow
+finalize             how an attempt ended, and whether the run restarts
 """

@@ -1,6 +1,6 @@
 """Judge how an attempt ended, first by the evidence, then by later knowledge, and write exit.json.
 
-A second call changes nothing. Also decides whether another attempt may follow.
+A second call changes nothing. Also decides on the restart: whether another attempt may follow (`limit.restarts`).
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class Head:
         self._launcher.start()
         linux.die_with_parent(signal.SIGHUP)
         self.loop.after(CONNECT_SECONDS, self._check_present)
-        self.loop.every(monitor.BEAT_SECONDS, self._check_launcher)
+        self.loop.every(monitor.HEARTBEAT_SECONDS, self._check_launcher)
         self._monitor.begin()
         self._unpack()
         if not self._has_ended or self._launcher.is_running:
@@ -194,7 +194,7 @@ class Head:
         return port
 
     def on_message(self, agent: NodeAgent, message: Message) -> None:
-        if message["event"] != ToHead.BEAT:
+        if message["event"] != ToHead.HEARTBEAT:
             self._monitor.check_parent()
             self._on_event(agent, message)
             return

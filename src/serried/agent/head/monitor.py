@@ -1,6 +1,7 @@
 """The deadline of an attempt, and what the head checks periodically.
 
-These are the limit, requests, whether nodes, ranks and job.sh are alive, and whether a later attempt has begun.
+These are the limit, requests, the heartbeats of nodes, whether ranks and job.sh are alive, and whether a later attempt
+has begun. A node that is silent for 60 s is lost.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from serried.agent.head.head import Head
 
 CONTROL_SECONDS = 2.0
-BEAT_SECONDS = 5.0
+HEARTBEAT_SECONDS = 5.0
 SILENT_NODE_SECONDS = 60.0
 UNCONNECTED_SECONDS = 120.0
 """Ranks that have not connected by then are reported, though they may be preparing data and connect later."""
@@ -86,7 +87,7 @@ class Monitor:
 
     def begin(self) -> None:
         self._loop.every(CONTROL_SECONDS, self._read_control)
-        self._loop.every(BEAT_SECONDS, self._beat)
+        self._loop.every(HEARTBEAT_SECONDS, self._send_heartbeat)
         if self._deadline:
             now, grace = time.time(), self._deadline.grace
             because = "time limit"
@@ -123,10 +124,10 @@ class Monitor:
             else:
                 self._head.stop(stop.reason, stop.by, self._work.grace_seconds, by=stop.by)
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         self.check_parent()
         self._check_superseded()
-        self._nodes.broadcast(ToNode.BEAT)
+        self._nodes.broadcast(ToNode.HEARTBEAT)
         for agent in self._nodes:
             if not agent.is_done and self._loop.awake() - agent.last_message_at > SILENT_NODE_SECONDS:
                 self._head.on_node_lost(agent, Reason.NODE_SILENT, f"silent for {SILENT_NODE_SECONDS:.0f} s")

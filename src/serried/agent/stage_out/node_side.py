@@ -100,7 +100,7 @@ class StageOut:
         return self._callback is None
 
     @property
-    def beat_facts(self) -> Dict[str, Any]:
+    def heartbeat_facts(self) -> Dict[str, Any]:
         """The fields of each beat: whether the ranks have ended here, and how long the head must wait for this node."""
         if self._callback is None:
             return {"over": self._is_resolved, "patience": 0.0}
