@@ -63,7 +63,7 @@ def of_launcher(status, said=()):
 def test_launchers_see_how_ranks_have_ended_once_all_have(head):
     here = head()
     for rank in (0, 1):
-        here.hear(rank, "rank-began", rank=rank)
+        here.hear(rank, "rank-started", rank=rank)
     here.hear(0, "rank-ended", **ended(0))
     assert here.told == []
     here.hear(1, "rank-ended", **ended(1))
@@ -73,14 +73,14 @@ def test_launchers_see_how_ranks_have_ended_once_all_have(head):
 def test_a_rank_that_is_started_again_has_not_ended(head):
     here = head()
     here.hear(0, "rank-ended", **ended(0))
-    here.hear(0, "rank-began", rank=0)
+    here.hear(0, "rank-started", rank=0)
     here.hear(1, "rank-ended", **ended(1))
     assert here.told == []
 
 
 def test_of_an_attempt_that_is_being_ended_the_ranks_that_came_are_waited_for(head):
     here = head()
-    here.hear(1, "rank-began", rank=1)
+    here.hear(1, "rank-started", rank=1)
     here.launching.stop()
     assert here.told == []
     here.hear(1, "rank-ended", **ended(1, well=False))
@@ -95,9 +95,9 @@ def test_nobody_is_waited_for_where_no_rank_came(head):
 
 def test_a_launcher_that_ends_while_ranks_run_has_failed_unless_a_rank_is_named_soon(head):
     here = head()
-    here.hear(0, "rank-began", rank=0)
-    here.hear(1, "rank-began", rank=1)
-    here.hear(0, "starter-ended", **of_launcher(-9, ["last words", " "]))
+    here.hear(0, "rank-started", rank=0)
+    here.hear(1, "rank-started", rank=1)
+    here.hear(0, "launcher-exited", **of_launcher(-9, ["last words", " "]))
     assert here.failures == []
     here.clock.pass_all()
     assert here.failures == [
@@ -107,7 +107,7 @@ def test_a_launcher_that_ends_while_ranks_run_has_failed_unless_a_rank_is_named_
 
 def test_a_launcher_that_ends_after_a_rank_has_failed_has_not(head):
     here = head()
-    here.hear(0, "starter-ended", **of_launcher(1))
+    here.hear(0, "launcher-exited", **of_launcher(1))
     here.launching.stop()  # what the head does when a rank has failed
     here.clock.pass_all()
     assert here.failures == []
@@ -117,20 +117,20 @@ def test_a_launcher_that_ends_its_ranks_by_itself_has_failed(head):
     here = head()
     here.hear(0, "rank-ended", **ended(0, well=False, taken=True))
     here.hear(1, "rank-ended", **ended(1, well=False, taken=True))
-    here.hear(0, "starter-ended", **of_launcher(1))
+    here.hear(0, "launcher-exited", **of_launcher(1))
     here.clock.pass_all()
     assert [failure.status for failure in here.failures] == [1]
 
 
 def test_all_nodes_hear_when_the_last_launcher_has_ended(head):
     here = head()
-    here.hear(1, "starter-ended", **of_launcher(0))
+    here.hear(1, "launcher-exited", **of_launcher(0))
     assert here.told == []
-    here.hear(0, "starter-ended", **of_launcher(0))
-    assert here.told == [("starters-ended", False)]
+    here.hear(0, "launcher-exited", **of_launcher(0))
+    assert here.told == [("launchers-exited", False)]
     one = head("srun")
-    one.hear(0, "starter-ended", **of_launcher(-15))
-    assert one.told == [("starters-ended", True)]
+    one.hear(0, "launcher-exited", **of_launcher(-15))
+    assert one.told == [("launchers-exited", True)]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_all_nodes_hear_when_the_last_launcher_has_ended(head):
 def test_ranks_that_do_not_come_are_not_waited_for_for_ever(head, came, said):
     here = head()
     for rank in came:
-        here.hear(rank, "rank-began", rank=rank)
+        here.hear(rank, "rank-started", rank=rank)
     here.clock.pass_all()
     assert here.said() == said
 
@@ -166,6 +166,6 @@ def test_ranks_that_agents_start_are_none_of_its_business(head):
 )
 def test_a_launcher_that_is_not_installed_is_told_from_one_that_failed(head, changes, code):
     here = head()
-    here.hear(0, "starter-ended", **{**of_launcher(1), **changes})
+    here.hear(0, "launcher-exited", **{**of_launcher(1), **changes})
     here.clock.pass_all()
     assert [failure.code for failure in here.failures] == [code]

@@ -181,9 +181,9 @@ def test_only_what_is_known_to_be_dead_is_swept(work, tmp_path, monkeypatch):
     assert [each.name for each in found if "/" in each.name] == ["images/unused.sif"]
     assert sorted(each.stays for each in found if each.stays) == [
         "in use",
+        "it belongs to another machine that uses the same disk",
         "job 11 is RUNNING",
         "job 12 is PENDING",
-        "it belongs to another machine that uses the same disk",
         "the state of its job is unknown",
         "the state of its job is unknown",
         "the state of its job is unknown",
