@@ -189,8 +189,13 @@ def test_no_scheduler_imports_another(folder: Path):
 
 
 SCHEDULERS_WORDS = re.compile(
-    r"\b(slurm|sbatch|squeue|sacct|scontrol|scancel|salloc|pbs|qsub|qstat|qdel|qrls|pbsnodes)\b", re.IGNORECASE
+    r"(?<![a-z])(slurm|slurmd|slurmstepd|sbatch|squeue|sacct|scontrol|scancel|salloc|pbs|qsub|qstat|qdel|qrls|pbsnodes"
+    r"|pbsdsh|pbs_tmrsh)(?![a-z])",
+    re.IGNORECASE,
 )
+"""Also as a part of a variable's name, such as `SLURM_JOB_ID`."""
+LOCAL_DISK = "SLURM_TMPDIR"
+"""Serried's own name of the folder on a node's disk: ranks get it under every scheduler."""
 MAY_NAME_A_SCHEDULER = {
     "lab": "it is a Slurm",
     "importing": "it reads job scripts for Slurm and PBS",
@@ -202,6 +207,11 @@ MAY_NAME_A_SCHEDULER = {
     "submission/prepare.py": "a hint that one scheduler can follow",
     "protocol/launcher_env.py": "variables that `srun` sets for ranks",
     "train/identities.py": "variables that `srun` sets for ranks",
+    "agent/launchers/local_socket.py": "the name of a node of a lab, whose nodes share a host name",
+    "agent/launchers/rank_identity.py": "variables that `srun` sets for ranks",
+    "agent/ranks/command.py": "variables of a step, which a program that starts ranks itself must not see",
+    "config/definitions.py": "help of settings that Slurm's own variables set",
+    "planning/launch.py": "launchers that a command may begin with",
     "agent/launchers/kinds.py": "`srun` as a launcher of ranks, and MPI's, which must not ask a scheduler",
 }
 
@@ -218,7 +228,7 @@ def names_of_schedulers(path: Path) -> set[str]:
             words.add(node.name.replace("_", " "))
         elif isinstance(node, (ast.Name, ast.Attribute)):
             words.add((node.id if isinstance(node, ast.Name) else node.attr).replace("_", " "))
-    return {word for text in words for word in SCHEDULERS_WORDS.findall(text)}
+    return {word for text in words for word in SCHEDULERS_WORDS.findall(text.replace(LOCAL_DISK, ""))}
 
 
 @holds_for([path for path in MODULES if room_of(path) != "schedulers"])
