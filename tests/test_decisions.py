@@ -34,12 +34,10 @@ PARSERS = ("schedulers/*/parse.py", "schedulers/*/scheduler.py")
 """Modules that read what the commands of schedulers print."""
 
 NO_SENTENCES = {
-    "agent/stage_in/node_side.py": "`in place` is a code of the journal, in two words",
     "agent/stage_out/sync_loop.py": "writes a problem once",
     "agent/system.py": "prints a problem once",
     "config/shell_words.py": "a grammar, with comments",
     "importing/to_toml.py": "shortens a key for people",
-    "records/timeline.py": "`in place` is a code of the journal, in two words",
 }
 
 
@@ -85,6 +83,7 @@ def test_a_comparison_with_a_sentence_is_seen(line):
     [
         'event["code"] == Reason.LAUNCHER_ENDED',
         '"message" in entry',
+        'message.get("origin") == "peer"',
         "message is None",
     ],
 )
@@ -119,10 +118,10 @@ def _is_sentence(node: ast.expr) -> bool:
 def _is_for_people(node: ast.expr) -> bool:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "str":
         return any(_is_for_people(one) or ast.unparse(one) == "error" for one in node.args)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("get", "lower"):
-        return _is_for_people(node.func.value) or any(
-            ast.unparse(one).strip("'") in FOR_PEOPLE for one in node.args[:1]
-        )
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "lower":
+        return _is_for_people(node.func.value)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+        return any(ast.unparse(one).strip("'") in FOR_PEOPLE for one in node.args[:1])
     if isinstance(node, ast.BoolOp):
         return any(map(_is_for_people, node.values))
     if isinstance(node, ast.Subscript):

@@ -19,11 +19,17 @@ TABLES = (
     events.ToHelper,
     events.FromStageIn,
     events.FromStageOut,
+    events.ItemOrigin,
+    events.ToAttempt,
 )
 NAMES = {value for table in TABLES for name, value in vars(table).items() if name.isupper()}
-KEYS = {"event", "do", "say"}
+HYPHENATED = {value for name, value in vars(events.JournalEvent).items() if name.isupper() and "-" in value}
+"""Names that mean an event wherever they stand."""
+KEYS = {"event", "do", "say", "origin", "request"}
 HAVE_OTHER_EVENTS = {"resume_check/traces.py"}
 """Events in the trace of a training, which has its own names."""
+HAVE_OTHER_NAMES = {"protocol/reasons.py"}
+"""Reasons that are spelled as an event is."""
 SENDERS = {"log_event", "_log_event", "send", "_send", "broadcast", "tell", "all", "has"}
 """Functions whose first argument may be the name of an event or a message."""
 
@@ -43,6 +49,10 @@ def literals(nodes: Iterable[ast.AST]) -> Iterator[ast.Constant]:
             places = node.args[:1] if function in SENDERS else []
             places += [keyword.value for keyword in node.keywords if keyword.arg in KEYS]
         yield from (place for place in places if isinstance(place, ast.Constant) and place.value in NAMES)
+
+
+def hyphenated(nodes: Iterable[ast.AST]) -> Iterator[ast.Constant]:
+    return (node for node in nodes if isinstance(node, ast.Constant) and node.value in HYPHENATED)
 
 
 def is_key(node: ast.expr | None) -> bool:
@@ -71,6 +81,19 @@ def test_no_module_spells_the_name_of_an_event_or_a_message():
     assert {module: found for module, found in spelled.items() if found} == {}
 
 
+def test_no_module_spells_a_hyphenated_event_in_any_place():
+    spelled = {
+        name_of(path): [f"{literal.lineno}: {literal.value}" for literal in hyphenated(nodes_of(path))]
+        for path in MODULES
+        if name_of(path) not in HAVE_OTHER_NAMES | {"protocol/events.py"}
+    }
+    assert {module: found for module, found in spelled.items() if found} == {}
+
+
+def test_a_hyphenated_event_is_seen_in_a_list_of_events():
+    assert [*hyphenated(ast.walk(ast.parse('"launcher-exit" in order')))]
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -82,6 +105,9 @@ def test_no_module_spells_the_name_of_an_event_or_a_message():
         'self.log_event("node-lost", node=1)',
         'nodes.broadcast("bye")',
         '"started" in events',
+        '{"request": "stop"}',
+        'request.get("request") == "stop"',
+        'entry.get("origin") == "in place"',
     ],
 )
 def test_a_spelled_name_is_seen(line):

@@ -152,13 +152,13 @@ def _submitted(prepared: Prepared) -> list[Record]:
     """The run, if the interruption came after its first job, while further jobs were being queued."""
     try:
         record = Record.load(prepared.plan.run)
-        return [record] if record.first_submissions[0].state == "submitted" else []
+        return [record] if record.first_submissions[0].is_submitted else []
     except (RecordUnreadable, IndexError):
         return []
 
 
 def _jobs(record: Record) -> list[str]:
-    return [str(submission.job) for submission in record.submissions if submission.state == "submitted"]
+    return [str(submission.job) for submission in record.submissions if submission.is_submitted]
 
 
 def _print_submitted(records: Sequence[Record], prepared: Sequence[Prepared], *, as_json: bool) -> None:

@@ -99,6 +99,25 @@ class JournalEvent:
     """host: followed by ENDED."""
 
 
+class ItemOrigin:
+    """`origin` of an entry ITEM_STAGED."""
+
+    SOURCE = "source"
+    PEER = "peer"
+    """The node before it."""
+    CACHE = "cache"
+    """The node's own disk."""
+    IN_PLACE = "in place"
+    """Not copied: ranks read the source."""
+
+
+class ToAttempt:
+    """`request` of a line in control.jsonl, from a command of the user to the head of an attempt."""
+
+    STOP = "stop"
+    """reason, by, save: end the ranks; with `save` they may save first."""
+
+
 class ToNode:
     """`do` of the head's messages to a node agent."""
 

@@ -105,6 +105,16 @@ EVENT_FAIL = "fail"
 EVENT_STALL = "stall"
 EVENTS = (EVENT_START, EVENT_FINISH, EVENT_FAIL, EVENT_STALL)
 
+
+class SubmissionState:
+    """`state` of a submission in the record, and of a further job in the run directory."""
+
+    SUBMITTING = "submitting"
+    SUBMITTED = "submitted"
+    FAILED = "failed"
+    UNCERTAIN = "uncertain"
+
+
 WITHDRAWN = "withdrawn"
 """The owner in the claim of a withdrawn submission: no job may run with its token."""
 

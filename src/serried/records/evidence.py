@@ -20,6 +20,7 @@ from serried.processes import identify
 from serried.protocol import SCHEMA, names
 from serried.protocol.events import JournalEvent
 from serried.protocol.layout import AttemptDirectory, TaskDirectory
+from serried.protocol.names import SubmissionState
 from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import offset_of, part_of
 from serried.protocol.times import seconds_of
@@ -96,7 +97,7 @@ class Evidence:
     def jobs(self, task: int | None) -> list[str]:
         """Jobs that may belong to the run or task, in order, from the last known one."""
         own = self.links.get(task, ()) if task is not None else ()
-        further = [link.job for link in (*self.links.get(None, ()), *own) if link.state == "submitted" and link.job]
+        further = [link.job for link in (*self.links.get(None, ()), *own) if link.is_submitted and link.job]
         first = list(self.submission.jobs) if self.submission else []
         if task is not None and len(first) > 1:
             first = [first[part_of(self.record.offsets, task)]]
@@ -110,7 +111,7 @@ class Evidence:
         A queue forgets tasks one by one. Tasks that it may have forgotten are looked up by their own ids.
         """
         submission = self.submission
-        if submission is None or submission.state != "submitted" or submission.job is None:
+        if submission is None or not submission.is_submitted or submission.job is None:
             return []
         if not self.indices:
             return self.jobs(None) if self.open_tasks else []
@@ -172,7 +173,7 @@ def gather(record: Record, now: float) -> Evidence:
 def _submission(record: Record, now: float) -> tuple[Submission | None, bool]:
     """The run's first submission, and whether a command is submitting it now."""
     submission = next(iter(record.first_submissions), None)
-    if submission is None or submission.state != "submitting":
+    if submission is None or submission.state != SubmissionState.SUBMITTING:
         return submission, False
     if is_at_work(submission, now):
         return submission, True
@@ -264,11 +265,11 @@ def before_the_scheduler(evidence: Evidence, now: float) -> Verdict | None:
         if written is not None and now - written < _ELSEWHERE_SECONDS:
             return Verdict(SUBMITTING)
         return _not_submitted("it was never submitted to the scheduler")
-    if submission.state == "failed":
+    if submission.state == SubmissionState.FAILED:
         return _not_submitted(submission.message or "the scheduler refused it", seconds_of(submission.at))
     if evidence.is_being_submitted:
         return Verdict(SUBMITTING)
-    if submission.state != "submitted" or submission.job is None:
+    if not submission.is_submitted or submission.job is None:
         message = submission.message or "the command that submitted it got no answer from the scheduler"
         return Verdict(UNCERTAIN, cause=Reason.UNCERTAIN, message=message)
     return None

@@ -10,6 +10,7 @@ from typing import Any
 from serried.fs.files import read_journal, read_json
 from serried.plan import After
 from serried.protocol import names, reasons
+from serried.protocol.events import ToAttempt
 from serried.protocol.reasons import Reason
 from serried.records import missing_outputs
 from serried.records.advice import Ended, advice_for
@@ -272,4 +273,6 @@ def _asked_by(status: RunStatus) -> str | None:
         return None
     attempt = latest_attempt(status.record.where.task(status.task))
     requests = read_journal(attempt.control) if attempt else []
-    return next((str(one["by"]) for one in reversed(requests) if one.get("request") == "stop" and "by" in one), None)
+    return next(
+        (str(one["by"]) for one in reversed(requests) if one.get("request") == ToAttempt.STOP and "by" in one), None
+    )

@@ -22,6 +22,7 @@ from serried.fs.files import MODES, PRIVATE_DIRECTORY, make_directory, read_json
 from serried.plan import After, Plan
 from serried.protocol import SCHEMA, names
 from serried.protocol.layout import RecordDirectory, RunDirectory, run_directory, state_directory
+from serried.protocol.names import SubmissionState
 from serried.protocol.successor_commands import job_of, number_of, offset_of, task_of, tokens_of
 
 _FIRST = "abcdefghjkmnpqrstuvwxyz"
@@ -32,9 +33,6 @@ Document = TypeVar("Document", "Summary", "Submission")
 
 MOST_NAMED = 5
 """The most jobs of one submission that are listed one by one."""
-
-OPEN = ("submitting", "uncertain")
-"""States of a submission whose outcome is unknown."""
 
 
 class RecordUnreadable(SerriedError):  # noqa: N818 - reads as what happened
@@ -122,7 +120,7 @@ class Submission:
 
     token: str
     state: str
-    """submitting | submitted | failed | uncertain"""
+    """Of SubmissionState."""
     cluster: str
     scheduler: str
     at: str
@@ -142,6 +140,15 @@ class Submission:
     missed: float | None = None
     """When the scheduler first did not list it; seconds since the epoch."""
     schema: int = SCHEMA
+
+    @property
+    def is_submitted(self) -> bool:
+        return self.state == SubmissionState.SUBMITTED
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its outcome is unknown."""
+        return self.state in (SubmissionState.SUBMITTING, SubmissionState.UNCERTAIN)
 
     @property
     def number(self) -> int:

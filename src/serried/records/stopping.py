@@ -13,6 +13,8 @@ from pathlib import Path
 from serried.errors import SchedulerUnreachable, SerriedError
 from serried.fs.files import Journal, claim, make_directory
 from serried.protocol import names
+from serried.protocol.events import ToAttempt
+from serried.protocol.names import SubmissionState
 from serried.protocol.reasons import Reason, condition, described
 from serried.protocol.times import iso
 from serried.records.evidence import latest_attempt, read_seen, write_seen
@@ -72,7 +74,7 @@ def _request(selection: Selection, *, save: bool) -> bool:
             hint=f"serried stop --now {selection} cancels the job without a request",
         ) from error
     more = {"save": True} if save else {}
-    journal.append({"t": time.time(), "request": "stop", "reason": Reason.USER, "by": who(), **more})
+    journal.append({"t": time.time(), "request": ToAttempt.STOP, "reason": Reason.USER, "by": who(), **more})
     journal.close()
     return True
 
@@ -88,7 +90,7 @@ def wait_for(requested: list[Selection], seconds: float) -> list[Selection]:
 
 def withdraw(record: Record) -> bool:
     """Take the claims of a run that has not begun, so that no job can begin it. False if a job has a claim."""
-    submissions = [submission for submission in record.submissions if submission.state != "failed"]
+    submissions = [submission for submission in record.submissions if submission.state != SubmissionState.FAILED]
     too_early = {submission.number - 1 for submission in submissions if submission.moved}
     for submission in submissions:
         if submission.number in too_early:

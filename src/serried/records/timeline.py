@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Any
 
 from serried.fs.files import read_journal, read_json
-from serried.protocol.events import JournalEvent
+from serried.protocol.events import ItemOrigin, JournalEvent
 from serried.protocol.layout import AttemptDirectory, TaskDirectory
 from serried.protocol.missing_outputs import left_out
 from serried.protocol.reasons import Reason
@@ -39,15 +39,15 @@ _MESSAGES = {JournalEvent.LAUNCH_FAILED: "the launch failed", Reason.RANKS_APART
 """Events of the head that carry a message."""
 
 _FROM = {
-    "source": "from the source",
-    "peer": "from the node before it",
-    "cache": "from its own disk",
-    "in place": "where it is",
+    ItemOrigin.SOURCE: "from the source",
+    ItemOrigin.PEER: "from the node before it",
+    ItemOrigin.CACHE: "from its own disk",
+    ItemOrigin.IN_PLACE: "where it is",
 }
 _LOOKED_AT = 40
 """Runs that are read at most: each costs a few small files on a shared file system."""
 _ENOUGH_BYTES = 10_000_000
-_COPIED = ("source", "peer")
+_COPIED = (ItemOrigin.SOURCE, ItemOrigin.PEER)
 """The origins of an item that was copied."""
 
 
@@ -117,9 +117,8 @@ def _submitted(record: Record, task: int | None) -> Iterator[Event]:
     for submission in record.submissions_of(task):
         at = seconds_of(submission.at)
         if at is not None:
-            is_submitted = submission.state == "submitted"
             other = f"submission {submission.number}: {submission.state}"
-            yield Event(at, _as_job(submission) if is_submitted else other)
+            yield Event(at, _as_job(submission) if submission.is_submitted else other)
 
 
 def _as_job(submission: Submission) -> str:
@@ -214,11 +213,11 @@ def _staging_text(host: str, entry: Mapping[str, Any]) -> str | None:
 
 
 def _item_text(entry: Mapping[str, Any]) -> str:
-    if entry.get("origin") == "in place":
+    if entry.get("origin") == ItemOrigin.IN_PLACE:
         why = entry.get("because") or "it has no disk of its own"
         return f"uses {entry.get('item')} where it is: {why}"
     origin = _FROM.get(str(entry.get("origin")), str(entry.get("origin")))
-    if entry.get("origin") == "cache" and not entry["bytes"]:  # unpacked before, from an archive elsewhere
+    if entry.get("origin") == ItemOrigin.CACHE and not entry["bytes"]:  # unpacked before, from an archive elsewhere
         return f"has {entry.get('item')} {origin}"
     return f"has {entry.get('item')} {origin}: {spell(int(entry['bytes']))} in {entry.get('seconds')} s"
 

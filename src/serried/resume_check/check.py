@@ -19,6 +19,7 @@ from serried.builds import Observe, silent
 from serried.errors import RunFailed
 from serried.fs.files import Journal
 from serried.protocol import names
+from serried.protocol.events import ToAttempt
 from serried.protocol.layout import RunDirectory, TaskDirectory
 from serried.protocol.reasons import Reason
 from serried.records import logs
@@ -255,6 +256,6 @@ class Prompter:
 
     def _ask(self, attempt: int) -> None:
         journal = Journal(self._place.attempt(attempt).control)
-        request = {"request": "stop", "reason": Reason.LIMIT, "save": True, "by": "serried check-resume"}
+        request = {"request": ToAttempt.STOP, "reason": Reason.LIMIT, "save": True, "by": "serried check-resume"}
         journal.append({"t": time.time(), **request})
         journal.close()

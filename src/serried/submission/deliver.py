@@ -28,7 +28,7 @@ from serried.plan import Plan
 from serried.processes import myself
 from serried.protocol import SCHEMA
 from serried.protocol.layout import PROGRAMS, RunDirectory
-from serried.protocol.names import PREQUEUED
+from serried.protocol.names import PREQUEUED, SubmissionState
 from serried.protocol.sizes import spell
 from serried.protocol.successor_commands import Commands, token_of
 from serried.protocol.successor_commands import behind as behind_jobs
@@ -194,7 +194,7 @@ def deliver(prepared: Prepared) -> Record:
         _note_uncertain(record, message)
         raise SubmissionUncertain(message, hint=FIND_OUT.format(run=record.id)) from error
     with plain_errors(record.directory.path):
-        record.write_submission(dataclasses.replace(submission, state="submitted", job=job))
+        record.write_submission(dataclasses.replace(submission, state=SubmissionState.SUBMITTED, job=job))
     if plan.has_links and plan.limit.form == PREQUEUED:
         prequeue(record, prepared, plan, job)
     return record
@@ -291,7 +291,7 @@ def intent(token: str, plan: Plan) -> Submission:
     me = myself()
     return Submission(
         token=token,
-        state="submitting",
+        state=SubmissionState.SUBMITTING,
         cluster=plan.site.name,
         scheduler=plan.site.scheduler,
         at=iso(time.time()),
@@ -316,26 +316,26 @@ def prequeue(record: Record, prepared: Prepared, plan: Plan, job: str) -> None:
         try:
             job = scheduler.submit(handover)
         except SerriedError as error:
-            state = "uncertain" if isinstance(error, SubmissionUncertain) else "failed"
+            state = SubmissionState.UNCERTAIN if isinstance(error, SubmissionUncertain) else SubmissionState.FAILED
             message = " ".join(filter(None, (error.message, error.details)))
             record.write_submission(dataclasses.replace(link, state=state, message=message))
             return
         except KeyboardInterrupt:
-            record.write_submission(dataclasses.replace(link, state="uncertain", message="interrupted"))
+            record.write_submission(dataclasses.replace(link, state=SubmissionState.UNCERTAIN, message="interrupted"))
             raise
-        record.write_submission(dataclasses.replace(link, state="submitted", job=job))
+        record.write_submission(dataclasses.replace(link, state=SubmissionState.SUBMITTED, job=job))
 
 
 def unqueued(record: Record) -> list[str]:
     """A message if the scheduler refused a later job of the run."""
-    links = [link for link in record.submissions[1:] if link.state != "submitted"]
+    links = [link for link in record.submissions[1:] if not link.is_submitted]
     return [f"only {link.number - 2} later jobs are queued: {link.message}" for link in links]
 
 
 def _note_uncertain(record: Record, message: str) -> None:
     with plain_errors(record.directory.path):
         submission = record.first_submissions[0]
-        record.write_submission(dataclasses.replace(submission, state="uncertain", message=message))
+        record.write_submission(dataclasses.replace(submission, state=SubmissionState.UNCERTAIN, message=message))
 
 
 def make_run_directory(prepared: Prepared, plan: Plan) -> RunDirectory:

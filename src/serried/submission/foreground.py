@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from serried.fs.files import read_json
 from serried.protocol.json_lines import LineBuffer
 from serried.protocol.layout import RunDirectory
-from serried.protocol.names import CANCELLED, REQUEUE
+from serried.protocol.names import CANCELLED, REQUEUE, SubmissionState
 from serried.protocol.reasons import Reason
 from serried.records.record import Record
 from serried.records.status import status as stand
@@ -74,7 +74,7 @@ def run_here(
             signal.raise_signal(signal.SIGTERM)
 
     def note_start(job: str) -> None:
-        record.write_submission(dataclasses.replace(submission, state="submitted", job=job))
+        record.write_submission(dataclasses.replace(submission, state=SubmissionState.SUBMITTED, job=job))
         started.append(job)
 
     try:

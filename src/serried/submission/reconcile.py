@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from serried import schedulers
 from serried.errors import SerriedError, UsageError
 from serried.fs.files import claim
-from serried.protocol.names import WITHDRAWN
+from serried.protocol.names import WITHDRAWN, SubmissionState
 from serried.protocol.times import seconds_of
 from serried.records.evidence import is_at_work
-from serried.records.record import OPEN, Record, RecordUnreadable, Submission
+from serried.records.record import Record, RecordUnreadable, Submission
 from serried.records.status import is_elsewhere
 
 PATIENCE_SECONDS = 30.0
@@ -32,7 +32,7 @@ BETWEEN_SECONDS = 5.0
 def find_out(record: Record) -> None:
     """Reconcile a run before its state is shown, if it has an open submission."""
     with contextlib.suppress(RecordUnreadable):
-        if record.end is None and any(submission.state in OPEN for submission in record.all_submissions()):
+        if record.end is None and any(submission.is_open for submission in record.all_submissions()):
             reconcile(record)
 
 
@@ -43,17 +43,17 @@ def reconcile(record: Record, now: float | None = None) -> bool:
     """
     moment = time.time() if now is None else now
     settled = True
-    open_ = [each for each in record.all_submissions() if each.state in OPEN]
-    left = {each.token for each in open_ if each.state != "submitting" or not is_at_work(each, moment)}
+    open_ = [each for each in record.all_submissions() if each.is_open]
+    left = {each.token for each in open_ if each.state != SubmissionState.SUBMITTING or not is_at_work(each, moment)}
     # Read again: a process that has exited by now has written all that it would write.
     for submission in record.all_submissions() if left else ():
-        if submission.state not in OPEN or submission.token not in left:
+        if not submission.is_open or submission.token not in left:
             continue
         current = _current(record, submission, moment)
         if current != submission:
             with contextlib.suppress(OSError):  # a full disk: the next command reconciles again
                 record.write_submission(current)
-        settled &= current.state not in OPEN
+        settled &= not current.is_open
     return settled
 
 
@@ -63,8 +63,8 @@ def forget(record: Record) -> str | None:
     Raises UsageError if no submission of the run is uncertain.
     """
     now = time.time()
-    open_ = [each for each in record.submissions if each.state in OPEN]
-    open_ = [each for each in open_ if each.state == "uncertain" or not is_at_work(each, now)]
+    open_ = [each for each in record.submissions if each.is_open]
+    open_ = [each for each in open_ if each.state == SubmissionState.UNCERTAIN or not is_at_work(each, now)]
     if not open_:
         raise UsageError(
             f"no submission of run `{record.id}` is uncertain",
@@ -87,7 +87,9 @@ def forget(record: Record) -> str | None:
                 held += [found] if found else []
         if held:
             schedulers.get(submission.scheduler).cancel(held)
-        record.write_submission(dataclasses.replace(submission, state="failed", message="forgotten by its user"))
+        record.write_submission(
+            dataclasses.replace(submission, state=SubmissionState.FAILED, message="forgotten by its user")
+        )
     return None
 
 
@@ -98,7 +100,9 @@ def _current(record: Record, submission: Submission, now: float) -> Submission:
     owners = {token: _owner(record, token) or accepted.get(token) for token in tokens}
     unknown = [token for token in tokens if owners[token] is None]
     if (unknown or len(tokens) > 1) and is_elsewhere(submission):
-        return dataclasses.replace(submission, state="uncertain", message=f"submitted on cluster `{submission.site}`")
+        return dataclasses.replace(
+            submission, state=SubmissionState.UNCERTAIN, message=f"submitted on cluster `{submission.site}`"
+        )
     next_ = next((token for token in tokens if token not in accepted), None)
     # A job of an array in parts may be held although its claim is taken: the job could not be cancelled then.
     found = None
@@ -106,7 +110,7 @@ def _current(record: Record, submission: Submission, now: float) -> Submission:
         try:
             found = _unwritten(record, submission)
         except SerriedError as error:  # no answer, or a login node without that scheduler's commands
-            return dataclasses.replace(submission, state="uncertain", message=error.message)
+            return dataclasses.replace(submission, state=SubmissionState.UNCERTAIN, message=error.message)
         owners[next_] = owners[next_] or found
     jobs = dict.fromkeys([*submission.jobs, found, *(owner for owner in owners.values() if owner != WITHDRAWN)])
     if None in owners.values() and submission.missed is not None and now - submission.missed >= BETWEEN_SECONDS:
@@ -114,13 +118,15 @@ def _current(record: Record, submission: Submission, now: float) -> Submission:
         owners = owners if is_young else {token: _withdraw(record, token) for token in tokens}
     if None in owners.values():
         message = "the scheduler does not list the job yet"
-        return dataclasses.replace(submission, state="uncertain", message=message, missed=submission.missed or now)
+        return dataclasses.replace(
+            submission, state=SubmissionState.UNCERTAIN, message=message, missed=submission.missed or now
+        )
     is_given_up = WITHDRAWN in owners.values()
     if len(tokens) > 1 and (problem := _settle_parts(submission, [*jobs], is_given_up=is_given_up)):
-        return dataclasses.replace(submission, state="uncertain", message=problem)
+        return dataclasses.replace(submission, state=SubmissionState.UNCERTAIN, message=problem)
     if is_given_up:
         message = "the job did not reach the scheduler, and can no longer start"
-        return dataclasses.replace(submission, state="failed", message=message)
+        return dataclasses.replace(submission, state=SubmissionState.FAILED, message=message)
     return _adopted(submission, ",".join(map(str, owners.values())))
 
 
@@ -167,4 +173,4 @@ def _withdraw(record: Record, token: str) -> str | None:
 
 
 def _adopted(submission: Submission, job: str) -> Submission:
-    return dataclasses.replace(submission, state="submitted", job=job, message=None)
+    return dataclasses.replace(submission, state=SubmissionState.SUBMITTED, job=job, message=None)

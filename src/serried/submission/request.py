@@ -349,7 +349,7 @@ def _check_pair(other: Plan, plan: Plan) -> None:
 def _jobs(selection: Selection) -> tuple[str, ...]:
     """Its newest jobs that have not ended."""
     record = selection.record
-    submitted = [one for one in record.submissions_of(selection.task) if one.state == "submitted" and one.job]
+    submitted = [one for one in record.submissions_of(selection.task) if one.is_submitted and one.job]
     if not submitted:
         return ()
     last = submitted[-1].jobs

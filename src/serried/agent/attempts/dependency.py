@@ -19,6 +19,7 @@ from serried.agent.outcome import reconcile
 from serried.fs import files
 from serried.protocol import SCHEMA, job_states, names, successor_commands
 from serried.protocol.layout import RunDirectory
+from serried.protocol.names import SubmissionState
 from serried.protocol.reasons import Reason, condition, described
 from serried.protocol.times import iso
 
@@ -163,7 +164,7 @@ def _links(run: RunDirectory, task: Optional[int]) -> Iterator[Tuple[int, str]]:
         token = name[: -len(".json")]
         if name.endswith(".json") and successor_commands.task_of(token) == task:
             link = files.read_json(run.link(token)) or {}
-            if link.get("state") == "submitted" and link.get("job"):
+            if link.get("state") == SubmissionState.SUBMITTED and link.get("job"):
                 yield successor_commands.number_of(token), str(link["job"])
 
 

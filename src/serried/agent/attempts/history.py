@@ -18,7 +18,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 from serried.agent.attempt import Attempt
 from serried.agent.outcome.checkpoint_progress import Position
 from serried.fs import files
-from serried.protocol.events import JournalEvent
+from serried.protocol.events import JournalEvent, ToAttempt
 from serried.protocol.reasons import STOPS, Reason
 
 
@@ -103,7 +103,7 @@ class Requests:
         """The requests to stop since the last call. Opens the file each time, so that NFS asks the server."""
         requests = files.read_journal(self._control)
         new, self._read = requests[self._read :], len(requests)
-        return [_stop(request) for request in new if request.get("request") == "stop"]
+        return [_stop(request) for request in new if request.get("request") == ToAttempt.STOP]
 
 
 def _stop(request: Dict[str, Any]) -> Stop:

@@ -15,6 +15,7 @@ from serried.agent.options import parse
 from serried.fs import files
 from serried.process import linux
 from serried.protocol import SCHEMA, job_states, names, successor_commands
+from serried.protocol.names import SubmissionState
 from serried.protocol.times import iso
 
 SUBMIT_SECONDS = 120
@@ -61,7 +62,7 @@ def submit(work: Attempt, token: str, after: str, why_not: Callable[[], Optional
     intent = {
         "schema": SCHEMA,
         "token": token,
-        "state": "submitting",
+        "state": SubmissionState.SUBMITTING,
         "cluster": work.plan["site"]["name"],
         "scheduler": work.plan["site"]["scheduler"],
         "at": iso(time.time()),
@@ -76,7 +77,11 @@ def submit(work: Attempt, token: str, after: str, why_not: Callable[[], Optional
     if files.claim(work.run.link(token), mine) != mine:
         return None
     job, message = _submit(work, token, after, why_not)
-    result = {"state": "failed" if job is None else "submitted", "job": job, "message": message}
+    result = {
+        "state": SubmissionState.FAILED if job is None else SubmissionState.SUBMITTED,
+        "job": job,
+        "message": message,
+    }
     files.write_json(work.run.link(token), {**intent, **result}, work.file_mode)
     if _owner(work, token) == names.WITHDRAWN:  # meanwhile, by a process that could not know the job's id
         _cancel(work, token)
@@ -166,10 +171,10 @@ def missing(work: Attempt, token: str) -> Optional[str]:
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:
         link = files.read_json(work.run.link(following[0])) or {}
-        if link.get("state", "submitting") != "submitting" or time.monotonic() > deadline:
+        if link.get("state", SubmissionState.SUBMITTING) != SubmissionState.SUBMITTING or time.monotonic() > deadline:
             break
         time.sleep(0.1)
-    if link.get("state") == "submitted":
+    if link.get("state") == SubmissionState.SUBMITTED:
         return "the next job was withdrawn" if _owner(work, following[0]) == names.WITHDRAWN else None
     return f"the next job was not submitted ({link.get('message') or 'no answer yet'})"
 

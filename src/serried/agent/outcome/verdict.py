@@ -193,7 +193,7 @@ def _of_loss(evidence: AttemptEvidence) -> AttemptVerdict:
     hosts = [event["host"] for event in lost] or [evidence.host]
     where = ", ".join(hosts)
     order = [event["event"] for event in evidence.head]
-    launcher_left = "launcher-exit" in order and "ending-launcher" not in order
+    launcher_left = JournalEvent.AGENT_LAUNCHER_EXITED in order and JournalEvent.ENDING_AGENT_LAUNCHER not in order
     said = " ".join(line for event in evidence.all(JournalEvent.AGENT_LAUNCHER_EXITED) for line in event["said"])
     is_node = any(event.get("code") == Reason.STEP_ENDED for event in lost) or "node fail" in said.lower()
     if lost and all(event.get("code") == Reason.LAUNCHER_ENDED for event in lost) and not is_node:

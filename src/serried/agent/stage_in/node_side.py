@@ -18,7 +18,7 @@ from serried.agent.loop import Loop
 from serried.agent.node_disk import shared_cache
 from serried.agent.node_disk.folder import DATA, JOBS, Folder, is_of, rooms
 from serried.fs import locks
-from serried.protocol.events import FromStageIn, JournalEvent, ToHead, ToHelper, ToNode
+from serried.protocol.events import FromStageIn, ItemOrigin, JournalEvent, ToHead, ToHelper, ToNode
 from serried.protocol.json_lines import Message
 from serried.protocol.sizes import progress
 
@@ -112,7 +112,7 @@ class StageIn:
             return
         say = message.pop("say")
         if say == FromStageIn.LOG:
-            is_read_there = message.get("origin") == "in place" and self._folder.no_disk
+            is_read_there = message.get("origin") == ItemOrigin.IN_PLACE and self._folder.no_disk
             self._log_event(**message, **({"because": self._folder.no_disk} if is_read_there else {}))
         elif say == FromStageIn.READY:
             self._send(ToHead.STAGE_PORT, port=message["port"])

@@ -17,7 +17,7 @@ from serried.agent.stage_in.tree_writer import ExtentLog, TreeWriter
 from serried.fs import archives as fs_archives
 from serried.fs import scan
 from serried.fs.manifest import Manifest
-from serried.protocol.events import JournalEvent
+from serried.protocol.events import ItemOrigin, JournalEvent
 
 MOST_CHANGES = 3
 """An item whose source changes this often while it is read is not staged."""
@@ -28,8 +28,6 @@ RESTARTING = (RestartedError, PeerLostError, source.SourceChangedError)
 ARCHIVE = "archive"
 UNPACKED = "-unpacked"
 """Ends the key of a folder that was an archive; the key before it is the archive's."""
-SOURCE, PEER, CACHED = "source", "peer", "cache"
-"""Origins of an item."""
 
 
 class Stager:
@@ -138,7 +136,7 @@ class Stager:
                 os.stat(item.source)
         except OSError as error:
             raise StageError(f"`{item.source}` {scan.problem(error)}") from None
-        return Path(os.path.realpath(item.source)), "in place"
+        return Path(os.path.realpath(item.source)), ItemOrigin.IN_PLACE
 
     def _stage_in_cache(self, item: StagedItem) -> Tuple[Path, str]:
         """The item's path and its origin."""
@@ -169,7 +167,7 @@ class Stager:
                 item.manifest = slot.manifest
                 item.extents = ExtentLog.complete(slot.manifest, scan.encode(str(slot.tree)))
                 item.availability.set_complete(item.extents)
-                return slot.tree, CACHED
+                return slot.tree, ItemOrigin.CACHE
             manifest = self._manifest(item, key)
             extents, origin = self._fill(item, TreeWriter(scan.encode(str(slot.begin())), manifest))
             self._finish(item, slot, manifest, extents)
@@ -183,7 +181,7 @@ class Stager:
             item.availability.announce(key)
             if slot.is_filled:
                 item.availability.fail(UnavailableError("this node has the archive only unpacked"))
-                return slot.tree, CACHED
+                return slot.tree, ItemOrigin.CACHE
             manifest = self._manifest(item, key)
             archive = slot.begin().with_name(ARCHIVE)
             extents, origin = self._fill(item, TreeWriter(scan.encode(str(archive)), manifest))
@@ -250,12 +248,12 @@ class Stager:
     def _fill(self, item: StagedItem, writer: TreeWriter) -> Tuple[ExtentLog, str]:
         """Copy all files, which the next node gets from now on. The extents, and their origin."""
         item.extents = writer.extents
-        origin = SOURCE
+        origin = ItemOrigin.SOURCE
         if self._peer:
             item.availability.set_extents(writer.extents)
             try:
                 self._peer.receive_into(writer)
-                origin = PEER
+                origin = ItemOrigin.PEER
             except PeerLostError as error:
                 self._drop_peer(error)
         else:
