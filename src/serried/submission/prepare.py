@@ -83,7 +83,7 @@ def prepare(
         *cautions,
     )
     prepared = assemble(plan, environment, each, warnings, jobs)
-    notes = (*resolved.notes, *data_notes)
+    notes = (*resolved.notes, *data_notes, *_former_names(plan, each))
     return dataclasses.replace(prepared, notes=notes, survey=surveyed, revision=snapshot.read_revision(project))
 
 
@@ -92,7 +92,10 @@ _ADDRESS = re.compile(r"https?://[^\s@/?#]+(?:[/?#][!-~]*)?", re.ASCII)
 
 _AFTER = re.compile(r"(?<!\{)\{after\}(?!\})")
 
-_TASK = re.compile(r"(?<!\{)\{(task|element)\}(?!\})")
+_FORMER = "element"
+"""The former name of `{task}`."""
+
+_TASK = re.compile(rf"(?<!\{{)\{{(task|{_FORMER})\}}(?!\}})")
 
 _SETTING = re.compile(
     r"\{\{SETTING\}\}|\{(SETTING)(?::(?:[^{}\s]*=|-[^{}\s]*|)|\?[^{}\s]*)?\}".replace("SETTING", settings.PLACEHOLDER)
@@ -128,6 +131,15 @@ def _check_task(plan: Plan) -> None:
             f"the command uses `{{{name}}}`, the index of an array's task, but this run is not an array",
             hint="`--array 0-9`, or `array` in the experiment; `{task:--seed=}` disappears without one",
         )
+
+
+def _former_names(plan: Plan, each: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A note for each former name of an array's task that the command uses."""
+    words = [*plan.command, *itertools.chain.from_iterable(each)]
+    if any(found[1] == _FORMER for word in words for found in _TASK.finditer(word)):
+        yield f"`{{{_FORMER}}}` is now `{{task}}`"
+    if any(names.FORMER_TASK in word for word in words):
+        yield f"`{names.FORMER_TASK}` is now `{names.TASK}`"
 
 
 def _check_jobs(plan: Plan) -> None:
