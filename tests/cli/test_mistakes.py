@@ -42,11 +42,30 @@ def _said(words, monkeypatch, capsys):
     return "".join(capsys.readouterr())
 
 
-@pytest.mark.parametrize("words", [[], ["submit"], ["lab"]])
+@pytest.mark.parametrize(
+    "words", [[], ["submit"], ["lab"], ["lab", "up"], ["config", "show"], ["clusters", "show"], ["image", "build"]]
+)
 def test_help_can_be_asked_for_by_a_word(words, monkeypatch, capsys):
     helped = _said(["help", *words], monkeypatch, capsys)
     assert helped == _said([*words, "--help"], monkeypatch, capsys)
     assert helped.startswith(" ".join(["Usage: serried", *words]))
+
+
+@pytest.mark.parametrize("words", [["lab"], ["lab", "up"], ["clusters"], ["env", "build"], ["config", "show"]])
+def test_a_group_has_a_command_help(words, monkeypatch, capsys):
+    group, *rest = words
+    assert _said([group, "help", *rest], monkeypatch, capsys) == _said([*words, "--help"], monkeypatch, capsys)
+
+
+def test_help_on_help_is_the_help(monkeypatch, capsys):
+    helped = _said(["--help"], monkeypatch, capsys)
+    assert _said(["help", "help"], monkeypatch, capsys) == helped
+    assert _said(["help", "--help"], monkeypatch, capsys) == helped
+
+
+def test_help_on_a_command_with_arguments_runs_nothing(monkeypatch, capsys):
+    words = ["help", "run", "--", "touch", "here"]
+    assert _said(words, monkeypatch, capsys) == _said(["run", "--help"], monkeypatch, capsys)
 
 
 def test_help_on_what_is_no_command_says_what_was_meant(monkeypatch, capsys):
@@ -78,11 +97,26 @@ def test_former_names_are_not_in_the_help(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("verb", ["show", "why", "logs"])
-def test_no_run_is_the_last_one(verb, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["serried", verb])
-    with pytest.raises(SystemExit):
+def test_without_any_run_a_reader_says_so_and_names_no_word(verb, monkeypatch, capsys):
+    error = "error: you have no runs yet\n\nhint: serried submit -- python train.py\n"
+    assert _said([verb], monkeypatch, capsys) == error
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["show", "gone", "--json"], 2),
+        (["wait", "--json"], 2),
+        (["ps", "--json", "--frobnicate"], 2),
+        (["config", "show", "gone", "--json"], 2),
+    ],
+)
+def test_an_error_with_json_is_on_stderr_alone(words, status, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["serried", *words])
+    with pytest.raises(SystemExit) as end:
         cli.main()
-    assert capsys.readouterr().err.startswith("error: unknown run: `last`; you have no runs yet\n")
+    out, err = capsys.readouterr()
+    assert (end.value.code, out, err[:7]) == (status, "", "error: ")
 
 
 def test_other_words_lead_to_verbs_that_are_there_and_to_one_each():

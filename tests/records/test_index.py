@@ -79,7 +79,8 @@ def test_a_misspelt_name_gets_a_suggestion():
 
 
 def test_no_runs_at_all_says_how_to_make_one():
-    assert refusal("last") == ("unknown run: `last`; you have no runs yet", "serried submit -- python train.py")
+    assert refusal("last") == ("you have no runs yet", "serried submit -- python train.py")
+    assert refusal("gone") == ("unknown run: `gone`; you have no runs yet", "serried submit -- python train.py")
 
 
 @pytest.mark.parametrize("selector", ["", "/", "..", "../..", "/17", "a/b/c", "$(id)", "-rf", "\x1b[2J", "x" * 300])

@@ -96,7 +96,23 @@ OPTIONS_MEANT = {
 """The same for options of schedulers and launchers, where the closest spelling would be another option."""
 
 
-class CommandsByName(click.Group):
+class GroupWithHelp(click.Group):
+    """A group with a command `help`: `serried help config show` and `serried config help show` are the same."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] != "help" or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        words = [word for word in args[1:] if word not in ("help", "-h", "--help")]
+        if not words:
+            click.echo(ctx.get_help(), color=ctx.color)
+            ctx.exit()
+        name, command, words = self.resolve_command(ctx, words)
+        return name, command, ["help", *words] if isinstance(command, GroupWithHelp) else ["--help"]
+
+
+class CommandsByName(GroupWithHelp):
     """Lists all commands without importing them: `--help` has to be instant on slow file systems."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -113,15 +129,10 @@ class CommandsByName(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] == "help" and not ctx.resilient_parsing:
-            args = [*args[1:2], "--help"]
-            if len(args) == 1:
-                click.echo(ctx.get_help(), color=ctx.color)
-                ctx.exit()
         if args[0] in OLD and not ctx.resilient_parsing:
             old, args = args[0], [OLD[args[0]], *args[1:]]
             click.echo(f"note: `serried {old}` is now `serried {args[0]}`", err=True)
-        if args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
+        if args[0] not in (*VERBS, "help") and not args[0].startswith("-") and not ctx.resilient_parsing:
             raise _unknown_command(args[0])
         return super().resolve_command(ctx, args)
 

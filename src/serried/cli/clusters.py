@@ -13,12 +13,13 @@ from typing import Any
 import click
 
 from serried import config
+from serried.cli import GroupWithHelp
 from serried.config import definitions, profile
 from serried.protocol.sizes import counted
 from serried.ui import console
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=GroupWithHelp, invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def command(context: click.Context, *, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from serried import config
-from serried.cli import options
+from serried.cli import GroupWithHelp, options
 from serried.config import definitions, toml
 from serried.config.definitions import Key
 from serried.ui import console
@@ -22,7 +22,7 @@ _ABOUT = {"title", "docs", "contact", "login", "notes", "accounts", "modules", "
 Row = dict[str, Any]
 
 
-@click.group()
+@click.group(cls=GroupWithHelp)
 def command() -> None:
     r"""Show each setting and where it comes from.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from serried import builds, config
-from serried.cli import options
+from serried.cli import GroupWithHelp, options
 from serried.environments.containers import image_to_build
 from serried.errors import EnvironmentFailed, UsageError
 from serried.plan import Plan
@@ -18,7 +18,7 @@ from serried.submission import environment_build
 from serried.ui import console
 
 
-@click.group()
+@click.group(cls=GroupWithHelp)
 def command() -> None:
     r"""Show, build or check an experiment's environment.
 
@@ -142,7 +142,7 @@ def _origin(resolved: config.Resolved, keys: tuple[str, ...]) -> str:
     return next((str(resolved.origins[key]) for key in keys if key in resolved.origins), "default")
 
 
-@click.group()
+@click.group(cls=GroupWithHelp)
 def image_command() -> None:
     r"""Build the container images of experiments.
 

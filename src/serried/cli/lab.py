@@ -13,6 +13,7 @@ from types import FrameType
 import click
 
 from serried import lab
+from serried.cli import GroupWithHelp
 from serried.errors import UsageError
 from serried.protocol.sizes import counted
 from serried.shell import foreground
@@ -21,7 +22,7 @@ from serried.ui import console
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
-@click.group()
+@click.group(cls=GroupWithHelp)
 def command() -> None:
     """Start and stop a throwaway Slurm on this machine.
 

@@ -136,9 +136,8 @@ def _not_found(selector: str) -> RunNotFoundError:
 
     known = records()
     if not known:
-        return RunNotFoundError(
-            f"unknown run: `{selector}`; you have no runs yet", hint="serried submit -- python train.py"
-        )
+        unknown = f"unknown run: `{selector}`; " if selector != LAST else ""  # readers take `last` by default
+        return RunNotFoundError(f"{unknown}you have no runs yet", hint="serried submit -- python train.py")
     words = {record.id: record.id for record in known}
     words |= {_name(record): _name(record) for record in known}
     close = difflib.get_close_matches(selector, words, n=1)
