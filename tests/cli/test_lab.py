@@ -173,3 +173,52 @@ def test_without_slurm_the_install_command_is_given(monkeypatch, tmp_path, capsy
         cli.main()
     assert caught.value.code == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith("hint: apt-get install munge slurm-wlm")
+
+
+def test_a_lab_is_like_the_cluster_of_a_profile(empty_root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "serried.toml").write_text(
+        """
+[clusters.oak]
+default_partition = "gpu"
+gpu_types = ["a100"]
+[clusters.oak.partitions.gpu]
+time = "24h"
+nodes = 2
+gpus = 8
+cpus = 96
+mem = "1T"
+[clusters.oak.partitions.long]
+time = "7d"
+cpus = 32
+"""
+    )
+    assert serried_lab("up", "--like", "oak", "--nodes", "2")[0] == 0
+    try:
+        shown = serried_lab("run", "--", "sinfo", "--noheader", "-o", "%P %l %s %c %m %G")[1]
+        asked = serried_lab("run", "--", "srun", "-plong", "-N2", "-c96", "--mem=1T", "--gpus-per-node=a100:8", "true")
+    finally:
+        serried_lab("down")
+    size = "96 1048576 gpu:a100:8"
+    assert sorted(shown.splitlines()) == [
+        f"gpu* 1-00:00:00 1-2 {size}",
+        f"lab infinite 1-infinite {size}",
+        f"long 7-00:00:00 1-infinite {size}",
+    ]
+    assert asked == (0, "", "")
+    assert not (empty_root / "lab").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--memory", "much"), "`--memory` must be an amount of memory"),
+        (("--cpus", "0"), "a node of a lab has 1 to 4,096 CPUs, not 0"),
+        (("--like", "nosuch"), "unknown cluster `nosuch`"),
+    ],
+)
+def test_a_lab_of_a_wrong_size_is_refused(empty_root, words, message):
+    status, out, err = serried_lab("up", *words)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert not empty_root.exists()

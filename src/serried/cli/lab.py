@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import re
 import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +22,9 @@ from serried.errors import UsageError
 from serried.protocol.sizes import counted
 from serried.shell import foreground
 from serried.ui import console
+
+if TYPE_CHECKING:
+    from serried.config.definitions import Cluster
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -41,8 +48,11 @@ def command() -> None:
 def _size(function: Callable[..., None]) -> Callable[..., None]:
     options: list[Decorator] = [
         click.option("--nodes", default=4, show_default=True, metavar="N", help="Number of nodes."),
-        click.option("--gpus", default=4, show_default=True, metavar="G", help="GPUs on each node."),
-        click.option("--gpu-type", default="", metavar="TYPE", help="GPU type, as in --gres=gpu:v100:2."),
+        click.option("--gpus", type=int, metavar="G", help="GPUs on each node.  [default: 4]"),
+        click.option("--gpu-type", metavar="TYPE", help="GPU type, as in --gres=gpu:v100:2."),
+        click.option("--cpus", type=int, metavar="C", help=f"CPUs on each node.  [default: {lab.CPUS}]"),
+        click.option("--memory", metavar="SIZE", help="Memory of each node.  [default: 64G]"),
+        click.option("--like", metavar="CLUSTER", help="Node size and partitions of a cluster's profile."),
         click.option("--accounting", is_flag=True, help="Start accounting (sacct); needs slurmdbd and MariaDB."),
         click.option("--feature", "features", multiple=True, metavar="NAME", help="Node features, for --constraint."),
         click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A line for slurm.conf."),
@@ -71,8 +81,11 @@ def up(
     *,
     name: str,
     nodes: int,
-    gpus: int,
-    gpu_type: str,
+    gpus: int | None,
+    gpu_type: str | None,
+    cpus: int | None,
+    memory: str | None,
+    like: str | None,
     accounting: bool,
     features: tuple[str, ...],
     settings: tuple[str, ...],
@@ -84,16 +97,64 @@ def up(
     serried lab up
     serried lab up --nodes 8 --gpus 2 --gpu-type a100 --accounting
     serried lab up --name mine --partition 'short MaxTime=10' --set KillWait=30
+    serried lab up --like narval     nodes and partitions of that profile
     """  # noqa: D301 - click wants the character itself: keep these lines
+    given = {"gpus": gpus, "gpu_type": gpu_type, "cpus": cpus, "memory_mb": _memory(memory)}
+    size = {**(_size_of(like) if like else {}), **{key: value for key, value in given.items() if value is not None}}
     with console.status_line("starting a lab") as line:
         started = lab.up(
-            name, nodes=nodes, gpus=gpus, gpu_type=gpu_type, accounting=accounting,
-            features=features, settings=_pairs(settings), partitions=partitions, progress=line.update,
+            name, nodes=nodes, accounting=accounting, features=features, settings=_pairs(settings),
+            partitions=(*(_partitions_of(like) if like else ()), *partitions), progress=line.update, **size,
         )  # fmt: skip
     chosen = "" if name == lab.DEFAULT_NAME else f" --name {name}"
     console.say(f"lab `{name}` is up: {_describe(started.status())}")
     console.say(f"\n  serried lab run{chosen} -- sinfo\n  serried lab shell{chosen}")
     console.say(f"  serried lab down{'' if name == lab.DEFAULT_NAME else ' ' + name}")
+
+
+def _memory(text: str | None) -> int | None:
+    """MiB."""
+    from serried.config import values
+
+    try:
+        return None if text is None else values.memory_part(text)
+    except values.BadValue as error:
+        raise UsageError(f"`--memory` {error}", hint=error.hint) from None
+
+
+def _cluster(name: str) -> Cluster:
+    from serried import config
+
+    return config.resolve(None, (), {}, name, Path.cwd(), os.environ).cluster
+
+
+def _size_of(name: str) -> dict[str, Any]:
+    """The size of a lab's nodes: of the largest nodes that the cluster's profile describes."""
+    cluster = _cluster(name)
+    described = cluster.partitions.values()
+    types = (*cluster.gpu_types, *cluster.gpus)
+    amounts = {
+        "gpus": [cluster.gpus_per_node, *(partition.gpus for partition in described)],
+        "cpus": [cluster.cpus_per_node, *(partition.cpus for partition in described)],
+        "memory_mb": [partition.mem for partition in described],
+    }
+    known = {key: [amount for amount in listed if amount is not None] for key, listed in amounts.items()}
+    size: dict[str, Any] = {key: max(listed) for key, listed in known.items() if listed}
+    return {**size, "gpu_type": types[0]} if types and size.get("gpus") != 0 else size
+
+
+def _partitions_of(name: str) -> Iterator[str]:
+    """Lines for slurm.conf."""
+    cluster = _cluster(name)
+    for partition, limits in cluster.partitions.items():
+        if re.fullmatch(r"[\w.-]+", partition, re.ASCII) and partition != lab.PARTITION:
+            words = [
+                partition,
+                *([f"MaxTime={math.ceil(limits.time / 60)}"] if limits.time else []),
+                *([f"MaxNodes={limits.nodes}"] if limits.nodes else []),
+                *(["Default=YES"] if partition == cluster.default_partition else []),
+            ]
+            yield " ".join(words)
 
 
 @command.command()

@@ -15,11 +15,24 @@ from collections.abc import Callable, Mapping, Sequence
 
 from serried.errors import UsageError
 from serried.lab import daemons, directory
-from serried.lab.config import MAX_NODES, Spec
+from serried.lab.config import CLUSTER as PARTITION
+from serried.lab.config import CPUS, MAX_CPUS, MAX_NODES, MEMORY_MB, Spec
 from serried.lab.directory import labs, root
 from serried.lab.lab import Lab, Status
 
-__all__ = ["Lab", "Status", "down_all", "find", "labs", "root", "sweep_abandoned", "up"]
+__all__ = [
+    "CPUS",
+    "MEMORY_MB",
+    "PARTITION",
+    "Lab",
+    "Status",
+    "down_all",
+    "find",
+    "labs",
+    "root",
+    "sweep_abandoned",
+    "up",
+]
 
 DEFAULT_NAME = "lab"
 
@@ -30,6 +43,8 @@ def up(
     nodes: int = 4,
     gpus: int = 4,
     gpu_type: str = "",
+    cpus: int = CPUS,
+    memory_mb: int = MEMORY_MB,
     accounting: bool = False,
     features: Sequence[str] = (),
     settings: Mapping[str, str] | None = None,
@@ -39,15 +54,16 @@ def up(
 ) -> Lab:
     """Start a lab and return it when its nodes are idle.
 
-    `settings` are further lines of slurm.conf, or replace lines of the lab. `partitions` are further partitions
-    (`short MaxTime=10`), `features` the names that `--constraint` accepts. A `temporary` lab belongs to this process:
-    once the process has ended, the next `up`, `down --all` or `status` of this user deletes the lab.
+    `gpus`, `cpus` and `memory_mb` (MiB) are those of each node; this machine may have less. `settings` are further
+    lines of slurm.conf, or replace lines of the lab. `partitions` are further partitions (`short MaxTime=10`),
+    `features` the names that `--constraint` accepts. A `temporary` lab belongs to this process: once the process has
+    ended, the next `up`, `down --all` or `status` of this user deletes the lab.
 
     Raises:
         MissingProgramError: Slurm is not installed.
         UsageError: a lab of this name is up, or the request is invalid.
     """
-    _check(name, nodes, gpus)
+    _check(name, nodes, gpus, cpus)
     directory.check_length(root() / name)
     daemons.require(accounting=accounting)
     sweep_abandoned()
@@ -62,6 +78,8 @@ def up(
             nodes=nodes,
             gpus=gpus,
             gpu_type=gpu_type,
+            cpus=cpus,
+            memory_mb=memory_mb,
             accounting=accounting,
             features=tuple(features),
             settings=dict(settings or {}),
@@ -112,7 +130,7 @@ def sweep_abandoned() -> None:
             lab.down()
 
 
-def _check(name: str, nodes: int, gpus: int) -> None:
+def _check(name: str, nodes: int, gpus: int, cpus: int) -> None:
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,30}", name):
         raise UsageError(
             f"`{name}` cannot be the name of a lab", hint="use at most 31 lower-case letters, digits and hyphens"
@@ -121,3 +139,5 @@ def _check(name: str, nodes: int, gpus: int) -> None:
         raise UsageError(f"a lab has 1 to {MAX_NODES} nodes, not {nodes}")
     if not 0 <= gpus <= 64:
         raise UsageError(f"a node of a lab has 0 to 64 GPUs, not {gpus}")
+    if not 1 <= cpus <= MAX_CPUS:
+        raise UsageError(f"a node of a lab has 1 to {MAX_CPUS:,} CPUs, not {cpus}")

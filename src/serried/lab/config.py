@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -9,6 +10,9 @@ from typing import Any
 
 CLUSTER = "lab"
 MAX_NODES = 60
+MAX_CPUS = 4096
+CPUS = 16
+MEMORY_MB = 64 << 10
 TASK_PROLOG = "task-prolog.sh"
 
 
@@ -33,9 +37,9 @@ class Spec:
     gpu_devices: tuple[str, ...] = ()
     """Slurm takes nothing but character devices for GPUs."""
     accounting: bool = False
-    cpus: int = 16
+    cpus: int = CPUS
     """Per node: more than this machine may have, so that a cluster's requests fit."""
-    memory_mb: int = 65536
+    memory_mb: int = MEMORY_MB
     features: tuple[str, ...] = ()
     """What `--constraint` may ask of the nodes."""
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -234,4 +238,4 @@ def _node_line(spec: Spec) -> str:
 
 
 def _with_nodes(partition: str) -> str:
-    return partition if "nodes=" in partition.lower() else f"{partition} Nodes=ALL"
+    return partition if re.search(r"\bnodes=", partition, re.IGNORECASE) else f"{partition} Nodes=ALL"
