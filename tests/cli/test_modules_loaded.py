@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 import pytest
 
+from conftest import FAKES
+from serried.schedulers.local import jobs
+
 BUDGETS = {
-    "ps": 38,
-    "logs": 43,
-    "stop": 40,
-    "wait": 50,
-    "why": 46,
-    "show": 64,
-    "fetch": 61,
+    "finished": {"ps": 36, "logs": 41, "stop": 37, "wait": 47, "why": 42, "show": 56, "fetch": 55},
+    "array": {"ps": 36, "logs": 41, "stop": 37, "wait": 47, "why": 42, "show": 56, "fetch": 55},
+    "waiting_here": {"ps": 42, "logs": 47, "why": 48, "show": 62},
+    "running_here": {"ps": 42, "logs": 41, "why": 48, "show": 62},
+    "running_on_slurm": {"ps": 45, "logs": 41, "why": 50, "show": 64},
 }
-"""By reader; raise one only for what its users gain."""
+"""By the state of the run and by reader; raise one only for what its users gain."""
+
+STATES = {
+    "finished": "COMPLETED",
+    "array": "COMPLETED",
+    "waiting_here": "PENDING",
+    "running_here": "RUNNING",
+    "running_on_slurm": "RUNNING",
+}
 
 VERB = """
 import sys
@@ -31,18 +41,72 @@ print(*(name for name in sys.modules if name.partition(".")[0] == "serried"))
 
 
 @pytest.fixture
-def run(make):
+def finished(make):
     made = make()
     made.ending()
     made.log(0, "epoch 1\n")
-    return made
+    return made.plan.run
 
 
-@pytest.mark.parametrize("verb", BUDGETS)
-def test_a_reader_keeps_to_its_budget_and_loads_no_configuration(run, verb):
-    words = [verb] if verb == "ps" else [verb, run.plan.run]
-    done = subprocess.run([sys.executable, "-c", VERB, *words], capture_output=True, text=True, timeout=600, check=True)
-    loaded = done.stdout.splitlines()[-1].split()
+@pytest.fixture
+def array(make):
+    made = make(indices=range(2))
+    for task in range(2):
+        made.ending(task=task)
+        made.log(0, "epoch 1\n", task=task)
+    return f"{made.plan.run}/0"
 
-    assert [name for name in loaded if name.startswith(("serried.config", "serried.planning"))] == []
-    assert len(loaded) <= BUDGETS[verb], loaded
+
+@pytest.fixture
+def waiting_here(make):
+    return on_this_machine(make, jobs.Standing(reason="Priority")).plan.run
+
+
+@pytest.fixture
+def running_here(make):
+    made = on_this_machine(make, jobs.Standing("RUNNING", started=time.time() - 60))
+    made.log(0, "epoch 1\n")
+    return made.plan.run
+
+
+def on_this_machine(make, standing):
+    """A run on the local scheduler, with this process as the supervisor of the job."""
+    folder = jobs.new_folder(jobs.root())
+    folder.commit("train", [jobs.WHOLE])
+    folder.write({jobs.WHOLE: standing})
+    return make(scheduler="local", job=str(folder.number))
+
+
+@pytest.fixture
+def running_on_slurm(make, fake_slurm, tmp_path):
+    fake_slurm()
+    submit = [FAKES / "sbatch", "--job-name=train", f"--chdir={tmp_path}", "--output=/dev/null", "sleep", "600"]
+    job = subprocess.run(submit, capture_output=True, text=True, check=True).stdout.strip()
+    made = make(job=job)
+    made.log(0, "epoch 1\n")
+    yield made.plan.run
+    subprocess.run([FAKES / "scancel", job], check=True)
+
+
+@pytest.mark.parametrize("state", BUDGETS)
+def test_readers_keep_to_their_budgets_and_load_no_configuration(state, request):
+    run = request.getfixturevalue(state)
+    loaded = {verb: _loaded(verb, run, state) for verb in BUDGETS[state]}
+
+    assert {verb: names for verb, names in loaded.items() if any(map(_is_configuration, names))} == {}
+    over = {verb: len(names) for verb, names in loaded.items() if len(names) > BUDGETS[state][verb]}
+    assert over == {}, loaded
+
+
+def _loaded(verb, run, state):
+    words = [verb] if verb == "ps" else [verb, run]
+    command = [sys.executable, "-c", VERB, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+    *printed, loaded = done.stdout.splitlines()
+    if verb == "ps":
+        assert STATES[state] in printed[-1]
+    return loaded.split()
+
+
+def _is_configuration(name):
+    return name.startswith(("serried.config", "serried.planning"))
