@@ -7,6 +7,7 @@ import json
 import pytest
 
 from command_line import here
+from serried import shell
 from serried.records.index import records
 from tables import for_each
 
@@ -119,3 +120,18 @@ def test_a_dry_run_touches_nothing_and_shows_no_value(tmp_path, monkeypatch, sta
             assert "canary" not in done.stdout + done.stderr
     assert sorted(tmp_path.rglob("*")) == before
     assert not state_home.exists()
+
+
+def test_a_dry_run_needs_no_scheduler_and_says_that_a_submit_would(monkeypatch):
+    monkeypatch.setattr(shell, "which", lambda name: None)  # noqa: ARG005
+    words = ["submit", "--cluster", "sockeye-pbs", "--account", "st-x", "--gpus", "2"]
+
+    shown = here(*words, "--dry-run", "--array", "0-3", "--", "true")
+    assert shown.returncode == 0, shown.stderr
+    assert "\nqsub -f -N true-" in shown.stdout
+    assert "warning: `qsub` is not installed here: submit on a login node of `sockeye-pbs`\n" in shown.stderr
+
+    refused = here(*words, "--", "true")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "error: `qsub` is not installed, or not on PATH\n" in refused.stderr
+    assert records() == []

@@ -106,17 +106,22 @@ def assemble(
     each: Sequence[Sequence[str]] = (),
     warnings: tuple[str, ...] = (),
     jobs: tuple[str, ...] = (),
+    *,
+    may_lack_command: bool = False,
 ) -> Prepared:
     """The script and the command of `plan`, whose job gets `environment`. Checks only that the command exists.
 
-    Raises UsageError if the scheduler does not support the plan, or its command is missing.
+    Raises UsageError if the scheduler does not support the plan, or its command is missing. With `may_lack_command`,
+    for a dry run, that is a warning.
     """
     token = token_of(plan.run, None, 1)
     scheduler = schedulers.get(plan.site.scheduler)
     handover = handover_of(plan, environment, jobs)
     program = handover.argv[0]
     if "/" not in program and shell.which(program) is None:
-        raise schedulers.missing_command(plan.site.scheduler, program)
+        if not may_lack_command:
+            raise schedulers.missing_command(plan.site.scheduler, program)
+        warnings = (*warnings, f"`{program}` is not installed here: submit on a login node of `{plan.site.name}`")
     return Prepared(
         plan=plan,
         token=token,

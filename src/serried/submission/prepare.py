@@ -82,7 +82,7 @@ def prepare(
         *reports,
         *cautions,
     )
-    prepared = assemble(plan, environment, each, warnings, jobs)
+    prepared = assemble(plan, environment, each, warnings, jobs, may_lack_command=observe is None)
     notes = (*resolved.notes, *data_notes, *_former_names(plan, each))
     return dataclasses.replace(prepared, notes=notes, survey=surveyed, revision=snapshot.read_revision(project))
 
