@@ -11,7 +11,7 @@ import pytest
 
 from serried.agent.outcome import checkpoint_progress
 from serried.protocol import checkpoints
-from serried.protocol.checkpoint_layouts import is_whole
+from serried.protocol.checkpoint_layouts import is_complete
 
 pytestmark = pytest.mark.torch
 
@@ -31,13 +31,13 @@ def files(tmp_path_factory):
 def test_a_folder_is_whole_when_nothing_in_it_is_torn(files, tmp_path):
     folder = tmp_path / "checkpoint-500"
     (folder / "below").mkdir(parents=True)
-    assert not is_whole(folder)
+    assert not is_complete(folder)
     (folder / "empty").touch()
-    assert not is_whole(folder)
+    assert not is_complete(folder)
     (folder / "below" / "optimizer.pt").write_bytes((files / "saved.pt").read_bytes())
-    assert is_whole(folder)
+    assert is_complete(folder)
     (folder / "model.safetensors").write_bytes((files / "model.safetensors").read_bytes()[:-1])
-    assert not is_whole(folder)
+    assert not is_complete(folder)
 
 
 def test_shards_are_whole_when_their_metadata_is_there(tmp_path):
@@ -46,9 +46,9 @@ def test_shards_are_whole_when_their_metadata_is_there(tmp_path):
 
     warnings.simplefilter("ignore")  # that one process saves alone
     dcp.save({"weight": torch.arange(9.0)}, checkpoint_id=tmp_path / "step", no_dist=True)
-    assert is_whole(tmp_path / "step")
+    assert is_complete(tmp_path / "step")
     (tmp_path / "step" / ".metadata").unlink()
-    assert not is_whole(tmp_path / "step")
+    assert not is_complete(tmp_path / "step")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_neither_logs_nor_pointers_nor_what_is_gone_are_checkpoints(tmp_path):
     (root / "dangling").symlink_to("nowhere")
     os.mkfifo(root / "fifo")
     expected = dict.fromkeys(("dangling", "events.out.tfevents.17.node.1", "fifo", "latest"), False)
-    found = {name: is_whole(root / name) for name in (*expected, "plain")}
+    found = {name: is_complete(root / name) for name in (*expected, "plain")}
     assert found == {**expected, "plain": True}
     assert checkpoints.newest(root) == root / "plain"
 

@@ -18,7 +18,7 @@ _COUNTERS = ("epoch", "global_step", "iter_num", "step")
 """Keys of the dictionaries that Lightning, timm, nanoGPT and most loops save."""
 
 
-def is_whole(path: Path) -> Optional[bool]:
+def is_complete(path: Path) -> Optional[bool]:
     """Whether the file is not truncated; None if its format does not show that. An empty file is truncated.
 
     Reads only the parts that state the file's length. Raises OSError.
@@ -29,13 +29,13 @@ def is_whole(path: Path) -> Optional[bool]:
             return False
         begin = file.read(8)
         if begin.startswith(_ENTRY) or (len(begin) < len(_ENTRY) and _ENTRY.startswith(begin)):
-            return _is_whole_zip(file, size)
+            return _is_complete_zip(file, size)
         if path.suffix == ".safetensors":
-            return _is_whole_safetensors(file, begin, size)
+            return _is_complete_safetensors(file, begin, size)
     return None
 
 
-def _is_whole_zip(file: Any, size: int) -> bool:
+def _is_complete_zip(file: Any, size: int) -> bool:
     """Whether the last bytes of the file point to the zip's directory."""
     file.seek(max(0, size - _LONGEST_END))
     tail = file.read(_LONGEST_END)
@@ -54,7 +54,7 @@ def _is_whole_zip(file: Any, size: int) -> bool:
     return start + length <= end and file.read(4) in (_DIRECTORY, _END)
 
 
-def _is_whole_safetensors(file: Any, begin: bytes, size: int) -> bool:
+def _is_complete_safetensors(file: Any, begin: bytes, size: int) -> bool:
     if len(begin) < 8:
         return False
     length = struct.unpack("<Q", begin)[0]

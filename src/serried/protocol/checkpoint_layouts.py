@@ -172,12 +172,14 @@ def is_log(name: str) -> bool:
     return fnmatchcase(name, "*tfevents*") or name in _POINTERS
 
 
-def is_whole(path: Path, watch: Sequence[str] = ()) -> bool:
+def is_complete(path: Path, watch: Sequence[str] = ()) -> bool:
     """Whether the file or folder at `path` exists, has content, and no file in it is truncated."""
     try:
         if path.is_dir():
-            return _is_whole_folder(path)
-        return path.is_file() and not is_no_checkpoint(path.name, watch) and file_integrity.is_whole(path) is not False
+            return _is_complete_folder(path)
+        return (
+            path.is_file() and not is_no_checkpoint(path.name, watch) and file_integrity.is_complete(path) is not False
+        )
     except OSError:
         return False
 
@@ -195,7 +197,7 @@ def has_logs_alone(folder: Path) -> bool:
     return all(is_no_checkpoint(name) for _, name in inside(folder))
 
 
-def _is_whole_folder(path: Path) -> bool:
+def _is_complete_folder(path: Path) -> bool:
     """Complete by the layout of its framework; without a known framework, some content and no truncated file."""
     layout = of_folder(path)
     if layout and not has_all(path, layout):
@@ -206,7 +208,7 @@ def _is_whole_folder(path: Path) -> bool:
         return False
     files = [path for path in (Path(folder, name) for folder, name in content) if _has_content(path)]
     is_none = all(is_no_checkpoint(file.name) for file in files)
-    return not is_none and all(file_integrity.is_whole(file) is not False for file in files)
+    return not is_none and all(file_integrity.is_complete(file) is not False for file in files)
 
 
 def _has_content(path: Path) -> bool:

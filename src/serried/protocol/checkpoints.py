@@ -3,6 +3,10 @@
 `serried.train` writes `step-N/` with a COMPLETE that names every file and its size. Checkpoints of other programs are
 recognised by the layouts of their frameworks (`checkpoint_layouts`), and ordered by the numbers in their names. Of
 several series the one that changed last counts. Truncated checkpoints never count.
+
+Whether a checkpoint is complete is decided here for `serried.train`, in `checkpoint_layouts` for other programs, and
+for a single file by its format, in `fs/file_integrity`. `agent/stage_out/completeness` also waits until no program
+writes it.
 """
 
 from __future__ import annotations
@@ -37,10 +41,10 @@ def complete(path: Path) -> Optional[Dict[str, Any]]:
         if document is None or document["schema"] != SCHEMA:
             return None
         sizes = {name: file["size"] for name, file in document["files"].items()}
-        is_whole = all((path / name).stat().st_size == size for name, size in sizes.items())
+        is_complete = all((path / name).stat().st_size == size for name, size in sizes.items())
     except (OSError, KeyError, TypeError, ValueError, AttributeError):
         return None
-    return document if is_whole else None
+    return document if is_complete else None
 
 
 def steps(root: Path) -> List[int]:
@@ -67,7 +71,7 @@ def newest(root: Path, watch: Sequence[str] = ()) -> Optional[Path]:
     if is_of_train(root):
         wholes = (directory_of(root, step) for step in steps(root))
         return next((path for path in wholes if complete(path) is not None), None)
-    return next((path for path in ordered(root, watch) if checkpoint_layouts.is_whole(path, watch)), None)
+    return next((path for path in ordered(root, watch) if checkpoint_layouts.is_complete(path, watch)), None)
 
 
 def torn(root: Path, watch: Sequence[str] = ()) -> List[Path]:

@@ -96,7 +96,7 @@ def _path(path: Path) -> Beginning:
             raise _nothing_in(path, f"`{path}`", ())
         return Beginning(Resume((str(newest),)), tuple(_torn([path], ())))
     is_torn_of_train = (path / checkpoints.REPLICATED).exists() and checkpoints.complete(path) is None
-    if is_torn_of_train or (layout is not None and not checkpoint_layouts.is_whole(path)):
+    if is_torn_of_train or (layout is not None and not checkpoint_layouts.is_complete(path)):
         hint = f"`--resume {path.parent}` takes the newest complete one"
         raise UsageError(f"the checkpoint `{path}` is incomplete", hint=hint)
     return Beginning(Resume((str(path),)), ())

@@ -16,7 +16,7 @@ from typing import Any, Iterator, List
 from serried.train.errors import TrainError
 from serried.train.identities import Identity
 
-BEAT_SECONDS = 10.0
+HEARTBEAT_SECONDS = 10.0
 SILENT_SECONDS = 300.0
 """Longer than a rank's other threads can be blocked, by a library that compiles or by a large pickle."""
 LONGEST_PAUSE = 1.0
@@ -91,7 +91,7 @@ class _Turn:
 
         def beat() -> None:
             with contextlib.suppress(RuntimeError):  # the store is gone, and so are the waiting ranks
-                while not has_ended.wait(BEAT_SECONDS):
+                while not has_ended.wait(HEARTBEAT_SECONDS):
                     self._store.add(self._beats, 1)
 
         self._store.add(self._beats, 1)

@@ -76,7 +76,7 @@ class ChangeTracker:
             quiet = [
                 artifact for artifact in quiet if not writing.intersection(map(_identity, (artifact, *artifact.files)))
             ]
-            quiet = [artifact for artifact in quiet if is_whole(artifact) is not False]
+            quiet = [artifact for artifact in quiet if is_complete(artifact) is not False]
             self._settled.update((artifact.source, artifact.fingerprint) for artifact in quiet)
         return quiet
 
@@ -93,7 +93,7 @@ class ChangeTracker:
         ]
 
     def _is_complete_at_end(self, artifact: Artifact, *, trusted: bool) -> bool:
-        whole = is_whole(artifact)
+        whole = is_complete(artifact)
         if whole is None:
             return trusted or self._settled.get(artifact.source) == artifact.fingerprint
         return whole
@@ -101,7 +101,7 @@ class ChangeTracker:
     def is_quiet(self, artifact: Artifact, *, urgent: bool) -> bool:
         """Whether it has been unchanged for long enough."""
         state, since = self._seen.get(artifact.source, ((), 0.0))
-        may_continue = artifact.is_shared and not is_whole(artifact)
+        may_continue = artifact.is_shared and not is_complete(artifact)
         if may_continue or (artifact.kind == "folder" and not is_marked_complete(artifact)):
             quiet_seconds = URGENT_QUIET_FOLDER_SECONDS if urgent else QUIET_FOLDER_SECONDS
         else:
@@ -203,15 +203,15 @@ def is_marked_complete(artifact: Artifact) -> bool:
     return checkpoints.complete(Path(artifact.source)) is not None
 
 
-def is_whole(artifact: Artifact) -> Optional[bool]:
+def is_complete(artifact: Artifact) -> Optional[bool]:
     """Whether its format shows that it is not truncated; None for a format that does not show it."""
     if artifact.kind == "folder":
         if Path(artifact.source, checkpoints.COMPLETE).exists():
             return is_marked_complete(artifact)
-        verdicts = [is_whole(file) for file in artifact.files if file.size]
+        verdicts = [is_complete(file) for file in artifact.files if file.size]
         return False if False in verdicts else None if None in verdicts else True
     try:
-        return file_integrity.is_whole(Path(artifact.source)) if artifact.kind == "file" else None
+        return file_integrity.is_complete(Path(artifact.source)) if artifact.kind == "file" else None
     except OSError:
         return False
 
