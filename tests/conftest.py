@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import train_ranks
+from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
 
 import command_line
@@ -47,6 +48,42 @@ WHOLE_FILE = re.compile(r"^pytestmark = (\[[^]]*\]|.*)", re.MULTILINE)
 
 PATIENT = {"MessageTimeout": "100", "SlurmdTimeout": "300", "KillWait": "20", "MinJobAge": "3600"}
 """Daemons and jobs may be slow where tests keep the machine busy, and what has ended is known to the end of a test."""
+
+
+_SHARED_LABS: list[Lab] = []
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Repeat a failed test once if a daemon of its Slurm has crashed.
+
+    The slurmd of Slurm 22.05 sometimes corrupts its own memory when several jobs start at once, and aborts.
+    """
+    if not item.get_closest_marker("slurm") and not item.get_closest_marker("runs"):
+        return None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    if any(report.failed for report in reports) and _restart_crashed():
+        item._initrequest()  # type: ignore[attr-defined]
+        reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+def _restart_crashed() -> bool:
+    """Restart the daemons of shared labs that have dumped core; whether there were any."""
+    found = False
+    for lab in _SHARED_LABS:
+        cores = list(lab.spec.directory.glob("core*"))
+        crashed = [name for name, runs in lab.status().daemons.items() if not runs] if cores else []
+        for name in crashed:
+            found = True
+            lab.restart(name)
+        for core in cores:
+            core.unlink()
+    return found
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -250,7 +287,9 @@ def _lab_for_the_session(name: str, **options: Any) -> Iterator[Lab]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("SERRIED_LAB_ROOT", raising=False)
         made = start_or_skip(name, settings=PATIENT, **options)
+    _SHARED_LABS.append(made)
     yield made
+    _SHARED_LABS.remove(made)
     _take_down(made)
 
 
