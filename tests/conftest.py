@@ -51,6 +51,8 @@ PATIENT = {"MessageTimeout": "100", "SlurmdTimeout": "300", "KillWait": "20", "M
 
 
 _SHARED_LABS: list[Lab] = []
+_CRASHED: list[str] = []
+"""Shared labs that ended after a daemon had crashed in them: with the last test of a worker, its lab ends too."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -74,7 +76,8 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 def _restart_crashed() -> bool:
     """Restart the daemons of shared labs that have dumped core; whether there were any."""
-    found = False
+    found = bool(_CRASHED)
+    _CRASHED.clear()
     for lab in _SHARED_LABS:
         cores = list(lab.spec.directory.glob("core*"))
         crashed = [name for name, runs in lab.status().daemons.items() if not runs] if cores else []
@@ -290,6 +293,8 @@ def _lab_for_the_session(name: str, **options: Any) -> Iterator[Lab]:
     _SHARED_LABS.append(made)
     yield made
     _SHARED_LABS.remove(made)
+    if list(made.spec.directory.glob("core*")):
+        _CRASHED.append(made.name)
     _take_down(made)
 
 

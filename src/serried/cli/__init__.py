@@ -203,7 +203,7 @@ def _unknown_command(word: str) -> UsageError:
 
 
 def _print_click_error(error: click.ClickException) -> None:
-    """Print click's message in the form of Serried's errors: one sentence, and a hint."""
+    """Print click's error as Serried prints its own: one sentence, and a hint."""
     import difflib
 
     from serried.ui import console

@@ -100,11 +100,12 @@ def up(
     serried lab up --like narval     nodes and partitions of that profile
     """  # noqa: D301 - click wants the character itself: keep these lines
     given = {"gpus": gpus, "gpu_type": gpu_type, "cpus": cpus, "memory_mb": _memory(memory)}
-    size = {**(_size_of(like) if like else {}), **{key: value for key, value in given.items() if value is not None}}
+    model = _cluster(like) if like else None
+    size = {**(_size_of(model) if model else {}), **{key: value for key, value in given.items() if value is not None}}
     with console.status_line("starting a lab") as line:
         started = lab.up(
             name, nodes=nodes, accounting=accounting, features=features, settings=_pairs(settings),
-            partitions=(*(_partitions_of(like) if like else ()), *partitions), progress=line.update, **size,
+            partitions=(*(_partitions_of(model) if model else ()), *partitions), progress=line.update, **size,
         )  # fmt: skip
     chosen = "" if name == lab.DEFAULT_NAME else f" --name {name}"
     console.say(f"lab `{name}` is up: {_describe(started.status())}")
@@ -128,9 +129,8 @@ def _cluster(name: str) -> Cluster:
     return config.resolve(None, (), {}, name, Path.cwd(), os.environ).cluster
 
 
-def _size_of(name: str) -> dict[str, Any]:
+def _size_of(cluster: Cluster) -> dict[str, Any]:
     """The size of a lab's nodes: of the largest nodes that the cluster's profile describes."""
-    cluster = _cluster(name)
     described = cluster.partitions.values()
     types = (*cluster.gpu_types, *cluster.gpus)
     amounts = {
@@ -143,9 +143,8 @@ def _size_of(name: str) -> dict[str, Any]:
     return {**size, "gpu_type": types[0]} if types and size.get("gpus") != 0 else size
 
 
-def _partitions_of(name: str) -> Iterator[str]:
+def _partitions_of(cluster: Cluster) -> Iterator[str]:
     """Lines for slurm.conf."""
-    cluster = _cluster(name)
     for partition, limits in cluster.partitions.items():
         if re.fullmatch(r"[\w.-]+", partition, re.ASCII) and partition != lab.PARTITION:
             words = [

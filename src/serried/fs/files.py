@@ -74,7 +74,7 @@ def write_json(path: Path, value: Any, mode: int = PRIVATE_FILE) -> None:
 
 
 def text_of(value: Any) -> str:
-    """`value` in the format of Serried's JSON files."""
+    """Encode `value` as JSON, indented, with a final newline."""
     return json.dumps(value, indent=1) + "\n"
 
 

@@ -146,7 +146,7 @@ def test_an_mpirun_that_starts_nothing_is_quoted(start):
 
 
 def test_a_daemon_that_dies_as_it_begins_ends_the_attempt(start, tmp_path):
-    """Detached, as Open MPI would have it, nobody would see it die, and mpirun would wait for ever."""
+    """Detached, as Open MPI would have it, nobody would see it die, and mpirun would wait forever."""
     daemon = tmp_path / "orted"
     daemon.write_text('#!/bin/sh\ncase "$*" in *--daemonize*) exit 0;; esac\necho "no room"; exit 9\n')
     daemon.chmod(0o755)

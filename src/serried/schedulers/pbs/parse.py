@@ -184,7 +184,7 @@ def _number(text: str) -> int:
 REASONS: WaitReasons = (
     ("dependency", Reason.DEPENDENCY, "it waits for another job to end"),
     ("DependencyNeverSatisfied*", Reason.DEPENDENCY_NEVER_SATISFIED,
-     "the job before it was deleted before that job began, and PBS lets it wait for ever: `serried stop` ends it"),
+     "the job that it depends on was deleted before it began, so PBS never starts this one: `serried stop` ends it"),
     ("held (*", Reason.HELD, "it is held; `qrls` lets it start"),
     ("Can Never Run: Not enough total nodes*", Reason.ABOVE_SITE_LIMIT,
      "it requests more nodes than there are; it never starts like this"),
