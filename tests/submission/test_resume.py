@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import zlib
 from pathlib import Path
@@ -11,7 +12,11 @@ import pytest
 from building import RunOnDisk
 from serried.errors import RunNotFoundError, UsageError
 from serried.plan import Array, Resume
-from serried.submission.resume import resume_from
+from serried.plan.parts import Dialect
+from serried.records.index import Selection
+from serried.records.record import Record
+from serried.submission.deliver import deliver
+from serried.submission.resume import prepare_again, resume_from
 from serried.train.checkpoints import store
 
 CONTENT = b"weights"
@@ -203,3 +208,17 @@ def test_a_path_with_weights_alone_is_taken_as_it_is(tmp_path):
     pretrained = hugging_face(tmp_path / "pretrained")
     (pretrained / "optimizer.pt").unlink()
     assert resume_from(str(pretrained), None, tmp_path).resume == Resume((str(pretrained),))
+
+
+def test_a_plan_of_an_earlier_version_gets_the_dialect_of_today(ask):
+    """Its agents would lack what they need now, such as the variables that the next job must not inherit."""
+    old = deliver(ask())
+    today = old.plan.site.dialect
+    place = old.directory.path / "plan.json"
+    document = json.loads(place.read_text())
+    del document["site"]["dialect"]
+    place.write_text(json.dumps(document))
+
+    earlier = Record(old.directory.path)
+    assert earlier.plan.site.dialect == Dialect()
+    assert prepare_again(Selection(earlier), os.environ).plan.site.dialect == today != Dialect()

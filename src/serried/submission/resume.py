@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from serried import config
+from serried import config, schedulers
 from serried.builds import Observe, silent
 from serried.environments import containers
 from serried.environments.activation import choose
 from serried.errors import RunNotFoundError, UsageError
 from serried.fs.files import read_json
-from serried.plan import Array, Plan, Resume
+from serried.plan import Array, Plan, Resume, Site
 from serried.protocol import checkpoint_layouts, checkpoints
 from serried.protocol.layout import RunDirectory
 from serried.protocol.names import COMPLETED
@@ -195,6 +195,7 @@ def prepare_again(
         name=name or old.name,
         created=iso(time.time()),
         command=each[0] if each else old.command,
+        site=_present_dialect(old.site),
         array=array,
         resume=beginning.resume,
         rerun_of=str(selection),
@@ -211,6 +212,14 @@ def prepare_again(
         raise UsageError(f"the project's folder `{project}` does not exist")
     resolved = config.resolve(None, plan.command, {}, plan.site.name, project, environ)
     return prepare(plan, dataclasses.replace(resolved, warnings=warnings), environ, each, observe=observe)
+
+
+def _present_dialect(site: Site) -> Site:
+    """With the dialect of today's scheduler: the plan may be of a version whose agents needed less.
+
+    A run in the user's own allocation has a dialect of its own.
+    """
+    return site if site.inside else site._replace(dialect=schedulers.traits(site.scheduler).dialect)
 
 
 def _prepare_recorded(
