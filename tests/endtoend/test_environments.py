@@ -122,6 +122,40 @@ environment.setup = "[[ ${{SLURM_NODEID:-${{PBS_NODENUM:-1}}}} == 0 ]] || {{ ech
     assert not (place.project / "trained").exists()
 
 
+def test_setup_starts_where_ranks_start(place: Place):
+    """In the tree of the run or of the task, or in place, like the `check` before the submit."""
+    folder = place.project / "inner folder"
+    folder.mkdir()
+    (folder / "env.sh").write_text("export FROM_FILE=$PWD\ncd /\n")
+    (folder / "marker").touch()
+    (place.project / "serried.toml").write_text(
+        f"""
+[defaults]
+command = ["bash", "-c", "echo $FROM_FILE; pwd"]
+workdir = "inner folder"
+resources = {{ nodes = {nodes_of(place)}, ranks = 1, mem = "100M" }}
+environment.setup = "if [ ! -f marker ]; then exit 1; fi\\nsource env.sh"
+environment.check = "import os; assert os.getcwd() == os.environ['FROM_FILE']"
+[experiments.train]
+"""
+    )
+    runs = [
+        place.submit("train"),
+        place.submit("train", "--set", "project.snapshot=false"),
+        place.submit("train", "--array", "0-1", "--nodes", "1"),
+    ]
+    for run in runs:
+        assert place.wait(run)[0] == 0, place.why(run)
+    said = [
+        [log.read_text().splitlines() for log in sorted(place.directory(run).glob("**/node-*/rank-*.log"))]
+        for run in runs
+    ]
+    trees = [place.directory(runs[0]) / "source", place.project]
+    trees += [place.directory(runs[2]) / "tasks" / str(task) / "source" for task in range(2)]
+    first, in_place, *tasks = [[str(tree / "inner folder")] * 2 for tree in trees]
+    assert said == [[first] * nodes_of(place), [in_place] * nodes_of(place), tasks]
+
+
 CONDA = """#!/bin/bash
 # Makes what conda would: `conda env create --quiet --prefix PREFIX --file FILE`.
 [[ "$1 $2 $3 $4 $6" == "env create --quiet --prefix --file" ]] || exit 2

@@ -305,10 +305,10 @@ def test_it_has_the_environment_of_the_experiment(ask, project, monkeypatch):
         "data.prepare": ["bash", "-c", "echo $TOKEN $WHAT $SET $PWD >../said"],
         "environment.env": {"WHAT": "it"},
         "environment.secrets": ["TOKEN"],
-        "environment.setup": "export SET=is",
+        "environment.setup": "export SET=is-$PWD",
     }
     ask(overrides=settings)
-    assert (project.parent / "said").read_text() == f"s3cret it is {project}\n"
+    assert (project.parent / "said").read_text() == f"s3cret it is-{project} {project}\n"
     kept = [path.read_bytes() for path in (project / ".serried").rglob("*") if path.is_file()]
     assert [text for text in kept if b"s3cret" in text] == []
 

@@ -34,7 +34,7 @@ command = "sleep 600"
 resources = {{ nodes = 2, ranks = 2, cpus = 1, mem = "10M", time = "1h" }}
 [experiments.train.environment]
 env = {{ GREETING = "it's \\"$HOME\\"" }}
-setup = "ulimit -n 333"
+setup = "source limits.sh"
 """
 
 WHO = """
@@ -53,6 +53,7 @@ def project(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "serried.toml").write_text(TOML.format(root=tmp_path))
     (folder / "who.py").write_text(WHO)
+    (folder / "limits.sh").write_text("ulimit -n 333\n")
     (tmp_path / "home" / ".bashrc").write_text("PATH=/usr/bin:/bin\n")
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONPATH", str(Path(serried.__file__).parents[1]))

@@ -175,6 +175,11 @@ class Attempt:
         return self.tree / self.plan["source"]["workdir"]
 
     @property
+    def has_setup(self) -> bool:
+        """Whether each node runs the plan's lines of `setup` before ranks start."""
+        return bool(self.plan["environment"].get("setup"))
+
+    @property
     def command(self) -> List[str]:
         """The plan's command, or this task's own."""
         if not (self.plan.get("array") or {}).get("each"):

@@ -88,11 +88,13 @@ serried_left() {{
   kill $(jobs -p) 2>/dev/null || true
 }}
 trap 'serried_left; echo "a line of setup ended it" >&2; exit 70' EXIT
+serried_workdir=$PWD
 set -e
 {{ :
 {lines}
 }} >"$serried_log" 2>&1
 set +e
+cd -- "$serried_workdir" || exit 70
 trap 'status=$?; serried_left; exit $status' EXIT
 ({words})"""
 """Separates the output of `setup` from the command's, and ends the background processes of `setup` with the command."""

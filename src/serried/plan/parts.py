@@ -53,7 +53,11 @@ class Environment(NamedTuple):
     )
     setup: Annotated[
         str,
-        KeySpec("LINES", "Lines of bash to run on each node before its ranks start. Ranks inherit exports and limits."),
+        KeySpec(
+            "LINES",
+            "Lines of bash to run on each node before its ranks start, in their folder. Ranks inherit exports and "
+            "limits.",
+        ),
     ] = ""
     check: Annotated[
         str | None,

@@ -107,11 +107,16 @@ def _recipe(plan: Plan, resolved: config.Resolved) -> Recipe | None:
     project = Path(plan.source.directory)
     # `{data}`: where ranks find the data, or the source to stage it from.
     root = settings.root if settings.planned.stage else str(project / "data")
-    return preparation(settings.prepare, project, root, plan.environment)
+    return preparation(settings.prepare, project, root, plan.environment, plan.source.workdir)
 
 
-def preparation(command: tuple[str, ...], project: Path, root: str, environment: Environment) -> Recipe:
-    """How to prepare the data with `command`, of which `{data}` is `root`, in the active `environment`."""
+def preparation(
+    command: tuple[str, ...], project: Path, root: str, environment: Environment, workdir: str = ""
+) -> Recipe:
+    """How to prepare the data with `command`, of which `{data}` is `root`, in the active `environment`.
+
+    `setup` runs in `workdir` of the project, as on a node, and `command` in the project itself.
+    """
     prefix = environment.venv or environment.conda or ""
     built = prefix.rpartition("-")[0] if environment.build else prefix  # each build has a new random end
     key = [built, environment.modules, environment.setup, sorted(environment.env.items())]
@@ -131,7 +136,8 @@ def preparation(command: tuple[str, ...], project: Path, root: str, environment:
         source=source,
         step=f"preparing the data with `{source}`",
         commands=(
-            f"serried_prefix=$prefix\nexport {DATA_DIR}={shlex.quote(root)}\n{activation.script(environment, prepare)}"
+            f"serried_prefix=$prefix\nexport {DATA_DIR}={shlex.quote(root)}\n"
+            f"cd -- {shlex.quote(str(project / workdir))}\n{activation.script(environment, prepare)}"
         ),
         failure=DataFailed,
     )

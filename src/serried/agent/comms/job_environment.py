@@ -76,13 +76,19 @@ def load(path: str, prefix: str) -> None:
 def enter_setup(work: Attempt, arguments: Sequence[str], role: str = "node") -> str:
     """Replace this process by setup.sh, which executes `role` again with `arguments`. Then return its problem, if any.
 
-    Only so do limits that setup.sh sets hold for the ranks. The environment is loaded before, and `arguments` do not
-    name its file again: loading it twice would undo the changes of setup.sh. Raises OSError.
+    Only so do limits that setup.sh sets hold for the ranks. Its lines start where ranks start. The environment is
+    loaded before, and `arguments` do not name its file again: loading it twice would undo the changes of setup.sh.
+    Raises OSError.
     """
-    if not work.plan["environment"].get("setup"):
+    if not work.has_setup:
         return ""
     result = os.environ.pop(names.SETUP, None)
     if result is None:
+        try:
+            os.chdir(work.workdir)
+        except OSError as error:
+            return f"`setup` cannot enter the working directory `{work.workdir}`: {(error.strerror or '').lower()}"
         os.environ[names.SETUP] = names.IN_SETUP  # marks its background processes
         os.execv("/bin/bash", ["/bin/bash", str(work.run.setup), *system.agent_command(role, *arguments)])  # noqa: S606
+    os.chdir(work.run.path)  # the agent keeps no folder of the user's busy
     return "" if result == SETUP_DONE else f"`setup` failed: {result[:LONGEST_PROBLEM].rstrip(': ')}"

@@ -109,13 +109,17 @@ class Head:
         self.loop.on_signal(signal.SIGHUP, self._monitor.check_parent)
         self.loop.on_signal(signal.SIGCHLD, self._launcher.reap)
         self.log_event(JournalEvent.LAUNCHING, argv=self._argv)
+        if self.work.has_setup:  # agents run `setup` in the tree before they connect
+            self._unpack()
         self._env_file.write(self._environment)
-        self._launcher.start()
+        if not self._has_ended:
+            self._launcher.start()
         linux.die_with_parent(signal.SIGHUP)
         self.loop.after(CONNECT_SECONDS, self._check_present)
         self.loop.every(monitor.HEARTBEAT_SECONDS, self._check_launcher)
         self._monitor.begin()
-        self._unpack()
+        if not self.work.has_setup:  # while the launcher starts the agents; both take about as long
+            self._unpack()
         if not self._has_ended or self._launcher.is_running:
             self.loop.run()
         self._launcher.signal(signal.SIGKILL)
@@ -129,7 +133,6 @@ class Head:
         return names.EXIT_REFUSED if self._monitor.is_superseded else 0
 
     def _unpack(self) -> None:
-        """Unpack the snapshot while the launcher starts the agents; both take about as long."""
         from serried.agent.head import snapshot
 
         try:
