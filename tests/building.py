@@ -16,7 +16,16 @@ CREATED = 1_795_000_000.0
 
 
 def a_plan(
-    run="k3f9q2", *, root="/nowhere", name="train", scheduler="slurm", indices=None, limit=None, data=None, **allocation
+    run="k3f9q2",
+    *,
+    root="/nowhere",
+    name="train",
+    scheduler="slurm",
+    indices=None,
+    limit=None,
+    data=None,
+    beside=(),
+    **allocation,
 ):
     sizes = {"nodes": 2, "ranks": 2, "gpus": 0, "cpus": 4, "memory_mb": None, "time_seconds": 3600}
     return Plan(
@@ -32,6 +41,7 @@ def a_plan(
         array=Array(indices=tuple(indices)) if indices is not None else None,
         limit=limit or Limit(),
         data=data,
+        beside=beside,
     )
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from building import CREATED
 from serried.cli import logs
-from serried.plan import Data, Staged
+from serried.plan import Data, SideCommand, Staged
 from serried.schedulers.interface import Job
 from serried.ui import console
 
@@ -207,3 +207,21 @@ def test_following_ends_when_the_scheduler_alone_knows_the_end(serried, make, sl
     done = serried("logs", "-f", "last")
     assert done.out == "[0] last words\n"
     assert "k3f9q2 train NODE_FAIL" in done.err
+
+
+def test_commands_beside_the_ranks_have_logs_of_their_own(serried, make):
+    run = make(nodes=2, ranks=1, beside=(SideCommand(("nvidia-smi dmon",)), SideCommand(("tensorboard",), on="first")))
+    attempt = run.where.attempt(1)
+    for node, index, text in ((0, 0, "90 %\n"), (1, 0, "80 %\n"), (0, 1, "serving\n")):
+        attempt.side_log(node, index).parent.mkdir(parents=True, exist_ok=True)
+        attempt.side_log(node, index).write_text(text)
+    run.ending()
+
+    assert serried("logs", "last", "--beside", "0").out == "[0] 90 %\n[1] 80 %\n"
+    assert serried("logs", "last", "--beside", "0", "--node", "1").out == "80 %\n"
+    assert serried("logs", "last", "--beside", "1").out == "serving\n"
+    refused = serried("logs", "last", "--beside", "2")
+    assert (refused.code, refused.err) == (
+        2,
+        "error: run `k3f9q2` has no command 2 of `beside`\n\nhint: its commands are 0 to 1\n",
+    )

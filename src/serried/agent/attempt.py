@@ -11,7 +11,7 @@ from serried.protocol import SCHEMA, checkpoints, names, successor_commands
 from serried.protocol.layout import RunDirectory, TaskDirectory
 
 if TYPE_CHECKING:
-    from serried.protocol.plan_json import DialectJson, PlanJson, StagedJson
+    from serried.protocol.plan_json import DialectJson, PlanJson, SideCommandJson, StagedJson
 
 HEARTBEAT_SECONDS = 5.0
 
@@ -41,6 +41,11 @@ class Attempt:
             **self.plan,
             "allocation": {**self.plan["allocation"], "nodes": nodes, "ranks": ranks},
         }
+        return Attempt(self.run, plan, self.task, self.number)
+
+    def with_launcher(self, kind: str) -> Attempt:
+        """The same attempt with another launcher of its ranks."""
+        plan: PlanJson = {**self.plan, "launch": {**self.plan.get("launch", {}), "kind": kind}}
         return Attempt(self.run, plan, self.task, self.number)
 
     @property
@@ -178,6 +183,11 @@ class Attempt:
     def has_setup(self) -> bool:
         """Whether each node runs the plan's lines of `setup` before ranks start."""
         return bool(self.plan["environment"].get("setup"))
+
+    @property
+    def side_commands(self) -> List[SideCommandJson]:
+        """The commands of `beside`."""
+        return list(self.plan.get("beside") or ())
 
     @property
     def command(self) -> List[str]:

@@ -21,8 +21,9 @@ from serried.agent.containers import image_cache
 from serried.agent.loop import Loop, Timer
 from serried.agent.node_disk import cleanup
 from serried.agent.node_disk.folder import Folder
-from serried.agent.ranks import connections
+from serried.agent.ranks import connections, side_commands
 from serried.agent.ranks.ranks import Exit, ForkedRanks, Ranks, has_failed
+from serried.agent.ranks.side_commands import SideCommands
 from serried.agent.stage_in.node_side import StageIn, check_required_paths
 from serried.agent.stage_out.node_side import StageOut
 from serried.fs import files
@@ -137,6 +138,7 @@ class Node:
         self._stage_out = StageOut(self.loop, work, index, self._folder, self.log_event)
         self._parent = os.getppid()
         self._ranks: Optional[Ranks] = None
+        self._side_commands: Optional[SideCommands] = None
         self._connections: Optional[connections.ConnectionMonitor] = None
         self._exits = Exits(self)
         self._is_stopping = False
@@ -223,7 +225,14 @@ class Node:
                 address=self._address,
                 folder=self._private,
             )
+        if self.work.side_commands:
+            self._side_commands = SideCommands(self.work, self._index, variables, self.loop, self._on_side_command_exit)
         self.reap()
+
+    def _on_side_command_exit(self, exit_: Exit) -> None:
+        self.log_event(JournalEvent.SIDE_COMMAND_EXITED, **exit_)
+        if side_commands.has_failed(exit_) and not self._is_stopping:
+            self.send(ToHead.SIDE_COMMAND_FAILED, **exit_)
 
     def _leaders(self) -> List[int]:
         return [rank.pid for rank in self._ranks.running] if self._ranks else []
@@ -274,6 +283,8 @@ class Node:
         children = system.reap()
         if self._ranks is None:
             return
+        if self._side_commands:
+            self._side_commands.reap(children)
         if self._connections and children:
             self._connections.check()
         for exit_ in self._ranks.reap(children):
@@ -332,9 +343,11 @@ class Node:
             self._finish([])
         if self._is_done or self._ranks is None or not self._ranks.have_ended or not self._exits.have_all_been_sent:
             return
-        leftovers = [leftover for leftover in self.find_leftovers() if not leftover.is_of_setup]
+        leftovers = [leftover for leftover in self.find_leftovers() if not leftover.may_outlive_ranks]
         can_wait = not self._is_stopping and not any(has_failed(exit_) for exit_ in self._ranks.exits)
         if leftovers and can_wait and self._may_linger():
+            return
+        if self._side_commands and not self._side_commands.end(self.finish_if_ended, is_urgent=self._is_stopping):
             return
         self._finish([leftover.command for leftover in leftovers] if can_wait else [])
 
@@ -355,7 +368,7 @@ class Node:
         if self._kill:
             self._kill.cancel()
         may_trust = bool(self._ranks and self._ranks.have_exited_by_themselves) and all(
-            leftover.is_of_setup for leftover in self.find_leftovers()
+            leftover.may_outlive_ranks for leftover in self.find_leftovers()
         )
         count = orphans.end(self.find_leftovers, self._reap_remaining)
         orphans.end_groups(self._ranks.leaders if self._ranks else [])

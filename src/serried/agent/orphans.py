@@ -22,9 +22,10 @@ class Leftover(NamedTuple):
     """Its command line, shortened."""
 
     @property
-    def is_of_setup(self) -> bool:
-        """Whether `setup` started it. Such a process may run as long as the ranks do, and is ended after them."""
-        return f"{names.SETUP}={names.IN_SETUP}".encode() in _environ(self.pid)
+    def may_outlive_ranks(self) -> bool:
+        """Whether `setup` or a command of `beside` started it. Such a process is ended after the ranks."""
+        environ = _environ(self.pid)
+        return f"{names.SETUP}={names.IN_SETUP}".encode() in environ or f"{names.BESIDE}=1".encode() in environ
 
 
 def leftovers(mark: str, node: Optional[int] = None, adopted_by: int = 0) -> List[Leftover]:

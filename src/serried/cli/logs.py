@@ -10,6 +10,7 @@ import click
 
 from serried.cli import run_view
 from serried.errors import SerriedError, UsageError
+from serried.plan import SideCommand
 from serried.protocol import names
 from serried.protocol.layout import AttemptDirectory
 from serried.records.evidence import attempt_numbers
@@ -32,11 +33,17 @@ class LogChoice:
     node: int | None
     attempt: int | None
     launcher: bool = False
+    beside: int | None = None
+    """The index of a command of `beside`."""
 
     def of(self, attempt: AttemptDirectory, selection: Selection) -> list[RankLog]:
+        nodes = range(selection.record.summary.nodes) if self.node is None else (self.node,)
         if self.launcher:
-            nodes = range(selection.record.summary.nodes) if self.node is None else (self.node,)
             return [RankLog(node, node, attempt.launcher_log(node)) for node in nodes]
+        if self.beside is not None:
+            if _side_command(selection, self.beside).on == names.FIRST_NODE:
+                nodes = (0,)
+            return [RankLog(node, node, attempt.side_log(node, self.beside)) for node in nodes]
         logs = rank_logs(attempt, selection.record.summary)
         if self.rank is not None and self.rank >= len(logs):
             raise UsageError(f"run `{selection}` has no rank {self.rank}", hint=f"its ranks are 0 to {len(logs) - 1}")
@@ -54,8 +61,18 @@ class LogChoice:
 @click.option("--rank", type=click.IntRange(0), metavar="R", help="Only rank R.")
 @click.option("--node", type=click.IntRange(0), metavar="N", help="Only the ranks of node N.")
 @click.option("--launcher", is_flag=True, help="Output of the launcher, such as torchrun, on each [node].")
+@click.option("--beside", type=click.IntRange(0), metavar="I", help="Output of command I of `beside` on each [node].")
 @click.option("--attempt", type=click.IntRange(1), metavar="K", help="Attempt K instead of the latest.")
-def command(*, run: str, follow: bool, rank: int | None, node: int | None, launcher: bool, attempt: int | None) -> None:
+def command(
+    *,
+    run: str,
+    follow: bool,
+    rank: int | None,
+    node: int | None,
+    launcher: bool,
+    beside: int | None,
+    attempt: int | None,
+) -> None:
     r"""Print or follow the output of the ranks.
 
     With several ranks each line starts with its `[rank]`. If the run has ended and no rank printed
@@ -65,6 +82,7 @@ def command(*, run: str, follow: bool, rank: int | None, node: int | None, launc
     serried logs -f last
     serried logs k3f9q2 --rank 3
     serried logs lr-sweep/17 --attempt 1 > log.txt
+    serried logs -f last --beside 0
     """
     selection = run_view.select(run)
     array = selection.record.plan.array
@@ -73,11 +91,20 @@ def command(*, run: str, follow: bool, rank: int | None, node: int | None, launc
             f"run `{selection}` is an array of {len(array.indices)} tasks",
             hint=f"name one: serried logs {selection}/{array.indices[0]}",
         )
-    choice = LogChoice(rank, node, attempt, launcher)
+    choice = LogChoice(rank, node, attempt, launcher, beside)
     if follow:
         _follow(selection, choice)
     else:
         _print(selection, choice)
+
+
+def _side_command(selection: Selection, index: int) -> SideCommand:
+    """Command `index` of `beside`. Raises UsageError if the run has none."""
+    commands = selection.record.plan.beside
+    if index >= len(commands):
+        hint = f"its commands are 0 to {len(commands) - 1}" if commands else "`beside` in an experiment adds commands"
+        raise UsageError(f"run `{selection}` has no command {index} of `beside`", hint=hint)
+    return commands[index]
 
 
 class Printer:
@@ -170,6 +197,9 @@ def _nothing_written(selection: Selection, choice: LogChoice) -> None:
     record = selection.record
     if choice.launcher:
         console.note(f"no launcher output; `{record.plan.launch.kind}` started the ranks")
+        return
+    if choice.beside is not None:
+        console.note(f"no output of command {choice.beside} of `beside`")
         return
     if status.has_ended and not record.where.path.is_dir():
         hint = (

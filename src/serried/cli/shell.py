@@ -96,7 +96,7 @@ def _requested(what: str | None, overrides: Mapping[str, Any], values: Mapping[s
 def _open(request: Request, words: tuple[str, ...], *, now: bool, dry_run: bool) -> None:
     decided = decide(request, Path.cwd(), os.environ)
     limit = decided.plan.limit._replace(restarts=0)
-    plan = dataclasses.replace(decided.plan, command=words or A_SHELL, shell=False, limit=limit, after=())
+    plan = dataclasses.replace(decided.plan, command=words or A_SHELL, shell=False, beside=(), limit=limit, after=())
     plan = plan if request.experiment else dataclasses.replace(plan, experiment="shell")
     with options.progress(dry_run=dry_run) as observe:
         prepared = interactive.with_shell(prepare(plan, decided.resolved, os.environ, observe=observe), words, now=now)

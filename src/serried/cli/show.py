@@ -25,6 +25,7 @@ from serried.records.status import statuses_of
 from serried.records.timeline import AttemptRecord, Event, attempts, timeline
 from serried.ui import console
 from serried.ui.plan_lines import (
+    beside_text,
     comes_after,
     command_text,
     container_text,
@@ -120,6 +121,7 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
         return []
     facts = [
         ("command", _command(plan, is_task=selection.task is not None)),
+        ("beside", beside_text(plan) if plan else ""),
         ("project", f"{summary.project}, experiment {summary.experiment}"),
     ]
     facts.append(

@@ -19,7 +19,7 @@ from serried import schedulers
 from serried.config import values
 from serried.config.values import BadValue, Kind
 from serried.errors import did_you_mean
-from serried.plan import Container, Data, Environment, Launch, Limit, Notify, Site, Sync
+from serried.plan import Container, Data, Environment, Launch, Limit, Notify, SideCommand, Site, Sync
 
 
 @dataclass(frozen=True)
@@ -186,6 +186,11 @@ class Experiment:
         values.COMMAND, "Command of each rank: a list of words, or text that is split like a shell command.", value=()
     )
     shell: bool = key(values.BOOLEAN, "Run `command` in bash.", default="false", value=False)
+    beside: tuple[SideCommand, ...] = key(
+        values.SIDE_COMMANDS,
+        "Commands that run beside the ranks of each node: see [commands beside the ranks](beside.md).",
+        value=(),
+    )
     seed: int = key(
         values.COUNT_OR_NONE,
         "Value of `{seed}`. A task of an array adds its index, or the number of its repeat.",

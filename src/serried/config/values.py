@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from serried.errors import did_you_mean
 from serried.fs import tree
-from serried.plan import Staged
+from serried.plan import SideCommand, Staged
 from serried.protocol import checkpoints, names, times
 from serried.protocol.settings import spelled
 
@@ -363,6 +363,26 @@ def _inner(value: Any) -> str:
     return normal
 
 
+def side_commands(value: Any) -> tuple[SideCommand, ...]:
+    """Lines of bash, or tables `{command = "…", on = "first"}`."""
+    return tuple(_side_command(item) for item in (value if isinstance(value, list | tuple) else [value]))
+
+
+def _side_command(value: Any) -> SideCommand:
+    if not isinstance(value, Mapping):
+        value = {"command": value}
+    known = ("command", "on")
+    for name in value:
+        if name not in known:
+            raise BadValue(f"knows `command` and `on`, not `{name}`", did_you_mean(str(name), known))
+    if "command" not in value:
+        raise BadValue("has a table without `command`", 'write `{command = "nvidia-smi dmon", on = "first"}`')
+    words = command(value["command"])
+    on = choice(names.EVERY_NODE, names.FIRST_NODE)(value.get("on", names.EVERY_NODE))
+    is_text = isinstance(words, str)
+    return SideCommand((words,) if isinstance(words, str) else words, shell=is_text, on=on)
+
+
 def results(value: Any) -> tuple[str, ...]:
     """Patterns below the results folder, which may stand before them as `{results}/`."""
     below = "write paths below `{results}`: `samples`, `*.csv`, `logs/**/*.json`"
@@ -443,6 +463,11 @@ def _show_staged(items: tuple[Staged, ...]) -> str:
     return ", ".join(it.source if it.source.endswith(f"/{it.to}") else f"{it.source} as {it.to}" for it in items)
 
 
+def _show_side_commands(commands: tuple[SideCommand, ...]) -> str:
+    where = {names.EVERY_NODE: "", names.FIRST_NODE: " (first node)"}
+    return "; ".join(f"{_show_command(side.command)}{where[side.on]}" for side in commands)
+
+
 def _is_off(value: Any) -> bool:
     return value is False or str(value).lower() in {"off", "none"}
 
@@ -488,6 +513,7 @@ IMAGE = Kind("path, `docker://…`, or `off`", image)
 RUNTIME = Kind("`apptainer`, `singularity`, `ch-run`, the path of one, or `pyxis`", runtime)
 BINDS = Kind("text or list of `/source:/destination:ro`", texts, many=True, show=", ".join)
 ITEMS = Kind("paths, or tables `{from =, to =, unpack =}`", items, many=True, show=_show_staged)
+SIDE_COMMANDS = Kind("lines of bash, or tables `{command =, on =}`", side_commands, many=True, show=_show_side_commands)
 RESULTS = Kind("text or list of patterns", results, many=True, show=", ".join)
 WATCHED = Kind("text or list of patterns", watched, many=True, show=", ".join)
 BYTES = Kind("size", size, "SIZE", show=show_size)

@@ -23,6 +23,7 @@ from serried.plan.parts import (
     Launch,
     Limit,
     Notify,
+    SideCommand,
     Site,
     Staged,
     Sync,
@@ -45,6 +46,7 @@ __all__ = [
     "Notify",
     "Plan",
     "Resume",
+    "SideCommand",
     "Site",
     "Source",
     "Staged",
@@ -183,6 +185,7 @@ class Plan:
     limit: Limit = field(default_factory=Limit)
     launch: Launch = Launch("agent")  # noqa: RUF009 - it never changes
     notify: Notify | None = None
+    beside: tuple[SideCommand, ...] = ()
     array: Array | None = None
     resume: Resume | None = None
     after: tuple[After, ...] = ()

@@ -219,6 +219,16 @@ class Notify(NamedTuple):
     ] = ("finish", "fail")
 
 
+class SideCommand(NamedTuple):
+    """A command that runs beside the ranks of a node, and never decides how the run ends."""
+
+    command: tuple[str, ...]
+    """With placeholders. With `shell` a single word: a line for bash."""
+    shell: bool = True
+    on: str = names.EVERY_NODE
+    """`every` node or the `first`."""
+
+
 class Staged(NamedTuple):
     """A file, folder or archive that each node copies to its own disk before ranks start."""
 

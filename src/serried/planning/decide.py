@@ -57,6 +57,7 @@ def plan(
         limit=_limit(experiment.limit, allocation.time_seconds, links),
         launch=launch,
         notify=experiment.notify if experiment.notify.command or experiment.notify.webhook else None,
+        beside=experiment.beside,
         array=array,
         defaults=_defaults(resolved, left_out(experiment.resources)),
         share=project.share,

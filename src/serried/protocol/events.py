@@ -43,6 +43,8 @@ class JournalEvent:
     """seen: ranks have connected to each other; `seen` is None where a node cannot tell."""
     RANKS_UNCONNECTED = "ranks-apart"
     """message: ranks have not connected to each other yet."""
+    SIDE_COMMAND_FAILED = "side-command-failed"
+    """node, host, and the fields of SIDE_COMMAND_EXITED: a command of `beside` failed by itself."""
 
     # Both.
     STARTED = "started"
@@ -65,6 +67,8 @@ class JournalEvent:
     """The fields of an exit: the launcher started this rank again."""
     RANK_EXCUSED = "rank-excused"
     """The fields of an exit: a failure after which the launcher may start the rank again."""
+    SIDE_COMMAND_EXITED = "side-command-exited"
+    """index, command, exit_code, signal, seconds, ended_by_us, problem: a command of `beside` exited."""
     HEAD_LOST = "head-lost"
     """The connection to the head ended."""
     SWEPT = "swept"
@@ -168,6 +172,8 @@ class ToHead:
     """exit, tail: a rank failed by itself."""
     CONTACT = "contact"
     """seen: ranks have connected; None where the node cannot tell."""
+    SIDE_COMMAND_FAILED = "side-command-failed"
+    """The fields of JournalEvent.SIDE_COMMAND_EXITED."""
     LAUNCHER_EXITED = "launcher-exited"
     """name, status, said, problem."""
     LAUNCHER_PROBLEM = "launcher-problem"

@@ -25,6 +25,7 @@
     node-N/events.jsonl                          node N's agent's
     node-N/rank-R.log                            stdout and stderr of rank R
     node-N/launcher.log                          the output of the ranks' launcher (torchrun, srun …)
+    node-N/beside-I.log                          the output of command I of `beside`
     node-N/metrics-R.jsonl                       the metrics of rank R, a line for each step
     node-N/rehearsal-R.jsonl                     with `serried check-resume`: digests of rank R's state
     node-N/brought.jsonl                         the copies of files from node N's disk, with their names
@@ -119,6 +120,9 @@ class AttemptDirectory:
 
     def launcher_log(self, node: int) -> Path:
         return self.node(node) / "launcher.log"
+
+    def side_log(self, node: int, index: int) -> Path:
+        return self.node(node) / f"beside-{index}.log"
 
     def metrics(self, node: int, rank: int) -> Path:
         return self.node(node) / f"metrics-{rank}.jsonl"

@@ -100,6 +100,12 @@ class ArrayJson(TypedDict, total=False):
     offsets: List[int]
 
 
+class SideCommandJson(TypedDict):
+    command: List[str]
+    shell: bool
+    on: str
+
+
 class NotifyJson(TypedDict, total=False):
     command: List[str]
     webhook: Optional[str]
@@ -165,6 +171,7 @@ class PlanJson(TypedDict, total=False):
     limit: LimitJson
     launch: LaunchJson
     notify: Optional[NotifyJson]
+    beside: List[SideCommandJson]
     array: Optional[ArrayJson]
     resume: Optional[ResumeJson]
     after: List[AfterJson]

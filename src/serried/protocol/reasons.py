@@ -61,6 +61,7 @@ class Reason(str, enum.Enum):
     RESULTS_MISSING = "results-missing"
     RESULTS_FETCHED = "results-fetched"
     RANKS_APART = "ranks-apart"
+    SIDE_COMMAND_FAILED = "side-command-failed"
 
     # The head agent gave up a node.
     CONNECTION_ENDED = "connection-ended"

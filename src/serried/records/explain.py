@@ -33,6 +33,7 @@ _WARNING_STEPS: Mapping[str, tuple[str, ...]] = {
         "Lightning: set `devices` and `num_nodes`",
         "ranks that are meant to be independent: `ranks_meet = false` in the experiment's table",
     ),
+    Reason.SIDE_COMMAND_FAILED: ("`serried logs --beside I` prints the output of command I of `beside`",),
 }
 """By the code of a warning."""
 

@@ -230,9 +230,14 @@ def warnings_of(status: RunStatus) -> tuple[Mapping[str, str], ...]:
     """The doubts that agents have recorded about a run, or about an attempt that still runs."""
     if status.has_ended or status.summary is None or status.tasks is not None:
         return status.warnings
+    from serried.protocol import side_commands  # `serried ps` needs no warnings
+
     attempt = latest_attempt(status.record.where.task(status.task))
     events = list(read_journal(attempt.events)) if attempt else []
+    apart = [entry for entry in events if entry.get("event") == JournalEvent.RANKS_UNCONNECTED]
     if any(entry.get("event") == JournalEvent.RANKS_CONNECTED for entry in events):
-        return ()
-    messages = (str(entry["message"]) for entry in events if entry.get("event") == Reason.RANKS_APART)
-    return tuple({"code": Reason.RANKS_APART, "message": message} for message in messages)
+        apart = []
+    return (
+        *({"code": Reason.RANKS_APART, "message": str(entry["message"])} for entry in apart),
+        *side_commands.warnings(events),
+    )

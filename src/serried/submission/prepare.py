@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from serried import config, inherit, schedulers, snapshot
+from serried import config, inherit, schedulers, shell, snapshot
 from serried.builds import Observe, silent
 from serried.config import shell_words
 from serried.environments import activation, containers
@@ -55,6 +55,7 @@ def prepare(
     _check_settings(plan, each)
     _check_after(plan, each)
     _check_task(plan)
+    _check_side_commands(plan)
     plan = containers.settle(plan, environ)
     containers.check_runscript(plan, each)
     plan, reports = environment_build.settle(plan, resolved, environ, observe)
@@ -102,9 +103,31 @@ _SETTING = re.compile(
 )
 
 
+_OF_A_RANK = re.compile(r"(?<!\{)\{((?:local_)?rank)\}(?!\})")
+
+
+def _check_side_commands(plan: Plan) -> None:
+    """Raises UsageError for a command of `beside` that cannot run: a warning after the run would come too late."""
+    for index, side in enumerate(plan.beside):
+        ours = next((found[1] for word in side.command if (found := _OF_A_RANK.search(word))), None)
+        if ours is not None:
+            raise UsageError(
+                f"command {index} of `beside` uses `{{{ours}}}`, but it runs once on each node, beside the ranks",
+                hint=f"`$SERRIED_NODE` is the node's number; `{{{{{ours}}}}}` is the word itself",
+            )
+        done = shell.run(["/bin/bash", "-n"], input=side.command[0]) if side.shell else None
+        if done is not None and (done.status or done.stderr):
+            raise UsageError(f"command {index} of `beside` is not valid bash", details=done.stderr.strip())
+
+
+def _words(plan: Plan, each: Sequence[Sequence[str]] = ()) -> Iterator[str]:
+    """The words of all commands in which nodes fill placeholders."""
+    return itertools.chain(plan.command, *each, *(side.command for side in plan.beside))
+
+
 def _check_settings(plan: Plan, each: Sequence[Sequence[str]]) -> None:
     """Raises UsageError for `{config.lr}` without an `lr`, before the node does."""
-    for word in itertools.chain(plan.command, *each):
+    for word in _words(plan, each):
         for setting in filter(None, _SETTING.findall(word)):
             if setting.removeprefix("config.") not in plan.config:
                 known = [f"config.{name}" for name in plan.config]
@@ -116,7 +139,7 @@ def _check_settings(plan: Plan, each: Sequence[Sequence[str]]) -> None:
 
 def _check_after(plan: Plan, each: Sequence[Sequence[str]]) -> None:
     """Raises UsageError for `{after}` without a dependency: `{after}/results` would be a folder of the system."""
-    if not plan.after and any(_AFTER.search(word) for word in itertools.chain(plan.command, *each)):
+    if not plan.after and any(_AFTER.search(word) for word in _words(plan, each)):
         raise UsageError(
             "the command uses `{after}`, but this run has no dependency",
             hint="`serried submit`, with `after` in the file or `--after RUN`; `serried run` never waits",
@@ -125,7 +148,7 @@ def _check_after(plan: Plan, each: Sequence[Sequence[str]]) -> None:
 
 def _check_task(plan: Plan) -> None:
     """Raises UsageError for `{task}` outside an array, where its value would be empty."""
-    name = next((found[1] for word in plan.command if (found := _TASK.search(word))), None)
+    name = next((found[1] for word in _words(plan) if (found := _TASK.search(word))), None)
     if name is not None and plan.array is None:
         raise UsageError(
             f"the command uses `{{{name}}}`, the index of an array's task, but this run is not an array",

@@ -10,7 +10,16 @@ from typing import Any
 from serried import schedulers
 from serried.plan import After, Allocation, Container, Data, Environment, Plan, Staged, Sync
 from serried.protocol.checkpoints import IN_CHECKPOINTS
-from serried.protocol.names import AFTER_ANY, AFTER_NOTOK, AFTER_OK, PREQUEUED, REQUEUE, SUCCESSOR
+from serried.protocol.names import (
+    AFTER_ANY,
+    AFTER_NOTOK,
+    AFTER_OK,
+    EVERY_NODE,
+    FIRST_NODE,
+    PREQUEUED,
+    REQUEUE,
+    SUCCESSOR,
+)
 from serried.protocol.settings import spelled
 from serried.protocol.sizes import counted, spell
 from serried.protocol.times import show_duration
@@ -29,6 +38,7 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
     lines = [
         ("smoke", smoke_text(plan) if plan.smoke else ""),
         ("command", command_text(plan)),
+        ("beside", beside_text(plan)),
         ("array", _array(plan)),
         ("resumes", str(plan.resume or "")),
         ("after", comes_after(plan)),
@@ -53,6 +63,15 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
 def command_text(plan: Plan) -> str:
     """The command as the user would type it; of an array the first task's."""
     return plan.command[0] if plan.shell and plan.command else shlex.join(plan.command)
+
+
+def beside_text(plan: Plan) -> str:
+    """The commands beside the ranks, each with its number if there are several."""
+    where = {EVERY_NODE: "", FIRST_NODE: " (on the first node)"}
+    shown = [
+        f"{' '.join(side.command) if side.shell else shlex.join(side.command)}{where[side.on]}" for side in plan.beside
+    ]
+    return "; ".join(f"{index}: {text}" for index, text in enumerate(shown)) if len(shown) > 1 else "".join(shown)
 
 
 def environment_text(environment: Environment) -> str:
@@ -197,6 +216,7 @@ def _files(plan: Plan, survey: Survey | None) -> str:
 def _files_of_an_attempt(plan: Plan) -> int:
     nodes = plan.allocation.nodes
     logs = {"agent": 0, "single": 0, "horovod": 0, "srun": 1}.get(plan.launch.kind, nodes)
+    logs += sum(1 if side.on == FIRST_NODE else nodes for side in plan.beside)
     return 1 + FILES_OF_AN_ATTEMPT + nodes * (2 + plan.allocation.ranks) + logs
 
 

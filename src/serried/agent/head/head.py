@@ -210,6 +210,8 @@ class Head:
         event = message["event"]
         if event == ToHead.STARTED:
             self.log_event(JournalEvent.STARTED, node=agent.index, host=agent.host)
+        elif event == ToHead.SIDE_COMMAND_FAILED:
+            self.log_event(JournalEvent.SIDE_COMMAND_FAILED, node=agent.index, host=agent.host, **facts)
         elif event == ToHead.FAILED:
             self.log_event(JournalEvent.RANK_FAILED, node=agent.index, host=agent.host, **facts)
             self._judge_failure(agent, message["exit"])

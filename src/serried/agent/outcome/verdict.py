@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 from serried.agent.outcome import diagnose
 from serried.agent.outcome.evidence import AttemptEvidence, Exit, Obstacle
-from serried.protocol import SCHEMA, names
+from serried.protocol import SCHEMA, names, side_commands
 from serried.protocol.events import JournalEvent
 from serried.protocol.reasons import Reason, condition, described, parse
 from serried.protocol.times import iso
@@ -80,7 +80,7 @@ def document(
     ]
     if absent:
         stated.append(condition(Reason.RESULTS_MISSING, _missing_sentence(absent)))
-    warned = [] if failure else _unconnected_warnings(evidence)
+    warned = [*([] if failure else _unconnected_warnings(evidence)), *side_commands.warnings(evidence.head)]
     if failure and verdict.state != names.COMPLETED:
         keys = ("rank", "node", "host", "local_rank", "exit_code", "signal", "seconds")
         error = {"error": failure["error"]} if failure.get("error") else {}

@@ -3,6 +3,7 @@
 ranks                           the agent's own ranks, and the common part of those that launchers start
 command, command_placeholders   the process of one rank; the placeholders in its command
 binding                         its CPUs
+side_commands                   the commands of `beside`
 connections                     whether ranks are connected to others
 horovod_rendezvous              the server through which Horovod's ranks find each other
 """

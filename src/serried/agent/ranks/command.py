@@ -47,6 +47,9 @@ MANY = ("agent", "horovod")
 OF_THE_STEP = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS")
 """Tell frameworks that there is only one task. A program that starts its own ranks must not see them."""
 
+OF_A_RANK = ("rank", "local_rank")
+"""Placeholders that only a rank's command has."""
+
 SWITCHES = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 """Defaults: output without delay, and stacks when a rank is aborted or crashes."""
 
@@ -136,13 +139,28 @@ def visible(work: Attempt, environment: Mapping[str, str]) -> Dict[str, str]:
     return {name: value for name, value in environment.items() if name not in without}
 
 
+def side_program(work: Attempt, place: RankPlace, words: Sequence[str], *, is_shell: bool) -> Program:
+    """The process of a command of `beside`: in the ranks' environment, but without the variables of a rank."""
+    alone = work.with_launcher("single")
+    container_ = container_of(work, place)
+    known = visible(alone, system.environment())
+    known = container_.inherited(known) if container_ else known
+    variables = {**known, **environment(alone, place, known), names.BESIDE: "1"}
+    values = {name: value for name, value in placeholders(work, place).items() if name not in OF_A_RANK}
+    argv = _filled(words, values, is_shell=is_shell)
+    return Program(*(container_.enter(argv, variables) if container_ else (argv, variables)))
+
+
 def argv(work: Attempt, place: RankPlace) -> List[str]:
     """The rank's program and arguments, with all placeholders filled."""
-    values = placeholders(work, place)
-    if not work.plan.get("shell"):
-        words = command_placeholders.fill_words(work.command, values)
-        return [names.RUNSCRIPT_FILE, *words[1:]] if words[:1] == [names.RUNSCRIPT] else words
-    return ["/bin/bash", "-c", *(command_placeholders.fill_shell(word, values) for word in work.command)]
+    words = _filled(work.command, placeholders(work, place), is_shell=bool(work.plan.get("shell")))
+    return [names.RUNSCRIPT_FILE, *words[1:]] if words[:1] == [names.RUNSCRIPT] else words
+
+
+def _filled(words: Sequence[str], values: Mapping[str, str], *, is_shell: bool) -> List[str]:
+    if is_shell:
+        return ["/bin/bash", "-c", *(command_placeholders.fill_shell(word, values) for word in words)]
+    return command_placeholders.fill_words(list(words), values)
 
 
 def placeholders(work: Attempt, place: RankPlace) -> Dict[str, str]:

@@ -1,0 +1,109 @@
+"""The commands of `beside`: processes that run beside the ranks of a node, and never decide how the attempt ends.
+
+They start with the ranks, in their folder and environment, but without a rank's identity. Once the ranks of the node
+have ended, they get TERM, and KILL soon after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from typing import Any, Callable, Dict, Iterable, Tuple
+
+from serried.agent import system
+from serried.agent.attempt import Attempt
+from serried.agent.loop import Loop
+from serried.agent.ranks import binding, command
+from serried.protocol import names, side_commands
+
+END_SECONDS = 5.0
+URGENT_END_SECONDS = 2.0
+"""From TERM to KILL; the second if the ranks were stopped."""
+VANISH_SECONDS = 1.0
+"""For a killed process to disappear; the agent does not wait longer."""
+NOT_STARTED = 127
+
+Exit = Dict[str, Any]
+"""index, command, exit_code, signal, seconds, ended_by_us; also problem."""
+
+
+class SideCommands:
+    def __init__(
+        self, work: Attempt, node: int, variables: Dict[str, Any], loop: Loop, report: Callable[[Exit], None]
+    ) -> None:
+        """Start the commands of this node. `variables` are those of its ranks; `report` receives each exit."""
+        self._work = work
+        self._place = command.RankPlace(
+            node=node, rank=0, local_rank=0, threads=binding.threads(work), **{**variables, "workers": ()}
+        )
+        self._loop = loop
+        self._report = report
+        self._began_at = time.monotonic()
+        self._is_ending = False
+        self._running: Dict[int, Tuple[int, system.Child]] = {}
+        """By pid: the index of the command, and its process."""
+        for index, side in enumerate(work.side_commands):
+            if side["on"] == names.EVERY_NODE or node == 0:
+                try:
+                    self._start(index)
+                except OSError as error:  # such as a full disk, on which there is no log
+                    self._end(index, NOT_STARTED << 8, error.errno or 0)
+
+    def _start(self, index: int) -> None:
+        work, side = self._work, self._work.side_commands[index]
+        program = command.side_program(work, self._place, side["command"], is_shell=side["shell"])
+        log = work.directory.attempt(work.number).side_log(self._place.node, index)
+        workdir = str(work.workdir)
+        child = system.spawn_with_log(program.argv, program.environment, log, work.file_mode, directory=workdir)
+        self._running[child.pid] = (index, child)
+
+    def reap(self, children: Iterable[Tuple[int, int]]) -> None:
+        """`children` of the agent have ended: (pid, wait status)."""
+        for pid, status in children:
+            if pid in self._running:
+                index, child = self._running.pop(pid)
+                problem = child.problem()
+                self._end(index, status, problem[1] if problem else 0)
+
+    def _end(self, index: int, status: int, errno: int) -> None:
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        exit_: Exit = {
+            "index": index,
+            "command": side_commands.shown(self._work.side_commands[index]["command"]),
+            "exit_code": None if number else os.WEXITSTATUS(status),
+            "signal": number,
+            "seconds": round(time.monotonic() - self._began_at, 3),
+            "ended_by_us": self._is_ending,
+        }
+        self._report({**exit_, "problem": os.strerror(errno).lower()} if errno else exit_)
+
+    def end(self, on_ended: Callable[[], None], *, is_urgent: bool) -> bool:
+        """Send TERM, and later KILL. Returns whether none runs any more.
+
+        `on_ended` is called if a process does not even end by KILL, and this agent does not wait for it any longer.
+        """
+        if self._running and not self._is_ending:
+            self._is_ending = True
+            self._signal(signal.SIGTERM)
+            seconds = URGENT_END_SECONDS if is_urgent else END_SECONDS
+            self._loop.after(seconds, lambda: self._signal(signal.SIGKILL))
+            self._loop.after(seconds + VANISH_SECONDS, lambda: self._give_up(on_ended))
+        return not self._running
+
+    def _give_up(self, on_ended: Callable[[], None]) -> None:
+        if self._running:
+            self._running.clear()
+            on_ended()
+
+    def _signal(self, number: int) -> None:
+        for pid in self._running:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, number)
+
+
+def has_failed(exit_: Exit) -> bool:
+    """Whether it failed by itself. TERM comes from a scheduler or a user who ends the job."""
+    is_well = exit_["exit_code"] in (0, 128 + signal.SIGTERM) or exit_["signal"] == signal.SIGTERM
+    return not (is_well or exit_["ended_by_us"])

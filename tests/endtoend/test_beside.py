@@ -1,0 +1,46 @@
+"""Commands beside the ranks, from `serried.toml` to `serried logs`, under each launcher."""
+
+from __future__ import annotations
+
+import shutil
+
+from place import Place
+
+RANK = """
+import os, pathlib, sys, time
+folder = pathlib.Path(sys.argv[1])
+while sum(path.suffix == ".began" for path in folder.iterdir()) < int(sys.argv[2]):
+    time.sleep(0.05)
+"""
+
+
+def test_commands_beside_the_ranks_run_on_the_nodes_and_their_failures_are_warnings(place: Place):
+    """Each rank waits until every command of every node has begun."""
+    nodes = 1 if place.cluster == "local" else 2
+    (place.project / "rank.py").write_text(RANK)
+    (place.project / "serried.toml").write_text(
+        f"""
+[experiments.train]
+command = "python3 rank.py {{results}} {nodes + 2}"
+beside = [
+  "echo watching $PWD ${{RANK-without a rank}}; touch {{results}}/$SERRIED_NODE.began; sleep 1000",
+  {{ command = "touch {{results}}/{{seed}}-first.began; sleep 1000", on = "first" }},
+  {{ command = ["bash", "-c", "touch {{results}}/failing.began; exit 5"], on = "first" }},
+]
+resources = {{ nodes = {nodes}, ranks = 2, mem = "100M" }}
+"""
+    )
+    kinds = ["agent", *(["srun"] if place.cluster == "slurm" else []), *(["mpirun"] if shutil.which("mpirun") else [])]
+    for kind in kinds:
+        run = place.submit("train", "--set", f"launch.kind={kind}", "--set", "seed=3")
+        code, end = place.wait(run)
+        assert (code, end["state"]) == (0, "COMPLETED"), place.why(run)
+        assert [(warning["code"], "exited with status 5" in warning["message"]) for warning in end["warnings"]] == [
+            ("side-command-failed", True)
+        ]
+        watching = f"watching {place.directory(run)}/source without a rank\n"
+        assert place.serried("logs", run, "--beside", "0", "--node", str(nodes - 1)).stdout == watching
+        assert (place.directory(run) / "results" / "3-first.began").exists()
+        shown = place.serried("show", run).stdout
+        assert "first.began; sleep 1000 (on the first node); 2: bash -c" in " ".join(shown.split())
+        assert "command 2 of `beside`" in " ".join(shown.split())
