@@ -13,11 +13,14 @@ from serried.protocol import names
 from serried.protocol.names import OF_LAUNCHERS
 
 if TYPE_CHECKING:
+    from serried.schedulers.directives import DirectiveReader
     from serried.schedulers.interface import Scheduler, Script, Traits
     from serried.schedulers.survey import Inside, SiteSurvey
 
 NAMES = tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("*/scheduler.py")))
 """Each folder here with a `scheduler` is one."""
+WITH_DIRECTIVES = tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("*/directives.py")))
+"""Those whose job scripts have directives."""
 DEFAULT = "slurm"
 LOCAL = "local"
 """This machine, for lack of another."""
@@ -40,6 +43,19 @@ def site(name: str) -> SiteSurvey:
 def script(name: str) -> Script:
     """Its part of job.sh."""
     return cast("Script", _module(name, ".options"))
+
+
+def reader(name: str) -> DirectiveReader:
+    """Its reader of job scripts. Raises UsageError for a scheduler without directives."""
+    if name not in WITH_DIRECTIVES:
+        raise UsageError(f"`{name}` has no directives", hint=f"use one of: {', '.join(WITH_DIRECTIVES)}")
+    return cast("DirectiveReader", _module(name, ".directives"))
+
+
+def of_script(text: str, first: str = DEFAULT) -> str | None:
+    """The scheduler whose directives a script has; `first` if it has directives of several, None without any."""
+    found = [name for name in WITH_DIRECTIVES if reader(name).is_for(text)]
+    return next((name for name in (first, DEFAULT, *found) if name in found), None)
 
 
 def _module(name: str, within: str = "") -> Any:

@@ -1,0 +1,387 @@
+"""`#SBATCH` lines, as sbatch reads them.
+
+sbatch takes options from the script, then from `SBATCH_*` variables, then from its command line; the last of an option
+counts, and only mail types add up.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from serried.protocol import hostlist
+from serried.protocol.times import show_duration
+from serried.schedulers.directives import (
+    Directive,
+    Directives,
+    Export,
+    JobSize,
+    Objection,
+    Place,
+    WarningSignal,
+    late,
+    per_unit,
+)
+from serried.schedulers.slurm import sbatch_options
+from serried.schedulers.slurm.sbatch_options import MEMORY, GivenOption
+
+OBJECTIONS = frozenset(Objection)
+
+_OWNED = frozenset(
+    [
+        "job-name", "output", "error", "open-mode", "signal", "requeue", "no-requeue", "array", "dependency", "chdir",
+        "export", "input",
+    ]
+)  # fmt: skip
+_DROPPED = {
+    "wait": "`serried wait` waits for the run",
+    "clusters": "submit on the cluster itself, or name it with `--cluster`",
+    "test-only": "`serried submit --dry-run` shows the request",
+    "wrap": "the script itself runs",
+    **dict.fromkeys(["help", "usage", "version"], "the option is for the command line"),
+    **dict.fromkeys(["parsable", "quiet", "verbose", "ignore-pbs"], ""),
+}
+"""What to do instead; empty for options without effect on the job."""
+_KEYS = {
+    "nodes": ("nodes",),
+    **dict.fromkeys(["ntasks", "ntasks-per-node", "ntasks-per-gpu"], ("ranks",)),
+    **dict.fromkeys(["cpus-per-task", "cpus-per-gpu"], ("cpus",)),
+    **dict.fromkeys(["gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"], ("gpus", "gpu_type")),
+    **dict.fromkeys(MEMORY, ("mem", "mem_per_node", "mem_per_cpu")),
+    **{name: (name,) for name in ("time", "account", "partition", "qos", "reservation", "constraint", "licenses")},
+    "exclusive": ("exclusive",),
+    "comment": ("comment",),
+    "mail-user": ("mail_user",),
+    "mail-type": ("mail_type",),
+}
+_TEXTS = ("account", "partition", "qos", "reservation", "comment", "mail-user")
+_NO_LIMIT = ("-1", "infinite", "unlimited")
+_TIME = re.compile(r"(?:(\d+)-)?(?:(\d+)(?::(\d+)(?::(\d+))?)?)?", re.ASCII)
+_GPUS = re.compile(r"(?:gres[:/])?gpu(?:[:=](.*))?", re.ASCII)
+
+
+def is_for(text: str) -> bool:
+    return bool(sbatch_options.header(text)[0])
+
+
+def read(text: str, environment: Mapping[str, str] | None = None, file: str = "the script") -> Directives:
+    lines, ignored = sbatch_options.header(text)
+    words = [word for number, line in lines.items() for word in sbatch_options.words(line, Place(file, number))]
+    _check_is_one_job(lines, file)
+    given = list(sbatch_options.options(words))
+    given += sbatch_options.of_variables(environment or {}, given)
+    last = _last(given)
+    _check_memory(last)
+    found = {name: option.value or "" for name, option in last.items()}
+    size, settings = _settings(last)
+    return Directives(
+        options=tuple(_directives(given, last)),
+        settings=settings,
+        size=size,
+        array=found.get("array"),
+        name=found.get("job-name"),
+        output=found.get("output"),
+        error=found.get("error"),
+        appends=_of(last, "open-mode", _appends),
+        input=found.get("input"),
+        chdir=found.get("chdir"),
+        dependency=found.get("dependency"),
+        requeues=_requeues(given),
+        signal=_of(last, "signal", _signal),
+        export=_of(last, "export", _export) or Export(),
+        notes=(*_notes(text, last), *late(ignored, "sbatch")),
+    )
+
+
+def _check_is_one_job(lines: Mapping[int, str], file: str) -> None:
+    for number, line in lines.items():
+        if re.match(r"\s*(?:hetjob|packjob)(?:\s|$)", line, re.IGNORECASE):
+            raise Place(file, number).refuse(
+                "Serried does not support heterogeneous jobs", "submit this script with `sbatch`"
+            )
+
+
+def _check_memory(last: Mapping[str, GivenOption]) -> None:
+    given = [option for name, option in last.items() if name in MEMORY]
+    if len(given) > 1:
+        raise given[-1].place.refuse("sbatch accepts only one of `--mem`, `--mem-per-cpu` and `--mem-per-gpu`")
+
+
+def _last(given: Iterable[GivenOption]) -> dict[str, GivenOption]:
+    """The option of each name that counts. Mail types are joined."""
+    last: dict[str, GivenOption] = {}
+    for option in given:
+        before = last.pop(option.name, None)
+        if before is not None and option.name == "mail-type":
+            option = option._replace(value=",".join(_mail_types(before, option)))  # noqa: PLW2901
+        last[option.name] = option
+    return last
+
+
+def _directives(given: Iterable[GivenOption], last: Mapping[str, GivenOption]) -> Iterable[Directive]:
+    for name in dict.fromkeys(option.name for option in given):
+        option = last[name]
+        if name not in _OWNED and name not in _DROPPED:
+            yield Directive(option.words(), _keys(option), option.place.line, option.place.variable)
+
+
+def _keys(option: GivenOption) -> tuple[str, ...]:
+    if option.name in ("gres", "tres-per-task"):
+        has_gpus = any(_GPUS.fullmatch(part) for part in (option.value or "").split(","))
+        return _KEYS["gpus"] if has_gpus else ()
+    return _KEYS.get(option.name, ())
+
+
+def _of(last: Mapping[str, GivenOption], name: str, parse: Callable[[GivenOption], Any]) -> Any:
+    return parse(last[name]) if name in last else None
+
+
+def _notes(text: str, last: Mapping[str, GivenOption]) -> Iterable[str]:
+    for name, option in last.items():
+        if _DROPPED.get(name):
+            yield option.place.note(f"Serried does not pass `--{name}` on; {_DROPPED[name]}")
+    if re.search(r"^#PBS\s", text, re.MULTILINE) and "ignore-pbs" not in last:
+        yield "sbatch also reads the script's `#PBS` lines; Serried reads its `#SBATCH` lines only"
+
+
+def _appends(option: GivenOption) -> bool:
+    first = (option.value or "").lower()[:1]
+    if first not in ("a", "t"):
+        raise option.place.refuse(f"`{option.value}` is not an open mode", "use `append` or `truncate`")
+    return first == "a"
+
+
+def _requeues(given: Iterable[GivenOption]) -> bool | None:
+    last = [option.name for option in given if option.name in ("requeue", "no-requeue")]
+    return last[-1] == "requeue" if last else None
+
+
+def _signal(option: GivenOption) -> WarningSignal:
+    match = re.fullmatch(r"([BR]{0,2}):?(?:SIG)?(\w+?)(?:@(\d{1,5}))?", option.value or "", re.IGNORECASE)
+    name = _signal_name(match[2].upper()) if match else None
+    if match is None or name is None:
+        raise option.place.refuse(f"`{option.value}` is not a warning signal", "`--signal=B:USR1@120`")
+    return WarningSignal(name, int(match[3] or 60), "B" in match[1].upper())
+
+
+def _signal_name(text: str) -> str | None:
+    if text.isdecimal():
+        return next((each.name[3:] for each in signal.Signals if each.value == int(text)), None)
+    return text if f"SIG{text}" in signal.Signals.__members__ else None
+
+
+def _export(option: GivenOption) -> Export:
+    value = option.value or ""
+    if value.upper() in ("NONE", "NIL"):
+        return Export("none", {}, has_login=True)
+    parts = [_unquoted(part) for part in re.findall(r"(?:[^,\"']|\"[^\"]*\"|'[^']*')+", value)]
+    values = {name: text for name, equals, text in (part.partition("=") for part in parts) if equals}
+    names = tuple(part for part in parts if "=" not in part)
+    if any(name.upper() == "ALL" for name in names):
+        return Export("all", values)
+    return Export(names or "none", values, has_login=True)
+
+
+def _unquoted(part: str) -> str:
+    return part[1:-1] if part[:1] in ("'", '"') and part[-1:] == part[:1] and len(part) > 1 else part
+
+
+def _number(option: GivenOption, least: int = 1) -> int:
+    value = option.value or ""
+    if not re.fullmatch(r"\d{1,9}", value, re.ASCII) or int(value) < least:
+        raise option.place.refuse(f"`--{option.name}={value}`: sbatch expects a number from {least}")
+    return int(value)
+
+
+def _nodes(option: GivenOption) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{1,6}[kKmM]?)(?:-(\d{1,6}[kKmM]?))?", option.value or "", re.ASCII)
+    if match is None:
+        raise option.place.refuse(f"`{option.value}` is not a number of nodes", "`--nodes=4` or `--nodes=2-4`")
+    least, most = (_with_suffix(text) for text in (match[1], match[2] or match[1]))
+    if most < least:
+        raise option.place.refuse(f"`--nodes={option.value}`: the maximum is less than the minimum")
+    return max(1, least), max(1, most)
+
+
+def _with_suffix(text: str) -> int:
+    return int(text.rstrip("kKmM")) * {"k": 1024, "m": 1024**2}.get(text[-1].lower(), 1)
+
+
+def _gpus_in(text: str, place: Place) -> tuple[int, str | None]:
+    """The number and the type in `4`, `a100:4` or `a100`, or a list of these. Without one type for all, no type."""
+    count, kinds = 0, set()
+    for part in text.split(","):
+        match = re.fullmatch(r"(?:gpu:)?(?:([^:\s]*[^:\s\d][^:\s]*))?:?(\d{1,6})?", part)
+        if match is None:
+            raise place.refuse(f"`{part}` is not a number of GPUs", "`4`, or a type and a number: `a100:4`")
+        count += int(match[2]) if match[2] else 1
+        kinds.add(match[1])
+    return count, kinds.pop() if len(kinds) == 1 else None
+
+
+def _gres(option: GivenOption) -> tuple[int, str | None]:
+    parts = [match[1] or "1" for part in (option.value or "").split(",") if (match := _GPUS.fullmatch(part))]
+    return _gpus_in(",".join(parts), option.place) if parts else (0, None)
+
+
+def seconds(option: GivenOption) -> int | None:
+    """Rounded up to minutes; None for no limit. Raises UsageError.
+
+    `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours`, `days-hours:minutes`,
+    `days-hours:minutes:seconds`.
+    """
+    value = option.value or ""
+    match = _TIME.fullmatch(value)
+    if value.lower() in _NO_LIMIT:
+        return None
+    if match is None or not value or (match[2] is None and match[1] is None):
+        raise option.place.refuse(f"`{value}` is not a time limit", "`90` (minutes), `2:30:00` or `1-12:00:00`")
+    days, *numbers = (int(number or 0) for number in match.groups())
+    if match[1] is None and match[4] is None:
+        numbers = [0, *numbers[:2]]
+    total = days * 86400 + numbers[0] * 3600 + numbers[1] * 60 + numbers[2]
+    return per_unit(total, 60) * 60 or None
+
+
+def _memory(option: GivenOption) -> str:
+    """As serried.toml has it; `0M` for all."""
+    match = re.fullmatch(r"(\d{1,15})([KMGT]?)B?", option.value or "", re.IGNORECASE | re.ASCII)
+    if match is None:
+        raise option.place.refuse(
+            f"`--{option.name}={option.value}`: sbatch expects a whole number and a unit", "`--mem=64G`"
+        )
+    return f"{int(match[1])}{match[2].upper() or 'M'}"
+
+
+def _size(last: Mapping[str, GivenOption]) -> tuple[JobSize, bool, str | None]:
+    """The size, whether the number of nodes is given or follows, and the type of the GPUs."""
+    number = {name: _number(last[name]) for name in _COUNTS if name in last}
+    tasks, tasks_each = number.get("ntasks"), number.get("ntasks-per-node")
+    total, each, per_task, kind = _gpus(last)
+    if per_task and total and not tasks:
+        tasks = per_unit(total, per_task)
+    if tasks and "ntasks-per-gpu" in number and not (total or each or per_task):
+        total = per_unit(tasks, number["ntasks-per-gpu"])
+    least, most = _nodes_of(last, tasks, tasks_each, total, each)
+    if tasks_each:
+        tasks = tasks or tasks_each * least
+    elif not tasks:
+        gpus_in_all = total or (each or 0) * least
+        tasks = number["ntasks-per-gpu"] * gpus_in_all if "ntasks-per-gpu" in number and gpus_in_all else least
+    there = per_unit(tasks, least)
+    gpus = each or (per_unit(total, least) if total else per_task * there if per_task else 0)
+    cpus = number.get("cpus-per-task", 1) * there
+    if "cpus-per-gpu" in number and gpus:
+        cpus = number["cpus-per-gpu"] * gpus
+    is_known = least == most or least > 1 or "nodes" in last
+    return JobSize(least, most, tasks, gpus, cpus), is_known, kind
+
+
+_COUNTS = ("ntasks", "ntasks-per-node", "ntasks-per-gpu", "cpus-per-task", "cpus-per-gpu")
+
+
+def _gpus(last: Mapping[str, GivenOption]) -> tuple[int, int, int, str | None]:
+    """GPUs in all, on each node and for each task, where given, and their type."""
+    kinds = []
+    counts = []
+    for name in ("gpus", "gpus-per-node", "gpus-per-task"):
+        option = last.get(name)
+        count, kind = _gpus_in(option.value or "", option.place) if option else (0, None)
+        counts.append(count)
+        kinds.append(kind)
+    for position, name in ((1, "gres"), (2, "tres-per-task")):
+        if name in last:
+            count, kind = _gres(last[name])
+            counts[position] = counts[position] or count
+            kinds.append(kind)
+    return counts[0], counts[1], counts[2], next((kind for kind in kinds if kind), None)
+
+
+def _nodes_of(
+    last: Mapping[str, GivenOption], tasks: int | None, tasks_each: int | None, total: int, each: int
+) -> tuple[int, int | None]:
+    """The least and the most nodes that Slurm may choose."""
+    if "nodes" in last:
+        return _nodes(last["nodes"])
+    least = max(per_unit(tasks or 1, tasks_each or tasks or 1), per_unit(total or 1, each or total or 1))
+    most: int | None = max(tasks or 1, total or 1, least)
+    if "nodelist" in last and "/" not in (last["nodelist"].value or ""):
+        least = max(least, len(_hosts(last["nodelist"].value or "")))
+        most = max(least, tasks or least)
+    return least, most
+
+
+def _hosts(text: str) -> list[str]:
+    try:
+        return [] if re.search(r"\d{7}", text) else hostlist.expand(text)
+    except ValueError:
+        return []
+
+
+def _settings(last: Mapping[str, GivenOption]) -> tuple[JobSize, dict[str, Any]]:
+    size, knows_nodes, kind = _size(last)
+    ranks = per_unit(size.tasks, size.nodes)
+    settings: dict[str, Any] = {"resources.nodes": size.nodes} if knows_nodes else {}
+    settings |= {"resources.gpus": size.gpus, "resources.ranks": ranks}
+    if kind and size.gpus:
+        settings["resources.gpu_type"] = kind
+    if {"cpus-per-task", "cpus-per-gpu"} & last.keys() or ranks > max(1, size.gpus):
+        settings["resources.cpus"] = per_unit(size.cpus, size.gpus or ranks)
+    settings |= _memory_settings(last, size)
+    limit = _of(last, "time", seconds)
+    if limit:
+        settings["resources.time"] = show_duration(limit)
+    for name in _TEXTS:
+        if name in last and last[name].value:
+            settings[f"resources.{name.replace('-', '_')}"] = last[name].value
+    settings |= {f"resources.{key}": parse(last[name]) for name, key, parse in _LISTS if name in last}
+    if "exclusive" in last and (last["exclusive"].value or "exclusive") == "exclusive":
+        settings["resources.exclusive"] = True
+    return size, settings | _limit(last)
+
+
+def _memory_settings(last: Mapping[str, GivenOption], size: JobSize) -> dict[str, Any]:
+    name = next((name for name in last if name in MEMORY), None)
+    if name is None:
+        return {}
+    amount = _memory(last[name])
+    is_zero = not int(amount[:-1])
+    if name == "mem":
+        return {"resources.mem_per_node": "all" if is_zero else amount}
+    if is_zero or (name == "mem-per-gpu" and not size.gpus):
+        return {}
+    return {"resources.mem_per_cpu" if name == "mem-per-cpu" else "resources.mem": amount}
+
+
+def _limit(last: Mapping[str, GivenOption]) -> dict[str, Any]:
+    """The script's own shell handles a signal that only it gets; programs need not know the signal."""
+    warning = _of(last, "signal", _signal)
+    if warning is None:
+        return {}
+    settings: dict[str, Any] = {"limit.warn_before": f"{warning.seconds}s"} if warning.seconds else {}
+    return settings if warning.to_script else {**settings, "limit.notify": warning.name}
+
+
+def _constraint(option: GivenOption) -> list[str]:
+    value = option.value or ""
+    return value.split("&") if "&" in value and not re.search(r"[\[\]()|*]", value) else [value]
+
+
+def _licenses(option: GivenOption) -> list[str]:
+    return [part.strip() for part in (option.value or "").split(",") if part.strip()]
+
+
+def _mail_types(*options: GivenOption) -> list[str]:
+    """`NONE` cancels the other types of its own option only."""
+    lists = [[part.strip().upper() for part in (option.value or "").split(",")] for option in options]
+    words = dict.fromkeys(word for words in lists if "NONE" not in words for word in words if word)
+    return list(words) or ["NONE"]
+
+
+_LISTS = (
+    ("constraint", "constraint", _constraint),
+    ("licenses", "licenses", _licenses),
+    ("mail-type", "mail_type", _mail_types),
+)
