@@ -216,7 +216,13 @@ def test_variables_win_over_the_script_as_in_sbatch():
     result = read(
         "#SBATCH -A mine -t 10 --mem-per-cpu=1G",
         environment={"SBATCH_ACCOUNT": "theirs", "SBATCH_TIMELIMIT": "20", "SBATCH_OVERCOMMIT": "1"}
-        | {"SBATCH_EXCLUSIVE": "", "SBATCH_MEM_PER_NODE": "9G", "SBATCH_UNKNOWN": "1", "SLURM_JOB_ID": "3"},
+        | {
+            "SBATCH_EXCLUSIVE": "",
+            "SBATCH_MEM_PER_NODE": "9G",
+            "SBATCH_NODES": "9",
+            "SBATCH_DEBUG": "1",
+            "SLURM_JOB_ID": "3",
+        },
     )
     assert result.options == (
         Directive(("--account=theirs",), ("account",), 0, "SBATCH_ACCOUNT"),

@@ -21,7 +21,7 @@ def fields(lab, submitted):
     pairs = re.findall(r"^ *([^\s=]+)=(.*?) *$", re.sub(r" (?=[A-Z][\w/:]*=)", "\n", shown), re.MULTILINE)
     assert len(pairs) > 40
     return {
-        name: value.replace(f"-{job}", "-JOB", 1) if name.startswith("Std") else value
+        name: re.sub(rf"(?<=[- ]){job}(?!\d)", "JOB", value) if name.startswith("Std") else value
         for name, value in pairs
         if name not in DIFFER
     }
@@ -69,6 +69,7 @@ READ_ALIKE = [
     "#SBATCH --gpus-per-task=2 -n4",
     "#SBATCH --ntasks-per-gpu=2 --gpus=4",
     "#SBATCH -N1 --mem=0",
+    "#SBATCH --mem=2gb",
     "#SBATCH --mem-per-cpu=512 --begin=now+1hour --nice=5",
     "#SBATCH -o logs/%x-%j.out -e err-%A.txt -D /tmp -i /etc/hostname",
     "#SBATCH -a 0-9:3%2 -d singleton --no-requeue",
@@ -85,6 +86,7 @@ REFUSED = [
     "#SBATCH --hold=yes",
     "#SBATCH --mem-per=1",
     "#SBATCH -t x",
+    "#SBATCH -t --\n#SBATCH -t 10",
     "#SBATCH --time=:30",
     "#SBATCH --mem=1.5G",
     "#SBATCH --mem=1G --mem-per-cpu=1G",

@@ -33,8 +33,8 @@ class JobSize(NamedTuple):
 
     nodes: int = 1
     """The least number of nodes."""
-    most_nodes: int | None = 1
-    """The scheduler may choose up to so many; None if the script sets no bound."""
+    most_nodes: int = 1
+    """The scheduler may choose up to so many."""
     tasks: int = 1
     """In the whole job."""
     gpus: int = 0

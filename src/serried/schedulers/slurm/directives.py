@@ -11,7 +11,6 @@ import signal
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from serried.protocol import hostlist
 from serried.protocol.times import show_duration
 from serried.schedulers.directives import (
     Directive,
@@ -24,7 +23,7 @@ from serried.schedulers.directives import (
     late,
     per_unit,
 )
-from serried.schedulers.slurm import sbatch_options
+from serried.schedulers.slurm import job_size, sbatch_options
 from serried.schedulers.slurm.sbatch_options import MEMORY, GivenOption
 
 OBJECTIONS = frozenset(Objection)
@@ -59,7 +58,6 @@ _KEYS = {
 _TEXTS = ("account", "partition", "qos", "reservation", "comment", "mail-user")
 _NO_LIMIT = ("-1", "infinite", "unlimited")
 _TIME = re.compile(r"(?:(\d+)-)?(?:(\d+)(?::(\d+)(?::(\d+))?)?)?", re.ASCII)
-_GPUS = re.compile(r"(?:gres[:/])?gpu(?:[:=](.*))?", re.ASCII)
 
 
 def is_for(text: str) -> bool:
@@ -73,7 +71,7 @@ def read(text: str, environment: Mapping[str, str] | None = None, file: str = "t
     given = list(sbatch_options.options(words))
     given += sbatch_options.of_variables(environment or {}, given)
     last = _last(given)
-    _check_memory(last)
+    _check(given, last)
     found = {name: option.value or "" for name, option in last.items()}
     size, settings = _settings(last)
     return Directives(
@@ -103,10 +101,14 @@ def _check_is_one_job(lines: Mapping[int, str], file: str) -> None:
             )
 
 
-def _check_memory(last: Mapping[str, GivenOption]) -> None:
-    given = [option for name, option in last.items() if name in MEMORY]
-    if len(given) > 1:
-        raise given[-1].place.refuse("sbatch accepts only one of `--mem`, `--mem-per-cpu` and `--mem-per-gpu`")
+def _check(given: Iterable[GivenOption], last: Mapping[str, GivenOption]) -> None:
+    """Sbatch refuses a bad value also where a later option replaces it."""
+    for option in given:
+        if option.name in _CHECKS:
+            _CHECKS[option.name](option)
+    memory = [option for name, option in last.items() if name in MEMORY]
+    if len(memory) > 1:
+        raise memory[-1].place.refuse("sbatch accepts only one of `--mem`, `--mem-per-cpu` and `--mem-per-gpu`")
 
 
 def _last(given: Iterable[GivenOption]) -> dict[str, GivenOption]:
@@ -129,7 +131,7 @@ def _directives(given: Iterable[GivenOption], last: Mapping[str, GivenOption]) -
 
 def _keys(option: GivenOption) -> tuple[str, ...]:
     if option.name in ("gres", "tres-per-task"):
-        has_gpus = any(_GPUS.fullmatch(part) for part in (option.value or "").split(","))
+        has_gpus = any(job_size.GPUS.fullmatch(part) for part in (option.value or "").split(","))
         return _KEYS["gpus"] if has_gpus else ()
     return _KEYS.get(option.name, ())
 
@@ -188,44 +190,6 @@ def _unquoted(part: str) -> str:
     return part[1:-1] if part[:1] in ("'", '"') and part[-1:] == part[:1] and len(part) > 1 else part
 
 
-def _number(option: GivenOption, least: int = 1) -> int:
-    value = option.value or ""
-    if not re.fullmatch(r"\d{1,9}", value, re.ASCII) or int(value) < least:
-        raise option.place.refuse(f"`--{option.name}={value}`: sbatch expects a number from {least}")
-    return int(value)
-
-
-def _nodes(option: GivenOption) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d{1,6}[kKmM]?)(?:-(\d{1,6}[kKmM]?))?", option.value or "", re.ASCII)
-    if match is None:
-        raise option.place.refuse(f"`{option.value}` is not a number of nodes", "`--nodes=4` or `--nodes=2-4`")
-    least, most = (_with_suffix(text) for text in (match[1], match[2] or match[1]))
-    if most < least:
-        raise option.place.refuse(f"`--nodes={option.value}`: the maximum is less than the minimum")
-    return max(1, least), max(1, most)
-
-
-def _with_suffix(text: str) -> int:
-    return int(text.rstrip("kKmM")) * {"k": 1024, "m": 1024**2}.get(text[-1].lower(), 1)
-
-
-def _gpus_in(text: str, place: Place) -> tuple[int, str | None]:
-    """The number and the type in `4`, `a100:4` or `a100`, or a list of these. Without one type for all, no type."""
-    count, kinds = 0, set()
-    for part in text.split(","):
-        match = re.fullmatch(r"(?:gpu:)?(?:([^:\s]*[^:\s\d][^:\s]*))?:?(\d{1,6})?", part)
-        if match is None:
-            raise place.refuse(f"`{part}` is not a number of GPUs", "`4`, or a type and a number: `a100:4`")
-        count += int(match[2]) if match[2] else 1
-        kinds.add(match[1])
-    return count, kinds.pop() if len(kinds) == 1 else None
-
-
-def _gres(option: GivenOption) -> tuple[int, str | None]:
-    parts = [match[1] or "1" for part in (option.value or "").split(",") if (match := _GPUS.fullmatch(part))]
-    return _gpus_in(",".join(parts), option.place) if parts else (0, None)
-
-
 def seconds(option: GivenOption) -> int | None:
     """Rounded up to minutes; None for no limit. Raises UsageError.
 
@@ -255,73 +219,8 @@ def _memory(option: GivenOption) -> str:
     return f"{int(match[1])}{match[2].upper() or 'M'}"
 
 
-def _size(last: Mapping[str, GivenOption]) -> tuple[JobSize, bool, str | None]:
-    """The size, whether the number of nodes is given or follows, and the type of the GPUs."""
-    number = {name: _number(last[name]) for name in _COUNTS if name in last}
-    tasks, tasks_each = number.get("ntasks"), number.get("ntasks-per-node")
-    total, each, per_task, kind = _gpus(last)
-    if per_task and total and not tasks:
-        tasks = per_unit(total, per_task)
-    if tasks and "ntasks-per-gpu" in number and not (total or each or per_task):
-        total = per_unit(tasks, number["ntasks-per-gpu"])
-    least, most = _nodes_of(last, tasks, tasks_each, total, each)
-    if tasks_each:
-        tasks = tasks or tasks_each * least
-    elif not tasks:
-        gpus_in_all = total or (each or 0) * least
-        tasks = number["ntasks-per-gpu"] * gpus_in_all if "ntasks-per-gpu" in number and gpus_in_all else least
-    there = per_unit(tasks, least)
-    gpus = each or (per_unit(total, least) if total else per_task * there if per_task else 0)
-    cpus = number.get("cpus-per-task", 1) * there
-    if "cpus-per-gpu" in number and gpus:
-        cpus = number["cpus-per-gpu"] * gpus
-    is_known = least == most or least > 1 or "nodes" in last
-    return JobSize(least, most, tasks, gpus, cpus), is_known, kind
-
-
-_COUNTS = ("ntasks", "ntasks-per-node", "ntasks-per-gpu", "cpus-per-task", "cpus-per-gpu")
-
-
-def _gpus(last: Mapping[str, GivenOption]) -> tuple[int, int, int, str | None]:
-    """GPUs in all, on each node and for each task, where given, and their type."""
-    kinds = []
-    counts = []
-    for name in ("gpus", "gpus-per-node", "gpus-per-task"):
-        option = last.get(name)
-        count, kind = _gpus_in(option.value or "", option.place) if option else (0, None)
-        counts.append(count)
-        kinds.append(kind)
-    for position, name in ((1, "gres"), (2, "tres-per-task")):
-        if name in last:
-            count, kind = _gres(last[name])
-            counts[position] = counts[position] or count
-            kinds.append(kind)
-    return counts[0], counts[1], counts[2], next((kind for kind in kinds if kind), None)
-
-
-def _nodes_of(
-    last: Mapping[str, GivenOption], tasks: int | None, tasks_each: int | None, total: int, each: int
-) -> tuple[int, int | None]:
-    """The least and the most nodes that Slurm may choose."""
-    if "nodes" in last:
-        return _nodes(last["nodes"])
-    least = max(per_unit(tasks or 1, tasks_each or tasks or 1), per_unit(total or 1, each or total or 1))
-    most: int | None = max(tasks or 1, total or 1, least)
-    if "nodelist" in last and "/" not in (last["nodelist"].value or ""):
-        least = max(least, len(_hosts(last["nodelist"].value or "")))
-        most = max(least, tasks or least)
-    return least, most
-
-
-def _hosts(text: str) -> list[str]:
-    try:
-        return [] if re.search(r"\d{7}", text) else hostlist.expand(text)
-    except ValueError:
-        return []
-
-
 def _settings(last: Mapping[str, GivenOption]) -> tuple[JobSize, dict[str, Any]]:
-    size, knows_nodes, kind = _size(last)
+    size, knows_nodes, kind = job_size.count(last)
     ranks = per_unit(size.tasks, size.nodes)
     settings: dict[str, Any] = {"resources.nodes": size.nodes} if knows_nodes else {}
     settings |= {"resources.gpus": size.gpus, "resources.ranks": ranks}
@@ -385,3 +284,11 @@ _LISTS = (
     ("licenses", "licenses", _licenses),
     ("mail-type", "mail_type", _mail_types),
 )
+_CHECKS: Mapping[str, Callable[[GivenOption], object]] = {
+    **job_size.PARSERS,
+    **dict.fromkeys(MEMORY, _memory),
+    "time": seconds,
+    "time-min": seconds,
+    "signal": _signal,
+    "open-mode": _appends,
+}

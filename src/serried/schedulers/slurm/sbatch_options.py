@@ -30,12 +30,18 @@ reboot spread-job spread-segments stepmgr test-only usage use-min-nodes verbose:
 _OPTIONAL = "exclusive get-user-env nice no-kill:k oom-kill-step propagate requeue resv-ports"
 """They take a value only behind `=`."""
 _SAME = {"tasks-per-node": "ntasks-per-node", "cluster": "clusters"}
-_VARIABLES = {
+_VARIABLES = """
+ACCOUNT ACCTG_FREQ BATCH CLUSTERS CLUSTER_CONSTRAINT CONSOLIDATE_SEGMENTS CONSTRAINT CONTAINER CONTAINER_ID CORE_SPEC
+CPUS_PER_GPU DELAY_BOOT DISTRIBUTION ERROR EXCLUSIVE EXPORT GET_USER_ENV GPUS GPUS_PER_NODE GPUS_PER_SOCKET
+GPUS_PER_TASK GPU_BIND GPU_FREQ GRES GRES_FLAGS HINT INPUT JOB_NAME MEM_BIND MEM_PER_CPU MEM_PER_GPU NETWORK NO_KILL
+NO_REQUEUE OPEN_MODE OUTPUT OVERCOMMIT PARTITION POWER PROFILE QOS REQUEUE RESERVATION SIGNAL SPREAD_JOB
+SPREAD_SEGMENTS THREADS_PER_CORE THREAD_SPEC TRES_BIND TRES_PER_TASK USE_MIN_NODES WAIT WAIT_ALL_NODES WCKEY
+"""
+"""Variables after `SBATCH_` that are named like their options."""
+_OTHER_VARIABLES = {
     "ARRAY_INX": "array", "BURST_BUFFER": "bb", "CPU_FREQ_REQ": "cpu-freq", "MEM_PER_NODE": "mem",
-    "REQ_SWITCH": "switches", "TIMELIMIT": "time",
+    "REQ_SWITCH": "switches", "SEGMENT_SIZE": "segment", "TIMELIMIT": "time",
 }  # fmt: skip
-"""Variables after `SBATCH_` that are not named like their options."""
-_OF_THE_CLIENT = frozenset(["DEBUG", "IGNORE_PBS", "WAIT4SWITCH"])
 MEMORY = frozenset(["mem", "mem-per-cpu", "mem-per-gpu"])
 
 
@@ -47,6 +53,10 @@ def _parse(table: str) -> dict[str, str]:
 _WITH_VALUE = _parse(_REQUIRED)
 _WITH_OPTIONAL = _parse(_OPTIONAL)
 _LONG = {**_WITH_VALUE, **_parse(_FLAGS), **_WITH_OPTIONAL}
+_OF_VARIABLES = {
+    **{f"SBATCH_{name}": name.lower().replace("_", "-") for name in _VARIABLES.split()},
+    **{f"SBATCH_{name}": option for name, option in _OTHER_VARIABLES.items()},
+}
 _SHORT = {letter: name for name, letter in _LONG.items() if letter}
 
 
@@ -187,11 +197,8 @@ def of_variables(environment: Mapping[str, str], before: Sequence[GivenOption]) 
     """
     memory = {option.name for option in before} & MEMORY
     for variable in sorted(environment):
-        rest = variable.removeprefix("SBATCH_")
-        name = _VARIABLES.get(rest, rest.lower().replace("_", "-"))
-        if rest == variable or rest in _OF_THE_CLIENT or name not in _LONG:
-            continue
-        if name in MEMORY and memory and name not in memory:
+        name = _OF_VARIABLES.get(variable)
+        if name is None or (name in MEMORY and memory and name not in memory):
             continue
         place = Place("", variable=variable)
         value = environment[variable]
