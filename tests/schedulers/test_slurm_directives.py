@@ -159,6 +159,7 @@ def test_what_sbatch_refuses_is_refused_with_the_line(line, message, hint):
         ("--mail-type=begin,NONE", {"resources.mail_type": ["NONE"]}, None),
         ("--exclusive=user", {}, None),
         ("--signal=USR1@120", {"limit.warn_before": "120s", "limit.notify": "USR1"}, None),
+        ("--signal=KILL@30", {"limit.warn_before": "30s"}, None),
         ("--signal=B:SIGTERM", {"limit.warn_before": "60s"}, None),
     ],
 )

@@ -260,7 +260,8 @@ def _limit(last: Mapping[str, GivenOption]) -> dict[str, Any]:
     if warning is None:
         return {}
     settings: dict[str, Any] = {"limit.warn_before": f"{warning.seconds}s"} if warning.seconds else {}
-    return settings if warning.to_script else {**settings, "limit.notify": warning.name}
+    can_be_caught = warning.name not in ("KILL", "STOP")
+    return {**settings, "limit.notify": warning.name} if can_be_caught and not warning.to_script else settings
 
 
 def _constraint(option: GivenOption) -> list[str]:
