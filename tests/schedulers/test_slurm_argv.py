@@ -101,6 +101,18 @@ def test_what_was_not_asked_for_is_left_to_the_cluster():
     ]
 
 
+def test_exclusive_nodes_give_all_their_cpus_unless_a_number_was_requested():
+    """Neither the job nor its step names a number: nodes of one job may differ."""
+    plan = plan_with(nodes=2, cpus=2, exclusive=True)
+    whole = replace(plan, defaults=("resources.cpus",))
+
+    assert [word for word in argv(whole) if "cpus" in word] == []
+    assert [word for word in argv(plan) if "cpus" in word] == ["--cpus-per-task=2"]
+    words = options.launcher(whole).split()
+    assert words[4:6] == ["--whole", "--cpu-bind=none"]
+    assert [word for word in words if "cpus" in word] == []
+
+
 @for_each(
     ("option", "kind", "expected"),
     [

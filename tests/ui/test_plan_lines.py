@@ -23,6 +23,13 @@ def test_ranks_that_have_not_one_gpu_each_are_told_how_many(allocation, ranks):
     assert dict(plan_lines(a_plan(**allocation), None, Revision()))["ranks"] == ranks
 
 
+def test_exclusive_nodes_show_all_their_cpus():
+    plan = dataclasses.replace(a_plan(exclusive=True, cpus=2), defaults=("resources.cpus",))
+    said = dict(plan_lines(plan, None, Revision()))
+    assert said["each node"] == "exclusive, 0 GPUs, all CPUs, the cluster's default memory"
+    assert said["cost"].endswith("2 node-hours")
+
+
 def test_data_is_said_in_lines_of_its_own():
     stage = (
         Staged("/pool/a", "a", "", 12_400_000_000, 1_281_167),

@@ -115,13 +115,15 @@ class Attempt:
         return self.plan["allocation"]["cpus"]
 
     @property
+    def has_all_cpus(self) -> bool:
+        """Whether ranks share all CPUs of each node, which is exclusive, because the user requested no number."""
+        return bool(self.plan["allocation"].get("exclusive")) and "resources.cpus" in self.plan.get("defaults", ())
+
+    @property
     def may_use_all_cpus(self) -> bool:
-        """Whether the only rank on this machine may use every CPU because the user requested no number."""
-        return (
-            self.plan["site"]["is_this_machine"]
-            and self.ranks == 1
-            and "resources.cpus" in self.plan.get("defaults", ())
-        )
+        """Whether ranks may use every CPU: with `has_all_cpus`, or as the only rank on this machine."""
+        is_alone = self.plan["site"]["is_this_machine"] and self.ranks == 1
+        return self.has_all_cpus or (is_alone and "resources.cpus" in self.plan.get("defaults", ()))
 
     @property
     def grace_seconds(self) -> float:

@@ -194,7 +194,7 @@ def _size(plan: Plan | None, status: RunStatus) -> str:
     if allocation.gpus:
         what = "GPUs" if allocation.gpus > 1 else "GPU"
         each.append(f"{allocation.gpus} {allocation.gpu_type or ''} {what}".replace("  ", " "))
-    each.append(counted(allocation.cpus, "CPU"))
+    each.append("all CPUs" if plan.has_all_cpus else counted(allocation.cpus, "CPU"))
     if allocation.memory_mb is not None:
         each.append(memory(allocation.memory_mb))
     nodes = "1 node" if allocation.nodes == 1 else f"{allocation.nodes} nodes, each"

@@ -130,7 +130,9 @@ class Resources:
     qos: str | None = key(values.TEXT, "Quality of service.", default="`SBATCH_QOS`, else the cluster's choice")
     reservation: str | None = key(values.TEXT, "Reservation.", default="`SBATCH_RESERVATION`, else none")
     constraint: tuple[str, ...] = key(values.TEXTS, "Features that every node must have.", value=())
-    exclusive: bool | None = key(values.BOOLEAN, "Reserve whole nodes, with all their memory.", default="false")
+    exclusive: bool | None = key(
+        values.BOOLEAN, "Reserve whole nodes, with all their CPUs and memory.", default="false"
+    )
     licenses: tuple[str, ...] = key(values.COMMA_TEXTS, "Licences, `name:count`.", value=())
     comment: str | None = key(values.TEXT, "Comment for the scheduler's records.")
     mail_user: str | None = key(values.TEXT, "Address for the scheduler's mail.")

@@ -215,6 +215,11 @@ class Plan:
         return self.allocation.nodes * self.allocation.ranks
 
     @property
+    def has_all_cpus(self) -> bool:
+        """Its ranks share all CPUs of each node: the nodes are exclusive, and the user requested no number of CPUs."""
+        return self.allocation.exclusive and "resources.cpus" in self.defaults
+
+    @property
     def lead_seconds(self) -> int:
         """The time from the stop notice to the time limit; 0 without a limit."""
         return 0 if self.allocation.time_seconds is None else self.limit.lead_seconds

@@ -45,6 +45,7 @@ class AllocationJson(TypedDict, total=False):
     memory_mb: Optional[int]
     time_seconds: Optional[int]
     gpu_type: Optional[str]
+    exclusive: bool
 
 
 class SourceJson(TypedDict, total=False):

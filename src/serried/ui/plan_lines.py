@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from serried import schedulers
-from serried.plan import After, Allocation, Container, Data, Environment, Plan, Staged, Sync
+from serried.plan import After, Container, Data, Environment, Plan, Staged, Sync
 from serried.protocol.checkpoints import IN_CHECKPOINTS
 from serried.protocol.names import (
     AFTER_ANY,
@@ -44,7 +44,7 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
         ("after", comes_after(plan)),
         ("config", settings_text(plan.config)),
         ("cluster", _cluster(plan)),
-        ("each node", _node(plan.allocation, plan.defaults)),
+        ("each node", _node(plan)),
         ("ranks", _ranks(plan)),
         ("cost", _cost(plan)),
         ("files", _files(plan, survey)),
@@ -154,15 +154,18 @@ def _cluster(plan: Plan) -> str:
     return ", ".join([plan.site.name + kind, *(f"{name} {value}" for name, value in asked.items() if value)])
 
 
-def _node(allocation: Allocation, defaults: tuple[str, ...]) -> str:
+def _node(plan: Plan) -> str:
+    allocation = plan.allocation
+
     def star(key: str) -> str:
-        return "*" if f"resources.{key}" in defaults else ""
+        return "*" if f"resources.{key}" in plan.defaults else ""
 
     gpus = counted(allocation.gpus, f"{allocation.gpu_type} GPU" if allocation.gpu_type else "GPU") + star("gpus")
     given = allocation.memory_mb
     amount = "the cluster's default memory" if given is None else memory(given)
     whole = "exclusive, " if allocation.exclusive else ""
-    return f"{whole}{gpus}, {counted(allocation.cpus, 'CPU')}{star('cpus')}, {amount}{star('mem')}"
+    cpus = "all CPUs" if plan.has_all_cpus else counted(allocation.cpus, "CPU") + star("cpus")
+    return f"{whole}{gpus}, {cpus}, {amount}{star('mem')}"
 
 
 def _ranks(plan: Plan) -> str:
@@ -190,8 +193,11 @@ def _cost(plan: Plan) -> str:
     if limit is None or useful is None:
         return "no time limit"
     star = "*" if "resources.time" in plan.defaults else ""
-    hours = tasks * allocation.nodes * (allocation.gpus or allocation.cpus) * limit / 3600
-    unit = f"{'GPU' if allocation.gpus else 'CPU'}-hour{'' if _figure(hours) == '1' else 's'}"
+    on_each, what = (allocation.gpus, "GPU") if allocation.gpus else (allocation.cpus, "CPU")
+    if plan.has_all_cpus and not allocation.gpus:
+        on_each, what = 1, "node"
+    hours = tasks * allocation.nodes * on_each * limit / 3600
+    unit = f"{what}-hour{'' if _figure(hours) == '1' else 's'}"
     each = f" in each of up to {plan.limit.restarts + 1} attempts" if plan.limit.restarts else ""
     return f"at most {duration(limit)}{star} (stop notice after {duration(useful)}), {_figure(hours)} {unit}{each}"
 

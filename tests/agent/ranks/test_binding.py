@@ -54,6 +54,9 @@ def test_a_system_that_tells_nothing_leaves_cpus_in_their_order():
         (16, "local", {"ranks": 1, "cpus": 2, "defaults": DEFAULT}, 16),  # the machine is its own
         (16, "local", {"ranks": 2, "cpus": 4, "defaults": DEFAULT}, 2),
         (16, "local", {"ranks": 1, "cpus": 2}, 2),
+        (16, "slurm", {"ranks": 2, "cpus": 4, "exclusive": True, "defaults": DEFAULT}, 8),  # whole nodes
+        (16, "pbs", {"ranks": 2, "cpus": 4, "exclusive": True, "defaults": DEFAULT}, 8),
+        (16, "slurm", {"ranks": 2, "cpus": 4, "exclusive": True}, 2),
     ],
 )
 def test_ranks_of_one_plan_compute_with_as_many_threads_under_every_scheduler(

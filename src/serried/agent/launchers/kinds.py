@@ -174,7 +174,7 @@ def srun(context: LaunchContext) -> LaunchCommand:
             *(["--relative=0"] if site.get("inside") else []),  # the agents are on the first nodes of the user's job
             f"--ntasks={context.world_size}",
             f"--ntasks-per-node={work.ranks}",
-            f"--cpus-per-task={max(1, allocation['cpus'] // work.ranks)}",
+            "--whole" if work.has_all_cpus else f"--cpus-per-task={max(1, allocation['cpus'] // work.ranks)}",
             "--distribution=block",
             "--cpu-bind=none",
             *gpus,

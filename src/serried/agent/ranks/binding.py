@@ -27,8 +27,8 @@ def available() -> int:
 def threads(work: Attempt) -> int:
     """The number of threads with which each rank of a node computes.
 
-    It follows from the plan, because results depend on it and must be the same under every scheduler. This node may
-    allow more CPUs.
+    Results depend on it, so it follows from the plan and is the same under every scheduler, even if this node allows
+    more CPUs. Only exclusive nodes give all that they have.
     """
     cpus = available() if work.may_use_all_cpus else min(available(), work.cpus)
     return max(1, cpus // work.ranks)

@@ -103,7 +103,7 @@ def interactive(
         *_queue(allocation),
         *(("--immediate",) if now else ()),
         *allocation.extra,
-        *_step(allocation.cpus // tasks * tasks, has_terminal=has_terminal),
+        *_step(_step_cpus(plan, allocation.cpus // tasks * tasks), has_terminal=has_terminal),
         "/bin/bash",
         plan.directory + "/job.sh",
         token,
@@ -113,7 +113,10 @@ def interactive(
 
 def join(job: str, host: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:
     """`words` on a node of a job that runs."""
-    return (*_step(1, has_terminal=has_terminal, more=(f"--jobid={job}", f"--nodelist={host}")), *words)
+    return (
+        *_step(("--cpus-per-task=1",), has_terminal=has_terminal, more=(f"--jobid={job}", f"--nodelist={host}")),
+        *words,
+    )
 
 
 def errand(plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:
@@ -125,12 +128,17 @@ def errand(plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:
     return ("srun", "--quiet", name, *size, *where, *_queue(asked), "--export=ALL", *words)
 
 
+def _step_cpus(plan: Plan, cpus: int) -> tuple[str, ...]:
+    """Without `--cpus-per-task` and bindings, a step has all CPUs of each node, however many that are."""
+    return ("--whole", "--cpu-bind=none") if plan.has_all_cpus else (f"--cpus-per-task={cpus}",)
+
+
 def _step(
-    cpus: int, *, has_terminal: bool, more: tuple[str, ...] = ("--relative=0", "--preserve-env")
+    cpus: tuple[str, ...], *, has_terminal: bool, more: tuple[str, ...] = ("--relative=0", "--preserve-env")
 ) -> tuple[str, ...]:
     """All resources of the job on one node, shared with its other steps."""
-    size = ("--nodes=1", "--ntasks=1", f"--cpus-per-task={cpus}")
-    return ("srun", *more, *size, "--overlap", "--export=ALL", *(("--pty",) if has_terminal else ()))
+    size = ("--nodes=1", "--ntasks=1")
+    return ("srun", *more, *size, *cpus, "--overlap", "--export=ALL", *(("--pty",) if has_terminal else ()))
 
 
 def launcher(plan: Plan) -> str:
@@ -142,7 +150,7 @@ def launcher(plan: Plan) -> str:
         f"--ntasks={nodes}",
         "--ntasks-per-node=1",
         *(_of_the_job(plan) if plan.site.inside else ()),
-        f"--cpus-per-task={plan.allocation.cpus}",
+        *_step_cpus(plan, plan.allocation.cpus),
         *_step_gpus(plan),
         "--overlap",
         "--export=ALL",
@@ -228,7 +236,7 @@ def _resources(plan: Plan, *, tasks: int) -> list[str]:
     return [
         f"--nodes={allocation.nodes}",
         f"--ntasks-per-node={tasks}",
-        f"--cpus-per-task={allocation.cpus // tasks}",
+        *(() if plan.has_all_cpus else (f"--cpus-per-task={allocation.cpus // tasks}",)),
         *_memory(allocation),
         *_gpus(allocation, plan.site.gpu_option),
         *([f"--time={walltime(allocation.time_seconds)}"] if allocation.time_seconds is not None else ()),
