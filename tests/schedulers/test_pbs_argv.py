@@ -72,6 +72,41 @@ def test_everything_that_can_be_asked_for_is_on_argv():
     ]
 
 
+def test_further_resources_stand_beside_select():
+    plan = plan_with(nodes=2, extra=("-l", "filesystems=home:eagle", "-lstorage=gdata/x+scratch/y", "-W", "x=y"))
+
+    assert after(plan, "-l") == [
+        "select=2:ncpus=2:mpiprocs=1",
+        "place=scatter",
+        "walltime=1:00:00",
+        "filesystems=home:eagle",
+    ]
+    assert argv(plan)[argv(plan).index("-lstorage=gdata/x+scratch/y") :][:4] == [
+        *("-lstorage=gdata/x+scratch/y", "-W", "x=y"),
+        "--",
+    ]
+
+
+def test_small_jobs_for_a_run_have_what_a_site_demands_of_every_job():
+    extra = (
+        "-l",
+        "filesystems=home:eagle",
+        "-lstorage=gdata/x",
+        "-l",
+        "place=pack",
+        "-P",
+        "vision",
+        "-h",
+        "-a",
+        "2000",
+    )
+    required = ("-l", "filesystems=home:eagle", "-l", "storage=gdata/x", "-P", "vision")
+
+    assert options.required_options(extra) == required
+    words = options.errand(plan_with(extra=extra), "n1", ("bash", "x"))
+    assert words[words.index("--") - len(required) :] == (*required, "--", "bash", "x")
+
+
 def test_the_environment_is_in_a_private_file_and_not_on_argv():
     submission = options.submission(
         plan_with(), "k3f9q2-1", {"KEY": "secret", "PBS_JOBID": "1.head", "SLURM_JOB_ID": "2"}

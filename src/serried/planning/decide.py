@@ -96,7 +96,8 @@ def environment_of(resolved: config.Resolved) -> Plan:
     project, experiment, cluster = resolved.project, resolved.experiment, resolved.cluster
     asked = experiment.resources
     queueing = {
-        name: getattr(asked, name) for name in ("gpu_type", "account", "partition", "qos", "reservation", "constraint")
+        name: getattr(asked, name)
+        for name in ("gpu_type", "account", "partition", "qos", "reservation", "constraint", "extra")
     }
     return Plan(
         run="",

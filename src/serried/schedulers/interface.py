@@ -230,6 +230,9 @@ class Script(Protocol):
     def launcher(self, plan: Plan) -> str:
         """Words of bash that start the words after them once on each node; empty where the head does that itself."""
 
+    def required_options(self, extra: Sequence[str]) -> tuple[str, ...]:
+        """The options among `resources.extra` that a site may demand of every job, also of small jobs for a run."""
+
 
 OF_THIS_MACHINE = Fragment(
     cleanup="",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from serried import builds, config, inherit
+from serried import builds, config, inherit, schedulers
 from serried.builds import Builder, Observe, Recipe, Tick
 from serried.environments import activation, containers
 from serried.environments import recipe as environment_recipe
@@ -113,6 +113,7 @@ def _resolved(plan: Plan, resolved: config.Resolved, where: str, files: Mapping[
         mem_per_node=MEMORY_MB,
         time=SECONDS,
         **{name: getattr(of_run, name) for name in ("account", "partition", "qos", "reservation", "constraint")},
+        extra=schedulers.script(resolved.cluster.scheduler).required_options(of_run.extra),
     )
     of_ranks = plan.environment
     environment = Environment(

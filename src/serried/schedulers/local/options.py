@@ -26,6 +26,10 @@ def launcher(plan: Plan) -> str:  # noqa: ARG001 - the head starts the only agen
     return ""
 
 
+def required_options(extra: Sequence[str]) -> tuple[str, ...]:  # noqa: ARG001 - its jobs have no options
+    return ()
+
+
 def supervisor_command(plan: Plan, token: str, *, after: str = "", task: str = "") -> tuple[str, ...]:
     """The command that supervises the job and prints its id. `after` are jobs (`123`, or `123_4`), joined by `:`."""
     allocation = plan.allocation

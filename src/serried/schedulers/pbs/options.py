@@ -6,7 +6,9 @@ login shell that resets PATH and dies of the first signal, and may hold directiv
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +32,9 @@ from serried.schedulers.pbs import parse
 
 MAIL = {"NONE": "n", "BEGIN": "b", "END": "e", "FAIL": "a", "ALL": "abe"}
 """Slurm's words for when to send mail, which `resources.mail_type` uses, and PBS's letters."""
+
+_SIZES = re.compile(r"(select|place|nodes|walltime|ncpus|ngpus|mem|vmem|pmem|cput|mpiprocs|ompthreads|host)\b")
+"""Resources of `-l` that belong to one size of job."""
 
 PROGRAMS = "PATH=$PATH:${PBS_EXEC:-/opt/pbs}/bin\n"
 
@@ -157,8 +162,26 @@ def errand(plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:
         *_pair("-N", job_name(plan.name, f"{plan.run}-errand")),
         *(word for text in (*size, f"walltime={walltime(ERRAND_SECONDS)}") for word in _pair("-l", text)),
         *_queue(asked),
+        *required_options(plan.allocation.extra),
         *("--", *words),
     )
+
+
+def required_options(extra: Sequence[str]) -> tuple[str, ...]:
+    """The project, and resources of the job that are no sizes: `-P x`, `-l filesystems=home`, `-l storage=gdata/x`."""
+    words = [part for word in extra for part in (_joined(word) or (word,))]
+    pairs = itertools.pairwise(words)
+    return tuple(
+        word
+        for flag, value in pairs
+        if flag == "-P" or (flag == "-l" and not _SIZES.match(value))
+        for word in (flag, value)
+    )
+
+
+def _joined(word: str) -> tuple[str, str] | None:
+    """`-lfilesystems=home` is one word for two."""
+    return (word[:2], word[2:]) if word[:2] in ("-l", "-P") and len(word) > 2 else None
 
 
 def launcher(plan: Plan) -> str:

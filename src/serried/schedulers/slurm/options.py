@@ -141,6 +141,11 @@ def _step(
     return ("srun", *more, *size, *cpus, "--overlap", "--export=ALL", *(("--pty",) if has_terminal else ()))
 
 
+def required_options(extra: Sequence[str]) -> tuple[str, ...]:  # noqa: ARG001 - other schedulers have some
+    """None: account, partition, QoS and licences are settings of their own."""
+    return ()
+
+
 def launcher(plan: Plan) -> str:
     """Everything is said here: what a step inherits from its job changed in Slurm 22.05 and again in 23.11."""
     nodes = str(plan.allocation.nodes)
