@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from serried import importing
+from serried.cli import verification_view
 from serried.config import catalogue, layers
 from serried.errors import UsageError, reason
 from serried.importing import Imported
@@ -24,7 +25,11 @@ from serried.ui.text import fit, printable
 @click.option("--name", metavar="NAME", help="Name of the experiment.  [default: of the job or file]")
 @click.option("--dry-run", is_flag=True, help="Print the file and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the result for each line.")
-def command(*, script: str, name: str | None, dry_run: bool, as_json: bool) -> None:
+@click.option("--verify", is_flag=True, help="Run script and import with recorded programs; compare them.")
+@click.option("--array-tasks", metavar="LIST", help="With --verify: tasks of the array to compare: 0,3.")
+def command(
+    *, script: str, name: str | None, dry_run: bool, as_json: bool, verify: bool, array_tasks: str | None
+) -> None:
     r"""Write a serried.toml that does the same as a job script.
 
     \b
@@ -38,6 +43,9 @@ def command(*, script: str, name: str | None, dry_run: bool, as_json: bool) -> N
     other launchers. A report, here and in the file, lists the lines without an equivalent. Never
     overwrites.
     """
+    if verify:
+        verification_view.verify_script(script, array_tasks, as_json=as_json)
+        return
     here = Path.cwd()
     file = "job.sh" if script == "-" else script
     imported = importing.read(_content(script), file, name, _folder(script, here))

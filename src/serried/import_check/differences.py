@@ -1,0 +1,203 @@
+"""Compares how two runs of a script started their programs. Pure.
+
+The programs of a run form a tree: a launcher starts ranks. Programs in the foreground are compared in their order,
+programs in the background in any order. Values that also differ between two runs of the original, such as a port
+computed from the job's id, are compared by their shape.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from serried.import_check import known
+from serried.import_check.forms import FormRun
+from serried.protocol import hostlist
+
+TASK = "SLURM_ARRAY_TASK_ID"
+RANKS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "RANK")
+
+
+@dataclass(frozen=True)
+class Start:
+    """One program that a run started."""
+
+    argv: tuple[str, ...]
+    directory: str
+    environment: Mapping[str, str]
+    stdin: str
+    is_background: bool
+    rank: tuple[int, ...]
+    started: tuple[Start, ...] = field(default=(), compare=False)
+    """The ranks of a launcher, by rank."""
+
+    @property
+    def all(self) -> Iterator[Start]:
+        yield self
+        for start in self.started:
+            yield from start.all
+
+
+@dataclass(frozen=True)
+class FormDifference:
+    task: int | None
+    program: str
+    """The program's argv in the original, or in the imported form if only that starts the program; empty for a run."""
+    what: str
+    """`program`, `argv`, `directory`, `stdin`, `status`, `file NAME`, or the name of a variable."""
+    original: str | None
+    """None if the original has no such thing."""
+    imported: str | None
+    note: str = ""
+    """Why the difference is intended; empty for a fault."""
+
+    @property
+    def place(self) -> tuple[int | None, str, str]:
+        return self.task, self.program, self.what
+
+
+def compare(original: FormRun, imported: FormRun, again: FormRun | None = None) -> list[FormDifference]:
+    """The differences between two forms. `again` is a second run of the original."""
+    differences = list(_compare(original, imported))
+    if again is None:
+        return differences
+    volatile = {each.place: each for each in _compare(original, again)}
+    return [each for each in differences if not _is_volatile(each, volatile.get(each.place))]
+
+
+def _is_volatile(difference: FormDifference, between_originals: FormDifference | None) -> bool:
+    if between_originals is None or difference.imported is None or difference.original is None:
+        return False
+    shape = _shape(difference.original)
+    return shape == _shape(between_originals.imported or "") == _shape(difference.imported)
+
+
+def _shape(text: str) -> str:
+    return re.sub(r"[A-Za-z0-9]+", "x", text)
+
+
+def _compare(original: FormRun, imported: FormRun) -> Iterator[FormDifference]:
+    both = [_starts(original), _starts(imported)]
+    for task in sorted({*both[0], *both[1]}, key=lambda task: -1 if task is None else task):
+        yield from _compare_tasks(task, both[0].get(task, []), both[1].get(task, []))
+    for task in sorted({*original.statuses, *imported.statuses}, key=lambda task: -1 if task is None else task):
+        status, other = (_status(run, task) for run in (original, imported))
+        if status != other:
+            yield _with_note(FormDifference(task, "", "status", status, other))
+    names = {name for run in (original, imported) for name in run.files if not known.LOGS.fullmatch(name)}
+    for name in sorted(names):
+        text, other = _text(original, name), _text(imported, name)
+        if text != other:
+            yield _with_note(FormDifference(None, "", f"file {name}", text, other))
+
+
+def _status(run: FormRun, task: int | None) -> str | None:
+    return str(run.statuses[task]) if task in run.statuses else None
+
+
+def _text(run: FormRun, name: str) -> str | None:
+    return _normal(run.files[name], _names(run)) if name in run.files else None
+
+
+def _compare_tasks(task: int | None, original: Sequence[Start], imported: Sequence[Start]) -> Iterator[FormDifference]:
+    background = [start for top in original if top.is_background for start in top.all]
+    foreground = [start for top in original if not top.is_background for start in top.all]
+    others = [start for top in imported for start in top.all]
+    pairs = []
+    for start in background:
+        alike = [other for other in others if other.argv == start.argv]
+        same = next((other for other in alike if other.is_background), alike[-1] if alike else None)
+        if same is None:
+            yield _missing(task, start)
+        else:
+            others.remove(same)
+            pairs.append((start, same))
+    argvs = [start.argv for start in foreground], [start.argv for start in others]
+    for kind, a, b, c, d in difflib.SequenceMatcher(None, *argvs, autojunk=False).get_opcodes():
+        if kind == "equal" or (kind == "replace" and b - a == d - c):
+            pairs += zip(foreground[a:b], others[c:d], strict=True)
+            continue
+        yield from (_missing(task, start) for start in foreground[a:b])
+        yield from (
+            _with_note(FormDifference(task, _words(s.argv), "program", None, _words(s.argv))) for s in others[c:d]
+        )
+    for start, other in pairs:
+        yield from _compare_starts(task, start, other)
+
+
+def _missing(task: int | None, start: Start) -> FormDifference:
+    return _with_note(FormDifference(task, _words(start.argv), "program", _words(start.argv), None))
+
+
+def _compare_starts(task: int | None, start: Start, other: Start) -> Iterator[FormDifference]:
+    program = _words(start.argv)
+    values: dict[str, tuple[str | None, str | None]] = {
+        "argv": (program, _words(other.argv)),
+        "directory": (start.directory, other.directory),
+        "stdin": (start.stdin, other.stdin),
+    }
+    for name in sorted({*start.environment, *other.environment}):
+        values[name] = (start.environment.get(name), other.environment.get(name))
+    for what, (here, there) in values.items():
+        if here != there:
+            yield _with_note(FormDifference(task, program, what, here, there))
+
+
+def _with_note(difference: FormDifference) -> FormDifference:
+    return replace(difference, note=known.note(difference.what, difference.original, difference.imported))
+
+
+def _words(argv: Iterable[str]) -> str:
+    return " ".join(word if re.fullmatch(r"[^\s'\"\\$]+", word) else repr(word) for word in argv)
+
+
+def _starts(run: FormRun) -> dict[int | None, list[Start]]:
+    """The trees of programs by task."""
+    names = _names(run)
+    children: dict[str | None, list[Mapping[str, Any]]] = {}
+    ids = {record["id"] for record in run.records}
+    for record in run.records:
+        parent = record["launch"] if record["launch"] in ids else None
+        children.setdefault(parent, []).append(record)
+
+    def start(record: Mapping[str, Any]) -> Start:
+        environment = record["environment"]
+        started = sorted(map(start, children.get(record["id"], ())), key=lambda each: (each.rank, each.argv))
+        return Start(
+            argv=tuple(_normal(word, names) for word in known.without_rank_program(record["argv"])),
+            directory=_normal(record["directory"], names),
+            environment={
+                name: _normal(value, names) for name, value in environment.items() if name not in known.OF_PROCESS
+            },
+            stdin=_normal(record["stdin"], names),
+            is_background=record["background"],
+            rank=tuple(int(environment.get(name, "")) if environment.get(name, "").isdigit() else 0 for name in RANKS),
+            started=tuple(started),
+        )
+
+    trees: dict[int | None, list[Start]] = {}
+    for record in children.get(None, ()):
+        task = record["environment"].get(TASK, "")
+        trees.setdefault(int(task) if task.isdigit() else None, []).append(start(record))
+    return trees
+
+
+def _names(run: FormRun) -> dict[str, str]:
+    """What a run has names of its own for -> the name in both runs: its folder, and its nodes."""
+    names = {str(run.sandbox.folder): ""}
+    lists = Counter(record["environment"].get("SLURM_JOB_NODELIST", "") for record in run.records)
+    for text in filter(None, lists):
+        names[text] = "{nodes}"
+        names |= {node: f"{{node {number}}}" for number, node in enumerate(hostlist.expand(text))}
+    return names
+
+
+def _normal(text: str, names: Mapping[str, str]) -> str:
+    for name, common in names.items():
+        if name in text:
+            text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w])", common, text)
+    return text

@@ -1,0 +1,128 @@
+"""Two scripts that differ in one thing, each run by bash with recorded programs, and the differences that are found."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from corpus import FILE, Case
+from serried.import_check import forms, sandbox
+from serried.import_check.differences import compare
+from serried.import_check.forms import FormRun
+from serried.import_check.sandbox import Behaviour
+from tables import for_each
+
+PAIRS = {
+    "the same": ("python train.py --lr 1", "python train.py --lr 1", []),
+    "other words": (
+        "python train.py --lr 1",
+        "python train.py --lr 2",
+        [("argv", "python train.py --lr 1", "python train.py --lr 2")],
+    ),
+    "a word less": (
+        "python train.py '' x",
+        "python train.py x",
+        [("argv", "python train.py '' x", "python train.py x")],
+    ),
+    "a program too many": (
+        "python a.py",
+        "python a.py; python b.py",
+        [("program", None, "python b.py")],
+    ),
+    "a program missing": (
+        "python a.py; python b.py",
+        "python b.py",
+        [("program", "python a.py", None)],
+    ),
+    "another order": (
+        "python a.py; python b.py; python c.py",
+        "python b.py; python c.py; python a.py",
+        [("program", "python a.py", None), ("program", None, "python a.py")],
+    ),
+    "another order in the background": (
+        "python a.py & sleep 0.2; python b.py & wait",
+        "python b.py & sleep 0.2; python a.py & wait",
+        [],
+    ),
+    "another directory": (
+        "cd sub; python train.py",
+        "cd sub; cd ..; python train.py",
+        [("PWD", "/project/sub", "/project"), ("directory", "/project/sub", "/project")],
+    ),
+    "another variable": (
+        "A=1 B=2 python train.py",
+        "A=2 python train.py",
+        [("A", "1", "2"), ("B", "2", None)],
+    ),
+    "another input": (
+        "echo 1 | python -",
+        "echo 2 | python -",
+        [("stdin", "1\n", "2\n")],
+    ),
+    "another exit status": ("exit 3", "exit 4", [("status", "3", "4")]),
+    "another file": (
+        "python a.py > out.txt",
+        "python a.py > out.log",
+        [("file out.log", None, "python a.py\n"), ("file out.txt", "python a.py\n", None)],
+    ),
+    "ranks": (
+        "torchrun --nproc_per_node=3 train.py",
+        "torchrun --nproc_per_node=2 train.py",
+        [
+            ("argv", "torchrun --nproc_per_node=3 train.py", "torchrun --nproc_per_node=2 train.py"),
+            ("program", "python train.py", None),
+        ],
+    ),
+    "each run its own value": (
+        "python train.py --run $(mktemp -u run-XXXXXX) --port $((20000 + RANDOM % 9000))",
+        "python train.py --run $(mktemp -u run-XXXXXX) --port $((20000 + RANDOM % 9000))",
+        [],
+    ),
+}
+
+
+def run(folder: Path, name: str, script: str, *behaviours: Behaviour) -> FormRun:
+    source = folder / f"source-{name}"
+    if not source.exists():
+        Case(name, f"#!/bin/bash\n{script}\n", {"sub/train.py": ""}).write(source)
+    place = sandbox.build(
+        folder / f"sandbox-{name}{len(list(folder.iterdir()))}", source, os.environ, behaviours=behaviours
+    )
+    return forms.run_bash(place, FILE, [], os.environ)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_differences_of_two_scripts_are_these(name: str, tmp_path: Path) -> None:
+    first, second, expected = PAIRS[name]
+    runs = [run(tmp_path, "first", first), run(tmp_path, "second", second), run(tmp_path, "first", first)]
+    differences = [
+        (each.what, each.original, each.imported)
+        for each in compare(*runs)
+        if each.what not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE") and each.what != f"file {FILE}"
+    ]
+    assert sorted(differences, key=str) == sorted(expected, key=str)
+
+
+def test_a_program_behaves_as_the_table_of_behaviours_says(tmp_path: Path) -> None:
+    script = "python a.py > log || echo failed with $? >> log; python a.py >> log; cat out/x >> log"
+    once = Behaviour("a.py", status=7, output="hello\n", create={"out/x": "made\n"}, nth=1)
+
+    ended = run(tmp_path, "one", script, once)
+
+    assert ended.files["log"] == "hello\nfailed with 7\npython a.py\nmade\n"
+
+
+@for_each(
+    ("script", "expected"),
+    [
+        ("#SBATCH --partition=gpu --nodes=2", "#SBATCH --nodes=2"),
+        ("#SBATCH -p gpu -N 2 -A me", "#SBATCH --nodes=2"),
+        ("#SBATCH --account me", "#"),
+        ("#SBATCH --time=5 # -p x", "#SBATCH --time=5 # -p x"),
+        ("python x.py\n#SBATCH -p gpu", "python x.py\n#SBATCH -p gpu"),
+    ],
+)
+def test_options_that_name_things_of_a_site_are_left_out(script: str, expected: str) -> None:
+    assert forms.without_site(f"#!/bin/bash\n{script}") == f"#!/bin/bash\n{expected}"
