@@ -57,14 +57,39 @@ def test_an_agent_that_dies_before_it_calls_is_named_and_is_no_cancellation(make
           kill -9 $$
         fi
     """
-    plan = make_run("true", nodes=2, ranks=1, environment=Environment(setup=dies))
-    (Path(plan.directory) / "setup.sh").write_text(script.render_setup(plan))
-
-    run = start(None, plan=plan)
+    run = start(None, plan=with_setup(make_run, dies))
 
     assert run.wait() == 70
     assert run.ending[:3] == ("LAUNCH_FAILED", 70, "launch")
     assert run.ending[3].startswith("no agent answered from fake2")
+
+
+def with_setup(make_run, lines, **options):
+    plan = make_run("true", nodes=2, ranks=1, environment=Environment(setup=lines), **options)
+    (Path(plan.directory) / "setup.sh").write_text(script.render_setup(plan))
+    return plan
+
+
+def test_setup_without_its_folder_ends_the_launch(make_run, start, tmp_path):
+    source = Source(directory=str(tmp_path / "project"), workdir="no such", snapshot=False)
+
+    run = start(None, plan=with_setup(make_run, "true", source=source))
+
+    assert run.wait() == 70
+    assert run.ending[:3] == ("LAUNCH_FAILED", 70, "launch")
+    said = f": `setup` cannot enter the working directory `{tmp_path}/project/no such`: no such file or directory"
+    assert run.ending[3].endswith(said)
+
+
+def test_a_snapshot_that_cannot_be_unpacked_starts_no_agents_for_setup(make_run, start, tmp_path):
+    source = Source(directory=str(tmp_path / "project"), archive="no-such.tar")
+
+    run = start(None, plan=with_setup(make_run, "touch began", source=source))
+
+    assert run.wait() == 70
+    assert run.ending[:3] == ("LAUNCH_FAILED", 70, "launch")
+    assert run.ending[3].startswith("cannot unpack the snapshot: ")
+    assert run.events("connected") == []
 
 
 def test_an_agent_that_freezes_does_not_hold_up_the_end(start, wait_until):

@@ -37,6 +37,8 @@ def test_texts_are_lines_of_bash_and_lists_are_words(beside):
     assert dict(plan_lines(plan, None, Revision()))["beside"] == (
         "0: nvidia-smi dmon > {results}/gpu; 1: top -b (on the first node)"
     )
+    several = beside('"while sleep 1\\n  do true; done\\n"')
+    assert dict(plan_lines(several, None, Revision()))["beside"] == "while sleep 1 do true; done"
     assert beside('"nvidia-smi dmon"').beside == (SideCommand(("nvidia-smi dmon",)),)
 
 

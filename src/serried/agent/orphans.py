@@ -25,7 +25,7 @@ class Leftover(NamedTuple):
     def may_outlive_ranks(self) -> bool:
         """Whether `setup` or a command of `beside` started it. Such a process is ended after the ranks."""
         environ = _environ(self.pid)
-        return f"{names.SETUP}={names.IN_SETUP}".encode() in environ or f"{names.BESIDE}=1".encode() in environ
+        return f"{names.SETUP}={names.IN_SETUP}".encode() in environ or f"{names.SIDE_COMMAND}=1".encode() in environ
 
 
 def leftovers(mark: str, node: Optional[int] = None, adopted_by: int = 0) -> List[Leftover]:

@@ -17,7 +17,7 @@ MARK = "SERRIED_MARK"  # run/task/attempt: identifies processes of the attempt i
 RESUME = "SERRIED_RESUME"  # the checkpoint to resume from, for the agents
 SETUP = "SERRIED_SETUP"  # the result of setup.sh, for the agent after it; IN_SETUP in its processes
 IN_SETUP = "running"
-BESIDE = "SERRIED_BESIDE"  # set in the processes of `beside`, which may run as long as the ranks do
+SIDE_COMMAND = "SERRIED_SIDE_COMMAND"  # set in the processes of `beside`, which may run as long as the ranks do
 NODE = "SERRIED_NODE"  # the node's index, because several nodes of a lab share one /proc
 
 # From the local scheduler, for job.sh.
@@ -44,7 +44,23 @@ STOP_FILE = "SERRIED_STOP_FILE"  # appears, with the reason as content, when ran
 UNSAVED_SUFFIX = ".unsaved"  # of a file beside the stop file: what the library could not save, for the agent's report
 
 JOB_VARIABLES = frozenset(
-    {RUN_DIR, TOKEN, TASK, FORMER_TASK, ATTEMPT, HEAD, KEY, MARK, NODE, SETUP, BESIDE, RESUME, JOB, RESTARTS, LOCAL_JOB}
+    {
+        RUN_DIR,
+        TOKEN,
+        TASK,
+        FORMER_TASK,
+        ATTEMPT,
+        HEAD,
+        KEY,
+        MARK,
+        NODE,
+        SETUP,
+        SIDE_COMMAND,
+        RESUME,
+        JOB,
+        RESTARTS,
+        LOCAL_JOB,
+    }
     | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, BEGIN_FROM, KEPT_DIR, RESULTS_DIR, AFTER, CONFIG, SMOKE}
     | {DEADLINE, REHEARSAL, TERMINAL, STOP_FILE, THREADS, JOB_END}
 )

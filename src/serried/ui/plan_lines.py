@@ -68,9 +68,8 @@ def command_text(plan: Plan) -> str:
 def beside_text(plan: Plan) -> str:
     """The commands beside the ranks, each with its number if there are several."""
     where = {EVERY_NODE: "", FIRST_NODE: " (on the first node)"}
-    shown = [
-        f"{' '.join(side.command) if side.shell else shlex.join(side.command)}{where[side.on]}" for side in plan.beside
-    ]
+    texts = [side.command[0] if side.shell else shlex.join(side.command) for side in plan.beside]
+    shown = [" ".join(text.split()) + where[side.on] for text, side in zip(texts, plan.beside, strict=True)]
     return "; ".join(f"{index}: {text}" for index, text in enumerate(shown)) if len(shown) > 1 else "".join(shown)
 
 

@@ -145,7 +145,7 @@ def side_program(work: Attempt, place: RankPlace, words: Sequence[str], *, is_sh
     container_ = container_of(work, place)
     known = visible(alone, system.environment())
     known = container_.inherited(known) if container_ else known
-    variables = {**known, **environment(alone, place, known), names.BESIDE: "1"}
+    variables = {**known, **environment(alone, place, known), names.SIDE_COMMAND: "1"}
     values = {name: value for name, value in placeholders(work, place).items() if name not in OF_A_RANK}
     argv = _filled(words, values, is_shell=is_shell)
     return Program(*(container_.enter(argv, variables) if container_ else (argv, variables)))
