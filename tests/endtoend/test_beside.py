@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
+import pytest
+
+import containing
 from place import Place
 
 RANK = """
@@ -44,3 +48,24 @@ resources = {{ nodes = {nodes}, ranks = 2, mem = "100M" }}
         shown = place.serried("show", run).stdout
         assert "first.began; sleep 1000 (on the first node); 2: bash -c" in " ".join(shown.split())
         assert "command 2 of `beside`" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("runtime", ["apptainer", "ch-run"])
+def test_in_a_container_they_are_inside_as_ranks_are_and_end_with_them(local: Place, tmp_path: Path, runtime: str):
+    image = rootfs = containing.skeleton(tmp_path / "a root")
+    if runtime == "apptainer":
+        image = containing.build(rootfs, tmp_path / "image.sif", containing.path_with(runtime))
+    began = "until [ -e {results}/began ]; do sleep 0.05; done"
+    inside = f"cat {containing.MARK}; touch {{results}}/began; trap '' TERM; while :; do sleep 0.1; done"
+    (local.project / "serried.toml").write_text(
+        containing.table("experiments.x", {"command": ["bash", "-c", began], "beside": [inside]})
+        + containing.table(
+            "experiments.x.container", {"image": str(image), "runtime": runtime, "binds": containing.needed()}
+        )
+    )
+    place = Place(local.cluster, local.project, {**local.environ, "PATH": containing.path_with(runtime)})
+
+    run = place.submit("x", "--ranks", "1")
+
+    assert place.wait(run)[1]["state"] == "COMPLETED", place.why(run)
+    assert place.serried("logs", run, "--beside", "0").stdout == "inside\n"
