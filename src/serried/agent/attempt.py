@@ -90,8 +90,18 @@ class Attempt:
 
     @property
     def ranks(self) -> int:
-        """Ranks per node."""
-        return self.plan["allocation"]["ranks"]
+        """Ranks per node. A script counts as one rank, whatever ranks it starts."""
+        return 1 if self.is_script else self.plan["allocation"]["ranks"]
+
+    @property
+    def node_numbers(self) -> range:
+        """The nodes of the attempt, as far as they are known: a script may leave their number to the scheduler."""
+        found = len(list(self.directory.attempt(self.number).path.glob("node-*"))) if self.is_script else 0
+        return range(max(self.nodes, found))
+
+    @property
+    def world_size(self) -> int:
+        return 1 if self.is_script else self.nodes * self.ranks
 
     @property
     def shape(self) -> Dict[str, str]:
@@ -99,7 +109,7 @@ class Attempt:
         allocation = self.plan["allocation"]
         return {
             "nodes": str(self.nodes),
-            "world_size": str(self.nodes * self.ranks),
+            "world_size": str(self.world_size),
             "ranks": str(self.ranks),
             "local_world_size": str(self.ranks),
             "gpus": str(allocation["gpus"]),
@@ -261,14 +271,24 @@ class Attempt:
         return self.plan.get("launch", {}).get("kind", "agent")
 
     @property
+    def is_script(self) -> bool:
+        """Whether the run is a job script of the user, which the head starts, and which starts its ranks itself."""
+        return self.plan.get("script") is not None
+
+    @property
+    def saves_elsewhere(self) -> bool:
+        """Whether it is a script that keeps its state in files of its own, as far as Serried knows."""
+        return self.is_script and not self.watch_patterns
+
+    @property
     def agents_start_ranks(self) -> bool:
         """Whether the agents start the ranks themselves, without a launcher's processes."""
-        return self.launcher in ("agent", "single", "horovod")
+        return self.launcher in ("agent", "single", "horovod", "script")
 
     @property
     def expects_connections(self) -> bool:
         """Whether ranks should connect to one another without a launcher's help."""
-        return self.launcher == "agent" and self.nodes * self.ranks > 1 and bool(self.plan.get("ranks_meet", True))
+        return self.launcher == "agent" and self.world_size > 1 and bool(self.plan.get("ranks_meet", True))
 
     @property
     def continue_form(self) -> str:

@@ -108,7 +108,7 @@ def _end(work: Attempt) -> Dict[str, Any]:
 def _await_stragglers(work: Attempt) -> None:
     """Wait for the nodes of a head that was killed: they notice by themselves and end their ranks within the grace."""
     attempt = work.directory.attempt(work.number)
-    waiting = [node for node in range(work.nodes) if _is_busy(attempt.node_events(node))]
+    waiting = [node for node in work.node_numbers if _is_busy(attempt.node_events(node))]
     limit = time.monotonic() + work.grace_seconds + STRAGGLER_SECONDS
     while waiting and time.monotonic() < limit:
         time.sleep(0.2)

@@ -203,7 +203,13 @@ class Node:
         variables.update(
             self._stage_out.begin(message["left"]), local=str(self._folder.scratch), **self._stage_in.variables
         )
-        if self.work.agents_start_ranks:
+        if self.work.is_script:
+            from serried.agent.launchers.script import ScriptNode
+
+            self._ranks = ScriptNode(self.work, self._index, variables, self)
+            if self._index == 0:
+                self.send(ToHead.SCRIPT_PLACE, place=variables)
+        elif self.work.agents_start_ranks:
             self._connections = connections.prepare(self.work, variables["port"], self._leaders)
             self._ranks = ForkedRanks(self.work, self._index, variables)
             for rank in self._ranks.running:
@@ -344,7 +350,8 @@ class Node:
         if self._is_done or self._ranks is None or not self._ranks.have_ended or not self._exits.have_all_been_sent:
             return
         leftovers = [leftover for leftover in self.find_leftovers() if not leftover.may_outlive_ranks]
-        can_wait = not self._is_stopping and not any(has_failed(exit_) for exit_ in self._ranks.exits)
+        can_wait = not (self._is_stopping or self._ranks.may_leave_processes)
+        can_wait = can_wait and not any(has_failed(exit_) for exit_ in self._ranks.exits)
         if leftovers and can_wait and self._may_linger():
             return
         if self._side_commands and not self._side_commands.end(self.finish_if_ended, is_urgent=self._is_stopping):

@@ -109,6 +109,7 @@ def spawn(
     cpus: Sequence[int] = (),
     parent_death: int = 0,
     own_group: bool = False,
+    umask: Optional[int] = None,
 ) -> "Child":
     """Start `argv` in `directory` with `descriptors` as its stdin, stdout and stderr; return at once.
 
@@ -134,6 +135,8 @@ def spawn(
                     os._exit(1)
             if cpus:
                 os.sched_setaffinity(0, cpus)
+            if umask is not None:
+                os.umask(umask)
             _restore_open_files()
             _move_descriptors(descriptors)
             stage = "directory"

@@ -14,7 +14,7 @@ import click
 from serried import config, script
 from serried.builds import Observe
 from serried.cli import run_view
-from serried.config import layers
+from serried.config import job_script, layers
 from serried.config.definitions import Key, Resources, keys
 from serried.config.values import BOOLEAN, BadValue
 from serried.errors import UsageError
@@ -81,7 +81,8 @@ class TakesCommand(Sorted):
             ) from None
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        return ["[OPTIONS]", f"[{'EXPERIMENT...' if ctx.info_name == 'submit' else 'EXPERIMENT'} | -- COMMAND...]"]
+        experiment = "EXPERIMENT..." if ctx.info_name == "submit" else "EXPERIMENT"
+        return ["[OPTIONS]", f"[{experiment} | SCRIPT [-- ARGUMENTS...] | -- COMMAND...]"]
 
 
 def _flag_of(word: str) -> str:
@@ -217,9 +218,14 @@ def _setting(text: str) -> tuple[str, Any]:
 def request(values: Mapping[str, Any], cluster: str | None) -> Request:
     """The request that the flags in `values` make; not every command has all of them."""
     context = click.get_current_context()
+    experiment, command = values["experiment"], context.meta.get(COMMAND)
+    is_script = experiment is not None and _is_job_script(experiment)
+    if is_script:
+        experiment, command = None, (experiment, *(command or ()))
     return Request(
-        experiment=values["experiment"],
-        command=context.meta.get(COMMAND),
+        experiment=experiment,
+        command=command,
+        is_script=is_script,
         overrides=overrides(values, values["settings"]) | _of_flags(values),
         cluster=cluster,
         name=values["name"],
@@ -230,6 +236,13 @@ def request(values: Mapping[str, Any], cluster: str | None) -> Request:
         resume=values.get("resume"),
         smoke=bool(values.get("smoke")),
     )
+
+
+def _is_job_script(name: str) -> bool:
+    """Whether the word is a job script and no experiment."""
+    if not Path(name).is_file() or not job_script.looks_like_one(Path(name)):
+        return False
+    return name not in config.catalogue(Path.cwd(), os.environ).experiments
 
 
 def _of_flags(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -190,7 +190,7 @@ def _size(plan: Plan | None, status: RunStatus) -> str:
     if plan is None:
         return run_view.size(status)
     allocation = plan.allocation
-    each = [f"{allocation.ranks} ranks" if allocation.ranks != 1 else "1 rank"]
+    each = [counted(allocation.ranks, "task" if plan.script else "rank")]
     if allocation.gpus:
         what = "GPUs" if allocation.gpus > 1 else "GPU"
         each.append(f"{allocation.gpus} {allocation.gpu_type or ''} {what}".replace("  ", " "))
@@ -203,7 +203,11 @@ def _size(plan: Plan | None, status: RunStatus) -> str:
 
 def _launcher(plan: Plan | None) -> str:
     """The launcher of the ranks; empty for the agents."""
-    if plan is None or plan.launch.kind == "agent" or (plan.launch.kind == "single" and not plan.allocation.gpus):
+    if (
+        plan is None
+        or plan.launch.kind in ("agent", "script")
+        or (plan.launch.kind == "single" and not plan.allocation.gpus)
+    ):
         return ""
     restarts = plan.launch.max_restarts
     return plan.launch.kind + (f", up to {restarts} restarts of the ranks within an attempt" if restarts else "")
@@ -236,7 +240,8 @@ def _files(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
         return files
     begun = _attempts(selection)
     if begun:
-        files.append(("logs", f"{begun[-1].directory.path}/node-N/rank-R.log"))
+        logs = "script.log" if record.summary.script else "node-N/rank-R.log"
+        files.append(("logs", f"{begun[-1].directory.path}/{logs}"))
     plan = _plan(selection)
     if plan is not None:
         files.append(("source", _tree(selection, plan)))

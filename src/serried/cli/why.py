@@ -72,7 +72,9 @@ def _facts(explanation: Explanation) -> list[tuple[str, str]]:
         if status.starts is not None:
             facts.append(("expected", f"{local_time(status.starts)}, in {duration(status.starts - now)}"))
     if failure:
-        where = f"rank {failure.get('rank')} (local rank {failure.get('local_rank')}) on {failure.get('host')}"
+        which = names.rank_name(failure.get("rank"))
+        local = "" if failure.get("rank") is None else f" (local rank {failure.get('local_rank')})"
+        where = f"{which}{local} on {failure.get('host')}"
         seconds = failure.get("seconds")
         when = f", {duration(seconds)} after the start" if isinstance(seconds, int | float) else ""
         facts.append(("first failure", where + when))

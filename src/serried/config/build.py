@@ -90,17 +90,30 @@ class Builder:
         )
 
     def experiment(
-        self, name: str | None, command: Sequence[str] | None, project: Project, cluster: Cluster, here: Path
+        self,
+        name: str | None,
+        command: Sequence[str] | None,
+        project: Project,
+        cluster: Cluster,
+        here: Path,
+        *,
+        is_script: bool = False,
     ) -> Experiment:
         given = self._values(definitions.keys(Experiment), ())
         folder = Path(project.directory)
         if command is not None and len(command) > 1:
             given["shell"] = False  # a shell has split the words already
-        given["command"] = self._command(given.get("command"), command, bool(given.get("shell")), name)
+        if command is not None and not is_script:
+            given.pop("script", None)
+        if is_script or given.get("script"):
+            words = tuple(command) if command is not None else self._words("script", given["script"])
+            given.update(script=words, command=words, shell=False)
+        else:
+            given["command"] = self._command(given.get("command"), command, bool(given.get("shell")), name)
         given["workdir"] = self._workdir(given.get("workdir"), name, folder, here)
         given["cluster"] = self._cluster
         return Experiment(
-            name or shell_words.experiment_name(given["command"], is_shell=bool(given.get("shell"))),
+            name or _name_of(given["command"], is_script=bool(given.get("script")), is_shell=bool(given.get("shell"))),
             **given,
             resources=self._table(Resources, ("resources",)),
             environment=self._environment(folder, cluster),
@@ -162,6 +175,12 @@ class Builder:
             message = "`shell` needs one line of text, and the command is a list of words"
             raise self._wrong(("shell",), message, "remove `shell`, or write the command as text")
         return command
+
+    def _words(self, key: str, text: str | tuple[str, ...]) -> tuple[str, ...]:
+        words = self._split((key,), text) if isinstance(text, str) else text
+        if not words or not words[0]:
+            raise self._wrong((key,), f"`{key}` names no file")
+        return words
 
     def _split(self, place: Keys, text: str, hint: str | None = None) -> tuple[str, ...]:
         try:
@@ -329,6 +348,12 @@ class Builder:
         if setting is None or setting.origin.path is None:
             return UsageError(message, hint=hint)
         return ConfigError(message, path=setting.origin.path, line=setting.origin.line, hint=hint)
+
+
+def _name_of(command: tuple[str, ...], *, is_script: bool, is_shell: bool) -> str:
+    return (
+        (Path(command[0]).stem or command[0]) if is_script else shell_words.experiment_name(command, is_shell=is_shell)
+    )
 
 
 def _build(kind: str, source: str | bool, request: EnvironmentRequest, cluster: Cluster) -> Build:

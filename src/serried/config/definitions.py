@@ -187,6 +187,12 @@ class Experiment:
     command: tuple[str, ...] = key(
         values.COMMAND, "Command of each rank: a list of words, or text that is split like a shell command.", value=()
     )
+    script: tuple[str, ...] = key(
+        values.COMMAND,
+        "Job script to run unmodified instead of a command, with its arguments: `train.sbatch`. See "
+        "[job scripts](job-scripts.md).",
+        value=(),
+    )
     shell: bool = key(values.BOOLEAN, "Run `command` in bash.", default="false", value=False)
     beside: tuple[SideCommand, ...] = key(
         values.SIDE_COMMANDS,

@@ -20,6 +20,8 @@ from serried.protocol.names import JOB_VARIABLES
 from serried.schedulers.survey import GLANCE_SECONDS
 
 FILE = "serried.toml"
+SCRIPT = "script"
+"""The source of a job script's directives."""
 PROFILES = "clusters"
 """The folder of profiles beside a `config.toml`."""
 _TABLES = ("project", *definitions.PARTS)
@@ -32,7 +34,8 @@ class Origin:
     """The source of a value."""
 
     source: str
-    """`command line`, `environment`, `project`, `user`, `site`, `profile`, `scheduler`, `machine` or `default`."""
+    """`command line`, `environment`, `script`, `project`, `user`, `site`, `profile`, `scheduler`, `machine` or
+    `default`."""
     where: str
     """In messages: `serried.toml:12`, `SERRIED_RESOURCES_NODES`."""
     path: str | None = None
@@ -201,6 +204,26 @@ def from_scheduler_environ(prefixes: Sequence[str], environ: Mapping[str, str]) 
     return Layer(settings)
 
 
+def with_script(
+    layers: list[Layer], settings: Mapping[str, Any], where: str, experiment: str | None, cluster: str
+) -> list[Layer]:
+    """The layers with the directives of a job script: stronger than defaults, weaker than the experiment's own keys."""
+    own = {
+        keys
+        for layer in layers
+        for place in layer.settings
+        if (ranked := _rank(place, experiment, cluster)) and place[0] == "experiments"
+        for keys in (ranked[1],)
+    }
+    checked = from_overrides(settings).settings
+    stated = {keys: Setting(it.value, Origin(SCRIPT, where)) for keys, it in checked.items() if not own & _ways(keys)}
+    return [*layers[:-2], Layer(stated), *layers[-2:]]
+
+
+def _ways(keys: Keys) -> set[Keys]:
+    return next((set(ways) for ways in _ONE_OF if keys in ways), {keys})
+
+
 def guess(text: str) -> Any:
     """`text` as a TOML value, or unchanged if it is not one."""
     try:
@@ -222,7 +245,8 @@ def cluster_names(layers: list[Layer]) -> list[str]:
 
 _MEMORY = {("resources", "mem"), ("resources", "mem_per_node"), ("resources", "mem_per_cpu")}
 _PREFIX = {("environment", "venv"), ("environment", "conda")}
-_ONE_OF = (_MEMORY, _PREFIX)
+_PROGRAM = {("command",), ("script",)}
+_ONE_OF = (_MEMORY, _PREFIX, _PROGRAM)
 """Keys for the same thing: the strongest source's key removes the others."""
 
 

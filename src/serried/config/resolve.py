@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from serried.config import layers, shell_words
+from serried.config import job_script, layers, shell_words
 from serried.config.build import Builder
 from serried.config.definitions import Cluster, Experiment, Project, Resources
+from serried.config.job_script import JobScript
 from serried.config.layers import Files, Layer, Origin, Setting
+from serried.config.toml import Keys
 from serried.errors import ConfigError, UsageError, did_you_mean
 from serried.protocol.reasons import Reason
 
@@ -30,6 +32,8 @@ class Resolved:
     """Facts that are in order and worth a line."""
     experiments: tuple[str, ...] = ()
     """The experiments of all files."""
+    script: JobScript | None = None
+    """The job script that runs in place of a command."""
 
 
 def resolve(  # noqa: PLR0917 - each is a different type of thing
@@ -39,6 +43,8 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
     cluster: str | None,
     directory: Path,
     environ: Mapping[str, str],
+    *,
+    is_script: bool = False,
 ) -> Resolved:
     """Select experiment and cluster, and every setting.
 
@@ -49,6 +55,7 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
         cluster: the cluster's name. None recognises it.
         directory: the user's current folder.
         environ: the user's environment.
+        is_script: `command` is a job script, relative to the current folder, with its arguments.
 
     Raises:
         UsageError: settings are wrong or missing (ConfigError: in a file, with its line).
@@ -59,9 +66,14 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
     chosen = _experiment(name, command, given, files)
     where, warnings = _cluster(cluster, chosen, given, environ)
     settings = layers.stack(layers.with_cluster(given, where.value, environ), chosen, where.value)
+    script = None
+    if is_script or (command is None and ("script",) in settings):
+        script = _script(command, settings, files, here, where.value, environ)
+        given = layers.with_script(given, script.settings, script.path.name, chosen, where.value)
+        settings = layers.stack(layers.with_cluster(given, where.value, environ), chosen, where.value)
     builder = Builder(settings | {("cluster",): where}, where.value, environ)
     project, place = builder.project(files), builder.cluster()
-    requested = builder.experiment(chosen, command, project, place, here)
+    requested = builder.experiment(chosen, command, project, place, here, is_script=is_script)
     experiment, notes, origins = _fit(requested, place, builder.origins)
     return Resolved(
         project=project,
@@ -69,9 +81,28 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
         cluster=place,
         origins=builder.origins | origins,
         warnings=(*warnings, *_for_a_shell(experiment), *_unknown_gpus(experiment, place)),
-        notes=(*builder.notes, *notes),
+        notes=(*builder.notes, *notes, *(script.directives.notes if script else ())),
         experiments=tuple(layers.experiment_names(given)),
+        script=script,
     )
+
+
+def _script(  # noqa: PLR0917
+    command: Sequence[str] | None,
+    settings: Mapping[Keys, Setting],
+    files: Files,
+    here: Path,
+    cluster: str,
+    environ: Mapping[str, str],
+) -> JobScript:
+    """The job script of the command line, or of the experiment."""
+    scheduler = settings.get(("clusters", cluster, "scheduler"))
+    name = scheduler.value if scheduler else Cluster.scheduler
+    if command is not None:
+        return job_script.read(here / command[0], name, environ)
+    configured = settings["script",].value
+    words = shell_words.split(configured) if isinstance(configured, str) else configured
+    return job_script.read(files.directory / words[0], name, environ)
 
 
 def _experiment(name: str | None, command: Sequence[str] | None, given: list[Layer], files: Files) -> str | None:

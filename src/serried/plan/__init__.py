@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import types
 import typing
 from collections.abc import Mapping
@@ -51,6 +52,7 @@ __all__ = [
     "Source",
     "Staged",
     "Sync",
+    "UserScript",
 ]
 
 ALL = 0
@@ -119,6 +121,37 @@ class Array(NamedTuple):
     which begins at 0. Empty: one job, whose indices are the tasks."""
 
 
+class UserScript(NamedTuple):
+    """A job script of the user, which runs unmodified on the first node in place of ranks."""
+
+    path: str
+    """The file as of submit, absolute. The run directory has a copy."""
+    interpreter: tuple[str, ...]
+    """The program of the `#!` line, and at most one argument."""
+    options: tuple[str, ...] = ()
+    """Options for the scheduler's submit command from the script's directives, unchanged."""
+    keys: tuple[str, ...] = ()
+    """Keys of `resources` that the user set in place of directives."""
+    title: str = ""
+    """The job's name by its directives; empty if they have none."""
+    log: str = ""
+    """Where the user expects its output, in the escapes of the scheduler; a link leads to the log."""
+    input: str = ""
+    """The file that it reads as standard input."""
+    dependency: str = ""
+    """Jobs that it waits for, in the scheduler's words."""
+    notice_to: str = ""
+    """Which get the signal `limit.notify`: `script`, `ranks` that it starts, or, if empty, both."""
+    has_login: bool = False
+    """Its environment begins as that of a login shell."""
+    dialect: str = ""
+    """The scheduler of its directives; empty without directives."""
+    umask: int = 0o077
+    """Of the submitting shell."""
+    folder: str = ""
+    """The folder that it was submitted from, absolute."""
+
+
 class After(NamedTuple):
     """A run, or a task of a run, that this run depends on."""
 
@@ -184,6 +217,8 @@ class Plan:
     sync: Sync | None = None
     limit: Limit = field(default_factory=Limit)
     launch: Launch = Launch("agent")  # noqa: RUF009 - it never changes
+    script: UserScript | None = None
+    """In place of ranks; `command` is then the script's path as the user wrote it, and its arguments."""
     notify: Notify | None = None
     beside: tuple[SideCommand, ...] = ()
     array: Array | None = None
@@ -206,13 +241,21 @@ class Plan:
         return run_directory(self.site.root, self.project, self.experiment, self.run)
 
     @property
+    def submitted_from(self) -> str:
+        """The folder that a job script takes for the one it was submitted from: in a snapshot, the copy's."""
+        folder = self.script.folder if self.script else self.source.directory
+        inside = os.path.relpath(folder, self.source.directory)
+        return os.path.normpath(f"{self.directory}/source/{inside}") if self.source.snapshot else folder
+
+    @property
     def private(self) -> str:
         """The folder for the job's environment, if the scheduler would show it to other users; absolute."""
         return self.site.private or str(RunDirectory(Path(self.directory)).private)
 
     @property
     def world_size(self) -> int:
-        return self.allocation.nodes * self.allocation.ranks
+        """The number of ranks; 1 for a script."""
+        return 1 if self.script else self.allocation.nodes * self.allocation.ranks
 
     @property
     def has_all_cpus(self) -> bool:

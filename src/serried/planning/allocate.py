@@ -26,8 +26,11 @@ MEMORY_MB = 10 * 1024
 TIME_SECONDS = 3600
 
 
-def allocate(request: Resources, cluster: Cluster) -> Allocation:
-    """Fill in what the request leaves out. Raises UsageError, with a hint, for an impossible request."""
+def allocate(request: Resources, cluster: Cluster, *, is_script: bool = False) -> Allocation:
+    """Fill in what the request leaves out. Raises UsageError, with a hint, for an impossible request.
+
+    For a job script the scheduler fills in time and memory, and the script may start any number of ranks.
+    """
     partition = _partition_of(request.partition, cluster)
     nodes = request.nodes or 1
     gpus = _gpus(request, cluster, partition)
@@ -35,13 +38,14 @@ def allocate(request: Resources, cluster: Cluster) -> Allocation:
     units = gpus or ranks
     rule = _rule(request, cluster) if gpus else None
     cpus = _cpus(request, cluster, partition, rule, units)
+    memory = _memory(request, cluster, partition, rule, units, cpus=cpus)
     allocation = Allocation(
         nodes=nodes,
         ranks=ranks,
         gpus=gpus,
         cpus=cpus,
-        memory_mb=_memory(request, cluster, partition, rule, units, cpus=cpus),
-        time_seconds=_time(request, cluster, partition),
+        memory_mb=None if is_script and _says_no_memory(request) else memory,
+        time_seconds=None if is_script and request.time is None else _time(request, cluster, partition),
         gpu_type=request.gpu_type if gpus else None,
         account=request.account,
         partition=request.partition,
@@ -55,19 +59,24 @@ def allocate(request: Resources, cluster: Cluster) -> Allocation:
         mail_type=request.mail_type,
         extra=request.extra,
     )
+    if not is_script:
+        _check_shares(allocation)
     _check(allocation, request, cluster, partition)
     return allocation
 
 
+def _says_no_memory(request: Resources) -> bool:
+    return all(amount is None for amount in (request.mem, request.mem_per_node, request.mem_per_cpu))
+
+
 def left_out(request: Resources) -> tuple[str, ...]:
     """Keys of the request that `allocate` fills in with a default."""
-    memory = (request.mem, request.mem_per_node, request.mem_per_cpu)
     is_set = {
         "nodes": request.nodes is not None,
         "gpus": request.gpus is not None,
         "ranks": request.ranks is not None,
         "cpus": request.cpus is not None,
-        "mem": any(amount is not None for amount in memory),
+        "mem": not _says_no_memory(request),
         "time": request.time is not None,
     }
     return tuple(f"resources.{key}" for key, was_set in is_set.items() if not was_set)
@@ -148,7 +157,6 @@ def _partition_of(name: str | None, cluster: Cluster) -> Partition | None:
 def _check(allocation: Allocation, request: Resources, cluster: Cluster, partition: Partition | None) -> None:
     """Raise UsageError with alternatives, and the site's contact, for an impossible allocation."""
     name = request.partition or cluster.default_partition
-    _check_shares(allocation)
     try:
         _check_account(allocation, cluster)
         _check_nodes(allocation, cluster, partition, name)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from serried import schedulers
+from serried.config.layers import SCRIPT
 from serried.errors import UsageError
-from serried.plan import Allocation, Array, Environment, Limit, Plan, Source
+from serried.plan import Allocation, Array, Environment, Limit, Plan, Source, UserScript
 from serried.planning.allocate import allocate, left_out, longest
 from serried.planning.launch import launch as launch_of
 from serried.planning.launch import words as launch_words
 
 if TYPE_CHECKING:
     from serried import config
+    from serried.config.job_script import JobScript
 
 MOST_CONFIG = 100_000
 """Bytes of JSON. Linux refuses a variable of 128 KiB, and a sweep adds to it."""
@@ -34,10 +37,11 @@ def plan(
     request = experiment.resources
     if links:
         request = dataclasses.replace(request, time=links.link_seconds)
-    launch, allocation = launch_of(experiment, cluster, allocate(request, cluster))
+    launch, allocation = launch_of(experiment, cluster, allocate(request, cluster, is_script=bool(experiment.script)))
+    source = Source(project.directory, experiment.workdir, project.snapshot)
     return Plan(
         run=run_id,
-        name=name or experiment.name,
+        name=name or (resolved.script.directives.name if resolved.script else None) or experiment.name,
         project=project.name,
         experiment=experiment.name,
         created=created,
@@ -49,18 +53,52 @@ def plan(
         config=_config(experiment.config),
         site=cluster.site,
         allocation=allocation,
-        source=Source(project.directory, experiment.workdir, project.snapshot),
+        source=_in_place(source, resolved.script, resolved) if resolved.script else source,
         environment=_with_webhook(experiment),
         container=experiment.container if experiment.container.image else None,
         data=data if data.stage or data.in_place or data.results else None,
         sync=experiment.checkpoint if experiment.checkpoint.watch else None,
         limit=_limit(experiment.limit, allocation.time_seconds, links),
         launch=launch,
+        script=_script(resolved.script, resolved) if resolved.script else None,
         notify=experiment.notify if experiment.notify.command or experiment.notify.webhook else None,
         beside=experiment.beside,
         array=array,
         defaults=_defaults(resolved, left_out(experiment.resources)),
         share=project.share,
+    )
+
+
+def _in_place(source: Source, script: JobScript, resolved: config.Resolved) -> Source:
+    """A job script runs where it was submitted, as the scheduler would run it, unless a setting demands a snapshot."""
+    origin = resolved.origins.get("project.snapshot")
+    source = source._replace(snapshot=source.snapshot if origin and not origin.is_default else False)
+    folder = os.path.expanduser(script.folder)  # noqa: PTH111 - it stays relative
+    return source._replace(workdir=os.path.normpath(os.path.join(source.workdir, folder)))  # noqa: PTH118
+
+
+def _script(script: JobScript, resolved: config.Resolved) -> UserScript:
+    """The options of the directives, except those about resources that a stronger source has set."""
+    directives = script.directives
+    replaced = [
+        key.removeprefix("resources.")
+        for key, origin in resolved.origins.items()
+        if key.startswith("resources.") and not origin.is_default and origin.source != SCRIPT
+    ]
+    return UserScript(
+        path=str(script.path),
+        interpreter=script.interpreter,
+        options=tuple(script.options(frozenset(replaced))),
+        keys=tuple(replaced),
+        title=directives.name or "",
+        log=directives.output or "",
+        input=directives.input or "",
+        dependency=(directives.dependency or "") if script.is_native else "",
+        notice_to="" if directives.signal is None else "script" if directives.signal.to_script else "ranks",
+        has_login=directives.export.has_login,
+        dialect=script.dialect,
+        umask=script.umask,
+        folder=os.path.normpath(os.path.join(resolved.project.directory, resolved.experiment.workdir)),  # noqa: PTH118
     )
 
 

@@ -50,12 +50,14 @@ _IN_BRACES = re.compile(r"(?<!\{)\{([a-z][a-z_]+)\}(?!\})")
 
 def words(experiment: config.Experiment, command: Sequence[str]) -> tuple[str, ...]:
     """The command of one rank: without `torchrun` in front, if torchrun is the launcher. Raises UsageError."""
-    is_typed = experiment.launch.kind == "torchrun" and not experiment.shell and command
+    is_typed = experiment.launch.kind == "torchrun" and not (experiment.shell or experiment.script) and command
     return _without_torchrun(command) if is_typed else tuple(command)
 
 
 def launch(experiment: config.Experiment, cluster: config.Cluster, allocation: Allocation) -> tuple[Launch, Allocation]:
     """The launcher, and the allocation that the launcher needs. Raises UsageError for impossible combinations."""
+    if experiment.script:
+        return Launch("script"), allocation
     chosen = experiment.launch._replace(kind=experiment.launch.kind or _usual(experiment.launch, allocation))
     if chosen.kind == "single":
         allocation = _single(experiment.resources.ranks, allocation)

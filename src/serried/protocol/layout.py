@@ -4,6 +4,7 @@
   plan.json  job.sh                              written at submit
   agent.pyz  library.zip                         links to files in PROGRAMS, which all runs below the root share
   setup.sh                                       written at submit if the experiment has lines of `setup`
+  script                                         the user's job script as of submit, for runs with `script`
   commands.json                                  written at submit for arrays with --commands
   scheduler.log                                  the output of job.sh itself (scheduler-I.log for task I)
   claims/TOKEN                                   the job that owns submission TOKEN, or "withdrawn"; one for each job
@@ -26,6 +27,7 @@
     node-N/rank-R.log                            stdout and stderr of rank R
     node-N/launcher.log                          the output of the ranks' launcher (torchrun, srun …)
     node-N/beside-I.log                          the output of command I of `beside`
+    script.log                                   the output of the user's job script
     node-N/metrics-R.jsonl                       the metrics of rank R, a line for each step
     node-N/rehearsal-R.jsonl                     with `serried check-resume`: digests of rank R's state
     node-N/brought.jsonl                         the copies of files from node N's disk, with their names
@@ -46,6 +48,8 @@ import re
 from functools import cached_property
 from pathlib import Path
 from typing import Mapping, Optional
+
+from serried.protocol.names import SCRIPT_RANK
 
 PROGRAMS = Path(".serried") / "agents"
 """Below a root: the programs of Serried that runs share, named by a hash of their content."""
@@ -113,7 +117,11 @@ class AttemptDirectory:
 
         A launcher with its own order of nodes, such as torchrun, may run the rank on a different node.
         """
-        return self.rank_log(rank // max(ranks, 1), rank)
+        return self.script_log if rank == SCRIPT_RANK else self.rank_log(rank // max(ranks, 1), rank)
+
+    @property
+    def script_log(self) -> Path:
+        return self.path / "script.log"
 
     def rank_log(self, node: int, rank: int) -> Path:
         return self.node(node) / f"rank-{rank}.log"
@@ -156,6 +164,7 @@ class RunDirectory(TaskDirectory):
         self.plan = path / "plan.json"
         self.job_script = path / "job.sh"
         self.setup = path / "setup.sh"
+        self.script = path / "script"
         self.agent = path / "agent.pyz"
         self.library = path / "library.zip"
         self.private = path / "private"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, Mapping, Sequence
+from typing import Dict, Mapping, Optional, Sequence
 
 # From job.sh, for the agents.
 RUN_DIR = "SERRIED_RUN_DIR"
@@ -18,6 +18,7 @@ RESUME = "SERRIED_RESUME"  # the checkpoint to resume from, for the agents
 SETUP = "SERRIED_SETUP"  # the result of setup.sh, for the agent after it; IN_SETUP in its processes
 IN_SETUP = "running"
 SIDE_COMMAND = "SERRIED_SIDE_COMMAND"  # set in the processes of `beside`, which may run as long as the ranks do
+SCRIPT_LOG = "SERRIED_SCRIPT_LOG"  # from job.sh: where the user expects the output of the script
 NODE = "SERRIED_NODE"  # the node's index, because several nodes of a lab share one /proc
 
 # From the local scheduler, for job.sh.
@@ -142,6 +143,15 @@ WITHDRAWN = "withdrawn"
 RUNSCRIPT = "%runscript"
 """The command that stands for an Apptainer image's own program, which is a file in the image."""
 RUNSCRIPT_FILE = "/.singularity.d/runscript"
+
+SCRIPT_RANK = -1
+"""In place of a rank's number: the user's job script, which a run with `script` has instead of ranks."""
+
+
+def rank_name(number: Optional[int]) -> str:
+    """`rank 3`, or `the script`, whose number is None in exit.json."""
+    return "the script" if number in (None, SCRIPT_RANK) else f"rank {number}"
+
 
 PLACEHOLDERS = (
     "data",

@@ -94,6 +94,14 @@ class LaunchJson(TypedDict, total=False):
     tf_config: bool
 
 
+class ScriptJson(TypedDict, total=False):
+    path: str
+    interpreter: List[str]
+    umask: int
+    input: str
+    notice_to: str
+
+
 class ArrayJson(TypedDict, total=False):
     indices: List[int]
     each: bool
@@ -171,6 +179,7 @@ class PlanJson(TypedDict, total=False):
     sync: Optional[SyncJson]
     limit: LimitJson
     launch: LaunchJson
+    script: Optional[ScriptJson]
     notify: Optional[NotifyJson]
     beside: List[SideCommandJson]
     array: Optional[ArrayJson]

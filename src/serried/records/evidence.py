@@ -212,13 +212,15 @@ def proven_end(evidence: Evidence, task: int | None, word: Job | str) -> Ending 
         return None
     attempt = latest_attempt(evidence.record.where.task(task))
     plan = evidence.record.plan
-    ended = None if attempt is None else _all_ended_well(attempt, plan.allocation.nodes, plan.world_size)
-    message = "every rank exited with status 0; exit.json could not be written"
+    ranks = {names.SCRIPT_RANK} if plan.script else set(range(plan.world_size))
+    ended = None if attempt is None else _all_ended_well(attempt, plan.allocation.nodes, ranks)
+    which = "the script" if plan.script else "every rank"
+    message = f"{which} exited with status 0; exit.json could not be written"
     return None if ended is None else Ending(names.COMPLETED, 0, None, message, ended, EndingKind.FINAL)
 
 
-def _all_ended_well(attempt: AttemptDirectory, nodes: int, world_size: int) -> float | None:
-    """When the last rank ended, if all ended by themselves, with status 0, before anything ended the attempt."""
+def _all_ended_well(attempt: AttemptDirectory, nodes: int, ranks: set[int]) -> float | None:
+    """When the last of `ranks` ended, if all ended by themselves, with status 0, before anything ended the attempt."""
     head = read_journal(attempt.events)
     order = [event.get("event") for event in head]
     before = order[: order.index(JournalEvent.ALL_RANKS_ENDED)] if JournalEvent.ALL_RANKS_ENDED in order else order
@@ -231,7 +233,7 @@ def _all_ended_well(attempt: AttemptDirectory, nodes: int, world_size: int) -> f
             event for event in read_journal(attempt.node_events(node)) if event.get("event") == JournalEvent.RANK_EXIT
         ]
     is_well = all(exit_["exit_code"] == 0 and not (exit_["signal"] or exit_["ended_by_us"]) for exit_ in exits)
-    if {exit_["rank"] for exit_ in exits} != set(range(world_size)) or not is_well:
+    if {exit_["rank"] for exit_ in exits} != ranks or not is_well:
         return None
     return max((float(event["t"]) for event in head), default=None)
 

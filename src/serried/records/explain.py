@@ -90,7 +90,8 @@ def _explain(status: RunStatus) -> Explanation:
         is_behind = status.summary and status.summary.after and status.waits_because in reasons.OF_DEPENDENCIES
         return _behind_others(status) if is_behind and not status.attempt else _waiting(status)
     if status.state == names.COMPLETED:
-        return Explanation(status, meaning="every rank exited with status 0")
+        which = "the script" if status.summary and status.summary.script else "every rank"
+        return Explanation(status, meaning=f"{which} exited with status 0")
     if status.state == names.RUNNING and status.tasks is not None and status.reason:
         return Explanation(status, meaning=f"of the tasks that wait: {status.scheduler_explanation}")
     if status.state == names.RUNNING and status.verdict.stale is None:
@@ -155,13 +156,18 @@ def _ended(status: RunStatus) -> Explanation:
     return Explanation(
         status,
         meaning=advice[1].meaning if advice else "",
-        steps=tuple(step.format(**filled) for step in advice[1].steps) if advice else (),
+        steps=tuple(_of_rank(step, failure).format(**filled) for step in advice[1].steps) if advice else (),
         reason=advice[0] if advice else None,
         first_failure=failure,
         tail=tuple(tail),
         tail_of=tail_of,
         asked_by=_asked_by(status),
     )
+
+
+def _of_rank(step: str, failure: Mapping[str, Any] | None) -> str:
+    """The step without the option for one rank, if a script failed."""
+    return step.replace(" --rank {rank}", "") if failure and failure.get("rank") is None else step
 
 
 def _facts(status: RunStatus, failure: Mapping[str, Any] | None, tail: Sequence[str]) -> Ended:
@@ -189,6 +195,9 @@ def _here(status: RunStatus) -> str:
         plan = status.record.plan
     except RecordUnreadable:
         return "serried run -- COMMAND"
+    if plan.script:
+        arguments = f" -- {shlex.join(plan.command[1:])}" if plan.command[1:] else ""
+        return f"serried run {shlex.quote(plan.command[0])}{arguments}"
     words = ["sh", "-c", *plan.command] if plan.shell else plan.command
     command = shlex.join(words)
     if len(command) > _LONGEST or not command.isprintable():
@@ -251,10 +260,11 @@ def _words_of(status: RunStatus, failure: Mapping[str, Any]) -> tuple[list[str],
     """The last lines of the rank that failed."""
     tail, rank = failure.get("tail"), failure.get("rank")
     if isinstance(tail, list) and tail:
-        return [str(line) for line in tail[-_TAIL:]], f"rank {rank}"
+        return [str(line) for line in tail[-_TAIL:]], names.rank_name(rank)
+    rank = names.SCRIPT_RANK if rank is None and status.summary and status.summary.script else rank
     if isinstance(rank, int) and status.summary and status.attempt:
         log = status.record.where.task(status.task).attempt(status.attempt).log_of(rank, status.summary.ranks)
-        return last_lines(log, _TAIL), f"rank {rank}"
+        return last_lines(log, _TAIL), names.rank_name(rank)
     return [], ""
 
 
@@ -264,7 +274,7 @@ def _last_words(status: RunStatus) -> tuple[list[str], str]:
         return [], ""
     logs = rank_logs(status.record.where.task(status.task).attempt(status.attempt), status.summary)
     if len(logs) == 1:
-        return last_lines(logs[0].path, _TAIL), "rank 0"
+        return last_lines(logs[0].path, _TAIL), names.rank_name(logs[0].rank)
     each = max(1, _TAIL // len(logs))
     return [f"rank {log.rank}: {line}" for log in logs[:_TAIL] for line in last_lines(log.path, each)], "the ranks"
 

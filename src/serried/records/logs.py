@@ -36,6 +36,8 @@ class RankLog:
 
 def rank_logs(attempt: AttemptDirectory, size: Summary) -> list[RankLog]:
     """The log of each rank, whether it exists or not: on NFS a file is visible at once by opening, not by listing."""
+    if size.script:
+        return [RankLog(names.SCRIPT_RANK, 0, attempt.script_log)]
     per_node = max(size.ranks, 1)
     return [RankLog(rank, rank // per_node, attempt.log_of(rank, per_node)) for rank in range(size.nodes * per_node)]
 

@@ -71,6 +71,8 @@ class Summary:
     """Its dependencies: `k3f9q2`, `k3f9q2/17:any`."""
     stages: bool = False
     """Whether its ranks wait for data."""
+    script: bool = False
+    """It runs a job script of the user in place of ranks."""
 
     @classmethod
     def of(cls, plan: Plan) -> Summary:
@@ -101,6 +103,7 @@ class Summary:
                 rehearsal=rehearsal,
                 after=tuple(map(_after, plan.get("after") or ())),
                 stages=bool((plan.get("data") or {}).get("stage")),
+                script=plan.get("script") is not None,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RecordUnreadable(f"its plan.json is not valid ({error!r})") from error

@@ -12,6 +12,7 @@ from pathlib import PurePath
 from typing import Any
 
 from serried.fs.files import read_journal, read_json
+from serried.protocol import names
 from serried.protocol.events import ItemOrigin, JournalEvent
 from serried.protocol.layout import AttemptDirectory, TaskDirectory
 from serried.protocol.missing_outputs import left_out
@@ -240,7 +241,7 @@ def _started(journal: Iterable[Mapping[str, Any]], number: int, host: str) -> It
     started = list({entry.get("rank"): entry for entry in reversed(began)}.values())[::-1]
     if started:
         ranks = sorted(int(entry["rank"]) for entry in started if isinstance(entry.get("rank"), int))
-        which = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]}" if ranks else "ranks"
+        which = names.rank_name(ranks[0]) if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]}" if ranks else "ranks"
         yield Event(float(started[-1]["t"]), f"{which} started on {host}", number)
 
 
@@ -257,7 +258,7 @@ def _exits(journal: Iterable[Mapping[str, Any]], number: int, host: str) -> Iter
             continue
         how = f"was killed by {signal_name(signal)}" if signal else f"exited with status {code}"
         again = ", and is restarted" if entry["event"] == JournalEvent.RANK_RESTARTED else ""
-        yield Event(float(entry["t"]), f"rank {entry.get('rank')} on {host} {how}{again}", number)
+        yield Event(float(entry["t"]), f"{names.rank_name(entry.get('rank'))} on {host} {how}{again}", number)
 
 
 def staging_progress(attempt: AttemptDirectory) -> str:

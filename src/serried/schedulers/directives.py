@@ -142,6 +142,10 @@ class DirectiveReader(Protocol):
     def OBJECTIONS(self) -> frozenset[Objection]:  # noqa: N802 - a constant of the module
         """Those for which its submission command refuses a script."""
 
+    @property
+    def STARTS_IN(self) -> str:  # noqa: N802
+        """The folder where its scripts start: `.`, the one of the submission, or `~`."""
+
     def is_for(self, text: str) -> bool:
         """Whether the script has directives of this scheduler, before its first command."""
 

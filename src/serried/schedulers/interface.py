@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from serried.fs.files import MODES
-from serried.plan import Dialect, Plan
+from serried.plan import Dialect, Plan, UserScript
 from serried.protocol.layout import plain
 from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import Commands
@@ -226,6 +226,12 @@ class Script(Protocol):
     @property
     def SHELL(self) -> str:  # noqa: N802
         """What comes before an interactive shell: only the cleanup."""
+
+    def script_lines(self, plan: Plan, script: UserScript) -> str:
+        """Lines of bash that restore the variables of a job script which a job of Serried has otherwise."""
+
+    def stand_in(self, plan: Plan, script: UserScript) -> str:
+        """Lines of bash that set the variables of this scheduler for its script on a machine without it."""
 
     def launcher(self, plan: Plan) -> str:
         """Words of bash that start the words after them once on each node; empty where the head does that itself."""

@@ -10,8 +10,8 @@ from string import Template
 from serried import schedulers
 from serried.environments import activation
 from serried.fs.files import MODES
-from serried.plan import Plan
-from serried.schedulers.interface import Fragment
+from serried.plan import Plan, UserScript
+from serried.schedulers.interface import Fragment, Script
 
 BEGINNING = Template("""\
 umask $umask
@@ -158,11 +158,22 @@ def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
         task=f" --task {fragment.task}" if plan.array else "",
         check=fragment.check,
         functions=fragment.functions,
-        environment=_activate(plan),
+        environment=_activate(plan) + (_of_script(its, plan, plan.script) if plan.script else ""),
         again=fragment.again,
         head_options=f" {fragment.head_options}" if fragment.head_options else "",
         launcher=f"{start} " if start else "",
     )
+
+
+LOGIN = """
+[[ -r /etc/profile ]] && . /etc/profile
+for profile in ~/.bash_profile ~/.bash_login ~/.profile; do [[ -r $profile ]] && . "$profile" && break; done
+"""
+"""The environment of a login shell, for a script that inherits none."""
+
+
+def _of_script(its: Script, plan: Plan, script: UserScript) -> str:
+    return (LOGIN if script.has_login else "") + its.script_lines(plan, script)
 
 
 def _of_part(fragment: Fragment) -> Fragment:

@@ -65,6 +65,8 @@ class Prepared:
     revision: Revision = NO_REVISION
     code_of: Record | None = None
     """The earlier run whose code it uses."""
+    user_script: bytes = b""
+    """The user's job script, of a plan with one."""
     each: tuple[tuple[str, ...], ...] = ()
     """One command for each task of the array, if they differ."""
     warnings: tuple[str, ...] = ()
@@ -353,6 +355,8 @@ def make_run_directory(prepared: Prepared, plan: Plan) -> RunDirectory:
     write_text(where.job_script, prepared.script, modes.file)
     if setup := script.render_setup(plan):
         write_text(where.setup, setup, modes.file)
+    if plan.script:
+        write_bytes(where.script, prepared.user_script, modes.directory)
     if prepared.each:
         write_json(where.commands, [list(command) for command in prepared.each], modes.file)
     if prepared.commands:

@@ -61,7 +61,7 @@ def run_here(
     submission = record.submissions[0]
     several = plan.world_size > 1 or plan.array is not None
     to = output or sys.stdout.buffer
-    live = LiveOutput(record.where, several=several, to=to)
+    live = LiveOutput(record.where, several=several, is_script=plan.script is not None, to=to)
     started: list[str] = []
 
     def pass_on() -> None:
@@ -112,8 +112,9 @@ def _status(record: Record, ended: foreground.ForegroundEnd, end: dict[str, Any]
 class LiveOutput:
     """The logs of all ranks of a run as one stream; with several ranks, whole lines behind the rank."""
 
-    def __init__(self, run: RunDirectory, *, several: bool, to: BinaryIO) -> None:
+    def __init__(self, run: RunDirectory, *, several: bool, is_script: bool, to: BinaryIO) -> None:
         self._run = run
+        self._is_script = is_script
         self._several = several
         self._to = to
         self._logs: dict[Path, _Log] = {}
@@ -140,16 +141,17 @@ class LiveOutput:
         self._to.flush()
 
     def _new_logs(self) -> Iterator[Path]:
-        paths = [*self._run.path.glob("attempts/*/node-*/rank-*.log")]
+        pattern = "attempts/*/script.log" if self._is_script else "attempts/*/node-*/rank-*.log"
+        paths = [*self._run.path.glob(pattern)]
         if self._run.tasks.is_dir():
-            paths += self._run.tasks.glob("*/attempts/*/node-*/rank-*.log")
+            paths += self._run.tasks.glob(f"*/{pattern}")
         yield from sorted(path for path in paths if path not in self._logs)
 
     def _label(self, path: Path) -> bytes:
         rank = path.stem.removeprefix("rank-")
         inside = path.relative_to(self._run.path).parts
         task = f"{inside[1]}/" if inside[0] == self._run.tasks.name else ""
-        return f"[{task}{rank}] ".encode()
+        return f"[{inside[1] if self._is_script else f'{task}{rank}'}] ".encode()
 
 
 class _Log:

@@ -52,40 +52,49 @@ def prepare(
     _check_jobs(plan)
     plan = divide(plan)
     _check_workdir(plan, project)
-    _check_settings(plan, each)
-    _check_after(plan, each)
-    _check_task(plan)
+    if plan.script is None:
+        _check_placeholders(plan, each)
     _check_side_commands(plan)
     plan = containers.settle(plan, environ)
     containers.check_runscript(plan, each)
     plan, reports = environment_build.settle(plan, resolved, environ, observe)
-    if not reports:
+    if not reports and plan.script is None:
         inside = plan.container is not None
         plan = dataclasses.replace(plan, environment=choose(plan.environment, environ, inside=inside))
     environment = job_environment(plan, environ)
     if not reports:
         workdir = project / plan.source.workdir
         activation.check(plan.environment, environment, workdir, containers.entering(plan))
-        reports = (
-            *absent_program(plan, environment, workdir),
-            *absent_mpi(plan, environment),
-            *idle(plan, project, inherit.active_prefix(environ)),
-        )
+        if plan.script is None:
+            reports = (
+                *absent_program(plan, environment, workdir),
+                *absent_mpi(plan, environment),
+                *idle(plan, project, inherit.active_prefix(environ)),
+            )
     plan, data_notes = data.settle(plan, resolved, environment, observe)
     plan, surveyed, cautions = _surveyed(plan, resolved, project)
     if surveyed is not None:
-        _check_paths(plan, each, surveyed)
+        if plan.script is None:
+            _check_paths(plan, each, surveyed)
         plan = _with_snapshot(plan, surveyed, environment)
-        cautions = (*cautions, *_about_snapshot(plan, surveyed), *_path_warnings(plan, each, surveyed))
+        cautions = (*cautions, *_about_snapshot(plan, surveyed))
+        if plan.script is None:
+            cautions = (*cautions, *_path_warnings(plan, each, surveyed))
     warnings = (
         *resolved.warnings,
-        *command_warnings(resolved.experiment.command),
+        *(command_warnings(resolved.experiment.command) if plan.script is None else ()),
         *reports,
         *cautions,
     )
     prepared = assemble(plan, environment, each, warnings, jobs, may_lack_command=observe is None)
-    notes = (*resolved.notes, *data_notes, *_former_names(plan, each))
-    return dataclasses.replace(prepared, notes=notes, survey=surveyed, revision=snapshot.read_revision(project))
+    notes = (*resolved.notes, *data_notes, *(_former_names(plan, each) if plan.script is None else ()))
+    return dataclasses.replace(
+        prepared,
+        notes=notes,
+        survey=surveyed,
+        revision=snapshot.read_revision(project),
+        user_script=resolved.script.text if resolved.script else b"",
+    )
 
 
 _ADDRESS = re.compile(r"https?://[^\s@/?#]+(?:[/?#][!-~]*)?", re.ASCII)
@@ -123,6 +132,12 @@ def _check_side_commands(plan: Plan) -> None:
 def _words(plan: Plan, each: Sequence[Sequence[str]] = ()) -> Iterator[str]:
     """The words of all commands in which nodes fill placeholders."""
     return itertools.chain(plan.command, *each, *(side.command for side in plan.beside))
+
+
+def _check_placeholders(plan: Plan, each: Sequence[Sequence[str]]) -> None:
+    _check_settings(plan, each)
+    _check_after(plan, each)
+    _check_task(plan)
 
 
 def _check_settings(plan: Plan, each: Sequence[Sequence[str]]) -> None:

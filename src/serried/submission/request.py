@@ -46,6 +46,8 @@ class Request:
     experiment: str | None = None
     command: Sequence[str] | None = None
     """Instead of the experiment's."""
+    is_script: bool = False
+    """`command` is a job script with its arguments."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """By dotted key: `{"resources.nodes": 2}`."""
     cluster: str | None = None
@@ -89,8 +91,19 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     each = shell_words.read_commands(directory / request.each) if request.each else ()
     # With --commands the lines are the commands. The first stands for all where one command is needed.
     command = each[0] if each and request.command is None else request.command
-    resolved = config.resolve(request.experiment, command, request.overrides, request.cluster, directory, environ)
-    array, each = _array(request, resolved.experiment.array, each)
+    resolved = config.resolve(
+        request.experiment,
+        command,
+        request.overrides,
+        request.cluster,
+        directory,
+        environ,
+        is_script=request.is_script,
+    )
+    if resolved.script and (request.each or request.repeat):
+        raise UsageError("a job script runs as it is, so `--commands` and `--repeat` do not apply to it")
+    script_array = resolved.script.directives.array if resolved.script else None
+    array, each = _array(request, resolved.experiment.array or script_array, each)
     plan = make_plan(resolved, run_id=new_id(), created=iso(time.time()), array=array, name=request.name)
     each = tuple(tasks(resolved.experiment, plan, each)) if each else ()
     count = len(array.indices) if array else 1

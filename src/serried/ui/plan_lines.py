@@ -45,7 +45,8 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
         ("config", settings_text(plan.config)),
         ("cluster", _cluster(plan)),
         ("each node", _node(plan)),
-        ("ranks", _ranks(plan)),
+        ("ranks", "" if plan.script else _ranks(plan)),
+        ("tasks", _tasks(plan) if plan.script else ""),
         ("cost", _cost(plan)),
         ("files", _files(plan, survey)),
         ("code", _code(plan, survey, revision)),
@@ -177,6 +178,16 @@ def _ranks(plan: Plan) -> str:
     return f"{nodes}{star}, {counted(plan.allocation.ranks, 'rank')} on each: {plan.world_size} in all{share}"
 
 
+def _tasks(plan: Plan) -> str:
+    """The size that the scheduler gives a script, which starts its ranks itself."""
+    allocation = plan.allocation
+    star = "*" if "resources.nodes" in plan.defaults else ""
+    each = counted(allocation.ranks, "task")
+    if allocation.nodes == 1:
+        return f"{each} on 1 node{star}"
+    return f"{counted(allocation.nodes, 'node')}{star}, {each} on each"
+
+
 def _gpus_for(ranks: int, gpus: int) -> str:
     """Where it is not one for each."""
     if gpus > ranks:
@@ -220,9 +231,10 @@ def _files(plan: Plan, survey: Survey | None) -> str:
 
 def _files_of_an_attempt(plan: Plan) -> int:
     nodes = plan.allocation.nodes
-    logs = {"agent": 0, "single": 0, "horovod": 0, "srun": 1}.get(plan.launch.kind, nodes)
+    logs = {"agent": 0, "single": 0, "horovod": 0, "srun": 1, "script": 1}.get(plan.launch.kind, nodes)
     logs += sum(1 if side.on == FIRST_NODE else nodes for side in plan.beside)
-    return 1 + FILES_OF_AN_ATTEMPT + nodes * (2 + plan.allocation.ranks) + logs
+    ranks = 0 if plan.script else plan.allocation.ranks
+    return 1 + FILES_OF_AN_ATTEMPT + nodes * (2 + ranks) + logs
 
 
 def _size_of_tree(survey: Survey) -> int:

@@ -46,7 +46,7 @@ def gather(work: Attempt, *, is_unrecorded: bool = False) -> AttemptEvidence:
         history.where_it_began(claim)
     )
     nodes: Dict[int, Sequence[Event]] = {
-        node: files.entries(attempt.node_events(node)) for node in range(work.nodes) if node not in reported
+        node: files.entries(attempt.node_events(node)) for node in work.node_numbers if node not in reported
     }
     return AttemptEvidence(
         run=work.plan["run"],
@@ -54,7 +54,7 @@ def gather(work: Attempt, *, is_unrecorded: bool = False) -> AttemptEvidence:
         attempt=work.number,
         job=str(claim.get("job", "")),
         host=str(claim.get("host", "")),
-        world_size=work.nodes * work.ranks,
+        world_size=work.world_size,
         started=float(claim.get("started", time.time())),
         ended=time.time(),
         head=head,
@@ -63,6 +63,8 @@ def gather(work: Attempt, *, is_unrecorded: bool = False) -> AttemptEvidence:
         progressed=progressed,
         obstacle=obstacle(work, reason, progressed=progressed) if reason in verdict.SAVING else None,
         is_unrecorded=is_unrecorded,
+        is_script=work.is_script,
+        saves_elsewhere=work.saves_elsewhere,
     )
 
 
@@ -100,7 +102,7 @@ def obstacle(
     """
     if work.number > work.restarts:
         return NO_ATTEMPT_LEFT
-    if not progressed and (reason == Reason.LIMIT or _stood_still(work, work.number - 1)):
+    if not (progressed or work.saves_elsewhere) and (reason == Reason.LIMIT or _stood_still(work, work.number - 1)):
         began = history.where_it_began(history.claim_of(work))
         where = "its beginning" if began.step is None else f"step {began.step}, where this attempt began"
         return Obstacle(Reason.NO_PROGRESS, f"no checkpoint is further than {where}")

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
@@ -86,9 +86,9 @@ class AgentLauncher:
         if seconds > STUCK_SECONDS:
             self.signal(signal.SIGKILL if seconds > KILL_SECONDS else signal.SIGTERM)
 
-    def reap(self) -> None:
-        """Call `on_exit` if it has ended."""
-        for pid, status in system.reap():
+    def reap(self, children: Iterable[Tuple[int, int]]) -> None:
+        """Call `on_exit` if it is among the `children` that have ended: (pid, wait status)."""
+        for pid, status in children:
             if self._child and pid == self._child.pid:
                 problem = self._child.problem()
                 self._child = None
@@ -127,7 +127,7 @@ def sweep_nodes(loop: Loop, argv: List[str], work: Attempt) -> None:
     """Start a new step that ends the processes of killed agents, as far as nodes still respond."""
     words = [work.process_tag, str(work.number), *([] if work.task is None else [str(work.task)])]
     launcher = AgentLauncher(loop, [*argv, *system.agent_command("sweep", *words)], {}, lambda _: loop.stop())
-    loop.on_signal(signal.SIGCHLD, launcher.reap)
+    loop.on_signal(signal.SIGCHLD, lambda: launcher.reap(system.reap()))
     launcher.start()
     loop.after(SWEEP_SECONDS, loop.stop)
     loop.run()

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from functools import partial
-from typing import Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from serried.agent import notifications, system
 from serried.agent.attempt import Attempt, run_directory, set_umask
@@ -30,6 +30,9 @@ from serried.protocol import checkpoints, hostlist, names
 from serried.protocol.events import JournalEvent, ToHead, ToNode
 from serried.protocol.json_lines import Message
 from serried.protocol.reasons import Reason
+
+if TYPE_CHECKING:
+    from serried.agent.launchers.script import ScriptProcess
 
 CONNECT_SECONDS = 120.0
 FAREWELL_SECONDS = 3.0
@@ -53,6 +56,8 @@ def main(arguments: List[str]) -> int:
         work = Attempt.load(run_directory(), options.task, 0)
         set_umask(work)
         work = claims.begin(work, options.token, options.job)
+        if work.is_script:  # its directives may leave the number of nodes to the scheduler
+            work = work.resized(nodes=len(hostlist.expand(options.hosts)) or 1, ranks=1)
         needed = work.nodes + OTHER_FILES
         limit = system.allow_open_files(needed)
         if limit is not None:
@@ -92,6 +97,8 @@ class Head:
         self._deadline = monitor.deadline_of(work, options.end, options.age)
         self._monitor = monitor.Monitor(self, self._nodes, self._deadline)
         self._stage_in = StageInCoordinator(work, self._nodes, self.log_event, self._fail_launch, self._start_ranks)
+        self._script: Optional[ScriptProcess] = None
+        """The process of the user's job script."""
         self._launchers = LauncherCoordinator(self.loop, work, self._nodes, self._fail_launcher)
         self._argv = launcher
         self._env_file = job_environment.EnvFile(options.environment, work)
@@ -107,7 +114,7 @@ class Head:
         self.loop.on_signal(signal.SIGTERM, lambda: self._on_terminated(Reason.CANCEL, "TERM"))
         self.loop.on_signal(signal.SIGUSR1, self._on_warned)
         self.loop.on_signal(signal.SIGHUP, self._monitor.check_parent)
-        self.loop.on_signal(signal.SIGCHLD, self._launcher.reap)
+        self.loop.on_signal(signal.SIGCHLD, self._reap)
         self.log_event(JournalEvent.LAUNCHING, argv=self._argv)
         if self.work.has_setup:  # agents run `setup` in the tree before they connect
             self._unpack()
@@ -202,6 +209,8 @@ class Head:
             self._on_event(agent, message)
             return
         agent.quiet_seconds, agent.running = message["quiet"], message["running"]
+        if self._script and agent.index == 0:
+            agent.quiet_seconds, agent.running = self._script.quiet_seconds(), self._script.running_numbers
         if self._stop_reason is None:
             self._monitor.check_silence()
 
@@ -212,6 +221,8 @@ class Head:
             self.log_event(JournalEvent.STARTED, node=agent.index, host=agent.host)
         elif event == ToHead.SIDE_COMMAND_FAILED:
             self.log_event(JournalEvent.SIDE_COMMAND_FAILED, node=agent.index, host=agent.host, **facts)
+        elif event == ToHead.SCRIPT_PLACE:
+            self._start_script(agent, message["place"])
         elif event == ToHead.FAILED:
             self.log_event(JournalEvent.RANK_FAILED, node=agent.index, host=agent.host, **facts)
             self._judge_failure(agent, message["exit"])
@@ -228,12 +239,28 @@ class Head:
                 self.log_event(event, node=agent.index, host=agent.host, **facts)
             self._launchers.on_message(agent, message)
 
+    def _start_script(self, agent: NodeAgent, place: Dict[str, Any]) -> None:
+        from serried.agent.launchers.script import ScriptProcess
+
+        if self._stop_reason or self._has_ended:
+            self._nodes.broadcast(ToNode.SCRIPT_ENDED, exit=None)
+            return
+        self._script = ScriptProcess(self.work, place)
+        self.log_event(JournalEvent.STARTED, node=agent.index, host=agent.host, pid=self._script.leaders[0])
+
+    def _reap(self) -> None:
+        children = system.reap()
+        self._launcher.reap(children)
+        for exit_ in self._script.reap(children) if self._script else ():
+            self._nodes.broadcast(ToNode.SCRIPT_ENDED, exit=exit_)
+
     def _judge_failure(self, agent: NodeAgent, exit_: Dict[str, Any]) -> None:
         """End the other ranks after a failure. A rank that obeyed the stop notice did not fail."""
         if self._are_ranks_notified and exit_["exit_code"] in OBEYED_STATUSES:
             return
         lost = " lost another rank" if exit_.get("stumbled") else ""
-        self.stop(Reason.FAILURE, f"rank {exit_['rank']} on {agent.host}{lost}", self.work.grace_seconds)
+        because = f"{names.rank_name(exit_['rank'])} on {agent.host}{lost}"
+        self.stop(Reason.FAILURE, because, self.work.grace_seconds)
 
     def on_node_lost(self, agent: NodeAgent, code: Reason, because: str) -> None:
         self._monitor.check_parent()
@@ -262,6 +289,9 @@ class Head:
         self._stop_reason = self._stop_reason or reason
         is_new = self._nodes.stop_ranks(reason, grace)
         self._launchers.stop()
+        if self._script and self._script.running:
+            self._script.terminate()
+            self.loop.after(grace, self._script.kill)
         if not self._have_ranks_started:
             self._abandon_launch()
         elif is_new:
@@ -277,6 +307,8 @@ class Head:
             notice = self.work.plan["limit"]["notify"]
             self.log_event(JournalEvent.STOPPING, reason=reason, because=because, save=True, notice=notice, **facts)
             self._nodes.broadcast(ToNode.STOP, reason=reason, hard=False, grace=0)
+            if self._script:
+                self._script.notify(notice)
 
     # The launcher, and the end.
 

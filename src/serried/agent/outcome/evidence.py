@@ -58,6 +58,10 @@ class AttemptEvidence(NamedTuple):
     """Why the run cannot continue although something was saved; None if it can."""
     is_unrecorded: bool = False
     """Both job.sh and the head were killed before they could record how it ended."""
+    is_script: bool = False
+    """The user's job script ran in place of ranks."""
+    saves_elsewhere: bool = False
+    """Its state is not known to Serried. So an attempt may follow without a checkpoint."""
 
     def all(self, event: str) -> List[Event]:
         return [entry for entry in self.head if entry["event"] == event]

@@ -85,6 +85,7 @@ def document(
         keys = ("rank", "node", "host", "local_rank", "exit_code", "signal", "seconds")
         error = {"error": failure["error"]} if failure.get("error") else {}
         first = {**{key: failure[key] for key in keys}, **error, "tail": tail}
+        first["rank"] = None if failure["rank"] == names.SCRIPT_RANK else failure["rank"]
     return {
         "schema": SCHEMA,
         "run": evidence.run,
@@ -138,7 +139,7 @@ def _of_failure(evidence: AttemptEvidence, failure: Exit, tail: List[str]) -> At
     code = 128 + number if number else failure["exit_code"]
     cause = diagnose.cause(failure, tail)
     state = names.OUT_OF_MEMORY if failure.get("oom") else names.FAILED
-    who = f"rank {failure['rank']} on {failure['host']}"
+    who = f"{names.rank_name(failure['rank'])} on {failure['host']}"
     if failure.get("problem"):
         return AttemptVerdict(state, code, cause, f"{who}: {failure['message']}")
     how = f"was killed by signal {number}" if number else f"exited with status {code}"
@@ -169,7 +170,7 @@ def _of_request(evidence: AttemptEvidence, reason: Optional[Reason]) -> AttemptV
     if evidence.have_saved:
         how += f"; saved{_at_step(evidence)}"
     elif any(request["reason"] == reason for request in evidence.requests):
-        how += "; the ranks did not confirm that they saved"
+        how += f"; {_who(evidence)} did not confirm a save"
     return _ended(names.CANCELLED, reason, how)
 
 
@@ -236,7 +237,7 @@ def _of_saving(evidence: AttemptEvidence, reason: Optional[Reason]) -> AttemptVe
     state = names.TIMEOUT if reason is Reason.LIMIT else names.PREEMPTED
     what = "hit its time limit" if reason is Reason.LIMIT else "preempted"
     verdict = _ended(state, reason, f"{what}; {_how_ranks_left(evidence, reason)}")
-    if not evidence.saved.is_newer:
+    if not (evidence.saved.is_newer or evidence.saves_elsewhere):
         return verdict._replace(further=[condition(Reason.NO_CHECKPOINT, "no checkpoint to continue from")])
     if evidence.obstacle is None:
         further = [condition(Reason.CONTINUES, CONTINUES)]
@@ -246,15 +247,19 @@ def _of_saving(evidence: AttemptEvidence, reason: Optional[Reason]) -> AttemptVe
 
 def _how_ranks_left(evidence: AttemptEvidence, reason: Optional[Reason]) -> str:
     if evidence.have_saved:
-        return f"the ranks saved{_at_step(evidence)}"
+        return f"{_who(evidence)} saved{_at_step(evidence)}"
     was_forced = any(
         event["reason"] == reason and not event.get("save") for event in evidence.all(JournalEvent.STOPPING)
     )
     if evidence.are_all_well:
-        return f"the ranks exited with status 0 after the notice `{evidence.notice}`"
+        return f"{_who(evidence)} exited with status 0 after the notice `{evidence.notice}`"
     if not evidence.are_all_ended and (was_forced or evidence.notice is None):
-        return "the ranks did not exit in time"
-    return "the ranks exited as requested"
+        return f"{_who(evidence)} did not exit in time"
+    return f"{_who(evidence)} exited as requested"
+
+
+def _who(evidence: AttemptEvidence) -> str:
+    return "the script" if evidence.is_script else "the ranks"
 
 
 def _at_step(evidence: AttemptEvidence) -> str:
@@ -284,7 +289,8 @@ def _of_peace(evidence: AttemptEvidence) -> AttemptVerdict:
         return AttemptVerdict(
             names.FAILED, 1, Reason.LEFT_RUNNING, f"every rank exited with status 0, but on {host} {what} still ran"
         )
-    return AttemptVerdict(names.COMPLETED, 0, None, "every rank exited with status 0")
+    which = "the script" if evidence.is_script else "every rank"
+    return AttemptVerdict(names.COMPLETED, 0, None, f"{which} exited with status 0")
 
 
 def _unconnected_warnings(evidence: AttemptEvidence) -> List[Dict[str, str]]:

@@ -22,6 +22,7 @@ NOT_FOR_RANKS = (
     names.FORMER_TASK,
     names.RESUME,
     names.TERMINAL,
+    names.SCRIPT_LOG,
     "TORCHELASTIC_USE_AGENT_STORE",
     "TORCHELASTIC_ERROR_FILE",
     "TORCHELASTIC_MAX_RESTARTS",
@@ -128,7 +129,7 @@ def container_of(work: Attempt, place: RankPlace) -> Optional[container.RankCont
 
 def hidden(work: Attempt) -> Tuple[str, ...]:
     """Variables that neither ranks nor their launcher inherit."""
-    if work.launcher in MANY:
+    if work.launcher in MANY or work.is_script:
         return NOT_FOR_RANKS
     return (*NOT_FOR_RANKS, *IDENTITY, *(OF_THE_STEP if work.launcher == "single" else ()))
 
@@ -153,6 +154,9 @@ def side_program(work: Attempt, place: RankPlace, words: Sequence[str], *, is_sh
 
 def argv(work: Attempt, place: RankPlace) -> List[str]:
     """The rank's program and arguments, with all placeholders filled."""
+    script = work.plan.get("script")
+    if script:
+        return [*script["interpreter"], str(work.run.script), *work.command[1:]]  # no placeholders: it has `$1`
     words = _filled(work.command, placeholders(work, place), is_shell=bool(work.plan.get("shell")))
     return [names.RUNSCRIPT_FILE, *words[1:]] if words[:1] == [names.RUNSCRIPT] else words
 
@@ -186,6 +190,8 @@ def placeholders(work: Attempt, place: RankPlace) -> Dict[str, str]:
 def environment(work: Attempt, place: RankPlace, inherited: Mapping[str, str]) -> Dict[str, str]:
     """The variables that a rank gets in addition to inherited ones: torch's, Serried's, the plan's."""
     own = {**torch(work, place), **_serried(work, place)}
+    if work.is_script:
+        return _of_script(work, own, inherited)
     if place.workers:
         own["TF_CONFIG"] = _tensorflow(place)
     if work.launcher == "horovod":
@@ -208,6 +214,15 @@ def environment(work: Attempt, place: RankPlace, inherited: Mapping[str, str]) -
     return own
 
 
+def _of_script(work: Attempt, own: Dict[str, str], inherited: Mapping[str, str]) -> Dict[str, str]:
+    """A job script gets no variable that could change what it does."""
+    own.update(work.plan["environment"]["env"])
+    known = {**inherited, **own}
+    own.update((name, value) for name, value in SWITCHES.items() if name not in known)
+    own["PYTHONPATH"] = _python_path(work, known.get("PYTHONPATH", ""))
+    return own
+
+
 def _debug(work: Attempt, place: RankPlace) -> Dict[str, str]:
     """The variables of `--debug`. NCCL and some versions of torch since 2.1 read them; others ignore them."""
     folder = work.directory.attempt(work.number).node(place.node)
@@ -219,7 +234,7 @@ def torch(work: Attempt, place: RankPlace) -> Dict[str, str]:
 
     None for a single process, which may start its own ranks and must not take itself for one of many.
     """
-    if work.launcher == "single":
+    if work.launcher == "single" or work.is_script:
         return {}
     group = place.rank // work.ranks
     own = {

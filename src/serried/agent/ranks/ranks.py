@@ -93,6 +93,11 @@ class Ranks:
         """Whether all exited with success or after a save, so that no file was cut off."""
         return all(not exit_["signal"] and exit_["exit_code"] in (0, names.EXIT_SAVED) for exit_ in self.exits)
 
+    @property
+    def may_leave_processes(self) -> bool:
+        """Whether a process that runs at the end is simply ended, instead of failing the run."""
+        return False
+
     # The next four are for ranks of a launcher.
 
     def was_killed_by_launcher(self, exit_: Exit) -> bool:  # noqa: ARG002
@@ -138,7 +143,7 @@ class Ranks:
             os.write(rank.log, f"serried: {record['message']}\n".encode())
         if number == signal.SIGKILL and not rank.is_stopping and is_oom:
             record["oom"] = True
-        world_size = self.work.nodes * self.work.ranks
+        world_size = self.work.world_size
         report = failure_report.take(self._stop_file, rank.number, world_size)
         if has_failed(record) and report:
             self._apply_failure_report(record, report, rank)
@@ -202,19 +207,27 @@ class ForkedRanks(Ranks):
 
     def __init__(self, work: Attempt, node: int, place: Dict[str, Any]) -> None:
         super().__init__(work, node, place["stop_file"])
-        self._memory = linux.OutOfMemory()
-        self._children: Dict[int, system.Child] = {}
+        self._prepare()
         threads = binding.threads(work)
         for local, cpus in enumerate(binding.shares(work.ranks)):
             number = node * work.ranks + local
-            here = command.RankPlace(node=node, rank=number, local_rank=local, threads=threads, **place)
-            rank = self._start(here, cpus)
-            self._running[rank.pid] = rank
-        self.leaders += self._running
+            self._add(command.RankPlace(node=node, rank=number, local_rank=local, threads=threads, **place), cpus)
+
+    _umask: Optional[int] = None
+    """None for this process's."""
+
+    def _prepare(self) -> None:
+        self._memory = linux.OutOfMemory()
+        self._children: Dict[int, system.Child] = {}
+
+    def _add(self, place: command.RankPlace, cpus: List[int]) -> None:
+        rank = self._start(place, cpus)
+        self._running[rank.pid] = rank
+        self.leaders.append(rank.pid)
 
     def _start(self, place: command.RankPlace, cpus: List[int]) -> Rank:
         log = self.open_log(place.rank)
-        stdin = _stdin()
+        stdin = self._open_input()
         program = command.program(self.work, place)
         child = system.spawn(
             program.argv,
@@ -224,10 +237,22 @@ class ForkedRanks(Ranks):
             cpus=cpus,
             parent_death=signal.SIGKILL,
             own_group=True,
+            umask=self._umask,
         )
         os.close(stdin)
         self._children[child.pid] = child
         return Rank(place.rank, place.local_rank, child.pid, log)
+
+    def _open_input(self) -> int:
+        """The terminal of the `serried run` that started the only rank, else /dev/null.
+
+        It is not the job's controlling terminal, because the job has its own session. So the kernel stops no reader.
+        """
+        with contextlib.suppress(OSError):
+            terminal = os.environ.get(names.TERMINAL)
+            if terminal:
+                return os.open(terminal, os.O_RDONLY | os.O_NOCTTY)
+        return os.open(os.devnull, os.O_RDONLY)
 
     def reap(self, children: Iterable[Tuple[int, int]]) -> List[Exit]:
         now = time.monotonic()
@@ -240,18 +265,6 @@ class ForkedRanks(Ranks):
         return self.record(rank, status, problem, is_oom=self._memory.has_occurred(), now=now)
 
 
-def _stdin() -> int:
-    """The terminal of the `serried run` that started the only rank, else /dev/null.
-
-    It is not the job's controlling terminal, because the job has its own session. So the kernel stops no reader.
-    """
-    with contextlib.suppress(OSError):
-        terminal = os.environ.get(names.TERMINAL)
-        if terminal:
-            return os.open(terminal, os.O_RDONLY | os.O_NOCTTY)
-    return os.open(os.devnull, os.O_RDONLY)
-
-
 def _explain(problem: Tuple[str, int], work: Attempt) -> Dict[str, Any]:
     """The fields of an exit for a rank whose program could not be started."""
     stage, number = problem
@@ -262,7 +275,8 @@ def _explain(problem: Tuple[str, int], work: Attempt) -> Dict[str, Any]:
             "problem": Reason.WORKDIR_MISSING,
             "message": f"cannot enter the working directory `{work.workdir}`: {reason}",
         }
-    name = "/bin/bash" if work.plan.get("shell") else work.command[0]
+    script = work.plan.get("script")
+    name = script["interpreter"][0] if script else "/bin/bash" if work.plan.get("shell") else work.command[0]
     if stage == "command" and number in (errno.ENOENT, errno.ENOTDIR):
         return {"exit_code": NOT_FOUND, "problem": Reason.COMMAND_NOT_FOUND, "message": f"command not found: `{name}`"}
     return {
@@ -281,7 +295,7 @@ def notice_targets(pid: int, number: int) -> List[int]:
     The rank's own process gets it, and not helpers such as a loader's workers, which do not expect it. A shell without
     a trap would die of the signal before its program sees it. So the shell's children get it instead.
     """
-    if not _is_shell(pid) or _catches(pid, number):
+    if not _is_shell(pid) or catches(pid, number):
         return [pid]
     children = [int(child) for child in linux.read(pid, f"task/{pid}/children").split()]
     return [target for child in children for target in notice_targets(child, number)] or [pid]
@@ -294,7 +308,7 @@ def _is_shell(pid: int) -> bool:
         return False
 
 
-def _catches(pid: int, number: int) -> bool:
+def catches(pid: int, number: int) -> bool:
     lines = linux.read(pid, "status").splitlines()
     caught = next((line.split()[1] for line in lines if line.startswith(b"SigCgt:")), b"0")
     return bool(int(caught, 16) >> (number - 1) & 1)

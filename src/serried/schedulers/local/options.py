@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from serried.plan import Plan
+from serried import schedulers
+from serried.plan import Plan, UserScript
 from serried.schedulers import indices
 from serried.schedulers.interface import OF_THIS_MACHINE, job_name
 from serried.schedulers.local.jobs import WHOLE
@@ -20,6 +21,11 @@ COMMAND = (sys.executable, "-I", str(Path(__file__).with_name("main.py")))
 
 CPU, GPU, NOTHING = "cpu", "gpu", "nothing"
 """Pools of slots."""
+
+
+def script_lines(plan: Plan, script: UserScript) -> str:
+    """The variables that the scheduler of the script's directives would set, as far as they have a meaning here."""
+    return schedulers.script(script.dialect).stand_in(plan, script) if script.dialect else ""
 
 
 def launcher(plan: Plan) -> str:  # noqa: ARG001 - the head starts the only agent

@@ -15,6 +15,7 @@ from serried.schedulers.pbs import qsub_options
 from serried.schedulers.pbs.qsub_options import LetterOption
 
 OBJECTIONS = frozenset([Objection.EMPTY, Objection.NUL, Objection.DOS_LINES])
+STARTS_IN = "~"
 """A script without `#!` is one of the user's shell. Releases before 2022 take DOS line breaks, which the shell cannot
 run."""
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from serried.errors import UsageError
 from serried.fs.files import MODES
-from serried.plan import Allocation, Plan
+from serried.plan import Allocation, Plan, UserScript
 from serried.protocol import names
 from serried.protocol.layout import RunDirectory
 from serried.schedulers import scrub
@@ -184,10 +184,51 @@ def _joined(word: str) -> tuple[str, str] | None:
     return (word[:2], word[2:]) if word[:2] in ("-l", "-P") and len(word) > 2 else None
 
 
+def script_lines(plan: Plan, script: UserScript) -> str:
+    name = script.title or os.path.basename(script.path)  # noqa: PTH119
+    lines = [
+        f"export PBS_JOBNAME={shlex.quote(name)} PBS_O_WORKDIR={shlex.quote(plan.submitted_from)}",
+        "export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${NCPUS:-1}} # as PBS sets it",
+    ]
+    return "\n".join([*lines, _log_link(plan, script)])
+
+
+def _log_link(plan: Plan, script: UserScript) -> str:
+    """A line that sets the path of the user's log, from `-o`: `[HOST:]PATH`, or a folder. See qsub(1B)."""
+    path = script.log.rpartition(":")[2]
+    if not path or path.endswith("/"):
+        return ""
+    before, index, behind = path.partition("^array_index^")
+    word = "".join(shlex.quote(part) for part in (before,) if part)
+    word += '"${PBS_ARRAY_INDEX:-}"' if index else ""
+    word += shlex.quote(behind) if behind else ""
+    folder = shlex.quote(plan.submitted_from + "/") if not path.startswith("/") else ""
+    return f"export {names.SCRIPT_LOG}={folder}{word}\n"
+
+
+def stand_in(plan: Plan, script: UserScript) -> str:
+    """Numbers are those of the plan on one node. Scripts compute with the job's id, so it begins with a number."""
+    allocation = plan.allocation
+    values = {
+        "PBS_JOBNAME": script.title or os.path.basename(script.path),  # noqa: PTH119
+        "PBS_O_WORKDIR": plan.submitted_from,
+        "PBS_ENVIRONMENT": "PBS_BATCH",
+        "NCPUS": allocation.cpus,
+        "OMP_NUM_THREADS": max(1, allocation.cpus // allocation.ranks),
+    }
+    lines = [f"export {name}={shlex.quote(str(value))}" for name, value in values.items()]
+    lines += ["export PBS_JOBID=$$.$HOSTNAME PBS_NODEFILE=$SERRIED_RUN_DIR/nodefile-$$"]
+    lines += [f'for ((i = 0; i < {allocation.ranks}; i++)); do echo "$HOSTNAME"; done >"$PBS_NODEFILE"']
+    lines += ["export PBS_ARRAY_INDEX=$SERRIED_TASK" if plan.array else ""]
+    return "\n".join([*lines, ""]) + _log_link(plan, script)
+
+
 def launcher(plan: Plan) -> str:
     """What the profile names, else PBS's own."""
     if plan.site.launcher:
         return _named(plan)
+    if plan.script:  # its directives may put a host into the node file more than once, and leave their number open
+        return shlex.join(("/bin/bash", "-c", EACH_HOST, "1000000"))
     return shlex.join(_usual(plan))
 
 
@@ -256,19 +297,40 @@ def _options(plan: Plan, token: str, task: str) -> list[str]:
         # PBS refuses an array that it could not start again; nothing else should start again by itself.
         *_pair("-r", "y" if _is_array(plan, task) else "n"),
         *_pair("-W", f"umask={MODES[plan.share].umask:03o}"),
-        *_resources(plan, tasks=1),
-        *_queue(allocation),
+        *(_of_script(plan, plan.script) if plan.script else (*_resources(plan, tasks=1), *_queue(allocation))),
         *_array(plan, task),
     ]
 
 
+def _of_script(plan: Plan, script: UserScript) -> list[str]:
+    """The options of its directives, then those that replace some of them."""
+    keys, allocation = frozenset(script.keys), plan.allocation
+    size = _size(plan, tasks=allocation.ranks) if keys & OF_SIZE else ()
+    limit = _limit(allocation) if "time" in keys else ()
+    queue = _queue(
+        allocation._replace(
+            account=allocation.account if "account" in keys else None,
+            partition=allocation.partition if "partition" in keys else None,
+            reservation=allocation.reservation if "reservation" in keys else None,
+            mail_user=allocation.mail_user if "mail_user" in keys else None,
+            mail_type=allocation.mail_type if "mail_type" in keys else (),
+        )
+    )
+    waits = _pair("-W", f"depend={script.dependency}") if script.dependency else ()
+    return [*script.options, *waits, *size, *limit, *queue]
+
+
 def _resources(plan: Plan, *, tasks: int) -> list[str]:
-    allocation = plan.allocation
+    return [*_size(plan, tasks=tasks), *_limit(plan.allocation)]
+
+
+def _size(plan: Plan, *, tasks: int) -> list[str]:
     asked = _old_nodes(plan) if plan.site.node_option == "nodes" else _select(plan, tasks)
-    return [
-        *(word for text in asked for word in _pair("-l", text)),
-        *(_pair("-l", f"walltime={walltime(allocation.time_seconds)}") if allocation.time_seconds else ()),
-    ]
+    return [word for text in asked for word in _pair("-l", text)]
+
+
+def _limit(allocation: Allocation) -> tuple[str, ...]:
+    return _pair("-l", f"walltime={walltime(allocation.time_seconds)}") if allocation.time_seconds else ()
 
 
 def _select(plan: Plan, tasks: int) -> tuple[str, ...]:
@@ -312,6 +374,10 @@ def _is_alone(plan: Plan) -> bool:
     allocation = plan.allocation
     sees_others = bool(allocation.gpus) and not plan.site.hides_gpus
     return allocation.exclusive or allocation.memory_mb == 0 or sees_others
+
+
+OF_SIZE = {"nodes", "gpus", "gpu_type", "ranks", "cpus", "mem", "mem_per_node", "mem_per_cpu", "exclusive"}
+"""Keys of `resources` that make up the chunks of a job."""
 
 
 def _queue(allocation: Allocation) -> list[str]:

@@ -27,6 +27,7 @@ from serried.schedulers.slurm import job_size, sbatch_options
 from serried.schedulers.slurm.sbatch_options import MEMORY, GivenOption
 
 OBJECTIONS = frozenset(Objection)
+STARTS_IN = "."
 
 _OWNED = frozenset(
     [

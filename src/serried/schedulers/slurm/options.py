@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from serried.fs.files import MODES
-from serried.plan import Allocation, Plan
-from serried.protocol import binds
+from serried.plan import Allocation, Plan, UserScript
+from serried.protocol import binds, names
 from serried.protocol.layout import RunDirectory
 from serried.schedulers import indices, scrub
 from serried.schedulers.interface import (
@@ -148,6 +149,8 @@ def required_options(extra: Sequence[str]) -> tuple[str, ...]:  # noqa: ARG001 -
 
 def launcher(plan: Plan) -> str:
     """Everything is said here: what a step inherits from its job changed in Slurm 22.05 and again in 23.11."""
+    if plan.script:
+        return BESIDE_SCRIPT
     nodes = str(plan.allocation.nodes)
     words = (
         "srun",
@@ -167,6 +170,87 @@ def launcher(plan: Plan) -> str:
         *_pyxis(plan),
     )
     return shlex.join(words)
+
+
+def script_lines(plan: Plan, script: UserScript) -> str:
+    name = script.title or os.path.basename(script.path)  # noqa: PTH119
+    lines = f"export SLURM_JOB_NAME={shlex.quote(name)} SLURM_SUBMIT_DIR={shlex.quote(plan.submitted_from)}\n"
+    return lines + _log_link(script.log)
+
+
+_ESCAPES = {
+    "A": "SLURM_ARRAY_JOB_ID", "a": "SLURM_ARRAY_TASK_ID", "J": "SLURM_JOB_ID", "j": "SLURM_JOB_ID",
+    "N": "SLURMD_NODENAME", "u": "USER", "x": "SLURM_JOB_NAME",
+}  # fmt: skip
+_ESCAPE = re.compile(r"%(\d*)([A-Za-z%])")
+
+
+def _log_link(pattern: str) -> str:
+    """A line that sets the path of the user's log, from the pattern of `--output`. See sbatch(1)."""
+    if not pattern:
+        return ""
+    if "\\" in pattern:  # a backslash turns all escapes off
+        return f"export {names.SCRIPT_LOG}={shlex.quote(pattern.replace(chr(92), ''))}\n"
+    words, position = [], 0
+    for found in _ESCAPE.finditer(pattern):
+        words.append(shlex.quote(pattern[position : found.start()]) if found.start() > position else "")
+        words.append(_expanded(found[2], found[1]))
+        position = found.end()
+    words.append(shlex.quote(pattern[position:]) if pattern[position:] else "")
+    return f"export {names.SCRIPT_LOG}={''.join(words)}\n"
+
+
+def _expanded(letter: str, width: str) -> str:
+    name = _ESCAPES.get(letter)
+    if name is None:
+        return {"%": "%", "s": "batch", "b": "0", "n": "0", "t": "0"}.get(letter, f"%{letter}")
+    value = f"${{{name}:-$SLURM_JOB_ID}}" if letter == "A" else f"${{{name}:-}}"
+    is_padded = bool(width) and letter in "AaJj"
+    return f'"$(printf %0{min(int(width), 10)}d "{value}")"' if is_padded else f'"{value}"'
+
+
+def stand_in(plan: Plan, script: UserScript) -> str:
+    """Numbers are those of the plan on one node. Scripts compute with the job's id, so it is a number."""
+    allocation = plan.allocation
+    values = {
+        "SLURM_JOB_NAME": script.title or os.path.basename(script.path),  # noqa: PTH119
+        "SLURM_SUBMIT_DIR": plan.submitted_from,
+        "SLURM_JOB_NUM_NODES": allocation.nodes,
+        "SLURM_NNODES": allocation.nodes,
+        "SLURM_NTASKS": allocation.nodes * allocation.ranks,
+        "SLURM_NPROCS": allocation.nodes * allocation.ranks,
+        "SLURM_NTASKS_PER_NODE": allocation.ranks,
+        "SLURM_TASKS_PER_NODE": allocation.ranks,
+        "SLURM_CPUS_PER_TASK": max(1, allocation.cpus // allocation.ranks),
+        "SLURM_CPUS_ON_NODE": allocation.cpus,
+        **({"SLURM_GPUS_ON_NODE": allocation.gpus} if allocation.gpus else {}),
+        "SLURM_PROCID": 0,
+        "SLURM_LOCALID": 0,
+        "SLURM_NODEID": 0,
+    }
+    lines = [f"export {name}={shlex.quote(str(value))}" for name, value in values.items()]
+    lines += ["export SLURM_JOB_ID=$$ SLURM_JOBID=$$"]
+    lines += [f"export {name}=$HOSTNAME" for name in ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURMD_NODENAME")]
+    if plan.array:
+        indices_ = plan.array.indices
+        step = indices_[1] - indices_[0] if len(indices_) > 1 else 1
+        lines += [
+            "export SLURM_ARRAY_JOB_ID=$PPID SLURM_ARRAY_TASK_ID=$SERRIED_TASK",
+            f"export SLURM_ARRAY_TASK_COUNT={len(indices_)} SLURM_ARRAY_TASK_MIN={indices_[0]}",
+            f"export SLURM_ARRAY_TASK_MAX={indices_[-1]} SLURM_ARRAY_TASK_STEP={step}",
+        ]
+    return "\n".join([*lines, ""]) + _log_link(script.log)
+
+
+BESIDE_SCRIPT = (
+    "env $(compgen -v SLURM_ | "
+    "grep -vxE 'SLURM_(CONF|CLUSTERS|CLUSTER_NAME|TMPDIR|JOB_ID|JOBID|JOB_NODELIST|JOB_NUM_NODES)' | sed 's/^/-u /') "
+    'srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --cpus-per-task=1 '
+    "--gres=none --mem=0 --overlap --export=ALL --kill-on-bad-exit=1 --wait=0 --input=none --unbuffered "
+    "--job-name=serried"
+)
+"""The agents beside a job script, one on each of the nodes that it got. Its directives are variables of the job, which
+would be options of this step. The agents take no GPUs, and share CPUs and memory with the script's own steps."""
 
 
 def _pyxis(plan: Plan) -> tuple[str, ...]:
@@ -226,9 +310,9 @@ def _options(plan: Plan, token: str, task: str) -> list[str]:
         f"--chdir={plan.directory}",
         f"--output={_log_pattern(plan)}",
         "--open-mode=append",
-        *_resources(plan, tasks=1),
+        *(_of_script(plan, plan.script) if plan.script else _resources(plan, tasks=1)),
         *_warning(plan),
-        *_queue(allocation),
+        *([] if plan.script else _queue(allocation)),
         "--requeue" if plan.may_requeue else "--no-requeue",
         "--export=ALL",
         *_array(plan, task),
@@ -246,6 +330,24 @@ def _resources(plan: Plan, *, tasks: int) -> list[str]:
         *_gpus(allocation, plan.site.gpu_option),
         *([f"--time={walltime(allocation.time_seconds)}"] if allocation.time_seconds is not None else ()),
     ]
+
+
+def _of_script(plan: Plan, script: UserScript) -> list[str]:
+    """The options of its directives, then those that replace some of them: of options, sbatch takes the last."""
+    allocation, keys = plan.allocation, frozenset(script.keys)
+    limit = [] if allocation.time_seconds is None else [f"--time={walltime(allocation.time_seconds)}"]
+    made = (
+        ({"nodes"}, [f"--nodes={allocation.nodes}"]),
+        ({"ranks"}, [f"--ntasks-per-node={allocation.ranks}"]),
+        ({"cpus"}, [f"--cpus-per-task={max(1, allocation.cpus // allocation.ranks)}"]),
+        ({"mem", "mem_per_node", "mem_per_cpu"}, _memory(allocation)),
+        ({"gpus", "gpu_type"}, _gpus(allocation, plan.site.gpu_option)),
+        ({"time"}, limit),
+    )
+    sizes = [option for its, options in made if its & keys for option in options]
+    queue = [option for option in _queue(allocation) if option[2:].partition("=")[0].replace("-", "_") in keys]
+    waits = [f"--dependency={script.dependency}"] if script.dependency else []
+    return [*script.options, *waits, *sizes, *queue]
 
 
 def _log_pattern(plan: Plan) -> str:

@@ -1,0 +1,104 @@
+"""A job script of the user as an experiment: its interpreter, and its directives as settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from serried import schedulers
+from serried.errors import UsageError, reason
+from serried.schedulers.directives import Directives, Objection, per_unit
+from serried.schedulers.directives import form as form_of
+
+UNSAID = {"resources.nodes": 1, "resources.gpus": 0, "resources.ranks": 1}
+"""The size of a job whose directives do not mention it."""
+LONGEST = 10_000_000
+"""A larger file is no script."""
+
+
+@dataclass(frozen=True)
+class JobScript:
+    path: Path
+    """Absolute."""
+    text: bytes
+    interpreter: tuple[str, ...]
+    """The program that runs it, and at most one argument, as the kernel reads the `#!` line."""
+    directives: Directives
+    dialect: str
+    """The scheduler whose directives it has; empty if it has none."""
+    is_native: bool
+    """The cluster's scheduler reads these directives, so they may go to it unchanged."""
+
+    umask: int
+    """Of this process: files that the script creates get the same modes as with the scheduler's own command."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What its directives set, by dotted key."""
+        directives = self.directives
+        settings = {**UNSAID, **directives.settings}
+        units = settings["resources.gpus"] or settings["resources.ranks"]
+        settings.setdefault("resources.cpus", per_unit(directives.size.cpus, units))
+        if directives.signal and directives.signal.to_script:
+            settings["limit.notify"] = directives.signal.name
+        if directives.export.inherit != "all":
+            settings["environment.inherit"] = directives.export.inherit
+        if directives.export.values:
+            settings["environment.env"] = dict(directives.export.values)
+        return settings
+
+    @property
+    def folder(self) -> str:
+        """Where it starts: relative to the folder of the submission, or from `~`."""
+        start = schedulers.reader(self.dialect).STARTS_IN if self.dialect else os.curdir
+        return self.directives.chdir or start
+
+    def options(self, keys: frozenset[str]) -> Iterator[str]:
+        """Words of the directives for the scheduler's command, without those about `keys`, which others set."""
+        for directive in self.directives.options if self.is_native else ():
+            if keys.isdisjoint(directive.keys):
+                yield from directive.words
+
+
+def looks_like_one(path: Path) -> bool:
+    """Whether the file begins as a script, or has directives of a scheduler."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(65_536)
+    except OSError:
+        return False
+    if schedulers.of_script(start.decode("utf-8", "replace")) is not None:
+        return True
+    return start.startswith(b"#!") and path.suffix != ".py"  # a Python script needs ranks, so it is a command
+
+
+def read(path: Path, scheduler: str, environ: Mapping[str, str]) -> JobScript:
+    """The script at `path` for a cluster with this scheduler. Raises UsageError."""
+    try:
+        if path.stat().st_size > LONGEST:
+            raise UsageError(f"`{path}` is larger than {LONGEST // 1_000_000} MB, which no job script is")
+        text = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"the job script `{path}` cannot be read: {reason(error)}") from None
+    decoded = text.decode("utf-8", "surrogateescape")
+    dialect = schedulers.of_script(decoded, scheduler) or (scheduler if scheduler in schedulers.WITH_DIRECTIVES else "")
+    form = form_of(decoded)
+    reader = schedulers.reader(dialect) if dialect else None
+    for objection in Objection:
+        if objection in form.objections and (reader is None or objection in reader.OBJECTIONS):
+            hint = f"sed -i 's/\\r$//' {path.name}" if objection is Objection.DOS_LINES else None
+            raise UsageError(f"`{path.name}` {objection.value}", hint=hint)
+    directives = reader.read(decoded, environ, path.name) if reader else Directives()
+    interpreter = (directives.shell,) if directives.shell else form.interpreter or ("/bin/bash",)
+    absolute = Path(os.path.abspath(path))  # noqa: PTH100 - links stay as the user wrote them
+    return JobScript(absolute, text, interpreter, directives, dialect, dialect == scheduler, _umask())
+
+
+def _umask() -> int:
+    """Only setting it tells it."""
+    current = os.umask(0o077)
+    os.umask(current)
+    return current
