@@ -8,6 +8,8 @@ environment variables and the files of `serried.protocol.layout` with the rest o
     finish   reads the evidence, writes exit.json, prints the next step for job.sh
     sweep    ends processes that a killed agent left on its node
     rank     started by a launcher in place of a rank: gets the rank's command from the node's agent
+    launch   in place of a launcher in a job script: starts the real one, with `rank-through` before the program
+    rank-through   started by that launcher: runs the program of one rank, and copies its output to a log
     remote   the `ssh` of launchers: runs a command through the agent of another node
     shell    the shell of `serried shell` on a node
 

@@ -110,8 +110,11 @@ def spawn(
     parent_death: int = 0,
     own_group: bool = False,
     umask: Optional[int] = None,
+    ignored: Sequence[int] = (),
 ) -> "Child":
     """Start `argv` in `directory` with `descriptors` as its stdin, stdout and stderr; return at once.
+
+    Of the signals DEFAULTED the child ignores those in `ignored`.
 
     It forks by itself: importing subprocess would slow down each start, and its preexec_fn does the same.
     Signals are blocked meanwhile: a signal for the child must not reach the parent's wake-up pipe, which both hold.
@@ -126,7 +129,7 @@ def spawn(
         try:
             signal.set_wakeup_fd(-1)
             for number in DEFAULTED:
-                signal.signal(number, signal.SIG_DFL)
+                signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
             if own_group:
                 os.setpgid(0, 0)
             if parent_death:

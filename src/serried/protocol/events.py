@@ -197,6 +197,11 @@ class FromLaunched:
 
     RANK_WAITS = "rank-waits"
     """environ: a rank waits for its command; its environment has the launcher's variables."""
+    PROGRAM_WAITS = "program-waits"
+    """launch, argv, directory, environ: a rank of a launch in a job script waits for its log and variables.
+
+    `environ` has only the variables that identify the rank.
+    """
     RANK_STARTING = "rank-starting"
     """The command may run from now on, even if this program is killed before it can report the pid."""
     RANK_STARTED = "rank-started"
@@ -211,7 +216,10 @@ class ToLaunched:
     """`do` of an agent's messages to the programs that a launcher starts."""
 
     RUN = "run"
-    """argv, environment, directory, log, mode, cpus: the command of a rank."""
+    """argv, environment, directory, log, mode, cpus: the command of a rank.
+
+    After PROGRAM_WAITS only environment, log and mode. There `environment` has changes alone; None unsets a variable.
+    """
     REFUSE = "refuse"
     """because: the rank is not in the plan, or the host is not a node of the attempt."""
     LEAVE = "leave"

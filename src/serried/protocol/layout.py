@@ -28,6 +28,10 @@
     node-N/launcher.log                          the output of the ranks' launcher (torchrun, srun …)
     node-N/beside-I.log                          the output of command I of `beside`
     script.log                                   the output of the user's job script
+    launches/ID.json                             a launch of a job script (agent/launchers/interception.py)
+    launches/failures/CALL.json                  a launch or a Python program of the script that failed
+    node-N/launch-ID/rank-R.log                  rank R of launch ID; that of launch 1 is node-N/rank-R.log
+    node-N/launch-ID-in-P/rank-R.log             if rank P of the launch around it started launch ID for itself alone
     node-N/metrics-R.jsonl                       the metrics of rank R, a line for each step
     node-N/rehearsal-R.jsonl                     with `serried check-resume`: digests of rank R's state
     node-N/brought.jsonl                         the copies of files from node N's disk, with their names
@@ -125,6 +129,21 @@ class AttemptDirectory:
 
     def rank_log(self, node: int, rank: int) -> Path:
         return self.node(node) / f"rank-{rank}.log"
+
+    @property
+    def launches(self) -> Path:
+        return self.path / "launches"
+
+    def launch_log(self, node: int, launch: str, rank: int, within: Optional[int] = None) -> Path:
+        """The log of `rank` of a launch in a job script.
+
+        `within` is the rank that started a launch for itself alone. If several ranks started a common launch, as
+        torchrun on each node of an srun does, it is None.
+        """
+        if launch == "1":
+            return self.rank_log(node, rank)
+        folder = f"launch-{launch}" if within is None else f"launch-{launch}-in-{within}"
+        return self.node(node) / folder / f"rank-{rank}.log"
 
     def launcher_log(self, node: int) -> Path:
         return self.node(node) / "launcher.log"

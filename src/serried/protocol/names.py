@@ -21,6 +21,16 @@ SIDE_COMMAND = "SERRIED_SIDE_COMMAND"  # set in the processes of `beside`, which
 SCRIPT_LOG = "SERRIED_SCRIPT_LOG"  # from job.sh: where the user expects the output of the script
 NODE = "SERRIED_NODE"  # the node's index, because several nodes of a lab share one /proc
 
+# For a job script and all that it starts.
+SHIMS = "SERRIED_SHIMS"  # the folder with `bin/`, `rank` and `bash_env`
+LAUNCHES = "SERRIED_LAUNCHES"  # the folder of the attempt's launches
+SCRIPT_JOB = (
+    "SERRIED_SCRIPT_JOB"  # the scheduler's variable and its value, `SLURM_JOB_ID=77`: in other jobs shims do nothing
+)
+USER_BASH_ENV = "SERRIED_USER_BASH_ENV"  # the user's own BASH_ENV
+LAUNCH = "SERRIED_LAUNCH"  # in a rank of a launch: its id
+LAUNCH_RANK = "SERRIED_LAUNCH_RANK"  # and the rank
+
 # From the local scheduler, for job.sh.
 RESTARTS = "SERRIED_RESTART_COUNT"  # as SLURM_RESTART_COUNT
 JOB_END = "SERRIED_JOB_END"  # as SLURM_JOB_END_TIME: the end of the job's time limit, in seconds since the epoch
@@ -64,6 +74,7 @@ JOB_VARIABLES = frozenset(
     }
     | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, BEGIN_FROM, KEPT_DIR, RESULTS_DIR, AFTER, CONFIG, SMOKE}
     | {DEADLINE, REHEARSAL, TERMINAL, STOP_FILE, THREADS, JOB_END}
+    | {SHIMS, LAUNCHES, SCRIPT_JOB, USER_BASH_ENV, LAUNCH, LAUNCH_RANK}
 )
 """Variables that a job must not pass on to a job that it submits."""
 

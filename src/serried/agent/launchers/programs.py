@@ -42,10 +42,16 @@ def rank(arguments: List[str]) -> int:
                 print(f"serried: cannot connect to the agent of {socket.gethostname()}: {error}", file=sys.stderr)
                 return REFUSED
             time.sleep(0.1)
-    status = LaunchedRank(connection).run()
+    return end_as(LaunchedRank(connection).run())
+
+
+def end_as(status: int) -> int:
+    """End this process as another with wait status `status` did: by its signal, without another core file.
+
+    Returns an exit status for all others.
+    """
     if not os.WIFSIGNALED(status):
         return os.WEXITSTATUS(status)
-    # End as the program did, without another core file.
     number = os.WTERMSIG(status)
     system.forbid_core(os.getpid())
     with contextlib.suppress(OSError, ValueError):

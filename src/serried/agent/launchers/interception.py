@@ -1,0 +1,251 @@
+"""What runs in place of a launcher in a job script: the real launcher, with a rank program before the user's program.
+
+`agent.pyz launch NAME ARGUMENT…` becomes the real launcher by exec. So process id, signals, input, terminal and exit
+status are those of the launcher. A line that is not understood gets the real launcher as it is, with a note.
+
+Each launch has an id, "1", "2", … in the order of the script, and a document in the folder of launches:
+
+    1.json             launch, name, argv, program, kind, untouched, directory, host, pid, time, call, within
+    1/rank-3/1.json    launch 1.1: the first one that rank 3 of launch 1 started itself
+    failures/CALL.json a launch or a Python program that failed: call, status, handled, signalled, name, argv, source,
+                       line, within, directory, host, pid, time
+
+`call` connects the two. A process that creates a file exclusively has its id, on a shared file system too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+from serried.agent.launchers import command_lines
+from serried.agent.launchers.command_lines import INTERPRETER, PYTHONS, LaunchLine, NoLaunchError, NotUnderstoodError
+from serried.protocol import names
+
+NOT_FOUND = 127
+NOT_EXECUTABLE = 126
+HIDDEN = "__serried_"
+"""Prefix of the variables of the bash functions, which `set -a` exports."""
+PRESET = ("PET_MODULE", "PET_NO_PYTHON", "PET_RUN_PATH", "PET_USE_ENV")
+"""Variables by which torchrun gets options that change its command line."""
+
+
+class Place(NamedTuple):
+    """Where this launch runs, from the environment of the script."""
+
+    folder: Path
+    """With `bin/` and `rank`."""
+    launches: Path
+    launch: str
+    """The launch that started this process; empty in the script itself."""
+    rank: str
+    """This process's rank in it."""
+
+    @classmethod
+    def of(cls, environ: Dict[str, str]) -> "Optional[Place]":
+        """None outside the job of the script, such as in a job that the script submitted."""
+        folder, launches = environ.get(names.SHIMS, ""), environ.get(names.LAUNCHES, "")
+        variable, _, job = environ.get(names.SCRIPT_JOB, "").partition("=")
+        if not folder or not launches or (variable and environ.get(variable, "") != job):
+            return None
+        return cls(Path(folder), Path(launches), environ.get(names.LAUNCH, ""), environ.get(names.LAUNCH_RANK, ""))
+
+    @property
+    def own(self) -> Path:
+        """The folder of the documents that this process may create."""
+        return self.launches / Path(*self.launch.split(".")) / f"rank-{self.rank}" if self.launch else self.launches
+
+
+class Call(NamedTuple):
+    name: str
+    real: str
+    """The path of the real launcher."""
+    argv: List[str]
+    interpreter: str
+    """The Python that runs the real launcher, if not that of its own first line."""
+    tag: str
+    """Names this call in the record of a failure."""
+
+
+def main(arguments: List[str]) -> int:
+    """`launch [--call TAG] [--with PYTHON] NAME ARGUMENT…`. Returns only if the real launcher cannot be started."""
+    options: Dict[str, str] = {}
+    while arguments and arguments[0] in ("--call", "--with"):
+        options[arguments[0]] = arguments[1]
+        arguments = arguments[2:]
+    name, argv = arguments[0], arguments[1:]
+    for variable in [variable for variable in os.environ if variable.startswith(HIDDEN)]:
+        del os.environ[variable]
+    place = Place.of(dict(os.environ))
+    real = find(name, os.environ.get("PATH", os.defpath), place.folder / "bin" if place else None)
+    if real is None:
+        print(f"{name}: command not found", file=sys.stderr)
+        return NOT_FOUND
+    with_ = options.get("--with", "")
+    begin = [with_, real] if with_ else [real]
+    rest = _intercepted(place, Call(name, real, argv, with_, options.get("--call", ""))) if place else None
+    command = [*begin, *(argv if rest is None else rest)]
+    try:
+        os.execv(command[0], [with_ or name, *command[1:]])  # noqa: S606 - no shell is the point
+    except OSError as error:
+        print(f"{name}: {real}: {error.strerror}", file=sys.stderr)
+        return NOT_EXECUTABLE
+
+
+def find(name: str, path: str, without: Optional[Path]) -> Optional[str]:
+    """The program `name` on PATH, outside of the folder `without`."""
+    for folder in path.split(os.pathsep):
+        candidate = os.path.join(folder or ".", name)  # noqa: PTH118 - PATH may hold anything
+        if without is not None and Path(folder or ".") == without:
+            continue
+        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):  # noqa: PTH113
+            return candidate
+    return None
+
+
+def _intercepted(place: Place, call: Call) -> Optional[List[str]]:
+    """The arguments of the real launcher with the rank program among them; None to leave them as they are."""
+    try:
+        line = command_lines.split(call.name, call.argv)
+        _check(line)
+        program = _program(line, call)
+    except NoLaunchError:
+        return None
+    except NotUnderstoodError as reason:
+        _note(place, call.name, str(reason))
+        _record(place, call, program=[], kind="", untouched=str(reason))
+        return None
+    launch = _record(place, call, program=program, kind=line.kind, untouched=None)
+    if launch is None:
+        return None
+    index = line.local_rank_index
+    return [*line.options, str(place.folder / "rank"), launch if index is None else f"{launch}@{index}", *program]
+
+
+def _program(line: LaunchLine, call: Call) -> List[str]:
+    """The user's program. Raises NotUnderstoodError if this node does not have it: the launcher's message is better."""
+    program = list(line.program)
+    if program[0] == INTERPRETER:
+        program[0] = _interpreter(call)
+    if find_program(program[0]) is None:
+        raise NotUnderstoodError(f"`{program[0]}` is not a program on this node")
+    return program
+
+
+def _check(line: LaunchLine) -> None:
+    """Raise NotUnderstoodError for reasons outside of the command line."""
+    job = os.environ.get(names.SCRIPT_JOB, "").partition("=")[2]
+    if line.job and job and line.job != job:
+        raise NotUnderstoodError(f"job {line.job} is another job")
+    if line.kind == "torchrun":
+        for preset in PRESET:
+            if os.environ.get(preset):
+                raise NotUnderstoodError(f"variable `{preset}`")
+
+
+def find_program(word: str) -> Optional[str]:
+    if "/" in word:
+        return word if os.access(word, os.X_OK) else None
+    return find(word, os.environ.get("PATH", os.defpath), None)
+
+
+def _interpreter(call: Call) -> str:
+    """The Python that runs this launcher, as its `sys.executable` is."""
+    if call.interpreter or call.name in PYTHONS:
+        return call.interpreter or call.real
+    try:
+        with Path(call.real).open("rb") as file:
+            lines = file.read(4096).decode("utf-8", "replace").splitlines()
+    except OSError:
+        lines = []
+    words = lines[0][2:].split() if lines and lines[0].startswith("#!") else []
+    if words[:1] and os.path.basename(words[0]) == "env":  # noqa: PTH119
+        words = words[2:] if words[1:2] == ["-S"] else words[1:]
+    if words and words[0].endswith("/sh") and len(lines) > 1 and lines[1].startswith("'''exec' "):
+        words = lines[1].split()[1:]  # pip's and conda's, for paths that are too long for a first line
+        words[0] = words[0].strip('"')
+    program = find_program(words[0]) if words else None
+    if program is None or not os.path.basename(program).startswith("python"):  # noqa: PTH119
+        raise NotUnderstoodError(f"`{call.real}` is not a Python script")
+    return program
+
+
+def _record(place: Place, call: Call, **facts: Any) -> Optional[str]:
+    """Create the document of a new launch. Returns its id; None if the folder cannot be written."""
+    within = {"launch": place.launch, "rank": place.rank} if place.launch else None
+    try:
+        place.own.mkdir(parents=True, exist_ok=True)
+        taken = [int(entry.stem) for entry in place.own.glob("*.json") if entry.stem.isdigit()]
+        number = max(taken, default=0) + 1
+        while True:
+            launch = f"{place.launch}.{number}" if place.launch else str(number)
+            document = {
+                "launch": launch,
+                "call": call.tag,
+                "name": call.name,
+                "argv": call.argv,
+                **facts,
+                "within": within,
+                **_circumstances(),
+            }
+            try:
+                _create(place.own / f"{number}.json", document)
+            except FileExistsError:
+                number += 1
+            else:
+                return launch
+    except OSError as error:
+        print(f"serried: cannot record a launch: {error}", file=sys.stderr)
+        return None
+
+
+def _circumstances() -> Dict[str, Any]:
+    return {"directory": str(Path.cwd()), "host": os.uname().nodename, "pid": os.getpid(), "time": time.time()}
+
+
+def _create(path: Path, document: Dict[str, Any]) -> None:
+    """Raises FileExistsError. Readers see a torn document as absent."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        os.write(descriptor, json.dumps(document).encode() + b"\n")
+    finally:
+        os.close(descriptor)
+
+
+def _note(place: Place, name: str, reason: str) -> None:
+    """Print a reason once in the whole attempt."""
+    noted = place.launches / "notes"
+    key = f"{name}-{reason}".encode().hex()[:200]
+    with contextlib.suppress(OSError):
+        noted.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(noted / key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        print(f"serried: {name}: {reason}; started without logs for its ranks", file=sys.stderr)
+
+
+def record_failure(arguments: Sequence[str]) -> int:
+    """`record-failure CALL STATUS HANDLED SIGNALLED SOURCE LINE NAME ARGUMENT…`, from the bash functions."""
+    call, status, handled, signalled, source, line, name, *argv = arguments
+    place = Place.of(dict(os.environ))
+    if place is not None:
+        document = {
+            "call": call,
+            "status": int(status),
+            "handled": handled == "1",
+            "signalled": signalled == "1",
+            "source": source,
+            "line": int(line),
+            "name": name,
+            "argv": argv,
+            "within": {"launch": place.launch, "rank": place.rank} if place.launch else None,
+            **_circumstances(),
+        }
+        with contextlib.suppress(OSError):
+            failures = place.launches / "failures"
+            failures.mkdir(parents=True, exist_ok=True)
+            _create(failures / f"{call}.json", document)
+    return 0

@@ -1,0 +1,286 @@
+"""The files that lead a job script's launchers to `agent.pyz launch`: functions of bash, and programs for PATH.
+
+    bash_env       functions for each launcher, which every bash of the job reads first by BASH_ENV. They keep working
+                   where a module or a virtual environment puts its own launcher first on PATH.
+    bin/NAME       for `exec srun`, `timeout 1h torchrun`, xargs and other shells: programs of /bin/sh, and of Python
+                   too, for `python $(which torchrun)`
+    rank           the rank program
+
+Each file starts the program itself where this node does not have Serried's Python, such as in a container. The
+functions keep to what bash 4.2 has. Text without side effects, except for `write`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Dict, Sequence
+
+from serried.agent.launchers.command_lines import LAUNCHERS, MODULES, PYTHONS
+from serried.fs import files
+from serried.protocol import names
+
+
+def write(folder: Path, agent: Sequence[str], address: str) -> Dict[str, str]:
+    """Write all files below `folder`. Returns the variables for the environment of the script, without PATH's rest.
+
+    `agent` is the command of the agent's roles, such as `python3 -I -S agent.pyz`, and `address` that of the nodes'
+    sockets for ranks.
+    """
+    files.make_directory(folder / "bin", 0o700)
+    files.write_text(folder / "bash_env", bash_env(folder, agent), 0o600)
+    files.write_text(folder / "rank", rank(agent, address), 0o700)
+    for name in LAUNCHERS:
+        files.write_text(folder / "bin" / name, program(name, folder, agent), 0o700)
+    return {names.SHIMS: str(folder), "BASH_ENV": str(folder / "bash_env")}
+
+
+def rank(agent: Sequence[str], address: str) -> str:
+    """The program that a launcher starts as `rank LAUNCH PROGRAM…`."""
+    return f"""#!/bin/sh
+# Written by Serried: runs one rank of a launch in a job script.
+{_is_usable(agent)} && exec {_quoted([*agent, "rank-through", address])} "$@"
+case $1 in --local[-_]rank=*) rank=$1; shift ;; *) rank= ;; esac
+shift
+exec "$@" $rank
+"""
+
+
+def program(name: str, folder: Path, agent: Sequence[str]) -> str:
+    """The program NAME of `bin/`. In Python its first statement is a string."""
+    launch = [*agent, "launch"]
+    return f"""#!/bin/sh
+'''':  # Written by Serried: starts {name} with logs for its ranks.
+if {_is_usable(agent)}; then exec {_quoted(launch)} {name} "$@"; fi
+IFS=:
+for folder in $PATH; do
+    [ "$folder" = {shlex.quote(str(folder / "bin"))} ] || ! [ -x "$folder/{name}" ] || exec "$folder/{name}" "$@"
+done
+echo "{name}: command not found" >&2
+exit 127
+'''
+import os
+import sys
+
+command = {list(launch)!r} + ["--with", sys.executable, {name!r}] + sys.argv[1:]
+os.execv(command[0], command)
+"""
+
+
+def bash_env(folder: Path, agent: Sequence[str]) -> str:
+    """The file for BASH_ENV. After it a script finds the shell as it would be without."""
+    modules = "|".join(f'*" -m {module} "*|*" -m{module} "*' for module in MODULES)
+    every = (*LAUNCHERS, *PYTHONS)
+    text = _BASH_ENV
+    for key, value in {
+        "@BIN@": shlex.quote(str(folder / "bin")),
+        "@AGENT@": _quoted(agent),
+        "@USABLE@": _is_usable(agent),
+        "@JOB@": names.SCRIPT_JOB,
+        "@USER@": names.USER_BASH_ENV,
+        "@MODULES@": modules,
+        "@LOOKED_UP@": "|".join(f'*" {name} "*' for name in (*every, *LOOKUPS)),
+        "@NAMES@": " ".join((*every, *LOOKUPS)),
+        "@LAUNCHERS@": "".join(_function(name, "__serried_launch") for name in LAUNCHERS)
+        + "".join(_function(name, "__serried_python") for name in PYTHONS),
+        "@LOOKUPS@": "".join(_LOOKUP.replace("@NAME@", name) for name in LOOKUPS),
+    }.items():
+        text = text.replace(key, value)
+    return text
+
+
+def _function(name: str, run: str) -> str:
+    return _FUNCTION.replace("@NAME@", name).replace("@RUN@", run)
+
+
+def _is_usable(agent: Sequence[str]) -> str:
+    return f"[ -x {shlex.quote(agent[0])} ] && [ -r {shlex.quote(agent[-1])} ]"
+
+
+def _quoted(words: Sequence[str]) -> str:
+    return " ".join(map(shlex.quote, words))
+
+
+LOOKUPS = ("command", "type", "which")
+"""Commands of the shell that print where a program is, and for which there are functions too."""
+
+_BASH_ENV = r"""# Written by Serried: functions for the launchers of a job script.
+{ __serried_last=$_ __serried_set=$-; set +x; } 2>/dev/null
+__serried_user=${@USER@-}
+case $__serried_set in *x*) set -x ;; esac
+{ [ -n "$__serried_user" ] && [ -r "$__serried_user" ]; } 2>/dev/null && . "$__serried_user"
+{ __serried_set=$-; set +x; } 2>/dev/null
+
+__serried_job=${@JOB@-}
+__serried_variable=${__serried_job%%=*}
+if [[ -z $__serried_job || ${!__serried_variable-} == "${__serried_job#*=}" ]] && @USABLE@; then
+
+case ":$PATH:" in *:@BIN@:*) ;; *) PATH=@BIN@:$PATH ;; esac
+__serried_bin=@BIN@ __serried_calls=0
+
+# PATH without the programs of this folder.
+__serried_clean() {
+    __serried_path=:$PATH:
+    __serried_path=${__serried_path//":$__serried_bin:"/:}
+    __serried_path=${__serried_path#:}
+    __serried_path=${__serried_path%:}
+}
+
+# Whether this shell was started with `&`: then it ignores SIGQUIT, as other subshells do not. Its pid is the $! of the
+# script, so it alone gets the signals of `kill $!`.
+__serried_is_background() {
+    [[ $BASHPID != "$$" ]] && __serried_ignores 3
+}
+__serried_ignores() { __serried_mask SigIgn: "$1"; }
+__serried_catches() { __serried_mask SigCgt: "$1"; }
+__serried_mask() {
+    local IFS=$' \t\n' key value
+    while read -r key value; do
+        if [[ $key == "$1" ]]; then
+            (( (16#${value: -8} >> ($2 - 1)) & 1 ))
+            return
+        fi
+    done 2>/dev/null <"/proc/$BASHPID/status"
+    return 1
+}
+
+# Run a command, and pass signals on to it. Sets the caller's __serried_status.
+__serried_run() {
+    if ! __serried_is_background; then
+        "$@" && __serried_status=0 || __serried_status=$?
+        return 0
+    fi
+    local pid number pending passed=()
+    "$@" <&0 &
+    pid=$!
+    for number in 1 2 3 10 12 15; do
+        __serried_catches "$number" || __serried_ignores "$number" && continue
+        trap "__serried_signal=$number pending=1; kill -$number $pid 2>/dev/null" "$number"
+        passed+=("$number")
+    done
+    while :; do
+        pending=
+        wait "$pid" && __serried_status=0 || __serried_status=$?
+        [[ -n $pending ]] || break
+    done
+    trap - ${passed[@]+"${passed[@]}"}
+    return 0
+}
+
+__serried_count() {
+    __serried_calls=$((__serried_calls + 1))
+    __serried_call=${HOSTNAME-}.$BASHPID.$__serried_calls.$SECONDS
+}
+
+__serried_launch() {
+    local __serried_path
+    __serried_count
+    __serried_clean
+    if ! PATH=$__serried_path builtin type -P "$1" >/dev/null 2>&1; then
+        __serried_missing "$@"
+        return 0
+    fi
+    __serried_run @AGENT@ launch --call "$__serried_call" "$@"
+}
+
+__serried_python() {
+    if __serried_starts_ranks "${@:2}"; then
+        __serried_launch "$@"
+        return
+    fi
+    __serried_count
+    if ! builtin type -P "$1" >/dev/null 2>&1; then
+        __serried_missing "$@"
+        return 0
+    fi
+    __serried_run builtin command "$@"
+}
+
+__serried_starts_ranks() {
+    local IFS=' '
+    case " $* " in
+        @MODULES@) return 0 ;;
+    esac
+    return 1
+}
+
+# As bash does it where it finds no program.
+__serried_missing() {
+    __serried_status=127
+    if declare -F command_not_found_handle >/dev/null; then
+        command_not_found_handle "$@" || __serried_status=$?
+        return 0
+    fi
+    printf '%s: line %s: %s: command not found\n' "${BASH_SOURCE[3]:-$0}" "${BASH_LINENO[2]}" "$1" >&2
+}
+
+# Record a failure. In a shell of its own with `set -e`: that ends at `false` only where bash does not ignore failures.
+__serried_failed() {
+    local __serried_handled=0
+    {
+        trap - ERR DEBUG RETURN
+        trap '__serried_record "$@"; exit 0' EXIT
+        set -e
+        builtin false
+        __serried_handled=1
+        exit 0
+    } >/dev/null 2>&1 </dev/null
+}
+__serried_record() {
+    @AGENT@ record-failure "$__serried_call" "$__serried_status" "$__serried_handled" "${__serried_signal:+1}" \
+        "${BASH_SOURCE[3]-}" "${BASH_LINENO[2]-0}" "$@"
+}
+
+@LAUNCHERS@
+# Lookups find what they would find without this file.
+@LOOKUPS@__serried_looks_up() {
+    local IFS=' '
+    case " $* " in
+        @LOOKED_UP@) return 0 ;;
+    esac
+    return 1
+}
+__serried_look_up() {
+    if [[ $1 == which ]]; then
+        local __serried_path
+        __serried_clean
+        PATH=$__serried_path builtin command "$@"
+    elif [[ $1 == type || ${2-} == -[pvV]* ]] && __serried_looks_up "${@:2}"; then
+        ( __serried_hide; builtin "$@" )
+    else
+        builtin "$@"
+    fi
+}
+__serried_hide() {
+    local __serried_path
+    __serried_clean
+    PATH=$__serried_path
+    unset -f @NAMES@
+}
+
+fi
+case $__serried_set in *x*) set -x ;; esac
+{ : "$__serried_last"; } 2>/dev/null
+"""
+
+_FUNCTION = r"""declare -F @NAME@ >/dev/null || function @NAME@() {
+    { local __serried_set=$-; set +x; } 2>/dev/null
+    local __serried_status=0 __serried_call= __serried_signal=
+    @RUN@ @NAME@ "$@"
+    if [[ $__serried_status != 0 ]]; then
+        set +e
+        ( __serried_failed @NAME@ "$@" )
+        case $__serried_set in *e*) set -e ;; esac
+    fi
+    case $__serried_set in *x*) { set -x; return "$__serried_status"; } 2>/dev/null ;; esac
+    return "$__serried_status"
+}
+"""
+
+_LOOKUP = r"""declare -F @NAME@ >/dev/null || function @NAME@() {
+    { local __serried_set=$- __serried_status=0; set +x; } 2>/dev/null
+    __serried_look_up @NAME@ "$@" && __serried_status=0 || __serried_status=$?
+    case $__serried_set in *x*) { set -x; return "$__serried_status"; } 2>/dev/null ;; esac
+    return "$__serried_status"
+}
+"""
