@@ -24,9 +24,7 @@ NODE = "SERRIED_NODE"  # the node's index, because several nodes of a lab share 
 # For a job script and all that it starts.
 SHIMS = "SERRIED_SHIMS"  # the folder with `bin/`, `rank` and `bash_env`
 LAUNCHES = "SERRIED_LAUNCHES"  # the folder of the attempt's launches
-SCRIPT_JOB = (
-    "SERRIED_SCRIPT_JOB"  # the scheduler's variable and its value, `SLURM_JOB_ID=77`: in other jobs shims do nothing
-)
+SCRIPT_JOB = "SERRIED_SCRIPT_JOB"  # a variable and its value, `SLURM_JOB_ID=77`: in other jobs shims do nothing
 USER_BASH_ENV = "SERRIED_USER_BASH_ENV"  # the user's own BASH_ENV
 LAUNCH = "SERRIED_LAUNCH"  # in a rank of a launch: its id
 LAUNCH_RANK = "SERRIED_LAUNCH_RANK"  # and the rank

@@ -35,7 +35,7 @@ PRESET = ("PET_MODULE", "PET_NO_PYTHON", "PET_RUN_PATH", "PET_USE_ENV")
 """Variables by which torchrun gets options that change its command line."""
 
 
-class Place(NamedTuple):
+class LaunchPlace(NamedTuple):
     """Where this launch runs, from the environment of the script."""
 
     folder: Path
@@ -47,7 +47,7 @@ class Place(NamedTuple):
     """This process's rank in it."""
 
     @classmethod
-    def of(cls, environ: Dict[str, str]) -> "Optional[Place]":
+    def of(cls, environ: Dict[str, str]) -> "Optional[LaunchPlace]":
         """None outside the job of the script, such as in a job that the script submitted."""
         folder, launches = environ.get(names.SHIMS, ""), environ.get(names.LAUNCHES, "")
         variable, _, job = environ.get(names.SCRIPT_JOB, "").partition("=")
@@ -81,7 +81,7 @@ def main(arguments: List[str]) -> int:
     name, argv = arguments[0], arguments[1:]
     for variable in [variable for variable in os.environ if variable.startswith(HIDDEN)]:
         del os.environ[variable]
-    place = Place.of(dict(os.environ))
+    place = LaunchPlace.of(dict(os.environ))
     real = find(name, os.environ.get("PATH", os.defpath), place.folder / "bin" if place else None)
     if real is None:
         print(f"{name}: command not found", file=sys.stderr)
@@ -108,7 +108,7 @@ def find(name: str, path: str, without: Optional[Path]) -> Optional[str]:
     return None
 
 
-def _intercepted(place: Place, call: Call) -> Optional[List[str]]:
+def _intercepted(place: LaunchPlace, call: Call) -> Optional[List[str]]:
     """The arguments of the real launcher with the rank program among them; None to leave them as they are."""
     try:
         line = command_lines.split(call.name, call.argv)
@@ -175,7 +175,7 @@ def _interpreter(call: Call) -> str:
     return program
 
 
-def _record(place: Place, call: Call, **facts: Any) -> Optional[str]:
+def _record(place: LaunchPlace, call: Call, **facts: Any) -> Optional[str]:
     """Create the document of a new launch. Returns its id; None if the folder cannot be written."""
     within = {"launch": place.launch, "rank": place.rank} if place.launch else None
     try:
@@ -217,7 +217,7 @@ def _create(path: Path, document: Dict[str, Any]) -> None:
         os.close(descriptor)
 
 
-def _note(place: Place, name: str, reason: str) -> None:
+def _note(place: LaunchPlace, name: str, reason: str) -> None:
     """Print a reason once in the whole attempt."""
     noted = place.launches / "notes"
     key = f"{name}-{reason}".encode().hex()[:200]
@@ -230,7 +230,7 @@ def _note(place: Place, name: str, reason: str) -> None:
 def record_failure(arguments: Sequence[str]) -> int:
     """`record-failure CALL STATUS HANDLED SIGNALLED SOURCE LINE NAME ARGUMENT…`, from the bash functions."""
     call, status, handled, signalled, source, line, name, *argv = arguments
-    place = Place.of(dict(os.environ))
+    place = LaunchPlace.of(dict(os.environ))
     if place is not None:
         document = {
             "call": call,
