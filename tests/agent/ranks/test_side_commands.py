@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from serried.fs.files import read_journal
+from serried.fs.files import Journal, read_journal
 from serried.plan import SideCommand
 
 UNTIL = 'until [ -e "$SERRIED_RUN_DIR/go" ]; do sleep 0.05; done'
@@ -14,6 +14,7 @@ import json, os, sys
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "SERRIED_ATTEMPT", "FROM_PLAN")
 print(json.dumps([os.getcwd(), sys.argv[1], *map(os.environ.get, names)]), flush=True)
 """
+REQUEST = {"t": 0, "request": "stop", "reason": "limit", "by": "ada@login", "save": True}
 
 
 def let_go(run):
@@ -106,3 +107,19 @@ def test_a_cancelled_run_ends_them_without_a_warning(start, wait_until, marked_p
     assert run.wait() == 143
     assert marked_processes(run.mark) == []
     assert "warnings" not in run.exit
+
+
+def test_each_attempt_starts_them_again_with_logs_of_its_own(start, wait_until):
+    saves = 'until [ -e "$SERRIED_STOP_FILE" ]; do sleep 0.05; done; echo 1 >{checkpoints}/step-{attempt}; exit 85'
+    marks = SideCommand(("echo attempt {attempt} $SERRIED_ATTEMPT; sleep 1000",))
+    run = start(saves, ranks=1, beside=(marks,), limit={"restarts": 1})
+    wait_until(lambda: side_output(run))
+    Journal(run.place.attempt(1).control).append(REQUEST)
+    run.wait()
+
+    again = start(None, plan=run.plan)
+    wait_until(lambda: side_output(again, attempt=2))
+    Journal(again.place.attempt(2).control).append(REQUEST)
+    again.wait()
+
+    assert [side_output(run, attempt=number) for number in (1, 2)] == ["attempt 1 1\n", "attempt 2 2\n"]
