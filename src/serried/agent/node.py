@@ -204,11 +204,13 @@ class Node:
             self._stage_out.begin(message["left"]), local=str(self._folder.scratch), **self._stage_in.variables
         )
         if self.work.is_script:
-            from serried.agent.launchers.script import ScriptNode
+            from serried.agent.launchers import local_socket
+            from serried.agent.launchers.script_node import ScriptNode
 
-            self._ranks = ScriptNode(self.work, self._index, variables, self)
+            address = local_socket.socket_address(self._key, self._private)
+            self._ranks = ScriptNode(self.work, self._index, variables, self, rank_socket=address)
             if self._index == 0:
-                self.send(ToHead.SCRIPT_PLACE, place=variables)
+                self.send(ToHead.SCRIPT_PLACE, place=variables, address=address)
         elif self.work.agents_start_ranks:
             self._connections = connections.prepare(self.work, variables["port"], self._leaders)
             self._ranks = ForkedRanks(self.work, self._index, variables)

@@ -50,6 +50,11 @@ def stat(pid: int) -> List[str]:
     return read(pid, "stat").rpartition(b")")[2].decode("ascii", "replace").split()
 
 
+def group_members(group: int) -> List[int]:
+    """The processes of a process group."""
+    return [pid for pid in pids() if stat(pid)[2:3] == [str(group)]]
+
+
 def started(pid: int) -> str:
     """Clock ticks from boot to the start of a process, which identify it among all with its pid. "" if unknown."""
     return "".join(stat(pid)[19:20])

@@ -70,9 +70,17 @@ def gather(work: Attempt, *, is_unrecorded: bool = False) -> AttemptEvidence:
 
 def _tail(work: Attempt, evidence: AttemptEvidence, failure: Exit) -> List[str]:
     for event in evidence.head:
-        if event["event"] == JournalEvent.RANK_FAILED and event["exit"]["rank"] == failure["rank"] and event["tail"]:
+        is_failure = event["event"] in (JournalEvent.RANK_FAILED, JournalEvent.LAUNCHED_RANK_FAILED)
+        if is_failure and event["tail"] and _is_same(event["exit"], failure):
             return list(event["tail"])
+    if failure.get("launch"):
+        attempt = work.directory.attempt(work.number)
+        return diagnose.read_tail(attempt.launch_log(failure["node"], failure["launch"], failure["rank"]))
     return diagnose.read_tail(work.directory.attempt(work.number).log_of(failure["rank"], work.ranks))
+
+
+def _is_same(exit_: Exit, failure: Exit) -> bool:
+    return (exit_["rank"], exit_.get("launch")) == (failure["rank"], failure.get("launch"))
 
 
 def reconsider(work: Attempt, result: Dict[str, Any], final: str, *, next_is_here: bool = False) -> Dict[str, Any]:

@@ -44,6 +44,11 @@ WRITE_SECONDS = 300.0
 """How long to retry writing the end on a full or unreachable disk; the scheduler may kill this process before."""
 OBEY_SECONDS = 8.0
 """How long after the grace a node may take to report that its ranks have ended."""
+LOGGED = {
+    ToHead.SIDE_COMMAND_FAILED: JournalEvent.SIDE_COMMAND_FAILED,
+    ToHead.LAUNCHED_RANK_FAILED: JournalEvent.LAUNCHED_RANK_FAILED,
+}
+"""Messages that are entries of the journal, and nothing else."""
 OTHER_FILES = 32
 """In addition to a connection for each node, with room to spare."""
 
@@ -219,10 +224,10 @@ class Head:
         event = message["event"]
         if event == ToHead.STARTED:
             self.log_event(JournalEvent.STARTED, node=agent.index, host=agent.host)
-        elif event == ToHead.SIDE_COMMAND_FAILED:
-            self.log_event(JournalEvent.SIDE_COMMAND_FAILED, node=agent.index, host=agent.host, **facts)
         elif event == ToHead.SCRIPT_PLACE:
-            self._start_script(agent, message["place"])
+            self._start_script(agent, message["place"], message["address"])
+        elif event in LOGGED:
+            self.log_event(LOGGED[event], node=agent.index, host=agent.host, **facts)
         elif event == ToHead.FAILED:
             self.log_event(JournalEvent.RANK_FAILED, node=agent.index, host=agent.host, **facts)
             self._judge_failure(agent, message["exit"])
@@ -239,19 +244,22 @@ class Head:
                 self.log_event(event, node=agent.index, host=agent.host, **facts)
             self._launchers.on_message(agent, message)
 
-    def _start_script(self, agent: NodeAgent, place: Dict[str, Any]) -> None:
+    def _start_script(self, agent: NodeAgent, place: Dict[str, Any], address: str) -> None:
         from serried.agent.launchers.script import ScriptProcess
 
         if self._stop_reason or self._has_ended:
             self._nodes.broadcast(ToNode.SCRIPT_ENDED, exit=None)
             return
-        self._script = ScriptProcess(self.work, place)
+        self._script = ScriptProcess(self.work, place, address)
         self.log_event(JournalEvent.STARTED, node=agent.index, host=agent.host, pid=self._script.leaders[0])
 
     def _reap(self) -> None:
         children = system.reap()
         self._launcher.reap(children)
-        for exit_ in self._script.reap(children) if self._script else ():
+        if self._script is None:
+            return
+        for exit_ in self._script.reap(children):
+            self.log_event(JournalEvent.LAUNCHES, **self._script.launch_facts())
             self._nodes.broadcast(ToNode.SCRIPT_ENDED, exit=exit_)
 
     def _judge_failure(self, agent: NodeAgent, exit_: Dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
-"""The user's job script, which a run with `script` has instead of ranks.
+"""The user's job script, on the head's side. A run with `script` has it instead of ranks.
 
 The head starts the script: as a child of job.sh it has the environment, control group and GPUs that the scheduler gives
-to a batch script. The agents of the nodes only stage files and watch. The first of them reports the script's exit as
-that of the only rank.
+to a batch script. Launchers that it calls are intercepted (`interception`), and their ranks connect to the agents of
+their nodes (`script_node`).
 """
 
 from __future__ import annotations
@@ -10,32 +10,56 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Tuple, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, cast
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
-from serried.agent.launchers.processes import NodeServices
+from serried.agent.launchers import shell_functions
 from serried.agent.ranks import command
-from serried.agent.ranks.ranks import Exit, ForkedRanks, Ranks, catches
+from serried.agent.ranks.ranks import ForkedRanks, Ranks, catches
+from serried.fs import files
+from serried.process import linux
 from serried.protocol import names
-from serried.protocol.events import ToNode
-from serried.protocol.json_lines import Message
 
 if TYPE_CHECKING:
     from serried.protocol.plan_json import ScriptJson
 
 
 class ScriptProcess(ForkedRanks):
-    """The process of the script, on the head's side."""
-
-    def __init__(self, work: Attempt, place: Dict[str, Any]) -> None:
+    def __init__(self, work: Attempt, place: Dict[str, Any], address: str) -> None:
+        """Start the script. Ranks connect to the agents of their nodes at `address`."""
         Ranks.__init__(self, work, 0, place["stop_file"])
         self._prepare()
         script = cast("ScriptJson", work.plan["script"])
         self._umask, self._input = script["umask"], script["input"]
         self._gets_notice = script["notice_to"] != "ranks"
+        self._attempt = work.directory.attempt(work.number)
+        self._address = address
         link_log(work, os.environ.get(names.SCRIPT_LOG, ""))
         self._add(command.RankPlace(node=0, rank=names.SCRIPT_RANK, local_rank=0, threads=0, **place), [])
+
+    def _program(self, place: command.RankPlace) -> command.Program:
+        program = super()._program(place)
+        return program._replace(environment=self._with_shims(program.environment))
+
+    def _with_shims(self, environment: Dict[str, str]) -> Dict[str, str]:
+        """The environment in which launchers are intercepted; as it was if nothing can run in the run directory."""
+        folder = self._attempt.path / "shims"
+        try:
+            files.make_directory(self._attempt.launches, self.work.directory_mode)
+            variables = shell_functions.write(folder, system.agent_command("")[:-1], self._address)
+        except OSError as error:
+            system.log(f"launchers in the script are not intercepted: {error}")
+            return environment
+        if not os.access(folder / "rank", os.X_OK):
+            system.log(f"launchers in the script are not intercepted: `{folder}` does not allow programs")
+            return environment
+        path = os.pathsep.join([str(folder / "bin"), environment.get("PATH", os.defpath)])
+        own = {**variables, names.LAUNCHES: str(self._attempt.launches), "PATH": path}
+        if environment.get("BASH_ENV"):
+            own[names.USER_BASH_ENV] = environment["BASH_ENV"]
+        return {**environment, **own}
 
     def _open_input(self) -> int:
         with contextlib.suppress(OSError):
@@ -55,9 +79,67 @@ class ScriptProcess(ForkedRanks):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(rank.pid, number)
 
+    def terminate(self) -> None:
+        """Send TERM to the script and its programs, except launchers: these would kill ranks that still save.
+
+        The agents send TERM to the ranks, and a launcher ends after its ranks.
+        """
+        launchers = self._launcher_pids()
+        for rank in self.running:
+            for pid in linux.group_members(rank.pid) or [rank.pid]:
+                if pid == rank.pid or pid not in launchers:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGTERM)
+            rank.stop(0, everything=False)
+
+    def _launcher_pids(self) -> Set[int]:
+        here = os.uname().nodename
+        return {document["pid"] for document in read_launches(self._attempt.launches) if document.get("host") == here}
+
     @property
     def running_numbers(self) -> List[int]:
         return [rank.number for rank in self.running]
+
+    def launch_facts(self) -> Dict[str, Any]:
+        """The fields of JournalEvent.LAUNCHES: the launches of the script, and its failed calls."""
+        launches = read_launches(self._attempt.launches)
+        failures = _documents(self._attempt.launches / "failures")
+        return {
+            "launches": [
+                {key: document.get(key) for key in ("launch", "name", "kind", "untouched", "call")}
+                for document in launches
+            ][:MOST_RECORDED],
+            "failures": [
+                {
+                    **{
+                        key: document.get(key)
+                        for key in ("call", "status", "handled", "signalled", "name", "line", "time")
+                    },
+                    "words": " ".join([str(document.get("name")), *map(str, document.get("argv") or ())])[
+                        :LONGEST_LINE
+                    ],
+                    "within": (document.get("within") or {}).get("launch"),
+                }
+                for document in failures
+            ][:MOST_RECORDED],
+        }
+
+
+MOST_RECORDED = 1000
+LONGEST_LINE = 200
+
+
+def read_launches(folder: Path) -> List[Dict[str, Any]]:
+    """The documents of all launches, in the order of their start; of one that several ranks started, all."""
+    found = _documents(folder)
+    for rank in sorted(folder.glob("[0-9]*/**/rank-*")):
+        found += _documents(rank)
+    return sorted(found, key=lambda document: float(document.get("time") or 0))
+
+
+def _documents(folder: Path) -> List[Dict[str, Any]]:
+    known = (files.read_json(path) for path in sorted(folder.glob("*.json")))
+    return [document for document in known if isinstance(document, dict)]
 
 
 def link_log(work: Attempt, path: str) -> None:
@@ -70,44 +152,5 @@ def link_log(work: Attempt, path: str) -> None:
             link.unlink()
         link.symlink_to(log)
     except OSError as error:
-        system.log(
-            f"`{link}` does not lead to the script's output ({os.strerror(error.errno or 0).lower()}): see {log}"
-        )
-
-
-class ScriptNode(Ranks):
-    """A node's side: it has no rank of its own and is done when the script has ended."""
-
-    def __init__(self, work: Attempt, node: int, variables: Dict[str, Any], agent: NodeServices) -> None:
-        super().__init__(work, node, variables["stop_file"])
-        self._agent = agent
-        self._unreaped: List[Exit] = []
-        self._has_ended = False
-
-    @property
-    def have_ended(self) -> bool:
-        return self._has_ended
-
-    @property
-    def may_leave_processes(self) -> bool:
-        return True
-
-    def reap(self, children: Iterable[Tuple[int, int]]) -> List[Exit]:  # noqa: ARG002 - they belong to no rank
-        ended, self._unreaped = self._unreaped, []
-        self.exits += ended
-        return ended
-
-    def on_message(self, message: Message) -> None:
-        if message["do"] == ToNode.SCRIPT_ENDED:
-            self._end(message["exit"])
-
-    def on_head_lost(self) -> None:
-        self._end(None)
-
-    def _end(self, exit_: Optional[Exit]) -> None:
-        if self._has_ended:
-            return
-        self._has_ended = True
-        if exit_ is not None and self.node == 0:
-            self._unreaped.append(exit_)
-        self._agent.reap()
+        because = os.strerror(error.errno or 0).lower()
+        system.log(f"`{link}` does not lead to the script's output ({because}): see {log}")

@@ -182,6 +182,18 @@ class AttemptEvidence(NamedTuple):
         return is_only_lost and all(count == 0 for count in swept.values()) and self.are_all_well
 
     @property
+    def failed_calls(self) -> List[Dict[str, Any]]:
+        """The failed calls of launchers and of Python in a job script, in their order."""
+        calls = [call for event in self.all(JournalEvent.LAUNCHES) for call in event["failures"]]
+        return sorted(calls, key=lambda call: float(call["time"] or 0))
+
+    @property
+    def last_launch(self) -> Optional[str]:
+        """The launch of a job script that began last, outside of other launches."""
+        launches = [launch["launch"] for event in self.all(JournalEvent.LAUNCHES) for launch in event["launches"]]
+        return next((launch for launch in reversed(launches) if "." not in launch), None)
+
+    @property
     def have_saved(self) -> bool:
         """Whether a rank exited with 85 and the disk has a newer checkpoint."""
         return self.saved.is_newer and any(exit_["exit_code"] == names.EXIT_SAVED for exit_ in self.exits)
@@ -202,6 +214,66 @@ class AttemptEvidence(NamedTuple):
         return missing
 
 
+class IgnoredFailure(NamedTuple):
+    """A call of a job script that failed, and whose failure no shell handled, though the script exited with 0."""
+
+    words: str
+    status: int
+    line: int
+    launch: Optional[str]
+    """The id of the launch, if the call was one."""
+
+
+def ignored_failure(evidence: AttemptEvidence) -> Optional[IgnoredFailure]:
+    """The first ignored failure of the script.
+
+    A failure inside a launch counts only if the launch itself did not fail: otherwise the launch passed it on.
+    """
+    launches = _launches(evidence)
+    failed = {launches.get(call["call"]) for call in evidence.failed_calls}
+    for call in evidence.failed_calls:
+        if not (call["handled"] or call["signalled"] or (call["within"] and call["within"] in failed)):
+            return IgnoredFailure(call["words"], call["status"], call["line"], launches.get(call["call"]))
+    return None
+
+
+def _launches(evidence: AttemptEvidence) -> Dict[str, str]:
+    """The launches of the script by call."""
+    return {
+        launch["call"]: launch["launch"]
+        for event in evidence.all(JournalEvent.LAUNCHES)
+        for launch in event["launches"]
+        if launch["call"]
+    }
+
+
+def _first_failure_of_script(evidence: AttemptEvidence) -> Optional[Exit]:
+    """The first failed rank of the launch that ended the script, else the script itself.
+
+    That is the last launch if the script failed, or one whose failure the script ignored.
+    """
+    own = next((exit_ for exit_ in evidence.exits if exit_["rank"] == names.SCRIPT_RANK), None)
+    if own is None or own["ended_by_us"]:
+        return None
+    has_failed = bool(own["exit_code"] or own["signal"])
+    if has_failed and evidence.requests and _has_obeyed(evidence, own):
+        return None
+    ignored = None if has_failed else ignored_failure(evidence)
+    if not has_failed and ignored is None:
+        return None
+    launch = evidence.last_launch if has_failed else ignored.launch if ignored else None
+    failed = [
+        {**event["exit"], "node": event["node"], "host": event["host"], "script": own}
+        for event in evidence.all(JournalEvent.LAUNCHED_RANK_FAILED)
+        if launch and f"{event['exit']['launch']}.".startswith(f"{launch}.")
+    ]
+    suspects = [exit_ for exit_ in failed if not exit_.get("stumbled")] or failed
+    first = min(suspects, key=lambda exit_: (exit_["seconds"], _how_ordinary(exit_), exit_["rank"]), default=None)
+    if first is not None:
+        return first
+    return own if ignored is None else {**own, "exit_code": ignored.status, "script": own}
+
+
 def first_failure(evidence: AttemptEvidence) -> Optional[Exit]:
     """The rank that failed first by itself, in the order of the ranks' common store, else by its node's clock.
 
@@ -209,6 +281,8 @@ def first_failure(evidence: AttemptEvidence) -> Optional[Exit]:
     obeyed the stop notice did not fail. A rank that failed after the notice had ended another rank, or because its
     job was killed, is not the cause.
     """
+    if evidence.is_script:
+        return _first_failure_of_script(evidence)
     exits = evidence.exits
     end = _end_by_notice(evidence, exits)
     with_the_job = [exit_ for exit_ in exits if _died_with_the_job(evidence, exit_)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from serried.agent.outcome import diagnose
-from serried.agent.outcome.evidence import AttemptEvidence, Exit, Obstacle
+from serried.agent.outcome.evidence import AttemptEvidence, Exit, Obstacle, ignored_failure
 from serried.protocol import SCHEMA, names, side_commands
 from serried.protocol.events import JournalEvent
 from serried.protocol.reasons import Reason, condition, described, parse
@@ -46,7 +46,10 @@ def judge(evidence: AttemptEvidence, failure: Optional[Exit], tail: List[str]) -
     stop = next((reason for reason in evidence.reasons if reason in FINAL_STOPS), None)
     rules: Sequence[Tuple[bool, Callable[[], AttemptVerdict]]] = (
         (not evidence.has_started, lambda: _of_launch(evidence, reason)),
-        (evidence.were_all_well or evidence.were_well_though_lost, lambda: _of_peace(evidence)),
+        (
+            (evidence.were_all_well or evidence.were_well_though_lost) and not (evidence.is_script and failure),
+            lambda: _of_peace(evidence),
+        ),
         (
             reason not in ENDED_FROM_WITHOUT and failure is not None,
             lambda: _of_failure(evidence, failure or {}, tail),
@@ -83,7 +86,7 @@ def document(
     warned = [*([] if failure else _unconnected_warnings(evidence)), *side_commands.warnings(evidence.head)]
     if failure and verdict.state != names.COMPLETED:
         keys = ("rank", "node", "host", "local_rank", "exit_code", "signal", "seconds")
-        error = {"error": failure["error"]} if failure.get("error") else {}
+        error = {key: failure[key] for key in ("error", "launch") if failure.get(key)}
         first = {**{key: failure[key] for key in keys}, **error, "tail": tail}
         first["rank"] = None if failure["rank"] == names.SCRIPT_RANK else failure["rank"]
     return {
@@ -139,6 +142,8 @@ def _of_failure(evidence: AttemptEvidence, failure: Exit, tail: List[str]) -> At
     code = 128 + number if number else failure["exit_code"]
     cause = diagnose.cause(failure, tail)
     state = names.OUT_OF_MEMORY if failure.get("oom") else names.FAILED
+    if evidence.is_script:
+        return _of_script(evidence, failure, tail)
     who = f"{names.rank_name(failure['rank'])} on {failure['host']}"
     if failure.get("problem"):
         return AttemptVerdict(state, code, cause, f"{who}: {failure['message']}")
@@ -147,6 +152,44 @@ def _of_failure(evidence: AttemptEvidence, failure: Exit, tail: List[str]) -> At
         return AttemptVerdict(state, code, cause, f"{who} {how}: it lost another rank{_lost(evidence)}")
     why = {Reason.OUT_OF_MEMORY: ": out of memory", Reason.IMPORT_ERROR: ": an import failed"}.get(cause, "")
     return AttemptVerdict(state, code, cause, f"{who} {how}{why}")
+
+
+def _of_script(evidence: AttemptEvidence, failure: Exit, tail: List[str]) -> AttemptVerdict:
+    """The failure of a script, of a rank that it launched, or of a program whose failure it ignored."""
+    own = failure.get("script", failure)
+    code = 128 + own["signal"] if own["signal"] else own["exit_code"]
+    cause = diagnose.cause(failure, tail)
+    why = {Reason.OUT_OF_MEMORY: ": out of memory", Reason.IMPORT_ERROR: ": an import failed"}.get(cause, "")
+    state = names.OUT_OF_MEMORY if failure.get("oom") else names.FAILED
+    launch = failure.get("launch")
+    of_launch = "" if launch is None else f" of {_launch_name(evidence, launch)}"
+    who = f"{names.rank_name(failure['rank'])}{of_launch} on {failure['host']}"
+    if failure.get("problem"):
+        return AttemptVerdict(state, code, cause, f"{who}: {failure['message']}")
+    if code:
+        then = "" if launch is None else f", and the script {_how(own)}"
+        return AttemptVerdict(state, code, cause, f"{who} {_how(failure)}{why}{then}")
+    ignored = ignored_failure(evidence)
+    status = ignored.status if ignored else 1
+    what = (
+        f"{who} {_how(failure)}{why}"
+        if launch
+        else f"`{ignored.words if ignored else '?'}` failed with status {status}"
+    )
+    line = f" in line {ignored.line}" if ignored and ignored.line else ""
+    return AttemptVerdict(state, status, cause, f"{what}, and the script ignored the failure{line}")
+
+
+def _how(exit_: Exit) -> str:
+    number = exit_["signal"]
+    return f"was killed by signal {number}" if number else f"exited with status {exit_['exit_code']}"
+
+
+def _launch_name(evidence: AttemptEvidence, launch: str) -> str:
+    """`srun`, or `launch 2 (srun)` if there are several."""
+    launches = [one for event in evidence.all(JournalEvent.LAUNCHES) for one in event["launches"]]
+    name = next((one["name"] for one in launches if one["launch"] == launch), "the launcher")
+    return f"`{name}`" if len({one["launch"] for one in launches}) == 1 else f"launch {launch} (`{name}`)"
 
 
 def _lost(evidence: AttemptEvidence) -> str:

@@ -214,6 +214,14 @@ def environment(work: Attempt, place: RankPlace, inherited: Mapping[str, str]) -
     return own
 
 
+def variables_of_node(work: Attempt, place: RankPlace) -> Dict[str, str]:
+    """For a rank that a job script starts on another node: the variables that differ between nodes."""
+    return {name: value for name, value in _serried(work, place).items() if name not in _SAME_ON_ALL_NODES}
+
+
+_SAME_ON_ALL_NODES = (names.RUN_ID, names.RUN_DIR, names.ATTEMPT, names.MARK)
+
+
 def _of_script(work: Attempt, own: Dict[str, str], inherited: Mapping[str, str]) -> Dict[str, str]:
     """A job script gets no variable that could change what it does."""
     own.update(work.plan["environment"]["env"])

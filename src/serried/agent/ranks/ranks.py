@@ -79,6 +79,13 @@ class Ranks:
     def open_log(self, number: int) -> int:
         return os.open(self.log_of(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.work.file_mode)
 
+    def log_path(self, rank: Rank) -> Path:
+        return self.log_of(rank.number)
+
+    def world_size_of(self, rank: Rank) -> int:  # noqa: ARG002
+        """The number of ranks that were launched together with `rank`."""
+        return self.work.world_size
+
     def reap(self, children: Iterable[Tuple[int, int]]) -> List[Exit]:  # noqa: ARG002 - a subclass has children
         """The ranks that have ended since the last call. `children` of the agent have ended: (pid, wait status)."""
         return []
@@ -143,11 +150,11 @@ class Ranks:
             os.write(rank.log, f"serried: {record['message']}\n".encode())
         if number == signal.SIGKILL and not rank.is_stopping and is_oom:
             record["oom"] = True
-        world_size = self.work.world_size
+        world_size = self.world_size_of(rank)
         report = failure_report.take(self._stop_file, rank.number, world_size)
         if has_failed(record) and report:
             self._apply_failure_report(record, report, rank)
-        elif has_failed(record) and world_size > 1 and has_stumbled(self.log_of(rank.number)):
+        elif has_failed(record) and world_size > 1 and has_stumbled(self.log_path(rank)):
             record["stumbled"] = True
         os.close(rank.log)
         return record
@@ -228,7 +235,7 @@ class ForkedRanks(Ranks):
     def _start(self, place: command.RankPlace, cpus: List[int]) -> Rank:
         log = self.open_log(place.rank)
         stdin = self._open_input()
-        program = command.program(self.work, place)
+        program = self._program(place)
         child = system.spawn(
             program.argv,
             program.environment,
@@ -242,6 +249,9 @@ class ForkedRanks(Ranks):
         os.close(stdin)
         self._children[child.pid] = child
         return Rank(place.rank, place.local_rank, child.pid, log)
+
+    def _program(self, place: command.RankPlace) -> command.Program:
+        return command.program(self.work, place)
 
     def _open_input(self) -> int:
         """The terminal of the `serried run` that started the only rank, else /dev/null.

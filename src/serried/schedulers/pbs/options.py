@@ -189,6 +189,7 @@ def script_lines(plan: Plan, script: UserScript) -> str:
     lines = [
         f"export PBS_JOBNAME={shlex.quote(name)} PBS_O_WORKDIR={shlex.quote(plan.submitted_from)}",
         "export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${NCPUS:-1}} # as PBS sets it",
+        f"export {names.SCRIPT_JOB}=PBS_JOBID=$PBS_JOBID",
     ]
     return "\n".join([*lines, _log_link(plan, script)])
 
@@ -217,6 +218,7 @@ def stand_in(plan: Plan, script: UserScript) -> str:
         "OMP_NUM_THREADS": max(1, allocation.cpus // allocation.ranks),
     }
     lines = [f"export {name}={shlex.quote(str(value))}" for name, value in values.items()]
+    lines += [f"export {names.SCRIPT_JOB}=PBS_JOBID=$$.$HOSTNAME"]
     lines += ["export PBS_JOBID=$$.$HOSTNAME PBS_NODEFILE=$SERRIED_RUN_DIR/nodefile-$$"]
     lines += [f'for ((i = 0; i < {allocation.ranks}; i++)); do echo "$HOSTNAME"; done >"$PBS_NODEFILE"']
     lines += ["export PBS_ARRAY_INDEX=$SERRIED_TASK" if plan.array else ""]

@@ -175,6 +175,7 @@ def launcher(plan: Plan) -> str:
 def script_lines(plan: Plan, script: UserScript) -> str:
     name = script.title or os.path.basename(script.path)  # noqa: PTH119
     lines = f"export SLURM_JOB_NAME={shlex.quote(name)} SLURM_SUBMIT_DIR={shlex.quote(plan.submitted_from)}\n"
+    lines += f"export {names.SCRIPT_JOB}=SLURM_JOB_ID=$SLURM_JOB_ID\n"
     return lines + _log_link(script.log)
 
 
@@ -229,7 +230,7 @@ def stand_in(plan: Plan, script: UserScript) -> str:
         "SLURM_NODEID": 0,
     }
     lines = [f"export {name}={shlex.quote(str(value))}" for name, value in values.items()]
-    lines += ["export SLURM_JOB_ID=$$ SLURM_JOBID=$$"]
+    lines += ["export SLURM_JOB_ID=$$ SLURM_JOBID=$$", f"export {names.SCRIPT_JOB}=SLURM_JOB_ID=$$"]
     lines += [f"export {name}=$HOSTNAME" for name in ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURMD_NODENAME")]
     if plan.array:
         indices_ = plan.array.indices

@@ -1,0 +1,205 @@
+"""A node's side of a job script: the ranks that its launchers start here.
+
+These ranks do not decide how the run ends: the script may handle their failures. The agents keep their logs, send them
+the stop notice and TERM, and report the failed ones. On the first node the agent also reports the end of the script, as
+that of the run's only rank.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from functools import partial
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
+
+from serried.agent.attempt import Attempt
+from serried.agent.launchers import local_socket, rank_identity
+from serried.agent.launchers.processes import NodeServices
+from serried.agent.outcome.diagnose import read_tail
+from serried.agent.ranks import command
+from serried.agent.ranks.ranks import Exit, Rank, Ranks, has_failed
+from serried.fs import files
+from serried.protocol import launcher_env, names
+from serried.protocol.events import FromLaunched, JournalEvent, ToHead, ToLaunched, ToNode
+from serried.protocol.json_lines import Message
+
+SOURCES = tuple(source for source in launcher_env.SOURCES if source is not launcher_env.SERRIED)
+"""Serried's own variables are in the environment of the script, whatever its ranks are."""
+
+
+class ScriptRank(Rank):
+    """A rank of a launch."""
+
+    def __init__(self, identity: rank_identity.RankIdentity, launch: str, pid: int, log: Path, mode: int) -> None:
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode)
+        super().__init__(identity.rank, identity.local_rank or 0, pid, descriptor)
+        self.launch = launch
+        self.path = log
+        self.world_size = identity.world_size or 1
+
+
+class _Connection:
+    """To a rank program."""
+
+    def __init__(self, line: local_socket.LocalSocket) -> None:
+        self.socket = line
+        self.launch = ""
+        self.identity: Optional[rank_identity.RankIdentity] = None
+        self.log: Optional[Path] = None
+        self.rank: Optional[ScriptRank] = None
+        """Its program, while that runs."""
+
+
+class ScriptNode(Ranks):
+    """It is done when the script has ended."""
+
+    def __init__(
+        self, work: Attempt, node: int, variables: Dict[str, Any], agent: NodeServices, *, rank_socket: str
+    ) -> None:
+        super().__init__(work, node, variables["stop_file"])
+        self._agent = agent
+        self._place = command.RankPlace(node=node, rank=0, local_rank=0, threads=0, **variables)
+        self._connections: List[_Connection] = []
+        self._unreaped: List[Exit] = []
+        self._numbered: Dict[str, int] = {}
+        """How many ranks without a number of their own each launch has started here."""
+        self._reported: Set[str] = set()
+        """Launches with a reported failure: the output of the first tells most."""
+        self._is_stopping = self._has_script_ended = False
+        try:
+            for listener in local_socket.listen(rank_socket):
+                agent.loop.watch(listener, partial(self._accept, listener))
+        except OSError as error:
+            agent.log_event(JournalEvent.STAGE_OUT_PROBLEM, message=f"ranks have no logs here: {error}")
+
+    # The script.
+
+    @property
+    def have_ended(self) -> bool:
+        return self._has_script_ended
+
+    @property
+    def may_leave_processes(self) -> bool:
+        return True
+
+    def reap(self, children: Iterable[Tuple[int, int]]) -> List[Exit]:  # noqa: ARG002 - they belong to no rank
+        ended, self._unreaped = self._unreaped, []
+        self.exits += ended
+        return ended
+
+    def on_message(self, message: Message) -> None:
+        if message["do"] == ToNode.SCRIPT_ENDED:
+            self._end(message["exit"])
+
+    def on_head_lost(self) -> None:
+        self._end(None)
+
+    def _end(self, exit_: Optional[Exit]) -> None:
+        if self._has_script_ended:
+            return
+        self._has_script_ended = True
+        if exit_ is not None and self.node == 0:
+            self._unreaped.append(exit_)
+        self._agent.reap()
+
+    # Its ranks.
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            accepted, _ = listener.accept()
+        except OSError:
+            return
+        if not local_socket.is_same_user(accepted):
+            accepted.close()
+            return
+        connection = _Connection(local_socket.LocalSocket(accepted))
+        self._connections.append(connection)
+        self._agent.loop.watch(accepted, lambda: self._receive(connection))
+
+    def _receive(self, connection: _Connection) -> None:
+        messages = connection.socket.receive()
+        if messages is None:
+            self._agent.loop.forget(connection.socket.connection)
+            connection.socket.connection.close()
+            self._connections.remove(connection)
+            if connection.rank is not None:  # killed, and its program with it
+                self._on_ended(connection, {"status": signal.SIGKILL, "problem": None, "signal": 0, "oom": False})
+            return
+        for message in messages:
+            if message["event"] == FromLaunched.PROGRAM_WAITS:
+                self._on_waits(connection, message)
+            elif message["event"] == FromLaunched.RANK_STARTED:
+                self._on_started(connection, message["pid"])
+            elif message["event"] == FromLaunched.RANK_ENDED:
+                self._on_ended(connection, message)
+
+    def _on_waits(self, connection: _Connection, message: Message) -> None:
+        if self._is_stopping or self._has_script_ended:
+            connection.socket.send({"do": ToLaunched.REFUSE, "because": "the attempt is being ended"})
+            return
+        work, environ, launch = self.work, message["environ"], message["launch"]
+        identity = rank_identity.read(SOURCES, environ, 0)
+        if identity is None:
+            count = self._numbered.get(launch, 0)
+            self._numbered[launch] = count + 1
+            identity = rank_identity.RankIdentity(count, None, count, 0)
+        within = environ.get(names.LAUNCH_RANK) if identity.world_size in (None, 1) and "." in launch else None
+        log = work.directory.attempt(work.number).launch_log(
+            self.node, launch, identity.rank, None if within is None else int(within)
+        )
+        connection.launch, connection.identity, connection.log = launch, identity, log
+        files.make_directory(log.parent, work.directory_mode)
+        place = self._place._replace(rank=identity.rank, local_rank=identity.local_rank or 0)
+        variables: Dict[str, Optional[str]] = dict(command.variables_of_node(work, place))
+        variables[names.LAUNCH_RANK] = str(identity.rank)
+        connection.socket.send(
+            {"do": ToLaunched.RUN, "environment": variables, "log": str(log), "mode": work.file_mode}
+        )
+
+    def _on_started(self, connection: _Connection, pid: int) -> None:
+        if connection.identity is None or connection.log is None:
+            return
+        rank = ScriptRank(connection.identity, connection.launch, pid, connection.log, self.work.file_mode)
+        connection.rank = self._running[pid] = rank
+        self.leaders.append(pid)
+        facts = {"rank": rank.number, "local_rank": rank.local_rank, "pid": pid, "launch": rank.launch}
+        self._agent.log_event(JournalEvent.LAUNCHED_RANK_STARTED, **facts)
+        if self._is_stopping:
+            self.terminate()
+
+    def _on_ended(self, connection: _Connection, message: Message) -> None:
+        rank = connection.rank
+        if rank is None:
+            return
+        connection.rank = None
+        self._running.pop(rank.pid, None)
+        problem = tuple(message["problem"]) if message["problem"] else None
+        exit_ = self.record(rank, message["status"], problem, is_oom=message["oom"])
+        exit_["ended_by_us"] = exit_["ended_by_us"] or bool(message["signal"])
+        exit_["launch"] = rank.launch
+        self._agent.log_event(JournalEvent.LAUNCHED_RANK_ENDED, **exit_)
+        if has_failed(exit_) and not exit_["ended_by_us"]:
+            tail = [] if rank.launch in self._reported else read_tail(rank.path)
+            if not exit_.get("stumbled"):
+                self._reported.add(rank.launch)
+            self._agent.send(ToHead.LAUNCHED_RANK_FAILED, exit=exit_, tail=tail)
+
+    def log_path(self, rank: Rank) -> Path:
+        return rank.path if isinstance(rank, ScriptRank) else super().log_path(rank)
+
+    def world_size_of(self, rank: Rank) -> int:
+        return rank.world_size if isinstance(rank, ScriptRank) else super().world_size_of(rank)
+
+    def notify(self, name: Optional[str]) -> None:
+        script = self.work.plan.get("script")
+        super().notify(None if script and script["notice_to"] == "script" else name)
+
+    def terminate(self) -> None:
+        self._is_stopping = True
+        super().terminate()
+
+    def kill(self) -> None:
+        self._is_stopping = True
+        super().kill()
