@@ -1,10 +1,11 @@
-"""What the import of each script in `importing/scripts/` has to be. Run, it writes that to `importing/expected/`."""
+"""The import of each script in `importing/scripts/`. As a program, this module writes it to `importing/expected/`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from serried import importing
+from serried.errors import UsageError
 
 HERE = Path(__file__).parent / "importing"
 SCRIPTS = sorted((HERE / "scripts").iterdir())
@@ -15,12 +16,21 @@ def expected(script: Path) -> Path:
 
 
 def shown(script: Path) -> str:
-    """The serried.toml, and below a line of dashes what became of each line."""
-    imported = importing.read(script.read_bytes(), script.name)
-    rows = [f"{each.number:>3}  {each.fate:<8}  {each.text}\n{'':15}{each.why}\n" for each in imported.lines]
-    return importing.text(imported, script.name) + "-" * 80 + "\n" + "".join(rows)
+    """The serried.toml, and below lines of dashes the reasons, the lines that are not written, and suggestions."""
+    try:
+        imported = importing.read(script.read_bytes(), script.name)
+    except UsageError as refusal:
+        return f"refused: {refusal.message}\nhint: {refusal.hint}\n"
+    parts = [importing.text(imported, script.name)]
+    for rows in (imported.reasons, imported.dropped):
+        parts += ["".join(f"{each.line:>3}  {each.text}\n{'':5}{each.why}\n" for each in rows)]
+    parts.append("".join(f"{note}\n" for note in imported.notes))
+    for each in imported.suggestions:
+        pasted = (each.toml or each.command).replace("\n", f"\n{'':5}")
+        parts[-1] += f"{each.line:>3}  {each.text}\n{'':5}{each.id}: {each.sentence}\n{'':5}{pasted}\n"
+    return f"{'-' * 80}\n".join(parts)
 
 
 if __name__ == "__main__":
-    for each in SCRIPTS:
-        expected(each).write_text(shown(each), encoding="utf-8")
+    for path in SCRIPTS:
+        expected(path).write_text(shown(path), encoding="utf-8")

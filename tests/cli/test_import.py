@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 import textwrap
 import tomllib
@@ -9,60 +10,21 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = """\
-#!/bin/bash
-#SBATCH --job-name=digits
-#SBATCH --nodes=2 --ntasks-per-node=1 --gpus-per-node=4 --cpus-per-task=8
-#SBATCH --array=0-3%2
-#SBATCH --output=logs/%j.out
+PAGE = (Path(__file__).parents[2] / "docs" / "import.md").read_text(encoding="utf-8")
 
-module load cuda/12.1
-source .venv/bin/activate
-export WANDB_API_KEY=0123456789
-export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)
-tar -xf data.tar -C $SLURM_TMPDIR
-srun torchrun --nnodes=2 --nproc-per-node=4 --rdzv-endpoint=$MASTER_ADDR:29500 train.py --seed $SLURM_ARRAY_TASK_ID
-"""
 
-WRITTEN = """\
-# From `job.sbatch`, by `serried import`.
+def shown_on_page(command: str) -> str:
+    """What the page shows below a command line."""
+    [found] = re.findall(rf"(?m)^    \$ {re.escape(command)}\n((?:(?!    \$ )(?:    .*)?\n)+)", PAGE)
+    return textwrap.dedent(found).rstrip("\n") + "\n"
 
-[experiments.digits]
-command = "python train.py --seed {task}"
-array = "0-3%2"
 
-[experiments.digits.resources]
-nodes = 2
-gpus = 4
-cpus = 2
-
-[experiments.digits.environment]
-modules = ["cuda/12.1"]
-venv = ".venv"
-secrets = ["WANDB_API_KEY"]
-
-# Not taken over, or not wholly:
-# in all:
-#     it does not ask for time or memory: `serried submit` shows what Serried asks for then
-# line 9: export WANDB_API_KEY=…
-#     `environment.secrets` names it: have WANDB_API_KEY in your environment, or in `env_file`, when you submit
-# line 11: tar -xf data.tar -C $SLURM_TMPDIR
-#     `data.stage` copies what it names to each node's own disk, and `{data}` in the command is where that is
-"""
-
-LEFT = """\
-not imported, or only in part:
-        it does not ask for time or memory: `serried submit` shows what Serried
-        asks for then
-     9  export WANDB_API_KEY=…
-        `environment.secrets` names it: have WANDB_API_KEY in your environment,
-        or in `env_file`, when you submit
-    11  tar -xf data.tar -C $SLURM_TMPDIR
-        `data.stage` copies what it names to each node's own disk, and `{data}`
-        in the command is where that is
-
-not needed here: lines 5, 10; `--json` gives the reasons
-"""
+FILES = [found[1] for found in re.finditer(r"```toml\n(.*?)```", PAGE, re.DOTALL)]
+DIGITS = f"# From `digits.sbatch`, by `serried import`.\n\n{FILES[0]}"
+RESNET = (
+    "# From `resnet.sbatch`, by `serried import`. The script runs unchanged; keys of `resources` override its"
+    f" directives.\n\n{FILES[1]}"
+)
 
 
 @pytest.fixture
@@ -70,77 +32,93 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     made = tmp_path / "digits"
     made.mkdir()
     monkeypatch.chdir(made)
-    (made / "job.sbatch").write_text(SCRIPT, encoding="utf-8")
+    for name in ("digits.sbatch", "resnet.sbatch"):
+        (made / name).write_text(shown_on_page(f"cat {name}"), encoding="utf-8")
     return made
 
 
-def test_a_job_script_becomes_a_serried_toml_and_what_is_left_of_it_is_said_line_by_line(serried, folder: Path):
-    done = serried("import", "job.sbatch")
-    assert (folder / "serried.toml").read_text(encoding="utf-8") == WRITTEN
-    next_steps = """
-  serried config show digits        each setting and where it comes from
-  serried submit digits --dry-run   print the plan and job script
-"""
-    assert (done.code, done.out, done.err) == (0, "", "wrote serried.toml with `digits`\n\n" + LEFT + next_steps)
+@pytest.mark.parametrize(("script", "file"), [("digits.sbatch", DIGITS), ("resnet.sbatch", RESNET)])
+def test_the_page_shows_what_happens(serried, folder: Path, script: str, file: str):
+    done = serried("import", script)
+    assert (done.code, done.out, done.err) == (0, "", shown_on_page(f"serried import {script}"))
+    assert (folder / "serried.toml").read_text(encoding="utf-8") == file
 
 
-def test_the_page_shows_what_happens():
-    page = (Path(__file__).parents[2] / "docs" / "import.md").read_text(encoding="utf-8")
-    tables = WRITTEN.partition("\n\n")[2].partition("\n# Not taken")[0]
-    assert [textwrap.indent(text, "    ") in page for text in (SCRIPT, LEFT)] == [True, True]
-    assert tables in page
-
-
-def test_the_next_steps_that_it_names_are_there(serried, folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("WANDB_API_KEY", "x")
+def test_the_next_steps_that_it_names_are_there(serried, folder: Path):
     (folder / ".venv" / "bin").mkdir(parents=True)
-    serried("import", "job.sbatch")
+    serried("import", "digits.sbatch")
     shown = serried("config", "show", "digits", "--cluster", "slurm", "--json")
     values = {row["key"]: row["value"] for row in json.loads(shown.out)["settings"]}
     assert values["command"] == ["python", "train.py", "--seed", "{task}"]
     assert (values["resources.nodes"], values["resources.gpus"], values["environment.modules"]) == (2, 4, ["cuda/12.1"])
 
 
-def test_a_serried_toml_that_is_here_stays_and_can_be_added_to(serried, folder: Path):
+def test_an_existing_file_is_not_changed_and_can_be_added_to(serried, folder: Path):
     (folder / "serried.toml").write_text('[experiments.old]\ncommand = "true"\n', encoding="utf-8")
-    done = serried("import", "job.sbatch", "--name", "new")
-    assert done.out == WRITTEN.replace("digits", "new")
-    said = "`serried.toml` exists and was not changed; `>> serried.toml` adds `new`\n\n"
-    assert (done.code, done.err) == (0, said + LEFT)
+    done = serried("import", "digits.sbatch", "--name", "new")
+    assert (done.code, done.out.splitlines()[2:]) == (0, ["[experiments.new]", 'script = "digits.sbatch"'])
+    assert done.err.startswith(
+        "`serried.toml` exists and was not changed; `>> serried.toml` adds `new`\n"
+        "the experiment runs `digits.sbatch` unchanged; 1 suggestion\n"
+    )
     with (folder / "serried.toml").open("a", encoding="utf-8") as file:
         file.write(done.out)
     assert list(tomllib.loads((folder / "serried.toml").read_text("utf-8"))["experiments"]) == ["old", "new"]
 
-    again = serried("import", "job.sbatch", "--name", "new")
+    again = serried("import", "digits.sbatch", "--name", "new")
     assert (again.code, again.out) == (2, "")
     assert again.err == "error: `serried.toml` has an experiment `new` already\n\nhint: choose another with --name\n"
 
 
+def test_a_project_that_runs_in_place_gets_a_command(serried, folder: Path):
+    text = "[project]\nsnapshot = false\n"
+    (folder / "serried.toml").write_text(text, encoding="utf-8")
+    done = serried("import", "digits.sbatch")
+    assert text + done.out == text + DIGITS.replace(text + "\n", "")
+    assert "suggestion" not in done.err
+
+
 def test_a_dry_run_writes_nothing(serried, folder: Path):
-    done = serried("import", "job.sbatch", "--dry-run")
-    assert (done.code, done.out, done.err) == (0, WRITTEN, "\n" + LEFT)
+    done = serried("import", "digits.sbatch", "--dry-run")
+    assert (done.code, done.out) == (0, DIGITS)
+    assert done.err.startswith("every line of `digits.sbatch` is taken over: the script is not needed\n")
     assert not (folder / "serried.toml").exists()
 
 
 @pytest.mark.usefixtures("folder")
-def test_as_json_every_line_has_its_fate(serried):
-    done = serried("import", "job.sbatch", "--dry-run", "--json")
-    told = json.loads(done.out)
-    assert (done.err, told["schema"], told["written"], told["toml"]) == ("", 1, False, WRITTEN)
-    assert (told["array"], told["parallel"]) == ("0-3", 2)
-    assert [each["name"] for each in told["experiments"]] == ["digits"]
-    fates = {(each["number"], each["fate"]) for each in told["lines"]}
-    assert fates == {
-        (0, "left"), (2, "taken"), (3, "taken"), (4, "taken"), (5, "needless"), (7, "taken"), (8, "taken"),
-        (9, "left"), (10, "needless"), (11, "left"), (12, "taken"),
-    }  # fmt: skip
+def test_json_has_every_reason_and_suggestion(serried):
+    done = serried("import", "resnet.sbatch", "--dry-run", "--json")
+    found = json.loads(done.out)
+    assert (done.err, found["schema"], found["written"], found["toml"]) == ("", 1, False, RESNET)
+    assert (found["name"], found["script"], found["settings"]) == (
+        "resnet",
+        "resnet.sbatch",
+        {"script": "resnet.sbatch"},
+    )
+    assert [each["line"] for each in found["reasons"]] == [0, 3, 4, 5]
+    assert [(each["id"], each["line"], each["toml"] or each["command"]) for each in found["suggestions"]] == [
+        ("data-stage", 3, 'data.stage = ["data"]'),
+        ("beside", 4, 'beside = ["nvidia-smi dmon --delay 60"]'),
+        ("chain", 6, "serried submit resnet --chain 10"),
+    ]
+    done = serried("import", "digits.sbatch", "--dry-run", "--json")
+    found = json.loads(done.out)
+    assert (found["script"], found["reasons"]) == (None, [])
+    assert [each["line"] for each in found["dropped"]] == [11, 12]
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_script_may_come_from_a_pipe(serried, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"#SBATCH -t 5\npython a.py\n")))
-    done = serried("import", "-", "--dry-run")
-    assert done.out.startswith("# From `-`, by `serried import`.\n\n[experiments.job]\n")
+def test_a_script_may_come_from_a_pipe_unless_it_has_to_run(serried, monkeypatch: pytest.MonkeyPatch):
+    def imported(script: bytes):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(script)))
+        return serried("import", "-", "--dry-run")
+
+    script = b"#!/bin/bash\n#SBATCH -t 5 --mem=1G\npython a.py\n"
+    done = imported(script)
+    assert done.out.startswith("# From `-`, by `serried import`.\n\n[project]\nsnapshot = false\n\n[experiments.job]\n")
+    done = imported(script + b"rm b\n")
+    message = "error: the experiment runs the script, so the script must be a file"
+    assert (done.code, done.err) == (2, f"{message}\n\nhint: save the script to a file, and import the file\n")
 
 
 @pytest.mark.usefixtures("folder")
@@ -152,7 +130,7 @@ def test_a_script_may_come_from_a_pipe(serried, monkeypatch: pytest.MonkeyPatch)
         ("a\0b", "a file's name cannot contain a NUL character"),
     ],
 )
-def test_what_cannot_be_read_is_said(serried, name: str, message: str):
+def test_a_file_that_cannot_be_read_is_an_error(serried, name: str, message: str):
     done = serried("import", name)
     assert (done.code, done.err) == (2, f"error: {message}\n")
 
@@ -190,30 +168,19 @@ def test_a_script_that_only_submits_others_is_refused(serried, tmp_path: Path, m
     assert (done.code, done.out) == (2, "")
     assert done.err == (
         "error: `job_submitter.sh` submits jobs and is not a job script: line 12 calls the scheduler\n\n"
-        f"hint: import the submitted script: `serried import {submits}`\n"
+        f"hint: import the script that it submits: serried import {submits}\n"
+        "      for a job per value: `serried submit --commands FILE` or `--array 0-9`\n"
     )
     assert not (tmp_path / "serried.toml").exists()
 
 
-@pytest.mark.parametrize(
-    ("body", "command", "workdir", "venv"),
-    [
-        ("source ../.venv/bin/activate\npython ../main.py --out=out", "python ../main.py --out=out", "slurm", ".venv"),
-        ("cd ..\nsource .venv/bin/activate\npython main.py", "python main.py", None, ".venv"),
-        ("source .venv/bin/activate\npython main.py --out ./x", "python main.py --out ./x", None, ".venv"),
-        ("cd deep\npython ../../main.py", "python ../../main.py", "slurm/deep", None),
-    ],
-)
-def test_a_script_in_a_folder_of_the_project_starts_where_it_would_have(  # noqa: PLR0917
-    serried, tmp_path: Path, monkeypatch, body: str, command: str, workdir: str | None, venv: str | None
+@pytest.mark.parametrize("script", ["job.sbatch", "./job.sbatch", "slurm/job.sbatch"])
+def test_the_path_of_the_script_counts_from_the_folder_of_the_file(
+    serried, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "slurm").mkdir()
-    script = f"#!/bin/bash\n#SBATCH --time=1:00:00 --mem=8G --cpus-per-task=2\n{body}\n"
-    (tmp_path / "slurm/job.sbatch").write_text(script, encoding="utf-8")
-    done = serried("import", "slurm/job.sbatch")
-    assert done.code == 0
+    (tmp_path / script).write_text("#!/bin/bash\nmkdir out\n", encoding="utf-8")
+    assert serried("import", script).code == 0
     made = tomllib.loads((tmp_path / "serried.toml").read_text("utf-8"))["experiments"]["job"]
-    assert (made["command"], made.get("workdir")) == (command, workdir)
-    assert made.get("environment", {}).get("venv") == venv
-    assert "copied: put the file further up" not in done.err
+    assert made == {"script": script.removeprefix("./")}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from serried import config, importing
+from serried import config, importing, schedulers
 from serried.plan import Plan
 from serried.planning import plan
 
@@ -24,12 +24,14 @@ EXPERIMENTS = {
     "from-kaust-horovod": ["train"],
 }
 """Those that the script of each README submits, in its order."""
-HERE_ON_PURPOSE = {
-    "from-ammunk-hpc": {"command"},
-    "from-slurm-pytorch-ddp-boilerplate": {"launch", "environment"},
-    "from-kaust-horovod": {"command", "limit"},
+SUGGESTED = {
+    "from-ammunk-hpc": ["secrets", "rendezvous"],
+    "from-slurm-pytorch-ddp-boilerplate": ["venv", "rendezvous"],
+    "from-satori": [],
+    "from-hpc-helper": ["runs"],
+    "from-kaust-horovod": ["checkpoint-watch"],
 }
-"""What `serried.toml` says otherwise than the import does, as the README explains."""
+"""Features that `serried import` suggests for the script, in its order."""
 
 
 def test_every_example_is_tried():
@@ -42,20 +44,22 @@ def planned(folder: Path, name: str, cluster: str) -> Plan:
 
 
 @pytest.mark.parametrize("example", EXPERIMENTS)
-def test_the_old_script_is_imported_as_the_same_that_was_ported_by_hand(
-    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_old_script_runs_as_it_is_and_requests_what_the_ported_one_does(
+    example: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("WANDB_API_KEY", "x")
     [script] = re.findall(r"```bash\n(.*?)```", (EXAMPLES / example / "README.md").read_text("utf-8"), re.DOTALL)
-    imported = importing.read(script.encode(), "job.sh", None)
-    (tmp_path / "serried.toml").write_text(importing.text(imported, "job.sh"), encoding="utf-8")
-    for each, name in zip(imported.experiments, EXPERIMENTS[example], strict=True):
-        there, here = planned(tmp_path, each.name, "slurm"), planned(EXAMPLES / example, name, "slurm")
-        for part in {"allocation", "command", "launch", "limit"} - HERE_ON_PURPOSE.get(example, set()):
-            assert getattr(there, part) == getattr(here, part), part
-        if "environment" not in HERE_ON_PURPOSE.get(example, set()):
-            assert there.environment.modules == here.environment.modules
-            assert there.environment.secrets == here.environment.secrets
+    imported = importing.read(script.encode(), "job.sh")
+    assert dict(imported.settings) == {"script": "job.sh"}
+    assert [each.id for each in imported.suggestions] == SUGGESTED[example]
+
+    size = schedulers.reader("slurm").read(script, {}, "job.sh").size
+    largest = planned(EXAMPLES / example, EXPERIMENTS[example][-1], "slurm")
+    assert (largest.allocation.nodes, largest.allocation.gpus) == (size.nodes, size.gpus)
+    if example != "from-satori":  # an exclusive job, whose CPUs the script leaves to Slurm
+        assert largest.allocation.cpus == size.cpus
+    modules = re.findall(r"^module load (.*)", script, re.MULTILINE)
+    assert list(largest.environment.modules) == " ".join(modules).split()
 
 
 @pytest.mark.parametrize(

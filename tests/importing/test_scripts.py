@@ -1,63 +1,64 @@
-"""Job scripts of many shapes, and the whole serried.toml that each becomes."""
+"""Job scripts of many shapes: the whole file and report of each, and what the file makes of each."""
 
 from __future__ import annotations
 
 import os
-import re
-import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from job_scripts import SCRIPTS, expected, shown
-from serried import config, importing
-from serried.config import toml
+from serried import config, importing, schedulers
+from serried.config import schema, toml
+from serried.errors import UsageError
 from serried.planning import plan
-from serried.planning.allocate import CPUS
-
-each_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+from tables import for_each
 
 
-@each_script
-def test_a_script_becomes_this_file_and_each_of_its_lines_is_told_of(script: Path):
+@for_each("script", SCRIPTS)
+def test_a_script_is_imported_as_expected(script: Path):
     assert shown(script) == expected(script).read_text(encoding="utf-8")  # python tests/job_scripts.py
 
 
-@each_script
-def test_what_was_written_loads_and_makes_a_plan(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def imported_of(script: Path) -> importing.Imported | None:
+    try:
+        return importing.read(script.read_bytes(), script.name)
+    except UsageError:
+        return None
+
+
+@for_each("script", SCRIPTS)
+def test_a_file_loads_and_a_pasted_suggestion_too(script: Path):
+    imported = imported_of(script)
+    if imported is None:
+        return
+    text = importing.text(imported, script.name)
+    list(schema.check(tomllib.loads(text)))
+    for suggestion in imported.suggestions if imported.script else ():
+        list(schema.check(tomllib.loads(f"{text}{suggestion.toml}\n")))
+
+
+COMMANDS = [script for script in SCRIPTS if (imported := imported_of(script)) and imported.script is None]
+
+
+@pytest.mark.parametrize("script", COMMANDS, ids=lambda script: script.name)
+def test_a_command_requests_what_its_script_does(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SCRATCH", str(tmp_path))
     (tmp_path / "project").mkdir()
-    (tmp_path / "project" / ".env").touch()
     imported = importing.read(script.read_bytes(), script.name)
     (tmp_path / "serried.toml").write_text(importing.text(imported, script.name), encoding="utf-8")
-    cluster = "pbs" if script.suffix == ".pbs" else "slurm"
-    for each in imported.experiments:
-        resolved = config.resolve(each.name, None, {}, cluster, tmp_path, os.environ)
-        made = plan(resolved, run_id="k3f9q2", created="2026-01-01T00:00:00Z")
-        asked = each.settings
-        units = asked.get("resources.gpus", 0) or asked["resources.ranks"]
-        counted = (made.allocation.nodes, made.allocation.gpus, made.allocation.cpus)
-        cpus = asked.get("resources.cpus", CPUS) * units
-        assert counted == (asked["resources.nodes"], asked.get("resources.gpus", 0), cpus)
-
-
-@each_script
-def test_every_line_that_does_something_is_told_of(script: Path):
-    """A line of a script is blank, a comment, or within the span of something that the import says a word of."""
-    text = script.read_text(encoding="utf-8-sig").replace("\r\n", "\n")
-    text = re.sub(r"<<-?'?(\w+)'?(.*?\n)\1\n", lambda document: "\n" * document[0].count("\n"), text, flags=re.DOTALL)
-    told = {each.number for each in importing.read(script.read_bytes(), script.name).lines}
-    lines = text.split("\n")
-    begins = [
-        number
-        for number, line in enumerate(lines, 1)
-        if line.startswith(("#SBATCH", "#PBS"))
-        or (line[:1].strip() and not line.startswith(("#", ")", "}", "END", "{")))
-    ]
-    continued = {number + 1 for number, line in enumerate(lines, 1) if line.endswith("\\")}
-    within = {number for number in begins if lines[number - 1].split(" ")[0] in ("fi", "done", "esac")}
-    assert set(begins) - continued - within - told == set()
+    scheduler = "pbs" if script.suffix == ".pbs" else "slurm"
+    directives = schedulers.reader(scheduler).read(script.read_text("utf-8"), {}, script.name)
+    resolved = config.resolve(imported.name, None, {}, scheduler, tmp_path, os.environ)
+    planned = plan(resolved, run_id="k3f9q2", created="2026-01-01T00:00:00Z")
+    size = directives.size
+    assert (planned.allocation.nodes, planned.allocation.gpus, planned.allocation.cpus) == (
+        size.nodes,
+        size.gpus,
+        size.cpus,
+    )
+    assert not planned.source.snapshot
 
 
 def test_text_of_each_awkward_kind_comes_back_as_it_was():
@@ -73,18 +74,18 @@ def test_text_of_each_awkward_kind_comes_back_as_it_was():
     assert tomllib.loads(text)["a b"]["c.d"]["é"] == {**table, "inner": {'quo"ted': "x"}}
 
 
-def test_words_reach_the_program_as_bash_would_have_given_them():
-    words = """{"x y",z} a{1..2}b "{seed}" '{run}' {run} "{a,b}" --x={1,2} '{"a": [1,2]}' '+tags=["a","b c"]' \
-        "$HOME/{x}" ~/y $'t\\tb' it\\'s "${LRS[1]}" "${#LRS[@]}" "${ARGS[@]}" $TWO "$TWO" \
-        ${HOME##*/} $((1 + 2)) "" "*.none" """
-    before = "LRS=(0.5 '0 1')\nARGS=(--a 'b  c')\nTWO='d  e'\n"
-    imported = importing.read(f"#!/bin/bash\n{before}python show.py {words}\n".encode(), "job.sh")
-    command = imported.experiments[0].settings["command"]
+AWKWARD = """'x y' "{seed}" '{run}' {run} "{a b}" '{"a": [1,2]}' '+tags=["a","b c"]' it\\'s "" "*.none" 'a
+b' "\\$HOME" "c\\\\d" --x=é"""
 
-    def shown(script: str) -> list[str]:
-        said = script.replace("python show.py", "printf '%s\\0'")
-        return subprocess.run(["/bin/bash", "-c", said], stdout=subprocess.PIPE, check=True, text=True).stdout.split(
-            "\0"
-        )
 
-    assert shown(re.sub(r"\{(\{\w+\})\}", r"\1", command)) == shown(f"{before}python show.py {words}")
+def test_words_reach_the_program_as_bash_would_have_given_them(tmp_path: Path):
+    script = f"#!/bin/bash\n#SBATCH --time=1 --mem=1G\npython show.py {AWKWARD}\n"
+    imported = importing.read(script.encode(), "job.sh")
+    assert imported.script is None, imported.reasons
+    (tmp_path / "serried.toml").write_text(importing.text(imported, "job.sh"), encoding="utf-8")
+    resolved = config.resolve("job", None, {}, "slurm", tmp_path, {"HOME": "/h", "SCRATCH": "/s"})
+    words = [
+        "x y", "{{seed}}", "{{run}}", "{{run}}", "{a b}", '{"a": [1,2]}', '+tags=["a","b c"]', "it's", "", "*.none",
+        "a\nb", "$HOME", "c\\d", "--x=é",
+    ]  # fmt: skip
+    assert list(resolved.experiment.command) == ["python", "show.py", *words]

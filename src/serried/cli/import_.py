@@ -1,8 +1,7 @@
-"""`serried import`: write a serried.toml from a job script for sbatch or qsub."""
+"""`serried import`: write a serried.toml for a job script of sbatch or qsub."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shlex
 import sys
@@ -13,68 +12,78 @@ import click
 
 from serried import importing
 from serried.cli import verification_view
-from serried.config import catalogue, layers
+from serried.config import catalogue, layers, toml
 from serried.errors import UsageError, reason
-from serried.importing import Imported
+from serried.importing import Imported, ScriptLine
 from serried.ui import console
 from serried.ui.text import fit, printable
+
+_MOST_REASONS = 3
 
 
 @click.command()
 @click.argument("script", metavar="SCRIPT")
 @click.option("--name", metavar="NAME", help="Name of the experiment.  [default: of the job or file]")
 @click.option("--dry-run", is_flag=True, help="Print the file and write nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, with the result for each line.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with all reasons and suggestions.")
 @click.option("--verify", is_flag=True, help="Run script and import with recorded programs; compare them.")
 @click.option("--array-tasks", metavar="LIST", help="With --verify: tasks of the array to compare: 0,3.")
 def command(
     *, script: str, name: str | None, dry_run: bool, as_json: bool, verify: bool, array_tasks: str | None
 ) -> None:
-    r"""Write a serried.toml that does the same as a job script.
+    r"""Write a serried.toml for a job script.
 
     \b
-    serried import job.sbatch                     write serried.toml
-    serried import job.pbs --dry-run              show it
+    serried import train.sbatch                   write serried.toml
+    serried import train.pbs --dry-run            show it
     serried import next.sbatch >> serried.toml    add to an existing file
     scontrol write batch_script 1234 - | serried import - --name again
 
-    Run the command in the folder where you submit the script. The import reads `#SBATCH` and `#PBS`
-    lines, modules, environments, variables, and commands of srun, torchrun, mpirun, horovodrun and
-    other launchers. A report, here and in the file, lists the lines without an equivalent. Never
-    overwrites.
+    If every line is recognised completely, the file says the same as the script, and the script is
+    no longer needed. Otherwise the file names the script, which runs unchanged. Suggestions name
+    the features of Serried that replace lines of the script. Run the command in the folder where
+    you submit the script. Never overwrites.
     """
     if verify:
         verification_view.verify_script(script, array_tasks, as_json=as_json)
         return
     here = Path.cwd()
+    path = here / layers.FILE
+    is_there = os.path.lexists(path)
+    names = catalogue(here, os.environ).experiments if is_there else ()
     file = "job.sh" if script == "-" else script
-    imported = importing.read(_content(script), file, name, _folder(script, here))
+    imported = importing.read(_content(script), file, name, runs_copies=_runs_copies(path) if is_there else None)
+    if imported.name in names:
+        hint = "choose another with --name"
+        raise UsageError(f"`{layers.FILE}` has an experiment `{imported.name}` already", hint=hint)
+    if imported.script is not None and script == "-":
+        raise UsageError(
+            "the experiment runs the script, so the script must be a file",
+            hint="save the script to a file, and import the file",
+        )
     text = importing.text(imported, script)
-    is_there = os.path.lexists(here / layers.FILE)
-    if is_there:
-        _check_names(imported, here)
     writes = not (dry_run or is_there)
     if writes:
-        _write(here / layers.FILE, text)
+        _write(path, text)
     if as_json:
         _as_json(imported, text, written=writes)
         return
     if not writes:
         console.out(text.removesuffix("\n"))
-    names = ", ".join(f"`{each.name}`" for each in imported.experiments)
     if writes:
-        console.say(f"wrote {layers.FILE} with {names}")
+        console.say(f"wrote {layers.FILE} with `{imported.name}`")
     elif is_there and not dry_run:
-        console.say(f"`{layers.FILE}` exists and was not changed; `>> {layers.FILE}` adds {names}")
-    _report(imported)
+        console.say(f"`{layers.FILE}` exists and was not changed; `>> {layers.FILE}` adds `{imported.name}`")
+    _report(imported, script)
     if writes:
-        _next(imported)
-
-
-def _folder(script: str, here: Path) -> str:
-    """The script's folder relative to here; empty for this folder, and for a folder that is not below."""
-    relative = os.path.relpath((here / script).parent, here)
-    return "" if relative == os.curdir or relative.startswith(os.pardir) or script == "-" else relative
+        console.say()
+        called = shlex.quote(imported.name)
+        console.next_steps(
+            [
+                (f"serried config show {called}", "each setting and where it comes from"),
+                (f"serried submit {called} --dry-run", "print the plan and job script"),
+            ]
+        )
 
 
 def _content(script: str) -> bytes:
@@ -89,11 +98,8 @@ def _content(script: str) -> bytes:
         raise UsageError("a file's name cannot contain a NUL character") from None
 
 
-def _check_names(imported: Imported, here: Path) -> None:
-    known = catalogue(here, os.environ).experiments
-    taken = [each.name for each in imported.experiments if each.name in known]
-    if taken:
-        raise UsageError(f"`{layers.FILE}` has an experiment `{taken[0]}` already", hint="choose another with --name")
+def _runs_copies(path: Path) -> bool:
+    return toml.read(path, layers.FILE).tables.get("project", {}).get("snapshot", True) is not False
 
 
 def _write(path: Path, text: str) -> None:
@@ -107,44 +113,58 @@ def _write(path: Path, text: str) -> None:
 def _as_json(imported: Imported, text: str, *, written: bool) -> None:
     console.out_json(
         written=written,
-        experiments=[dataclasses.asdict(each) for each in imported.experiments],
-        array=imported.array,
-        parallel=imported.parallel,
-        lines=[dataclasses.asdict(each) for each in imported.lines],
+        name=imported.name,
+        script=imported.script,
+        settings=imported.settings,
+        reasons=[each._asdict() for each in imported.reasons],
+        dropped=[each._asdict() for each in imported.dropped],
+        notes=imported.notes,
+        suggestions=[each._asdict() for each in imported.suggestions],
         toml=text,
     )
 
 
-def _report(imported: Imported) -> None:
-    """Print each line that was not imported, and the numbers of the lines that Serried does not need."""
-    left = imported.of(importing.LEFT)
-    if left:
+def _report(imported: Imported, script: str) -> None:
+    """The result in a sentence, then why, then suggestions."""
+    shown = printable(script)
+    if imported.script is None:
+        console.say(f"every line of `{shown}` is taken over: the script is not needed")
+        _list(imported.dropped, "not written, because")
+    else:
+        console.say(f"the experiment runs `{shown}` unchanged; {_count(len(imported.suggestions), 'suggestion')}")
+        _list(imported.reasons[:_MOST_REASONS], "not taken over, because")
+        if (more := len(imported.reasons) - _MOST_REASONS) > 0:
+            console.say(f"        and {_count(more, 'more line')}: `--json` lists them")
+    for note in imported.notes:
+        console.note(note)
+    if imported.suggestions:
         console.say()
-        console.say("not imported, or only in part:")
-    indent = " " * 8
-    shown = None
-    for each in left:
-        number = str(each.number) if each.number else ""
-        if each.text and (each.number, each.text) != shown:
-            console.say(f"{number:>6}  {fit(printable(each.text), console.columns() - len(indent))}")
-        shown = (each.number, each.text)
-        for row in textwrap.wrap(each.why, max(40, console.columns() - len(indent))):
-            console.say(f"{indent}{console.style(row, 'quiet', sys.stderr)}")
-    numbers = sorted({each.number for each in imported.of(importing.NEEDLESS) if each.number})
-    if numbers:
-        console.say()
-        several = len(numbers) > 1
-        console.say(
-            f"not needed here: line{'s' if several else ''} {', '.join(map(str, numbers))}; `--json` gives the reasons"
-        )
+        console.say("suggestions, none of which is needed:")
+    for each in imported.suggestions:
+        _say_line(each.line, each.text)
+        _say_wrapped(f"{each.id}: {each.sentence}")
+        for line in (each.toml or each.command).splitlines():
+            console.say(f"            {line}")
 
 
-def _next(imported: Imported) -> None:
-    console.say()
-    name = shlex.quote(imported.experiments[0].name)
-    console.next_steps(
-        [
-            (f"serried config show {name}", "each setting and where it comes from"),
-            (f"{importing.submits(imported)} --dry-run", "print the plan and job script"),
-        ]
-    )
+def _count(number: int, noun: str) -> str:
+    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
+
+
+def _list(reasons: tuple[ScriptLine, ...], title: str) -> None:
+    if reasons:
+        console.say()
+        console.say(f"{title}:")
+    for each in reasons:
+        if each.text:
+            _say_line(each.line, each.text)
+        _say_wrapped(each.why)
+
+
+def _say_line(number: int, text: str) -> None:
+    console.say(f"{number or '':>6}  {fit(printable(text), console.columns() - 8)}")
+
+
+def _say_wrapped(text: str) -> None:
+    for row in textwrap.wrap(text, max(40, console.columns() - 8)):
+        console.say(f"        {console.style(row, 'quiet', sys.stderr)}")

@@ -1,21 +1,13 @@
-"""A job script for sbatch or qsub -> the settings that do the same, and what became of each of its lines. Pure."""
+"""A job script for sbatch or qsub -> the settings of an experiment that does the same. Pure.
+
+An experiment says all that the script does, or runs the script. Suggestions are separate and change nothing.
+"""
 
 from __future__ import annotations
 
-from serried.importing.assemble import read
-from serried.importing.report import LEFT, NEEDLESS, TAKEN, Imported, ImportedExperiment, Line
+from serried.importing.reader import read
+from serried.importing.report import Imported, ScriptLine, Suggestion
 from serried.importing.script import MOST_BYTES
-from serried.importing.to_toml import submits, text
+from serried.importing.to_toml import tables, text
 
-__all__ = [
-    "LEFT",
-    "MOST_BYTES",
-    "NEEDLESS",
-    "TAKEN",
-    "Imported",
-    "ImportedExperiment",
-    "Line",
-    "read",
-    "submits",
-    "text",
-]
+__all__ = ["MOST_BYTES", "Imported", "ScriptLine", "Suggestion", "read", "tables", "text"]

@@ -1,274 +1,274 @@
-"""The commands of a script, in their order: each makes the environment, starts a program, or is left."""
+"""The lines below the directives -> the environment and the launch, if every line is recognised completely."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from serried.importing import conditionals, tables
-from serried.importing.assign import assign
-from serried.importing.bash import ASSIGNED, Command, Statement, statements
-from serried.importing.environment import BUILTINS, EVALUATES, ScriptEnvironment
-from serried.importing.expand import Variables, literal, static
-from serried.importing.launch import ImportedLaunch
-from serried.importing.launchers import peel
-from serried.importing.report import LEFT, NEEDLESS, TAKEN, line
+from serried.importing import launchers
+from serried.importing.launchers import NotRecognised, RecognisedLaunch, Shape
+from serried.importing.lines import Command, ShellWord, Unreadable, Variable, commands
+from serried.importing.report import ScriptLine, shown, without_secrets
 
-_DECLARES = frozenset(["export", "declare", "typeset", "local", "readonly"])
-_FUNCTION = re.compile(r"(?:function\s+)?([\w:.-]+)\s*\(\s*\)|function\s+([\w:.-]+)")
-_CONDA_INIT = re.compile(r"conda_setup|etc/profile\.d/(?:conda|mamba)\.sh")
-"""What `conda init` writes."""
-_ALL = r"\s([-+])(?:\w*a\w*|o\s+allexport)(?!\S)"
-_SUBMIT = ("sbatch", "qsub")
-_SUBMITS = re.compile(r"(?:\$\(|`)\s*(?:sbatch|qsub)\s")
-_KEYWORDS = frozenset(["for", "select", "case", "read", "mapfile", "readarray"])
+MODULES, ACTIVATION, EXPORTS, LAUNCH, END = range(5)
+"""The order in which Serried sets up an environment. A script in another order may mean something else."""
 
-
-@dataclass(frozen=True)
-class PlacedLaunch:
-    """A launch, where it stands, and what held there."""
-
-    launch: ImportedLaunch
-    statement: Statement
-    command: Command
-    workdir: str
-    steps: int
-    """How many of the steps that set variables were taken before it."""
+_PRINTS = {
+    **dict.fromkeys(["echo", ":", "true"], r"(?s:.*)"),
+    **dict.fromkeys(["uname", "free"], r"-\w+"),
+    **dict.fromkeys(["whoami", "lscpu"], r"(?!)"),
+    "date": r"[\"']?\+.*",
+    "hostname": r"-[sfiI]+",
+    "nproc": r"--all",
+    "nvidia-smi": r"-L",
+    "printf": r"(?!-v)(?s:.*)",
+    "pwd": r"-[LP]",
+    "which": r"\w[\w.+-]*",
+}
+"""Programs that only print with arguments of this form."""
+_HARMLESS = re.compile(r"\$\((?:date|hostname|pwd|whoami|nproc)(?:\s+[\w+%:./-]+)*\)|\$\{\w+\}|\$\w+|\$[?#@*$!]")
+"""Expansions without an effect of their own."""
+_SUBMIT_DIRS = frozenset(["SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "PWD"])
+_NODES = r'"?\$\{?(?:SLURM_JOB_NODELIST|SLURM_NODELIST|PBS_NODEFILE)\}?"?'
+_FIRST_NODE = re.compile(
+    rf'"?\$\((?:scontrol show hostnames?(?: {_NODES})? ?\| ?head (?:-n ?1|-1)|hostname(?: -[sfi])?'
+    rf'|head (?:-n ?1|-1) {_NODES})\)"?'
+)
+"""The ways in which scripts find the first node."""
+_MEETING = frozenset(["MASTER_ADDR", "MASTER_PORT"])
+_SAFE = re.compile(r"[\w./:=@%+,-]+")
+"""A value that bash hands on unchanged with and without quotes."""
 
 
 @dataclass
 class Body:
-    made: ScriptEnvironment
-    launches: list[PlacedLaunch] = field(default_factory=list)
-    functions: set[str] = field(default_factory=set)
-    """Of the script's own."""
-    waits: list[int] = field(default_factory=list)
-    """Where it waits for what it has started in the background."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Of the environment, by dotted key."""
+    launch: RecognisedLaunch | None = None
+    reasons: list[ScriptLine] = field(default_factory=list)
+    dropped: list[ScriptLine] = field(default_factory=list)
 
 
-def read(text: str, made: ScriptEnvironment) -> Body:
-    """What a script starts, and what it makes of an environment."""
-    body = Body(made)
-    for statement in statements(text):
-        if _sets_if(statement) or (statement.is_block and not _only_ends_in_a_block(statement)):
-            _block(body, statement)
-        else:
-            for command in statement.commands:
-                _command(body, command, statement)
+@dataclass
+class _State:
+    body: Body
+    shape: Shape
+    stage: int = MODULES
+    env: dict[str, str] = field(default_factory=dict)
+    meeting: set[str] = field(default_factory=set)
+
+    def reach(self, stage: int) -> None:
+        if stage < self.stage:
+            raise NotRecognised("Serried has a fixed order: modules, the environment, variables, the launch")
+        self.stage = stage
+
+
+def read(text: str, shape: Shape, *, begins_at_home: bool = False) -> Body:
+    """What the lines of `text` say. Without `reasons`, they say no more than the result does.
+
+    `begins_at_home`: the scheduler starts the script in the user's home instead of the folder of the submission.
+    """
+    body = Body()
+    state = _State(body, shape)
+    is_at_home = begins_at_home
+    lines = text.split("\n")
+    try:
+        for command in commands(text):
+            is_at_home = is_at_home and not _goes_to_project(command)
+            try:
+                why = _take(command, state)
+                _check_folder(state, is_at_home=is_at_home and not why)
+            except NotRecognised as reason:
+                body.reasons.append(ScriptLine(command.line, _shown(lines, command), without_secrets(str(reason))))
+                continue
+            if why:
+                body.dropped.append(ScriptLine(command.line, _shown(lines, command), why))
+    except Unreadable as unread:
+        body.reasons.append(ScriptLine(unread.line, shown(lines[min(unread.line, len(lines)) - 1]), unread.why))
+    if not body.reasons and body.launch is None:
+        body.reasons.append(ScriptLine(0, "", "no line starts a program"))
+    if not body.reasons:
+        _finish(body, state)
     return body
 
 
-def submitted(text: str) -> list[Command]:
-    """The commands of a script that hand a job to a scheduler."""
-    every = (command for statement in statements(text) for command in statement.commands)
-    return [each for each in every if _name(each) in _SUBMIT or _SUBMITS.search(each.text)]
+def _check_folder(state: _State, *, is_at_home: bool) -> None:
+    if is_at_home and state.stage in (ACTIVATION, LAUNCH):
+        raise NotRecognised("the scheduler starts the script in your home: `cd $PBS_O_WORKDIR` is missing")
 
 
-def _sets_if(statement: Statement) -> bool:
-    """`[ -n "$DEBUG" ] && ARGS="$ARGS --debug"`."""
-    first, *rest = statement.commands or (None,)
-    is_test = first is not None and first.words[0] in ("[", "[[", "test")
-    return is_test and any(command.words[0] in _DECLARES or _only_assigns(command) for command in rest)
+def _shown(lines: Sequence[str], command: Command) -> str:
+    return shown(" ".join(line.strip().removesuffix("\\") for line in lines[command.line - 1 : command.last]))
 
 
-def _only_ends_in_a_block(statement: Statement) -> bool:
-    """`python train.py || { echo failed; exit 1; }`."""
-    first, *rest = statement.commands or (None,)
-    if first is None or statement.text.partition(first.text)[0].strip() not in ("", "time"):
+def _take(command: Command, state: _State) -> str | None:
+    """Enter a command; returns why it may be dropped. Raises NotRecognised."""
+    words = command.words
+    if command.is_redirected or command.before != ";" or command.after != ";":
+        raise NotRecognised("a redirection, a pipe, a list or a command in the background")
+    name = words[0].literal or ""
+    if words[0].assignment is None and name in _READERS:
+        return _READERS[name](words, state)
+    if _prints(words):
+        return "it only prints"
+    if words[0].assignment and all(word.assignment for word in words):
+        return _meet(words, state)
+    if state.body.launch is not None:
+        raise NotRecognised("a command follows the launch")
+    state.body.launch = launchers.read(words, _known(state))
+    state.reach(LAUNCH)
+    return None
+
+
+def _known(state: _State) -> Shape:
+    """The shape, with exported variables that every word can take over."""
+    own = {name: value for name, value in state.env.items() if _SAFE.fullmatch(value)}
+    return state.shape._replace(values={**state.shape.values, **own})
+
+
+def _prints(words: Sequence[ShellWord]) -> bool:
+    """A command that prints, and whose words have no effect of their own."""
+    first, *rest = words
+    if any(re.search(r"[$`]", _HARMLESS.sub("", word.raw)) for word in rest if None in word.pieces):
         return False
-    return _is_program(first) and all(map(_is_idle, rest))
+    allowed = _PRINTS.get(first.literal or "")
+    if allowed is None:
+        return first.literal is not None and [word.literal for word in rest] in (["--version"], ["-V"])
+    return all(re.fullmatch(allowed, word.raw) for word in rest)
 
 
-def _block(body: Body, statement: Statement) -> None:
-    """A condition, a loop: what it does is not told by its commands alone."""
-    if function := _FUNCTION.match(statement.text):
-        body.functions.add(function[1] or function[2])
-    elif conditionals.take(body.made, statement):
-        return
-    for command in statement.commands:
-        names = [assigned[1] for word in command.words if (assigned := ASSIGNED.fullmatch(word))]
-        names += command.words[1:2] if command.words[0] in ("for", "select") else ()
-        names += _that_it_reads(command)
-        for name in names:
-            body.made.hide(name, statement.first)
-    programs = [command for command in statement.commands if _is_program(command)]
-    before = len(body.launches)
-    for command in programs:
-        _launch(body, command, statement)
-    is_each_node = any(found.launch.is_on_one_node for found in body.launches[before:])
-    fate, why = (TAKEN, "agents are on every node anyway") if is_each_node else _of_block(statement, programs)
-    body.made.lines.append(line(statement.first, statement.text, fate, why))
+def _goes_to_project(command: Command) -> bool:
+    return command.words[:1] != () and command.words[0].literal == "cd" and _is_submit_dir(command.words[1:])
 
 
-def _that_it_reads(command: Command) -> list[str]:
-    """The variables that `read -r a b` and `mapfile -t c` set."""
-    words = [word for word in command.words if not ASSIGNED.fullmatch(word)]
-    if words[:1] not in (["read"], ["mapfile"], ["readarray"]):
-        return []
-    return [word for word in words[1:] if word.isidentifier()]
+def _is_submit_dir(words: Sequence[ShellWord]) -> bool:
+    pieces = words[0].pieces if len(words) == 1 else ()
+    return len(pieces) == 1 and isinstance(pieces[0], Variable) and pieces[0].name in _SUBMIT_DIRS
 
 
-def _of_block(statement: Statement, programs: list[Command]) -> tuple[str, str]:
-    if _CONDA_INIT.search(statement.text) and not programs:
-        return NEEDLESS, "`environment.conda` finds conda without it"
-    if not programs and all(_is_idle(command) for command in statement.commands):
-        return NEEDLESS, "it prints, or ends the job"
-    is_again = any(map(_starts_again, statement.commands))
-    if not programs and (is_again or re.search(tables.LOCAL_DISK, statement.text)):
-        return LEFT, tables.PREPARES["sbatch"] if is_again else tables.STAGING
-    kind = statement.text.split(None, 1)[0]
-    if kind in ("for", "while", "until", "select") and programs:
-        return (
-            LEFT,
-            "a loop: its program is taken once; `--array` and `--commands` of `serried submit` run it many times",
-        )
-    if _FUNCTION.match(statement.text) and programs:
-        return LEFT, "a function: its program is taken once"
-    what = {
-        "[": "a condition",
-        "[[": "a condition",
-        "test": "a condition",
-        "if": "a condition",
-        "case": "a condition",
-        "for": "a loop",
-        "while": "a loop",
-        "until": "a loop",
-    }
-    return LEFT, f"{what.get(kind, 'a function or a group')}: what ranks need of it goes into `environment.setup`"
+def _meet(words: Sequence[ShellWord], state: _State) -> str:
+    """Take `MASTER_ADDR` and `MASTER_PORT`, which Serried sets itself."""
+    for word in words:
+        name, value = word.assignment or ("", word)
+        is_usual = _FIRST_NODE.fullmatch(value.raw) if name == "MASTER_ADDR" else re.fullmatch(r"\d+", value.raw)
+        if name not in _MEETING or not is_usual:
+            raise NotRecognised(f"a variable, `{name}`, that is not exported")
+        state.meeting.add(name)
+    return "Serried sets MASTER_ADDR, and MASTER_PORT to a free port"
 
 
-def _command(body: Body, command: Command, statement: Statement) -> None:
-    made, name = body.made, _name(command)
-    if _is_dealt_with(body, command, name):
-        return
-    if name in _DECLARES or _only_assigns(command):
-        assign(made, command, is_export=name == "export" or command.words[1:2] == ("-x",))
-    elif name in tables.SHELL:
-        _set(made, command, name)
-        is_of_exports = name == "set" and re.search(_ALL, command.text)
-        made.say(command, NEEDLESS, "`environment.env_file` exports" if is_of_exports else tables.SHELL[name])
-    elif _is_idle(command):
-        writes = ">" in command.redirections
-        why = tables.WRITES if writes else "it prints, or waits"
-        made.say(command, LEFT if writes else NEEDLESS, why)
-    elif name in tables.SETUP and name not in BUILTINS:
-        made.into_setup(command)
-    elif _is_program(command):
-        _launch(body, command, statement)
+def _set(words: Sequence[ShellWord], state: _State) -> str:
+    """Options of a shell that change nothing where all commands are known to be simple."""
+    del state
+    if not re.fullmatch(r"( -[euxv]*(o (errexit|nounset|xtrace|verbose|pipefail))?)+", _joined(words[1:])):
+        raise NotRecognised("an option of the shell")
+    return "it changes nothing for these lines"
+
+
+def _joined(words: Sequence[ShellWord]) -> str:
+    return "".join(f" {word.literal}" for word in words)
+
+
+def _cd(words: Sequence[ShellWord], state: _State) -> str:
+    del state
+    if not _is_submit_dir(words[1:]):
+        raise NotRecognised("it changes the folder")
+    return "ranks start in this folder"
+
+
+def _export(words: Sequence[ShellWord], state: _State) -> str | None:
+    if all(name.literal in state.meeting for name in words[1:]) and words[1:]:
+        return "Serried sets MASTER_ADDR, and MASTER_PORT to a free port"
+    assigned = [word.assignment for word in words[1:]]
+    if not assigned or not all(assigned):
+        raise NotRecognised("an export of a variable without a value")
+    meeting = [word for word in words[1:] if (word.assignment or ("",))[0] in _MEETING]
+    why = _meet(meeting, state) if meeting else None
+    for name, value in filter(None, assigned):
+        if name not in _MEETING:
+            state.reach(EXPORTS)
+            state.env[name] = launchers.variable(name, value, _known(state))
+    return why if len(meeting) == len(assigned) else None
+
+
+def _module(words: Sequence[ShellWord], state: _State) -> str | None:
+    """`module purge`, `load`, `use` and `unload`, in this order or as they come after the purge."""
+    texts = [word.literal or "" for word in words]
+    if texts[0] == "ml" and texts[1:2] and texts[1] not in ("load", "purge", "use", "unload", "list"):
+        texts.insert(1, "load")
+    verb, names = (texts[1:2] or ["list"])[0], texts[2:]
+    if not all(re.fullmatch(r"[\w./+@][\w./+@:-]*", name) for name in names):
+        raise NotRecognised("a module that only bash knows, or an option")
+    if verb == "list" and not names:
+        return "it only prints"
+    state.reach(MODULES)
+    modules = state.body.settings.setdefault("environment.modules", [])
+    if verb == "purge" and not names and not modules:
+        state.body.settings["environment.module_purge"] = True
+    elif verb in ("load", "add") and names:
+        modules += names
+    elif verb in ("use", "unload") and len(names) == 1 and (verb != "use" or names[0].startswith("/")):
+        modules.append(f"{verb} {names[0]}")
     else:
-        instead = tables.PREPARES.get("sbatch" if _starts_again(command) else name)
-        why = instead or tables.FILES
-        if instead is None and re.search(tables.LOCAL_DISK, command.text):
-            made.copies(command)
-            source = " ".join(command.words[:-1])
-            why = tables.STAGING_OUT if re.search(tables.LOCAL_DISK, source) else tables.STAGING
-        made.say(command, LEFT, why)
+        raise NotRecognised(f"`module {verb}`")
+    return None
 
 
-def _starts_again(command: Command) -> bool:
-    return _name(command) in _SUBMIT or "requeue" in command.words
+def _source(words: Sequence[ShellWord], state: _State) -> None:
+    path = words[1].literal if len(words) == 2 else None
+    matched = re.fullmatch(r"(.+)/bin/activate", path or "")
+    if matched is None or re.search(r"conda|mamba|forge", path or "") or (path or "").startswith("~"):
+        raise NotRecognised("only bash knows what the file does")
+    _activate(state, "environment.venv", matched[1])
 
 
-def _set(made: ScriptEnvironment, command: Command, name: str) -> None:
-    """`set -e`, and `set -a`, after which every variable is exported."""
-    if name == "set":
-        made.stops = made.stops or any(re.match(r"-\w*e", word) for word in command.words)
-        if found := re.search(_ALL, command.text):
-            made.exports_all = found[1] == "-"
+def _conda(words: Sequence[ShellWord], state: _State) -> None:
+    texts = [word.literal or "" for word in words[1:]]
+    if len(texts) != 2 or texts[0] != "activate" or not re.fullmatch(r"[\w./][\w./-]*", texts[1]):
+        raise NotRecognised("`conda` with another command than `activate NAME`")
+    _activate(state, "environment.conda", texts[1])
 
 
-def _is_dealt_with(body: Body, command: Command, name: str) -> bool:
-    """Parts of pipes, calls of the script's own functions, and what makes the environment."""
-    if command.is_piped and not _is_program(command):  # what it is piped from has been told of
-        if ">" in command.redirections:
-            body.made.say(command, LEFT, tables.WRITES)
-        return True
-    if names := _that_it_reads(command):
-        for each in names:
-            body.made.hide(each, command.line)
-        body.made.say(command, LEFT, tables.READS)
-        return True
-    if name == "wait":
-        body.waits.append(command.line)
-    if name in body.functions:
-        body.made.say(command, NEEDLESS, "what the function does is told where it stands")
-        return True
-    return name in BUILTINS and BUILTINS[name](body.made, command)
+def _activate(state: _State, key: str, value: str) -> None:
+    state.reach(ACTIVATION)
+    if {"environment.venv", "environment.conda"} & state.body.settings.keys():
+        raise NotRecognised("a second environment")
+    state.body.settings[key] = value
 
 
-def _launch(body: Body, command: Command, statement: Statement) -> None:
-    words = body.made.words(command, 0)
-    launch = peel(words, body.made.known_to_programs())
-    for each in launch.before:
-        _command(body, replace(each, line=command.line), statement)
-    text = statement.text
-    if "<<" in command.redirections:
-        body.made.say(command, LEFT, "the program stands in the script: put it into a file, and run that")
+def _ends(words: Sequence[ShellWord], state: _State) -> str:
+    """The environment ends with the job, and `wait` has nothing to wait for."""
+    if state.body.launch is None or len(words) > 1:
+        raise NotRecognised(f"`{words[0].raw}` before the end of the script")
+    return "the run ends with its program"
+
+
+_READERS: dict[str, Callable[[Sequence[ShellWord], _State], str | None]] = {
+    "set": _set,
+    "cd": _cd,
+    "export": _export,
+    "module": _module,
+    "ml": _module,
+    "source": _source,
+    ".": _source,
+    "conda": _conda,
+    "deactivate": _ends,
+    "wait": _ends,
+}
+
+
+def _finish(body: Body, state: _State) -> None:
+    """Join the parts. Variables in front of the launch win over exported ones."""
+    launch = body.launch
+    if launch is None:
         return
-    if command.is_piped and not launch.by:  # a pipe needs its shell
-        pipe = body.made.variables.within(text[: text.find(command.text) + len(command.text)])
-        launch = ImportedLaunch([(replace(literal(pipe)[0], is_shell=True),)])
-    elif "<" in command.redirections:
-        launch.notes.append("ranks read from /dev/null: let the program open the file")
-    body.launches.append(PlacedLaunch(launch, statement, command, body.made.workdir, len(body.made.steps)))
-
-
-def _is_program(command: Command) -> bool:
-    """Whether it may be what the job is for."""
-    name = _name(command)
-    second = command.words[1] if len(command.words) > 1 else ""
-    if name in ("ssh", "pbs_tmrsh"):
-        return len(peel([word for raw in command.words for word in Variables().expand(raw)]).by) > 1
-    if (name, second) in tables.PROGRAMS or EVALUATES.fullmatch(command.text):
-        return True
-    if (
-        name in tables.PREPARES
-        or name in tables.HANDLES_FILES
-        or name in BUILTINS
-        or name in tables.SHELL
-        or name in tables.SETUP
-    ):
-        return False
-    if name in _KEYWORDS | _DECLARES or _only_assigns(command) or _is_idle(command):
-        return False
-    if name == "srun":
-        return _is_program(_within(command))
-    return (
-        name != ""
-        and "requeue" not in command.words
-        and not (name.startswith("python") and command.words[1:3] in (("-m", "pip"), ("-m", "venv")))
-    )
-
-
-def _within(command: Command) -> Command:
-    """What srun starts."""
-    words = peel([literal(word) for word in command.words]).words
-    return replace(command, words=tuple(static(word) or "\0" for word in words) or ("true",))
-
-
-def _only_assigns(command: Command) -> bool:
-    return all(ASSIGNED.fullmatch(word) for word in command.words)
-
-
-def _name(command: Command) -> str:
-    """The program's, behind `VARIABLE=value` and what only passes on."""
-    words = [word for word in command.words if not ASSIGNED.fullmatch(word)]
-    while len(words) > 1 and words[0] in ("exec", "time", "nohup", "command"):
-        words.pop(0)
-    return (words[0].strip("\"'").rsplit("/", 1)[-1] if words[0] != "." else ".") if words else ""
-
-
-def _is_idle(command: Command) -> bool:
-    """Whether a training has nothing of it."""
-    name, second = _name(command), command.words[1] if len(command.words) > 1 else ""
-    if "requeue" in command.words or "dmon" in command.words:
-        return False
-    if name == "srun":
-        return _is_idle(_within(command))
-    if name in ("bash", "sh") and second == "-c":
-        inner = statements(command.words[2].strip("\"'") if len(command.words) > 2 else "")
-        return all(_is_idle(each) for statement in inner for each in statement.commands)
-    if command.words[0].startswith("(("):
-        return True
-    asks = any(word in ("--version", "-V", "--help", "--check-build") for word in command.words[1:])
-    return name in tables.PRINTS or (asks and len(command.words) < 4)
+    if state.meeting and launch.kind == "single":
+        body.reasons.append(ScriptLine(0, "", "MASTER_ADDR is for a launcher, and the program starts without one"))
+        return
+    if not body.settings.get("environment.modules", True):
+        del body.settings["environment.modules"]
+    env = {**state.env, **launch.env}
+    body.settings |= {f"environment.env.{name}": value for name, value in env.items()}
+    body.launch = replace(launch, env=env)

@@ -1,264 +1,377 @@
-"""A command of a script -> the program that each rank runs, and what has started it."""
+"""A launch line -> the command of each rank and the launcher, if every word means the same to Serried."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import NamedTuple
 
-from serried.importing import mpi, wrappers
-from serried.importing.bash import Command, statements
-from serried.importing.counts import Started
-from serried.importing.expand import Variables, Word, literal
-from serried.importing.launch import NUL, ImportedLaunch, long_options, number
-from serried.importing.options import Option, options
-from serried.protocol import names
+from serried.importing.lines import ShellWord, Variable, names
+from serried.importing.report import is_secret
+from serried.protocol.names import PLACEHOLDERS
 
-_PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
-_TORCH_MODULES = {"torch.distributed.run", "torch.distributed.launch"}
-_TORCH_FLAGS = {"standalone", "no-python", "module", "run-path", "use-env", "virtual-local-rank", "m"}
-_TORCH_SHORT = {"r": "redirects", "t": "tee"}
+_OF_OTHERS = re.compile(r"(?:SLURM|SRUN|SBATCH|SALLOC|PBS|SERRIED)_.*|PATH|HOME|TMPDIR|IFS|BASH_ENV|ENV|LD_PRELOAD")
+"""Variables that the scheduler, a launcher or bash reads."""
 
 
-def peel(words: list[Word], exported: Variables | None = None) -> ImportedLaunch:
-    """Take off what starts the program, from outside to inside. A shell within knows what was `exported`."""
-    launch = ImportedLaunch(list(words), exported=exported or Variables())
-    while reader := _reader(launch):
-        before = (len(launch.words), launch.unwrapped)
-        reader(launch)
-        if launch.unwrapped == before[1] and len(launch.words) >= before[0]:
-            break
+class NotRecognised(Exception):  # noqa: N818 - not an error of the user's
+    """The reason why a line means something that serried.toml does not say."""
+
+
+class Shape(NamedTuple):
+    """The request of the script, and what is known of its variables."""
+
+    nodes: int
+    tasks: int
+    """On each node."""
+    gpus: int
+    """On each node."""
+    cpus_per_task: int | None
+    values: Mapping[str, str]
+    """Variables whose values the script or its directives decide."""
+    placeholders: Mapping[str, str]
+    """Variables of the scheduler, and the placeholders that always have the same values."""
+
+
+@dataclass
+class RecognisedLaunch:
+    """What a launch line starts."""
+
+    command: list[str]
+    kind: str
+    ranks: int
+    """On each node."""
+    options: list[str] = field(default_factory=list)
+    max_restarts: int = 0
+    env: dict[str, str] = field(default_factory=dict)
+
+
+_MEETS = re.compile(r"""(?:[\w.:"-]|\$\{?\w+\}?|\$\(hostname(?:\s+-[\w-]+)*\))*""")
+"""An address or a port of a rendezvous, which Serried sets up anyway."""
+_PYTHON = re.compile(r"python[\d.]*")
+_MODULES = {"torch.distributed.run": "torchrun"}
+_NOT_A_RANK = names(
+    "srun mpirun mpiexec orterun torchrun accelerate deepspeed horovodrun pbsdsh ssh bash sh zsh csh tcsh dash ksh env"
+    " time timeout nohup nice xargs parallel sudo singularity apptainer docker podman shifter sbatch salloc qsub"
+)
+"""Programs that start others. A rank's own command begins with none of them."""
+_BUILTINS = names(
+    "alias bg bind builtin cd command declare dirs disown echo enable eval exit export false fg getopts hash help jobs"
+    " kill let local logout mapfile popd printf pushd pwd read readarray readonly return set shift shopt source suspend"
+    " test times trap true type typeset ulimit umask unalias unset wait . : ["
+)
+
+
+def read(words: Sequence[ShellWord], shape: Shape) -> RecognisedLaunch:
+    """The launch that `words` ask for. Raises NotRecognised."""
+    env: dict[str, str] = {}
+    rest = list(words)
+    while rest and (assigned := rest[0].assignment):
+        name, value = assigned
+        env[name] = variable(name, value, shape)
+        rest.pop(0)
+    if rest and rest[0].literal == "exec":
+        rest.pop(0)
+    name, is_module = _program(rest)
+    reader = _READERS.get(name)
+    if reader:
+        launch = reader(rest[2 if is_module else 0 :], shape)
+    elif _PYTHON.fullmatch(name):
+        launch = RecognisedLaunch(_words(rest, shape), "single", 1)
+        if shape.nodes * shape.tasks > 1:
+            raise NotRecognised(f"one process starts, and the script requests {shape.nodes * shape.tasks} tasks")
+    else:
+        raise NotRecognised(f"`{name or rest[0].raw}` is not recognised" if rest else "no program")
+    launch.env = env
     return launch
 
 
-def _reader(launch: ImportedLaunch) -> Callable[[ImportedLaunch], None] | None:
-    name, texts = launch.name, launch.texts()
-    if re.match(r"[A-Za-z_]\w*=", texts[0] if texts else ""):
-        return wrappers.assignment
-    if _PYTHON.fullmatch(name):
-        module = next((at for at, text in enumerate(texts[1:], 1) if not text.startswith("-") or text == "-m"), 0)
-        is_torch = module and texts[module] == "-m" and texts[module + 1 : module + 2]
-        return _torchrun if is_torch and is_torch[0] in _TORCH_MODULES else None
-    if name in ("bash", "sh") and texts[1:-1] in (["-c"], ["-lc"], ["-l", "-c"], ["--login", "-c"]):
-        return _shell if _in_shell(launch) else None
-    if name in _BY_SECOND:
-        second, reader = _BY_SECOND[name]
-        return reader if texts[1:2] == [second] else None
-    return _READERS.get(name)
+def variable(name: str, word: ShellWord, shape: Shape) -> str:
+    """The value that a line of the script gives to an exported variable. Raises NotRecognised."""
+    text = value_of(word, shape)
+    if text is None:
+        raise NotRecognised(f"only bash knows the value of `{name}`")
+    if _OF_OTHERS.fullmatch(name):
+        raise NotRecognised(f"`{name}` changes more than the program")
+    if is_secret(name):
+        raise NotRecognised("a secret has no place in serried.toml")
+    return text
 
 
-_OF_SRUN = frozenset(
-    [
-        "nodes", "ntasks", "ntasks-per-node", "nodelist", "export", "multi-prog", "cpus-per-task", "gres", "gpus",
-        "gpus-per-node", "gpus-per-task", "cpu-bind", "gpu-bind", "kill-on-bad-exit", "label", "output", "error",
-        "unbuffered", "overlap", "exact", "exclusive", "job-name", "mem", "mem-per-cpu", "mem-per-gpu", "time", "wait",
-        "quiet", "verbose", "account", "partition", "ntasks-per-gpu", "jobid", "input", "no-kill", "accel-bind",
-        "chdir",
-    ]
+def value_of(word: ShellWord, shape: Shape) -> str | None:
+    """The text of a word, if the script or its directives decide it."""
+    pieces = [shape.values.get(piece.name) if isinstance(piece, Variable) else piece for piece in word.pieces]
+    texts = [piece for piece in pieces if piece is not None]
+    return "".join(texts) if len(texts) == len(pieces) else None
+
+
+def _program(words: Sequence[ShellWord]) -> tuple[str, bool]:
+    """The program's name, which for `python -m torch.distributed.run` is `torchrun`; whether it is a module."""
+    texts = [word.literal for word in words[:3]]
+    name = PurePosixPath(texts[0] or "").name if texts else ""
+    if _PYTHON.fullmatch(name) and texts[1:2] == ["-m"]:
+        module = texts[2] if len(texts) > 2 else None
+        if module in _MODULES:
+            return _MODULES[module], True
+        if module is None or module.startswith(("torch.distributed", "accelerate", "deepspeed", "horovod")):
+            return f"python -m {module}", False
+    return name, False
+
+
+def _words(words: Sequence[ShellWord], shape: Shape) -> list[str]:
+    """The command of a rank, with placeholders for variables of the scheduler."""
+    made = []
+    for word in words:
+        text = ""
+        for piece in word.pieces:
+            if isinstance(piece, str):
+                text += _escaped(piece)
+            elif piece is not None and piece.name in shape.placeholders:
+                text += shape.placeholders[piece.name]
+            elif piece is not None and piece.name in shape.values:
+                text += _escaped(shape.values[piece.name])
+            else:
+                raise NotRecognised(f"only bash knows the word `{word.raw}`")
+        made.append(text)
+    return made
+
+
+def _escaped(text: str) -> str:
+    """Braces that Serried would fill in, doubled."""
+    return re.sub(rf"\{{({'|'.join(PLACEHOLDERS)})\}}", r"{{\1}}", text)
+
+
+def _rank(words: Sequence[ShellWord], shape: Shape) -> list[str]:
+    """The command of a rank behind a launcher."""
+    name, _ = _program(words)
+    if not name or name in _NOT_A_RANK | _BUILTINS or name in _MODULES.values() or " " in name:
+        raise NotRecognised(f"the launcher starts `{name or words[0].raw if words else ''}`")
+    return _words(words, shape)
+
+
+def _script(words: Sequence[ShellWord], shape: Shape, *, is_module: bool) -> list[str]:
+    """The command of a rank from a Python script or module."""
+    if not words:
+        raise NotRecognised("the launcher names no script")
+    return ["python", *(["-m"] if is_module else []), *_words(words, shape)]
+
+
+_Options = dict[str, ShellWord | None]
+
+
+def _options(
+    words: Sequence[ShellWord], flags: Collection[str], valued: Mapping[str, str]
+) -> tuple[_Options, list[ShellWord]]:
+    """The options after a launcher, and the words from the program on.
+
+    `valued` has the long name of each option with a value, by each of its names with dashes. Raises NotRecognised.
+    """
+    rest = list(words[1:])
+    given: _Options = {}
+    while rest and (rest[0].literal or rest[0].raw).startswith("-"):
+        word = rest.pop(0)
+        option, equals, _ = word.raw.partition("=")
+        short = re.fullmatch(r"(-[A-Za-z])(\d+)", option)
+        name = (short[1] if short else option).replace("_", "-")
+        if name in flags and not equals:
+            given[name.lstrip("-")] = None
+            continue
+        if name not in valued:
+            raise NotRecognised(f"the launcher's option `{option}`")
+        if short:
+            value = ShellWord((short[2],), short[2])
+        elif equals:
+            first = word.pieces[0]
+            cut = first[len(option) + 1 :] if isinstance(first, str) else ""
+            value = ShellWord(((cut,) if cut else ()) + word.pieces[1:], word.raw[len(option) + 1 :])
+        elif rest:
+            value = rest.pop(0)
+        else:
+            raise NotRecognised(f"the launcher's option `{option}` without a value")
+        if valued[name] in given:
+            raise NotRecognised(f"the launcher's option `{option}` twice")
+        given[valued[name]] = value
+    return given, rest
+
+
+def _valued(*options: str) -> dict[str, str]:
+    """`--nnodes` by its own name; `"-n --ntasks"` by both, as `ntasks`."""
+    return {each: group.split()[-1].lstrip("-") for group in options for each in group.split()}
+
+
+def _number(given: _Options, name: str, shape: Shape, words: Mapping[str, int] | None = None) -> int | None:
+    """The number of an option, or None without the option. Raises NotRecognised."""
+    if (word := given.get(name)) is None:
+        return None
+    text = value_of(word, shape)
+    if text is not None and text in (words or {}):
+        return (words or {})[text]
+    if text is None or not re.fullmatch(r"\d{1,6}", text):
+        raise NotRecognised(f"`--{name}` is not a number that the import knows")
+    return int(text)
+
+
+def _equal(given: _Options, name: str, expected: int, shape: Shape, default: int | None = None) -> None:
+    number = _number(given, name, shape)
+    if number is None:
+        number = default
+    if number is not None and number != expected:
+        raise NotRecognised(f"`--{name}` is {number}, and the job has {expected}")
+
+
+def _meeting(given: _Options, options: Sequence[str]) -> None:
+    for name in options:
+        word = given.get(name)
+        if word is not None and not _MEETS.fullmatch(word.raw):
+            raise NotRecognised(f"`--{name}` is computed")
+
+
+_SRUN = _valued(
+    "-n --ntasks", "-N --nodes", "--ntasks-per-node", "-c --cpus-per-task", "--mpi", "--export", "--gpus-per-node",
+    "--kill-on-bad-exit",
 )  # fmt: skip
-"""What is counted, or is so here anyway."""
 
 
-_IN_SHELL = frozenset(["cd", "source", ".", "module", "ml", "conda", "export", "ulimit", "set", "echo", "hostname"])
-"""What may stand before a launcher in `bash -c "…"`, and is as good in the script itself."""
-_TOLD = {"{run}": names.RUN_ID, "{task}": names.TASK}
+def _srun(words: Sequence[ShellWord], shape: Shape) -> RecognisedLaunch:
+    flags = {"-K", "--kill-on-bad-exit", "-l", "--label", "-u", "--unbuffered"}
+    given, rest = _options(words, flags, _SRUN)
+    _equal(given, "nodes", shape.nodes, shape)
+    _equal(given, "ntasks-per-node", shape.tasks, shape)
+    _equal(given, "ntasks", shape.nodes * shape.tasks, shape)
+    _equal(given, "cpus-per-task", shape.cpus_per_task or 1, shape)
+    _equal(given, "gpus-per-node", shape.gpus, shape)
+    if (export := given.get("export")) is not None and export.literal != "ALL":
+        raise NotRecognised("srun's option `--export`")
+    if _program(rest)[0] == "torchrun":
+        if shape.tasks != 1 or given.get("mpi"):
+            raise NotRecognised("srun starts torchrun several times on each node")
+        return _torchrun(rest[2 if _program(rest)[1] else 0 :], shape, is_everywhere=True)
+    options = []
+    if (mpi := given.get("mpi")) is not None:
+        if not mpi.literal:
+            raise NotRecognised("only bash knows the value of `--mpi`")
+        options = [f"--mpi={mpi.literal}"]
+    return RecognisedLaunch(_rank(rest, shape), "srun", shape.tasks, options)
 
 
-def _in_shell(launch: ImportedLaunch) -> tuple[list[Command], list[Word]] | None:
-    """Of `bash -c "cd …; torchrun …"` the words of the launch, and what stands before it; None for other programs."""
-    text = "".join(piece.text for piece in launch.words[-1])
-    for said, name in _TOLD.items():
-        text = text.replace(said, f"${{{name}}}")
-    found = statements(text)
-    commands = [command for statement in found for command in statement.commands]
-    if commands and commands[-1].is_piped and commands[-1].words[0] == "tee":
-        commands.pop()
-    if not commands or any(statement.is_block or statement.in_background for statement in found):
-        return None
-    *before, last = commands
-    if last.is_piped or any(command.is_piped or command.words[0] not in _IN_SHELL for command in before):
-        return None
-    told = {name: (literal(said),) for said, name in _TOLD.items()}
-    known = Variables({**launch.exported.values, **told}, launch.exported.used)
-    inner = ImportedLaunch([word for raw in last.words for word in known.expand(raw)])
-    if not inner.words or _reader(inner) in (None, wrappers.assignment, wrappers.nothing):
-        return None
-    return before, inner.words
+_MASTER = ("rdzv-endpoint", "rdzv-id", "master-addr", "master-port")
+_TORCHRUN = _valued(
+    "--nnodes", "--nproc-per-node", "--max-restarts", "--rdzv-backend", "--node-rank", *(f"--{it}" for it in _MASTER)
+)
 
 
-def _shell(launch: ImportedLaunch) -> None:
-    if found := _in_shell(launch):
-        launch.before += found[0]
-        launch.words[:] = found[1]
-        launch.unwrapped += 1
+def _torchrun(words: Sequence[ShellWord], shape: Shape, *, is_everywhere: bool = False) -> RecognisedLaunch:
+    given, rest = _options(words, {"--standalone", "-m", "--module"}, _TORCHRUN)
+    _meeting(given, _MASTER)
+    _equal(given, "nnodes", shape.nodes, shape, default=1)
+    if shape.nodes > 1:
+        backend = given.get("rdzv-backend")
+        if not is_everywhere or backend is None or backend.literal != "c10d" or "node-rank" in given:
+            raise NotRecognised("torchrun runs on several nodes without srun and `--rdzv-backend=c10d`")
+    _equal(given, "node-rank", 0, shape)
+    as_gpus = {"gpu": shape.gpus, **({"auto": shape.gpus} if shape.gpus else {})}
+    ranks = _number(given, "nproc-per-node", shape, as_gpus) or 1
+    _check_gpus(ranks, shape)
+    restarts = _number(given, "max-restarts", shape) or 0
+    command = _script(rest, shape, is_module="m" in given or "module" in given)
+    return RecognisedLaunch(command, "torchrun", ranks, max_restarts=restarts)
 
 
-def _remote(launch: ImportedLaunch) -> None:
-    """`ssh HOST …`, `pbs_tmrsh HOST …`: for one node of a loop over all."""
-    _, position = long_options(launch.texts(), 1, set("46AaCfGgKkMNnqsTtVvXxYy"), {})
-    is_one = position < len(launch.words) and any(piece.is_shell for piece in launch.words[position])
-    script = " ".join("".join(piece.text for piece in word) for word in launch.words[position + 1 :])
-    launch.words[:] = [literal("bash"), literal("-c"), literal(script)] if script else []
-    launch.by.append("ssh")
-    launch.started.append(Started())
-    launch.unwrapped += 1
-    launch.is_on_one_node = launch.is_on_one_node or is_one
+def _check_gpus(ranks: int, shape: Shape) -> None:
+    if 0 < shape.gpus < ranks:
+        raise NotRecognised(f"{ranks} processes share {shape.gpus} GPUs")
 
 
-def _pbsdsh(launch: ImportedLaunch) -> None:
-    given, position = long_options(launch.texts(), 1, set("osuv"), {})
-    launch.drop(position)
-    launch.by.append("pbsdsh")
-    launch.started.append(Started(ranks=1 if "u" in given else None))
+def _check_one_node(shape: Shape) -> None:
+    if shape.nodes > 1:
+        raise NotRecognised("the launcher has to know the nodes of the job")
 
 
-def _srun(launch: ImportedLaunch) -> None:
-    given: dict[str, str] = {}
-    rest = 0
-    for item in options(launch.texts()[1:], is_srun=True):
-        if not isinstance(item, Option):
-            rest = len(item)
-            break
-        given[item.name] = item.value
-        if item.name.startswith("container-") or item.name.startswith("no-container-"):
-            _pyxis(launch, item)
-        elif item.name not in _OF_SRUN:
-            launch.options.append(f"--{item.name}={item.value}" if item.value else f"--{item.name}")
-    if ":" in launch.texts()[-rest:] or "multi-prog" in given:
-        launch.notes.append("srun starts several programs at once: only the first is taken")
-    launch.by.append("srun")
-    launch.is_on_one_node = NUL in given.get("nodelist", "")
-    counted = {} if launch.is_on_one_node else given
-    ranks, total, nodes = (
-        launch.number(f"--{name}", counted.get(name)) for name in ("ntasks-per-node", "ntasks", "nodes")
-    )
-    launch.started.append(Started(ranks, total, nodes))
-    for part in given.get("export", "").split(","):
-        name, equals, value = part.partition("=")
-        if equals:
-            launch.env[name] = literal(value)
-    launch.drop(len(launch.words) - rest)
+_ACCELERATE_OPTIONS = (
+    "--mixed-precision", "--config-file", "--dynamo-backend", "--num-cpu-threads-per-process",
+    "--gradient-accumulation-steps", "--deepspeed-config-file", "--zero-stage",
+)  # fmt: skip
+_ACCELERATE = _valued(
+    "--num-processes", "--num-machines", "--machine-rank", "--main-process-port", "--main-process-ip",
+    *_ACCELERATE_OPTIONS,
+)  # fmt: skip
+_ACCELERATE_FLAGS = {"--multi-gpu", "--use-deepspeed", "--use-fsdp", "-m", "--module"}
 
 
-def _pyxis(launch: ImportedLaunch, item: Option) -> None:
-    if item.name == "container-image":
-        launch.settings |= {"container.image": item.value, "container.runtime": "pyxis"}
-    elif item.name == "container-mounts":
-        launch.settings["container.binds"] = [part for part in item.value.split(",") if part]
-    elif item.name == "container-workdir":
-        wrappers.working_directory(launch, f"--{item.name}", item.value)
-    elif item.name not in ("container-mount-home", "no-container-mount-home"):
-        launch.notes.append(f"srun was told `{item.text.replace(NUL, '…')}`: see docs/containers.md")
+def _accelerate(words: Sequence[ShellWord], shape: Shape) -> RecognisedLaunch:
+    if len(words) < 2 or words[1].literal != "launch":
+        raise NotRecognised("`accelerate` without `launch`")
+    given, rest = _options(words[1:], _ACCELERATE_FLAGS, _ACCELERATE)
+    _check_one_node(shape)
+    _meeting(given, ("main-process-port", "main-process-ip"))
+    _equal(given, "num-machines", 1, shape)
+    _equal(given, "machine-rank", 0, shape)
+    if (ranks := _number(given, "num-processes", shape)) is None:
+        raise NotRecognised("`accelerate launch` without `--num_processes`")
+    _check_gpus(ranks, shape)
+    options = [name.replace("-", "_").replace("__", "--") for name in sorted(_ACCELERATE_FLAGS) if name[2:] in given]
+    options = [option for option in options if option != "--module"]
+    for name in _ACCELERATE_OPTIONS:
+        if (word := given.get(name[2:])) is not None:
+            options.append(f"--{name[2:].replace('-', '_')}={''.join(_words([word], shape))}")
+    command = _script(rest, shape, is_module="m" in given or "module" in given)
+    return RecognisedLaunch(command, "accelerate", ranks, options)
 
 
-def _torchrun(launch: ImportedLaunch) -> None:
-    texts = launch.texts()
-    python = launch.words[0] if _PYTHON.fullmatch(launch.name) else literal("python")
-    is_old = "torch.distributed.launch" in texts[:4]
-    position = texts.index("-m") + 2 if _PYTHON.fullmatch(launch.name) else 1
-    given, position = long_options(texts, position, _TORCH_FLAGS, _TORCH_SHORT)
-    launch.drop(position)
-    launch.by.append("torchrun")
-    per_node = given.get("nproc-per-node", "1")
-    total_nodes = given.get("nnodes", "1").rpartition(":")[2]
-    if ":" in given.get("nnodes", ""):
-        launch.notes.append(f"torchrun took {given['nnodes']} nodes, as many as came: here all must come")
-    ranks, nodes = launch.number("--nproc-per-node", per_node), launch.number("--nnodes", total_nodes)
-    launch.started.append(Started(ranks, nodes=nodes, per_gpu=True))
-    if (restarts := number(given.get("max-restarts"))) and restarts > 0:
-        launch.settings |= {"launch.kind": "torchrun", "launch.max_restarts": restarts}
-    if is_old and "use-env" not in given:
-        launch.words.append(literal("--local_rank={local_rank}"))
-        launch.notes.append("torch.distributed.launch tells a program `--local_rank`; newer ones `--local-rank`")
-    if "module" in given or "m" in given:
-        launch.words[:0] = [python, literal("-m")]
-    elif "no-python" not in given:
-        launch.words.insert(0, python)
+def _deepspeed(words: Sequence[ShellWord], shape: Shape) -> RecognisedLaunch:
+    """Deepspeed inserts `--local_rank` behind the script's name, and Serried's deepspeed does not."""
+    given, rest = _options(words, set(), _valued("--num-gpus", "--num-nodes", "--master-port", "--master-addr"))
+    _check_one_node(shape)
+    _meeting(given, ("master-port", "master-addr"))
+    _equal(given, "num-nodes", 1, shape)
+    ranks = _number(given, "num-gpus", shape) or shape.gpus
+    if not 0 < ranks <= shape.gpus:
+        raise NotRecognised("deepspeed counts the GPUs itself")
+    command = _script(rest, shape, is_module=False)
+    return RecognisedLaunch([*command[:2], "--local_rank={local_rank}", *command[2:]], "deepspeed", ranks)
 
 
-def _horovodrun(launch: ImportedLaunch) -> None:
-    texts = launch.texts()
-    flags = {
-        "gloo",
-        "mpi",
-        "verbose",
-        "disable-cache",
-        "check-build",
-        "network-interfaces-all",
-        "no-hierarchical-allreduce",
-    }
-    given, position = long_options(texts, 1, flags, {"np": "num-proc", "H": "hosts"})
-    launch.drop(position)
-    launch.by.append("horovodrun")
-    launch.started.append(Started(total=launch.number("-np", given.get("num-proc"))))
-    lost = sorted(set(given) - {"num-proc", "hosts", "hostfile", "gloo", "mpi", "verbose", "p", "ssh-port"})
-    if lost:
-        launch.notes.append(
-            f"horovodrun was told {', '.join(f'`--{name}`' for name in lost)}: Horovod has variables for it"
+_MPIRUN = {"np": 1, "n": 1, "mca": 2, "x": 1, "bind-to": 1, "map-by": 1}
+"""Options of Open MPI, and the number of words that follow each."""
+
+
+def _mpirun(words: Sequence[ShellWord], shape: Shape) -> RecognisedLaunch:
+    """`-x NAME`, `--bind-to none` and node after node are what Serried does anyway."""
+    rest = list(words[1:])
+    options: list[str] = []
+    while rest and (rest[0].literal or rest[0].raw).startswith("-"):
+        raw = rest.pop(0).raw
+        option = re.sub(r"^--?", "", raw)
+        values = [value_of(word, shape) or "" for word in rest[: _MPIRUN.get(option, 0)]]
+        del rest[: len(values)]
+        is_so_here = (
+            (option in ("np", "n") and values == [str(shape.nodes * shape.tasks)])
+            or (option == "x" and re.fullmatch(r"[A-Za-z_]\w*", "".join(values)))
+            or (option, values) in (("bind-to", ["none"]), ("map-by", [f"ppr:{shape.tasks}:node"]))
         )
-    launch.settings["launch.kind"] = "horovod"
+        if option == "mca" and len(list(filter(None, values))) == 2:
+            options += ["--mca", *values]
+        elif not is_so_here:
+            raise NotRecognised(f"mpirun's option `{' '.join([raw, *values]).strip()}`")
+    return RecognisedLaunch(_rank(rest, shape), "mpirun", shape.tasks, options)
 
 
-_OF_ACCELERATE = {
-    "num-processes", "num-machines", "machine-rank", "main-process-ip", "main-process-port", "rdzv-backend",
-    "rdzv-conf", "same-network", "multi-gpu", "cpu", "module", "m", "no-python", "max-restarts", "monitor-interval",
-    "tee", "role", "gpu-ids", "deepspeed-hostfile", "deepspeed-multinode-launcher",
-}  # fmt: skip
-"""What is counted, or is so here anyway."""
+def _horovodrun(words: Sequence[ShellWord], shape: Shape) -> RecognisedLaunch:
+    given, rest = _options(words, set(), _valued("-np --num-proc"))
+    _check_one_node(shape)
+    _check_gpus(shape.tasks, shape)
+    if _number(given, "num-proc", shape) != shape.tasks:
+        raise NotRecognised("horovodrun's `-np` differs from the job's number of tasks")
+    return RecognisedLaunch(_rank(rest, shape), "horovodrun", shape.tasks)
 
 
-def _accelerate(launch: ImportedLaunch) -> None:
-    flags = {
-        "multi-gpu", "cpu", "use-deepspeed", "use-fsdp", "mps", "tpu", "use-xpu", "debug", "quiet", "module", "m",
-        "no-python", "same-network", "use-megatron-lm", "ipex", "dynamo-use-dynamic", "dynamo-use-fullgraph",
-    }  # fmt: skip
-    given, position = long_options(launch.texts(), 2, flags, {})
-    launch.drop(position)
-    launch.by.append("accelerate")
-    launch.started.append(Started(total=launch.number("--num_processes", given.get("num-processes")), per_gpu=True))
-    told = [f"--{name.replace('-', '_')}{f'={value}' if value else ''}" for name, value in given.items()]
-    told = [option for option, name in zip(told, given, strict=True) if name not in _OF_ACCELERATE]
-    if told:  # a plain one needs no launcher: accelerate reads torch's variables
-        launch.settings |= {"launch.kind": "accelerate", "launch.options": told}
-    if "module" in given or "m" in given:
-        launch.words[:0] = [literal("python"), literal("-m")]
-    elif "no-python" not in given:
-        launch.words.insert(0, literal("python"))
-
-
-def _deepspeed(launch: ImportedLaunch) -> None:
-    flags = {"no-local-rank", "no-python", "no-ssh", "module", "force-multi", "save-pid"}
-    given, position = long_options(launch.texts(), 1, flags, {"H": "hostfile", "i": "include", "e": "exclude"})
-    launch.drop(position)
-    launch.by.append("deepspeed")
-    ranks, nodes = (launch.number(f"--{name}", given.get(name)) for name in ("num-gpus", "num-nodes"))
-    launch.started.append(Started(ranks, nodes=nodes, per_gpu=True))
-    if "module" in given:
-        launch.words[:0] = [literal("python"), literal("-m")]
-    elif "no-python" not in given:
-        launch.words.insert(0, literal("python"))
-    if "no-local-rank" not in given:
-        launch.words.append(literal("--local_rank={local_rank}"))
-
-
-_READERS: dict[str, Callable[[ImportedLaunch], None]] = {
-    "exec": wrappers.nothing,
-    "time": wrappers.nothing,
-    "nohup": wrappers.nothing,
-    "command": wrappers.nothing,
-    "env": wrappers.nothing,
-    "stdbuf": wrappers.nothing,
-    **dict.fromkeys(mpi.NAMES, mpi.mpirun),
+_READERS = {
     "srun": _srun,
     "torchrun": _torchrun,
-    "horovodrun": _horovodrun,
+    "accelerate": _accelerate,
     "deepspeed": _deepspeed,
-    "pbsdsh": _pbsdsh,
-    "ssh": _remote,
-    "pbs_tmrsh": _remote,
-}
-_BY_SECOND: dict[str, tuple[str, Callable[[ImportedLaunch], None]]] = {
-    "singularity": ("exec", wrappers.container),
-    "apptainer": ("exec", wrappers.container),
-    "accelerate": ("launch", _accelerate),
-    "conda": ("run", wrappers.conda),
+    "mpirun": _mpirun,
+    "horovodrun": _horovodrun,
 }

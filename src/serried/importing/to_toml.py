@@ -1,53 +1,49 @@
-"""What was imported -> text of a serried.toml."""
+"""An imported experiment as the text of a serried.toml."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from serried.config import schema, toml
 from serried.config.schema import WrongKey
-from serried.importing.report import LEFT, Imported, ImportedExperiment
+from serried.importing.report import Imported
 
 
 def text(imported: Imported, file: str) -> str:
-    """The tables, and as comments what was not taken over."""
-    tables = "\n".join(toml.table(("experiments", each.name), nested(each)) for each in imported.experiments)
+    """The whole file."""
     shown = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in file)
-    head = [f"# From `{shown}`, by `serried import`."]
-    left = imported.of(LEFT)
-    last = ""
-    tail = ["", "# Not taken over, or not wholly:"] if left else []
-    for each in left:
-        said = f"# line {each.number}: {each.text}" if each.number else "# in all:"
-        tail += [*([said] if said != last else []), f"#     {each.why}"]
-        last = said
-    return "\n".join([*head, "", tables.rstrip("\n"), *tail]) + "\n"
+    how = "" if imported.script is None else " The script runs unchanged; keys of `resources` override its directives."
+    return f"# From `{shown}`, by `serried import`.{how}\n\n{toml_of(imported.name, imported.settings)}"
 
 
-def submits(imported: Imported) -> str:
-    """The command that submits it."""
-    return shlex.join(["serried", "submit", *(each.name for each in imported.experiments)])
+def toml_of(name: str, settings: Mapping[str, Any]) -> str:
+    """The tables of the project and of the experiment."""
+    nested = tables(name, settings)
+    project = toml.table(("project",), nested["project"]) if "project" in nested else ""
+    return (
+        (project and f"{project}\n")
+        + toml.table(("experiments", name), nested["experiments"][name]).rstrip("\n")
+        + "\n"
+    )
 
 
-def nested(experiment: ImportedExperiment) -> dict[str, Any]:
-    """Its settings as tables within tables."""
-    made: dict[str, Any] = {}
-    for dotted, value in experiment.settings.items():
-        *tables, last = dotted.split(".")
-        place = made
-        for name in tables:
-            place = place.setdefault(name, {})
+def tables(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings as serried.toml nests them. Keys of `project` stand beside the experiments."""
+    made: dict[str, Any] = {"experiments": {name: {}}}
+    for dotted, value in settings.items():
+        *above, last = dotted.split(".")
+        place = made if above[:1] == ["project"] else made["experiments"][name]
+        for table in above:
+            place = place.setdefault(table, {})
         place[last] = value
     return made
 
 
-def refused(name: str, dotted: str, value: Any) -> str | None:
-    """Why `serried.toml` cannot say so; None where it can."""
-    settings: Mapping[str, Any] = nested(ImportedExperiment(name, {dotted: value}))
+def refusal(name: str, settings: Mapping[str, Any]) -> str | None:
+    """Why serried.toml cannot have these settings; None if it can."""
     try:
-        list(schema.check({"experiments": {name: settings}}))
+        list(schema.check(tables(name, settings)))
     except WrongKey as error:
         return error.message.replace(f"experiments.{name}.", "")
     return None

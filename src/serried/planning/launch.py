@@ -33,7 +33,6 @@ MODULES = {
     "deepspeed.launcher.runner": "deepspeed",
     "horovod.runner.launch": "horovodrun",
 }
-_TESTS = frozenset(["[", "[[", "test"])
 _ITS_NUMBER = re.compile(r"\b(?:LOCAL_)?RANK\b|\bSLURM_(?:PROC|LOCAL)ID\b|\{(?:local_)?rank\}")
 """A text that contains a rank's number may start its commands in one rank only."""
 RUN, OLD = "torch.distributed.run", "torch.distributed.launch"
@@ -215,22 +214,12 @@ def _program_of(command: Sequence[str]) -> str:
 
 
 def _in(text: str) -> Iterator[tuple[str, ...]]:
-    from serried.importing.bash import statements  # few commands need the reader of scripts
+    from serried.importing.lines import certain  # few commands need the reader of scripts
 
     if _ITS_NUMBER.search(text):
         return
-    for statement in statements(text):
-        if statement.is_block or any(command.words[0] in _TESTS for command in statement.commands):
-            continue
-        for command in statement.commands:
-            yield from _started([plain for word in command.words for plain in _unquoted(word)])
-
-
-def _unquoted(word: str) -> tuple[str, ...]:
-    try:
-        return shell_words.split(word)
-    except ValueError:
-        return (word,)
+    for command in certain(text):
+        yield from _started([word.raw if word.literal is None else word.literal for word in command])
 
 
 def _without_torchrun(command: Sequence[str]) -> tuple[str, ...]:

@@ -1,0 +1,105 @@
+"""Patterns that Serried has a feature for, and what to paste for each."""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+
+from click import Context
+
+from serried import importing
+from serried.cli import serried
+from serried.config import schema
+from tables import for_each
+
+HEAD = "#!/bin/bash\n#SBATCH --time=1 --gres=gpu:4\n"
+CASES = [
+    (
+        "checkpoint-watch",
+        "while true; do rsync -a $X $Y; sleep 600; done &",
+        'checkpoint.watch = ["{checkpoints}/*.pt"]',
+    ),
+    (
+        "checkpoint-watch",
+        "while kill -0 $PID; do\n  cp -r /tmp/ckpt out\n  sleep 60\ndone",
+        'checkpoint.watch = ["{checkpoints}/*.pt"]',
+    ),
+    ("data-stage", "cp -r data $SLURM_TMPDIR/", 'data.stage = ["data"]'),
+    ("data-stage", "rsync -a $SCRATCH/a /tmp/a", 'data.stage = ["$SCRATCH/a"]'),
+    ("data-stage", "tar -xf ~/data.tar -C ${SLURM_TMPDIR}", 'data.stage = ["~/data.tar"]'),
+    ("data-stage", "srun --ntasks-per-node=1 bash -c 'cp data.zip $SLURM_TMPDIR'", 'data.stage = ["data.zip"]'),
+    ("data-stage", "L=$TMPDIR/x\nunzip data.zip -d $L", 'data.stage = ["data.zip"]'),
+    ("data-stage", "cp a $TMPDIR\ncp b $TMPDIR", 'data.stage = ["a", "b"]'),
+    ("data-results", "cp -r $SLURM_TMPDIR/out results", 'data.results = ["*"]'),
+    ("data-results", "L=/tmp/$SLURM_JOB_ID\nrsync -a $L/ out/", 'data.results = ["*"]'),
+    ("data-results", "tar -cf out.tar -C $SLURM_TMPDIR out", 'data.results = ["*"]'),
+    ("chain", "sbatch --dependency=afterok:$SLURM_JOB_ID $0", "serried submit 'my job' --chain 10"),
+    ("chain", 'qsub "$0"', "serried submit 'my job' --chain 10"),
+    ("chain", 'ssh login "cd $PWD; sbatch ${BASH_SOURCE[0]}"', "serried submit 'my job' --chain 10"),
+    ("after", "sbatch evaluate.sh", "serried submit 'my job' && serried submit NEXT --after last"),
+    ("restarts", "trap 'scontrol requeue $SLURM_JOB_ID' USR1", "limit.restarts = 5"),
+    ("array", "for lr in 1 2; do sbatch one.sh $lr; done", "serried submit --commands commands.txt --parallel 8"),
+    ("array", "for lr in 1 2; do\n  python t.py $lr\ndone", "serried submit --commands commands.txt --parallel 8"),
+    ("runs", "python a.py\npython b.py", "serried submit --after last -- python next.py"),
+    ("beside", "nvidia-smi dmon -s u > gpu.log &", 'beside = ["nvidia-smi dmon -s u"]'),
+    ("beside", "while true; do nvidia-smi >> log; sleep 5; done &", 'beside = ["nvidia-smi dmon -s u"]'),
+    (
+        "beside",
+        "nvidia-smi dmon &\ntensorboard --logdir $OUT --port 0 &",
+        'beside = ["nvidia-smi dmon", {command = "tensorboard --logdir {results} --port 0", on = "first"}]',
+    ),
+    (
+        "beside",
+        "python -m jupyterlab_nvdashboard.server 8000 &",
+        'beside = [{command = "python -m jupyterlab_nvdashboard.server 8000", on = "first"}]',
+    ),
+    (
+        "rendezvous",
+        "export MASTER_ADDR=$(hostname)\nsrun torchrun t.py",
+        "serried submit --launch torchrun -- python train.py",
+    ),
+    ("secrets", "export A_KEY=canary\nexport HF_TOKEN='canary'", 'environment.secrets = ["A_KEY", "HF_TOKEN"]'),
+    ("venv", "pip install -q -r requirements.txt", 'environment.venv = "requirements.txt"'),
+    ("conda", "conda env create -f environment.yml", 'environment.conda = "environment.yml"'),
+    ("container", "srun apptainer exec --nv a.sif python t.py", "serried submit --image a.sif -- python train.py"),
+]  # fmt: skip
+
+
+@for_each(("kind", "lines", "pasted"), CASES)
+def test_a_pattern_has_its_feature_to_paste(kind: str, lines: str, pasted: str):
+    imported = importing.read(f"{HEAD}{lines}\n".encode(), "job.sh", "my job")
+    assert imported.script == "job.sh"
+    assert "canary" not in str(imported)
+    found = {each.id: each for each in imported.suggestions}
+    assert found.keys() - {"runs"} == {kind} - {"runs"}
+    assert (found[kind].toml or found[kind].command) == pasted
+    assert bool(found[kind].toml) != bool(found[kind].command)
+    if found[kind].toml:
+        list(schema.check(tomllib.loads(f'[experiments."my job"]\ncommand = "x"\n{pasted}\n')))
+    for command in found[kind].command.split(" && ") if found[kind].command else ():
+        verb, *rest = shlex.split(command)[1:]
+        parsed = serried.get_command(Context(serried), verb)
+        assert parsed is not None
+        parsed.make_context(verb, rest)
+
+
+@for_each(
+    "lines",
+    [
+        "cp a b",
+        "# cp a $SLURM_TMPDIR",
+        "nvidia-smi",
+        "for node in $(scontrol show hostnames); do srun -w $node python t.py; done",
+        "export MASTER_ADDR=$(hostname)",
+        "python a.py &\npython b.py &\nwait",
+        "export WANDB_API_KEY=",
+    ],
+)
+def test_other_lines_have_none(lines: str):
+    assert importing.read(f"{HEAD}{lines}\n".encode(), "job.sh").suggestions == ()
+
+
+def test_a_command_has_one_suggestion_only():
+    script = "#!/bin/bash\n#SBATCH -t 1 --mem=1G\npython t.py\n"
+    [suggestion] = importing.read(script.encode(), "job.sh").suggestions
+    assert (suggestion.id, suggestion.toml) == ("snapshot", "[project]\nsnapshot = true")
