@@ -49,7 +49,7 @@ def test_a_program_that_does_not_save_when_asked_from_outside_is_ended_after_the
     ask_to_save(run, "user")
 
     assert run.wait() == 143
-    assert run.ending == ("CANCELLED", 143, "user", "stopped by ada@login; the ranks did not confirm that they saved")
+    assert run.ending == ("CANCELLED", 143, "user", "stopped by ada@login; the ranks did not confirm a save")
     assert [event["because"] for event in run.events("stopping")] == ["ada@login", "not saved"]
 
 

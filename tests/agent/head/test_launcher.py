@@ -15,13 +15,14 @@ MORE = [f"srun: {number}" for number in range(20)]
 
 HEARS = """
 import json, signal, sys
+from serried.agent import system
 from serried.agent.head.agent_launcher import AgentLauncher
 from serried.agent.loop import Loop
 loop = Loop()
 launcher = AgentLauncher(loop, json.loads(sys.argv[1]), {}, lambda status: (ended.append(status), loop.stop()))
 ended, keep = [], launcher._read_errors
 launcher._read_errors = lambda: (keep(), open(sys.argv[2], "w").close())
-loop.on_signal(signal.SIGCHLD, launcher.reap)
+loop.on_signal(signal.SIGCHLD, lambda: launcher.reap(system.reap()))
 launcher.start()
 loop.run()
 print(json.dumps([ended, launcher.last_lines]))
