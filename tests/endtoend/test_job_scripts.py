@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -115,6 +117,89 @@ def test_run_runs_a_script_here(local: Place):
     )
     assert (ran.returncode, ran.stdout) == (5, "mine 1\n")
     assert "the script on " in ran.stderr
+
+
+LAUNCHES = """#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node=2
+nodes=$(srun hostname | wc -l)
+if srun --ntasks=1 --nodes=1 false; then echo wrong; fi
+srun --ntasks=1 --nodes=1 false || echo "fallback after $nodes tasks"
+srun bash -c 'echo "rank $SLURM_PROCID"; exit $((SLURM_PROCID == 2 ? ${BAD:-0} : 0))' | sort
+echo done
+"""
+
+
+@pytest.mark.slurm
+def test_a_failed_launch_fails_the_run_unless_the_script_handles_it(slurm: Place):
+    """`sbatch` reports success for both: the script exits with 0."""
+    name = script(slurm, LAUNCHES)
+    run = slurm.submit(name)
+    assert slurm.wait(run)[0] == 0, slurm.why(run)
+    assert slurm.serried("logs", run, "--launch", "4").stdout == "".join(f"[{rank}] rank {rank}\n" for rank in range(4))
+    assert slurm.serried("logs", run, "--rank", "3").stdout == "rank 3\n"
+    output = slurm.serried("logs", run).stdout
+    assert "fallback after 4 tasks\n" in output
+    assert output.endswith("rank 0\nrank 1\nrank 2\nrank 3\ndone\n")
+    failing = dataclasses.replace(slurm, environ={**slurm.environ, "BAD": "7"})
+    run = failing.submit(name)
+    code, end = slurm.wait(run)
+    assert (code, end["state"], end["exit_code"]) == (1, "FAILED", 7)
+    ignored = "of launch 4 (`srun`) on n2 exited with status 7, and the script ignored the failure in line 6"
+    assert end["message"] == f"rank 2 {ignored}"
+    why = slurm.why(run)
+    assert (why["first_failure"]["rank"], why["first_failure"]["launch"], why["tail"]) == (2, "4", ["rank 2"])
+    assert why["advice"][0].endswith(f"serried logs {run} --rank 2 --launch 4")
+    assert slurm.serried("logs", run).stdout.endswith("done\n")
+
+
+def test_a_failed_python_fails_the_run_unless_the_script_handles_it(place: Place):
+    name = script(place, "#!/bin/bash\npython3 -c 'exit(5)' || echo handled\npython3 -c \"exit($1)\"\necho done\n")
+    run = place.submit(name, "--", "0")
+    assert place.wait(run)[0] == 0, place.why(run)
+    run = place.submit(name, "--", "3")
+    code, end = place.wait(run)
+    assert (code, end["state"], end["exit_code"]) == (1, "FAILED", 3)
+    assert end["message"] == "`python3 -c exit(3)` failed with status 3, and the script ignored the failure in line 3"
+    assert place.serried("logs", run).stdout == "handled\ndone\n"
+
+
+SAVING = """#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node=1
+srun bash -c 'trap "sleep 1; echo saved $SLURM_PROCID; exit 5" TERM; echo started; while :; do sleep 0.1; done'
+"""
+
+
+@pytest.mark.slurm
+def test_stop_gives_ranks_the_time_to_save(slurm: Place):
+    """A TERM to `srun` itself would end its ranks at once."""
+    run = slurm.submit("--set", "limit.warn_before=1s", script(slurm, SAVING))
+    end = time.monotonic() + 60
+    while slurm.serried("logs", run).stdout.count("started") < 2:
+        assert time.monotonic() < end, slurm.why(run)
+        time.sleep(0.2)
+    assert slurm.serried("stop", "--yes", run).returncode == 0
+    assert slurm.wait(run)[1]["state"] == "CANCELLED"
+    logs = [slurm.serried("logs", run, "--rank", rank).stdout for rank in ("0", "1")]
+    assert [log.splitlines()[-1] for log in logs] == ["saved 0", "saved 1"]
+
+
+TORCHRUN = f"""#!/bin/bash
+export PATH={Path(sys.executable).parent}:$PATH
+torchrun --standalone --nproc-per-node 2 rank.py
+"""
+
+
+def test_the_first_failed_rank_of_torchrun_is_named(local: Place):
+    (local.project / "rank.py").write_text(
+        "import os, sys, time\nrank = int(os.environ['RANK'])\nprint('rank', rank, flush=True)\n"
+        "sys.exit(6) if rank == 1 else time.sleep(60)\n"
+    )
+    run = local.submit("--set", "resources.ranks=2", script(local, TORCHRUN))
+    code, end = local.wait(run)
+    assert (code, end["exit_code"]) == (1, 1)
+    assert end["message"].startswith("rank 1 of `torchrun` on ")
+    assert end["message"].endswith(" exited with status 6, and the script exited with status 1")
+    assert local.serried("logs", run, "--rank", "1").stdout == "rank 1\n"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from serried.protocol import names
 from serried.protocol.layout import AttemptDirectory
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
-from serried.records.logs import Lines, RankLog, Tail, rank_logs
+from serried.records.logs import Lines, RankLog, Tail, launch_logs, rank_logs
 from serried.records.status import has_ended_by_file, is_over, statuses_of
 from serried.records.timeline import staging_progress
 from serried.ui import console
@@ -35,6 +35,8 @@ class LogChoice:
     launcher: bool = False
     beside: int | None = None
     """The index of a command of `beside`."""
+    launch: str | None = None
+    """The id of a launch of a job script."""
 
     def of(self, attempt: AttemptDirectory, selection: Selection) -> list[RankLog]:
         nodes = range(selection.record.summary.nodes) if self.node is None else (self.node,)
@@ -44,6 +46,8 @@ class LogChoice:
             if _side_command(selection, self.beside).on == names.FIRST_NODE:
                 nodes = (0,)
             return [RankLog(node, node, attempt.side_log(node, self.beside)) for node in nodes]
+        if selection.record.summary.script and (self.rank, self.node, self.launch) != (None, None, None):
+            return self._of_launch(attempt, selection)
         logs = rank_logs(attempt, selection.record.summary)
         if self.rank is not None and self.rank >= len(logs):
             raise UsageError(f"run `{selection}` has no rank {self.rank}", hint=f"its ranks are 0 to {len(logs) - 1}")
@@ -54,6 +58,20 @@ class LogChoice:
             raise UsageError(f"rank {self.rank} does not run on node {self.node}")
         return logs
 
+    def _of_launch(self, attempt: AttemptDirectory, selection: Selection) -> list[RankLog]:
+        """The ranks of a launch of a job script; without an id of the newest launch that has them."""
+        launches = launch_logs(attempt)
+        if self.launch is not None and self.launch not in launches:
+            known = ", ".join(launches) or "none yet"
+            raise UsageError(f"run `{selection}` has no launch {self.launch}", hint=f"its launches are: {known}")
+        for logs in [launches[self.launch]] if self.launch is not None else reversed(launches.values()):
+            chosen = [log for log in logs if self.rank in (None, log.rank) and self.node in (None, log.node)]
+            if chosen:
+                return chosen
+        raise UsageError(
+            f"no launch of run `{selection}` has such a rank", hint=f"its launches are: {', '.join(launches)}"
+        )
+
 
 @click.command()
 @run_view.last_run
@@ -62,6 +80,7 @@ class LogChoice:
 @click.option("--node", type=click.IntRange(0), metavar="N", help="Only the ranks of node N.")
 @click.option("--launcher", is_flag=True, help="Output of the launcher, such as torchrun, on each [node].")
 @click.option("--beside", type=click.IntRange(0), metavar="I", help="Output of command I of `beside` on each [node].")
+@click.option("--launch", metavar="ID", help="Ranks of launch ID of a job script: 1 is its first srun or torchrun.")
 @click.option("--attempt", type=click.IntRange(1), metavar="K", help="Attempt K instead of the latest.")
 def command(
     *,
@@ -71,9 +90,10 @@ def command(
     node: int | None,
     launcher: bool,
     beside: int | None,
+    launch: str | None,
     attempt: int | None,
 ) -> None:
-    r"""Print or follow the output of the ranks.
+    r"""Print or follow the output of the ranks, or of a job script.
 
     With several ranks each line starts with its `[rank]`. If the run has ended and no rank printed
     anything, the output of the job script is printed instead.
@@ -83,6 +103,7 @@ def command(
     serried logs k3f9q2 --rank 3
     serried logs lr-sweep/17 --attempt 1 > log.txt
     serried logs -f last --beside 0
+    serried logs last --launch 2 --rank 3       of a job script's second srun
     """
     selection = run_view.select(run)
     array = selection.record.plan.array
@@ -91,7 +112,7 @@ def command(
             f"run `{selection}` is an array of {len(array.indices)} tasks",
             hint=f"name one: serried logs {selection}/{array.indices[0]}",
         )
-    choice = LogChoice(rank, node, attempt, launcher, beside)
+    choice = LogChoice(rank, node, attempt, launcher, beside, launch)
     if follow:
         _follow(selection, choice)
     else:

@@ -145,7 +145,7 @@ def _ended(status: RunStatus) -> Explanation:
     limit = status.summary.time_seconds if status.summary else None
     filled = {
         "run": status.id,
-        "rank": failure.get("rank") if failure else 0,
+        "rank": _rank_option(failure),
         "host": failure.get("host") if failure else _lost_host(status),
         "attempt": status.attempt or 1,
         "command": "run" if facts.is_here else "submit",
@@ -163,6 +163,14 @@ def _ended(status: RunStatus) -> Explanation:
         tail_of=tail_of,
         asked_by=_asked_by(status),
     )
+
+
+def _rank_option(failure: Mapping[str, Any] | None) -> str:
+    """What follows `--rank` in the commands that show the failed rank's output."""
+    if not failure:
+        return "0"
+    launch = failure.get("launch")
+    return f"{failure.get('rank')}" + (f" --launch {launch}" if launch else "")
 
 
 def _of_rank(step: str, failure: Mapping[str, Any] | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,22 @@ def rank_logs(attempt: AttemptDirectory, size: Summary) -> list[RankLog]:
         return [RankLog(names.SCRIPT_RANK, 0, attempt.script_log)]
     per_node = max(size.ranks, 1)
     return [RankLog(rank, rank // per_node, attempt.log_of(rank, per_node)) for rank in range(size.nodes * per_node)]
+
+
+def launch_logs(attempt: AttemptDirectory) -> dict[str, list[RankLog]]:
+    """The logs of the ranks that a job script launched, by the launch's id, in the order of launches and ranks."""
+    found: dict[str, list[RankLog]] = {}
+    for path in (*attempt.path.glob("node-*/rank-*.log"), *attempt.path.glob("node-*/launch-*/rank-*.log")):
+        folders = path.relative_to(attempt.path).parts
+        launch = folders[1].removeprefix("launch-") if len(folders) == 3 else "1"
+        rank, node = (int(name.rpartition("-")[2].removesuffix(".log")) for name in (folders[-1], folders[0]))
+        found.setdefault(launch, []).append(RankLog(rank, node, path))
+    return {launch: sorted(found[launch], key=lambda log: log.rank) for launch in sorted(found, key=_order)}
+
+
+def _order(launch: str) -> list[int]:
+    """`10.2-in-3` comes after `9`."""
+    return [int(part) for part in re.findall(r"\d+", launch)]
 
 
 class Tail:

@@ -78,7 +78,8 @@ class ScriptNode(Ranks):
 
     @property
     def have_ended(self) -> bool:
-        return self._has_script_ended
+        """The end of the script ends its ranks; but if the attempt is being ended, these have time to save."""
+        return self._has_script_ended and not (self._is_stopping and self._running)
 
     @property
     def may_leave_processes(self) -> bool:
@@ -185,6 +186,7 @@ class ScriptNode(Ranks):
             if not exit_.get("stumbled"):
                 self._reported.add(rank.launch)
             self._agent.send(ToHead.LAUNCHED_RANK_FAILED, exit=exit_, tail=tail)
+        self._agent.reap()
 
     def log_path(self, rank: Rank) -> Path:
         return rank.path if isinstance(rank, ScriptRank) else super().log_path(rank)
