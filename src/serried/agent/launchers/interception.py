@@ -47,11 +47,11 @@ class LaunchPlace(NamedTuple):
     """This process's rank in it."""
 
     @classmethod
-    def of(cls, environ: Dict[str, str]) -> "Optional[LaunchPlace]":
+    def of(cls, environ: Dict[str, str], folder: str) -> "Optional[LaunchPlace]":
         """None outside the job of the script, such as in a job that the script submitted."""
-        folder, launches = environ.get(names.SHIMS, ""), environ.get(names.LAUNCHES, "")
+        launches = environ.get(names.LAUNCHES, "")
         variable, _, job = environ.get(names.SCRIPT_JOB, "").partition("=")
-        if not folder or not launches or (variable and environ.get(variable, "") != job):
+        if not launches or (variable and environ.get(variable, "") != job):
             return None
         return cls(Path(folder), Path(launches), environ.get(names.LAUNCH, ""), environ.get(names.LAUNCH_RANK, ""))
 
@@ -73,7 +73,11 @@ class Call(NamedTuple):
 
 
 def main(arguments: List[str]) -> int:
-    """`launch [--call TAG] [--with PYTHON] NAME ARGUMENT…`. Returns only if the real launcher cannot be started."""
+    """`launch FOLDER [--call TAG] [--with PYTHON] NAME ARGUMENT…`, from the files in FOLDER.
+
+    Returns only if the real launcher cannot be started.
+    """
+    folder, *arguments = arguments
     options: Dict[str, str] = {}
     while arguments and arguments[0] in ("--call", "--with"):
         options[arguments[0]] = arguments[1]
@@ -81,8 +85,8 @@ def main(arguments: List[str]) -> int:
     name, argv = arguments[0], arguments[1:]
     for variable in [variable for variable in os.environ if variable.startswith(HIDDEN)]:
         del os.environ[variable]
-    place = LaunchPlace.of(dict(os.environ))
-    real = find(name, os.environ.get("PATH", os.defpath), place.folder / "bin" if place else None)
+    place = LaunchPlace.of(dict(os.environ), folder)
+    real = find(name, os.environ.get("PATH", os.defpath), Path(folder, "bin"))
     if real is None:
         print(f"{name}: command not found", file=sys.stderr)
         return NOT_FOUND
@@ -228,9 +232,9 @@ def _note(place: LaunchPlace, name: str, reason: str) -> None:
 
 
 def record_failure(arguments: Sequence[str]) -> int:
-    """`record-failure CALL STATUS HANDLED SIGNALLED SOURCE LINE NAME ARGUMENT…`, from the bash functions."""
-    call, status, handled, signalled, source, line, name, *argv = arguments
-    place = LaunchPlace.of(dict(os.environ))
+    """`record-failure FOLDER CALL STATUS HANDLED SIGNALLED SOURCE LINE NAME ARGUMENT…`, from the bash functions."""
+    folder, call, status, handled, signalled, source, line, name, *argv = arguments
+    place = LaunchPlace.of(dict(os.environ), folder)
     if place is not None:
         document = {
             "call": call,

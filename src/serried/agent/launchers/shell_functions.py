@@ -48,7 +48,7 @@ exec "$@" $rank
 
 def program(name: str, folder: Path, agent: Sequence[str]) -> str:
     """The program NAME of `bin/`. In Python its first statement is a string."""
-    launch = [*agent, "launch"]
+    launch = [*agent, "launch", str(folder)]
     return f"""#!/bin/sh
 '''':  # Written by Serried: starts {name} with logs for its ranks.
 if {_is_usable(agent)}; then exec {_quoted(launch)} {name} "$@"; fi
@@ -74,6 +74,7 @@ def bash_env(folder: Path, agent: Sequence[str]) -> str:
     text = _BASH_ENV
     for key, value in {
         "@BIN@": shlex.quote(str(folder / "bin")),
+        "@FOLDER@": shlex.quote(str(folder)),
         "@AGENT@": _quoted(agent),
         "@USABLE@": _is_usable(agent),
         "@JOB@": names.SCRIPT_JOB,
@@ -131,13 +132,11 @@ __serried_clean() {
 __serried_is_background() {
     [[ $BASHPID != "$$" ]] && __serried_ignores 3
 }
-__serried_ignores() { __serried_mask SigIgn: "$1"; }
-__serried_catches() { __serried_mask SigCgt: "$1"; }
-__serried_mask() {
+__serried_ignores() {
     local IFS=$' \t\n' key value
     while read -r key value; do
-        if [[ $key == "$1" ]]; then
-            (( (16#${value: -8} >> ($2 - 1)) & 1 ))
+        if [[ $key == SigIgn: ]]; then
+            (( (16#${value: -8} >> ($1 - 1)) & 1 ))
             return
         fi
     done 2>/dev/null <"/proc/$BASHPID/status"
@@ -150,20 +149,23 @@ __serried_run() {
         "$@" && __serried_status=0 || __serried_status=$?
         return 0
     fi
-    local pid number pending passed=()
+    local pid name theirs pending passed=()
     "$@" <&0 &
     pid=$!
-    for number in 1 2 3 10 12 15; do
-        __serried_catches "$number" || __serried_ignores "$number" && continue
-        trap "__serried_signal=$number pending=1; kill -$number $pid 2>/dev/null" "$number"
-        passed+=("$number")
+    # After a `trap` of its own, a subshell prints only the traps that are set in it, not those of its parent.
+    trap - RTMAX
+    theirs=$(trap -p)
+    for name in HUP:1 INT:2 QUIT:3 USR1:10 USR2:12 TERM:15; do
+        [[ $theirs == *" SIG${name%:*}"* ]] || __serried_ignores "${name#*:}" && continue
+        trap "__serried_signal=${name%:*} pending=1; kill -${name%:*} $pid 2>/dev/null" "${name%:*}"
+        passed+=("${name%:*}")
     done
     while :; do
         pending=
         wait "$pid" && __serried_status=0 || __serried_status=$?
         [[ -n $pending ]] || break
     done
-    trap - ${passed[@]+"${passed[@]}"}
+    trap - RTMAX ${passed[@]+"${passed[@]}"}
     return 0
 }
 
@@ -180,7 +182,7 @@ __serried_launch() {
         __serried_missing "$@"
         return 0
     fi
-    __serried_run @AGENT@ launch --call "$__serried_call" "$@"
+    __serried_run @AGENT@ launch @FOLDER@ --call "$__serried_call" "$@"
 }
 
 __serried_python() {
@@ -215,20 +217,19 @@ __serried_missing() {
 }
 
 # Record a failure. In a shell of its own with `set -e`: that ends at `false` only where bash does not ignore failures.
+# When the trap runs, bash may have left the functions, with their variables.
 __serried_failed() {
-    local __serried_handled=0
-    {
-        trap - ERR DEBUG RETURN
-        trap '__serried_record "$@"; exit 0' EXIT
-        set -e
-        builtin false
-        __serried_handled=1
-        exit 0
-    } >/dev/null 2>&1 </dev/null
+    local words
+    printf -v words '%q ' "${BASH_SOURCE[2]-}" "${BASH_LINENO[1]-0}" "$@"
+    trap - ERR DEBUG RETURN
+    trap "__serried_record $__serried_call $__serried_status 0 '${__serried_signal:+1}' $words; exit 0" EXIT
+    set -e
+    builtin false
+    trap "__serried_record $__serried_call $__serried_status 1 '${__serried_signal:+1}' $words; exit 0" EXIT
+    exit 0
 }
 __serried_record() {
-    @AGENT@ record-failure "$__serried_call" "$__serried_status" "$__serried_handled" "${__serried_signal:+1}" \
-        "${BASH_SOURCE[3]-}" "${BASH_LINENO[2]-0}" "$@"
+    @AGENT@ record-failure @FOLDER@ "$@" >/dev/null 2>&1 </dev/null
 }
 
 @LAUNCHERS@
