@@ -16,6 +16,7 @@ Each launch has an id, "1", "2", … in the order of the script, and a document 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import sys
@@ -27,6 +28,7 @@ from serried.agent.launchers import command_lines
 from serried.agent.launchers.command_lines import INTERPRETER, PYTHONS, LaunchLine, NoLaunchError, NotUnderstoodError
 from serried.protocol import names
 
+SHELL = "/bin/sh"
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 HIDDEN = "__serried_"
@@ -97,6 +99,8 @@ def main(arguments: List[str]) -> int:
     try:
         os.execv(command[0], [with_ or name, *command[1:]])  # noqa: S606 - no shell is the point
     except OSError as error:
+        if error.errno == errno.ENOEXEC:  # a script without a first line, which shells run by themselves
+            os.execv(SHELL, [SHELL, *command])  # noqa: S606
         print(f"{name}: {real}: {error.strerror}", file=sys.stderr)
         return NOT_EXECUTABLE
 
