@@ -110,6 +110,7 @@ def read_words(command: object) -> list[str]:
         (NODE, "python t.py $UNKNOWN", "only bash knows the word `$UNKNOWN`"),
         (NODE, "python t.py *.txt", "only bash knows the word `*.txt`"),
         (NODE, "python t.py ~/x", "only bash knows the word `~/x`"),
+        (NODE, "python t.py '{resume:--from}'", "braces that Serried would fill in"),
         (NODE, "python t.py $SLURM_JOB_ID", "only bash knows the word `$SLURM_JOB_ID`"),
         (NODE, "API_KEY=1 python t.py", "a secret has no place in serried.toml"),
         (NODE, "PATH=/x python t.py", "`PATH` changes more than the program"),

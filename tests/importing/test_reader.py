@@ -55,7 +55,7 @@ REQUESTED = {
     ],
 )  # fmt: skip
 def test_lines_become_settings(lines: str, settings: dict[str, Any]):
-    assert settings_of(f"{HEAD}{lines}python t.py\necho done\n") == {**REQUESTED, **settings}
+    assert settings_of(f"{HEAD}{lines}python t.py\n") == {**REQUESTED, **settings}
 
 
 @for_each(
@@ -209,6 +209,15 @@ def test_an_interpreter_that_is_not_read_runs_its_script(first: str, is_command:
         assert settings_of(script) == REQUESTED
     else:
         assert reasons_of(script) == {1: "only bash and sh are read, without the profile of a login shell"}
+
+
+@for_each("line", ["set -e", "set -euo pipefail", "set -o errexit"])
+def test_a_line_after_the_program_counts_unless_a_failure_ends_the_script(line: str):
+    script = f"{HEAD}python t.py\necho done\n"
+    assert reasons_of(script) == {4: "the status of this line is that of the script"}
+    assert settings_of(script.replace("python", f"{line}\npython")) == REQUESTED
+    assert settings_of(script.replace("#!/bin/bash", "#!/bin/bash -e")) == REQUESTED
+    assert settings_of(script.replace("python", "srun python"))["launch.kind"] == "srun"
 
 
 def test_a_script_without_a_launch_runs_as_it_is():

@@ -56,6 +56,8 @@ class _State:
     body: Body
     shape: Shape
     stage: int = MODULES
+    stops: bool = False
+    """After `set -e`: a line that fails ends the script."""
     env: dict[str, str] = field(default_factory=dict)
     meeting: set[str] = field(default_factory=set)
 
@@ -71,7 +73,7 @@ def read(text: str, shape: Shape, *, begins_at_home: bool = False) -> Body:
     `begins_at_home`: the scheduler starts the script in the user's home instead of the folder of the submission.
     """
     body = Body()
-    state = _State(body, shape)
+    state = _State(body, shape, stops=re.match(r"#!.* -\w*e", text) is not None)
     is_at_home = begins_at_home
     lines = text.split("\n")
     try:
@@ -112,6 +114,8 @@ def _take(command: Command, state: _State) -> str | None:
     if words[0].assignment is None and name in _READERS:
         return _READERS[name](words, state)
     if _prints(words):
+        if state.body.launch is not None and state.body.launch.kind == "single" and not state.stops:
+            raise NotRecognised("the status of this line is that of the script")
         return "it only prints"
     if words[0].assignment and all(word.assignment for word in words):
         return _meet(words, state)
@@ -161,9 +165,9 @@ def _meet(words: Sequence[ShellWord], state: _State) -> str:
 
 def _set(words: Sequence[ShellWord], state: _State) -> str:
     """Options of a shell that change nothing where all commands are known to be simple."""
-    del state
     if not re.fullmatch(r"( -[euxv]*(o (errexit|nounset|xtrace|verbose|pipefail))?)+", _joined(words[1:])):
         raise NotRecognised("an option of the shell")
+    state.stops = state.stops or re.search(r" -\w*e|errexit", _joined(words[1:])) is not None
     return "it changes nothing for these lines"
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from serried.importing.lines import ShellWord, Variable, names
 from serried.importing.report import is_secret
+from serried.protocol import settings
 from serried.protocol.names import PLACEHOLDERS
 
 _OF_OTHERS = re.compile(r"(?:SLURM|SRUN|SBATCH|SALLOC|PBS|SERRIED)_.*|PATH|HOME|TMPDIR|IFS|BASH_ENV|ENV|LD_PRELOAD")
@@ -50,6 +51,7 @@ class RecognisedLaunch:
 
 _MEETS = re.compile(r"""(?:[\w.:"-]|\$\{?\w+\}?|\$\(hostname(?:\s+-[\w-]+)*\))*""")
 """An address or a port of a rendezvous, which Serried sets up anyway."""
+_FILLED = "|".join((*PLACEHOLDERS, settings.PLACEHOLDER))
 _PYTHON = re.compile(r"python[\d.]*")
 _MODULES = {"torch.distributed.run": "torchrun"}
 _NOT_A_RANK = names(
@@ -140,7 +142,9 @@ def _words(words: Sequence[ShellWord], shape: Shape) -> list[str]:
 
 def _escaped(text: str) -> str:
     """Braces that Serried would fill in, doubled."""
-    return re.sub(rf"\{{({'|'.join(PLACEHOLDERS)})\}}", r"{{\1}}", text)
+    if re.search(rf"\{{(?:{_FILLED})[:?]", text):
+        raise NotRecognised("braces that Serried would fill in")
+    return re.sub(rf"\{{({_FILLED})\}}", r"{{\1}}", text)
 
 
 def _rank(words: Sequence[ShellWord], shape: Shape) -> list[str]:

@@ -61,7 +61,7 @@ def read(content: bytes, file: str, name: str | None = None, *, runs_copies: boo
         if refusal is not None:
             reasons.append(ScriptLine(0, "", refusal))
         else:
-            suggestions = suggest(plain, called, is_command=True) if in_place else ()
+            suggestions = suggest(plain, called, file, is_command=True) if in_place else ()
             return Imported(called, settings, None, (), tuple(found.dropped), directives.notes, suggestions)
     _check_runs(text, file, scheduler)
     first = {reason.line: reason for reason in reversed(reasons)}
@@ -72,7 +72,7 @@ def read(content: bytes, file: str, name: str | None = None, *, runs_copies: boo
         tuple(first[line] for line in sorted(first)),
         (),
         directives.notes,
-        suggest(plain, called, is_command=False) if not interpreter or _SHELLS.fullmatch(interpreter) else (),
+        suggest(plain, called, file, is_command=False) if not interpreter or _SHELLS.fullmatch(interpreter) else (),
     )
 
 

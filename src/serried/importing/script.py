@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePath
 
 from serried import schedulers
 from serried.errors import UsageError
@@ -11,10 +12,15 @@ from serried.schedulers.directives import form
 MOST_BYTES = 4 * 1024 * 1024
 """As much as sbatch accepts."""
 
-_CALL = r"(?:^|[;&|(`]|\b(?:then|do|else)\s)\s*(?:[A-Za-z_]\w*=\S*\s+)*(?:sbatch|qsub)\b(?P<rest>[^\n;&|]*)"
-SUBMITS = re.compile(_CALL)
+_BEGINS = r"(?:^|[;&|({`]|\b(?:then|do|else)\s)\s*(?:exec\s+|time\s+)?(?:[A-Za-z_]\w*=(?:\$\(\(.*?\)\)|\S)*\s+)*"
+"""Where a command begins in a line."""
+LAUNCHES = re.compile(
+    rf"{_BEGINS}(?:\S*/)?(?:srun|torchrun|mpirun|mpiexec|horovodrun|deepspeed|accelerate\s+launch"
+    r"|python[\d.]*\s+(?!-m\s+(?:pip|venv)\b))"
+)
+"""A line that starts a program."""
+SUBMITS = re.compile(rf"{_BEGINS}(?:sbatch|qsub)\b(?P<rest>[^\n;&|]*)")
 """A line that gives a job to the scheduler."""
-ITSELF = re.compile(r"[\"']?\$\{?(?:0|BASH_SOURCE)\b")
 _SCRIPT = re.compile(r"[\w./-]+\.(?:sh|bash|sbatch|slurm|job|pbs)(?![\w.])")
 _LOOP = re.compile(r"^\s*(?:for|while|until)\b", re.MULTILINE)
 
@@ -56,11 +62,17 @@ def logical_lines(text: str) -> list[tuple[int, str]]:
     return [*found, *([(first, pending)] if pending else [])]
 
 
+def is_itself(words: str, file: str) -> bool:
+    """Do the words after `sbatch` name the script that they stand in?"""
+    name = re.escape(PurePath(file).name)
+    return re.search(rf"\$\{{?(?:0|BASH_SOURCE)\b|(?:^|[\s/\"']){name}(?:$|[\s\"'])", words) is not None
+
+
 def _check_is_job(text: str, file: str) -> None:
     """Refuse a script that only submits other scripts."""
     calls = [(number, call) for number, line in logical_lines(text) for call in SUBMITS.finditer(line)]
-    calls = [(number, call) for number, call in calls if not ITSELF.search(call["rest"])]
-    if not calls:
+    calls = [(number, call) for number, call in calls if not is_itself(call["rest"], file)]
+    if not calls or any(LAUNCHES.search(line) for _, line in logical_lines(text)):
         return
     given = _SCRIPT.search(calls[0][1]["rest"]) if len(calls) == 1 else None
     hint = f"import the script that it submits: serried import {given[0] if given else 'SCRIPT'}"

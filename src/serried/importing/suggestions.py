@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from serried.config import toml
 from serried.importing.report import Suggestion, is_secret, shown
-from serried.importing.script import ITSELF, SUBMITS, logical_lines
+from serried.importing.script import LAUNCHES, SUBMITS, is_itself, logical_lines
 
 _LOCAL = re.compile(
     r"\$\{?(?:SLURM_TMPDIR|TMPDIR|PBS_JOBDIR|LOCAL_SCRATCH|JOBFS|TMP_LOCAL|LSCRATCH)\b|(?<![\w./}])/tmp/|/scratch-ssd\b"
@@ -18,16 +18,12 @@ _LOCAL = re.compile(
 """Folders on the disk of a node."""
 _ASSIGNS = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)")
 _COPIES = re.compile(
-    r"(?:^|[;&|({]|\bdo\b|\bthen\b|['\"]|\bsrun\b[^;|]*?)\s*(cp|rsync|tar|unzip|sbcast|mv)\s+([^;&|'\")]*)"
+    r"(?:^|[;&|({]|\bdo\b|\bthen\b|['\"]|\bsrun\b[^;|]*?)\s*(cp|rsync|tar|unzip|sbcast|mv)\s+([^;&|)]*)"
 )
 _BEGINS = re.compile(r"^\s*(?:while|until|for)\b|;\s*(?:while|until|for)\b|\(\s*(?:while|until|for)\b")
-_OVER_NODES = re.compile(r"scontrol|NODELIST|NODEFILE|hosts?\b|nodes?\b", re.IGNORECASE)
+_OVER_NODES = re.compile(r"scontrol|NODELIST|NODEFILE|hosts?\b|nodes?\b|workers?\b|worker_num", re.IGNORECASE)
 _IS_SIDELINE = re.compile(r"&\s*$|\bhostname\b|\$\(")
 _DONE = re.compile(r"(?:^|[;\s])done\b")
-_LAUNCHES = re.compile(
-    r"(?:^|[;&|({]|\bdo\b|\bthen\b)\s*(?:exec\s+|time\s+)?(?:[A-Za-z_]\w*=\S*\s+)*(?:\S*/)?"
-    r"(?:srun|torchrun|mpirun|mpiexec|horovodrun|deepspeed|accelerate\s+launch|python[\d.]*\s+(?!-m\s+(?:pip|venv)\b))"
-)
 _REPEATS = re.compile(r"\bdmon|\bpmon|-l\b|--loop|^(?:nvtop|vmstat|iostat|sar)")
 _MONITORS = re.compile(r"(?:^|[;&|({]|\bdo\b)\s*((?:nvidia-smi|dcgmi\s+dmon|nvtop|(?:vmstat|iostat|sar)\s)[^;&|>]*)")
 _SERVERS = re.compile(
@@ -66,7 +62,7 @@ class _Found(NamedTuple):
     command: str = ""
 
 
-def suggest(text: str, name: str, *, is_command: bool) -> tuple[Suggestion, ...]:
+def suggest(text: str, name: str, file: str, *, is_command: bool) -> tuple[Suggestion, ...]:
     """At most one suggestion of each kind, in the order of lines. `is_command`: the experiment has no script."""
     if is_command:
         sentence = (
@@ -75,7 +71,7 @@ def suggest(text: str, name: str, *, is_command: bool) -> tuple[Suggestion, ...]
         )
         return (Suggestion("snapshot", 0, "snapshot = false", sentence, "[project]\nsnapshot = true"),)
     found: dict[str, list[_Found]] = {}
-    for each in _every(_lines(text), shlex.quote(name)):
+    for each in _every(_lines(text), shlex.quote(name), file):
         found.setdefault(each.id, []).append(each)
     return tuple(_joined(group) for group in sorted(found.values(), key=lambda group: group[0].line.number))
 
@@ -104,16 +100,16 @@ def _lines(text: str) -> list[_Line]:
     return made
 
 
-def _every(lines: list[_Line], name: str) -> Iterator[_Found]:
+def _every(lines: list[_Line], name: str, file: str) -> Iterator[_Found]:
     local = _LOCAL
     for line in lines:
         if (assigned := _ASSIGNS.match(line.text)) and local.search(assigned[2]):
             local = re.compile(rf"{local.pattern}|\$\{{?{assigned[1]}\b")
         yield from _of_files(line, lines, local)
-        yield from _of_jobs(line, name)
+        yield from _of_jobs(line, name, file)
         yield from _of_processes(line, lines)
         yield from _of_environment(line)
-    launches = [line for line in lines if not line.loop and _LAUNCHES.search(line.text)]
+    launches = [line for line in lines if not line.text[0].isspace() and not line.loop and LAUNCHES.search(line.text)]
     launches = [line for line in launches if not (_COPIES.search(line.text) or _IS_SIDELINE.search(line.text))]
     if len(launches) > 1:
         sentence = "several programs run in turn; a run for each has its own resources, logs and exit status"
@@ -138,7 +134,8 @@ def _of_files(line: _Line, lines: list[_Line], local: re.Pattern[str]) -> Iterat
             continue
         elif program == "tar":
             packs = re.match(r"-?\w*c", arguments[0]) is not None or "--create" in arguments
-            yield _results(line) if packs else _stage(line, next((path for path in others if "." in path), "PATH"))
+            source = next((path for path in others if "." in path), others[-1])
+            yield _results(line) if packs and not places[0] else _stage(line, source)
         elif places[-1] or program == "unzip":
             yield _stage(line, others[0])
         else:
@@ -161,11 +158,11 @@ def _results(line: _Line) -> _Found:
     return _Found("data-results", line, sentence, "data.results", '"*"', is_list=True)
 
 
-def _of_jobs(line: _Line, name: str) -> Iterator[_Found]:
+def _of_jobs(line: _Line, name: str, file: str) -> Iterator[_Found]:
     """Further jobs: submitted, requeued, or a loop over values."""
     array = "serried submit --commands commands.txt --parallel 8"
     itself = re.search(r"\b(?:sbatch|qsub)\b[^;&|]*", line.text)
-    if itself and ITSELF.search(itself[0]):
+    if itself and is_itself(itself[0], file):
         sentence = "the script submits itself; a chain continues in further jobs until the training ends"
         yield _Found("chain", line, sentence, command=f"serried submit {name} --chain 10")
     elif SUBMITS.search(line.text) and line.loop:
@@ -174,7 +171,7 @@ def _of_jobs(line: _Line, name: str) -> Iterator[_Found]:
     elif SUBMITS.search(line.text) or (itself and re.search(r"\bssh\b", line.text)):
         sentence = "the script submits another one; `--after` submits both together"
         yield _Found("after", line, sentence, command=f"serried submit {name} && serried submit NEXT --after last")
-    elif line.over_values and _LAUNCHES.search(line.text):
+    elif line.over_values and LAUNCHES.search(line.text):
         sentence = "a loop starts one program for each value; an array runs one command for each line of a file"
         yield _Found("array", line, sentence, command=array)
     if re.search(r"\bscontrol\s+requeue\b", line.text):
@@ -193,7 +190,7 @@ def _of_processes(line: _Line, lines: list[_Line]) -> Iterator[_Found]:
     elif server and is_beside:
         side = f'{{command = {toml.value(_with_results(server[1]))}, on = "first"}}'
         yield _Found("beside", line, sentence, "beside", side, is_list=True)
-    if _MEETING.search(line.text) and any(_LAUNCHES.search(each.text) for each in lines):
+    if _MEETING.search(line.text) and any(LAUNCHES.search(each.text) for each in lines):
         sentence = (
             "the script computes the address of the first node; with a command and `launch.kind`, Serried sets"
             " MASTER_ADDR and MASTER_PORT"
