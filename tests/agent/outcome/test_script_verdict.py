@@ -1,0 +1,116 @@
+"""The end of a job script: its exit status, the rank that it launched and that failed, and failures that it ignored."""
+
+from __future__ import annotations
+
+from evidence import STARTED, ended, event, evidence, exit_of, stopping
+from serried.agent.outcome import verdict
+from serried.agent.outcome.evidence import first_failure
+from tables import for_each
+
+
+def script(code=0, *, signal=None, ours=False):
+    return ended(0, exit_of(-1, code, signal=signal, ours=ours, seconds=9.0))
+
+
+def launches(*ids, failures=()):
+    return event(
+        "launches",
+        launches=[{"launch": launch, "name": "srun", "kind": "srun", "call": f"call-{launch}"} for launch in ids],
+        failures=list(failures),
+    )
+
+
+def failure(launch, status=1, *, handled=False, signalled=False, within=None):
+    """`launch` is None for a program that is no launcher."""
+    call = f"call-{launch}"
+    facts = {"handled": handled, "signalled": signalled, "within": within, "line": 4, "time": 2.0}
+    return {"call": call, "status": status, "name": "srun", "words": "srun train", **facts}
+
+
+def rank_failed(rank, launch, code=7, *, seconds=1.0, **more):
+    exit_ = exit_of(rank, code, seconds=seconds, launch=launch, **more)
+    return event("launched-rank-failed", node=1, host="n2", exit=exit_, tail=[])
+
+
+IGNORED = ", and the script ignored the failure in line 4"
+CASES = {
+    "well": ([script()], ("COMPLETED", 0, "the script exited with status 0")),
+    "the script failed": ([script(3)], ("FAILED", 3, "the script on n1 exited with status 3")),
+    "the script was killed": ([script(signal=11)], ("FAILED", 139, "the script on n1 was killed by signal 11")),
+    "a launch failed, and the script with it": (
+        [rank_failed(3, "1"), launches("1", failures=[failure("1", 7)]), script(7)],
+        ("FAILED", 7, "rank 3 of `srun` on n2 exited with status 7, and the script exited with status 7"),
+    ),
+    "the first of several ranks is named, and one that lost another is not": (
+        [
+            rank_failed(0, "1", 1, seconds=0.5, stumbled=True),
+            rank_failed(2, "1", 9, seconds=0.8),
+            rank_failed(1, "1", 1, seconds=0.7),
+            launches("1", failures=[failure("1")]),
+            script(1),
+        ],
+        ("FAILED", 1, "rank 1 of `srun` on n2 exited with status 1, and the script exited with status 1"),
+    ),
+    "an inner launch failed, and passed its failure on": (
+        [
+            rank_failed(5, "1.1", 4),
+            rank_failed(0, "1", 1, seconds=2.0),
+            launches("1", "1.1", failures=[failure("1.1", within="1"), failure("1")]),
+            script(1),
+        ],
+        ("FAILED", 1, "rank 5 of launch 1.1 (`srun`) on n2 exited with status 4, and the script exited with status 1"),
+    ),
+    "a handled failure is none": (
+        [rank_failed(0, "1"), launches("1", "2", failures=[failure("1", handled=True)]), script()],
+        ("COMPLETED", 0, "the script exited with status 0"),
+    ),
+    "an inner failure that a handled launch passed on is none": (
+        [
+            rank_failed(0, "1"),
+            launches("1", "1.1", failures=[failure("1.1", within="1"), failure("1", handled=True)]),
+            script(),
+        ],
+        ("COMPLETED", 0, "the script exited with status 0"),
+    ),
+    "an inner failure that its rank ignored": (
+        [rank_failed(1, "1.1"), launches("1", "1.1", failures=[failure("1.1", 7, within="1")]), script()],
+        ("FAILED", 7, f"rank 1 of launch 1.1 (`srun`) on n2 exited with status 7{IGNORED}"),
+    ),
+    "the failure of a launch that the script ended is none": (
+        [rank_failed(0, "1"), launches("1", failures=[failure("1", 143, signalled=True)]), script()],
+        ("COMPLETED", 0, "the script exited with status 0"),
+    ),
+    "an ignored failure": (
+        [rank_failed(0, "1"), launches("1", "2", failures=[failure("1", 7)]), script()],
+        ("FAILED", 7, f"rank 0 of launch 1 (`srun`) on n2 exited with status 7{IGNORED}"),
+    ),
+    "an ignored failure of a launch without logs": (
+        [launches("1", failures=[failure("1", 2)]), script()],
+        ("FAILED", 2, f"`srun train` failed with status 2{IGNORED}"),
+    ),
+    "the last launch was well, and the script failed afterwards": (
+        [rank_failed(0, "1"), launches("1", "2", failures=[failure("1", handled=True)]), script(2)],
+        ("FAILED", 2, "the script on n1 exited with status 2"),
+    ),
+    "cancelled, and a launch failed of it": (
+        [stopping("cancel"), launches("1", failures=[failure("1", 143)]), script(signal=15, ours=True)],
+        ("CANCELLED", 143, "cancelled"),
+    ),
+    "the limit came": (
+        [stopping("limit"), script(signal=15, ours=True)],
+        ("TIMEOUT", 124, "hit its time limit; the script did not exit in time"),
+    ),
+}
+
+
+@for_each(("name", "case"), CASES.items())
+def test_the_end_of_a_script(name, case):  # noqa: ARG001 - names the failed case
+    events, expected = case
+    known = evidence([*STARTED, *events])._replace(world_size=1, is_script=True)
+    first = first_failure(known)
+    judged = verdict.judge(known, first, [])
+    assert (judged.state, judged.exit_code, judged.message) == expected
+    document = verdict.document(known, first, [], judged)
+    named = document["first_failure"]
+    assert (named is None) == (judged.state != "FAILED")
+    assert named is None or named["rank"] is None or named["launch"]
