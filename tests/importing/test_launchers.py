@@ -137,6 +137,11 @@ def read_words(command: object) -> list[str]:
             "torchrun runs on several nodes without srun and `--rdzv-backend=c10d`",
         ),
         (NODES, "torchrun t.py", "`--nnodes` is 1, and the job has 2"),
+        (
+            TASKS_ON_A_NODE,
+            "torchrun t.py",
+            "the launcher starts once, and the script requests 4 tasks on each node",
+        ),
         (NODE, "torchrun --nnodes=1:2 t.py", "`--nnodes` is not a number that the import knows"),
         (NODE, "torchrun --nproc-per-node=8 t.py", "8 processes share 4 GPUs"),
         (NODE, "torchrun --log-dir=x t.py", "the launcher's option `--log-dir`"),

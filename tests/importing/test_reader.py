@@ -70,6 +70,8 @@ def test_lines_become_settings(lines: str, settings: dict[str, Any]):
         ("export A=$(cat a)", "only bash knows the value of `A`"),
         ("set -a", "an option of the shell"),
         ("cd sub", "it changes the folder"),
+        ("cd $PBS_O_WORKDIR", "it changes the folder"),
+        ("set -u; echo $UNSET", "a variable may be unset, which `set -u` refuses"),
         ("cd $SLURM_SUBMIT_DIR/sub", "it changes the folder"),
         ("module load $M", "a module that only bash knows, or an option"),
         ("module swap a b", "`module swap`"),
@@ -184,6 +186,26 @@ def test_a_pbs_script_that_starts_at_home_stays():
     assert 0 in reasons_of(PBS.replace(" -V", "") + "cd $PBS_O_WORKDIR\nmpirun -np 8 python t.py\n")
 
 
+def test_variables_of_another_scheduler_are_unknown():
+    body = "cd $PBS_O_WORKDIR\nmpirun -np 8 python t.py "
+    assert settings_of(f"{PBS}#PBS -J 0-3\n{body}$PBS_ARRAY_INDEX\n")["command"] == "python t.py {task}"
+    assert list(reasons_of(f"{PBS}#PBS -J 0-3\n{body}$SLURM_ARRAY_TASK_ID\n")) == [5]
+    assert list(reasons_of(f"{HEAD}#SBATCH -a 0-3\npython t.py $PBS_ARRAY_INDEX\n")) == [4]
+    assert list(reasons_of(f"{PBS}cd $SLURM_SUBMIT_DIR\nmpirun -np 8 python t.py\n")) == [3, 4]
+
+
+def test_a_line_that_prints_what_may_be_unset_stays_after_set_u():
+    assert reasons_of(f"{HEAD}set -u\necho $UNSET\npython t.py\n") == {
+        4: "a variable may be unset, which `set -u` refuses"
+    }
+    assert settings_of(f"{HEAD}set -u\nexport A=1\necho $A ${{SLURM_JOB_ID}}\npython t.py\n")["command"]
+
+
+def test_a_script_of_pbs_without_an_interpreter_runs_as_it_is():
+    found = reasons_of(f"{PBS}cd $PBS_O_WORKDIR\nmpirun -np 8 python t.py\n".partition("\n")[2])
+    assert found == {0: "it begins without `#!`: the scheduler chooses the shell"}
+
+
 def test_a_project_that_runs_copies_runs_the_script_and_one_in_place_needs_no_key():
     script = f"{HEAD}python t.py\n"
     assert list(reasons_of(script, runs_copies=True)) == [0]
@@ -196,7 +218,7 @@ def test_a_project_that_runs_copies_runs_the_script_and_one_in_place_needs_no_ke
         ("#!/bin/bash", True),
         ("#! /bin/bash -e", True),
         ("#!/usr/bin/env bash", True),
-        ("#!/bin/sh", True),
+        ("#!/bin/sh", False),
         ("#!/bin/bash -l", False),
         ("#!/bin/csh", False),
         ("#!/bin/zsh", False),
@@ -208,7 +230,7 @@ def test_an_interpreter_that_is_not_read_runs_its_script(first: str, is_command:
     if is_command:
         assert settings_of(script) == REQUESTED
     else:
-        assert reasons_of(script) == {1: "only bash and sh are read, without the profile of a login shell"}
+        assert reasons_of(script) == {1: "only bash is read, without the profile of a login shell"}
 
 
 @for_each("line", ["set -e", "set -euo pipefail", "set -o errexit"])

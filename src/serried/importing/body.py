@@ -9,7 +9,7 @@ from typing import Any
 
 from serried.importing import launchers
 from serried.importing.launchers import NotRecognised, RecognisedLaunch, Shape
-from serried.importing.lines import Command, ShellWord, Unreadable, Variable, commands
+from serried.importing.lines import Command, ShellWord, Unreadable, Variable, commands, names
 from serried.importing.report import ScriptLine, shown, without_secrets
 
 MODULES, ACTIVATION, EXPORTS, LAUNCH, END = range(5)
@@ -30,7 +30,8 @@ _PRINTS = {
 """Programs that only print with arguments of this form."""
 _HARMLESS = re.compile(r"\$\((?:date|hostname|pwd|whoami|nproc)(?:\s+[\w+%:./-]+)*\)|\$\{\w+\}|\$\w+|\$[?#@*$!]")
 """Expansions without an effect of their own."""
-_SUBMIT_DIRS = frozenset(["SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "PWD"])
+_KNOWN = names("HOME HOSTNAME PWD SLURM_JOB_ID SLURM_JOBID SLURM_JOB_NAME SLURM_JOB_NODELIST SLURM_SUBMIT_DIR USER")
+"""Variables that every job of Slurm has."""
 _NODES = r'"?\$\{?(?:SLURM_JOB_NODELIST|SLURM_NODELIST|PBS_NODEFILE)\}?"?'
 _FIRST_NODE = re.compile(
     rf'"?\$\((?:scontrol show hostnames?(?: {_NODES})? ?\| ?head (?:-n ?1|-1)|hostname(?: -[sfi])?'
@@ -56,8 +57,11 @@ class _State:
     body: Body
     shape: Shape
     stage: int = MODULES
+    submit_dir: str = "SLURM_SUBMIT_DIR"
     stops: bool = False
     """After `set -e`: a line that fails ends the script."""
+    is_strict: bool = False
+    """After `set -u`: a variable that is not set ends the script."""
     env: dict[str, str] = field(default_factory=dict)
     meeting: set[str] = field(default_factory=set)
 
@@ -73,12 +77,13 @@ def read(text: str, shape: Shape, *, begins_at_home: bool = False) -> Body:
     `begins_at_home`: the scheduler starts the script in the user's home instead of the folder of the submission.
     """
     body = Body()
-    state = _State(body, shape, stops=re.match(r"#!.* -\w*e", text) is not None)
+    state = _State(body, shape, submit_dir="PBS_O_WORKDIR" if begins_at_home else "SLURM_SUBMIT_DIR")
+    _note_options(re.sub(r"\n(?s:.*)", "", text), state)
     is_at_home = begins_at_home
     lines = text.split("\n")
     try:
         for command in commands(text):
-            is_at_home = is_at_home and not _goes_to_project(command)
+            is_at_home = is_at_home and not _goes_to_project(command, state)
             try:
                 why = _take(command, state)
                 _check_folder(state, is_at_home=is_at_home and not why)
@@ -114,6 +119,10 @@ def _take(command: Command, state: _State) -> str | None:
     if words[0].assignment is None and name in _READERS:
         return _READERS[name](words, state)
     if _prints(words):
+        known = _KNOWN | state.env.keys() | state.shape.values.keys() | state.meeting
+        used = {name for word in words for name in re.findall(r"\$\{?([A-Za-z_]\w*)", word.raw)}
+        if state.is_strict and not used <= known:
+            raise NotRecognised("a variable may be unset, which `set -u` refuses")
         if state.body.launch is not None and state.body.launch.kind == "single" and not state.stops:
             raise NotRecognised("the status of this line is that of the script")
         return "it only prints"
@@ -143,13 +152,10 @@ def _prints(words: Sequence[ShellWord]) -> bool:
     return all(re.fullmatch(allowed, word.raw) for word in rest)
 
 
-def _goes_to_project(command: Command) -> bool:
-    return command.words[:1] != () and command.words[0].literal == "cd" and _is_submit_dir(command.words[1:])
-
-
-def _is_submit_dir(words: Sequence[ShellWord]) -> bool:
-    pieces = words[0].pieces if len(words) == 1 else ()
-    return len(pieces) == 1 and isinstance(pieces[0], Variable) and pieces[0].name in _SUBMIT_DIRS
+def _goes_to_project(command: Command, state: _State) -> bool:
+    """`cd $SLURM_SUBMIT_DIR`, or `cd $PBS_O_WORKDIR` on PBS."""
+    words = command.words
+    return len(words) == 2 and words[0].literal == "cd" and words[1].pieces == (Variable(state.submit_dir),)
 
 
 def _meet(words: Sequence[ShellWord], state: _State) -> str:
@@ -167,8 +173,13 @@ def _set(words: Sequence[ShellWord], state: _State) -> str:
     """Options of a shell that change nothing where all commands are known to be simple."""
     if not re.fullmatch(r"( -[euxv]*(o (errexit|nounset|xtrace|verbose|pipefail))?)+", _joined(words[1:])):
         raise NotRecognised("an option of the shell")
-    state.stops = state.stops or re.search(r" -\w*e|errexit", _joined(words[1:])) is not None
+    _note_options(_joined(words[1:]), state)
     return "it changes nothing for these lines"
+
+
+def _note_options(text: str, state: _State) -> None:
+    state.stops = state.stops or re.search(r" -\w*e|errexit", text) is not None
+    state.is_strict = state.is_strict or re.search(r" -\w*u|nounset", text) is not None
 
 
 def _joined(words: Sequence[ShellWord]) -> str:
@@ -176,8 +187,7 @@ def _joined(words: Sequence[ShellWord]) -> str:
 
 
 def _cd(words: Sequence[ShellWord], state: _State) -> str:
-    del state
-    if not _is_submit_dir(words[1:]):
+    if len(words) != 2 or words[1].pieces != (Variable(state.submit_dir),):
         raise NotRecognised("it changes the folder")
     return "ranks start in this folder"
 

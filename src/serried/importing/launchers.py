@@ -268,6 +268,7 @@ _TORCHRUN = _valued(
 
 def _torchrun(words: Sequence[ShellWord], shape: Shape, *, is_everywhere: bool = False) -> RecognisedLaunch:
     given, rest = _options(words, {"--standalone", "-m", "--module"}, _TORCHRUN)
+    _check_one_task(shape)
     _meeting(given, _MASTER)
     _equal(given, "nnodes", shape.nodes, shape, default=1)
     if shape.nodes > 1:
@@ -286,6 +287,12 @@ def _torchrun(words: Sequence[ShellWord], shape: Shape, *, is_everywhere: bool =
 def _check_gpus(ranks: int, shape: Shape) -> None:
     if 0 < shape.gpus < ranks:
         raise NotRecognised(f"{ranks} processes share {shape.gpus} GPUs")
+
+
+def _check_one_task(shape: Shape) -> None:
+    """Programs read the number of tasks from the job, too."""
+    if shape.tasks > 1:
+        raise NotRecognised(f"the launcher starts once, and the script requests {shape.tasks} tasks on each node")
 
 
 def _check_one_node(shape: Shape) -> None:
@@ -309,6 +316,7 @@ def _accelerate(words: Sequence[ShellWord], shape: Shape) -> RecognisedLaunch:
         raise NotRecognised("`accelerate` without `launch`")
     given, rest = _options(words[1:], _ACCELERATE_FLAGS, _ACCELERATE)
     _check_one_node(shape)
+    _check_one_task(shape)
     _meeting(given, ("main-process-port", "main-process-ip"))
     _equal(given, "num-machines", 1, shape)
     _equal(given, "machine-rank", 0, shape)
@@ -328,6 +336,7 @@ def _deepspeed(words: Sequence[ShellWord], shape: Shape) -> RecognisedLaunch:
     """Deepspeed inserts `--local_rank` behind the script's name, and Serried's deepspeed does not."""
     given, rest = _options(words, set(), _valued("--num-gpus", "--num-nodes", "--master-port", "--master-addr"))
     _check_one_node(shape)
+    _check_one_task(shape)
     _meeting(given, ("master-port", "master-addr"))
     _equal(given, "num-nodes", 1, shape)
     ranks = _number(given, "num-gpus", shape) or shape.gpus

@@ -19,8 +19,8 @@ from serried.importing.report import Imported, ScriptLine, is_secret, shown
 from serried.importing.suggestions import suggest
 from serried.schedulers.directives import Directives, Objection, form
 
-_BASH = re.compile(r"(?:/usr/bin/env bash|/(?:usr/(?:local/)?)?bin/(?:ba)?sh)(?: -[eux]+)?")
-"""Interpreters that read lines as `body` does. `bash -l` also reads the user's profile."""
+_BASH = re.compile(r"(?:/usr/bin/env bash|/(?:usr/(?:local/)?)?bin/bash)(?: -[eux]+)?")
+"""Interpreters that read lines as `body` does. `bash -l` also reads the user's profile, and `sh` may be dash."""
 _SHELLS = re.compile(r"(?:.*[/ ])?(?:ba|z|k|da)?sh(?: .*)?")
 _PASSED = names(
     "--acctg-freq --begin --contiguous --deadline --exclude --hold --nice --priority --reboot --switches --tmp"
@@ -49,7 +49,7 @@ def read(content: bytes, file: str, name: str | None = None, *, runs_copies: boo
     plain = text.replace("\r\n", "\n").encode(errors="surrogateescape").decode(errors="replace")
     found = Body()
     if not reasons:
-        found = body.read(plain, _shape(directives), begins_at_home=scheduler == "pbs")
+        found = body.read(plain, _shape(directives, is_pbs=scheduler == "pbs"), begins_at_home=scheduler == "pbs")
         reasons += [*_of_directives(directives), *_of_size(directives, found.launch), *found.reasons]
     if runs_copies:
         why = "serried.toml runs copies of the code, and the script runs the files themselves: see `project.snapshot`"
@@ -77,8 +77,10 @@ def read(content: bytes, file: str, name: str | None = None, *, runs_copies: boo
 
 
 def _of_interpreter(interpreter: str) -> Iterator[ScriptLine]:
-    if interpreter and not _BASH.fullmatch(interpreter):
-        yield ScriptLine(1, f"#!{interpreter}", "only bash and sh are read, without the profile of a login shell")
+    if not interpreter:
+        yield ScriptLine(0, "", "it begins without `#!`: the scheduler chooses the shell")
+    elif not _BASH.fullmatch(interpreter):
+        yield ScriptLine(1, f"#!{interpreter}", "only bash is read, without the profile of a login shell")
 
 
 def _of_encoding(text: str) -> Iterator[ScriptLine]:
@@ -99,9 +101,12 @@ def _check_runs(text: str, file: str, scheduler: str | None) -> None:
         raise UsageError(f"`{file}` {objection.value}, so the scheduler refuses it", hint=hint)
 
 
-def _shape(directives: Directives) -> Shape:
+def _shape(directives: Directives, *, is_pbs: bool) -> Shape:
     size = directives.size
     tasks = -(-size.tasks // size.nodes)
+    if is_pbs:
+        placeholders = {"PBS_ARRAY_INDEX": "{task}"} if directives.array else {}
+        return Shape(size.nodes, tasks, size.gpus, None, {}, placeholders)
     given = dict(words.partition("=")[::2] for each in directives.options for words in each.words)
     number = {
         "SLURM_CPUS_PER_TASK": given.get("--cpus-per-task"),
@@ -116,7 +121,7 @@ def _shape(directives: Directives) -> Shape:
     placeholders = {"SLURM_NNODES": "{nodes}", "SLURM_JOB_NUM_NODES": "{nodes}", "SLURM_GPUS_ON_NODE": "{gpus}"}
     placeholders = {name: placeholder for name, placeholder in placeholders.items() if name in values}
     if directives.array:
-        placeholders |= {"SLURM_ARRAY_TASK_ID": "{task}", "PBS_ARRAY_INDEX": "{task}"}
+        placeholders["SLURM_ARRAY_TASK_ID"] = "{task}"
     cpus = given.get("--cpus-per-task", "")
     return Shape(size.nodes, tasks, size.gpus, int(cpus) if cpus.isdecimal() else None, values, placeholders)
 
