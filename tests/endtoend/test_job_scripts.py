@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import sys
 import time
@@ -216,3 +217,63 @@ def test_what_sbatch_refuses_is_refused_before_anything_is_written(local: Place,
     assert ran.returncode == 2
     assert message in ran.stderr
     assert not list(local.project.glob("*/"))
+
+
+def test_a_rerun_uses_the_old_script_and_with_new_code_the_present_one(local: Place):
+    name = script(local, "#!/bin/bash\necho old $1 $SERRIED_TASK\nexit 1\n")
+    old = local.submit("--array", "3-4", name, "--", "argument")
+    local.wait(old)
+    script(local, "#!/bin/sh\n#SBATCH --time=7\necho new $1 $SERRIED_TASK\n")
+
+    again = _rerun(local, f"{old}/4")
+    assert (local.wait(again)[0], local.serried("logs", f"{again}/4").stdout) == (1, "old argument 4\n")
+
+    present = _rerun(local, f"{old}/4", "--new-code")
+    assert (local.wait(present)[0], local.serried("logs", f"{present}/4").stdout) == (0, "new argument 4\n")
+
+    (local.directory(old) / "script").unlink()
+    refused = local.serried("rerun", old)
+    assert refused.returncode == 2
+    assert f"error: the job script of run `{old}` does not exist any more" in refused.stderr
+    assert f"hint: `--new-code` uses `{local.project / name}` as it is now" in refused.stderr
+
+
+def _rerun(place: Place, *arguments: str) -> str:
+    done = place.serried("rerun", "--json", "--yes", *arguments)
+    assert done.returncode == 0, done.stderr
+    run: str = json.loads(done.stdout)["runs"][0]["id"]
+    return run
+
+
+def test_arguments_without_their_dashes_are_explained(local: Place):
+    ran = local.serried("submit", script(local, "#!/bin/bash\necho hi\n"), "a", "b c")
+    assert ran.returncode == 2
+    assert "error: `train.sbatch` is a job script, and `a` follows it" in ran.stderr
+    assert "hint: its arguments go after `--`: serried submit train.sbatch -- a 'b c'" in ran.stderr
+
+
+NOTICED = """#!/bin/bash
+#SBATCH --time=1
+#SBATCH --signal=B:USR1@55
+trap 'echo saved; exit $1' USR1
+echo started
+while :; do sleep 0.1; done
+"""
+
+
+def test_a_trap_gets_the_signal_when_its_directive_says_and_another_attempt_follows(local: Place):
+    run = local.submit("--set", "limit.restarts=1", script(local, NOTICED), "--", "0")
+    code, end = local.wait(run)
+    assert (code, end["state"], end["exit_code"]) == (1, "TIMEOUT", 124)
+    assert local.serried("logs", "--attempt", "2", run).stdout == "started\nsaved\n"
+
+
+def test_a_script_without_a_trap_that_ends_before_the_limit_has_completed(local: Place):
+    text = "#!/bin/bash\n#SBATCH --time=1 --signal=B:USR1@57\nsleep 8\n"
+    run = local.submit(script(local, text))
+    code, end = local.wait(run)
+    assert (code, end["state"], end["message"]) == (
+        0,
+        "COMPLETED",
+        "the script exited with status 0, after the stop notice (limit)",
+    )

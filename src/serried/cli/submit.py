@@ -63,14 +63,21 @@ def command(
     serried submit --nodes 2 --gpus 4 --time 2h -- python train.py --lr 0.1
     serried submit --commands commands.txt          a task for each line
     serried submit --repeat 5 -- python train.py --seed {seed}
+    serried submit train.sbatch -- --lr 0.1         a job script, unmodified
 
-    The job runs a copy of the code: later edits do not reach it. The pages on snapshots and on how a
-    job starts describe the inherited variables and an interrupted submit.
+    The job runs a copy of the code: later edits do not reach it. A job script runs in place. The pages on
+    snapshots and on how a job starts describe the inherited variables and an interrupted submit.
     """
     request = options.request({**values, "experiment": next(iter(experiments), None)}, cluster)
     request = dataclasses.replace(request, after=after or None)
     if chain is not None:
         request = request.with_setting("limit.restarts", value=chain - 1).with_setting("limit.total_time", value="off")
+    if len(experiments) > 1 and request.is_script:
+        script, *words = experiments
+        raise UsageError(
+            f"`{script}` is a job script, and `{words[0]}` follows it",
+            hint=f"its arguments go after `--`: serried submit {shlex.join([script, '--', *words])}",
+        )
     if len(experiments) > 1:
         options.check_several(values)
         decided = _decide_all(request, experiments)

@@ -10,7 +10,7 @@ from typing import Any
 
 from serried import schedulers
 from serried.errors import UsageError, reason
-from serried.schedulers.directives import Directives, Objection, per_unit
+from serried.schedulers.directives import PORTABLE, Directives, Objection, per_unit
 from serried.schedulers.directives import form as form_of
 
 UNSAID = {"resources.nodes": 1, "resources.gpus": 0, "resources.ranks": 1}
@@ -39,7 +39,9 @@ class JobScript:
     def settings(self) -> Mapping[str, Any]:
         """What its directives set, by dotted key."""
         directives = self.directives
-        settings = {**UNSAID, **directives.settings}
+        stated = directives.settings.items()
+        means_the_same = {key: value for key, value in stated if self.is_native or _is_portable(key)}
+        settings = {**UNSAID, **means_the_same}
         units = settings["resources.gpus"] or settings["resources.ranks"]
         settings.setdefault("resources.cpus", per_unit(directives.size.cpus, units))
         if directives.signal and directives.signal.to_script:
@@ -61,6 +63,10 @@ class JobScript:
         for directive in self.directives.options if self.is_native else ():
             if keys.isdisjoint(directive.keys):
                 yield from directive.words
+
+
+def _is_portable(key: str) -> bool:
+    return not key.startswith("resources.") or key in PORTABLE
 
 
 def looks_like_one(path: Path) -> bool:

@@ -208,16 +208,16 @@ def with_script(
     layers: list[Layer], settings: Mapping[str, Any], where: str, experiment: str | None, cluster: str
 ) -> list[Layer]:
     """The layers with the directives of a job script: stronger than defaults, weaker than the experiment's own keys."""
-    own = {
-        keys
-        for layer in layers
-        for place in layer.settings
-        if (ranked := _rank(place, experiment, cluster)) and place[0] == "experiments"
-        for keys in (ranked[1],)
-    }
+    own = own_keys(layers, experiment, cluster)
     checked = from_overrides(settings).settings
     stated = {keys: Setting(it.value, Origin(SCRIPT, where)) for keys, it in checked.items() if not own & _ways(keys)}
     return [*layers[:-2], Layer(stated), *layers[-2:]]
+
+
+def own_keys(layers: list[Layer], experiment: str | None, cluster: str) -> set[Keys]:
+    """The keys that the experiment's own table sets, in any layer."""
+    places = [place for layer in layers for place in layer.settings if place[0] == "experiments"]
+    return {ranked[1] for place in places if (ranked := _rank(place, experiment, cluster))}
 
 
 def _ways(keys: Keys) -> set[Keys]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from serried.config import job_script, layers, shell_words
+from serried.config import job_script, layers, schema, shell_words
 from serried.config.build import Builder
 from serried.config.definitions import Cluster, Experiment, Project, Resources
 from serried.config.job_script import JobScript
@@ -67,10 +67,13 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
     where, warnings = _cluster(cluster, chosen, given, environ)
     settings = layers.stack(layers.with_cluster(given, where.value, environ), chosen, where.value)
     script = None
+    dropped: tuple[str, ...] = ()
     if is_script or (command is None and ("script",) in settings):
         script = _script(command, settings, files, here, where.value, environ)
         given = layers.with_script(given, script.settings, script.path.name, chosen, where.value)
         settings = layers.stack(layers.with_cluster(given, where.value, environ), chosen, where.value)
+        own = layers.own_keys(given, chosen, where.value)
+        settings, dropped = _without_launch(settings, own)
     builder = Builder(settings | {("cluster",): where}, where.value, environ)
     project, place = builder.project(files), builder.cluster()
     requested = builder.experiment(chosen, command, project, place, here, is_script=is_script)
@@ -81,7 +84,7 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
         cluster=place,
         origins=builder.origins | origins,
         warnings=(*warnings, *_for_a_shell(experiment), *_unknown_gpus(experiment, place)),
-        notes=(*builder.notes, *notes, *(script.directives.notes if script else ())),
+        notes=(*builder.notes, *notes, *dropped, *(_notes(script, experiment) if script else ())),
         experiments=tuple(layers.experiment_names(given)),
         script=script,
     )
@@ -100,9 +103,52 @@ def _script(  # noqa: PLR0917
     name = scheduler.value if scheduler else Cluster.scheduler
     if command is not None:
         return job_script.read(here / command[0], name, environ)
-    configured = settings["script",].value
-    words = shell_words.split(configured) if isinstance(configured, str) else configured
+    setting = settings["script",]
+    try:
+        words = shell_words.split(setting.value) if isinstance(setting.value, str) else setting.value
+    except ValueError as error:
+        message = f"`script` {error}"
+        raise ConfigError(message, path=setting.origin.path, line=setting.origin.line) from None
+    if not words or not words[0]:
+        raise ConfigError("`script` names no file", path=setting.origin.path, line=setting.origin.line)
     return job_script.read(files.directory / words[0], name, environ)
+
+
+def _notes(script: JobScript, experiment: Experiment) -> Iterable[str]:
+    yield from script.directives.notes
+    limit = experiment.limit
+    if script.directives.requeues and not limit.restarts and limit.total_seconds is None:
+        yield "`--requeue` of the script has no effect without `--chain N`, which allows N attempts"
+
+
+_NOT_OF_SCRIPTS: Mapping[Keys, str] = {
+    ("shell",): "its `#!` line names its interpreter",
+    ("launch",): "the script starts its launcher itself",
+    ("container",): "the script enters a container itself, for example by `srun apptainer exec IMAGE …`",
+    ("environment", "setup"): "write these lines into the script",
+}
+"""Settings without a meaning for a job script, and the hint."""
+
+
+def _without_launch(settings: Mapping[Keys, Setting], own: set[Keys]) -> tuple[dict[Keys, Setting], tuple[str, ...]]:
+    """The settings without those that a job script cannot follow, and notes about defaults among them.
+
+    Raises UsageError if the experiment or the command line sets one.
+    """
+    kept: dict[Keys, Setting] = {}
+    notes: dict[str, None] = {}
+    for keys, setting in settings.items():
+        what = next((prefix for prefix in _NOT_OF_SCRIPTS if keys[: len(prefix)] == prefix), None)
+        if what is None or not setting.value or setting.value is schema.UNSET:
+            kept[keys] = setting
+            continue
+        origin, name = setting.origin, ".".join(keys)
+        if keys in own or origin.source in ("command line", "environment"):
+            message, hint = f"`{name}` does not apply to a job script", _NOT_OF_SCRIPTS[what]
+            raise ConfigError(message, path=origin.path, line=origin.line, hint=hint)
+        if not origin.is_default:
+            notes[f"`{'.'.join(what)}` of {origin.where} does not apply to a job script"] = None
+    return kept, tuple(notes)
 
 
 def _experiment(name: str | None, command: Sequence[str] | None, given: list[Layer], files: Files) -> str | None:

@@ -58,7 +58,7 @@ def plan(
         container=experiment.container if experiment.container.image else None,
         data=data if data.stage or data.in_place or data.results else None,
         sync=experiment.checkpoint if experiment.checkpoint.watch else None,
-        limit=_limit(experiment.limit, allocation.time_seconds, links),
+        limit=_limit(experiment.limit, allocation.time_seconds, links, has_own_signal=_has_own_signal(resolved)),
         launch=launch,
         script=_script(resolved.script, resolved) if resolved.script else None,
         notify=experiment.notify if experiment.notify.command or experiment.notify.webhook else None,
@@ -172,12 +172,17 @@ def _with_webhook(experiment: config.Experiment) -> Environment:
     return environment._replace(secrets=(*environment.secrets, webhook))
 
 
-def _limit(asked: Limit, time_seconds: int | None, links: Chain | None) -> Limit:
-    """The stop notice comes at most a quarter of the time limit before the end.
+def _has_own_signal(resolved: config.Resolved) -> bool:
+    return resolved.script is not None and resolved.script.directives.signal is not None
+
+
+def _limit(asked: Limit, time_seconds: int | None, links: Chain | None, *, has_own_signal: bool) -> Limit:
+    """The stop notice comes at most a quarter of the time limit before the end, unless a job script says otherwise.
 
     `restarts` are further attempts beyond those of a chain.
     """
-    lead = asked.lead_seconds if time_seconds is None else min(asked.lead_seconds, time_seconds // 4)
+    most = asked.lead_seconds if time_seconds is None else time_seconds if has_own_signal else time_seconds // 4
+    lead = min(asked.lead_seconds, most)
     return asked._replace(lead_seconds=lead, restarts=asked.restarts + (links.links - 1 if links else 0))
 
 

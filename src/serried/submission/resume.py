@@ -11,11 +11,12 @@ from pathlib import Path
 
 from serried import config, schedulers
 from serried.builds import Observe, silent
+from serried.config import job_script
 from serried.environments import containers
 from serried.environments.activation import choose
 from serried.errors import RunNotFoundError, UsageError
 from serried.fs.files import read_json
-from serried.plan import Array, Plan, Resume, Site
+from serried.plan import Array, Plan, Resume, Site, UserScript
 from serried.protocol import checkpoint_layouts, checkpoints
 from serried.protocol.layout import RunDirectory
 from serried.protocol.names import COMPLETED
@@ -189,6 +190,7 @@ def prepare_again(
         array = array._replace(indices=(selection.task,), parallel=None)
     origin = _origin(old, array)
     beginning = Beginning(origin, ()) if fresh else _newest(selection, array, origin)
+    script, text, cautions = _script(record, is_new=new_code)
     plan = dataclasses.replace(
         old,
         run=new_id(),
@@ -197,21 +199,53 @@ def prepare_again(
         command=each[0] if each else old.command,
         site=_present_dialect(old.site),
         array=array,
+        script=script,
         resume=beginning.resume,
         rerun_of=str(selection),
         after=tuple(after._replace(job=None) for after in old.after),
     )
-    warnings = (*beginning.warnings, *(() if beginning.resume is None or fresh else _completed(selection)))
+    completed = () if beginning.resume is None or fresh else _completed(selection)
+    warnings = (*beginning.warnings, *completed, *cautions)
     if plan.source.snapshot and not new_code:
-        return _prepare_recorded(plan, record, environ, each, warnings)
+        recorded = _prepare_recorded(plan, record, environ, each, warnings)
+        return dataclasses.replace(recorded, user_script=text)
     if not plan.source.snapshot:
-        warnings = (*warnings, f"run `{record.id}` ran in place, so the new run uses the code as it is now")
+        has_old_script = script is not None and not new_code
+        what = "the old script, and other files as they are" if has_old_script else "the code as it is"
+        warnings = (*warnings, f"run `{record.id}` ran in place, so the new run uses {what} now")
     plan = dataclasses.replace(plan, source=plan.source._replace(archive=None))
     project = Path(plan.source.directory)
     if not project.is_dir():
         raise UsageError(f"the project's folder `{project}` does not exist")
     resolved = config.resolve(None, plan.command, {}, plan.site.name, project, environ)
-    return prepare(plan, dataclasses.replace(resolved, warnings=warnings), environ, each, observe=observe)
+    prepared = prepare(plan, dataclasses.replace(resolved, warnings=warnings), environ, each, observe=observe)
+    return dataclasses.replace(prepared, user_script=text)
+
+
+def _script(record: Record, *, is_new: bool) -> tuple[UserScript | None, bytes, tuple[str, ...]]:
+    """The job script of the new run, its text, and warnings. Raises UsageError if the text does not exist any more.
+
+    Without `is_new` it is the copy of the old run. The options of the plan stay in both cases. The jobs that the old
+    run waited for have ended.
+    """
+    script = record.plan.script
+    if script is None:
+        return None, b"", ()
+    script = script._replace(dependency="")
+    if not is_new:
+        try:
+            return script, record.where.script.read_bytes(), ()
+        except OSError:
+            raise UsageError(
+                f"the job script of run `{record.id}` does not exist any more: `{record.where.script}`",
+                hint=f"`--new-code` uses `{script.path}` as it is now",
+            ) from None
+    present = job_script.read(Path(script.path), record.plan.site.scheduler, {})
+    cautions = () if tuple(present.options(frozenset(script.keys))) == script.options else (_CHANGED,)
+    return script._replace(interpreter=present.interpreter), present.text, cautions
+
+
+_CHANGED = "directives of the script have changed: a rerun keeps the old ones, and `serried submit` reads the new ones"
 
 
 def _present_dialect(site: Site) -> Site:

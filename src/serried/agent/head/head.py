@@ -313,10 +313,10 @@ class Head:
         elif history.outweighs(reason, self._stop_reason):
             self._stop_reason, self._are_ranks_notified = reason, True
             notice = self.work.plan["limit"]["notify"]
+            if self._script:
+                notice = self._script.send_notice(notice)
             self.log_event(JournalEvent.STOPPING, reason=reason, because=because, save=True, notice=notice, **facts)
             self._nodes.broadcast(ToNode.STOP, reason=reason, hard=False, grace=0)
-            if self._script:
-                self._script.notify(notice)
 
     # The launcher, and the end.
 

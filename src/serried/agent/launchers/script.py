@@ -67,17 +67,21 @@ class ScriptProcess(ForkedRanks):
                 return os.open(self.work.workdir / self._input, os.O_RDONLY)
         return super()._open_input()
 
-    def notify(self, name: Optional[str]) -> None:
-        """Send the notice to the script itself if it has a trap. A shell without one would die of the signal."""
+    def send_notice(self, name: Optional[str]) -> Optional[str]:
+        """Send the notice to the script itself if it has a trap. A shell without one would die of the signal.
+
+        Return the signal if the script got it, or if only its ranks get it.
+        """
         self.are_notified = True
         if not name or not self._gets_notice:
-            return
+            return name
         number = int(getattr(signal, f"SIG{name}"))
         for rank in self.running:
             if catches(rank.pid, number):
                 self._notice = number
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(rank.pid, number)
+        return name if self._notice else None
 
     def terminate(self) -> None:
         """Send TERM to the script and its programs, except launchers: these would kill ranks that still save.

@@ -380,7 +380,8 @@ def _gpus(allocation: Allocation, option: str) -> list[str]:
 
 
 def _warning(plan: Plan) -> list[str]:
-    lead = min(plan.lead_seconds, LONGEST_LEAD)
+    has_own = plan.script is not None and bool(plan.script.notice_to)  # then also with the limit of its partition
+    lead = min(plan.limit.lead_seconds if has_own else plan.lead_seconds, LONGEST_LEAD)
     return [f"--signal=B:USR1@{lead}"] if lead else []
 
 
