@@ -153,15 +153,25 @@ def test_a_failed_launch_fails_the_run_unless_the_script_handles_it(slurm: Place
     assert slurm.serried("logs", run).stdout.endswith("done\n")
 
 
+PYTHONS = """#!/bin/bash
+python3 -c 'exit(5)' || echo handled
+train() { python3 -c 'exit(4)'
+}
+train; echo "handled too: $?"
+python3 -c "exit($1)"
+echo done
+"""
+
+
 def test_a_failed_python_fails_the_run_unless_the_script_handles_it(place: Place):
-    name = script(place, "#!/bin/bash\npython3 -c 'exit(5)' || echo handled\npython3 -c \"exit($1)\"\necho done\n")
+    name = script(place, PYTHONS)
     run = place.submit(name, "--", "0")
     assert place.wait(run)[0] == 0, place.why(run)
     run = place.submit(name, "--", "3")
     code, end = place.wait(run)
     assert (code, end["state"], end["exit_code"]) == (1, "FAILED", 3)
-    assert end["message"] == "`python3 -c exit(3)` failed with status 3, and the script ignored the failure in line 3"
-    assert place.serried("logs", run).stdout == "handled\ndone\n"
+    assert end["message"] == "`python3 -c exit(3)` failed with status 3, and the script ignored the failure in line 6"
+    assert place.serried("logs", run).stdout == "handled\nhandled too: 4\ndone\n"
 
 
 SAVING = """#!/bin/bash

@@ -22,7 +22,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from serried.agent.launchers import command_lines
 from serried.agent.launchers.command_lines import INTERPRETER, PYTHONS, LaunchLine, NoLaunchError, NotUnderstoodError
@@ -236,17 +236,21 @@ def _note(place: LaunchPlace, name: str, reason: str) -> None:
 
 
 def record_failure(arguments: Sequence[str]) -> int:
-    """`record-failure FOLDER CALL STATUS HANDLED SIGNALLED SOURCE LINE NAME ARGUMENT…`, from the bash functions."""
-    folder, call, status, handled, signalled, source, line, name, *argv = arguments
+    """`record-failure FOLDER CALL STATUS HANDLED SIGNALLED SOURCE LINES NAME ARGUMENT…`, from the bash functions.
+
+    LINES are those of the call, and of the calls of the functions around it.
+    """
+    folder, call, status, handled, signalled, source, stack, name, *argv = arguments
+    lines = [int(line) for line in stack.split() if line.isdigit()]
     place = LaunchPlace.of(dict(os.environ), folder)
     if place is not None:
         document = {
             "call": call,
             "status": int(status),
-            "handled": handled == "1",
+            "handled": handled == "1" or reads_status(source, [line for line in lines if line]),
             "signalled": signalled == "1",
             "source": source,
-            "line": int(line),
+            "line": lines[0] if lines else 0,
             "name": name,
             "argv": argv,
             "within": {"launch": place.launch, "rank": place.rank} if place.launch else None,
@@ -257,3 +261,37 @@ def record_failure(arguments: Sequence[str]) -> int:
             failures.mkdir(parents=True, exist_ok=True)
             _create(failures / f"{call}.json", document)
     return 0
+
+
+STATUS = ("$?", "${?", "PIPESTATUS")
+
+
+def reads_status(source: str, lines: Sequence[int]) -> bool:
+    """Whether the script reads the status of a call right after it: `srun …; code=$?`.
+
+    The failure of such a call is handled, whatever the script does about it. If the call is the last line of a
+    function, the line after the call of the function counts.
+    """
+    try:
+        text = Path(source).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    for line in lines:
+        command, after = _command_at(text, line - 1)
+        if any(mark in part for mark in STATUS for part in (command, after)):
+            return True
+        if not after.startswith("}"):
+            return False
+    return False
+
+
+def _command_at(text: Sequence[str], index: int) -> Tuple[str, str]:
+    """The lines of the command at `index`, with its continuations, and the next line that is no comment."""
+    command = ""
+    while index < len(text):
+        command += text[index]
+        index += 1
+        if not command.endswith("\\"):
+            break
+    after = (line.strip() for line in text[index:])
+    return command, next((line for line in after if line and not line.startswith("#")), "")

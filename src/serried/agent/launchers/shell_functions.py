@@ -219,8 +219,8 @@ __serried_missing() {
 # Record a failure. In a shell of its own with `set -e`: that ends at `false` only where bash does not ignore failures.
 # When the trap runs, bash may have left the functions, with their variables.
 __serried_failed() {
-    local words
-    printf -v words '%q ' "${BASH_SOURCE[2]-}" "${BASH_LINENO[1]-0}" "$@"
+    local words IFS=' '
+    printf -v words '%q ' "${BASH_SOURCE[2]-}" "${BASH_LINENO[*]:1}" "$@"
     trap - ERR DEBUG RETURN
     trap "__serried_record $__serried_call $__serried_status 0 '${__serried_signal:+1}' $words; exit 0" EXIT
     set -e

@@ -1,0 +1,51 @@
+"""When a script reads the status of a call, it has handled the failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serried.agent.launchers.interception import reads_status
+
+SCRIPT = """\
+srun a; code=$?
+srun b
+if [ $? -ne 0 ]; then echo no; fi
+srun c \\
+  --long | tee log
+
+# what became of it
+codes=(${PIPESTATUS[@]})
+srun d
+echo done
+train() {
+  srun e
+}
+train
+status=$?
+train
+echo $status
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "reads"),
+    [
+        ([1], True),
+        ([2], True),
+        ([4], True),
+        ([9], False),
+        ([12, 14], True),
+        ([12, 16], False),
+        ([99], False),
+        ([], False),
+    ],
+)
+def test_a_status_that_is_read_is_handled(tmp_path: Path, lines: list[int], reads: bool):
+    (tmp_path / "script").write_text(SCRIPT)
+    assert reads_status(str(tmp_path / "script"), lines) is reads
+
+
+def test_a_source_that_cannot_be_read_handles_nothing():
+    assert not reads_status("/nowhere", [1])
