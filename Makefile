@@ -55,6 +55,10 @@ FAULTS ?= --count 250
 faults: .venv/test slurm ## inject 250 random faults into real runs, and judge how each ended
 	@PYTHONPATH=tests $(BIN)/python -m faults $(FAULTS)
 
+.PHONY: verify
+verify: .venv/test slurm ## compare all scripts and idioms of the corpus with and without Serried, here and in a lab
+	@VERIFY_ALL=1 $(BIN)/python -m pytest -n 2 tests/import_check
+
 .venv/python:
 	@for candidate in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
 	  if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$candidate; break; fi; \

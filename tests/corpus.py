@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from serried.import_check.forms import without_site
-from serried.import_check.sandbox import Behaviour
+from serried.import_check import Behaviour, Verifier
+from serried.import_check.forms import adapted
 
 HERE = Path(__file__).parent / "import_check"
 FILE = "job.sh"
@@ -31,12 +31,23 @@ class Case:
     """Only a Slurm runs it as it is meant."""
     needs: str = ""
     """A program that has to be installed."""
-    differs: Sequence[str] = ()
-    """Differences that Serried intends."""
 
     @property
     def can_run(self) -> bool:
         return not self.needs or shutil.which(self.needs) is not None
+
+    def verify(self, folder: Path, around: Mapping[str, str], *, imports: bool = False) -> dict[str, list[str]]:
+        """The faults of each round of submissions, as words, and of the import or of `serried submit job.sh`."""
+        folder.mkdir()
+        source = self.write(folder / "source")
+        rounds = 1 + self.twice
+        verifier = Verifier(FILE, source, around, self.arguments, self.tasks, self.behaviours, rounds)
+        found = verifier.verify(folder, None if imports else [FILE])
+        return {
+            f"{self.name}, round {number}": list(map(str, each.faults))
+            for number, each in enumerate(found, 1)
+            if each.faults
+        }
 
     def write(self, folder: Path) -> Path:
         """The folder of a project with the script."""
@@ -63,7 +74,7 @@ def _idiom(table: Mapping[str, Any]) -> str:
     made = f"{first}{directives}{text}"
     if not table.get("strip"):
         made = made.rstrip("\n") + "\n"
-    return made.replace("\n", "\r\n") if table.get("crlf") else made
+    return made
 
 
 def _read(name: str) -> dict[str, Any]:
@@ -74,6 +85,6 @@ def _read(name: str) -> dict[str, Any]:
 IDIOMS = [_case(name, table, _idiom(table)) for name, table in _read("idioms.toml").items()]
 _SETTINGS = _read("scripts.toml") if (HERE / "scripts.toml").exists() else {}
 SCRIPTS = [
-    _case(path.name, _SETTINGS.get(path.name, {}), without_site(path.read_text()))
+    _case(path.name, _SETTINGS.get(path.name, {}), adapted(path.read_text()))
     for path in sorted((HERE / "scripts").iterdir())
 ]

@@ -30,8 +30,10 @@ ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
-def job_environment(wanted: Environment, shell: Mapping[str, str]) -> dict[str, str]:
+def job_environment(wanted: Environment, shell: Mapping[str, str], *, is_for_script: bool = False) -> dict[str, str]:
     """The job's environment, from the submitting `shell`'s.
+
+    A job script gets no virtual environment that is not active in the shell, as with sbatch.
 
     Raises UsageError if a secret has no value, ConfigError if the env_file cannot be read.
     """
@@ -47,10 +49,10 @@ def job_environment(wanted: Environment, shell: Mapping[str, str]) -> dict[str, 
                 hint=f"`export {name}=…` before submitting, or put it into the env_file",
             )
         environment[name] = value
-    environment["PATH"] = _path(wanted, shell, environment.get("PATH"))
+    prefix = None if is_for_script else active_prefix(shell)
+    environment["PATH"] = _path(wanted, prefix, environment.get("PATH"))
     if wanted.venv or wanted.conda:
         return _activated(environment, wanted)
-    prefix = active_prefix(shell)
     if prefix and "CONDA_PREFIX" not in environment:
         environment["VIRTUAL_ENV"] = str(prefix)
     return environment
@@ -110,14 +112,14 @@ def _set_by_the_job(shell: Mapping[str, str]) -> list[str]:
     return [*of_job, *(["OMP_NUM_THREADS"] if shell.get("OMP_NUM_THREADS") in counts else [])]
 
 
-def _path(wanted: Environment, shell: Mapping[str, str], path: str | None) -> str:
-    """PATH, with the programs of the active environment first."""
+def _path(wanted: Environment, active: Path | None, path: str | None) -> str:
+    """PATH, with the programs of the chosen environment first, else those of the active one."""
     if path is None:
         called = [name for _, its in schedulers.every() for name in its.programs]
         folders = [str(Path(found).parent) for name in called if (found := shutil.which(name))]
         path = os.pathsep.join(dict.fromkeys((*SYSTEM_PATH, *folders)))
     chosen = wanted.venv or wanted.conda
-    prefix = Path(chosen) if chosen else active_prefix(shell)
+    prefix = Path(chosen) if chosen else active
     if prefix is None or "PATH" in wanted.env:
         return path
     programs = str(prefix / "bin")

@@ -72,7 +72,7 @@ PAIRS = {
         "torchrun --nproc_per_node=2 train.py",
         [
             ("argv", "torchrun --nproc_per_node=3 train.py", "torchrun --nproc_per_node=2 train.py"),
-            ("program", "python train.py", None),
+            ("program", "python -u train.py", None),
         ],
     ),
     "each run its own value": (
@@ -90,7 +90,7 @@ def run(folder: Path, name: str, script: str, *behaviours: Behaviour) -> FormRun
     place = sandbox.build(
         folder / f"sandbox-{name}{len(list(folder.iterdir()))}", source, os.environ, behaviours=behaviours
     )
-    return forms.run_bash(place, FILE, [], os.environ)
+    return forms.run_bash(place, FILE, [], os.environ, pretended={})
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -120,9 +120,12 @@ def test_a_program_behaves_as_the_table_of_behaviours_says(tmp_path: Path) -> No
         ("#SBATCH --partition=gpu --nodes=2", "#SBATCH --nodes=2"),
         ("#SBATCH -p gpu -N 2 -A me", "#SBATCH --nodes=2"),
         ("#SBATCH --account me", "#"),
+        ("#SBATCH --export=NONE", "#SBATCH --export=PATH,PYTHONPATH,BASH_ENV"),
+        ("#SBATCH --export=A=1,B", "#SBATCH --export=A=1,B,PATH,PYTHONPATH,BASH_ENV"),
+        ("#SBATCH --export=ALL,A=1", "#SBATCH --export=ALL,A=1"),
         ("#SBATCH --time=5 # -p x", "#SBATCH --time=5 # -p x"),
         ("python x.py\n#SBATCH -p gpu", "python x.py\n#SBATCH -p gpu"),
     ],
 )
-def test_options_that_name_things_of_a_site_are_left_out(script: str, expected: str) -> None:
-    assert forms.without_site(f"#!/bin/bash\n{script}") == f"#!/bin/bash\n{expected}"
+def test_both_forms_run_a_script_without_the_names_of_a_site(script: str, expected: str) -> None:
+    assert forms.adapted(f"#!/bin/bash\n{script}") == f"#!/bin/bash\n{expected}"

@@ -43,6 +43,13 @@ def test_none_is_what_a_login_gives_and_the_active_environment():
     assert path[:4] == ["/home/ada/venv/bin", "/usr/local/bin", "/usr/bin", "/bin"]
 
 
+def test_a_job_script_gets_the_path_of_the_shell_and_no_environment_that_is_not_active():
+    got = job_environment(Environment(), SHELL, is_for_script=True)
+    assert got["PATH"] == SHELL["PATH"]
+    inactive = {name: value for name, value in SHELL.items() if name != "VIRTUAL_ENV"}
+    assert "VIRTUAL_ENV" not in job_environment(Environment(), inactive, is_for_script=True)
+
+
 @for_each(
     ("job", "inherited"),
     [

@@ -30,7 +30,7 @@ def verify_script(script: str, tasks: str | None, *, as_json: bool) -> None:
         )
     numbers = _numbers(tasks)
     with console.status_line(f"running both forms of {path.name}"):
-        verification = verify(path.relative_to(here.resolve()), here, os.environ, tasks=numbers)
+        verification = verify(str(path.relative_to(here.resolve())), here, os.environ, tasks=numbers)
     faults = verification.faults
     if as_json:
         console.out_json(

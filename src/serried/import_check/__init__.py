@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serried import schedulers
-from serried.import_check import forms, sandbox
+from serried.import_check import forms
 from serried.import_check.differences import FormDifference, compare
-from serried.import_check.forms import FormRun
-from serried.import_check.sandbox import Behaviour, Sandbox
+from serried.import_check.forms import FormRun, Pretended
+from serried.import_check.sandbox import Behaviour, Sandbox, build
 
-__all__ = ["Behaviour", "FormDifference", "Verification", "verify"]
+__all__ = ["Behaviour", "FormDifference", "Verification", "Verifier", "verify"]
 
 
 @dataclass(frozen=True)
@@ -29,44 +29,67 @@ class Verification:
         return tuple(difference for difference in self.differences if not difference.note)
 
 
-def verify(
-    script: Path,
-    source: Path,
-    around: Mapping[str, str],
-    *,
-    arguments: Sequence[str] = (),
-    tasks: Sequence[int] = (),
-    behaviours: Sequence[Behaviour] = (),
-    rounds: int = 1,
-) -> Verification:
-    """Run both forms of `script`, submitted in the folder `source`, and compare them.
+@dataclass(frozen=True)
+class Verifier:
+    """Runs both forms of `script`, submitted in the folder `source`, each in a copy of the project."""
 
-    Each form runs in a copy of the project. `rounds` is the number of submissions in the same copy: a second one finds
-    what the first has written. Raises SerriedError if only one form is accepted.
-    """
-    in_lab = schedulers.site("slurm").is_throwaway(around)
+    script: str
+    source: Path
+    around: Mapping[str, str]
+    arguments: Sequence[str] = ()
+    tasks: Sequence[int] = ()
+    behaviours: Sequence[Behaviour] = ()
+    rounds: int = 1
+    """Submissions in the same copy: a second one finds what the first has written."""
+
+    @property
+    def in_lab(self) -> bool:
+        return schedulers.site("slurm").is_throwaway(self.around)
+
+    def verify(self, folder: Path, words: Sequence[str] | None = None) -> list[Verification]:
+        """Compare the forms in each round. `words` are those for `serried submit`; without them the import decides.
+
+        Raises SerriedError if only one form is accepted.
+        """
+        imported = self._run_imported(folder / "imported", words)
+        pretended = [{} if self.in_lab else forms.pretended_variables(run) for run in imported]
+        original = self._run_original(folder / "original", pretended)
+        rounds = list(zip(original, imported, strict=True))
+        differences = [compare(*pair) for pair in rounds]
+        if any(not difference.note for found in differences for difference in found):
+            again = self._run_original(folder / "again", pretended)
+            differences = [compare(*pair, second) for pair, second in zip(rounds, again, strict=True)]
+        return [
+            Verification(first, second, tuple(found), self.in_lab)
+            for (first, second), found in zip(rounds, differences, strict=True)
+        ]
+
+    def _run_original(self, folder: Path, pretended: Sequence[Pretended]) -> list[FormRun]:
+        sandbox = self._prepare(folder)
+        job = (sandbox, self.script, self.arguments, self.around, self.tasks)
+        if self.in_lab:
+            return [forms.run_sbatch(*job) for _ in pretended]
+        return [forms.run_bash(*job, pretended=variables) for variables in pretended]
+
+    def _run_imported(self, folder: Path, words: Sequence[str] | None) -> list[FormRun]:
+        sandbox = self._prepare(folder)
+        submitted = [forms.run_import(sandbox, self.script, self.around)] if words is None else words
+        if self.arguments:
+            submitted = [*submitted, "--", *self.arguments]
+        cluster = ["slurm"] if self.in_lab else [schedulers.LOCAL, "--gpus", "0"]
+        job = (sandbox, submitted, self.around, self.tasks)
+        return [forms.run_serried(*job, place=cluster) for _ in range(self.rounds)]
+
+    def _prepare(self, folder: Path) -> Sandbox:
+        sandbox = build(folder, self.source, self.around, behaviours=self.behaviours, in_lab=self.in_lab)
+        copy = sandbox.directory / self.script
+        text = copy.read_bytes().decode(errors="surrogateescape")
+        copy.write_bytes(forms.adapted(text).encode(errors="surrogateescape"))
+        return sandbox
+
+
+def verify(script: str, source: Path, around: Mapping[str, str], *, tasks: Sequence[int] = ()) -> Verification:
+    """Run `script` and its import, and compare them."""
     with tempfile.TemporaryDirectory(prefix="serried-verify-") as folder:
-
-        def prepare(name: str) -> Sandbox:
-            made = sandbox.build(Path(folder) / name, source, around, behaviours=behaviours, in_lab=in_lab)
-            copy = made.directory / script
-            copy.write_text(forms.without_site(copy.read_text(errors="surrogateescape")), errors="surrogateescape")
-            return made
-
-        def original(name: str) -> FormRun:
-            run = forms.run_sbatch if in_lab else forms.run_bash
-            made = prepare(name)
-            for _ in range(rounds):
-                ended = run(made, str(script), arguments, around, tasks)
-            return ended
-
-        first = original("original")
-        made = prepare("imported")
-        words = [forms.run_import(made, script, around), *(["--", *arguments] if arguments else [])]
-        cluster = "slurm" if in_lab else schedulers.LOCAL
-        for _ in range(rounds):
-            second = forms.run_serried(made, words, around, tasks, cluster=cluster)
-        differences = compare(first, second)
-        if any(not difference.note for difference in differences):
-            differences = compare(first, second, original("again"))
-        return Verification(first, second, tuple(differences), in_lab)
+        (verification,) = Verifier(script, source, around, tasks=tasks).verify(Path(folder))
+    return verification

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from serried.import_check import known
-from serried.import_check.forms import FormRun
+from serried.import_check.forms import FormRun, task_of
 from serried.protocol import hostlist
+from serried.protocol.names import SHIMS
 
-TASK = "SLURM_ARRAY_TASK_ID"
 RANKS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "RANK")
 
 
@@ -72,12 +72,8 @@ def compare(original: FormRun, imported: FormRun, again: FormRun | None = None) 
 def _is_volatile(difference: FormDifference, between_originals: FormDifference | None) -> bool:
     if between_originals is None or difference.imported is None or difference.original is None:
         return False
-    shape = _shape(difference.original)
-    return shape == _shape(between_originals.imported or "") == _shape(difference.imported)
-
-
-def _shape(text: str) -> str:
-    return re.sub(r"[A-Za-z0-9]+", "x", text)
+    values = (difference.original, difference.imported, between_originals.imported or "")
+    return len({known.shape(value) for value in values}) == 1
 
 
 def _compare(original: FormRun, imported: FormRun) -> Iterator[FormDifference]:
@@ -87,7 +83,8 @@ def _compare(original: FormRun, imported: FormRun) -> Iterator[FormDifference]:
     for task in sorted({*original.statuses, *imported.statuses}, key=lambda task: -1 if task is None else task):
         status, other = (_status(run, task) for run in (original, imported))
         if status != other:
-            yield _with_note(FormDifference(task, "", "status", status, other))
+            is_ignored = status == "0" and imported.statuses.get(task) in imported.ignored
+            yield FormDifference(task, "", "status", status, other, known.IGNORED_FAILURE if is_ignored else "")
     names = {name for run in (original, imported) for name in run.files if not known.LOGS.fullmatch(name)}
     for name in sorted(names):
         text, other = _text(original, name), _text(imported, name)
@@ -107,26 +104,43 @@ def _compare_tasks(task: int | None, original: Sequence[Start], imported: Sequen
     background = [start for top in original if top.is_background for start in top.all]
     foreground = [start for top in original if not top.is_background for start in top.all]
     others = [start for top in imported for start in top.all]
-    pairs = []
+    pairs: list[Pair] = []
     for start in background:
-        alike = [other for other in others if other.argv == start.argv]
+        alike = [other for other in others if other.argv == start.argv] or [
+            other for other in others if known.shape(str(other.argv)) == known.shape(str(start.argv))
+        ]
         same = next((other for other in alike if other.is_background), alike[-1] if alike else None)
-        if same is None:
-            yield _missing(task, start)
-        else:
-            others.remove(same)
-            pairs.append((start, same))
+        pairs.append((start, same))
+        if same is not None:
+            others = [other for other in others if other is not same]
+    pairs += _pairs(foreground, others)
+    for first, second in pairs:
+        if first and second:
+            yield from _compare_starts(task, first, second)
+        elif first:
+            yield _missing(task, first)
+        elif second:
+            yield _with_note(FormDifference(task, _words(second.argv), "program", None, _words(second.argv)))
+
+
+Pair = tuple[Start | None, Start | None]
+"""A program in both forms; None where a form does not start it."""
+
+
+def _pairs(foreground: Sequence[Start], others: Sequence[Start]) -> Iterator[Pair]:
+    """The programs in their order: those with the same argv, and between them those with an argv of the same shape."""
     argvs = [start.argv for start in foreground], [start.argv for start in others]
     for kind, a, b, c, d in difflib.SequenceMatcher(None, *argvs, autojunk=False).get_opcodes():
         if kind == "equal" or (kind == "replace" and b - a == d - c):
-            pairs += zip(foreground[a:b], others[c:d], strict=True)
+            yield from zip(foreground[a:b], others[c:d], strict=True)
             continue
-        yield from (_missing(task, start) for start in foreground[a:b])
-        yield from (
-            _with_note(FormDifference(task, _words(s.argv), "program", None, _words(s.argv))) for s in others[c:d]
-        )
-    for start, other in pairs:
-        yield from _compare_starts(task, start, other)
+        shapes = [known.shape(str(argv)) for argv in argvs[0][a:b]], [known.shape(str(argv)) for argv in argvs[1][c:d]]
+        for same, e, f, g, h in difflib.SequenceMatcher(None, *shapes, autojunk=False).get_opcodes():
+            if same == "equal":
+                yield from zip(foreground[a + e : a + f], others[c + g : c + h], strict=True)
+            else:
+                yield from ((start, None) for start in foreground[a + e : a + f])
+                yield from ((None, start) for start in others[c + g : c + h])
 
 
 def _missing(task: int | None, start: Start) -> FormDifference:
@@ -166,9 +180,10 @@ def _starts(run: FormRun) -> dict[int | None, list[Start]]:
 
     def start(record: Mapping[str, Any]) -> Start:
         environment = record["environment"]
+        shims = environment.get(SHIMS, "")
         started = sorted(map(start, children.get(record["id"], ())), key=lambda each: (each.rank, each.argv))
         return Start(
-            argv=tuple(_normal(word, names) for word in known.without_rank_program(record["argv"])),
+            argv=tuple(_normal(word, names) for word in known.without_rank_program(record["argv"], shims)),
             directory=_normal(record["directory"], names),
             environment={
                 name: _normal(value, names) for name, value in environment.items() if name not in known.OF_PROCESS
@@ -181,14 +196,14 @@ def _starts(run: FormRun) -> dict[int | None, list[Start]]:
 
     trees: dict[int | None, list[Start]] = {}
     for record in children.get(None, ()):
-        task = record["environment"].get(TASK, "")
-        trees.setdefault(int(task) if task.isdigit() else None, []).append(start(record))
+        trees.setdefault(task_of(record["environment"]), []).append(start(record))
     return trees
 
 
 def _names(run: FormRun) -> dict[str, str]:
     """What a run has names of its own for -> the name in both runs: its folder, and its nodes."""
-    names = {str(run.sandbox.folder): ""}
+    names = {run.directory: known.RUN} if run.directory else {}
+    names |= {str(run.sandbox.project): "/project", str(run.sandbox.folder): known.SANDBOX}
     lists = Counter(record["environment"].get("SLURM_JOB_NODELIST", "") for record in run.records)
     for text in filter(None, lists):
         names[text] = "{nodes}"

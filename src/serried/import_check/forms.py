@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,16 @@ from serried.errors import SerriedError
 from serried.import_check.sandbox import Sandbox
 from serried.protocol import names
 from serried.schedulers.directives import Place, form
-from serried.schedulers.slurm import directives, sbatch_options
+from serried.schedulers.pbs import directives as pbs_directives
+from serried.schedulers.slurm import sbatch_options
+from serried.schedulers.slurm.sbatch_options import GivenOption
 
 POLL_SECONDS = 0.2
 FILE = "the script"
-STUB_VARIABLES = ("PATH", "PYTHONPATH", "BASH_ENV")
+TASKS = ("SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID", names.TASK)
+SCHEDULER_VARIABLE = re.compile(r"(SLURM|SLURMD|PBS|SBATCH)_")
+SANDBOX = "{sandbox}"
+RECORDING = ("PATH", "PYTHONPATH", "BASH_ENV")
 """Variables without which the recorded programs would not be reached."""
 PATIENCE_SECONDS = 600
 SITE_OPTIONS = (
@@ -44,21 +49,47 @@ class FormRun:
     job: str
     """The scheduler's id; empty without a scheduler."""
     files: Mapping[str, str]
-    """Files that the run wrote into the project, with their text."""
+    """The project's files after the run, with their text."""
+    directory: str = ""
+    """The run directory, if Serried ran the script."""
+    ignored: frozenset[int] = frozenset()
+    """The statuses of failed launches and Python programs, if the script handled none of these failures."""
 
 
-def without_site(text: str) -> str:
-    """The script without the options of `#SBATCH` lines that name partitions, accounts and the like.
+Pretended = Mapping[int | None, Mapping[str, str]]
+"""Task of the array, or None -> variables of a scheduler."""
 
-    The number of lines stays. Raises UsageError for directives that sbatch would refuse.
+
+def adapted(text: str) -> str:
+    """The script for the comparison: both forms run it in place of the original.
+
+    `#SBATCH` lines lose the options that name partitions, accounts and the like. A script that does not take its user's
+    environment gets the variables without which it would not reach the recorded programs. The number of lines stays.
+    Raises UsageError for directives that sbatch would refuse.
     """
     lines = text.split("\n")
     for number, line in sbatch_options.header(text)[0].items():
         given = list(sbatch_options.options(list(sbatch_options.words(line, Place(FILE, number)))))
-        kept = [word for option in given if option.name not in SITE_OPTIONS for word in option.words()]
-        if any(option.name in SITE_OPTIONS for option in given):
-            lines[number - 1] = f"#SBATCH {shlex.join(kept)}" if kept else "#"
+        kept = [_with_variables(option) for option in given if option.name not in SITE_OPTIONS]
+        if kept != given:
+            words = [word for option in kept for word in option.words()]
+            lines[number - 1] = f"#SBATCH {shlex.join(words)}" if words else "#"
+    if _is_pbs(text):
+        first = next(number for number, line in enumerate(lines) if line.startswith("#PBS"))
+        lines[first] += " -V"
     return "\n".join(lines)
+
+
+def _is_pbs(text: str) -> bool:
+    return pbs_directives.is_for(text) and not sbatch_options.header(text)[0]
+
+
+def _with_variables(option: GivenOption) -> GivenOption:
+    value = option.value or ""
+    if option.name != "export" or "ALL" in value.upper().split(","):
+        return option
+    names = [] if value.upper() in ("NONE", "NIL") else [value]
+    return option._replace(value=",".join([*names, *RECORDING]))
 
 
 def run_sbatch(
@@ -73,25 +104,16 @@ def start_sbatch(
 ) -> str:
     """The job's id."""
     output = sandbox.folder / "output-%a.txt" if tasks else sandbox.folder / "output.txt"
-    argv = ["sbatch", "--parsable", f"--output={output}", f"--error={output}", *_export(sandbox, script)]
+    argv = ["sbatch", "--parsable", f"--output={output}", f"--error={output}"]
     if tasks:
         argv.append("--array=" + ",".join(map(str, tasks)))
     environment = sandbox.environment(around)
+    sandbox.clear_records()
     argv[0] = str(shell.which("sbatch"))
     result = shell.run([*argv, script, *arguments], env=environment, cwd=sandbox.directory)
     if result.status != 0:
         raise SerriedError("sbatch refuses the script", details=result.stderr)
     return result.stdout.strip().partition(";")[0]
-
-
-def _export(sandbox: Sandbox, script: str) -> Iterator[str]:
-    """`--export` for a script that does not take its user's environment: the recorded programs have to be there."""
-    text = (sandbox.directory / script).read_text(errors="replace")
-    export = directives.read(text).export
-    if export.inherit != "all":
-        inherited = () if export.inherit == "none" else export.inherit
-        values = [f"{name}={value}" for name, value in export.values.items()]
-        yield "--export=" + ",".join([*inherited, *values, *STUB_VARIABLES])
 
 
 def finish_sbatch(job: str, sandbox: Sandbox, around: Mapping[str, str]) -> FormRun:
@@ -115,45 +137,92 @@ def finish_sbatch(job: str, sandbox: Sandbox, around: Mapping[str, str]) -> Form
 
 
 def run_bash(
-    sandbox: Sandbox, script: str, arguments: Sequence[str], around: Mapping[str, str], tasks: Sequence[int] = ()
+    sandbox: Sandbox,
+    script: str,
+    arguments: Sequence[str],
+    around: Mapping[str, str],
+    tasks: Sequence[int] = (),
+    *,
+    pretended: Pretended,
 ) -> FormRun:
-    """Run the script on this machine, by its own interpreter, once for each task."""
+    """Run the script on this machine, by its own interpreter, once for each task.
+
+    `pretended` has the variables of a scheduler for each task.
+    """
+    sandbox.clear_records()
     statuses: dict[int | None, int] = {}
+    path = sandbox.directory / script
+    is_pbs = _is_pbs(path.read_text(errors="replace"))
+    folder = Path(around["HOME"]) if is_pbs else sandbox.directory  # as qsub and sbatch
     for task in tasks or (None,):
-        environment = sandbox.environment({**around, **_variables(task)})
-        path = sandbox.directory / script
-        result = shell.run([*_interpreter(path), str(path), *arguments], env=environment, cwd=sandbox.directory)
+        variables = pretended.get(task, {}).items()
+        own = {name: value.replace(SANDBOX, str(sandbox.folder)) for name, value in variables}
+        environment = sandbox.environment({**around, **own})
+        environment["PWD"] = str(folder)
+        result = shell.run([*_interpreter(path), str(path), *arguments], env=environment, cwd=folder)
         (sandbox.folder / f"output-{task}.txt").write_text(result.stdout + result.stderr, errors="surrogateescape")
         statuses[task] = result.status if result.status >= 0 else 128 - result.status
     return _ended(sandbox, statuses, "")
+
+
+def pretended_variables(run: FormRun) -> Pretended:
+    """The variables of a scheduler that Serried gave to each task of a run on this machine."""
+    variables: dict[int | None, dict[str, str]] = {}
+    for record in run.records:
+        environment = record["environment"]
+        task = task_of(environment)
+        if record["launch"] is None and task not in variables:
+            variables[task] = {
+                name: value.replace(str(run.sandbox.folder), SANDBOX)
+                for name, value in environment.items()
+                if SCHEDULER_VARIABLE.match(name)
+            }
+    return variables
+
+
+def task_of(environment: Mapping[str, str]) -> int | None:
+    """The task of the array, from a program's environment."""
+    found = next((environment[name] for name in TASKS if environment.get(name, "").isdigit()), None)
+    return None if found is None else int(found)
 
 
 def _interpreter(path: Path) -> list[str]:
     return [*form(path.read_text(errors="replace")).interpreter] or ["/bin/sh"]
 
 
-def _variables(task: int | None) -> dict[str, str]:
-    return {} if task is None else {"SLURM_ARRAY_TASK_ID": str(task)}
-
-
-def run_import(sandbox: Sandbox, script: Path, around: Mapping[str, str]) -> str:
+def run_import(sandbox: Sandbox, script: str, around: Mapping[str, str]) -> str:
     """Import the script into a new serried.toml. Returns the name of the experiment."""
     (sandbox.directory / "serried.toml").unlink(missing_ok=True)
-    name: str = _serried(sandbox, around, "import", "--json", str(script))["name"]
+    name: str = _serried(sandbox, around, "import", "--json", script)["name"]
     return name
 
 
 def run_serried(
-    sandbox: Sandbox, words: Sequence[str], around: Mapping[str, str], tasks: Sequence[int] = (), *, cluster: str
+    sandbox: Sandbox,
+    words: Sequence[str],
+    around: Mapping[str, str],
+    tasks: Sequence[int] = (),
+    *,
+    place: Sequence[str],
 ) -> FormRun:
-    """`serried submit WORDS`, to its end."""
+    """`serried submit --cluster PLACE WORDS`, to its end."""
+    sandbox.clear_records()
     array = ["--array=" + ",".join(map(str, tasks))] if tasks else []
-    submitted = _serried(sandbox, around, "submit", "--cluster", cluster, "--json", *array, *words)
+    submitted = _serried(sandbox, around, "submit", "--cluster", *place, "--json", *array, *words)
     (run,) = (each["id"] for each in submitted["runs"])
     selected: dict[int | None, str] = {task: f"{run}/{task}" for task in tasks} or {None: run}
     ended = _serried(sandbox, around, "wait", "--json", *selected.values())["runs"]
     statuses = {task: _status(each) for task, each in zip(selected, ended, strict=True)}
-    return _ended(sandbox, statuses, str(ended[0]["job"]))
+    directory = Path(ended[0]["directory"]).resolve()
+    made = _ended(sandbox, statuses, str(ended[0]["job"]))
+    return replace(made, directory=str(directory), ignored=frozenset(_ignored(directory)))
+
+
+def _ignored(directory: Path) -> Iterator[int]:
+    for path in directory.rglob("launches/failures/*.json"):
+        call = json.loads(path.read_text())
+        if not call["handled"]:
+            yield call["status"]
 
 
 def _status(ended: Mapping[str, Any]) -> int:
@@ -177,7 +246,7 @@ def _ended(sandbox: Sandbox, statuses: Mapping[int | None, int], job: str) -> Fo
     files = {
         str(path.relative_to(sandbox.project)): path.read_text(errors="replace")
         for path in sorted(sandbox.project.rglob("*"))
-        if path.is_file()
+        if path.is_file() and not path.is_symlink()  # a link leads to the log
     }
     return FormRun(sandbox, tuple(sandbox.records()), dict(statuses), job, files)
 

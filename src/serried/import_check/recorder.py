@@ -24,16 +24,22 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 PYTHON = ("python", "python3")
 LAUNCHERS = ("srun", "torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "horovodrun")
+USE_ENV = {"--use-env", "--use_env"}
 BY_SCHEDULER = ("srun", "mpirun", "mpiexec")
 """Launchers that start their ranks themselves in a lab. The others start the program here, as often as it says."""
 SCHEDULER = ("sbatch", "qsub", "scancel", "qdel", "scontrol")
 """Recorded in a job. Outside, and where they only read, the real program runs."""
 READS = ("show", "ping", "listpids", "--version", "-V")
+MONITORS = ("nvidia-smi", "rocm-smi", "dcgmi", "tensorboard")
+"""Run beside the training, and count as programs in the background wherever a script starts them."""
 OTHERS = (
-    *("tensorboard", "jupyter", "wandb", "nvidia-smi", "rocm-smi", "dcgmi", "pip", "pip3", "uv", "conda"),
+    *MONITORS,
+    *("jupyter", "wandb", "pip", "pip3", "uv", "conda"),
     *("rsync", "scp", "ssh", "curl", "wget", "singularity", "apptainer", "docker", "gsutil", "aws", "pkill", "killall"),
 )
 NAMES = (*PYTHON, *LAUNCHERS, *SCHEDULER, *OTHERS)
+OF_PYTHON = ("torchrun", "accelerate", "deepspeed")
+"""Launchers that are Python programs, and start Python programs."""
 AGENT = "agent.pyz"
 MODULES = {
     "torch.distributed.run": "torchrun",
@@ -61,6 +67,8 @@ PATIENCE_SECONDS = 2.0
 
 def main(name: str, arguments: Sequence[str]) -> int:
     settings = json.loads((HERE / "settings.json").read_text())
+    if name in PYTHON and arguments and Path(arguments[0]).parent == HERE / "bin":
+        name, arguments = Path(arguments[0]).name, arguments[1:]
     real = shutil.which(name, path=settings["path"])
     if name in PYTHON and _is_of_agent(arguments):
         return _replace(real or sys.executable, arguments)
@@ -69,19 +77,23 @@ def main(name: str, arguments: Sequence[str]) -> int:
         return _replace(real, arguments) if settings["in_lab"] else _show_hostnames(arguments)
     if name in OTHERS and _is_started_by_agent():
         return _replace(real, arguments)
-    through = [word for word in arguments if word.endswith(AGENT)]
-    if name in LAUNCHERS and through and "rank-through" not in arguments:
+    if name in LAUNCHERS and any(word.endswith(AGENT) for word in arguments):
         return _replace(real, arguments)  # Serried's own step, with its agents
     behaviour = _behaviour(settings["behaviours"], [name, *arguments])
     record = _record(name, arguments)
     _write(record)
     module = arguments.index("-m") + 1 if name in PYTHON and "-m" in arguments[:-1] else 0
     if module and arguments[module] in MODULES:
+        adds_rank = arguments[module] == "torch.distributed.launch" and not USE_ENV & set(arguments)
         name, arguments = MODULES[arguments[module]], arguments[module + 1 :]
+    else:
+        adds_rank = name == "deepspeed"
     if name in LAUNCHERS:
         os.environ[LAUNCH] = str(record["id"])
     if name in LAUNCHERS and behaviour is None:
-        return _launch(name, arguments, real if settings["in_lab"] and name in BY_SCHEDULER else None)
+        return _launch(
+            name, arguments, real if settings["in_lab"] and name in BY_SCHEDULER else None, adds_rank=adds_rank
+        )
     return _behave(behaviour or {}, [name, *arguments])
 
 
@@ -112,7 +124,7 @@ def _record(name: str, arguments: Sequence[str]) -> dict[str, Any]:
         "argv": [name, *arguments],
         "directory": os.environ.get("PWD") if _is_here(os.environ.get("PWD")) else str(Path.cwd()),
         "environment": dict(os.environ),
-        "background": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
+        "background": name in MONITORS or signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
         "stdin": stdin,
     }
 
@@ -182,10 +194,10 @@ def _show_hostnames(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _launch(name: str, arguments: Sequence[str], real: str | None) -> int:
+def _launch(name: str, arguments: Sequence[str], real: str | None, *, adds_rank: bool) -> int:
     if real is not None:
         return _replace(real, arguments)
-    command = _program(name, arguments)
+    command, index = _program(name, arguments)
     if not command:
         return 0
     started = []
@@ -199,7 +211,8 @@ def _launch(name: str, arguments: Sequence[str], real: str | None) -> int:
             variables["OMPI_COMM_WORLD_SIZE"] = variables.pop("OMPI_COMM_WORLD_WORLD_SIZE")
         environment = {**os.environ, **{key: str(value) for key, value in variables.items()}}
         try:
-            started.append(subprocess.Popen(command, env=environment))
+            added = [f"--local-rank={rank}"] if adds_rank else []
+            started.append(subprocess.Popen([*command[:index], *added, *command[index:]], env=environment))
         except OSError as error:
             print(f"{name}: {error}", file=sys.stderr)
             return 127
@@ -217,20 +230,20 @@ def _count(name: str, arguments: Sequence[str]) -> int:
     return 1
 
 
-def _program(name: str, arguments: Sequence[str]) -> list[str]:
-    """The command in a launcher's arguments: from the first word that is a program or a script."""
+def _program(name: str, arguments: Sequence[str]) -> tuple[list[str], int]:
+    """The command in a launcher's arguments, from the first word that is a program or a script.
+
+    The number is the index of the first argument of that program.
+    """
     for position, word in enumerate(arguments):
         rest = list(arguments[position:])
-        if word.endswith(AGENT):
-            return [sys.executable, "-I", "-S", *rest]
-        if name in ("torchrun", "accelerate", "deepspeed"):
-            if word in ("-m", "--module"):
-                return ["python", "-m", *rest[1:]]
-            if word.endswith(".py"):
-                return ["python", *rest]
+        if name in OF_PYTHON and word in ("-m", "--module"):
+            return ["python", "-u", "-m", *rest[1:]], 4
+        if name in OF_PYTHON and word.endswith(".py"):
+            return ["python", "-u", *rest], 3
         if not word.startswith("-") and not word.isdigit() and word != "launch" and _is_program(word):
-            return rest
-    return []
+            return rest, 1
+    return [], 0
 
 
 def _is_program(word: str) -> bool:

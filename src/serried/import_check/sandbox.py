@@ -19,6 +19,11 @@ STUB = """\
 exec {python} -I -S {recorder} "$0" "$@"
 """
 
+CONSOLE_SCRIPT = """\
+#!/usr/bin/env python
+"""
+"""A launcher that is a Python program: the recorded `python` gets its path."""
+
 SITE = """\
 import os
 import sys
@@ -136,7 +141,11 @@ def build(
     stub.write_text(STUB.format(python=_quoted(sys.executable), recorder=_quoted(str(copied))))
     stub.chmod(0o755)
     for name in recorder.NAMES:
-        (sandbox.programs / name).symlink_to(stub)
+        if name in recorder.OF_PYTHON:
+            (sandbox.programs / name).write_text(CONSOLE_SCRIPT)
+            (sandbox.programs / name).chmod(0o755)
+        else:
+            (sandbox.programs / name).symlink_to(stub)
     (folder / "site" / "sitecustomize.py").write_text(SITE.format(folder=str(folder)))
     before = f". {_quoted(around['BASH_ENV'])}" if around.get("BASH_ENV") else ":"
     lines = FIRST_ON_PATH.format(before=before, folder=sandbox.programs)

@@ -237,7 +237,7 @@ def _check_workdir(plan: Plan, project: Path) -> None:
 
 
 def job_environment(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
-    variables = inherit.job_environment(plan.environment, environ)
+    variables = inherit.job_environment(plan.environment, environ, is_for_script=plan.script is not None)
     webhook = plan.notify.webhook if plan.notify else None
     if webhook and not _ADDRESS.fullmatch(variables.get(webhook, "")):
         raise UsageError(
