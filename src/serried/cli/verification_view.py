@@ -70,7 +70,8 @@ def _lines(verification: Verification) -> Iterator[str]:
         yield ""
     count = counted(len(verification.original.records), "program")
     where = "in the lab" if verification.in_lab else "on this machine"
-    yield f"compared {count}, run {where}: {'no' if not verification.faults else len(verification.faults)} differences"
+    number = counted(len(verification.faults), "difference") if verification.faults else "no differences"
+    yield f"compared {count}, run {where}: {number}"
     if not verification.original.records:
         yield "the script started no program that is recorded"
 

@@ -52,7 +52,7 @@ class Verifier:
         Raises SerriedError if only one form is accepted.
         """
         imported = self._run_imported(folder / "imported", words)
-        pretended = [{} if self.in_lab else forms.pretended_variables(run) for run in imported]
+        pretended = [{} if self.in_lab else forms.pretended_variables(run, self.around) for run in imported]
         original = self._run_original(folder / "original", pretended)
         rounds = list(zip(original, imported, strict=True))
         differences = [compare(*pair) for pair in rounds]

@@ -24,7 +24,8 @@ from serried.schedulers.slurm.sbatch_options import GivenOption
 POLL_SECONDS = 0.2
 FILE = "the script"
 TASKS = ("SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID", names.TASK)
-SCHEDULER_VARIABLE = re.compile(r"(SLURM|SLURMD|PBS|SBATCH)_")
+SCHEDULER_VARIABLE = re.compile(r"(SLURM|SLURMD|PBS|SBATCH)_.*|NCPUS|OMP_NUM_THREADS")
+"""OpenPBS sets the last two."""
 SANDBOX = "{sandbox}"
 RECORDING = ("PATH", "PYTHONPATH", "BASH_ENV")
 """Variables without which the recorded programs would not be reached."""
@@ -153,19 +154,21 @@ def run_bash(
     statuses: dict[int | None, int] = {}
     path = sandbox.directory / script
     is_pbs = _is_pbs(path.read_text(errors="replace"))
+    interpreter = _interpreter(path)
     folder = Path(around["HOME"]) if is_pbs else sandbox.directory  # as qsub and sbatch
     for task in tasks or (None,):
         variables = pretended.get(task, {}).items()
         own = {name: value.replace(SANDBOX, str(sandbox.folder)) for name, value in variables}
         environment = sandbox.environment({**around, **own})
         environment["PWD"] = str(folder)
-        result = shell.run([*_interpreter(path), str(path), *arguments], env=environment, cwd=folder)
+        login = ["-l"] if is_pbs and interpreter[0].endswith("bash") else []  # as pbs_mom starts a script's shell
+        result = shell.run([*interpreter, *login, str(path), *arguments], env=environment, cwd=folder)
         (sandbox.folder / f"output-{task}.txt").write_text(result.stdout + result.stderr, errors="surrogateescape")
         statuses[task] = result.status if result.status >= 0 else 128 - result.status
     return _ended(sandbox, statuses, "")
 
 
-def pretended_variables(run: FormRun) -> Pretended:
+def pretended_variables(run: FormRun, around: Mapping[str, str]) -> Pretended:
     """The variables of a scheduler that Serried gave to each task of a run on this machine."""
     variables: dict[int | None, dict[str, str]] = {}
     for record in run.records:
@@ -175,7 +178,7 @@ def pretended_variables(run: FormRun) -> Pretended:
             variables[task] = {
                 name: value.replace(str(run.sandbox.folder), SANDBOX)
                 for name, value in environment.items()
-                if SCHEDULER_VARIABLE.match(name)
+                if SCHEDULER_VARIABLE.fullmatch(name) and name not in around
             }
     return variables
 

@@ -58,6 +58,7 @@ DIFFERENCES = (
     Known(r"SLURM_OPEN_MODE", "the log of a requeued job is kept", original=None, imported="a"),
     Known(r"SLURM_JOB_NAME", "Serried names the job"),
     Known(r"CUDA_VISIBLE_DEVICES", "a run on this machine gets the GPUs that it requests", original=None, imported=""),
+    Known(r"PBS_NODEFILE", "each job has its own list of nodes"),
     Known(r"SLURM_EXPORT_ENV", "steps get the whole environment of the script", imported=None),
     Known(r"SLURM_GET_USER_ENV", "a login shell in the job sets up the user's environment", imported=None),
     Known(
