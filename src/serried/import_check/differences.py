@@ -89,7 +89,8 @@ def _compare(original: FormRun, imported: FormRun) -> Iterator[FormDifference]:
     for name in sorted(names):
         text, other = _text(original, name), _text(imported, name)
         if text != other:
-            yield _with_note(FormDifference(None, "", f"file {name}", text, other))
+            is_reordered = sorted((text or "").splitlines()) == sorted((other or "").splitlines())
+            yield FormDifference(None, "", f"file {name}", text, other, known.LINES_OF_RANKS if is_reordered else "")
 
 
 def _status(run: FormRun, task: int | None) -> str | None:

@@ -35,6 +35,7 @@ class Known:
 
 
 IGNORED_FAILURE = "the run fails with a launch whose failure the script did not handle"
+LINES_OF_RANKS = "programs that run at the same time write their lines in any order"
 RUN = "{run}"
 """The run directory, in normalised values."""
 SANDBOX = "{sandbox}"
