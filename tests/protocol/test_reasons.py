@@ -28,6 +28,7 @@ WITHOUT_ADVICE = {
     Reason.RESULTS_FETCHED: "a condition beside the cause",
     Reason.RANKS_APART: "a warning, with steps of its own",
     Reason.SIDE_COMMAND_FAILED: "a warning, with steps of its own",
+    Reason.LAUNCH_FAILED_UNSEEN: "a warning, with steps of its own",
     **dict.fromkeys(
         (
             Reason.CONNECTION_ENDED,

@@ -62,6 +62,7 @@ class Reason(str, enum.Enum):
     RESULTS_FETCHED = "results-fetched"
     RANKS_APART = "ranks-apart"
     SIDE_COMMAND_FAILED = "side-command-failed"
+    LAUNCH_FAILED_UNSEEN = "launch-failed-unseen"
 
     # The head agent gave up a node.
     CONNECTION_ENDED = "connection-ended"

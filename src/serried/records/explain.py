@@ -34,6 +34,10 @@ _WARNING_STEPS: Mapping[str, tuple[str, ...]] = {
         "ranks that are meant to be independent: `ranks_meet = false` in the experiment's table",
     ),
     Reason.SIDE_COMMAND_FAILED: ("`serried logs --beside I` prints the output of command I of `beside`",),
+    Reason.LAUNCH_FAILED_UNSEEN: (
+        "`serried logs --launch ID` prints the output of that launch's ranks",
+        "bash as the interpreter of the script (`#!/bin/bash`) lets such a failure fail the run",
+    ),
 }
 """By the code of a warning."""
 

@@ -114,3 +114,14 @@ def test_the_end_of_a_script(name, case):  # noqa: ARG001 - names the failed cas
     named = document["first_failure"]
     assert (named is None) == (judged.state != "FAILED")
     assert named is None or named["rank"] is None or named["launch"]
+
+
+def test_a_failure_that_no_bash_has_seen_is_a_warning():
+    launch = {"launch": "1", "name": "srun", "kind": "srun", "call": ""}
+    events = [rank_failed(0, "1"), event("launches", launches=[launch], failures=[]), script()]
+    known = evidence([*STARTED, *events])._replace(world_size=1, is_script=True)
+    judged = verdict.judge(known, first_failure(known), [])
+    assert judged.state == "COMPLETED"
+    assert verdict.document(known, None, [], judged)["warnings"] == [
+        {"code": "launch-failed-unseen", "message": "`srun` failed, and the script exited with status 0"}
+    ]

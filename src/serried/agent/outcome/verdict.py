@@ -84,6 +84,8 @@ def document(
     if absent:
         stated.append(condition(Reason.RESULTS_MISSING, _missing_sentence(absent)))
     warned = [*([] if failure else _unconnected_warnings(evidence)), *side_commands.warnings(evidence.head)]
+    if verdict.state == names.COMPLETED:
+        warned = [*warned, *_unseen_warnings(evidence)]
     if failure and verdict.state != names.COMPLETED:
         keys = ("rank", "node", "host", "local_rank", "exit_code", "signal", "seconds")
         error = {key: failure[key] for key in ("error", "launch") if failure.get(key)}
@@ -356,6 +358,24 @@ def unconnected_message(count: int, seconds: Optional[float] = None) -> str:
     if seconds is None:
         return f"no rank has connected to another: the program ran {count} times, each by itself"
     return f"no rank has connected to another in {seconds:.0f} s: the program may run {count} times, each by itself"
+
+
+def _unseen_warnings(evidence: AttemptEvidence) -> List[Dict[str, str]]:
+    """Launches that failed in a script without bash, where nobody knows whether the script handled the failure."""
+    failed = {event["exit"]["launch"] for event in evidence.all(JournalEvent.LAUNCHED_RANK_FAILED)}
+    unseen = [
+        launch["launch"]
+        for event in evidence.all(JournalEvent.LAUNCHES)
+        for launch in event["launches"]
+        if launch["launch"] in failed and not launch["call"]
+    ]
+    return [
+        {
+            "code": Reason.LAUNCH_FAILED_UNSEEN,
+            "message": f"{_launch_name(evidence, launch)} failed, and the script exited with status 0",
+        }
+        for launch in dict.fromkeys(unseen)
+    ]
 
 
 def _missing_sentence(missing: Sequence[Dict[str, Any]]) -> str:
