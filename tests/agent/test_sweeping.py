@@ -38,3 +38,15 @@ def test_who_waits_on_another_node_hears_also_of_what_ends_while_the_rest_is_swe
 
     assert heard == {remote.pid: 0, left.pid: 9}
     remote.returncode, left.returncode = 0, -9  # theirs were taken
+
+
+def test_a_job_that_a_rank_submitted_is_no_leftover_of_its_run():
+    mark = {"SERRIED_MARK": "k3f9q2/-/1", "SERRIED_IN_JOB": "SLURM_JOB_ID=17"}
+    own = {**os.environ, **mark, "SLURM_JOB_ID": "17"}
+    children = [subprocess.Popen(["sleep", "1000"], env=environ) for environ in (own, {**own, "SLURM_JOB_ID": "18"})]
+    try:
+        assert [leftover.pid for leftover in orphans.leftovers(mark["SERRIED_MARK"])] == [children[0].pid]
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()

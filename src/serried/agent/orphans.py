@@ -78,7 +78,14 @@ def clear(work: Attempt) -> int:
 
 def _is_ours(pid: int, wanted: Set[bytes], adopted_by: int) -> bool:
     """Whether process `pid` has every entry of `wanted` in its environment, or is a child of `adopted_by`."""
-    return wanted <= _environ(pid) or (bool(adopted_by) and linux.parent(pid) == adopted_by)
+    environ = _environ(pid)
+    is_marked = wanted <= environ and not _is_in_another_job(environ)
+    return is_marked or (bool(adopted_by) and linux.parent(pid) == adopted_by)
+
+
+def _is_in_another_job(environ: Set[bytes]) -> bool:
+    pairs = (entry.decode("utf-8", "replace").partition("=") for entry in environ)
+    return names.is_in_another_job({name: value for name, _, value in pairs})
 
 
 def _environ(pid: int) -> Set[bytes]:

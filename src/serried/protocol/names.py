@@ -14,6 +14,7 @@ ATTEMPT = "SERRIED_ATTEMPT"
 HEAD = "SERRIED_HEAD"  # host:port candidates, comma separated
 KEY = "SERRIED_KEY"  # the attempt's key; never reaches a rank
 MARK = "SERRIED_MARK"  # run/task/attempt: identifies processes of the attempt in /proc
+IN_JOB = "SERRIED_IN_JOB"  # `SLURM_JOB_ID=17`: a job that a rank submits inherits this, and has another id
 RESUME = "SERRIED_RESUME"  # the checkpoint to resume from, for the agents
 SETUP = "SERRIED_SETUP"  # the result of setup.sh, for the agent after it; IN_SETUP in its processes
 IN_SETUP = "running"
@@ -62,6 +63,7 @@ JOB_VARIABLES = frozenset(
         HEAD,
         KEY,
         MARK,
+        IN_JOB,
         NODE,
         SETUP,
         SIDE_COMMAND,
@@ -199,3 +201,9 @@ def scrub(environment: Mapping[str, str], prefixes: Sequence[str], selectors: Se
         for name, value in environment.items()
         if name in selectors or not (name.startswith(foreign) or name in JOB_VARIABLES)
     }
+
+
+def is_in_another_job(environ: Mapping[str, str]) -> bool:
+    """Whether another job inherited these variables: one that a program of the attempt submitted."""
+    variable, _, job = environ.get(IN_JOB, "").partition("=")
+    return bool(variable) and environ.get(variable, job) != job

@@ -87,7 +87,7 @@ def main(arguments: List[str]) -> int:
     name, argv = arguments[0], arguments[1:]
     for variable in [variable for variable in os.environ if variable.startswith(HIDDEN)]:
         del os.environ[variable]
-    place = LaunchPlace.of(dict(os.environ), folder)
+    place = None if names.is_in_another_job(os.environ) else LaunchPlace.of(dict(os.environ), folder)
     real = find(name, os.environ.get("PATH", os.defpath), Path(folder, "bin"))
     if real is None:
         print(f"{name}: command not found", file=sys.stderr)
@@ -242,7 +242,7 @@ def record_failure(arguments: Sequence[str]) -> int:
     """
     folder, call, status, handled, signalled, source, stack, name, *argv = arguments
     lines = [int(line) for line in stack.split() if line.isdigit()]
-    place = LaunchPlace.of(dict(os.environ), folder)
+    place = None if names.is_in_another_job(os.environ) else LaunchPlace.of(dict(os.environ), folder)
     if place is not None:
         document = {
             "call": call,

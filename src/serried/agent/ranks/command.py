@@ -219,7 +219,7 @@ def variables_of_node(work: Attempt, place: RankPlace) -> Dict[str, str]:
     return {name: value for name, value in _serried(work, place).items() if name not in _SAME_ON_ALL_NODES}
 
 
-_SAME_ON_ALL_NODES = (names.RUN_ID, names.RUN_DIR, names.ATTEMPT, names.MARK)
+_SAME_ON_ALL_NODES = (names.RUN_ID, names.RUN_DIR, names.ATTEMPT, names.MARK, names.IN_JOB)
 
 
 def _of_script(work: Attempt, own: Dict[str, str], inherited: Mapping[str, str]) -> Dict[str, str]:
@@ -303,6 +303,9 @@ def _serried(work: Attempt, place: RankPlace) -> Dict[str, str]:
         names.MARK: work.process_tag,
         names.NODE: str(place.node),
     }
+    job = next((name for name in work.dialect["job_variables"][:1] if name in os.environ), None)
+    if job:
+        own[names.IN_JOB] = f"{job}={os.environ[job]}"
     if work.task is not None:
         own[names.TASK] = own[names.FORMER_TASK] = str(work.task)
     if work.config:

@@ -183,6 +183,7 @@ _ESCAPES = {
     "A": "SLURM_ARRAY_JOB_ID", "a": "SLURM_ARRAY_TASK_ID", "J": "SLURM_JOB_ID", "j": "SLURM_JOB_ID",
     "N": "SLURMD_NODENAME", "u": "USER", "x": "SLURM_JOB_NAME",
 }  # fmt: skip
+_OTHERWISE = {"A": "$SLURM_JOB_ID", "u": "$(id -un)"}
 _ESCAPE = re.compile(r"%(\d*)([A-Za-z%])")
 
 
@@ -205,7 +206,7 @@ def _expanded(letter: str, width: str) -> str:
     name = _ESCAPES.get(letter)
     if name is None:
         return {"%": "%", "s": "batch", "b": "0", "n": "0", "t": "0"}.get(letter, f"%{letter}")
-    value = f"${{{name}:-$SLURM_JOB_ID}}" if letter == "A" else f"${{{name}:-}}"
+    value = f"${{{name}:-{_OTHERWISE.get(letter, '')}}}"
     is_padded = bool(width) and letter in "AaJj"
     return f'"$(printf %0{min(int(width), 10)}d "{value}")"' if is_padded else f'"{value}"'
 
