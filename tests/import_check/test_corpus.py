@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from corpus import IDIOMS, SCRIPTS, Case
 
 ALL = os.environ.get("VERIFY_ALL") == "1"
 AT_ONCE = 3
+LONGEST = 1000
 PARTS = 8
 """Tests for the cases of this machine: one for each would have its own folder and its own line."""
 
@@ -68,6 +73,29 @@ def test_a_script_does_in_a_job_what_it_does_with_sbatch(
     part: int, tmp_path: Path, around: dict[str, str], lab_of_corpus: Mapping[str, str]
 ) -> None:
     assert faults(sample(IN_LAB)[part :: PARTS // 2], tmp_path, {**around, **lab_of_corpus}) == {}
+
+
+def is_composable(case: Case) -> bool:
+    plain = not (case.slurm or case.arguments or case.tasks or case.twice or case.needs or case.behaviours)
+    ends = re.search(r"\b(exit|exec|set|trap|cd|ulimit|umask|IFS|shopt|PATH)\b", case.script)
+    return plain and ends is None and case.script.startswith("#!/bin/bash\n") and len(case.script) < LONGEST
+
+
+@pytest.mark.runs
+@settings(max_examples=3)
+@given(st.lists(st.sampled_from([case for case in IDIOMS if is_composable(case)]), min_size=2, max_size=8))
+def test_idioms_in_one_script_do_what_they_do_in_bash(idioms: list[Case]) -> None:
+    script = "".join(case.script.removeprefix("#!/bin/bash\n") for case in idioms)
+    files = {path: text for case in idioms for path, text in case.files.items()}
+    composed = Case("composed", f"#!/bin/bash\n{script}", files)
+    with tempfile.TemporaryDirectory() as folder:
+        assert composed.verify(Path(folder) / "case", dict(os.environ)) == {}
+
+
+@pytest.mark.runs
+def test_an_import_that_is_a_command_differs_only_where_that_is_intended(tmp_path: Path) -> None:
+    script = "#!/bin/bash\n#SBATCH --nodes=1 --ntasks=1 --cpus-per-task=1 --mem=1G --time=5\npython train.py --lr 0.1\n"
+    assert Case("command", script).verify(tmp_path / "case", dict(os.environ), imports=True) == {}
 
 
 def test_the_corpus_has_at_least_40_scripts_and_100_idioms() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -62,7 +63,7 @@ class FormDifference:
 
 def compare(original: FormRun, imported: FormRun, again: FormRun | None = None) -> list[FormDifference]:
     """The differences between two forms. `again` is a second run of the original."""
-    differences = list(_compare(original, imported))
+    differences = [_with_note_of_command(each, imported) for each in _compare(original, imported)]
     if again is None:
         return differences
     volatile = {each.place: each for each in _compare(original, again)}
@@ -163,7 +164,16 @@ def _compare_starts(task: int | None, start: Start, other: Start) -> Iterator[Fo
 
 
 def _with_note(difference: FormDifference) -> FormDifference:
-    return replace(difference, note=known.note(difference.what, difference.original, difference.imported))
+    note = known.note(difference.what, difference.original, difference.imported, is_command=False)
+    return replace(difference, note=note)
+
+
+def _with_note_of_command(difference: FormDifference, imported: FormRun) -> FormDifference:
+    is_command = bool(imported.directory) and not any(SHIMS in record["environment"] for record in imported.records)
+    if difference.note or not is_command:
+        return difference
+    note = known.note(difference.what, difference.original, difference.imported, is_command=True)
+    return replace(difference, note=note)
 
 
 def _words(argv: Iterable[str]) -> str:
@@ -204,6 +214,8 @@ def _starts(run: FormRun) -> dict[int | None, list[Start]]:
 def _names(run: FormRun) -> dict[str, str]:
     """What a run has names of its own for -> the name in both runs: its folder, and its nodes."""
     names = {run.directory: known.RUN} if run.directory else {}
+    if run.directory:
+        names[sys.prefix] = known.SERRIED
     names |= {str(run.sandbox.project): "/project", str(run.sandbox.folder): known.SANDBOX}
     lists = Counter(record["environment"].get("SLURM_JOB_NODELIST", "") for record in run.records)
     for text in filter(None, lists):

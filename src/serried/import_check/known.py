@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from serried.import_check import recorder
+
 OF_PROCESS = ("_", "SHLVL", "OLDPWD", "BASH_ENV")
 """Variables that describe how a process was reached. They are not compared."""
 LOGS = re.compile(r"(.*/)?slurm-\d+(_\d+)?\.(out|err)|serried\.toml")
@@ -38,6 +40,8 @@ IGNORED_FAILURE = "the run fails with a launch whose failure the script did not 
 LINES_OF_RANKS = "programs that run at the same time write their lines in any order"
 RUN = "{run}"
 """The run directory, in normalised values."""
+SERRIED = "{serried}"
+"""The environment in which Serried is installed, in normalised values."""
 SANDBOX = "{sandbox}"
 """The folder of the recorded programs, in normalised values."""
 
@@ -72,6 +76,24 @@ DIFFERENCES = (
     Known(r"PYTHONPATH", "programs can import the training library", original=None, imported=rf"{re.escape(RUN)}[^:]*"),
 )
 
+OF_COMMANDS = (
+    Known(
+        "program", "Serried starts the ranks itself", original=rf"({'|'.join(recorder.LAUNCHERS)}) .*", imported=None
+    ),
+    Known(
+        r"(GROUP|LOCAL|NODE)_RANK|RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|OMP_NUM_THREADS",
+        "ranks get the variables of torch",
+        original=None,
+    ),
+    Known(r"SLURM_CPU_BIND\w*", "Serried binds each rank to its CPUs", is_optional=True),
+    Known(r"SLURM_NTASKS_PER_NODE|SLURM_UMASK", "Serried makes the request", is_optional=True),
+    Known(r"SLURM_TMPDIR", "each run has a folder on the node's disk", original=None),
+    Known(r"VIRTUAL_ENV", "commands use the environment of Serried if none is active", original=None),
+    Known(r"PATH", "commands use the environment of Serried if none is active", imported=rf".*{re.escape(SERRIED)}.*"),
+    Known(r"(exp|project)_name|(scratch|source)_dir", "names of the run for its programs", original=None),
+)
+"""The same for an import that is a command. Serried then starts the ranks, and no script runs."""
+
 OWN_PARTS = {
     "PATH": "Serried's launchers stand before those of the system",
     "PYTHONPATH": "programs can import the training library",
@@ -79,8 +101,8 @@ OWN_PARTS = {
 """Lists to which Serried adds folders of the run."""
 
 
-def note(what: str, original: str | None, imported: str | None) -> str:
-    """The reason for a known difference, or empty."""
+def note(what: str, original: str | None, imported: str | None, *, is_command: bool) -> str:
+    """The reason for a known difference, or empty. `is_command`: the imported form is a command."""
     if (
         what in OWN_PARTS
         and original is not None
@@ -88,7 +110,8 @@ def note(what: str, original: str | None, imported: str | None) -> str:
         and _without_own(imported) == _without_own(original)
     ):
         return OWN_PARTS[what]
-    return next((known.reason for known in DIFFERENCES if known.explains(what, original, imported)), "")
+    table = (*DIFFERENCES, *OF_COMMANDS) if is_command else DIFFERENCES
+    return next((known.reason for known in table if known.explains(what, original, imported)), "")
 
 
 def _is_like(pattern: str | None, value: str | None) -> bool:
