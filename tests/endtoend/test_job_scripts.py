@@ -61,7 +61,7 @@ def test_the_exit_status_of_a_script_fails_the_run_and_flags_win_over_directives
     assert why["first_failure"]["rank"] is None
     assert "2 tasks on 1 nodes, GPU 0,1\n" in slurm.serried("logs", run).stdout
     assert why["advice"] == [
-        f"read all output of the rank: serried logs {run}",
+        f"read the whole output: serried logs {run}",
         "try it here: serried run train.sbatch",
     ]
 

@@ -270,7 +270,7 @@ def _suggest(selection: Selection, status: RunStatus, written: Outputs) -> None:
     elif status.has_ended and status.state != names.COMPLETED:
         steps.append((f"serried why {run}", "what happened, and what to do"))
     elif status.tasks is None:
-        steps.append((f"serried logs {'' if status.has_ended else '-f '}{run}", "output of the ranks"))
+        steps.append((f"serried logs {'' if status.has_ended else '-f '}{run}", "the output"))
     if status.has_ended and (written.files or (status.tasks is None and _has_results(selection))):
         steps.append((f"serried fetch {run} --to DIR", "copy its results and outputs to a folder"))
     console.say()

@@ -153,13 +153,13 @@ class Advice:
 ADVICE: Mapping[Reason, Advice] = {
     Reason.EXIT: Advice(
         "the program itself ended with an error",
-        ("read all output of the rank: serried logs {run} --rank {rank}", "try it here: {here}"),
+        ("read the whole output: serried logs {run} --rank {rank}", "try it here: {here}"),
     ),
     Reason.SAVED_UNASKED: Advice(
         "exit status 85 means `saved, please continue`, but no stop was requested",
         (
             "exit with 0 when the work is done, and with 85 only if `$SERRIED_STOP_FILE` exists: see docs/ending.md",
-            "read all output of the rank: serried logs {run} --rank {rank}",
+            "read the whole output: serried logs {run} --rank {rank}",
         ),
     ),
     Reason.SIGNAL: Advice(
@@ -441,7 +441,7 @@ ADVICE: Mapping[Reason, Advice] = {
 
 HERE: Mapping[Reason, Advice] = {
     Reason.EXIT: Advice(
-        "the program itself ended with an error", ("read all output of the rank: serried logs {run} --rank {rank}",)
+        "the program itself ended with an error", ("read the whole output: serried logs {run} --rank {rank}",)
     ),
     Reason.KILLED: Advice(
         "signal 9 (SIGKILL) ended the rank: almost always because this machine has too little memory",
