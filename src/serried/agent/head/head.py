@@ -264,11 +264,11 @@ class Head:
 
     def _judge_failure(self, agent: NodeAgent, exit_: Dict[str, Any]) -> None:
         """End the other ranks after a failure. A rank that obeyed the stop notice did not fail."""
-        if self._are_ranks_notified and exit_["exit_code"] in OBEYED_STATUSES:
+        is_script = exit_["rank"] == names.SCRIPT_RANK  # there are no others to end
+        if is_script or (self._are_ranks_notified and exit_["exit_code"] in OBEYED_STATUSES):
             return
         lost = " lost another rank" if exit_.get("stumbled") else ""
-        because = f"{names.rank_name(exit_['rank'])} on {agent.host}{lost}"
-        self.stop(Reason.FAILURE, because, self.work.grace_seconds)
+        self.stop(Reason.FAILURE, f"rank {exit_['rank']} on {agent.host}{lost}", self.work.grace_seconds)
 
     def on_node_lost(self, agent: NodeAgent, code: Reason, because: str) -> None:
         self._monitor.check_parent()
