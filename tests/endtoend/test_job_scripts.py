@@ -94,12 +94,12 @@ def test_each_task_of_an_array_has_its_own_end(place: Place):
 
 def test_stop_ends_a_script_and_its_programs(place: Place):
     name = script(place, "#!/bin/bash\ntrap 'echo trapped; exit 7' TERM\necho started\nsleep 1000 & wait\n")
-    run = place.submit(name)
+    run = place.submit("--set", "limit.warn_before=1s", name)
     end = time.monotonic() + 60
     while place.serried("logs", run).stdout != "started\n":
         assert time.monotonic() < end, place.why(run)
         time.sleep(0.2)
-    assert place.serried("stop", "--now", "--yes", run).returncode == 0
+    assert place.serried("stop", "--yes", run).returncode == 0
     assert place.wait(run)[1]["state"] == "CANCELLED"
     assert place.serried("logs", run).stdout == "started\ntrapped\n"
 
