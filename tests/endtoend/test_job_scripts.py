@@ -120,6 +120,20 @@ def test_run_runs_a_script_here(local: Place):
     assert "the script on " in ran.stderr
 
 
+def test_srun_starts_its_tasks_on_a_machine_without_the_job(local: Place):
+    """No Slurm has this job, so a real srun, where there is one, would fail."""
+    rank = 'echo "$SLURM_PROCID of $SLURM_NTASKS"; exit $((SLURM_PROCID == 1 ? ${1:-0} : 0))'
+    text = f"#!/bin/bash\n#SBATCH --nodes=1 --ntasks-per-node=2\nsrun --mpi=none bash -c '{rank}' rank $1 | sort\n"
+    name = script(local, text)
+    ran = local.serried("run", name)
+    assert (ran.returncode, ran.stdout) == (0, "0 of 2\n1 of 2\n"), ran.stderr
+    run = local.submit(name, "--", "5")
+    code, end = local.wait(run)
+    assert (code, end["exit_code"]) == (1, 5)
+    assert end["message"].startswith("rank 1 of `srun` on ")
+    assert local.serried("logs", run, "--rank", "1").stdout == "1 of 2\n"
+
+
 LAUNCHES = """#!/bin/bash
 #SBATCH --nodes=2 --ntasks-per-node=2
 nodes=$(srun hostname | wc -l)

@@ -26,6 +26,7 @@ NODE = "SERRIED_NODE"  # the node's index, because several nodes of a lab share 
 SHIMS = "SERRIED_SHIMS"  # the folder with `bin/`, `rank` and `bash_env`
 LAUNCHES = "SERRIED_LAUNCHES"  # the folder of the attempt's launches
 SCRIPT_JOB = "SERRIED_SCRIPT_JOB"  # a variable and its value, `SLURM_JOB_ID=77`: in other jobs shims do nothing
+STAND_INS = "SERRIED_STAND_INS"  # the launcher that Serried itself provides outside of the script's scheduler
 USER_BASH_ENV = "SERRIED_USER_BASH_ENV"  # the user's own BASH_ENV
 LAUNCH = "SERRIED_LAUNCH"  # in a rank of a launch: its id
 LAUNCH_RANK = "SERRIED_LAUNCH_RANK"  # and the rank
@@ -74,7 +75,7 @@ JOB_VARIABLES = frozenset(
     }
     | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, BEGIN_FROM, KEPT_DIR, RESULTS_DIR, AFTER, CONFIG, SMOKE}
     | {DEADLINE, REHEARSAL, TERMINAL, STOP_FILE, THREADS, JOB_END}
-    | {SHIMS, LAUNCHES, SCRIPT_JOB, USER_BASH_ENV, LAUNCH, LAUNCH_RANK}
+    | {SHIMS, LAUNCHES, SCRIPT_JOB, STAND_INS, USER_BASH_ENV, LAUNCH, LAUNCH_RANK}
 )
 """Variables that a job must not pass on to a job that it submits."""
 

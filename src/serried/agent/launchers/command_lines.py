@@ -41,12 +41,12 @@ class ParsedOptions(NamedTuple):
     """Each word before the program, with the name of its option, or an empty name for a value."""
 
 
-def _names(text: str) -> FrozenSet[str]:
+def option_names(text: str) -> FrozenSet[str]:
     return frozenset(text.split())
 
 
 SRUN = Syntax(
-    valued=_names("""
+    valued=option_names("""
         -A -B -b -C -c -D -d -e -F -G -i -J -L -M -m -N -n -o -P -p -q -r -S -T -t -W -w -x
         --account --accel-bind --acctg-freq --bb --bbf --begin --chdir --cluster --cluster-constraint --clusters
         --comment --constraint --core-spec --cores-per-socket --cpu-bind --cpu_bind --cpu-freq --cpus-per-gpu
@@ -60,30 +60,32 @@ SRUN = Syntax(
         --task-prolog --thread-spec --threads --threads-per-core --time --time-min --tmp --tres-bind --tres-per-task
         --uid --wait --wckey
     """),
-    flags=_names("""
+    flags=option_names("""
         -E -H -I -K -k -l -O -Q -s -u -v -X
         --contiguous --disable-status --exact --exclusive --hold --immediate --kill-on-bad-exit --label --no-kill --nice
         --overcommit --overlap --oversubscribe --preserve-env --propagate --quiet --quit-on-interrupt --reboot
         --resv-ports --share --spread-job --unbuffered --use-min-nodes --verbose --whole --x11
     """),
-    left_alone=_names("-Z --no-allocate --pty --multi-prog --bcast --send-libs --external-launcher --interactive"),
-    no_launch=_names("-h --help --usage -V --version --test-only"),
+    left_alone=option_names(
+        "-Z --no-allocate --pty --multi-prog --bcast --send-libs --external-launcher --interactive"
+    ),
+    no_launch=option_names("-h --help --usage -V --version --test-only"),
 )
 """ParsedOptions with an attached value alone, such as `-K1` and `--exclusive=user`, are among the flags."""
 
 TORCHRUN = Syntax(
-    valued=_names("""
+    valued=option_names("""
         --nnodes --nproc-per-node --rdzv-backend --rdzv-endpoint --rdzv-id --rdzv-conf --max-restarts --monitor-interval
         --start-method --event-log-handler --role --log-dir -r --redirects -t --tee --local-ranks-filter
         --duplicate-stdout-filters --duplicate-stderr-filters --node-rank --master-addr --master-port --local-addr
         --logs-specs --numa-binding --signals-to-handle --shutdown-timeout
     """),
-    flags=_names("--standalone -m --module --no-python --use-env --virtual-local-rank"),
-    left_alone=_names("--run-path"),
-    no_launch=_names("-h --help"),
+    flags=option_names("--standalone -m --module --no-python --use-env --virtual-local-rank"),
+    left_alone=option_names("--run-path"),
+    no_launch=option_names("-h --help"),
 )
 ACCELERATE = Syntax(
-    valued=_names("""
+    valued=option_names("""
         --config-file --mixed-precision --num-processes --num-machines --num-cpu-threads-per-process --dynamo-backend
         --dynamo-mode --gpu-ids --machine-rank --main-process-ip --main-process-port -t --tee --log-dir --role
         --rdzv-backend --rdzv-conf --max-restarts --monitor-interval --main-training-function
@@ -112,33 +114,33 @@ ACCELERATE = Syntax(
         --parallelism-config-sp-size --parallelism-config-sp-backend --parallelism-config-sp-seq-length
         --parallelism-config-sp-seq-length-is-variable --parallelism-config-sp-attn-implementation
     """),
-    flags=_names("""
+    flags=option_names("""
         --quiet -q --cpu --multi-gpu --enable-cpu-affinity --dynamo-use-fullgraph --dynamo-use-dynamic
         --dynamo-use-regional-compilation --use-deepspeed --use-fsdp --use-parallelism-config --use-megatron-lm
         --use-xpu --ipex --same-network --downcast-bf16 -m --module --no-python --no-tpu-cluster
         --fp8-use-autocast-during-eval --debug
     """),
-    left_alone=_names("""
+    left_alone=option_names("""
         --tpu --tpu-cluster --tpu-use-sudo --vm --env --aws-access-key-id --aws-secret-access-key
     """),
-    no_launch=_names("-h --help"),
+    no_launch=option_names("-h --help"),
 )
 DEEPSPEED = Syntax(
-    valued=_names("""
+    valued=option_names("""
         -H --hostfile -i --include -e --exclude --num-nodes --min-elastic-nodes --max-elastic-nodes --num-gpus
         --num-accelerators --master-port --master-addr --node-rank --launcher --launcher-args --enable-each-rank-log
         --bind-core-list --ssh-port --venv-script
     """),
-    flags=_names("""
+    flags=option_names("""
         --module --no-python --no-local-rank --no-ssh --no-ssh-check --force-multi --save-pid --elastic-training
         --bind-cores-to-rank
     """),
-    left_alone=_names("--autotuning"),
-    no_launch=_names("-h --help"),
+    left_alone=option_names("--autotuning"),
+    no_launch=option_names("-h --help"),
 )
 MPIRUN = Syntax(
     # Open MPI and PRRTE, then MPICH and Intel MPI, then PALS.
-    valued=_names("""
+    valued=option_names("""
         am bind-to c np cf cartofile cpu-list cpu-set cpus-per-proc cpus-per-rank debugger default-hostfile H host hnp
         hostfile launch-agent machinefile map-by max-restarts max-vm-size N n npernode npersocket ompi-server
         output-filename output path personality ppr prefix rank-by report-events report-pid report-uri rf rankfile stdin
@@ -153,7 +155,7 @@ MPIRUN = Syntax(
         depth cpu-bind mem-bind gpu-bind cpus-per-rank procs-per-node mem-limit startup-timeout network sstartup
         pmi-version hostlist exclude-hosts ntasks rank-list soft umask
     """),
-    flags=_names("""
+    flags=option_names("""
         allow-run-as-root bind-to-core bind-to-socket bycore bynode byslot bysocket continuous debug debug-daemons
         debug-daemons-file disable-recovery display-allocation display-devel-allocation display-devel-map
         display-diffable-map display-map display-topo do-not-resolve enable-instant-on-support enable-recovery
@@ -164,14 +166,16 @@ MPIRUN = Syntax(
         disable-auto-cleanup disable-hostname-propagation skip-launch-node nolocal label line-buffer no-transfer
         no-abort-on-failure abort-on-failure print-rank-map print-all-exitcodes s-all exclusive no-vni
     """),
-    left_alone=_names("app configfile s preload-binary tv dvm do-not-launch gdb gtool gtoolfile p4pg spmd debug-devel"),
-    no_launch=_names("h help V version info build-info"),
-    two_valued=_names("mca gmca pmixmca prtemca omca genv"),
+    left_alone=option_names(
+        "app configfile s preload-binary tv dvm do-not-launch gdb gtool gtoolfile p4pg spmd debug-devel"
+    ),
+    no_launch=option_names("h help V version info build-info"),
+    two_valued=option_names("mca gmca pmixmca prtemca omca genv"),
 )
 """Without dashes: these launchers take most options with one dash or two."""
 
 HOROVODRUN = Syntax(
-    valued=_names("""
+    valued=option_names("""
         -np --num-proc -p --ssh-port -i --ssh-identity-file --start-timeout --network-interfaces --network-interface
         --output-filename --config-file --hosts -H -hostfile --hostfile --fusion-threshold-mb --cycle-time-ms
         --cache-capacity --autotune-log-file --autotune-warmup-samples --autotune-steps-per-sample
@@ -181,14 +185,14 @@ HOROVODRUN = Syntax(
         --stall-check-shutdown-time-seconds --log-level --mpi-args --gloo-timeout-seconds --binding-args
         --num-nccl-streams --thread-affinity --prefix-timestamp --prefix-output-with-timestamp-format --run-func
     """),
-    flags=_names("""
+    flags=option_names("""
         --disable-cache --verbose --no-hierarchical-allreduce --hierarchical-allreduce --no-hierarchical-allgather
         --hierarchical-allgather --autotune --no-autotune --timeline-mark-cycles --no-timeline-mark-cycles
         --no-stall-check --stall-check --log-with-timestamp --log-hide-timestamp --log-without-timestamp --tcp --gloo
         --mpi --jsrun --prefix-output-with-timestamp --nics --disable-cache-response
     """),
-    left_alone=_names("--jsrun"),
-    no_launch=_names("-h --help -v --version -cb --check-build"),
+    left_alone=option_names("--jsrun"),
+    no_launch=option_names("-h --help -v --version -cb --check-build"),
 )
 
 OPEN_MPI_NAMES = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")

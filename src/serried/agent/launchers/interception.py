@@ -1,7 +1,8 @@
 """What runs in place of a launcher in a job script: the real launcher, with a rank program before the user's program.
 
 `agent.pyz launch NAME ARGUMENT…` becomes the real launcher by exec. So process id, signals, input, terminal and exit
-status are those of the launcher. A line that is not understood gets the real launcher as it is, with a note.
+status are those of the launcher. A line that is not understood gets the real launcher as it is, with a note. On a
+machine without the script's job there is no srun to become: `local_srun` starts the tasks.
 
 Each launch has an id, "1", "2", … in the order of the script, and a document in the folder of launches:
 
@@ -89,6 +90,10 @@ def main(arguments: List[str]) -> int:
         del os.environ[variable]
     place = None if names.is_in_another_job(os.environ) else LaunchPlace.of(dict(os.environ), folder)
     real = find(name, os.environ.get("PATH", os.defpath), Path(folder, "bin"))
+    if place and name == os.environ.get(names.STAND_INS):
+        status = _stand_in(place, Call(name, real or name, argv, "", options.get("--call", "")))
+        if status is not None:
+            return status
     if real is None:
         print(f"{name}: command not found", file=sys.stderr)
         return NOT_FOUND
@@ -133,6 +138,25 @@ def _intercepted(place: LaunchPlace, call: Call) -> Optional[List[str]]:
         return None
     index = line.local_rank_index
     return [*line.options, str(place.folder / "rank"), launch if index is None else f"{launch}@{index}", *program]
+
+
+def _stand_in(place: LaunchPlace, call: Call) -> Optional[int]:
+    """The status of srun on a machine without the script's job; None for a line that starts no tasks in this job."""
+    from serried.agent.launchers import local_srun  # imported here: every start counts
+
+    job = os.environ.get(names.SCRIPT_JOB, "").partition("=")[2]
+    try:
+        line = command_lines.split(call.name, call.argv)
+        if line.job not in ("", job):
+            return None
+        step = local_srun.parse(line.options, os.environ, os.uname().nodename)
+    except NoLaunchError:
+        return None
+    except NotUnderstoodError as reason:
+        return local_srun.refuse(str(reason))
+    launch = _record(place, call, program=line.program, kind=line.kind, untouched=None)
+    rank = [str(place.folder / "rank"), launch] if launch else []
+    return local_srun.start(step, place.launches, [*rank, *line.program])
 
 
 def _program(line: LaunchLine, call: Call) -> List[str]:

@@ -78,6 +78,7 @@ def bash_env(folder: Path, agent: Sequence[str]) -> str:
         "@AGENT@": _quoted(agent),
         "@USABLE@": _is_usable(agent),
         "@JOB@": names.SCRIPT_JOB,
+        "@STAND_INS@": names.STAND_INS,
         "@USER@": names.USER_BASH_ENV,
         "@MODULES@": modules,
         "@LOOKED_UP@": "|".join(f'*" {name} "*' for name in (*every, *LOOKUPS)),
@@ -178,7 +179,7 @@ __serried_launch() {
     local __serried_path
     __serried_count
     __serried_clean
-    if ! PATH=$__serried_path builtin type -P "$1" >/dev/null 2>&1; then
+    if [[ ${@STAND_INS@-} != "$1" ]] && ! PATH=$__serried_path builtin type -P "$1" >/dev/null 2>&1; then
         __serried_missing "$@"
         return 0
     fi

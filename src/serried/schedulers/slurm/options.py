@@ -232,6 +232,7 @@ def stand_in(plan: Plan, script: UserScript) -> str:
     }
     lines = [f"export {name}={shlex.quote(str(value))}" for name, value in values.items()]
     lines += ["export SLURM_JOB_ID=$$ SLURM_JOBID=$$", f"export {names.SCRIPT_JOB}=SLURM_JOB_ID=$$"]
+    lines += [f"export {names.STAND_INS}=srun"]
     lines += [f"export {name}=$HOSTNAME" for name in ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURMD_NODENAME")]
     if plan.array:
         indices_ = plan.array.indices

@@ -1,0 +1,425 @@
+"""`srun` in a job script on a machine that is not in a Slurm job: starts the tasks itself, all on this machine.
+
+It takes the options of a simple step, and refuses those that have no meaning without Slurm's nodes. Options for where
+and when a step runs have no effect. The process is the parent of its tasks, and ends with srun's status: the highest of
+the tasks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from serried.agent import system
+from serried.agent.launchers import command_lines, programs
+from serried.agent.launchers.command_lines import NotUnderstoodError
+from serried.agent.loop import Loop
+
+REFUSED = 1
+"""srun's status if it cannot start a step."""
+KILL_SECONDS = 30.0
+"""From TERM to KILL, as Slurm's KillWait."""
+CHUNK = 1 << 16
+STDOUT, STDERR = 1, 2
+
+_LONG = {
+    "-A": "--account", "-c": "--cpus-per-task", "-C": "--constraint", "-D": "--chdir", "-e": "--error", "-E":
+    "--preserve-env", "-G": "--gpus", "-i": "--input", "-I": "--immediate", "-J": "--job-name", "-k": "--no-kill",
+    "-K": "--kill-on-bad-exit", "-l": "--label", "-L": "--licenses", "-m": "--distribution", "-M": "--clusters",
+    "-n": "--ntasks", "-N": "--nodes", "-o": "--output", "-O": "--overcommit", "-p": "--partition", "-q": "--qos",
+    "-Q": "--quiet", "-s": "--oversubscribe", "-t": "--time", "-T": "--threads", "-u": "--unbuffered",
+    "-v": "--verbose", "-w": "--nodelist", "-W": "--wait", "-x": "--exclude", "-X": "--disable-status",
+    "--cpu_bind": "--cpu-bind", "--mem_bind": "--mem-bind", "--share": "--oversubscribe",
+}  # fmt: skip
+_HONOURED = command_lines.option_names("""
+    --chdir --cpus-per-task --error --export --gpus-per-task --input --jobid --kill-on-bad-exit --label --nodelist
+    --nodes --ntasks --ntasks-per-node --open-mode --output --wait
+""")
+_WITHOUT_EFFECT = command_lines.option_names("""
+    --account --acctg-freq --comment --constraint --contiguous --cpu-bind --cpu-freq --cpus-per-gpu --disable-status
+    --distribution --exact --exclude --exclusive --gpu-bind --gpu-freq --gpus --gpus-per-node --gres --gres-flags --hint
+    --immediate --job-name --licenses --mem --mem-bind --mem-per-cpu --mem-per-gpu --mpi --msg-timeout --network
+    --no-kill --overcommit --overlap --oversubscribe --partition --preserve-env --propagate --qos --quiet --resv-ports
+    --spread-job --threads --threads-per-core --time --unbuffered --use-min-nodes --verbose --whole
+""")
+
+
+class Step(NamedTuple):
+    tasks: int
+    directory: str
+    """Empty for that of srun."""
+    export: str
+    label: bool
+    output: Optional[str]
+    """A pattern of a file's name; None for srun's own output."""
+    error: Optional[str]
+    input: str
+    appends: bool
+    kills_on_bad_exit: bool
+    wait_seconds: float
+    """The time for the other tasks from the end of the first; 0 is without limit."""
+    cpus_per_task: Optional[int]
+    gpus_per_task: int
+    notes: Tuple[str, ...]
+    """What differs from the same step in a Slurm job."""
+
+
+def parse(words: Sequence[str], environ: Mapping[str, str], host: str) -> Step:
+    """The step that the options `words` of srun describe. Raises NotUnderstoodError."""
+    options = {
+        _LONG.get(name, name): value
+        for name, value in command_lines.parse_getopt(command_lines.SRUN, words).values.items()
+    }
+    for name in options:
+        if name not in _HONOURED and name not in _WITHOUT_EFFECT:
+            raise NotUnderstoodError(f"option `{name}`")
+    if options.get("--nodes", "1") not in ("1", "1-1"):
+        raise NotUnderstoodError(f"{options['--nodes']} nodes")
+    if options.get("--nodelist", host) not in (
+        host,
+        host.partition(".")[0],
+        "localhost",
+        environ.get("SLURMD_NODENAME"),
+    ):
+        raise NotUnderstoodError(f"node `{options['--nodelist']}`")
+    tasks, notes = _tasks(options, environ)
+    if options.get("--mpi", "none") not in ("none", "list") and tasks > 1:
+        notes.append(
+            f"`--mpi={options['--mpi']}` has no effect here: MPI programs need `mpirun` to start as {tasks} ranks"
+        )
+    output = options.get("--output")
+    return Step(
+        tasks=tasks,
+        directory=options.get("--chdir", ""),
+        export=options.get("--export", "ALL"),
+        label="--label" in options,
+        output=None if output == "all" else output,
+        error=None if options.get("--error") == "all" else options.get("--error", output),
+        input=options.get("--input", "all"),
+        appends=options.get("--open-mode", "").startswith("a"),
+        kills_on_bad_exit="--kill-on-bad-exit" in options and options["--kill-on-bad-exit"] != "0",
+        wait_seconds=_number(options, "--wait") or 0,
+        cpus_per_task=_number(options, "--cpus-per-task"),
+        gpus_per_task=_number(options, "--gpus-per-task") or 0,
+        notes=tuple(notes),
+    )
+
+
+def _tasks(options: Mapping[str, str], environ: Mapping[str, str]) -> Tuple[int, List[str]]:
+    """As srun counts them in a job of one node, where the job's number of tasks precedes `--ntasks-per-node`."""
+    per_node = _number(options, "--ntasks-per-node")
+    tasks = _number(options, "--ntasks")
+    if tasks is None:
+        of_the_job = environ.get("SLURM_NTASKS", "")
+        tasks = int(of_the_job) if of_the_job.isdigit() else per_node or 1
+    if tasks < 1:
+        raise NotUnderstoodError("a step without tasks")
+    notes = []
+    if per_node and per_node < tasks:
+        notes.append(f"`--ntasks-per-node={per_node}` has no effect: {tasks} tasks on one node")
+    return tasks, notes
+
+
+def _number(options: Mapping[str, str], name: str) -> Optional[int]:
+    value = options.get(name)
+    if value is None:
+        return None
+    digits = value.rpartition(":")[2] if name == "--gpus-per-task" else value
+    if not digits.isdigit():
+        raise NotUnderstoodError(f"option `{name}={value}`")
+    return int(digits)
+
+
+def refuse(reason: str) -> int:
+    print(f"serried: srun cannot start tasks: {reason}; this machine is not in a Slurm job", file=sys.stderr)
+    return REFUSED
+
+
+def start(step: Step, launches: Path, command: Sequence[str]) -> int:
+    """Run `command` as the tasks of `step`; srun's exit status. `launches` is the folder of the attempt's launches."""
+    for note in step.notes:
+        print(f"serried: srun: {note}", file=sys.stderr, flush=True)
+    try:
+        return LocalStep(step, _step_number(launches), os.uname().nodename).run(command)
+    except NotUnderstoodError as reason:
+        return refuse(str(reason))
+    except OSError as error:
+        return refuse(str(error))
+
+
+def _step_number(launches: Path) -> int:
+    """The number of a new step, from 0. A process that creates a file exclusively has its number."""
+    folder = launches / "steps"
+    folder.mkdir(parents=True, exist_ok=True)
+    number = sum(1 for _ in folder.iterdir())
+    while True:
+        try:
+            os.close(os.open(folder / str(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        except FileExistsError:
+            number += 1
+        else:
+            return number
+
+
+def task_environment(step: Step, task: int, number: int, environ: Mapping[str, str], host: str) -> Dict[str, str]:
+    """The variables of a task. `number` is that of the step."""
+    tasks = str(step.tasks)
+    own = {
+        "SLURM_PROCID": str(task),
+        "SLURM_LOCALID": str(task),
+        "SLURM_NODEID": "0",
+        "SLURM_GTIDS": ",".join(map(str, range(step.tasks))),
+        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), tasks),
+        **dict.fromkeys(("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"), tasks),
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_STEP_NUM_NODES"), "1"),
+        **dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), str(number)),
+        "SLURM_STEP_NODELIST": environ.get("SLURM_JOB_NODELIST", host),
+        "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
+        "SLURM_SUBMIT_HOST": environ.get("SLURM_SUBMIT_HOST", host),
+        "SLURM_UMASK": f"{_umask():04o}",
+    }
+    if step.cpus_per_task:
+        own["SLURM_CPUS_PER_TASK"] = str(step.cpus_per_task)
+    gpus = list(filter(None, environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))
+    if step.gpus_per_task and gpus:
+        if len(gpus) < step.tasks * step.gpus_per_task:
+            wanted = step.tasks * step.gpus_per_task
+            raise NotUnderstoodError(f"{step.tasks} tasks need {wanted} GPUs, and CUDA_VISIBLE_DEVICES has {len(gpus)}")
+        begin = task * step.gpus_per_task
+        own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[begin : begin + step.gpus_per_task])
+    return {**_exported(step.export, environ), **own}
+
+
+def _umask() -> int:
+    current = os.umask(0o077)
+    os.umask(current)
+    return current
+
+
+_EXPORTED = r"""(?:[^,'"]|'[^']*'|"[^"]*")+"""
+"""A name or an assignment in `--export`. Quotes protect commas."""
+
+
+def _exported(export: str, environ: Mapping[str, str]) -> Dict[str, str]:
+    """Slurm's and Serried's variables always, and those that `--export` names."""
+    words = [word.replace("'", "").replace('"', "") for word in re.findall(_EXPORTED, export)]
+    if "ALL" in words or not words:
+        kept = dict(environ)
+    else:
+        named = {word for word in words if "=" not in word}
+        kept = {
+            name: value for name, value in environ.items() if name in named or name.startswith(("SLURM", "SERRIED_"))
+        }
+    return {**kept, **dict(word.split("=", 1) for word in words if "=" in word)}
+
+
+class LocalStep:
+    """The tasks of a step, from their start to the end of the last."""
+
+    def __init__(self, step: Step, number: int, host: str) -> None:
+        self._step, self._number, self._host = step, number, host
+        self._loop = Loop()
+        self._running: Dict[int, Tuple[int, system.Child]] = {}
+        """Tasks by process id."""
+        self._lines: Dict[int, Tuple[int, int, bytes]] = {}
+        """With `--label`, of each pipe: its task, where it goes, and the begin of a line."""
+        self._files: Dict[str, int] = {}
+        self._highest = 0
+        self._is_ending = False
+        self._holds_terminal = step.tasks == 1 and os.isatty(0)
+        """Then the task stays in this process group, or it could not read from the terminal."""
+
+    def run(self, command: Sequence[str]) -> int:
+        """Start `command` for each task; srun's exit status. Raises OSError and NotUnderstoodError."""
+        environ = system.environment()
+        environments = [
+            task_environment(self._step, task, self._number, environ, self._host) for task in range(self._step.tasks)
+        ]
+        for number in programs.FORWARDED:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._loop.on_signal(number, partial(self._forward, number))
+        self._loop.on_signal(signal.SIGCHLD, self._reap)
+        inputs = self._open_inputs()
+        for task, environment in enumerate(environments):
+            self._start(command, task, environment, inputs[task])
+        self._feed(inputs)
+        self._reap()
+        if self._running:
+            self._loop.run()
+        for reader in list(self._lines):
+            os.set_blocking(reader, False)
+            with contextlib.suppress(BlockingIOError):
+                while reader in self._lines:
+                    self._label(reader)
+        return self._highest
+
+    def _start(
+        self, command: Sequence[str], task: int, environment: Mapping[str, str], input_: Tuple[int, int]
+    ) -> None:
+        opened = []
+        targets = []
+        for target, pattern in ((STDOUT, self._step.output), (STDERR, self._step.error)):
+            if pattern is not None:
+                targets.append(self._file(pattern, task))
+            elif self._step.label:
+                reader, writer = os.pipe()
+                self._lines[reader] = (task, target, b"")
+                self._loop.watch(reader, partial(self._label, reader))
+                opened.append(writer)
+                targets.append(writer)
+            else:
+                targets.append(target)
+        child = system.spawn(
+            command,
+            environment,
+            (input_[0], *targets),
+            directory=self._step.directory or ".",
+            parent_death=signal.SIGKILL,
+            own_group=not self._holds_terminal,
+            ignored=[number for number in programs.FORWARDED if signal.getsignal(number) == signal.SIG_IGN],
+        )
+        for descriptor in opened:
+            os.close(descriptor)
+        if input_[1] >= 0 or input_[0] > STDERR:
+            os.close(input_[0])
+        self._running[child.pid] = (task, child)
+
+    # Input and output.
+
+    def _open_inputs(self) -> List[Tuple[int, int]]:
+        """For each task its stdin, and the other end if that is a pipe, else -1. Like srun's, the input is for all."""
+        tasks, wanted = self._step.tasks, self._step.input
+        if wanted not in ("all", "none") and not wanted.isdigit():
+            return [(os.open(self._name(wanted, task), os.O_RDONLY), -1) for task in range(tasks)]
+        if wanted == "none" or (wanted.isdigit() and int(wanted) >= tasks):
+            return [(os.open(os.devnull, os.O_RDONLY), -1) for _ in range(tasks)]
+        if wanted.isdigit():
+            return [(0, -1) if task == int(wanted) else (os.open(os.devnull, os.O_RDONLY), -1) for task in range(tasks)]
+        is_null = os.path.samestat(os.fstat(0), Path(os.devnull).stat())
+        return [(0, -1)] * tasks if tasks == 1 or is_null else [_pipe() for _ in range(tasks)]
+
+    def _feed(self, inputs: Sequence[Tuple[int, int]]) -> None:
+        """Copy this process's input to all tasks. A thread, because files cannot be polled."""
+        writers = [writer for _, writer in inputs if writer >= 0]
+        if writers:
+            import threading
+
+            threading.Thread(target=_copy_to_all, args=(writers,), daemon=True).start()
+
+    def _file(self, pattern: str, task: int) -> int:
+        if pattern == "none" or (pattern.isdigit() and int(pattern) != task):
+            path = os.devnull
+        elif pattern.isdigit():
+            return STDOUT
+        else:
+            path = self._name(pattern, task)
+        if path not in self._files:
+            mode = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (0 if self._step.appends else os.O_TRUNC)
+            self._files[path] = os.open(path, mode, 0o666)
+        return self._files[path]
+
+    def _name(self, pattern: str, task: int) -> str:
+        """`pattern` with the values of srun's escapes."""
+        values = {
+            "%": "%", "t": task, "n": 0, "s": self._number, "N": self._host, "u": os.environ.get("USER", ""),
+            "j": os.environ.get("SLURM_JOB_ID", ""), "J": f"{os.environ.get('SLURM_JOB_ID', '')}.{self._number}",
+            "x": os.environ.get("SLURM_JOB_NAME", ""), "a": os.environ.get("SLURM_ARRAY_TASK_ID", ""),
+            "A": os.environ.get("SLURM_ARRAY_JOB_ID", os.environ.get("SLURM_JOB_ID", "")),
+        }  # fmt: skip
+
+        def value(found: "re.Match[str]") -> str:
+            text = str(values.get(found[2], found[0]))
+            return text.rjust(int(found[1] or 0), "0") if text.isdigit() else text
+
+        return re.sub(r"%(\d{0,2})([A-Za-z%])", value, pattern)
+
+    def _label(self, reader: int) -> None:
+        """Pass complete lines on, each with the number of its task."""
+        task, target, begin = self._lines[reader]
+        data = os.read(reader, CHUNK)
+        lines = (begin + data).split(b"\n")
+        rest = lines.pop() if data else b""
+        prefix = f"{task:>{len(str(self._step.tasks - 1))}}: ".encode()
+        text = b"".join(prefix + line + b"\n" for line in lines if data or line)
+        with contextlib.suppress(OSError):
+            while text:
+                text = text[os.write(target, text) :]
+        self._lines[reader] = (task, target, rest)
+        if not data:
+            self._loop.forget(reader)
+            os.close(reader)
+            del self._lines[reader]
+
+    # Signals and ends.
+
+    def _forward(self, number: int) -> None:
+        if self._holds_terminal and number in (signal.SIGINT, signal.SIGQUIT):
+            return  # the terminal has sent it to both
+        self._signal(number)
+
+    def _signal(self, number: int) -> None:
+        for pid in self._running:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+    def _end(self) -> None:
+        if not self._is_ending:
+            self._is_ending = True
+            self._signal(signal.SIGTERM)
+            self._loop.after(KILL_SECONDS, partial(self._signal, signal.SIGKILL))
+
+    def _reap(self) -> None:
+        for pid, status in system.reap():
+            if pid not in self._running:
+                continue
+            task, child = self._running.pop(pid)
+            problem = child.problem()
+            code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+            self._highest = max(self._highest, code)
+            if code and not self._is_ending:
+                print(f"serried: srun: task {task} {self._ending(status, problem)}", file=sys.stderr, flush=True)
+            if self._running and code and self._step.kills_on_bad_exit:
+                self._end()
+            elif self._running and self._step.wait_seconds:
+                self._loop.after(self._step.wait_seconds, self._end)
+        if not self._running:
+            self._loop.stop()
+
+    def _ending(self, status: int, problem: Optional[Tuple[str, int]]) -> str:
+        if problem and problem[0] == "directory":
+            return f"cannot enter `{self._step.directory}`: {os.strerror(problem[1])}"
+        if os.WIFSIGNALED(status):
+            return f"was killed by signal {os.WTERMSIG(status)}"
+        return f"exited with status {os.WEXITSTATUS(status)}"
+
+
+def _pipe() -> Tuple[int, int]:
+    reader, writer = os.pipe()
+    return reader, writer
+
+
+def _copy_to_all(writers: List[int]) -> None:
+    """A task that does not read its input holds up the others once its pipe is full, as with srun."""
+    while writers:
+        try:
+            data = os.read(0, CHUNK)
+        except OSError:
+            data = b""
+        for writer in list(writers):
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(writer, view) :]
+            except OSError:
+                data_is_unwanted = True
+            else:
+                data_is_unwanted = not data
+            if data_is_unwanted:
+                os.close(writer)
+                writers.remove(writer)
