@@ -6,8 +6,7 @@ start their daemons through `srun`: there SLURM_PROCID is that of the daemon.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Tuple
+from typing import NamedTuple, Tuple
 
 from serried.protocol import names
 
@@ -20,8 +19,7 @@ def elastic_id(run: str) -> str:
     return str(int.from_bytes(run.encode(), "big"))
 
 
-@dataclass(frozen=True)
-class LauncherVariables:
+class LauncherVariables(NamedTuple):
     name: str
     title: str
     markers: Names

@@ -67,7 +67,7 @@ def main(arguments: List[str]) -> int:
 
 def identity_variables(environ: Mapping[str, str]) -> Dict[str, str]:
     """The variables from which the agent learns rank, world size and the launch around this one."""
-    sources = (value for source in launcher_env.SOURCES for value in vars(source).values() if isinstance(value, tuple))
+    sources = (value for source in launcher_env.SOURCES for value in source if isinstance(value, tuple))
     known = {name for variables in sources for name in variables}
     known.update(("MASTER_ADDR", "MASTER_PORT", "GROUP_WORLD_SIZE", names.LAUNCH, names.LAUNCH_RANK))
     known.update(("TORCHELASTIC_RESTART_COUNT", "CUDA_VISIBLE_DEVICES"))
