@@ -52,6 +52,12 @@ def test_a_script_in_the_place_of_an_experiment_is_shown_how_to_run(folder: Path
     )
 
 
+@pytest.mark.parametrize("name", ["trian.sbatch", "jobs/train"])
+def test_a_job_script_that_is_not_there_is_named_as_such(folder: Path, name: str):
+    hint = "no file and no experiment has this name"
+    assert refusal(folder, "", name=name) == (f"unknown experiment `{name}`", hint)
+
+
 def test_nothing_to_run_says_what_to_do(folder: Path):
     with pytest.raises(UsageError) as caught:
         resolve(folder)

@@ -184,7 +184,7 @@ def test_a_failed_python_fails_the_run_unless_the_script_handles_it(place: Place
     run = place.submit(name, "--", "3")
     code, end = place.wait(run)
     assert (code, end["state"], end["exit_code"]) == (1, "FAILED", 3)
-    assert end["message"] == "`python3 -c exit(3)` failed with status 3, and the script ignored the failure in line 6"
+    assert end["message"] == "`python3 -c 'exit(3)'` failed with status 3, and the script ignored the failure in line 6"
     assert place.serried("logs", run).stdout == "handled\nhandled too: 4\ndone\n"
 
 
@@ -233,6 +233,10 @@ def test_the_first_failed_rank_of_torchrun_is_named(local: Place):
         ("#!/bin/bash\r\necho hi\r\n", "`job.sh` has DOS line breaks (CR LF)"),
         ("#SBATCH -N1\necho hi\n", "`job.sh` does not begin with `#!` and an interpreter"),
         ("#!/bin/bash\n#SBATCH hetjob\n", "line 2 of `job.sh`: Serried does not support heterogeneous jobs"),
+        (
+            "#!/bin/bash\n#SBATCH --chdir=/no/such\n",
+            "the folder in which the script starts does not exist: `/no/such`",
+        ),
     ],
 )
 def test_what_sbatch_refuses_is_refused_before_anything_is_written(local: Place, content: str, message: str):

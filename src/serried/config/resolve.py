@@ -176,7 +176,9 @@ def _other_than(name: str, known: list[str]) -> str:
     if name.endswith(".py"):
         return f"a command goes after `--`: `-- python {name}`"
     listed = f"there {'are' if len(known) > 1 else 'is'} {_listed(known)}" if known else "a command goes after `--`"
-    return did_you_mean(name, known) or listed
+    is_path = "/" in name or bool(os.path.splitext(name)[1])  # noqa: PTH122 - perhaps a name with a dot
+    missing = "no file and no experiment has this name" if is_path and not os.path.lexists(name) else ""
+    return did_you_mean(name, known) or missing or listed
 
 
 def _cluster(

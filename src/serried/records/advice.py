@@ -308,7 +308,7 @@ ADVICE: Mapping[Reason, Advice] = {
         "a file that the program needs does not exist",
         (
             "see where it ran: serried show {run}; `serried config show` shows the origin of its command",
-            "a job runs in a copy of the code, where `../data` leads nowhere: use absolute paths, or `--stage` them",
+            "in a copy of the code `../data` leads nowhere: use absolute paths, or `--stage` them",
             "files that git ignores are linked only at the project's top, and in `workdir`: see `project.link`",
         ),
     ),

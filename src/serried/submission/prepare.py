@@ -230,6 +230,8 @@ def _check_workdir(plan: Plan, project: Path) -> None:
     if not project.is_dir():
         raise UsageError(f"the project's folder `{project}` does not exist")
     if not (project / plan.source.workdir).is_dir():
+        if plan.script:
+            raise UsageError(f"the folder in which the script starts does not exist: `{project / plan.source.workdir}`")
         raise UsageError(
             f"the working directory `{plan.source.workdir}` is not in the project `{project}`",
             hint="`workdir` is relative to the folder of `serried.toml`",

@@ -13,7 +13,7 @@ import threading
 import pytest
 
 from serried import script
-from serried.agent.launchers import local_socket
+from serried.agent.launchers import local_socket, passed_through_rank
 from serried.protocol.json_lines import LineBuffer, encode
 
 PYTHON = [sys.executable, "-I", "-S"]
@@ -165,6 +165,27 @@ def test_a_large_output_arrives_whole(launch):
     process, agent = launch(sys.executable, "-c", code)
     assert process.communicate() == (f"{line}\n".encode(), b"xxx")
     assert len(agent.log.read_bytes()) == 5_000_004
+
+
+def test_an_output_that_another_program_made_non_blocking_arrives_whole():
+    """Such as ssh, which shares the output of the script."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    chunks = []
+
+    def read():
+        while data := os.read(reader, 65536):
+            chunks.append(data)
+
+    consumer = threading.Timer(0.5, read)
+    consumer.start()
+    try:
+        passed_through_rank._write(writer, b"x" * 1_000_000)
+    finally:
+        os.close(writer)
+        consumer.join()
+        os.close(reader)
+    assert len(b"".join(chunks)) == 1_000_000
 
 
 def test_an_added_local_rank_follows_the_script(launch):

@@ -1,6 +1,6 @@
 """Where the user's program begins on the command line of a launcher, and the line with a rank program before it.
 
-ParsedOptions are read for this purpose alone: the real launcher gets each of them as written. Pure.
+Options are read for this purpose alone: the real launcher gets each of them as written. Pure.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class NoLaunchError(Exception):
 
 class Syntax(NamedTuple):
     valued: FrozenSet[str]
-    """ParsedOptions that are followed by a value."""
+    """Options that are followed by a value."""
     flags: FrozenSet[str]
-    """ParsedOptions without a value, or with a value after `=` alone."""
+    """Options without a value, or with a value after `=` alone."""
     left_alone: FrozenSet[str] = frozenset()
-    """ParsedOptions with which a launch stays as it is: the rank program would not work."""
+    """Options with which a launch stays as it is: the rank program would not work."""
     no_launch: FrozenSet[str] = frozenset()
     two_valued: FrozenSet[str] = frozenset()
 
@@ -71,7 +71,7 @@ SRUN = Syntax(
     ),
     no_launch=option_names("-h --help --usage -V --version --test-only"),
 )
-"""ParsedOptions with an attached value alone, such as `-K1` and `--exclusive=user`, are among the flags."""
+"""Options with an attached value alone, such as `-K1` and `--exclusive=user`, are among the flags."""
 
 TORCHRUN = Syntax(
     valued=option_names("""

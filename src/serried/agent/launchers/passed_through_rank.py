@@ -248,4 +248,7 @@ class PassedThroughRank:
 def _write(target: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
-        view = view[os.write(target, view) :]
+        try:
+            view = view[os.write(target, view) :]
+        except BlockingIOError:  # another program of the script, such as ssh, has made the shared output non-blocking
+            select.select([], [target], [])

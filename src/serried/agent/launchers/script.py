@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, cast
@@ -105,27 +106,28 @@ class ScriptProcess(ForkedRanks):
         return [rank.number for rank in self.running]
 
     def launch_facts(self) -> Dict[str, Any]:
-        """The fields of JournalEvent.LAUNCHES: the launches of the script, and its failed calls."""
+        """The fields of JournalEvent.LAUNCHES: the newest launches, and failed calls, first those that count."""
         launches = read_launches(self._attempt.launches)
         failures = _documents(self._attempt.launches / "failures")
+        failures.sort(key=lambda document: (bool(document.get("handled")), float(document.get("time") or 0)))
         return {
             "launches": [
                 {key: document.get(key) for key in ("launch", "name", "kind", "untouched", "call")}
-                for document in launches
-            ][:MOST_RECORDED],
+                for document in launches[-MOST_RECORDED:]
+            ],
             "failures": [
                 {
                     **{
                         key: document.get(key)
                         for key in ("call", "status", "handled", "signalled", "name", "line", "time")
                     },
-                    "words": " ".join([str(document.get("name")), *map(str, document.get("argv") or ())])[
+                    "words": shlex.join([str(document.get("name")), *map(str, document.get("argv") or ())])[
                         :LONGEST_LINE
                     ],
                     "within": (document.get("within") or {}).get("launch"),
                 }
-                for document in failures
-            ][:MOST_RECORDED],
+                for document in failures[:MOST_RECORDED]
+            ],
         }
 
 
@@ -147,12 +149,12 @@ def _documents(folder: Path) -> List[Dict[str, Any]]:
 
 
 def link_log(work: Attempt, path: str) -> None:
-    """Let `path`, where the user expects the script's output, be a link to the log, unless a file is there."""
+    """Let `path`, where the user expects the script's output, be a link to the log, unless something else is there."""
     if not path:
         return
     link, log = work.workdir / path, work.directory.attempt(work.number).script_log
     try:
-        if link.is_symlink():
+        if link.is_symlink() and link.readlink().name == log.name:  # of an earlier attempt or run
             link.unlink()
         link.symlink_to(log)
     except OSError as error:
