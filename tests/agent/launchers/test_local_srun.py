@@ -189,3 +189,9 @@ def test_all_options_that_are_taken_are_those_of_srun():
         else:
             with pytest.raises(NotUnderstoodError):
                 local_srun.parse(step, {}, "n1")
+
+
+def test_a_directory_that_is_absent_is_named(place):
+    status, output, errors = place.run("srun -n1 -D /absent pwd\n")
+    assert (status, output) == (127, "")
+    assert errors == "serried: srun: task 0 cannot enter `/absent`: No such file or directory\n"
