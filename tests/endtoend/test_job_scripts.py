@@ -139,6 +139,7 @@ LAUNCHES = """#!/bin/bash
 nodes=$(srun hostname | wc -l)
 if srun --ntasks=1 --nodes=1 false; then echo wrong; fi
 srun --ntasks=1 --nodes=1 false || echo "fallback after $nodes tasks"
+echo old > out-0; srun --ntasks=1 --nodes=1 --output=out-%t echo new; cat out-0
 srun bash -c 'echo "rank $SLURM_PROCID"; exit $((SLURM_PROCID == 2 ? ${BAD:-0} : 0))' | sort
 echo done
 """
@@ -150,20 +151,20 @@ def test_a_failed_launch_fails_the_run_unless_the_script_handles_it(slurm: Place
     name = script(slurm, LAUNCHES)
     run = slurm.submit(name)
     assert slurm.wait(run)[0] == 0, slurm.why(run)
-    assert slurm.serried("logs", run, "--launch", "4").stdout == "".join(f"[{rank}] rank {rank}\n" for rank in range(4))
+    assert slurm.serried("logs", run, "--launch", "5").stdout == "".join(f"[{rank}] rank {rank}\n" for rank in range(4))
     assert slurm.serried("logs", run, "--rank", "3").stdout == "rank 3\n"
     output = slurm.serried("logs", run).stdout
-    assert "fallback after 4 tasks\n" in output
+    assert "fallback after 4 tasks\nnew\n" in output
     assert output.endswith("rank 0\nrank 1\nrank 2\nrank 3\ndone\n")
     failing = dataclasses.replace(slurm, environ={**slurm.environ, "BAD": "7"})
     run = failing.submit(name)
     code, end = slurm.wait(run)
     assert (code, end["state"], end["exit_code"]) == (1, "FAILED", 7)
-    ignored = "of launch 4 (`srun`) on n2 exited with status 7, and the script ignored the failure in line 6"
+    ignored = "of launch 5 (`srun`) on n2 exited with status 7, and the script ignored the failure in line 7"
     assert end["message"] == f"rank 2 {ignored}"
     why = slurm.why(run)
-    assert (why["first_failure"]["rank"], why["first_failure"]["launch"], why["tail"]) == (2, "4", ["rank 2"])
-    assert why["advice"][0].endswith(f"serried logs {run} --rank 2 --launch 4")
+    assert (why["first_failure"]["rank"], why["first_failure"]["launch"], why["tail"]) == (2, "5", ["rank 2"])
+    assert why["advice"][0].endswith(f"serried logs {run} --rank 2 --launch 5")
     assert slurm.serried("logs", run).stdout.endswith("done\n")
 
 

@@ -144,6 +144,8 @@ class UserScript(NamedTuple):
     """Which get the signal `limit.notify`: `script`, `ranks` that it starts, or, if empty, both."""
     has_login: bool = False
     """Its environment begins as that of a login shell."""
+    appends: bool = False
+    """The logs of its steps are kept when they exist, by its directives."""
     dialect: str = ""
     """The scheduler of its directives; empty without directives."""
     umask: int = 0o077

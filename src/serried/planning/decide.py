@@ -96,6 +96,7 @@ def _script(script: JobScript, resolved: config.Resolved) -> UserScript:
         dependency=(directives.dependency or "") if script.is_native else "",
         notice_to="" if directives.signal is None else "script" if directives.signal.to_script else "ranks",
         has_login=directives.export.has_login,
+        appends=bool(directives.appends),
         dialect=script.dialect,
         umask=script.umask,
         folder=os.path.normpath(os.path.join(resolved.project.directory, resolved.experiment.workdir)),  # noqa: PTH118

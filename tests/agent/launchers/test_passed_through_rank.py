@@ -76,7 +76,7 @@ def launch(pyz, tmp_path):
         process.wait()
 
 
-def test_output_is_passed_on_and_logged_and_input_arrives(launch, tmp_path):
+def test_output_is_passed_on_and_logged_and_input_arrives(launch, tmp_path, wait_until):
     process, agent = launch("sh", "-c", 'cat; echo "$HERE $SERRIED_LAUNCH ${GONE-none}" >&2; pwd', answer={
         "environment": {"HERE": "x y", "GONE": None}
     }, env={**os.environ, "GONE": "1", "SLURM_PROCID": "3", "SECRET": "s"})  # fmt: skip
@@ -88,6 +88,7 @@ def test_output_is_passed_on_and_logged_and_input_arrives(launch, tmp_path):
     assert (waits["launch"], waits["argv"][0], waits["directory"]) == ("1", "sh", str(tmp_path))
     assert waits["environ"]["SLURM_PROCID"] == "3"
     assert "SECRET" not in waits["environ"]
+    wait_until(lambda: agent.of("rank-started"))
     assert agent.of("rank-started")["pid"] > 1
 
 

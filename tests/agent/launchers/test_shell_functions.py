@@ -25,6 +25,9 @@ exit 0
 """
 
 
+OF_THE_TESTER = ("BASH_ENV", "SERRIED_", "SLURM_", "PBS_", "TIMEFORMAT", "POSIXLY_CORRECT")
+
+
 class Done(NamedTuple):
     status: int
     output: str
@@ -53,7 +56,8 @@ class ScriptPlace:
         folder.mkdir()
         (folder / "job.sh").write_text(text)
         real = f"{self.root / 'real'}:{os.environ['PATH']}"
-        environment = {**os.environ, "PATH": real}
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(OF_THE_TESTER)}
+        environment["PATH"] = real
         self.launches_folder = self.root / f"{folder.name}-launches"
         if functions:
             path = f"{self.root / 'shims' / 'bin'}:{real}"
@@ -61,8 +65,9 @@ class ScriptPlace:
             environment.update({**self.shims, **own})
         environment.update(variables)
         done = subprocess.run(
-            [*shell, "job.sh"], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120
-        )
+            [*shell, "job.sh"], cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
         return Done(done.returncode, self._as_without(done.stdout), self._as_without(done.stderr))
 
     def _as_without(self, output):
@@ -95,7 +100,7 @@ CONTEXTS = {
     "{ {}; }": False,
     "{} | cat": False,
     "echo x | {} | cat": False,
-    'x=$({}); echo "$x $?"': False,
+    'x=$({}); echo "$x $?"': True,
     'x=$({}) || echo "$x $?"': True,
     "f() { {}; }; f": False,
     "f() { {}; echo in $?; }; f || echo out": True,
@@ -121,14 +126,18 @@ SETTINGS = [
 ]
 
 
+SHOW = 'show() { echo "status $? ${PIPESTATUS[*]} $-"; }'
+"""Apart from the launch: a line after it that reads `$?` would handle its failure."""
+
+
 @pytest.mark.parametrize("context", list(CONTEXTS))
 def test_a_script_behaves_as_without_and_failures_are_recorded(context, place):
     for setting in SETTINGS:
         line = context.replace("{}", "srun -n2 true fail")
-        text = f'{setting}\n{line}\necho "status $? ${{PIPESTATUS[*]}} $-"\n'
+        text = f"{SHOW}\n{setting}\n{line}\nshow\n"
         with_, without = place.both(text)
         if "set -E" in setting and context == "( {} )":  # bash replaces a subshell of one program by that program
-            with_ = with_._replace(output=with_.output.replace("ERR 7 2\nERR 7 2\n", "ERR 7 2\n"))
+            with_ = with_._replace(output=with_.output.replace("ERR 7 3\nERR 7 3\n", "ERR 7 3\n"))
         if "|" in context or "&" in context:  # the order of its processes is open
             with_, without = (done._replace(errors="".join(sorted(done.errors))) for done in (with_, without))
         assert with_ == without, setting
@@ -144,7 +153,8 @@ def test_a_script_behaves_as_without_and_failures_are_recorded(context, place):
         "$(which srun) true; ( command srun true )",
         "srun() { echo mine; }; srun -n2 true",
         "unset -f srun; srun true",
-        "time -p true; nohup srun true; timeout 60 srun true fail; env srun true; xargs srun <<< true",
+        "TIMEFORMAT=took; time srun true; nohup srun true",
+        "timeout 60 srun true fail; env srun true; xargs srun <<< true",
         "exec srun true fail",
         "srun true & wait; srun true fail & wait; echo done",
         "echo in | srun cat; srun cat < job.sh | wc -l",
@@ -153,7 +163,7 @@ def test_a_script_behaves_as_without_and_failures_are_recorded(context, place):
         "set -o posix; srun true fail; echo $?",
         "mkdir bin; PATH=$PWD/bin:$PATH; echo 'echo other' > bin/srun; chmod +x bin/srun; srun true",
         "bash -c 'srun true fail'; echo $?; sh -c 'srun true fail'; echo $?",
-        "env -i PATH=/usr/bin:/bin bash -c 'srun true'; echo $?",
+        "real=$(dirname $(which srun)); env -i PATH=$real:/usr/bin:/bin bash -c 'srun true'; echo $?",
         "python -c 'import sys; print(sys.argv)' -m torch.distributed.run; python3 -c 'raise SystemExit(3)'; echo $?",
         "python() { echo mine; }; python x",
         "echo $(srun hostname -s) | tr a-z A-Z",
@@ -161,6 +171,11 @@ def test_a_script_behaves_as_without_and_failures_are_recorded(context, place):
         "shopt -s expand_aliases\nalias srun='srun -v'\nsrun true",
         "RANDOM=4; srun true; echo $RANDOM",
         "nowhere; echo $?; horovodrun -np 1 true; echo $?",
+        "set -e; which nowhere || echo none; if ! which nowhere; then echo none; fi; echo $-",
+        "set -e; command false || echo no; command -v nowhere || echo none; command cat job.sh; echo $-",
+        "set -e; python3 -c 'exit(3)' || echo $?; python3 -c 'exit(4)'; echo never",
+        "set -e; command srun true fail || echo $?; command srun true fail; echo never",
+        "command set -e; command eval 'false; echo never'",
     ],
 )
 def test_a_line_behaves_as_without(line, place):

@@ -144,23 +144,25 @@ __serried_ignores() {
     return 1
 }
 
-# Run a command, and pass signals on to it. Sets the caller's __serried_status.
+# Run a program, and pass signals on to it. Sets the caller's __serried_status. In a shell that was started with `&` the
+# traps come first: a signal may arrive as soon as the program runs.
 __serried_run() {
     if ! __serried_is_background; then
-        "$@" && __serried_status=0 || __serried_status=$?
+        builtin command "$@" && __serried_status=0 || __serried_status=$?
         return 0
     fi
-    local pid name theirs pending passed=()
-    "$@" <&0 &
-    pid=$!
+    local pid= name theirs pending passed=()
     # After a `trap` of its own, a subshell prints only the traps that are set in it, not those of its parent.
     trap - RTMAX
     theirs=$(trap -p)
     for name in HUP:1 INT:2 QUIT:3 USR1:10 USR2:12 TERM:15; do
         [[ $theirs == *" SIG${name%:*}"* ]] || __serried_ignores "${name#*:}" && continue
-        trap "__serried_signal=${name%:*} pending=1; kill -${name%:*} $pid 2>/dev/null" "${name%:*}"
+        trap "__serried_pass ${name%:*}" "${name%:*}"
         passed+=("${name%:*}")
     done
+    exec "$@" <&0 &
+    pid=$!
+    [[ -z $__serried_signal ]] || __serried_pass "$__serried_signal"
     while :; do
         pending=
         wait "$pid" && __serried_status=0 || __serried_status=$?
@@ -168,6 +170,10 @@ __serried_run() {
     done
     trap - RTMAX ${passed[@]+"${passed[@]}"}
     return 0
+}
+__serried_pass() {
+    __serried_signal=$1 pending=1
+    [[ -z $pid ]] || kill "-$1" "$pid" 2>/dev/null
 }
 
 __serried_count() {
@@ -196,7 +202,7 @@ __serried_python() {
         __serried_missing "$@"
         return 0
     fi
-    __serried_run builtin command "$@"
+    __serried_run "$@"
 }
 
 __serried_starts_ranks() {
@@ -246,12 +252,22 @@ __serried_look_up() {
     if [[ $1 == which ]]; then
         local __serried_path
         __serried_clean
-        PATH=$__serried_path builtin command "$@"
+        PATH=$__serried_path __serried_unended builtin command "$@"
     elif [[ $1 == type || ${2-} == -[pvV]* ]] && __serried_looks_up "${@:2}"; then
         ( __serried_hide; builtin "$@" )
+    elif [[ $1 == command ]] && builtin type -P -- "${2-}" >/dev/null 2>&1; then
+        __serried_unended builtin "$@"
     else
         builtin "$@"
     fi
+}
+# Without `set -e`: with it, a program after `builtin command` ends the shell also where its failure is handled.
+__serried_unended() {
+    local status=0
+    set +e
+    "$@" && status=0 || status=$?
+    case $__serried_set in *e*) set -e ;; esac
+    return "$status"
 }
 __serried_hide() {
     local __serried_path
@@ -268,12 +284,10 @@ case $__serried_set in *x*) set -x ;; esac
 _FUNCTION = r"""declare -F @NAME@ >/dev/null || function @NAME@() {
     { local __serried_set=$-; set +x; } 2>/dev/null
     local __serried_status=0 __serried_call= __serried_signal=
+    set +e
     @RUN@ @NAME@ "$@"
-    if [[ $__serried_status != 0 ]]; then
-        set +e
-        ( __serried_failed @NAME@ "$@" )
-        case $__serried_set in *e*) set -e ;; esac
-    fi
+    [[ $__serried_status == 0 ]] || ( __serried_failed @NAME@ "$@" )
+    case $__serried_set in *e*) set -e ;; esac
     case $__serried_set in *x*) { set -x; return "$__serried_status"; } 2>/dev/null ;; esac
     return "$__serried_status"
 }

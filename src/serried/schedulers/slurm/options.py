@@ -176,6 +176,8 @@ def script_lines(plan: Plan, script: UserScript) -> str:
     name = script.title or os.path.basename(script.path)  # noqa: PTH119
     lines = f"export SLURM_JOB_NAME={shlex.quote(name)} SLURM_SUBMIT_DIR={shlex.quote(plan.submitted_from)}\n"
     lines += f"export {names.SCRIPT_JOB}=SLURM_JOB_ID=$SLURM_JOB_ID\n"
+    if not script.appends:  # of this job; for its steps it would be an option of `srun --output`
+        lines += "unset SLURM_OPEN_MODE\n"
     return lines + _log_link(script.log)
 
 
