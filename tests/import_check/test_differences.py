@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,6 +105,13 @@ def test_the_differences_of_two_scripts_are_these(name: str, tmp_path: Path) -> 
         if each.what not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE") and each.what != f"file {FILE}"
     ]
     assert sorted(differences, key=str) == sorted(expected, key=str)
+
+
+def test_the_environment_of_serried_on_the_path_of_both_forms_is_no_difference(tmp_path: Path) -> None:
+    script = f"PATH=$PATH:{sys.prefix}/bin python train.py"
+    original, imported = run(tmp_path, "first", script), run(tmp_path, "second", script)
+
+    assert compare(original, replace(imported, directory="/scratch/runs/k3f9q2")) == []
 
 
 def test_a_program_behaves_as_the_table_of_behaviours_says(tmp_path: Path) -> None:

@@ -214,8 +214,7 @@ def _starts(run: FormRun) -> dict[int | None, list[Start]]:
 def _names(run: FormRun) -> dict[str, str]:
     """What a run has names of its own for -> the name in both runs: its folder, and its nodes."""
     names = {run.directory: known.RUN} if run.directory else {}
-    if run.directory:
-        names[sys.prefix] = known.SERRIED
+    names[sys.prefix] = known.SERRIED  # in both: the user's shell may have it on PATH
     names |= {str(run.sandbox.project): "/project", str(run.sandbox.folder): known.SANDBOX}
     lists = Counter(record["environment"].get("SLURM_JOB_NODELIST", "") for record in run.records)
     for text in filter(None, lists):
