@@ -41,6 +41,14 @@ CASES = {
         [rank_failed(3, "1"), launches("1", failures=[failure("1", 7)]), script(7)],
         ("FAILED", 7, "rank 3 of `srun` on n2 exited with status 7, and the script exited with status 7"),
     ),
+    "a trap of the script started another launch after the failure": (
+        [rank_failed(3, "1"), launches("1", "2", failures=[failure("1", 7)]), script(7)],
+        ("FAILED", 7, "rank 3 of launch 1 (`srun`) on n2 exited with status 7, and the script exited with status 7"),
+    ),
+    "a handled failure does not explain the status of the script": (
+        [rank_failed(3, "1"), launches("1", "2", failures=[failure("1", 7, handled=True)]), script(7)],
+        ("FAILED", 7, "the script on n1 exited with status 7"),
+    ),
     "the first of several ranks is named, and one that lost another is not": (
         [
             rank_failed(0, "1", 1, seconds=0.5, stumbled=True),

@@ -250,7 +250,8 @@ def _launches(evidence: AttemptEvidence) -> Dict[str, str]:
 def _first_failure_of_script(evidence: AttemptEvidence) -> Optional[Exit]:
     """The first failed rank of the launch that ended the script, else the script itself.
 
-    That is the last launch if the script failed, or one whose failure the script ignored.
+    That is the last launch if the script failed, or one whose failure the script ignored. A trap may start further
+    launches after a failure: then the script has the status of the launch that ended it.
     """
     own = next((exit_ for exit_ in evidence.exits if exit_["rank"] == names.SCRIPT_RANK), None)
     if own is None or own["ended_by_us"]:
@@ -262,16 +263,29 @@ def _first_failure_of_script(evidence: AttemptEvidence) -> Optional[Exit]:
     if not has_failed and ignored is None:
         return None
     launch = evidence.last_launch if has_failed else ignored.launch if ignored else None
-    failed = [
-        {**event["exit"], "node": event["node"], "host": event["host"], "script": own}
-        for event in evidence.all(JournalEvent.LAUNCHED_RANK_FAILED)
-        if launch and f"{event['exit']['launch']}.".startswith(f"{launch}.")
-    ]
+    failed = _failed_ranks(evidence, own, launch)
+    if has_failed and not failed:
+        failed = _failed_ranks(evidence, own, _launch_with_status(evidence, own["exit_code"]))
     suspects = [exit_ for exit_ in failed if not exit_.get("stumbled")] or failed
     first = min(suspects, key=lambda exit_: (exit_["seconds"], _how_ordinary(exit_), exit_["rank"]), default=None)
     if first is not None:
         return first
     return own if ignored is None else {**own, "exit_code": ignored.status, "script": own}
+
+
+def _failed_ranks(evidence: AttemptEvidence, script: Exit, launch: Optional[str]) -> List[Exit]:
+    return [
+        {**event["exit"], "node": event["node"], "host": event["host"], "script": script}
+        for event in evidence.all(JournalEvent.LAUNCHED_RANK_FAILED)
+        if launch and f"{event['exit']['launch']}.".startswith(f"{launch}.")
+    ]
+
+
+def _launch_with_status(evidence: AttemptEvidence, status: Optional[int]) -> Optional[str]:
+    """The last launch that failed with this status, and whose failure the script did not handle."""
+    launches = _launches(evidence)
+    alike = [call for call in evidence.failed_calls if call["status"] == status and not call["handled"]]
+    return next((launches[call["call"]] for call in reversed(alike) if call["call"] in launches), None)
 
 
 def first_failure(evidence: AttemptEvidence) -> Optional[Exit]:
