@@ -322,3 +322,10 @@ def test_a_script_that_submits_itself_and_ends_leaves_its_next_job_alone(slurm: 
     while not slurm.has_left_queue(job) and time.monotonic() < end:
         time.sleep(0.5)
     assert (slurm.project / "next.out").read_text() == "next has ended\n"
+
+
+def test_directives_of_another_scheduler_are_the_request_too(local: Place):
+    text = "#!/bin/bash\n#PBS -l select=3:ncpus=4:mpiprocs=4\n#PBS -l walltime=00:05:00\nmpirun hostname\n"
+    shown = local.serried("submit", "--dry-run", "--cluster", "slurm", script(local, text, "job.pbs"))
+    (command,) = (line for line in shown.stdout.splitlines() if line.startswith("sbatch "))
+    assert {"--nodes=3", "--ntasks-per-node=4", "--cpus-per-task=1", "--time=0:05:00"} <= set(command.split())

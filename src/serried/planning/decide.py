@@ -78,12 +78,15 @@ def _in_place(source: Source, script: JobScript, resolved: config.Resolved) -> S
 
 
 def _script(script: JobScript, resolved: config.Resolved) -> UserScript:
-    """The options of the directives, except those about resources that a stronger source has set."""
+    """The options of the directives, except those about resources that a stronger source has set.
+
+    Directives of another scheduler are no options here: then the plan's resources are the request.
+    """
     directives = script.directives
     replaced = [
         key.removeprefix("resources.")
         for key, origin in resolved.origins.items()
-        if key.startswith("resources.") and not origin.is_default and origin.source != SCRIPT
+        if key.startswith("resources.") and not origin.is_default and (origin.source != SCRIPT or not script.is_native)
     ]
     return UserScript(
         path=str(script.path),
