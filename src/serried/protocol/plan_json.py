@@ -94,7 +94,7 @@ class LaunchJson(TypedDict, total=False):
     tf_config: bool
 
 
-class ScriptJson(TypedDict, total=False):
+class UserScriptJson(TypedDict, total=False):
     path: str
     interpreter: List[str]
     umask: int
@@ -179,7 +179,7 @@ class PlanJson(TypedDict, total=False):
     sync: Optional[SyncJson]
     limit: LimitJson
     launch: LaunchJson
-    script: Optional[ScriptJson]
+    script: Optional[UserScriptJson]
     notify: Optional[NotifyJson]
     beside: List[SideCommandJson]
     array: Optional[ArrayJson]

@@ -47,5 +47,20 @@ def test_a_status_that_is_read_is_handled(tmp_path: Path, lines: list[int], read
     assert reads_status(str(tmp_path / "script"), lines) is reads
 
 
+@pytest.mark.parametrize(
+    ("script", "reads"),
+    [
+        ("srun a & P=$!\nwait $P || echo no", True),
+        ("srun a &\npids+=($!)\nfor p in ${pids[@]}; do wait $p; done", True),
+        ("srun a &\nsrun b &\nwait", False),
+        ("srun a && srun b\nwait $x", False),
+        ("srun a >log 2>&1\nwait -n", False),
+    ],
+)
+def test_the_status_of_a_background_call_is_that_of_its_wait(tmp_path: Path, script: str, reads: bool):
+    (tmp_path / "script").write_text(script)
+    assert reads_status(str(tmp_path / "script"), [1]) is reads
+
+
 def test_a_source_that_cannot_be_read_handles_nothing():
     assert not reads_status("/nowhere", [1])

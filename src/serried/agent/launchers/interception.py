@@ -20,6 +20,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -288,13 +289,16 @@ def record_failure(arguments: Sequence[str]) -> int:
 
 
 STATUS = ("$?", "${?", "PIPESTATUS")
+_BACKGROUND = re.compile(r"(?<![&><|])&(?![&>])")
+_WAIT = re.compile(r"""\bwait\s+[-$"'%\d]""")
 
 
 def reads_status(source: str, lines: Sequence[int]) -> bool:
     """Whether the script reads the status of a call right after it: `srun …; code=$?`.
 
     The failure of such a call is handled, whatever the script does about it. If the call is the last line of a
-    function, the line after the call of the function counts.
+    function, the line after the call of the function counts. The status of a call in the background is that of
+    `wait PID`; a `wait` alone has the status 0.
     """
     try:
         text = Path(source).read_text(encoding="utf-8", errors="replace").splitlines()
@@ -303,6 +307,8 @@ def reads_status(source: str, lines: Sequence[int]) -> bool:
     for line in lines:
         command, after = _command_at(text, line - 1)
         if any(mark in part for mark in STATUS for part in (command, after)):
+            return True
+        if _BACKGROUND.search(command) and any(_WAIT.search(other) for other in text):
             return True
         if not after.startswith("}"):
             return False

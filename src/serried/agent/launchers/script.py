@@ -24,7 +24,7 @@ from serried.process import linux
 from serried.protocol import names
 
 if TYPE_CHECKING:
-    from serried.protocol.plan_json import ScriptJson
+    from serried.protocol.plan_json import UserScriptJson
 
 
 class ScriptProcess(ForkedRanks):
@@ -32,7 +32,7 @@ class ScriptProcess(ForkedRanks):
         """Start the script. Ranks connect to the agents of their nodes at `address`."""
         Ranks.__init__(self, work, 0, place["stop_file"])
         self._prepare()
-        script = cast("ScriptJson", work.plan["script"])
+        script = cast("UserScriptJson", work.plan["script"])
         self._umask, self._input = script["umask"], script["input"]
         self._gets_notice = script["notice_to"] != "ranks"
         self._attempt = work.directory.attempt(work.number)

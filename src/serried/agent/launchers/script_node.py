@@ -7,6 +7,7 @@ that of the run's only rank.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -33,7 +34,10 @@ class ScriptRank(Rank):
     """A rank of a launch."""
 
     def __init__(self, identity: rank_identity.RankIdentity, launch: str, pid: int, log: Path, mode: int) -> None:
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode)
+        try:
+            descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode)
+        except OSError:  # a full quota must not end the agent
+            descriptor = os.open(os.devnull, os.O_WRONLY)
         super().__init__(identity.rank, identity.local_rank or 0, pid, descriptor)
         self.launch = launch
         self.path = log
@@ -151,7 +155,8 @@ class ScriptNode(Ranks):
             self.node, launch, identity.rank, None if within is None else int(within)
         )
         connection.launch, connection.identity, connection.log = launch, identity, log
-        files.make_directory(log.parent, work.directory_mode)
+        with contextlib.suppress(OSError):  # the rank program runs without a log
+            files.make_directory(log.parent, work.directory_mode)
         place = self._place._replace(rank=identity.rank, local_rank=identity.local_rank or 0)
         variables: Dict[str, Optional[str]] = dict(command.variables_of_node(work, place))
         variables[names.LAUNCH_RANK] = str(identity.rank)
