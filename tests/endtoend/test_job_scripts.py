@@ -297,6 +297,11 @@ def test_a_trap_gets_the_signal_when_its_directive_says_and_another_attempt_foll
     assert local.serried("logs", "--attempt", "2", run).stdout == "started\nsaved\n"
 
 
+def test_a_trap_decides_how_a_script_without_further_attempts_ends(local: Place):
+    run = local.submit(script(local, NOTICED), "--", "0")
+    assert local.wait(run)[1]["state"] == "COMPLETED"
+
+
 def test_a_script_without_a_trap_that_ends_before_the_limit_has_completed(local: Place):
     text = "#!/bin/bash\n#SBATCH --time=1 --signal=B:USR1@57\nsleep 8\n"
     run = local.submit(script(local, text))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evidence import STARTED, ended, event, evidence, exit_of, stopping
+from evidence import STARTED, asked, ended, event, evidence, exit_of, stopping
 from serried.agent.outcome import verdict
 from serried.agent.outcome.evidence import first_failure
 from tables import for_each
@@ -103,6 +103,10 @@ CASES = {
     "cancelled, and a launch failed of it": (
         [stopping("cancel"), launches("1", failures=[failure("1", 143)]), script(signal=15, ours=True)],
         ("CANCELLED", 143, "cancelled"),
+    ),
+    "its trap ended it with 0 after the notice": (
+        [asked("limit", "USR1"), script()],
+        ("COMPLETED", 0, "the script exited with status 0, after the stop notice (limit)"),
     ),
     "the limit came": (
         [stopping("limit"), script(signal=15, ours=True)],

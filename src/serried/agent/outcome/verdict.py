@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from serried.agent.outcome import diagnose
-from serried.agent.outcome.evidence import AttemptEvidence, Exit, Obstacle, ignored_failure
+from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence, Exit, Obstacle, ignored_failure
 from serried.protocol import SCHEMA, names, side_commands
 from serried.protocol.events import JournalEvent
 from serried.protocol.reasons import Reason, condition, described, parse
@@ -275,8 +275,12 @@ def _of_launcher(evidence: AttemptEvidence) -> AttemptVerdict:
 
 
 def _of_saving(evidence: AttemptEvidence, reason: Optional[Reason]) -> AttemptVerdict:
-    """After the stop notice. A rank that exits with 0 has completed, unless the notice was a signal."""
-    if evidence.are_all_well and evidence.notice is None:
+    """After the stop notice. A rank that exits with 0 has completed, unless the notice was a signal.
+
+    The exit status of a script counts anyway, unless the user requested further attempts.
+    """
+    has_one_attempt = evidence.attempt == 1 and evidence.obstacle == NO_ATTEMPT_LEFT
+    if evidence.are_all_well and (evidence.notice is None or (evidence.is_script and has_one_attempt)):
         peace = _of_peace(evidence)
         return peace._replace(message=f"{peace.message}, after the stop notice ({reason})")
     state = names.TIMEOUT if reason is Reason.LIMIT else names.PREEMPTED
