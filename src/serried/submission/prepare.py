@@ -26,9 +26,6 @@ from serried.submission import data, environment_build
 from serried.submission.deliver import Prepared, assemble, sources_directory
 
 MOST_PREQUEUED = 100
-NO_SETUP = (
-    "the job script does not get what `environment.setup` sets, so nodes skip it: write its lines into the script"
-)
 _UNKNOWN = re.compile(r"[{$~*?]")
 """In words that only a placeholder or a shell completes."""
 
@@ -75,9 +72,6 @@ def prepare(
                 *idle(plan, project, inherit.active_prefix(environ)),
             )
     plan, data_notes = data.settle(plan, resolved, environment, observe)
-    if plan.script is not None and plan.environment.setup:
-        plan = dataclasses.replace(plan, environment=plan.environment._replace(setup=""))
-        reports = (*reports, NO_SETUP)
     plan, surveyed, cautions = _surveyed(plan, resolved, project)
     if surveyed is not None:
         if plan.script is None:
