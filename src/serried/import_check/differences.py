@@ -111,6 +111,7 @@ def _compare_tasks(task: int | None, original: Sequence[Start], imported: Sequen
         alike = [other for other in others if other.argv == start.argv] or [
             other for other in others if known.shape(str(other.argv)) == known.shape(str(start.argv))
         ]
+        alike = [other for other in alike if other.rank == start.rank] or alike
         same = next((other for other in alike if other.is_background), alike[-1] if alike else None)
         pairs.append((start, same))
         if same is not None:
