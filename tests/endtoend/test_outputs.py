@@ -1,4 +1,4 @@
-"""What a script from a laptop writes by relative paths is not lost in an imported array that was requeued."""
+"""What a script from a laptop writes by relative paths is not lost in an array that was requeued."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from place import Place
 from serried.fs.files import Journal
 from trees import tree
 
-SCRIPT = f"""\
-#!/bin/bash
-#SBATCH --job-name=sweep
-#SBATCH --ntasks=1 --cpus-per-task=1 --mem=200M
-#SBATCH --time=10
-srun {sys.executable} train.py
+FILE = f"""
+[experiments.sweep]
+command = ["{sys.executable}", "train.py"]
+resources = {{ ranks = 1, cpus = 1, mem = "200M", time = "10m" }}
 """
 
 TRAIN = """\
@@ -35,12 +33,9 @@ Path("model.pt").write_text(f"weights of {task}")
 """
 
 
-def test_outputs_of_an_imported_array_that_was_requeued_are_fetched_and_never_cleaned_before(
-    place: Place, wait_until, tmp_path
-):
-    (place.project / "job.sh").write_text(SCRIPT)
+def test_outputs_of_an_array_that_was_requeued_are_fetched_and_never_cleaned_before(place: Place, wait_until, tmp_path):
+    (place.project / "serried.toml").write_text(FILE)
     (place.project / "train.py").write_text(TRAIN)
-    assert place.serried("import", "job.sh").returncode == 0
     run = place.submit("sweep", "--array", "0,1", "--set", "limit.restarts=1")
     tasks = place.directory(run) / "tasks"
     for index in (0, 1):
