@@ -139,29 +139,28 @@ def _of_launch(evidence: AttemptEvidence, reason: Optional[Reason]) -> AttemptVe
     return _ended(names.LAUNCH_FAILED, Reason.LAUNCH, messages[0])
 
 
+_BECAUSE = {Reason.OUT_OF_MEMORY: ": out of memory", Reason.IMPORT_ERROR: ": an import failed"}
+"""Why a rank failed, by the cause."""
+
+
 def _of_failure(evidence: AttemptEvidence, failure: Exit, tail: List[str]) -> AttemptVerdict:
-    number = failure["signal"]
-    code = 128 + number if number else failure["exit_code"]
-    cause = diagnose.cause(failure, tail)
-    state = names.OUT_OF_MEMORY if failure.get("oom") else names.FAILED
     if evidence.is_script:
         return _of_script(evidence, failure, tail)
-    who = f"{names.rank_name(failure['rank'])} on {failure['host']}"
+    code, cause = _code(failure), diagnose.cause(failure, tail)
+    state = names.OUT_OF_MEMORY if failure.get("oom") else names.FAILED
+    who = f"rank {failure['rank']} on {failure['host']}"
     if failure.get("problem"):
         return AttemptVerdict(state, code, cause, f"{who}: {failure['message']}")
-    how = f"was killed by signal {number}" if number else f"exited with status {code}"
     if cause is Reason.PEER_LOST:
-        return AttemptVerdict(state, code, cause, f"{who} {how}: it lost another rank{_lost(evidence)}")
-    why = {Reason.OUT_OF_MEMORY: ": out of memory", Reason.IMPORT_ERROR: ": an import failed"}.get(cause, "")
-    return AttemptVerdict(state, code, cause, f"{who} {how}{why}")
+        return AttemptVerdict(state, code, cause, f"{who} {_how(failure)}: it lost another rank{_lost(evidence)}")
+    return AttemptVerdict(state, code, cause, f"{who} {_how(failure)}{_BECAUSE.get(cause, '')}")
 
 
 def _of_script(evidence: AttemptEvidence, failure: Exit, tail: List[str]) -> AttemptVerdict:
     """The failure of a script, of a rank that it launched, or of a program whose failure it ignored."""
     own = failure.get("script", failure)
-    code = 128 + own["signal"] if own["signal"] else own["exit_code"]
-    cause = diagnose.cause(failure, tail)
-    why = {Reason.OUT_OF_MEMORY: ": out of memory", Reason.IMPORT_ERROR: ": an import failed"}.get(cause, "")
+    code, cause = _code(own), diagnose.cause(failure, tail)
+    why = _BECAUSE.get(cause, "")
     state = names.OUT_OF_MEMORY if failure.get("oom") else names.FAILED
     launch = failure.get("launch")
     of_launch = "" if launch is None else f" of {_launch_name(evidence, launch)}"
@@ -180,6 +179,11 @@ def _of_script(evidence: AttemptEvidence, failure: Exit, tail: List[str]) -> Att
     )
     line = f" in line {ignored.line}" if ignored and ignored.line else ""
     return AttemptVerdict(state, status, cause, f"{what}, and the script ignored the failure{line}")
+
+
+def _code(exit_: Exit) -> int:
+    """The exit code of a run that ends as this rank did."""
+    return 128 + int(exit_["signal"]) if exit_["signal"] else int(exit_["exit_code"])
 
 
 def _how(exit_: Exit) -> str:
