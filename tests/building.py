@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from serried.fs.files import Journal, make_directory, write_json
-from serried.plan import Allocation, Array, Limit, Plan, Source
+from serried.plan import Allocation, Array, Limit, Plan, Source, UserScript
 from serried.protocol.successor_commands import token_of
 from serried.records.record import Record, Submission
 from stub_scheduler import site_of
@@ -25,6 +25,7 @@ def a_plan(
     limit=None,
     data=None,
     beside=(),
+    script=None,
     **allocation,
 ):
     sizes = {"nodes": 2, "ranks": 2, "gpus": 0, "cpus": 4, "memory_mb": None, "time_seconds": 3600}
@@ -42,6 +43,7 @@ def a_plan(
         limit=limit or Limit(),
         data=data,
         beside=beside,
+        script=script,
     )
 
 
@@ -123,6 +125,38 @@ class RunOnDisk:
         with path.open("ab" if append else "wb") as file:
             file.write(text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text)
         return self
+
+    def launch(self, launch, *argv, began=CREATED + 61, call="", within=None, untouched=None, failed=None):
+        """A launch of a job script, with the status of a call that failed and whether the script handled that."""
+        folder = self.attempt().launches
+        if within is not None:
+            folder = folder / launch.rpartition(".")[0].replace(".", "/") / f"rank-{within}"
+        own = {"call": call or f"n1.1.{launch}", "time": began}
+        document = {"launch": launch, "name": argv[0], "argv": list(argv[1:]), "untouched": untouched, **own}
+        make_directory(folder)
+        write_json(folder / f"{launch.rpartition('.')[2]}.json", document)
+        if failed is not None:
+            status, handled = failed
+            failures = self.attempt().launches / "failures"
+            make_directory(failures)
+            write_json(failures / f"{launch}.json", {**own, "time": began + 9, "status": status, "handled": handled})
+        return self
+
+    def launched(self, launch, ranks, *, node=0, began=CREATED + 62, ends=(0,), text="hello\n"):
+        """Ranks of a launch on a node, with logs; each exits with the status of `ends`, or runs if it has none."""
+        for rank, status in zip(ranks, [*ends, *ends[-1:] * len(ranks)], strict=False):
+            own = {"rank": rank, "local_rank": 0, "launch": launch}
+            started = {"t": began, "event": "launched-rank-started", "pid": 1, **own}
+            exit_ = {"exit_code": status, "signal": None, "seconds": 8.0, "ended_by_us": False, **own}
+            ended = {"t": began + 8, "event": "launched-rank-ended", **exit_}
+            self.journal(started, *([ended] if status is not None else []), node=node)
+            log = self.attempt().launch_log(node, launch, rank)
+            make_directory(log.parent)
+            log.write_text(text)
+        return self
+
+
+A_SCRIPT = UserScript("/home/ada/digits/train.sbatch", ("/bin/bash",))
 
 
 def an_ending(run="k3f9q2", state="COMPLETED", *, task=None, number=1, **changes):

@@ -238,3 +238,33 @@ def test_a_run_comes_after_others():
     assert third.to_json()["after"] == [f"{first.id}:any", second.id]
     with pytest.raises(UsageError, match=f"run `{first.id}` .* has ended COMPLETED"):
         serried.submit([sys.executable, "train.py"], ranks=1, cluster="local", after=f"{first.id}:notok")
+
+
+@pytest.mark.runs
+def test_a_job_script_runs_with_its_arguments_and_the_logs_of_its_launches(project):
+    text = '#!/bin/bash\n#SBATCH --ntasks=2\necho $PWD $1\nsrun python train.py "$2"\n'
+    (project / "train.sbatch").write_text(text)
+
+    run = serried.submit(
+        script="train.sbatch", arguments=["first", "a b"], cluster="local", name="scripted", directory=project
+    )
+
+    assert run.wait(900) == "COMPLETED"
+    assert run.name == "scripted"
+    assert run.logs().splitlines()[0] == f"{project} first"
+    assert run.logs(rank=1) == run.logs(rank=1, launch=1)
+    assert run.logs(rank=1).endswith(" a b\n")
+    with pytest.raises(UsageError, match="has no launch 2"):
+        run.logs(launch=2)
+
+
+def test_a_script_is_not_combined_with_a_command_or_an_experiment():
+    with pytest.raises(ValueError, match="`script` cannot be combined"):
+        serried.submit("python train.py", script="train.sbatch")
+    with pytest.raises(ValueError, match="`script` cannot be combined"):
+        serried.submit(experiment="train", script="train.sbatch")
+    with pytest.raises(ValueError, match="`arguments` are those of a `script`"):
+        serried.submit("python train.py", arguments=["--lr"])
+    with pytest.raises(UsageError, match="cannot be read: no such file"):
+        serried.submit(script="train.sbatch", cluster="local")
+    assert serried.runs() == []

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serried.errors import RunFailed, SerriedWarning, UsageError
-from serried.protocol.layout import TaskDirectory
+from serried.protocol.layout import AttemptDirectory, TaskDirectory
 from serried.protocol.names import COMPLETED
 from serried.protocol.outputs import listed
 from serried.records import index, logs, status, stopping
@@ -31,6 +31,8 @@ __all__ = ["Output", "Run", "find", "runs", "submit"]
 def submit(
     command: str | Sequence[str] | None = None,
     *,
+    script: str | os.PathLike[str] | None = None,
+    arguments: str | Sequence[str] = (),
     experiment: str | None = None,
     nodes: int | None = None,
     gpus: int | None = None,
@@ -53,13 +55,15 @@ def submit(
     after: Run | str | Iterable[Run | str] | None = None,
     directory: str | os.PathLike[str] = ".",
 ) -> Run:
-    """Submit a command, or an experiment of `serried.toml`, and return at once.
+    """Submit a command, a job script, or an experiment of `serried.toml`, and return at once.
 
     Each warning of the command line is a `SerriedWarning`, before anything is submitted. A filter can turn it into an
     error.
 
     Args:
         command: a list of arguments, or a string that is split like a shell command; None for the experiment's.
+        script: a job script for `sbatch` or `qsub`, below `directory`, where it starts; it runs unmodified.
+        arguments: the arguments of the script, in the form of a command.
         experiment: a table of `serried.toml`; None for the only one, or for a command without an experiment.
         nodes: the number of nodes.
         gpus: GPUs on each node.
@@ -85,6 +89,7 @@ def submit(
 
     Raises:
         TypeError: the command is a function.
+        ValueError: a script with a command or an experiment, or arguments without a script.
         UsageError: the request is impossible, and nothing was submitted.
         SchedulerUnreachable: the scheduler did not answer, and nothing was submitted.
         SubmissionUncertain: a job may exist; the next query of the run's state checks.
@@ -100,6 +105,11 @@ def submit(
             f"serried.submit takes a command, not the function `{name_}`: put the call into a script, and call "
             'serried.submit(["python", "script.py"])'
         )
+    if script is not None and (command, experiment) != (None, None):
+        raise ValueError("`script` cannot be combined with `command` or `experiment`")
+    if script is None and arguments:
+        raise ValueError("`arguments` are those of a `script`")
+    words = None if command is None else given(command)
     afters = [after] if isinstance(after, Run | str) else after
     resources = {
         "nodes": nodes,
@@ -114,7 +124,8 @@ def submit(
     }
     request = Request(
         experiment=experiment,
-        command=None if command is None else given(command),
+        command=words if script is None else [os.fspath(word) for word in (script, *given(arguments))],
+        is_script=script is not None,
         overrides={
             **(settings or {}),
             **{dotted(("config", *name.split("."))): value for name, value in (config or {}).items()},
@@ -244,10 +255,13 @@ class Run:
             raise RunFailed(f"run {self.id} ended {found.state}: {found.verdict.message or 'no reason is known'}")
         return found.state
 
-    def logs(self, rank: int = 0, attempt: int | None = None) -> str:
+    def logs(self, rank: int | None = None, attempt: int | None = None, *, launch: str | int | None = None) -> str:
         """The output of a rank so far, by default in the latest attempt; empty before its first line.
 
-        Raises UsageError if the rank or attempt does not exist, and for a whole array.
+        Without `rank`, that of rank 0, or of a job script. With it, that of a rank that the script has launched, in
+        launch `launch` or else in the newest launch with this rank.
+
+        Raises UsageError if the rank, launch or attempt does not exist, and for a whole array.
         """
         directory = self._place()
         numbers = attempt_numbers(directory)
@@ -255,13 +269,23 @@ class Run:
             raise UsageError(f"run {self.id} has no attempt {attempt}")
         if not numbers:
             return ""
-        found = logs.rank_logs(directory.attempt(attempt or numbers[-1]), self._selection.record.summary)
-        if not 0 <= rank < len(found):
-            raise UsageError(f"run {self.id} has no rank {rank}", hint=f"its ranks are 0 to {len(found) - 1}")
+        path = self._log(directory.attempt(attempt or numbers[-1]), rank, launch)
         try:
-            return found[rank].path.read_text(encoding="utf-8", errors="replace")
+            return path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return ""
+
+    def _log(self, attempt: AttemptDirectory, rank: int | None, launch: str | int | None) -> Path:
+        summary = self._selection.record.summary
+        if launch is not None and not summary.script:
+            raise UsageError(f"run {self.id} is not a job script, so it has no launches")
+        if summary.script and (rank, launch) != (None, None):
+            which = None if launch is None else str(launch)
+            return logs.logs_of_launch(attempt, self.id, launch=which, rank=rank or 0)[0].path
+        found = logs.rank_logs(attempt, summary)
+        if not 0 <= (rank or 0) < len(found):
+            raise UsageError(f"run {self.id} has no rank {rank}", hint=f"its ranks are 0 to {len(found) - 1}")
+        return found[rank or 0].path
 
     def metrics(self, rank: int = 0) -> list[dict[str, Any]]:
         """The values that a rank has logged so far with `run.log`, a row for each step, in the order of steps.

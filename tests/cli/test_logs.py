@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from building import CREATED
+from building import A_SCRIPT, CREATED, a_failure
 from serried.cli import logs
 from serried.plan import Data, SideCommand, Staged
 from serried.schedulers.interface import Job
@@ -225,3 +225,102 @@ def test_commands_beside_the_ranks_have_logs_of_their_own(serried, make):
         2,
         "error: run `k3f9q2` has no command 2 of `beside`\n\nhint: its commands are 0 to 1\n",
     )
+
+
+RANKS = "ranks 0-1 on node 0, ranks 2-3 on node 1"
+
+
+@pytest.fixture
+def scripted(make):
+    """A job script with two launches: of four ranks on two nodes, and of one rank."""
+    run = make(nodes=2, ranks=2, script=A_SCRIPT)
+    run.launched("1", [0, 1]).launched("1", [2, 3], node=1, text="of 1\n").launched("2", [0], text="of 2\n")
+    run.attempt().script_log.write_text("all\n")
+    return run
+
+
+def test_the_ranks_of_the_launches_of_a_script_have_logs_of_their_own(serried, scripted):
+    scripted.ending()
+    assert serried("logs", "last").out == "all\n"
+    assert serried("logs", "last", "--launch", "1", "--rank", "3").out == "of 1\n"
+    assert serried("logs", "last", "--rank", "0").out == "of 2\n"
+    assert serried("logs", "last", "--node", "1").out == "[2] of 1\n[3] of 1\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--launch", "9"), "error: run `k3f9q2` has no launch 9\n\nhint: its launches are: 1, 2\n"),
+        (
+            ("--launch", "1", "--rank", "7"),
+            "error: launch 1 of run `k3f9q2` does not have rank 7\n\nhint: launch 1: " + RANKS + "\n",
+        ),
+        (
+            ("--rank", "7", "--node", "1"),
+            "error: no launch of run `k3f9q2` has rank 7 on node 1\n\nhint: launch 1: "
+            + RANKS
+            + "\n      launch 2: rank 0 on node 0\n",
+        ),
+    ],
+)
+def test_launches_and_ranks_that_a_script_has_not_started_are_refused(serried, scripted, flags, message):
+    scripted.ending()
+    done = serried("logs", "last", *flags)
+    assert (done.code, done.err) == (2, message)
+
+
+def test_ranks_of_a_script_without_launches_are_refused(serried, make):
+    make(script=A_SCRIPT).ending()
+    done = serried("logs", "last", "--rank", "0")
+    assert done.err == (
+        "error: the script of run `k3f9q2` has started no ranks with logs of their own\n\n"
+        "hint: `serried logs k3f9q2` prints the output of the script\n"
+    )
+
+
+def test_launches_of_a_command_are_refused(serried, make):
+    make().ending()
+    done = serried("logs", "last", "--launch", "1")
+    assert (done.code, done.err) == (
+        2,
+        "error: run `k3f9q2` is not a job script, so it has no launches\n\nhint: `--rank R` prints one rank\n",
+    )
+
+
+def test_below_the_output_of_a_script_is_the_command_for_the_rank_that_failed(serried, scripted):
+    scripted.ending("FAILED", exit_code=1, first_failure=a_failure(launch="1"))
+    steps = "  serried logs k3f9q2 --launch 1 --rank 3   the rank that failed first\n"
+    assert serried("logs", "last").err == f"\n{steps}"
+    assert serried("logs", "last", "--rank", "3").err == ""
+
+
+def test_following_ranks_of_a_script_waits_for_them_and_continues_with_the_next_launch(serried, make, slurm, clock):
+    run = make(nodes=2, ranks=1, script=A_SCRIPT)
+    run.attempt().script_log.write_text("all\n")
+    slurm.tell(Job("123", None, "RUNNING"))
+    clock.then = [
+        lambda: run.launched("1", [0], text="first\n"),
+        lambda: run.launched("1", [1], node=1, text="a node later\n"),
+        lambda: run.launched("2", [0], text="second\n").ending(),
+    ]
+    done = serried("logs", "-f", "last", "--rank", "0")
+    assert done.out == "first\nsecond\n"
+    assert done.err == (
+        "note: the script has not started these ranks yet; waiting for them\n"
+        "note: launch 1\nnote: launch 2\nk3f9q2 train COMPLETED after 10m00s\n"
+    )
+
+
+def test_following_a_launch_prints_ranks_that_start_later(serried, make, slurm, clock):
+    run = make(nodes=2, ranks=1, script=A_SCRIPT).launched("1", [0], text="first\n")
+    slurm.tell(Job("123", None, "RUNNING"))
+    clock.then = [lambda: run.launched("1", [1], node=1, text="a node later\n").launched("2", [0]).ending()]
+    assert serried("logs", "-f", "last", "--launch", "1").out == "first\n[1] a node later\n"
+
+
+def test_following_a_launch_that_never_begins_ends_with_the_run(serried, make, slurm, clock):
+    run = make(nodes=2, ranks=1, script=A_SCRIPT).launched("1", [0])
+    slurm.tell(Job("123", None, "RUNNING"))
+    clock.then = [run.ending]
+    done = serried("logs", "-f", "last", "--launch", "2")
+    assert (done.code, done.err.splitlines()[-3]) == (2, "error: run `k3f9q2` has no launch 2")

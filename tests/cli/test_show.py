@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from building import CREATED, a_failure
+from building import A_SCRIPT, CREATED, a_failure
 from serried.fs.files import write_json
 from serried.plan import Array, Limit
 from serried.schedulers.interface import Job
@@ -230,3 +230,64 @@ def test_an_attempt_that_meant_to_go_on_and_was_not_let(serried, make, slurm):
 def test_one_cpu_is_no_cpus(serried, make):
     make(nodes=1, ranks=1, cpus=1).ending()
     assert "  size        1 node with 1 rank, 1 CPU\n" in serried("show", "last").out
+
+
+def test_the_launches_of_a_job_script_are_in_the_timeline_and_in_a_table(serried, make):
+    run = make(nodes=2, ranks=2, script=A_SCRIPT)
+    run.journal(
+        {"t": T, "event": "connected", "node": 0, "host": "n1"}, {"t": T, "event": "connected", "node": 1, "host": "n2"}
+    )
+    run.launch("1", "srun", "python", "a b.py").launched("1", [0, 1]).launched("1", [2, 3], node=1)
+    run.launch("2", "srun", "python", "train.py", began=T + 20, failed=(1, False))
+    run.launched("2", [0, 1], began=T + 21).launched("2", [2, 3], node=1, began=T + 21, ends=(0, 1))
+    run.launch("2.1", "torchrun", "x.py", began=T + 22, within=3).launched("2.1", [0], began=T + 22, ends=(None,))
+    run.launch("3", "srun", "--multi-prog", "conf", began=T + 30, untouched="option `--multi-prog`")
+    run.ending("FAILED", exit_code=1, first_failure=a_failure(launch="2"))
+
+    done = serried("show", "last")
+
+    timeline = done.out.partition("timeline\n")[2].partition("\nlaunches")[0]
+    assert [line.partition("  ")[2].strip() for line in timeline.splitlines()[4:]] == [
+        "2026-11-18 11:07:41  launch 1 began: srun python 'a b.py'",
+        "2026-11-18 11:07:50  launch 1 ended with status 0",
+        "2026-11-18 11:08:00  launch 2 began: srun python train.py",
+        "2026-11-18 11:08:09  rank 3 of launch 2 on n2 exited with status 1",
+        "2026-11-18 11:08:09  launch 2 ended with status 1",
+        "2026-11-18 11:08:10  launch 3 began: srun --multi-prog conf",
+        "2026-11-18 11:17:40  attempt 1 ended: FAILED, rank 3 on n2 exited with status 1",
+    ]
+    assert done.out.partition("launches\n")[2].partition("\nfiles")[0] == (
+        "  LAUNCH  RANKS  NODES  TIME  EXIT  COMMAND\n"
+        "  1       4      n1 n2  9s    0     srun python 'a b.py'\n"
+        "  2       4      n1 n2  9s    1     srun python train.py\n"
+        "  2.1     1      n1                 torchrun x.py\n"
+        "  3       ?                         srun --multi-prog conf\n"
+    )
+    assert "serried logs k3f9q2 --launch 2 --rank 3   the rank that failed first\n" in done.err
+    first, second, inner, third = json.loads(serried("show", "last", "--json").out)["runs"][0]["attempts"][0][
+        "launches"
+    ]
+    assert second == {
+        "launch": "2",
+        "argv": ["srun", "python", "train.py"],
+        "untouched": None,
+        "began": "2026-11-18T11:08:00Z",
+        "ended": "2026-11-18T11:08:09Z",
+        "ranks": 4,
+        "nodes": ["n1", "n2"],
+        "exit_code": 1,
+        "handled": False,
+        "first_failed": {"rank": 3, "host": "n2", "exit_code": 1, "signal": None},
+    }
+    assert (first["exit_code"], inner["ended"], third["untouched"]) == (0, None, "option `--multi-prog`")
+
+
+def test_of_many_launches_the_newest_are_shown(serried, make):
+    run = make(script=A_SCRIPT)
+    for number in range(1, 26):
+        run.launch(str(number), "srun", f"step{number}.py", began=T + number)
+    run.ending()
+    out = serried("show", "last").out
+    assert "launch 5 began" not in out
+    assert "launch 6 began: srun step6.py\n" in out
+    assert "\n  and 5 earlier: --json\n" in out

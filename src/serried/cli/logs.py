@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
@@ -15,7 +16,7 @@ from serried.protocol import names
 from serried.protocol.layout import AttemptDirectory
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
-from serried.records.logs import Lines, RankLog, Tail, launch_logs, rank_logs
+from serried.records.logs import Lines, RankLog, Tail, logs_of_launch, rank_logs
 from serried.records.status import has_ended_by_file, is_over, statuses_of
 from serried.records.timeline import staging_progress
 from serried.ui import console
@@ -38,6 +39,11 @@ class LogChoice:
     launch: str | None = None
     """The id of a launch of a job script."""
 
+    def is_of_launch(self, selection: Selection) -> bool:
+        """Whether this chooses ranks that a job script launches. They may begin at any time."""
+        is_of_rank = (self.rank, self.node, self.launch) != (None, None, None)
+        return selection.record.summary.script and is_of_rank and not self.launcher and self.beside is None
+
     def of(self, attempt: AttemptDirectory, selection: Selection) -> list[RankLog]:
         nodes = range(selection.record.summary.nodes) if self.node is None else (self.node,)
         if self.launcher:
@@ -46,8 +52,11 @@ class LogChoice:
             if _side_command(selection, self.beside).on == names.FIRST_NODE:
                 nodes = (0,)
             return [RankLog(node, node, attempt.side_log(node, self.beside)) for node in nodes]
-        if selection.record.summary.script and (self.rank, self.node, self.launch) != (None, None, None):
-            return self._of_launch(attempt, selection)
+        if self.launch is not None and not selection.record.summary.script:
+            message = f"run `{selection}` is not a job script, so it has no launches"
+            raise UsageError(message, hint="`--rank R` prints one rank")
+        if self.is_of_launch(selection):
+            return logs_of_launch(attempt, str(selection), launch=self.launch, rank=self.rank, node=self.node)
         logs = rank_logs(attempt, selection.record.summary)
         if self.rank is not None and self.rank >= len(logs):
             raise UsageError(f"run `{selection}` has no rank {self.rank}", hint=f"its ranks are 0 to {len(logs) - 1}")
@@ -57,20 +66,6 @@ class LogChoice:
         if not logs:
             raise UsageError(f"rank {self.rank} does not run on node {self.node}")
         return logs
-
-    def _of_launch(self, attempt: AttemptDirectory, selection: Selection) -> list[RankLog]:
-        """The ranks of a launch of a job script; without an id of the newest launch that has them."""
-        launches = launch_logs(attempt)
-        if self.launch is not None and self.launch not in launches:
-            known = ", ".join(launches) or "none yet"
-            raise UsageError(f"run `{selection}` has no launch {self.launch}", hint=f"its launches are: {known}")
-        for logs in [launches[self.launch]] if self.launch is not None else reversed(launches.values()):
-            chosen = [log for log in logs if self.rank in (None, log.rank) and self.node in (None, log.node)]
-            if chosen:
-                return chosen
-        raise UsageError(
-            f"no launch of run `{selection}` has such a rank", hint=f"its launches are: {', '.join(launches)}"
-        )
 
 
 @click.command()
@@ -132,17 +127,26 @@ class Printer:
     """Prints the lines of ranks; with several ranks, each line behind its rank."""
 
     def __init__(self, logs: list[RankLog]) -> None:
-        widest = len(str(logs[-1].rank))
-        self._prefixes = {log.rank: f"[{log.rank:>{widest}}] " if len(logs) > 1 else "" for log in logs}
-        self._tails = [(log.rank, Tail(log.path), Lines()) for log in logs]
+        self._prefixes: dict[int, str] = {}
+        self._tails: dict[Path, tuple[int, Tail, Lines]] = {}
         self._moving = console.MovingLine(sys.stdout)
+        self.launch = logs[0].launch
         self.has_printed = False
+        self.add(logs)
+
+    def add(self, logs: list[RankLog]) -> None:
+        """Print these logs too. Logs that are printed already may be among them."""
+        for log in logs:
+            self._tails.setdefault(log.path, (log.rank, Tail(log.path), Lines()))
+        ranks = sorted({rank for rank, _, _ in self._tails.values()})
+        widest = len(str(ranks[-1]))
+        self._prefixes = {rank: f"[{rank:>{widest}}] " if len(self._tails) > 1 else "" for rank in ranks}
 
     def pump(self) -> bool:
         """Print the output since the last call; return whether there was any."""
         moved = False
         unfinished = ""
-        for rank, tail, lines in self._tails:
+        for rank, tail, lines in self._tails.values():
             while added := tail.read():
                 moved = True
                 for line in lines.feed(added):
@@ -154,7 +158,7 @@ class Printer:
         return moved
 
     def finish(self) -> None:
-        for rank, _, lines in self._tails:
+        for rank, _, lines in self._tails.values():
             for line in lines.finish():
                 self._line(rank, line)
         self._moving.clear()
@@ -199,6 +203,14 @@ def _print(selection: Selection, choice: LogChoice) -> None:
         has_printed = printer.has_printed
     if not has_printed:
         _nothing_written(selection, choice)
+    elif steps := _to_failed_rank(selection, choice):
+        console.say()
+        console.next_steps(steps)
+
+
+def _to_failed_rank(selection: Selection, choice: LogChoice) -> list[tuple[str, str]]:
+    """Below the output of a job script, in which those of all ranks are mixed."""
+    return run_view.logs_of_failed_rank(selection) if choice == LogChoice(None, None, None) else []
 
 
 def _copy(log: RankLog) -> bool:
@@ -237,21 +249,13 @@ def _nothing_written(selection: Selection, choice: LogChoice) -> None:
 
 
 def _follow(selection: Selection, choice: LogChoice) -> None:
-    shown: int | None = None
-    printer: Printer | None = None
     clock, awaited = _Clock(selection), _Awaited(selection)
+    followed = _Followed(selection, choice, awaited)
     while True:
         # The state before the files: an attempt may begin and end between two looks.
         over = clock.is_run_over(_attempt(selection, choice) if choice.attempt is not None else None)
-        attempt: AttemptDirectory | None = None
-        for attempt in _since(shown, selection, choice):
-            if attempt.number == shown:
-                continue
-            if printer is not None:
-                printer.pump()
-                printer.finish()
-                console.note(f"attempt {attempt.number} begins")
-            shown, printer = attempt.number, Printer(choice.of(attempt, selection))
+        attempt = followed.look(over=over)
+        printer = followed.printer
         awaited.show(None if over or printer is None or printer.has_printed else attempt)
         moved = printer.pump() if printer else False
         if over and not moved:
@@ -266,7 +270,59 @@ def _follow(selection: Selection, choice: LogChoice) -> None:
     status = statuses_of([selection])[0]
     run_view.say_how(status)
     if status.has_ended and status.state != names.COMPLETED:
-        console.next_steps([(f"serried why {status.id}", "what happened, and what to do")])
+        steps = [(f"serried why {status.id}", "what happened, and what to do")]
+        console.next_steps([*_to_failed_rank(selection, choice), *steps])
+
+
+class _Followed:
+    """The newest attempt of a run, and in a job script the newest launch with the chosen ranks."""
+
+    def __init__(self, selection: Selection, choice: LogChoice, awaited: _Awaited) -> None:
+        self.printer: Printer | None = None
+        """None before the first output can come."""
+        self._selection, self._choice, self._awaited = selection, choice, awaited
+        self._shown: int | None = None
+
+    def look(self, *, over: bool) -> AttemptDirectory | None:
+        """Switch to the newest attempt and launch, and return the attempt.
+
+        Raises UsageError if the run is over and its script has not started the chosen ranks.
+        """
+        attempt: AttemptDirectory | None = None
+        are_launched = self._choice.is_of_launch(self._selection)
+        for attempt in _since(self._shown, self._selection, self._choice):
+            if attempt.number == self._shown:
+                continue
+            if self.printer is not None:
+                self._finish()
+                console.note(f"attempt {attempt.number} begins")
+            self._shown = attempt.number
+            self.printer = None if are_launched else Printer(self._choice.of(attempt, self._selection))
+        if attempt is not None and are_launched:
+            self._look_at_launches(attempt, over=over)
+        return attempt
+
+    def _look_at_launches(self, attempt: AttemptDirectory, *, over: bool) -> None:
+        try:
+            logs = self._choice.of(attempt, self._selection)
+        except UsageError:
+            if self.printer is None and over:
+                raise
+            if self.printer is None:
+                self._awaited.note("the script has not started these ranks yet; waiting for them")
+            return
+        if self.printer is not None and self.printer.launch == logs[0].launch:
+            self.printer.add(logs)
+            return
+        self._finish()
+        if self._choice.launch is None:
+            console.note(f"launch {logs[0].launch}")
+        self.printer = Printer(logs)
+
+    def _finish(self) -> None:
+        if self.printer is not None:
+            self.printer.pump()
+            self.printer.finish()
 
 
 class _Awaited:
@@ -286,8 +342,13 @@ class _Awaited:
             return
         self._line.update(f"{self._selection}: {text}")
         if not (self._is_noted or console.is_terminal()):
+            self.note(f"{self._selection}: {text}; waiting for its output")
+
+    def note(self, text: str) -> None:
+        """Print one such note."""
+        if not self._is_noted:
             self._is_noted = True
-            console.note(f"{self._selection}: {text}; waiting for its output")
+            console.note(text)
 
 
 class _Clock:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from serried.errors import SchedulerUnreachable, UsageError
+from serried.fs.files import read_json
 from serried.protocol import names
 from serried.protocol.reasons import Reason
 from serried.protocol.times import BadDuration, read_duration
@@ -21,7 +22,7 @@ from serried.records.record import RecordUnreadable
 from serried.records.run_status import RunStatus
 from serried.records.verdict import SUBMITTING, UNCERTAIN
 from serried.ui import console
-from serried.ui.text import ago, duration, printable
+from serried.ui.text import ago, duration, printable, wrapped
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -83,6 +84,16 @@ def state_style(state: str) -> str:
     return _STYLES.get(state, "bad")
 
 
+def headline(status: RunStatus) -> list[str]:
+    """The state of a run, and why, at the top of a page."""
+    name = printable(status.summary.name) if status.summary else "?"
+    begin, message = f"{status.id} {name} ", status.verdict.message
+    text = f"{begin}{status.state}" + (f": {printable(message)}" if message else "")
+    first, *more = wrapped(text, console.columns() - 2) if console.is_terminal() else [text]
+    state = console.style(status.state, state_style(status.state))
+    return [begin + state + first[len(begin) + len(status.state) :], *(f"  {line}" for line in more)]
+
+
 def how(status: RunStatus) -> str:
     """The status of a run in one line: `k3f9q2 train COMPLETED after 10m00s`."""
     name = f" {printable(status.summary.name)}" if status.summary else ""
@@ -107,6 +118,15 @@ def say_outputs(found: Outputs) -> None:
     """Print what a run has written by relative paths, if anything."""
     if found.text:
         console.say_behind("  outputs: ", found.text, "quiet")
+
+
+def logs_of_failed_rank(selection: Selection) -> list[tuple[str, str]]:
+    """The command for the output of the rank that failed first, if a job script launched that rank."""
+    failure = (read_json(selection.place.exit) or {}).get("first_failure") or {}
+    if not failure.get("launch"):
+        return []
+    command = f"serried logs {selection} --launch {failure['launch']} --rank {failure['rank']}"
+    return [(command, "the rank that failed first")]
 
 
 def size(status: RunStatus) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -35,7 +35,12 @@ from serried.ui.plan_lines import (
 )
 from serried.ui.text import duration, local_time, memory, printable
 
+if TYPE_CHECKING:
+    from serried.records.launches import ScriptLaunch
+
 _LABEL = 11
+_MOST_LAUNCHES = 20
+_MOST_NODES = 2
 
 
 @click.command()
@@ -74,7 +79,10 @@ def _json(selection: Selection, status: RunStatus) -> dict[str, Any]:
         "submissions": [submission.to_json() for submission in record.submissions_of(selection.task)],
         "config": _config(selection, plan),
         "tried_out": read_json(selection.place.results / names.SMOKE_FILE),
-        "attempts": [attempt.to_json() for attempt in _attempts(selection)],
+        "attempts": [
+            {**attempt.to_json(), "launches": [each.to_json() for each in _launched(selection, attempt)]}
+            for attempt in _attempts(selection)
+        ],
         "missing": [each.to_json() for each in _missing(selection, status)],
         "timeline": [event.to_json() for event in _events(selection, status)],
         "files": dict(_files(selection, status)),
@@ -82,13 +90,11 @@ def _json(selection: Selection, status: RunStatus) -> dict[str, Any]:
 
 
 def _screen(selection: Selection, status: RunStatus, written: Outputs) -> list[str]:
-    state = console.style(status.state, run_view.state_style(status.state))
-    name = printable(status.summary.name) if status.summary else "?"
-    message = f": {printable(status.verdict.message)}" if status.verdict.message else ""
-    lines = [f"{status.id} {name} {state}{message}", ""]
+    lines = [*run_view.headline(status), ""]
     facts = [fact for fact in (*_facts(selection, status), ("outputs", written.text)) if fact[1]]
     lines += [line for label, text in facts for line in console.behind(f"  {label.ljust(_LABEL)} ", text)]
     lines += ["", console.style("timeline", "head"), *_timeline(_events(selection, status))]
+    lines += _launches(selection)
     lines += ["", console.style("files", "head")]
     lines += [f"  {label.ljust(_LABEL)} {printable(path)}" for label, path in _files(selection, status)]
     return lines
@@ -231,6 +237,37 @@ def _timeline(events: list[Event]) -> list[str]:
     return shown or ["  nothing yet"]
 
 
+def _launched(selection: Selection, attempt: AttemptRecord) -> list[ScriptLaunch]:
+    if not selection.record.summary.script:
+        return []
+    from serried.records.launches import launches  # imported here: other runs have none
+
+    return launches(attempt.directory, selection.record.summary.nodes)
+
+
+def _launches(selection: Selection) -> list[str]:
+    """A table of the newest launches of a job script, in its latest attempt."""
+    begun = _attempts(selection)
+    every = _launched(selection, begun[-1]) if begun else []
+    if not every:
+        return []
+    shown = every[-_MOST_LAUNCHES:]
+    rows = [
+        (
+            f"  {each.launch}",
+            "?" if each.untouched else str(each.ranks),
+            " ".join(each.nodes) if len(each.nodes) <= _MOST_NODES else f"{each.nodes[0]} +{len(each.nodes) - 1}",
+            duration(each.ended - each.began) if each.ended is not None else "",
+            "" if each.status is None else str(each.status),
+            each.command,
+        )
+        for each in shown
+    ]
+    earlier = [f"  and {len(every) - len(shown)} earlier: --json"] if len(every) > len(shown) else []
+    heads = ("  LAUNCH", "RANKS", "NODES", "TIME", "EXIT", "COMMAND")
+    return ["", console.style("launches", "head"), *console.table(heads, rows, shrink=2), *earlier]
+
+
 def _files(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
     record, where = selection.record, selection.record.where
     directory = where.task(selection.task)
@@ -271,6 +308,7 @@ def _suggest(selection: Selection, status: RunStatus, written: Outputs) -> None:
         steps.append((f"serried why {run}", "what happened, and what to do"))
     elif status.tasks is None:
         steps.append((f"serried logs {'' if status.has_ended else '-f '}{run}", "the output"))
+    steps += run_view.logs_of_failed_rank(selection)
     if status.has_ended and (written.files or (status.tasks is None and _has_results(selection))):
         steps.append((f"serried fetch {run} --to DIR", "copy its results and outputs to a folder"))
     console.say()

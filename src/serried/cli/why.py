@@ -40,7 +40,7 @@ def command(*, run: str, as_json: bool) -> None:
 
 
 def _lines(explanation: Explanation) -> list[str]:
-    lines = [_headline(explanation)]
+    lines = run_view.headline(explanation.status)
     facts = list(filter(lambda fact: fact[1], _facts(explanation)))
     if facts:
         widest = max(len(name) for name, _ in facts)
@@ -54,14 +54,6 @@ def _lines(explanation: Explanation) -> list[str]:
     return lines
 
 
-def _headline(explanation: Explanation) -> str:
-    status = explanation.status
-    name = printable(status.summary.name) if status.summary else "?"
-    state = console.style(status.state, run_view.state_style(status.state))
-    message = status.verdict.message
-    return f"{status.id} {name} {state}" + (f": {printable(message)}" if message else "")
-
-
 def _facts(explanation: Explanation) -> list[tuple[str, str]]:
     status, now = explanation.status, time.time()
     failure = explanation.first_failure or {}
@@ -72,7 +64,8 @@ def _facts(explanation: Explanation) -> list[tuple[str, str]]:
         if status.starts is not None:
             facts.append(("expected", f"{local_time(status.starts)}, in {duration(status.starts - now)}"))
     if failure:
-        which = names.rank_name(failure.get("rank"))
+        launch = failure.get("launch")
+        which = names.rank_name(failure.get("rank")) + (f" of launch {launch}" if launch else "")
         local = "" if failure.get("rank") is None else f" (local rank {failure.get('local_rank')})"
         where = f"{which}{local} on {failure.get('host')}"
         seconds = failure.get("seconds")

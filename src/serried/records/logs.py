@@ -6,22 +6,25 @@ import contextlib
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from serried.errors import UsageError
 from serried.fs.files import read_journal, read_json
 from serried.protocol import names
 from serried.protocol.json_lines import LineBuffer
 from serried.protocol.layout import AttemptDirectory, TaskDirectory
 from serried.records.evidence import attempt_numbers
 from serried.records.record import Record, Summary
+from serried.schedulers.indices import compress
 
 Row = dict[str, Any]
 """`attempt`, `step`, `t` (seconds since the epoch), and the logged values by name."""
 
 _CHUNK = 1 << 20
+_MOST_LISTED = 8
 _LONGEST_LINE = 1 << 16
 """A line without an end is shown in pieces of this size."""
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -33,6 +36,8 @@ class RankLog:
     rank: int
     node: int
     path: Path
+    launch: str = ""
+    """The id of its launch in a job script."""
 
 
 def rank_logs(attempt: AttemptDirectory, size: Summary) -> list[RankLog]:
@@ -50,13 +55,49 @@ def launch_logs(attempt: AttemptDirectory) -> dict[str, list[RankLog]]:
         folders = path.relative_to(attempt.path).parts
         launch = folders[1].removeprefix("launch-") if len(folders) == 3 else "1"
         rank, node = (int(name.rpartition("-")[2].removesuffix(".log")) for name in (folders[-1], folders[0]))
-        found.setdefault(launch, []).append(RankLog(rank, node, path))
-    return {launch: sorted(found[launch], key=lambda log: log.rank) for launch in sorted(found, key=_order)}
+        found.setdefault(launch, []).append(RankLog(rank, node, path, launch))
+    return {launch: sorted(found[launch], key=lambda log: log.rank) for launch in sorted(found, key=launch_order)}
 
 
-def _order(launch: str) -> list[int]:
+def launch_order(launch: str) -> list[int]:
     """`10.2-in-3` comes after `9`."""
     return [int(part) for part in re.findall(r"\d+", launch)]
+
+
+def logs_of_launch(
+    attempt: AttemptDirectory, run: str, *, launch: str | None, rank: int | None, node: int | None = None
+) -> list[RankLog]:
+    """The logs of a launch in a job script; without an id those of the newest launch that has the rank on the node.
+
+    Raises UsageError.
+    """
+    known = launch_logs(attempt)
+    if not known:
+        hint = f"`serried logs {run}` prints the output of the script"
+        raise UsageError(f"the script of run `{run}` has started no ranks with logs of their own", hint=hint)
+    if launch is not None and launch not in known:
+        raise UsageError(f"run `{run}` has no launch {launch}", hint=f"its launches are: {_listed(known)}")
+    for logs in [known[launch]] if launch is not None else reversed(known.values()):
+        chosen = [log for log in logs if rank in (None, log.rank) and node in (None, log.node)]
+        if chosen:
+            return chosen
+    which = " on ".join(f"{name} {number}" for name, number in (("rank", rank), ("node", node)) if number is not None)
+    subject = f"no launch of run `{run}` has" if launch is None else f"launch {launch} of run `{run}` does not have"
+    hint = "\n".join(_ranks_of(one, known[one]) for one in ([*known][-_MOST_LISTED:] if launch is None else [launch]))
+    raise UsageError(f"{subject} {which}", hint=hint)
+
+
+def _listed(launches: Iterable[str]) -> str:
+    ids = list(launches)
+    return ", ".join(ids if len(ids) <= 2 * _MOST_LISTED else [*ids[:_MOST_LISTED], "…", *ids[-_MOST_LISTED:]])
+
+
+def _ranks_of(launch: str, logs: Iterable[RankLog]) -> str:
+    by_node: dict[int, list[int]] = {}
+    for log in logs:
+        by_node.setdefault(log.node, []).append(log.rank)
+    on = (f"rank{'s' * (len(ranks) > 1)} {compress(ranks)} on node {node}" for node, ranks in sorted(by_node.items()))
+    return f"launch {launch}: {', '.join(on)}"
 
 
 class Tail:

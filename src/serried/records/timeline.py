@@ -45,6 +45,7 @@ _FROM = {
     ItemOrigin.CACHE: "from its own disk",
     ItemOrigin.IN_PLACE: "where it is",
 }
+_MOST_LAUNCHES = 20
 _LOOKED_AT = 40
 """Runs that are read at most: each costs a few small files on a shared file system."""
 _ENOUGH_BYTES = 10_000_000
@@ -106,6 +107,8 @@ def timeline(record: Record, task: int | None = None, end: Verdict | None = None
     known = attempts(record.where.task(task))
     for attempt in known:
         events += _of_attempt(attempt, record.summary.nodes)
+        if record.summary.script:
+            events += _launched(attempt, record.summary.nodes)
     events.sort(key=lambda event: event.t)
     if end is not None and end.has_ended and known and known[-1].state not in (None, end.state):
         message = f": {end.message}" if end.message else ""
@@ -143,6 +146,22 @@ def _of_attempt(attempt: AttemptRecord, nodes: int) -> Iterator[Event]:
         text = f"attempt {number} ended: {attempt.state}" + (f", {message}" if message else "")
         # exit.json counts whole seconds, and the end comes after all that led to it.
         yield Event(max([ended, *(event.t for event in events if event.t < ended + 1)]), text, number)
+
+
+def _launched(attempt: AttemptRecord, nodes: int) -> Iterator[Event]:
+    """The newest launches of a job script, without those that ranks of launches started."""
+    from serried.records.launches import launches  # other runs have none
+
+    own = [launch for launch in launches(attempt.directory, nodes) if "." not in launch.launch]
+    for launch in own[-_MOST_LAUNCHES:]:
+        name, number = f"launch {launch.launch}", attempt.number
+        yield Event(launch.began, f"{name} began: {launch.command}", number)
+        failed = launch.first_failed
+        if failed is not None:
+            yield Event(failed.t, f"{names.rank_name(failed.rank)} of {name} on {failed.host} {failed.how}", number)
+        if launch.ended is not None:
+            status = "" if launch.status is None else f" with status {launch.status}"
+            yield Event(launch.ended, f"{name} ended{status}", number)
 
 
 def _journals(attempt: AttemptRecord, nodes: int) -> Iterator[Event]:
