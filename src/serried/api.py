@@ -313,19 +313,25 @@ class Run:
             warnings.warn(text, SerriedWarning, stacklevel=2)
         return sorted(found, key=lambda it: (-it.changed, it.path))
 
-    def rerun(self, *, fresh: bool = False, new_code: bool = False, name: str | None = None) -> Run:
+    def rerun(
+        self, *, failed: bool | None = None, fresh: bool = False, new_code: bool = False, name: str | None = None
+    ) -> Run:
         """Submit the plan again, with the same code, from the newest complete checkpoint if there is one.
 
         Args:
+            failed: of an array, which requires it: True for the tasks that ended without COMPLETED, False for all.
             fresh: start where this run started.
             new_code: use the present code of the project.
             name: the name of the new run; None for the name of this run.
 
-        Raises as `submit`.
+        Raises as `submit`, and UsageError with `failed` if no task has failed.
         """
         from serried.submission.resume import prepare_again
 
-        return submit_prepared(prepare_again(self._selection, os.environ, fresh=fresh, new_code=new_code, name=name))
+        find_out(self._selection.record)
+        return submit_prepared(
+            prepare_again(self._selection, os.environ, failed=failed, fresh=fresh, new_code=new_code, name=name)
+        )
 
     def stop(self, *, save: bool = False, now: bool = False) -> None:
         """End the ranks with TERM, then KILL after `limit.grace`; remove waiting jobs from the queue. Return at once.

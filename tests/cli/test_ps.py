@@ -35,7 +35,7 @@ def test_everything_on_one_screen(serried):
     assert done.out == (
         "ID      NAME      STATE      SIZE       CLUSTER  TIME    NOTE\n"
         "aaaaaa  digits    RUNNING    2x2 cpu    fir      12m34s\n"
-        "eeeeee  lr-sweep  RUNNING    1x1 gpu    fir      1h00m   1/10 done\n"
+        "eeeeee  lr-sweep  RUNNING    1x1 gpu    fir      1h00m   1/10 done, 3 running\n"
         "bbbbbb  big       PENDING    8x4 gpu    fir      1h00m   Priority, starts in 5m00s\n"
         "ffffff  odd       UNCERTAIN  2x2 cpu    fir      1h00m   serried why ffffff\n"
         "cccccc  done      COMPLETED  2x2 cpu    fir      10m00s  49m ago\n"
@@ -160,10 +160,10 @@ def test_no_runs_at_all_says_how_to_send_one(serried):
     assert json.loads(serried("ps", "--json").out) == {"schema": 1, "runs": []}
 
 
-def test_an_array_counts_what_failed_and_what_was_cancelled_apart(serried, make):
+def test_an_array_counts_its_tasks_by_state(serried, make):
     run = make(indices=range(4)).ending(task=0).ending("TIMEOUT", task=1)
     run.ending("CANCELLED", task=2, cause="user").ending("FAILED", task=3)
-    assert "1/4 done, 2 failed, 1 cancelled" in serried("ps").out
+    assert "1/4 done, 1 failed, 1 timeout, 1 cancelled" in serried("ps").out
 
 
 def test_a_silent_scheduler_leaves_what_was_known_and_says_so(serried, make, slurm):

@@ -95,11 +95,23 @@ def test_a_task_goes_on_by_itself_and_an_array_each_for_itself(local):
     path = f"{local.directory(first)}/tasks/2/checkpoints/epoch-1.ckpt"
     assert said(local, f"{last}/2") == f"old x y {path} c\n"
 
-    every, _ = rerun(local, first)
+    refused = local.serried("rerun", first)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == (
+        f"error: run `{first}` is an array: 1 COMPLETED, 2 FAILED\n\n"
+        "hint: `--failed` repeats the 2 tasks that did not complete, `--all` all 3\n"
+    )
     paths = [path.replace("tasks/2", f"tasks/{task}") for task in (0, 2)]
-    assert local.show(every)["plan"]["resume"] == {"checkpoints": [paths[0], "", paths[1]], "run": first}
-    assert said(local, f"{every}/1") == "old x y - b\n"
-    assert local.show(every)["state"] == "COMPLETED"
+    every = json.loads(local.serried("rerun", first, "--all", "--dry-run", "--json").stdout)
+    assert every["plan"]["resume"] == {"checkpoints": [paths[0], "", paths[1]], "run": first}
+
+    failed, _ = rerun(local, first, "--failed")
+    shown = local.show(failed)
+    assert (shown["state"], shown["tasks"], shown["rerun_of"]) == ("COMPLETED", {"COMPLETED": "0,2"}, first)
+    assert said(local, f"{failed}/2") == f"old x y {path} c\n"
+    nothing = local.serried("rerun", failed, "--failed", "--json")
+    assert (nothing.returncode, json.loads(nothing.stdout)["runs"]) == (0, [])
+    assert nothing.stderr == f"note: nothing to repeat: all 2 tasks of `{failed}` are COMPLETED\n"
 
 
 def test_a_dry_run_of_it_touches_nothing(local):

@@ -261,7 +261,7 @@ def test_a_rerun_uses_the_old_script_and_with_new_code_the_present_one(local: Pl
     assert (local.wait(present)[0], local.serried("logs", f"{present}/4").stdout) == (0, "new argument 4\n")
 
     (local.directory(old) / "script").unlink()
-    refused = local.serried("rerun", old)
+    refused = local.serried("rerun", old, "--all")
     assert refused.returncode == 2
     assert f"error: the job script of run `{old}` does not exist any more" in refused.stderr
     assert f"hint: `--new-code` uses `{local.project / name}` as it is now" in refused.stderr

@@ -142,13 +142,9 @@ def _waiting(status: RunStatus, now: float) -> str:
 
 
 def _progress(status: RunStatus) -> str:
-    counts = verdict.counts(status.tasks or {})
-    total = sum(counts.values())
-    gone = counts.get(names.CANCELLED, 0)
-    failed = sum(
-        number for state, number in counts.items() if state in names.ENDED - {names.COMPLETED, names.CANCELLED}
-    )
-    parts = [f"{counts.get(names.COMPLETED, 0)}/{total} done"]
-    parts += [f"{failed} failed"] if failed else []
-    parts += [f"{gone} cancelled"] if gone else []
+    """`960/1000 done, 38 failed, 2 timeout`: the tasks in each state but PENDING."""
+    by_state = verdict.tasks_by_state(status.tasks or {})
+    parts = [f"{len(by_state.pop(names.COMPLETED, []))}/{len(status.tasks or {})} done"]
+    by_state.pop(names.PENDING, None)
+    parts += [f"{len(tasks)} {state.lower().replace('_', ' ')}" for state, tasks in by_state.items()]
     return ", ".join(parts)

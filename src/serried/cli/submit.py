@@ -99,6 +99,7 @@ def _decide_all(request: Request, experiments: Sequence[str]) -> list[Decided]:
 
 @click.command()
 @run_view.one_run
+@click.option("--failed/--all", default=None, help="Of an array, repeat the tasks that did not complete, or all tasks.")
 @click.option("--fresh", is_flag=True, help="Start where that run started, not from its newest checkpoint.")
 @click.option("--new-code", is_flag=True, help="Use the present code of the project, not that of the old run.")
 @click.option("--name", metavar="NAME", help="Name of the new run.  [default: the old name]")
@@ -106,12 +107,21 @@ def _decide_all(request: Request, experiments: Sequence[str]) -> list[Decided]:
 @click.option("--dry-run", is_flag=True, help="Print the plan, job script and command; submit nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def rerun_command(
-    *, run: str, fresh: bool, new_code: bool, name: str | None, yes: bool, dry_run: bool, as_json: bool
+    *,
+    run: str,
+    failed: bool | None,
+    fresh: bool,
+    new_code: bool,
+    name: str | None,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     r"""Submit the plan of RUN again: a new run, with the same code, from its newest complete checkpoint.
 
     \b
     serried rerun last
+    serried rerun sweep --failed          tasks of an array that did not complete
     serried rerun sweep/17                one task of an array
     serried rerun k3f9q2 --fresh          from the start
     serried rerun k3f9q2 --new-code       with the present code
@@ -119,8 +129,18 @@ def rerun_command(
     Command, settings and resources are those of RUN. For others: serried submit … --resume RUN
     """
     selection = run_view.select(run)
-    with options.progress(dry_run=dry_run) as observe:
-        prepared = prepare_again(selection, os.environ, fresh=fresh, new_code=new_code, name=name, observe=observe)
+    try:
+        with options.progress(dry_run=dry_run) as observe:
+            prepared = prepare_again(
+                selection, os.environ, failed=failed, fresh=fresh, new_code=new_code, name=name, observe=observe
+            )
+    except UsageError as error:
+        if error.code is not Reason.NO_TASK_FAILED:
+            raise
+        console.note(f"nothing to repeat: {error.message}")
+        if as_json:
+            run_view.out_runs([])
+        return
     send(prepared, dry_run=dry_run, as_json=as_json, yes=yes)
 
 

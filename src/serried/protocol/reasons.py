@@ -108,6 +108,7 @@ class Reason(str, enum.Enum):
 
     # An error of a command.
     NO_SUCH_EXPERIMENT = "no-such-experiment"
+    NO_TASK_FAILED = "no-task-failed"
 
     # The plain string on every version of Python.
     __str__ = str.__str__

@@ -119,6 +119,8 @@ _WORST_FIRST = (
 )
 """The state of an array that failed is the first of these that one of its tasks has."""
 
+_IN_ORDER = (names.COMPLETED, *_WORST_FIRST, names.RUNNING, names.PENDING)
+
 
 @dataclass(frozen=True)
 class Ending:
@@ -323,20 +325,23 @@ def _open_message(verdicts: Mapping[int, Verdict]) -> str:
     return unsure[0] if unsure else ""
 
 
-def counts(verdicts: Mapping[int, Verdict]) -> dict[str, int]:
-    """The number of tasks in each state."""
-    numbers: dict[str, int] = {}
-    for verdict in verdicts.values():
-        numbers[verdict.state] = numbers.get(verdict.state, 0) + 1
-    return numbers
+def tasks_by_state(verdicts: Mapping[int, Verdict]) -> dict[str, list[int]]:
+    """COMPLETED first, then failures, the worst first, then tasks that have not ended."""
+    by_state: dict[str, list[int]] = {}
+    for index, verdict in verdicts.items():
+        by_state.setdefault(verdict.state, []).append(index)
+    known = [state for state in _IN_ORDER if state in by_state]
+    return {state: by_state[state] for state in dict.fromkeys((*known, *by_state))}
 
 
 def ranges_by_state(verdicts: Mapping[int, Verdict]) -> dict[str, str]:
     """`{"COMPLETED": "0-16,18-999", "FAILED": "17"}`."""
-    by_state: dict[str, list[int]] = {}
-    for index, verdict in verdicts.items():
-        by_state.setdefault(verdict.state, []).append(index)
-    return {state: compress(indices) for state, indices in by_state.items()}
+    return {state: compress(indices) for state, indices in tasks_by_state(verdicts).items()}
+
+
+def counts_text(verdicts: Mapping[int, Verdict]) -> str:
+    """`996 COMPLETED, 4 FAILED`."""
+    return ", ".join(f"{len(indices):,} {state}" for state, indices in tasks_by_state(verdicts).items())
 
 
 def signal_name(number: object) -> str:

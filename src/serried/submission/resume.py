@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
@@ -14,16 +15,20 @@ from serried.builds import Observe, silent
 from serried.config import job_script
 from serried.environments import containers
 from serried.environments.activation import choose
-from serried.errors import RunNotFoundError, UsageError
+from serried.errors import RunNotFoundError, SchedulerUnreachable, SerriedError, UsageError
 from serried.fs.files import read_json
 from serried.plan import Array, Plan, Resume, Site, UserScript
 from serried.protocol import checkpoint_layouts, checkpoints
 from serried.protocol.layout import RunDirectory
 from serried.protocol.names import COMPLETED
+from serried.protocol.reasons import Reason
+from serried.protocol.sizes import counted
 from serried.protocol.times import iso
 from serried.records import index
 from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable, new_id
+from serried.records.status import status
+from serried.records.verdict import Verdict, counts_text
 from serried.schedulers.indices import compress
 from serried.submission import data
 from serried.submission.deliver import Prepared, assemble
@@ -138,14 +143,17 @@ def _nothing_in(folder: Path, whose: str, watch: Sequence[str]) -> UsageError:
     return UsageError(f"{whose} has no complete checkpoint", hint=hint)
 
 
-def _warnings(selection: Selection, folders: list[Path], tasks: Sequence[int | None]) -> Iterator[str]:
+def _warnings(
+    selection: Selection, folders: list[Path], tasks: Sequence[int | None], *, have_ended: bool = False
+) -> Iterator[str]:
     record = selection.record
     if selection.note:
         yield selection.note
     if record.plan.smoke:
         what = "rehearsal" if record.summary.rehearsal else "smoke test"
         yield f"run `{record.id}` was a {what} of {record.plan.smoke} steps"
-    if record.end is None and any(read_json(record.where.task(each).exit) is None for each in tasks):
+    have_ended = have_ended or record.end is not None
+    if not have_ended and any(read_json(record.where.task(each).exit) is None for each in tasks):
         yield (
             f"run `{selection}` may still be running and remove this checkpoint before the new run begins: "
             f"`serried stop {record.id}` first"
@@ -163,6 +171,7 @@ def prepare_again(
     selection: Selection,
     environ: Mapping[str, str],
     *,
+    failed: bool | None = None,
     fresh: bool = False,
     new_code: bool = False,
     name: str | None = None,
@@ -173,23 +182,25 @@ def prepare_again(
     Args:
         selection: the run, or one task of an array.
         environ: the submitting shell's environment, from which the job inherits as at any submit.
+        failed: of an array of several tasks, which requires it: True for the tasks that ended without COMPLETED, False
+            for all tasks.
         fresh: begin where that run began, not from its newest complete checkpoint.
         new_code: use the code as it is now, not the code of that run.
         name: the name of the new run; None for the old name.
         observe: as for `prepare`.
 
-    Raises UsageError if the plan, the code or the commands of its tasks do not exist any more.
+    Raises UsageError if the plan, the code or the commands of its tasks do not exist any more, and with code
+    NO_TASK_FAILED if there are no `failed` tasks.
     """
     record = selection.record
     try:
         old = record.plan
     except RecordUnreadable as error:
         raise UsageError(error.message, hint=error.hint) from None
-    array, each = old.array, _commands(selection)
-    if array is not None and selection.task is not None:
-        array = array._replace(indices=(selection.task,), parallel=None)
+    array, notes = _array(selection, old.array, failed=failed)
+    each = _commands(record, array)
     origin = _origin(old, array)
-    beginning = Beginning(origin, ()) if fresh else _newest(selection, array, origin)
+    beginning = Beginning(origin, ()) if fresh else _newest(selection, array, origin, have_ended=failed is True)
     script, text, cautions = _script(record, is_new=new_code)
     plan = dataclasses.replace(
         old,
@@ -205,10 +216,11 @@ def prepare_again(
         after=tuple(after._replace(job=None) for after in old.after),
     )
     completed = () if beginning.resume is None or fresh else _completed(selection)
-    warnings = (*beginning.warnings, *completed, *cautions)
+    repeated = _repeated(selection, array.indices) if array is not None and failed else ()
+    warnings = (*beginning.warnings, *completed, *repeated, *cautions)
     if plan.source.snapshot and not new_code:
         recorded = _prepare_recorded(plan, record, environ, each, warnings)
-        return dataclasses.replace(recorded, user_script=text)
+        return dataclasses.replace(recorded, user_script=text, notes=notes)
     if not plan.source.snapshot:
         has_old_script = script is not None and not new_code
         what = "the old script, and other files as they are" if has_old_script else "the code as it is"
@@ -219,7 +231,57 @@ def prepare_again(
         raise UsageError(f"the project's folder `{project}` does not exist")
     resolved = config.resolve(None, plan.command, {}, plan.site.name, project, environ)
     prepared = prepare(plan, dataclasses.replace(resolved, warnings=warnings), environ, each, observe=observe)
-    return dataclasses.replace(prepared, user_script=text)
+    return dataclasses.replace(prepared, user_script=text, notes=(*prepared.notes, *notes))
+
+
+def _array(selection: Selection, array: Array | None, *, failed: bool | None) -> tuple[Array | None, tuple[str, ...]]:
+    """The array of the new run, whose tasks keep their numbers, and notes."""
+    if array is None or selection.task is not None:
+        if failed is not None:
+            what = "is not an array" if array is None else "is one task of an array"
+            raise UsageError(f"`{selection}` {what}", hint="`--failed` and `--all` select tasks of an array")
+        return array and array._replace(indices=(selection.task or 0,), parallel=None), ()
+    number = len(array.indices)
+    if failed is False or (failed is None and number == 1):
+        return array, ()
+    whole = status(selection.record)
+    tasks = whole.tasks or dict.fromkeys(array.indices, whole.verdict)  # no tasks: it was never submitted
+    # An end with an age may be a preemption, after which the scheduler starts the task again.
+    wanted = [index for index, it in tasks.items() if it.has_ended and it.state != COMPLETED and it.stale is None]
+    if failed is None:
+        which = f"`--failed` repeats the {counted(len(wanted), 'task')} that did not complete, `--all` all {number:,}"
+        hint = which if wanted else f"no task has failed; `--all` repeats all {number:,}"
+        raise UsageError(f"run `{selection}` is an array: {counts_text(tasks)}", hint=hint)
+    if not wanted:
+        raise _nothing_failed(selection, tasks)
+    left_out = {index: it for index, it in tasks.items() if index not in wanted and it.state != COMPLETED}
+    notes = (f"tasks of `{selection}` that have not ended are left out: {counts_text(left_out)}",) if left_out else ()
+    return array._replace(indices=tuple(wanted)), notes
+
+
+def _nothing_failed(selection: Selection, tasks: Mapping[int, Verdict]) -> SerriedError:
+    if any(it.stale is not None or it.cause == Reason.UNREACHABLE for it in tasks.values()):
+        return SchedulerUnreachable(
+            f"the scheduler does not answer, and no task of `{selection}` is known to have failed"
+        )
+    if all(it.state == COMPLETED for it in tasks.values()):
+        hint = "`--all` repeats them"
+        message = f"all {len(tasks):,} tasks of `{selection}` are COMPLETED"
+    else:
+        hint = f"serried wait {selection}"
+        message = f"no task of `{selection}` has failed so far: {counts_text(tasks)}"
+    return UsageError(message, hint=hint, code=Reason.NO_TASK_FAILED)
+
+
+def _repeated(selection: Selection, tasks: Sequence[int]) -> Iterator[str]:
+    """Warnings about other runs that repeat some of these tasks."""
+    for record in index.records():
+        with contextlib.suppress(RecordUnreadable):
+            array = record.plan.array if record.summary.rerun_of == str(selection) else None
+            if both := set(tasks).intersection(array.indices if array else ()):
+                again = f"`serried rerun {record.id} --failed`"
+                which = f"task{'s' if len(both) > 1 else ''} {compress(both)} of `{selection}`"
+                yield f"run `{record.id}` repeats {which} already; for its failures: {again}"
 
 
 def _script(record: Record, *, is_new: bool) -> tuple[UserScript | None, bytes, tuple[str, ...]]:
@@ -272,7 +334,7 @@ def _prepare_recorded(
     return dataclasses.replace(assemble(plan, job_environment(plan, environ), each, warnings), code_of=code)
 
 
-def _newest(selection: Selection, array: Array | None, origin: Resume | None) -> Beginning:
+def _newest(selection: Selection, array: Array | None, origin: Resume | None, *, have_ended: bool) -> Beginning:
     """The newest complete checkpoints of a run; those from which it began where it has none."""
     record = selection.record
     tasks = array.indices if array is not None else (selection.task,)
@@ -284,7 +346,8 @@ def _newest(selection: Selection, array: Array | None, origin: Resume | None) ->
     before = origin.checkpoints if origin else ("",)
     before = before * len(own) if len(before) == 1 else before
     paths = tuple(str(path) if path else other for path, other in zip(own, before, strict=True))
-    return Beginning(Resume(paths, str(selection)), tuple(_warnings(selection, folders, tasks)))
+    warnings = _warnings(selection, folders, tasks, have_ended=have_ended)
+    return Beginning(Resume(paths, str(selection)), tuple(warnings))
 
 
 def _origin(old: Plan, array: Array | None) -> Resume | None:
@@ -304,13 +367,12 @@ def _completed(selection: Selection) -> tuple[str, ...]:
     return (f"run `{selection}` has completed, so little may be left to train; `--fresh` begins from its start",)
 
 
-def _commands(selection: Selection) -> tuple[tuple[str, ...], ...]:
-    record, array = selection.record, selection.record.plan.array
+def _commands(record: Record, array: Array | None) -> tuple[tuple[str, ...], ...]:
+    """The command of each task of the new run; empty if all tasks have the same."""
     if array is None or not array.each:
         return ()
     try:
-        indices = array.indices if selection.task is None else (selection.task,)
-        return tuple(record.command_of(index) for index in indices)
+        return tuple(record.command_of(index) for index in array.indices)
     except RecordUnreadable as error:
         hint = "submit the file of commands again: `serried submit --commands FILE`"
         raise UsageError(error.message, hint=hint) from error
