@@ -13,8 +13,9 @@ import pytest
 
 from building import a_plan
 from serried import schedulers, script
-from serried.plan import Container, Environment
+from serried.plan import Container, Environment, Limit, UserScript
 from serried.planning import divide_indices
+from serried.protocol import names
 from serried.script import package
 from tables import for_each
 
@@ -172,6 +173,44 @@ def test_a_python_that_does_not_know_the_byte_code_compiles_the_source(tmp_path,
     agent.write_bytes(script.agent())
 
     assert imported_from(agent) == f"{agent}/serried/agent/attempt.py"
+
+
+def variables_of_a_script(plan, prefix, **environ):
+    """What a job script finds, by the lines of job.sh before its start."""
+    text = script.render(plan, python="python3")
+    lines = [line for line in text.splitlines() if line.startswith("export ") and prefix in line]
+    program = "\n".join([*lines, f'for name in ${{!{prefix}@}}; do echo "$name=${{!name}}"; done'])
+    done = subprocess.run(["bash", "-c", program], env=environ, capture_output=True, text=True, check=True)
+    return dict(line.split("=", 1) for line in done.stdout.splitlines())
+
+
+def of_script(plan, **said):
+    user = UserScript("/home/ada/digits/exp/a b.sbatch", ("/bin/bash",), folder="/home/ada/digits/exp", **said)
+    return dataclasses.replace(plan, script=user)
+
+
+@for_each("plan", [
+    in_parts(a_plan(indices=(1, 4, 6, 8)), 2),
+    a_plan(indices=(1, 4, 6, 8), limit=Limit(restarts=1, form=names.SUCCESSOR)),
+])  # fmt: skip
+def test_an_array_of_several_jobs_is_one_array_to_a_program(plan):
+    found = variables_of_a_script(plan, "SLURM_ARRAY_TASK_", SLURM_ARRAY_TASK_COUNT="1", SLURM_ARRAY_TASK_MIN="0")
+
+    assert {name: found[f"SLURM_ARRAY_TASK_{name}"] for name in ("COUNT", "MIN", "MAX", "STEP")} == {
+        "COUNT": "4", "MIN": "1", "MAX": "8", "STEP": "2"
+    }  # fmt: skip
+
+
+@for_each("scheduler, own, folder", [
+    ("slurm", {"SLURM_ARRAY_TASK_ID": "7"}, "SLURM_SUBMIT_DIR"),
+    ("pbs", {"PBS_ARRAY_INDEX": "7"}, "PBS_O_WORKDIR"),
+])  # fmt: skip
+def test_a_script_finds_the_copy_of_the_code_of_its_task(scheduler, own, folder):
+    plan = of_script(a_plan(root="/a $(b)", scheduler=scheduler, indices=range(9)))
+    apart = dataclasses.replace(plan, source=plan.source._replace(tree_per_task=True))
+
+    assert variables_of_a_script(plan, folder, **own)[folder] == f"{plan.directory}/source/exp"
+    assert variables_of_a_script(apart, folder, **own)[folder] == f"{plan.directory}/tasks/7/source/exp"
 
 
 def test_without_a_python_it_says_so(tmp_path):

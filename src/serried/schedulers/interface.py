@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from serried.fs.files import MODES
-from serried.plan import Dialect, Plan, UserScript
-from serried.protocol.layout import plain
+from serried.plan import Array, Dialect, Plan, UserScript
+from serried.protocol.layout import RunDirectory, plain
 from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import Commands
 
@@ -233,6 +235,9 @@ class Script(Protocol):
     def stand_in(self, plan: Plan, script: UserScript) -> str:
         """Lines of bash that set the variables of this scheduler for its script on a machine without it."""
 
+    def whole_array(self, array: Array) -> str:
+        """Lines of bash that set the variables about the array, which is several jobs for the scheduler."""
+
     def launcher(self, plan: Plan) -> str:
         """Words of bash that start the words after them once on each node; empty where the head does that itself."""
 
@@ -254,6 +259,14 @@ OF_THIS_MACHINE = Fragment(
 def job_name(name: str, token: str) -> str:
     """`name` made harmless, a dash, `token`: letters, digits, `.`, `_` and `-`, at most 64, no leading dash."""
     return f"{plain(name, LONGEST_NAME - len(token) - 1) or 'serried'}-{token}"
+
+
+def submit_folder(plan: Plan, task: str) -> str:
+    """`plan.submitted_from` as a word of bash. `task` is a word of bash, too: the index of the array's task."""
+    if not (plan.source.snapshot and plan.source.tree_per_task):
+        return shlex.quote(plan.submitted_from)
+    within = os.path.relpath(plan.submitted_from, plan.directory)
+    return f"{shlex.quote(str(RunDirectory(Path(plan.directory)).tasks))}/{task}/{shlex.quote(within)}"
 
 
 def names_token(name: str, token: str) -> bool:

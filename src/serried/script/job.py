@@ -158,7 +158,9 @@ def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
         task=f" --task {fragment.task}" if plan.array else "",
         check=fragment.check,
         functions=fragment.functions,
-        environment=_activate(plan) + (_of_script(its, plan, plan.script) if plan.script else ""),
+        environment=_whole_array(its, plan)
+        + _activate(plan)
+        + (_of_script(its, plan, plan.script) if plan.script else ""),
         again=fragment.again,
         head_options=f" {fragment.head_options}" if fragment.head_options else "",
         launcher=f"{start} " if start else "",
@@ -174,6 +176,12 @@ for profile in ~/.bash_profile ~/.bash_login ~/.profile; do [[ -r $profile ]] &&
 
 def _of_script(its: Script, plan: Plan, script: UserScript) -> str:
     return (LOGIN if script.has_login else "") + its.script_lines(plan, script)
+
+
+def _whole_array(its: Script, plan: Plan) -> str:
+    """For an array that is several jobs: from the start, or because a task continues in a job of its own."""
+    array = plan.array
+    return its.whole_array(array) if array is not None and (array.offsets or plan.has_links) else ""
 
 
 def _of_part(fragment: Fragment) -> Fragment:

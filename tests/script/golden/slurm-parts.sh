@@ -53,6 +53,7 @@ head=''
 final=''
 trap 'final=cancel; [[ -n $head ]] && kill -TERM "$head" 2>/dev/null' TERM
 trap '[[ -n $head ]] && kill -USR1 "$head" 2>/dev/null' USR1
+export SLURM_ARRAY_TASK_COUNT=9 SLURM_ARRAY_TASK_MIN=0 SLURM_ARRAY_TASK_MAX=8 SLURM_ARRAY_TASK_STEP=1
 
 "${agent[@]}" head "${who[@]}" --hosts "$SLURM_JOB_NODELIST" --node-variable SLURM_NODEID --end "${SLURM_JOB_END_TIME:-}" -- srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=4 --overlap --export=ALL --kill-on-bad-exit=1 --wait=0 --input=none --unbuffered --job-name=serried &
 head=$!

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serried import schedulers
-from serried.plan import Plan, UserScript
+from serried.plan import Array, Plan, UserScript
 from serried.schedulers import indices
 from serried.schedulers.interface import OF_THIS_MACHINE, job_name
 from serried.schedulers.local.jobs import WHOLE
@@ -26,6 +26,10 @@ CPU, GPU, NOTHING = "cpu", "gpu", "nothing"
 def script_lines(plan: Plan, script: UserScript) -> str:
     """The variables that the scheduler of the script's directives would set, as far as they have a meaning here."""
     return schedulers.script(script.dialect).stand_in(plan, script) if script.dialect else ""
+
+
+def whole_array(array: Array) -> str:  # noqa: ARG001 - its arrays are one job
+    return ""
 
 
 def launcher(plan: Plan) -> str:  # noqa: ARG001 - the head starts the only agent

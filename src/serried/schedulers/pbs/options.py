@@ -16,7 +16,7 @@ from pathlib import Path
 
 from serried.errors import UsageError
 from serried.fs.files import MODES
-from serried.plan import Allocation, Plan, UserScript
+from serried.plan import Allocation, Array, Plan, UserScript
 from serried.protocol import names
 from serried.protocol.layout import RunDirectory
 from serried.schedulers import scrub
@@ -27,6 +27,7 @@ from serried.schedulers.interface import (
     Fragment,
     SubmitCommand,
     job_name,
+    submit_folder,
 )
 from serried.schedulers.pbs import parse
 
@@ -187,11 +188,19 @@ def _joined(word: str) -> tuple[str, str] | None:
 def script_lines(plan: Plan, script: UserScript) -> str:
     name = script.title or os.path.basename(script.path)  # noqa: PTH119
     lines = [
-        f"export PBS_JOBNAME={shlex.quote(name)} PBS_O_WORKDIR={shlex.quote(plan.submitted_from)}",
+        f"export PBS_JOBNAME={shlex.quote(name)} PBS_O_WORKDIR={_submit_folder(plan)}",
         "export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${NCPUS:-1}} # as PBS sets it",
         f"export {names.SCRIPT_JOB}=PBS_JOBID=$PBS_JOBID",
     ]
     return "\n".join([*lines, _log_link(plan, script)])
+
+
+def _submit_folder(plan: Plan) -> str:
+    return submit_folder(plan, FRAGMENT.task)
+
+
+def whole_array(array: Array) -> str:  # noqa: ARG001 - PBS has no such variables
+    return ""
 
 
 def _log_link(plan: Plan, script: UserScript) -> str:
@@ -203,7 +212,7 @@ def _log_link(plan: Plan, script: UserScript) -> str:
     word = "".join(shlex.quote(part) for part in (before,) if part)
     word += '"${PBS_ARRAY_INDEX:-}"' if index else ""
     word += shlex.quote(behind) if behind else ""
-    folder = shlex.quote(plan.submitted_from + "/") if not path.startswith("/") else ""
+    folder = f"{_submit_folder(plan)}/" if not path.startswith("/") else ""
     return f"export {names.SCRIPT_LOG}={folder}{word}\n"
 
 
@@ -212,16 +221,16 @@ def stand_in(plan: Plan, script: UserScript) -> str:
     allocation = plan.allocation
     values = {
         "PBS_JOBNAME": script.title or os.path.basename(script.path),  # noqa: PTH119
-        "PBS_O_WORKDIR": plan.submitted_from,
         "PBS_ENVIRONMENT": "PBS_BATCH",
         "NCPUS": allocation.cpus,
         "OMP_NUM_THREADS": max(1, allocation.cpus // allocation.ranks),
     }
     lines = [f"export {name}={shlex.quote(str(value))}" for name, value in values.items()]
+    lines += ["export PBS_ARRAY_INDEX=$SERRIED_TASK"] if plan.array else []
+    lines += [f"export PBS_O_WORKDIR={_submit_folder(plan)}"]
     lines += [f"export {names.SCRIPT_JOB}=PBS_JOBID=$$.$HOSTNAME"]
     lines += ["export PBS_JOBID=$$.$HOSTNAME PBS_NODEFILE=$SERRIED_RUN_DIR/nodefile-$$"]
     lines += [f'for ((i = 0; i < {allocation.ranks}; i++)); do echo "$HOSTNAME"; done >"$PBS_NODEFILE"']
-    lines += ["export PBS_ARRAY_INDEX=$SERRIED_TASK" if plan.array else ""]
     return "\n".join([*lines, ""]) + _log_link(plan, script)
 
 

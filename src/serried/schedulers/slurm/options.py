@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from serried.fs.files import MODES
-from serried.plan import Allocation, Plan, UserScript
+from serried.plan import Allocation, Array, Plan, UserScript
 from serried.protocol import binds, names
 from serried.protocol.layout import RunDirectory
 from serried.schedulers import indices, scrub
@@ -25,6 +25,7 @@ from serried.schedulers.interface import (
     Fragment,
     SubmitCommand,
     job_name,
+    submit_folder,
 )
 
 LONGEST_LEAD = 65535
@@ -174,7 +175,8 @@ def launcher(plan: Plan) -> str:
 
 def script_lines(plan: Plan, script: UserScript) -> str:
     name = script.title or os.path.basename(script.path)  # noqa: PTH119
-    lines = f"export SLURM_JOB_NAME={shlex.quote(name)} SLURM_SUBMIT_DIR={shlex.quote(plan.submitted_from)}\n"
+    folder = submit_folder(plan, '"$SLURM_ARRAY_TASK_ID"')
+    lines = f"export SLURM_JOB_NAME={shlex.quote(name)} SLURM_SUBMIT_DIR={folder}\n"
     lines += f"export {names.SCRIPT_JOB}=SLURM_JOB_ID=$SLURM_JOB_ID\n"
     if not script.appends:  # of this job; for its steps it would be an option of `srun --output`
         lines += "unset SLURM_OPEN_MODE\n"
@@ -218,7 +220,6 @@ def stand_in(plan: Plan, script: UserScript) -> str:
     allocation = plan.allocation
     values = {
         "SLURM_JOB_NAME": script.title or os.path.basename(script.path),  # noqa: PTH119
-        "SLURM_SUBMIT_DIR": plan.submitted_from,
         "SLURM_JOB_NUM_NODES": allocation.nodes,
         "SLURM_NNODES": allocation.nodes,
         "SLURM_NTASKS": allocation.nodes * allocation.ranks,
@@ -233,18 +234,25 @@ def stand_in(plan: Plan, script: UserScript) -> str:
         "SLURM_NODEID": 0,
     }
     lines = [f"export {name}={shlex.quote(str(value))}" for name, value in values.items()]
+    lines += [f"export SLURM_SUBMIT_DIR={submit_folder(plan, f'${names.TASK}')}"]
     lines += ["export SLURM_JOB_ID=$$ SLURM_JOBID=$$", f"export {names.SCRIPT_JOB}=SLURM_JOB_ID=$$"]
     lines += [f"export {names.STAND_INS}=srun"]
     lines += [f"export {name}=$HOSTNAME" for name in ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURMD_NODENAME")]
     if plan.array:
-        indices_ = plan.array.indices
-        step = indices_[1] - indices_[0] if len(indices_) > 1 else 1
-        lines += [
-            "export SLURM_ARRAY_JOB_ID=$PPID SLURM_ARRAY_TASK_ID=$SERRIED_TASK",
-            f"export SLURM_ARRAY_TASK_COUNT={len(indices_)} SLURM_ARRAY_TASK_MIN={indices_[0]}",
-            f"export SLURM_ARRAY_TASK_MAX={indices_[-1]} SLURM_ARRAY_TASK_STEP={step}",
-        ]
-    return "\n".join([*lines, ""]) + _log_link(script.log)
+        lines += ["export SLURM_ARRAY_JOB_ID=$PPID SLURM_ARRAY_TASK_ID=$SERRIED_TASK"]
+    array = whole_array(plan.array) if plan.array else ""
+    return "\n".join([*lines, array]) + _log_link(script.log)
+
+
+def whole_array(array: Array) -> str:
+    _, has_step, step = indices.compress(array.indices).rpartition(":")  # sbatch sets the last step that it reads
+    about = {
+        "COUNT": len(array.indices),
+        "MIN": array.indices[0],
+        "MAX": array.indices[-1],
+        "STEP": step.partition(",")[0] if has_step else 1,
+    }
+    return f"export {' '.join(f'SLURM_ARRAY_TASK_{name}={number}' for name, number in about.items())}\n"
 
 
 BESIDE_SCRIPT = (
