@@ -184,3 +184,39 @@ def test_the_path_of_the_script_counts_from_the_folder_of_the_file(
     assert serried("import", script).code == 0
     made = tomllib.loads((tmp_path / "serried.toml").read_text("utf-8"))["experiments"]["job"]
     assert made == {"script": script.removeprefix("./")}
+
+
+IN_A_LAB = """\
+error: `two nodes.sbatch` requests 2 nodes, and this machine is one: verify the import in a lab
+
+hint: serried lab up --nodes 2 --gpus 4
+      serried lab run -- serried import --verify 'two nodes.sbatch'
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--verify", "two nodes.sbatch"],
+            IN_A_LAB,
+        ),
+        (
+            ["--verify", "-"],
+            "error: `--verify` runs the script, so the script must be a file\n\nhint: save it to a file\n",
+        ),
+        (
+            ["--verify", "--name", "x", "two nodes.sbatch"],
+            "error: `--name` does not apply to `--verify`, which writes no file\n",
+        ),
+        (
+            ["--array-tasks", "0", "two nodes.sbatch"],
+            "error: `--array-tasks` needs `--verify`\n\nhint: serried import --verify --array-tasks 0 SCRIPT\n",
+        ),
+    ],
+)
+def test_a_verification_that_cannot_begin(serried, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two nodes.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=2 --gpus-per-node=4\nsrun python a.py\n")
+    done = serried("import", *words)
+    assert (done.code, done.err) == (2, message)

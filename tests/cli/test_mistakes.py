@@ -21,6 +21,9 @@ from serried.cli import MEANT, VERBS
         (["submit", "--clustr", "x"], "unknown option: `--clustr`|did you mean `--cluster`?"),
         (["submit", "--mem-per-gpu", "8G"], "unknown option: `--mem-per-gpu`|did you mean `--mem`?"),
         (["submit", "--nproc_per_node=4"], "unknown option: `--nproc_per_node`|did you mean `--ranks`?"),
+        (["submit", "-N", "2"], "unknown option: `-N`|did you mean `--nodes`?"),
+        (["submit", "--wrap", "python train.py"], "unknown option: `--wrap`|did you mean `-- COMMAND`?"),
+        (["submit", "--export=X=1"], "unknown option: `--export`|did you mean `--set environment.env.NAME=VALUE`?"),
         (["completion"], "one of `bash`, `zsh` and `fish` is missing|serried completion --help"),
         (["ps", "--frobnicate"], "unknown option: `--frobnicate`|serried ps --help lists them"),
         (["fetch"], "missing argument `RUN`|serried fetch --help"),
@@ -33,6 +36,15 @@ def test_a_mistake_is_one_sentence_and_what_was_meant(words, said, monkeypatch, 
         cli.main()
     message, hint = said.split("|")
     assert (end.value.code, *capsys.readouterr()) == (2, "", f"error: {message}\n\nhint: {hint}\n")
+
+
+def test_an_option_behind_a_job_script_may_be_its_argument(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.sbatch").write_text("#!/bin/bash\n")
+    assert _said(["submit", "--time", "1h", "train.sbatch", "--lr", "a b"], monkeypatch, capsys) == (
+        "error: unknown option: `--lr`\n\nhint: did you mean `--cluster`?\n"
+        "      an argument of the job script: serried submit --time 1h train.sbatch -- --lr 'a b'\n"
+    )
 
 
 def _said(words, monkeypatch, capsys):

@@ -52,10 +52,51 @@ def test_a_script_in_the_place_of_an_experiment_is_shown_how_to_run(folder: Path
     )
 
 
-@pytest.mark.parametrize("name", ["trian.sbatch", "jobs/train"])
-def test_a_job_script_that_is_not_there_is_named_as_such(folder: Path, name: str):
-    hint = "no file and no experiment has this name"
-    assert refusal(folder, "", name=name) == (f"unknown experiment `{name}`", hint)
+SCRIPT = "#!/bin/bash\n#SBATCH --time=1\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("trian.sbatch", "no file and no experiment has the name `trian.sbatch`", "did you mean `train.sbatch`?"),
+        ("jobs/tran", "no file and no experiment has the name `jobs/tran`", "did you mean `jobs/train`?"),
+        ("other.sh", "no file and no experiment has the name `other.sh`", "a command goes after `--`"),
+        ("train", "unknown experiment `train`", "did you mean `train.sbatch`?"),
+        ("jobs", "`jobs` is a folder, and not an experiment or a job script", "a command goes after `--`"),
+        (
+            "notes",
+            "`notes` is not a job script: it has neither a `#!` line nor directives",
+            "begin the script with `#!/bin/bash`; a command goes after `--`",
+        ),
+        ("-", "a job script is not read from standard input", "save it to a file: serried submit FILE"),
+        (
+            "train.sbatch",
+            "the job script `train.sbatch` cannot be submitted together with others",
+            "serried submit train.sbatch",
+        ),
+    ],
+)
+def test_a_word_that_names_no_experiment_and_no_script(folder: Path, name: str, message: str, hint: str):
+    (folder / "train.sbatch").write_text(SCRIPT)
+    (folder / "jobs").mkdir()
+    (folder / "jobs" / "train").write_text(SCRIPT)
+    (folder / "notes").write_text("text")
+    assert refusal(folder, "", name=name) == (message, hint)
+
+
+def test_a_script_after_the_dashes_is_warned_about(folder: Path):
+    (folder / "train.sbatch").write_text(SCRIPT)
+    assert resolve(folder, command=("./train.sbatch", "a")).warnings[0] == (
+        "`./train.sbatch` is a job script, but after `--` each rank runs it, without its directives: "
+        "`serried submit ./train.sbatch` submits the script"
+    )
+
+
+def test_nothing_to_run_names_a_job_script_of_the_folder(folder: Path):
+    (folder / "a b.sbatch").write_text(SCRIPT)
+    with pytest.raises(UsageError) as caught:
+        resolve(folder)
+    assert caught.value.hint == "for a job script, name it: serried submit 'a b.sbatch'"
 
 
 def test_nothing_to_run_says_what_to_do(folder: Path):

@@ -85,15 +85,26 @@ MEANT = {
 
 OPTIONS_MEANT = {
     "--mem": "mem-per-gpu pmem",
-    "--ranks": "ntasks-per-node nproc-per-node nproc_per_node np ntasks",
-    "--gpus": "gpus-per-node gres gpus-per-task",
-    "--cpus": "cpus-per-task cpus-per-gpu ncpus",
-    "--nodes": "nnodes num-nodes num_nodes",
-    "--time": "walltime timeout",
-    "--name": "job-name",
-    "--after": "dependency",
+    "--ranks": "ntasks-per-node nproc-per-node nproc_per_node np ntasks n",
+    "--gpus": "gpus-per-node gres gpus-per-task G",
+    "--cpus": "cpus-per-task cpus-per-gpu ncpus c",
+    "--nodes": "nnodes num-nodes num_nodes N",
+    "--time": "walltime timeout t",
+    "--name": "job-name J",
+    "--after": "dependency d",
+    "--account": "A",
+    "--partition": "p queue q",
+    "--constraint": "C",
+    "--array": "a",
+    "--set environment.env.NAME=VALUE": "export v",
+    "-- COMMAND": "wrap",
+    "SCRIPT": "script file",
 }
 """The same for options of schedulers and launchers, where the closest spelling would be another option."""
+
+
+ARGUMENTS_HINT = "serried.arguments"
+"""In `meta` of a context: how to pass an unknown option to the job script before it."""
 
 
 class GroupWithHelp(click.Group):
@@ -213,10 +224,14 @@ def _print_click_error(error: click.ClickException) -> None:
     if isinstance(error, click.NoSuchOption):
         flags = [flag for param in (context.command.params if context else ()) for flag in param.opts]
         word = error.option_name.lstrip("-")
-        close = [flag for flag, others in OPTIONS_MEANT.items() if flag in flags and word in others.split()]
+        meant = [flag for flag, others in OPTIONS_MEANT.items() if word in others.split()]
+        known = (*flags, "--", "SCRIPT") if context and context.info_name in ("submit", "run") else flags
+        close = [flag for flag in meant if flag.partition(" ")[0] in known]
         close = close or difflib.get_close_matches(error.option_name, flags, n=1)
         message = f"unknown option: `{error.option_name}`"
         hint = f"did you mean `{close[0]}`?" if close else f"{path} --help lists them"
+        more = context.meta.get(ARGUMENTS_HINT) if context else None
+        hint = f"{hint}\n{more}" if more else hint
     else:
         message = error.format_message()
         if isinstance(error, click.MissingParameter) and error.param and isinstance(error.param.type, click.Choice):

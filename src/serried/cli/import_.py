@@ -26,7 +26,7 @@ _MOST_REASONS = 3
 @click.option("--name", metavar="NAME", help="Name of the experiment.  [default: of the job or file]")
 @click.option("--dry-run", is_flag=True, help="Print the file and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with all reasons and suggestions.")
-@click.option("--verify", is_flag=True, help="Run script and import with recorded programs; compare them.")
+@click.option("--verify", is_flag=True, help="Run the script and its import, with recorded programs, and compare them.")
 @click.option("--array-tasks", metavar="LIST", help="With --verify: tasks of the array to compare: 0,3.")
 def command(
     *, script: str, name: str | None, dry_run: bool, as_json: bool, verify: bool, array_tasks: str | None
@@ -44,6 +44,7 @@ def command(
     the features of Serried that replace lines of the script. Run the command in the folder where
     you submit the script. Never overwrites.
     """
+    _check_options(verify=verify, name=name, array_tasks=array_tasks)
     if verify:
         verification_view.verify_script(script, array_tasks, as_json=as_json)
         return
@@ -84,6 +85,14 @@ def command(
                 (f"serried submit {called} --dry-run", "print the plan and job script"),
             ]
         )
+
+
+def _check_options(*, verify: bool, name: str | None, array_tasks: str | None) -> None:
+    if array_tasks is not None and not verify:
+        hint = f"serried import --verify --array-tasks {array_tasks} SCRIPT"
+        raise UsageError("`--array-tasks` needs `--verify`", hint=hint)
+    if verify and name is not None:
+        raise UsageError("`--name` does not apply to `--verify`, which writes no file")
 
 
 def _content(script: str) -> bytes:

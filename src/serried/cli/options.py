@@ -13,7 +13,7 @@ import click
 
 from serried import config, script
 from serried.builds import Observe
-from serried.cli import run_view
+from serried.cli import ARGUMENTS_HINT, run_view
 from serried.config import job_script, layers
 from serried.config.definitions import Key, Resources, keys
 from serried.config.values import BOOLEAN, BadValue
@@ -72,7 +72,10 @@ class TakesCommand(Sorted):
         given = list(args)  # click empties the list
         try:
             return super().parse_args(ctx, args)
-        except click.UsageError:
+        except click.UsageError as error:
+            if isinstance(error, click.NoSuchOption) and (hint := _to_script(ctx, given, error.option_name)):
+                ctx.meta[ARGUMENTS_HINT] = hint
+                raise
             if COMMAND in ctx.meta or len(given) < 2 or any(word.startswith("-") for word in given[:2]):
                 raise
             raise UsageError(
@@ -83,6 +86,18 @@ class TakesCommand(Sorted):
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         experiment = "EXPERIMENT..." if ctx.info_name == "submit" else "EXPERIMENT"
         return ["[OPTIONS]", f"[{experiment} | SCRIPT [-- ARGUMENTS...] | -- COMMAND...]"]
+
+
+def _to_script(ctx: click.Context, words: list[str], option: str) -> str | None:
+    """The command line that passes `option` to the job script before it."""
+    at = next((at for at, word in enumerate(words) if word.startswith(option)), len(words))
+    if not any(_looks_like_job_script(word) for word in words[:at]):
+        return None
+    return f"an argument of the job script: {ctx.command_path} {shlex.join([*words[:at], '--', *words[at:]])}"
+
+
+def _looks_like_job_script(word: str) -> bool:
+    return Path(word).is_file() and job_script.looks_like_one(Path(word))
 
 
 def _flag_of(word: str) -> str:
@@ -240,9 +255,12 @@ def request(values: Mapping[str, Any], cluster: str | None) -> Request:
 
 def _is_job_script(name: str) -> bool:
     """Whether the word is a job script and no experiment."""
-    if not Path(name).is_file() or not job_script.looks_like_one(Path(name)):
+    if not _looks_like_job_script(name):
         return False
-    return name not in config.catalogue(Path.cwd(), os.environ).experiments
+    if name not in config.catalogue(Path.cwd(), os.environ).experiments:
+        return True
+    console.note(f"`{name}` is an experiment and a job script: this is the experiment, and `./{name}` the script")
+    return False
 
 
 def _of_flags(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -345,3 +363,5 @@ def _print(prepared: Prepared) -> None:
     console.out(f"# {prepared.plan.directory}/job.sh\n{prepared.script}")
     if setup := script.render_setup(prepared.plan):
         console.out(f"# {prepared.plan.directory}/setup.sh\n{setup}")
+    if prepared.plan.script:
+        console.out(f"# {prepared.plan.directory}/script\n# a copy of {prepared.plan.script.path}")

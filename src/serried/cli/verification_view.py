@@ -23,6 +23,8 @@ def verify_script(script: str, tasks: str | None, *, as_json: bool) -> None:
     Raises RunFailed if a difference has no reason.
     """
     here = Path.cwd()
+    if script == "-":
+        raise UsageError("`--verify` runs the script, so the script must be a file", hint="save it to a file")
     path = (here / script).resolve()
     if not path.is_file() or not path.is_relative_to(here.resolve()):
         raise UsageError(

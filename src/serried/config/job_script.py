@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from serried.schedulers.directives import form as form_of
 
 UNSAID = {"resources.nodes": 1, "resources.gpus": 0, "resources.ranks": 1}
 """The size of a job whose directives do not mention it."""
+BEGINNING = 65_536
+MOST_ENTRIES = 200
+NO_SCRIPTS = frozenset((".py", ".toml", ".md", ".txt", ".out", ".log", ".pt", ".gz", ".tar", ".json", ".yaml"))
 LONGEST = 10_000_000
 """A larger file is no script."""
 
@@ -73,12 +77,34 @@ def looks_like_one(path: Path) -> bool:
     """Whether the file begins as a script, or has directives of a scheduler."""
     try:
         with path.open("rb") as file:
-            start = file.read(65_536)
+            start = file.read(BEGINNING)
     except OSError:
         return False
     if schedulers.of_script(start.decode("utf-8", "replace")) is not None:
         return True
     return start.startswith(b"#!") and path.suffix != ".py"  # a Python script needs ranks, so it is a command
+
+
+def names_in(folder: Path, *, below: Path | None = None) -> list[str]:
+    """The job scripts in `folder` by their directives, relative to `below`; of a huge folder, some."""
+    try:
+        entries = sorted(itertools.islice(folder.iterdir(), MOST_ENTRIES))
+    except OSError:
+        return []
+    return [
+        os.path.relpath(path, below or folder)
+        for path in entries
+        if path.suffix not in NO_SCRIPTS and path.is_file() and scheduler_of(path) is not None
+    ]
+
+
+def scheduler_of(path: Path) -> str | None:
+    """The scheduler whose directives the file has; None without any, and if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return schedulers.of_script(file.read(BEGINNING).decode("utf-8", "replace"))
+    except OSError:
+        return None
 
 
 def read(path: Path, scheduler: str, environ: Mapping[str, str]) -> JobScript:

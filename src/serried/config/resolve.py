@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,7 +64,7 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
     here = Path(os.path.abspath(directory))  # noqa: PTH100 - resolve() would follow links the user wants kept
     files = layers.find(here, environ)
     given = layers.gather(files, overrides, environ)
-    chosen = _experiment(name, command, given, files)
+    chosen = _experiment(name, command, given, files, here)
     where, warnings = _cluster(cluster, chosen, given, environ)
     settings = layers.stack(layers.with_cluster(given, where.value, environ), chosen, where.value)
     script = None
@@ -83,7 +84,12 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
         experiment=experiment,
         cluster=place,
         origins=builder.origins | origins,
-        warnings=(*warnings, *_for_a_shell(experiment), *_unknown_gpus(experiment, place)),
+        warnings=(
+            *warnings,
+            *(() if script else _script_as_command(experiment, here)),
+            *_for_a_shell(experiment),
+            *_unknown_gpus(experiment, place),
+        ),
         notes=(*builder.notes, *notes, *dropped, *(_notes(script, experiment) if script else ())),
         experiments=tuple(layers.experiment_names(given)),
         script=script,
@@ -111,7 +117,12 @@ def _script(  # noqa: PLR0917
         raise ConfigError(message, path=setting.origin.path, line=setting.origin.line) from None
     if not words or not words[0]:
         raise ConfigError("`script` names no file", path=setting.origin.path, line=setting.origin.line)
-    return job_script.read(files.directory / words[0], name, environ)
+    path = files.directory / words[0]
+    if not path.is_file():
+        hint = did_you_mean(words[0], job_script.names_in(path.parent, below=files.directory))
+        message = f"the job script `{words[0]}` does not exist"
+        raise ConfigError(message, path=setting.origin.path, line=setting.origin.line, hint=hint)
+    return job_script.read(path, name, environ)
 
 
 def _notes(script: JobScript, experiment: Experiment) -> Iterable[str]:
@@ -151,12 +162,14 @@ def _without_launch(settings: Mapping[Keys, Setting], own: set[Keys]) -> tuple[d
     return kept, tuple(notes)
 
 
-def _experiment(name: str | None, command: Sequence[str] | None, given: list[Layer], files: Files) -> str | None:
+def _experiment(
+    name: str | None, command: Sequence[str] | None, given: list[Layer], files: Files, here: Path
+) -> str | None:
     """The name of the experiment; None for a bare command."""
     known = layers.experiment_names(given)
     if name is not None and name not in known:
-        hint = _other_than(name, known)
-        raise UsageError(f"unknown experiment `{name}`", hint=hint, code=Reason.NO_SUCH_EXPERIMENT, about=name)
+        message, hint = _neither(name, known, here)
+        raise UsageError(message, hint=hint, code=Reason.NO_SUCH_EXPERIMENT, about=name)
     if name is not None:
         return name
     if command is not None:
@@ -167,18 +180,40 @@ def _experiment(name: str | None, command: Sequence[str] | None, given: list[Lay
         raise UsageError("which experiment?", hint=f"name one of {_listed(known)}")
     missing = f"no `{layers.FILE}` here or in a folder above"
     where = f"`{files.project.path}` has no `[experiments.NAME]`" if files.project else missing
-    raise UsageError(
-        f"nothing to run: {where}", hint="give a command, `-- python train.py`, or start with `serried init`"
-    )
+    scripts = job_script.names_in(here)
+    hint = "give a command, `-- python train.py`, or start with `serried init`"
+    if scripts:
+        hint = f"for a job script, name it: serried submit {shlex.quote(scripts[0])}"
+    raise UsageError(f"nothing to run: {where}", hint=hint)
 
 
-def _other_than(name: str, known: list[str]) -> str:
+def _neither(name: str, known: list[str], here: Path) -> tuple[str, str]:
+    """The message and the hint for a word that is neither an experiment nor a job script of the command line."""
+    path = here / name
+    if name == "-":
+        return "a job script is not read from standard input", "save it to a file: serried submit FILE"
     if name.endswith(".py"):
-        return f"a command goes after `--`: `-- python {name}`"
+        return f"unknown experiment `{name}`", f"a command goes after `--`: `-- python {name}`"
+    if path.is_file() and job_script.looks_like_one(path):
+        return f"the job script `{name}` cannot be submitted together with others", f"serried submit {name}"
+    if path.is_file():
+        message = f"`{name}` is not a job script: it has neither a `#!` line nor directives"
+        return message, "begin the script with `#!/bin/bash`; a command goes after `--`"
+    return _no_file(name, known, here)
+
+
+def _no_file(name: str, known: list[str], here: Path) -> tuple[str, str]:
+    path = here / name
     listed = f"there {'are' if len(known) > 1 else 'is'} {_listed(known)}" if known else "a command goes after `--`"
+    scripts = job_script.names_in(path.parent, below=here)
+    without_suffix = next((script for script in scripts if os.path.splitext(script)[0] == name), None)  # noqa: PTH122
+    hint = f"did you mean `{without_suffix}`?" if without_suffix else did_you_mean(name, [*known, *scripts])
+    if path.is_dir():
+        return f"`{name}` is a folder, and not an experiment or a job script", hint or listed
     is_path = "/" in name or bool(os.path.splitext(name)[1])  # noqa: PTH122 - perhaps a name with a dot
-    missing = "no file and no experiment has this name" if is_path and not os.path.lexists(name) else ""
-    return did_you_mean(name, known) or missing or listed
+    if is_path and not os.path.lexists(path):
+        return f"no file and no experiment has the name `{name}`", hint or listed
+    return f"unknown experiment `{name}`", hint or listed
 
 
 def _cluster(
@@ -254,6 +289,15 @@ def _for_a_shell(experiment: Experiment) -> tuple[str, ...]:
         for word in shell_words.operators(experiment.command, shell_words.CERTAIN)
     )
     return (*unfilled, *unread)
+
+
+def _script_as_command(experiment: Experiment, here: Path) -> tuple[str, ...]:
+    """A warning about `serried submit -- train.sbatch`."""
+    program = experiment.command[0] if experiment.command else ""
+    if not program or job_script.scheduler_of(here / program) is None:
+        return ()
+    instead = f"`serried submit {shlex.quote(program)}` submits the script"
+    return (f"`{program}` is a job script, but after `--` each rank runs it, without its directives: {instead}",)
 
 
 def _unknown_gpus(experiment: Experiment, cluster: Cluster) -> tuple[str, ...]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from serried import schedulers
+from serried.config import job_script
+from serried.errors import UsageError
 from serried.import_check import forms
 from serried.import_check.differences import FormDifference, compare
 from serried.import_check.forms import FormRun, Pretended
@@ -89,7 +92,24 @@ class Verifier:
 
 
 def verify(script: str, source: Path, around: Mapping[str, str], *, tasks: Sequence[int] = ()) -> Verification:
-    """Run `script` and its import, and compare them."""
+    """Run `script` and its import, and compare them.
+
+    Raises UsageError if the script needs several nodes outside of a lab, or if one form is refused.
+    """
+    verifier = Verifier(script, source, around, tasks=tasks)
+    if not verifier.in_lab:
+        _check_nodes(script, source, around)
     with tempfile.TemporaryDirectory(prefix="serried-verify-") as folder:
-        (verification,) = Verifier(script, source, around, tasks=tasks).verify(Path(folder))
+        (verification,) = verifier.verify(Path(folder))
     return verification
+
+
+def _check_nodes(script: str, source: Path, around: Mapping[str, str]) -> None:
+    settings = job_script.read(source / script, schedulers.LOCAL, around).settings
+    nodes, gpus = (int(settings.get(f"resources.{key}") or 0) for key in ("nodes", "gpus"))
+    if nodes > 1:
+        size = f"--nodes {nodes}" + (f" --gpus {gpus}" if gpus else "")
+        raise UsageError(
+            f"`{script}` requests {nodes} nodes, and this machine is one: verify the import in a lab",
+            hint=f"serried lab up {size}\nserried lab run -- serried import --verify {shlex.quote(script)}",
+        )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from serried import shell
-from serried.errors import SerriedError
+from serried.errors import SerriedError, UsageError
 from serried.import_check.sandbox import Sandbox
 from serried.protocol import names
 from serried.schedulers.directives import Place, form
@@ -113,7 +113,7 @@ def start_sbatch(
     argv[0] = str(shell.which("sbatch"))
     result = shell.run([*argv, script, *arguments], env=environment, cwd=sandbox.directory)
     if result.status != 0:
-        raise SerriedError("sbatch refuses the script", details=result.stderr)
+        raise UsageError("sbatch refuses the script", details=result.stderr)
     return result.stdout.strip().partition(";")[0]
 
 
@@ -240,8 +240,9 @@ def _serried(sandbox: Sandbox, around: Mapping[str, str], *words: str) -> dict[s
     try:
         answer: dict[str, Any] = json.loads(result.stdout)
     except ValueError:
-        shown = f"`serried {shlex.join(words)}` failed"
-        raise SerriedError(shown, details=result.stderr or result.stdout) from None
+        kind = UsageError if result.status == UsageError.exit_code else SerriedError
+        message = f"the imported form fails: `serried {shlex.join(words)}`"
+        raise kind(message, details=result.stderr or result.stdout) from None
     return answer
 
 

@@ -209,7 +209,8 @@ def _here(status: RunStatus) -> str:
         return "serried run -- COMMAND"
     if plan.script:
         arguments = f" -- {shlex.join(plan.command[1:])}" if plan.command[1:] else ""
-        return f"serried run {shlex.quote(plan.command[0])}{arguments}"
+        nodes = "--nodes 1 " if plan.allocation.nodes > 1 else ""
+        return f"serried run {nodes}{shlex.quote(plan.command[0])}{arguments}"
     words = ["sh", "-c", *plan.command] if plan.shell else plan.command
     command = shlex.join(words)
     if len(command) > _LONGEST or not command.isprintable():

@@ -88,7 +88,7 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     """
     if request.command is not None and not any(request.command):
         raise UsageError("no command after `--`", hint="for example `-- python train.py`")
-    each = shell_words.read_commands(directory / request.each) if request.each else ()
+    each = shell_words.read_commands(directory / request.each) if request.each and not request.is_script else ()
     # With --commands the lines are the commands. The first stands for all where one command is needed.
     command = each[0] if each and request.command is None else request.command
     resolved = config.resolve(
@@ -101,7 +101,8 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
         is_script=request.is_script,
     )
     if resolved.script and (request.each or request.repeat):
-        raise UsageError("a job script runs as it is, so `--commands` and `--repeat` do not apply to it")
+        hint = f"`--array 0-{(request.repeat or 10) - 1}` runs it as a task for each index"
+        raise UsageError("a job script runs as it is, so `--commands` and `--repeat` do not apply to it", hint=hint)
     script_array = resolved.script.directives.array if resolved.script else None
     array, each = _array(request, resolved.experiment.array or script_array, each)
     plan = make_plan(resolved, run_id=new_id(), created=iso(time.time()), array=array, name=request.name)
