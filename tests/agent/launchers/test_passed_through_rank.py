@@ -76,6 +76,18 @@ def launch(pyz, tmp_path):
         process.wait()
 
 
+def test_paths_of_the_first_node_become_those_of_this_node(launch):
+    script_has = {"SERRIED_STOP_FILE": "/disk/run.0.1a2b/stop", "SERRIED_DATA_DIR": "/disk/run.0.1a2b/data"}
+    answer = {"environment": {name: path.replace("0.1a2b", "1.3c4d") for name, path in script_has.items()}}
+    process, _ = launch(
+        "sh", "-c", 'echo "$1 $OUT $SERRIED_DATA_DIR"', "x", "--data=/disk/run.0.1a2b/data/a",
+        answer=answer, env={**os.environ, **script_has, "OUT": "/disk/run.0.1a2b/results"},
+    )  # fmt: skip
+    assert (
+        process.communicate()[0] == b"--data=/disk/run.1.3c4d/data/a /disk/run.1.3c4d/results /disk/run.1.3c4d/data\n"
+    )
+
+
 def test_output_is_passed_on_and_logged_and_input_arrives(launch, tmp_path, wait_until):
     process, agent = launch("sh", "-c", 'cat; echo "$HERE $SERRIED_LAUNCH ${GONE-none}" >&2; pwd', answer={
         "environment": {"HERE": "x y", "GONE": None}

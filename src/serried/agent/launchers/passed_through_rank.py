@@ -74,6 +74,15 @@ def identity_variables(environ: Mapping[str, str]) -> Dict[str, str]:
     return {name: environ[name] for name in sorted(known) if name in environ}
 
 
+def folder_of(environ: Mapping[str, str]) -> str:
+    """The folder on the node's disk, with the node's data and results; empty if unknown.
+
+    Each node has another. The script's shell has put that of the first node into words such as `$SERRIED_DATA_DIR`.
+    The name is random, so nothing else contains it.
+    """
+    return os.path.dirname(environ.get(names.STOP_FILE, ""))  # noqa: PTH120 - a text
+
+
 def _answer(connection: local_socket.LocalSocket) -> Optional[Message]:
     """RUN or REFUSE; None if the agent ends or does not answer."""
     connection.connection.settimeout(ANSWER_SECONDS)
@@ -102,14 +111,15 @@ def _report(stage: str, number: int, name: str) -> int:
 class PassedThroughRank:
     def __init__(self, connection: local_socket.LocalSocket, launch: str, program: List[str], answer: Message) -> None:
         self._socket = connection
+        inherited, own = system.environment(), answer["environment"]
+        set_here = {names.LAUNCH: launch, **{name: value for name, value in own.items() if value is not None}}
+        kept = {name: value for name, value in inherited.items() if name not in own}
+        before, here = folder_of(inherited), folder_of(set_here)
+        if before and here:
+            program = [word.replace(before, here) for word in program]
+            kept = {name: value.replace(before, here) for name, value in kept.items()}
         self._program = program
-        self._environment = system.environment()
-        self._environment[names.LAUNCH] = launch
-        for name, value in answer["environment"].items():
-            if value is None:
-                self._environment.pop(name, None)
-            else:
-                self._environment[name] = value
+        self._environment = {**kept, **set_here}
         self._log: Optional[int] = None
         with contextlib.suppress(OSError):
             self._log = os.open(answer["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, answer["mode"])
