@@ -38,6 +38,11 @@ from serried.ui import console
     shell_complete=run_view.complete_runs,
     help="Start after RUN completes; `:any` after any end, `:notok` only if RUN does not complete.",
 )
+@click.option(
+    "--snapshot/--in-place",
+    default=None,
+    help="Run a copy of the code, or the project itself.  [default: a copy; a job script runs in place]",
+)
 @click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings.")
 def command(
     *,
@@ -48,6 +53,7 @@ def command(
     yes: bool,
     chain: int | None,
     after: tuple[str, ...],
+    snapshot: bool | None,
     **values: Any,
 ) -> None:
     r"""Submit an experiment, or any command, to the cluster.
@@ -72,6 +78,8 @@ def command(
     request = dataclasses.replace(request, after=after or None)
     if chain is not None:
         request = request.with_setting("limit.restarts", value=chain - 1).with_setting("limit.total_time", value="off")
+    if snapshot is not None:
+        request = request.with_setting("project.snapshot", value=snapshot)
     if len(experiments) > 1 and request.is_script:
         script, *words = experiments
         raise UsageError(
