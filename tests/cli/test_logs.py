@@ -75,7 +75,7 @@ def test_a_terminal_gets_colours_and_no_other_escape_sequence(serried, make, mon
 def test_a_task_of_an_array_is_read_by_its_number(serried, make):
     make(indices=[0, 1], nodes=1, ranks=2).log(0, "zero\n", task=0).log(0, "one\n", task=1).ending(task=1)
     assert serried("logs", "last/1").out == "[0] one\n"
-    whole = serried("logs", "last")
+    whole = serried("logs", "last", "-f")
     assert (whole.code, whole.err) == (
         2,
         "error: run `k3f9q2` is an array of 2 tasks\n\nhint: name one: serried logs k3f9q2/0\n",

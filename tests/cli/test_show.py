@@ -171,14 +171,6 @@ def test_a_record_of_a_later_version_is_refused_in_words(serried, make):
     assert done.err.startswith("error: plan.json of run `k3f9q2` has schema 7; this Serried reads up to 1\n")
 
 
-def test_an_array_lists_its_tasks_and_one_task_has_its_own_page(serried, make):
-    run = make(indices=range(3)).ending(task=0).ending(task=1).ending("FAILED", task=2, exit_code=3)
-    assert "  tasks       COMPLETED 0-1, FAILED 2\n" in serried("show", "last").out
-    page = serried("show", "last/2").out
-    assert page.startswith("k3f9q2/2 train FAILED: rank 3 on n2 exited with status 1\n")
-    assert f"  logs        {run.where.path}/tasks/2/attempts/1/node-N/rank-R.log\n" in page
-
-
 def test_how_a_run_goes_on_and_in_which_jobs(serried, make, slurm):
     run = make(limit=Limit(restarts=2, form="successor")).link(2, "124").ending("REQUEUED", cause="limit", final=False)
     slurm.tell(Job("123", None, "FAILED"))

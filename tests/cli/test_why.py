@@ -182,15 +182,6 @@ def test_a_failed_launch_shows_what_the_jobs_script_said(serried, make):
     assert "  means       no rank started; the program is not at fault\n" in out
 
 
-def test_an_array_is_explained_by_its_first_bad_task(serried, make):
-    run = make(indices=range(3)).ending(task=0).ending(task=1)
-    run.ending("FAILED", task=2, exit_code=3, first_failure=a_failure(exit_code=3))
-    out = serried("why", "last").out
-    assert out.startswith("k3f9q2/2 train FAILED: rank 3 on n2 exited with status 1\n")
-    assert "  tasks           COMPLETED 0-1, FAILED 2\n" in out
-    assert "serried logs k3f9q2/2 --rank 3" in out
-
-
 def test_json_carries_failure_tail_and_advice(serried, make):
     make().ending("OUT_OF_MEMORY", exit_code=137, cause="out-of-memory", first_failure=a_failure(tail=["Killed"]))
     [run] = json.loads(serried("why", "last", "--json").out)["runs"]
@@ -223,7 +214,9 @@ def test_every_cause_that_an_exit_json_may_name_has_its_advice(cause):
 def test_every_row_of_advice_fills_in():
     for advice in (*ADVICE.values(), *HERE.values()):
         for step in advice.steps:
-            filled = step.format(run="r", rank=0, host="n1", attempt=1, command="run", time="4h", restarts=3, here="h")
+            filled = step.format(
+                run="r", rank=0, host="n1", attempt=1, command="run", time="4h", restarts=3, here="h", all=""
+            )
             assert not re.search(r"\{(?:run|rank|host|attempt|verb|time|restarts|here)\}", filled)
 
 

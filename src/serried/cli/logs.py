@@ -91,7 +91,8 @@ def command(
     r"""Print or follow the output of the ranks, or of a job script.
 
     With several ranks each line starts with its `[rank]`. If the run has ended and no rank printed
-    anything, the output of the job script is printed instead.
+    anything, the output of the job script is printed instead. For an array, the last lines of the first
+    failures are printed.
 
     \b
     serried logs -f last
@@ -101,17 +102,39 @@ def command(
     serried logs last --launch 2 --rank 3       of a job script's second srun
     """
     selection = run_view.select(run)
-    array = selection.record.plan.array
-    if array is not None and selection.task is None:
-        raise UsageError(
-            f"run `{selection}` is an array of {len(array.indices)} tasks",
-            hint=f"name one: serried logs {selection}/{array.indices[0]}",
-        )
     choice = LogChoice(rank, node, attempt, launcher, beside, launch)
-    if follow:
+    if selection.is_array:
+        _show_array(selection, is_overview=not follow and choice == LogChoice(None, None, None))
+    elif follow:
         _follow(selection, choice)
     else:
         _print(selection, choice)
+
+
+def _show_array(selection: Selection, *, is_overview: bool) -> None:
+    """Print how the tasks stand, and the last lines of the first that failed.
+
+    Raises UsageError without `is_overview`, because only the output of one task can be selected or followed.
+    """
+    from serried.cli import array_view  # only for arrays
+    from serried.records.explain import failures_of
+
+    status = statuses_of([selection])[0]
+    indices = selection.record.plan.array.indices if selection.record.plan.array else (0,)
+    running = next((index for index, it in (status.tasks or {}).items() if it.state == names.RUNNING), None)
+    follow = "" if running is None else "-f "
+    one = f"serried logs {follow}{selection}/{indices[0] if running is None else running}"
+    if not is_overview:
+        raise UsageError(f"run `{selection}` is an array of {len(indices):,} tasks", hint=f"name one: {one}")
+    for line in (*run_view.headline(status), "", *(f"  {line}" for line in array_view.counts(status))):
+        console.out(line)
+    failures = array_view.failure_lines(status, failures_of(status), with_tail=True)
+    for line in ("", console.style("first failures", "head"), *failures) if failures else ():
+        console.out(line)
+    console.say()
+    console.next_steps([(one, "the output of a task")])
+    run_view.warn_if_stale([status])
+    run_view.insist([status])
 
 
 def _side_command(selection: Selection, index: int) -> SideCommand:

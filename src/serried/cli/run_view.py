@@ -22,7 +22,7 @@ from serried.records.record import RecordUnreadable
 from serried.records.run_status import RunStatus
 from serried.records.verdict import SUBMITTING, UNCERTAIN
 from serried.ui import console
-from serried.ui.text import ago, duration, printable, wrapped
+from serried.ui.text import ago, duration, harmless, overwritten, printable, wrapped
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -92,6 +92,11 @@ def headline(status: RunStatus) -> list[str]:
     first, *more = wrapped(text, console.columns() - 2) if console.is_terminal() else [text]
     state = console.style(status.state, state_style(status.state))
     return [begin + state + first[len(begin) + len(status.state) :], *(f"  {line}" for line in more)]
+
+
+def output_line(line: str) -> str:
+    """A line of a program's output, without what could do harm to a terminal."""
+    return harmless(overwritten(line)) if console.has_colour() else printable(overwritten(line))
 
 
 def how(status: RunStatus) -> str:

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from serried.cli import run_view
-from serried.errors import SerriedError
+from serried.errors import SerriedError, UsageError
 from serried.fs.files import read_json
 from serried.plan import Plan
 from serried.protocol import names
 from serried.protocol.outputs import Outputs
 from serried.protocol.settings import fingerprint
 from serried.protocol.sizes import counted
-from serried.records import missing_outputs, outputs, verdict
+from serried.records import missing_outputs, outputs
 from serried.records.index import Selection
 from serried.records.logs import smoke_result
 from serried.records.record import RecordUnreadable, jobs_text
 from serried.records.run_status import RunStatus, warnings_of
-from serried.records.status import statuses_of
+from serried.records.status import statuses_of, task_of
 from serried.records.timeline import AttemptRecord, Event, attempts, timeline
 from serried.ui import console
 from serried.ui.plan_lines import (
@@ -45,18 +45,23 @@ _MOST_NODES = 2
 
 @click.command()
 @run_view.last_run
+@click.option("--tasks", "as_table", is_flag=True, help="List every task of an array.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(*, run: str, as_json: bool) -> None:
-    r"""Show a run's plan, timeline and files.
+def command(*, run: str, as_table: bool, as_json: bool) -> None:
+    r"""Show a run's plan, timeline and files; of an array also the first failures.
 
     \b
     serried show last
     serried show lr-sweep/17 --json
+    serried show lr-sweep --tasks
     """
     selection = run_view.select(run)
     status = statuses_of([selection])[0]
     if status.summary is None:
         raise SerriedError(status.verdict.message, hint=f"the record is {selection.record.directory.path}")
+    if as_table:
+        _show_tasks(status, as_json=as_json)
+        return
     written = outputs.of(selection)
     if as_json:
         run_view.out_runs([{**_json(selection, status), "outputs": written.to_json()}])
@@ -64,6 +69,20 @@ def command(*, run: str, as_json: bool) -> None:
         for line in _screen(selection, status, written):
             console.out(line)
         _suggest(selection, status, written)
+    run_view.warn_if_stale([status])
+    run_view.insist([status])
+
+
+def _show_tasks(status: RunStatus, *, as_json: bool) -> None:
+    """Print an entry, or a line of a table, for each task."""
+    if status.tasks is None:
+        raise UsageError(f"run `{status.id}` has no tasks to list", hint=f"serried show {status.id}")
+    if as_json:
+        run_view.out_runs([task_of(status, index).to_json() for index in status.tasks])
+    else:
+        from serried.cli import array_view  # only for arrays
+
+        array_view.out_tasks(status)
     run_view.warn_if_stale([status])
     run_view.insist([status])
 
@@ -86,6 +105,7 @@ def _json(selection: Selection, status: RunStatus) -> dict[str, Any]:
         "missing": [each.to_json() for each in _missing(selection, status)],
         "timeline": [event.to_json() for event in _events(selection, status)],
         "files": dict(_files(selection, status)),
+        "failures": _failures(status),
     }
 
 
@@ -93,11 +113,31 @@ def _screen(selection: Selection, status: RunStatus, written: Outputs) -> list[s
     lines = [*run_view.headline(status), ""]
     facts = [fact for fact in (*_facts(selection, status), ("outputs", written.text)) if fact[1]]
     lines += [line for label, text in facts for line in console.behind(f"  {label.ljust(_LABEL)} ", text)]
+    lines += _failure_lines(status)
     lines += ["", console.style("timeline", "head"), *_timeline(_events(selection, status))]
     lines += _launches(selection)
     lines += ["", console.style("files", "head")]
     lines += [f"  {label.ljust(_LABEL)} {printable(path)}" for label, path in _files(selection, status)]
     return lines
+
+
+def _failures(status: RunStatus) -> list[dict[str, Any]] | None:
+    """Of an array, the first tasks that failed."""
+    if status.tasks is None:
+        return None
+    from serried.records import explain  # only for arrays
+
+    return explain.failures_json(explain.failures_of(status))
+
+
+def _failure_lines(status: RunStatus) -> list[str]:
+    if status.tasks is None:
+        return []
+    from serried.cli import array_view  # only for arrays
+    from serried.records.explain import failures_of
+
+    lines = array_view.failure_lines(status, failures_of(status))
+    return ["", console.style("first failures", "head"), *lines] if lines else []
 
 
 def _plan(selection: Selection) -> Plan | None:
@@ -150,8 +190,9 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
     facts.append(("container", container_text(plan.container) if plan else ""))
     facts.append(("source", _source(selection, plan)))
     if status.tasks is not None:
-        by_state = verdict.ranges_by_state(status.tasks)
-        facts.append(("tasks", ", ".join(f"{state} {which}" for state, which in by_state.items())))
+        from serried.cli import array_view  # only for arrays
+
+        facts += [("" if at else "tasks", line) for at, line in enumerate(array_view.counts(status))]
     facts.append(("waits for", status.reason))
     facts += [("warning", printable(warning["message"])) for warning in warnings_of(status)]
     facts.append(("missing", "; ".join(each.text for each in _missing(selection, status))))
@@ -306,6 +347,8 @@ def _suggest(selection: Selection, status: RunStatus, written: Outputs) -> None:
         steps.append((f"serried why {run}", "why it waits"))
     elif status.has_ended and status.state != names.COMPLETED:
         steps.append((f"serried why {run}", "what happened, and what to do"))
+        if status.tasks is not None:
+            steps.append((f"serried rerun {run} --failed", "submit the tasks that did not complete again"))
     elif status.tasks is None:
         steps.append((f"serried logs {'' if status.has_ended else '-f '}{run}", "the output"))
     steps += run_view.logs_of_failed_rank(selection)

@@ -12,7 +12,7 @@ from serried.records.explain import Explanation, explain
 from serried.records.status import statuses_of
 from serried.records.verdict import signal_name
 from serried.ui import console
-from serried.ui.text import ago, duration, harmless, local_time, overwritten, printable
+from serried.ui.text import ago, duration, local_time, printable
 
 
 @click.command()
@@ -22,7 +22,8 @@ def command(*, run: str, as_json: bool) -> None:
     r"""Explain why a run waits, or why it failed.
 
     For a run that waits: the scheduler's reason in plain words. For a run that failed: the first rank that
-    failed, its node, its exit status or signal, its last lines, and the next steps.
+    failed, its node, its exit status or signal, its last lines, and the next steps. For an array: the number
+    of tasks in each state, and the first failures.
 
     \b
     serried why last
@@ -41,13 +42,18 @@ def command(*, run: str, as_json: bool) -> None:
 
 def _lines(explanation: Explanation) -> list[str]:
     lines = run_view.headline(explanation.status)
-    facts = list(filter(lambda fact: fact[1], _facts(explanation)))
+    facts = [fact for fact in _facts(explanation) if fact[1]]
     if facts:
         widest = max(len(name) for name, _ in facts)
         lines += ["", *(line for name, text in facts for line in console.behind(f"  {name.ljust(widest)}   ", text))]
+    if explanation.failures:
+        from serried.cli import array_view  # only for arrays
+
+        failures = array_view.failure_lines(explanation.status, explanation.failures)
+        lines += ["", "  first failures", *failures]
     if explanation.tail:
         lines += ["", f"  last lines of {explanation.tail_of}"]
-        lines += [f"  | {_shown(line)}" for line in explanation.tail]
+        lines += [f"  | {run_view.output_line(line)}" for line in explanation.tail]
     if explanation.steps:
         steps = (line for step in explanation.steps for line in console.behind("  - ", step))
         lines += ["", "  what to do", *steps]
@@ -56,8 +62,16 @@ def _lines(explanation: Explanation) -> list[str]:
 
 def _facts(explanation: Explanation) -> list[tuple[str, str]]:
     status, now = explanation.status, time.time()
-    failure = explanation.first_failure or {}
-    facts = [("reason", status.reason), ("means", explanation.meaning)]
+    is_array = status.tasks is not None
+    failure = explanation.first_failure if explanation.first_failure and not is_array else {}
+    # The list of failures has the meaning of each.
+    meaning = "" if status.has_ended and explanation.failures else explanation.meaning
+    facts = []
+    if is_array:
+        from serried.cli import array_view  # only for arrays
+
+        facts += [("" if at else "tasks", line) for at, line in enumerate(array_view.counts(status))]
+    facts += [("reason", status.reason), ("means", meaning)]
     facts += [("warning", printable(warning["message"])) for warning in explanation.warnings]
     if status.state == names.PENDING:
         facts.append(("waits for", duration(now - status.created) if status.created else ""))
@@ -80,10 +94,4 @@ def _facts(explanation: Explanation) -> list[tuple[str, str]]:
         facts += [("asked by", explanation.asked_by or "")]
         if status.verdict.since is not None:
             facts.append(("ended", f"{local_time(status.verdict.since)}, {ago(now - status.verdict.since)}"))
-    if explanation.others:
-        facts.append(("tasks", ", ".join(f"{state} {which}" for state, which in explanation.others.items())))
     return facts
-
-
-def _shown(line: str) -> str:
-    return harmless(overwritten(line)) if console.has_colour() else printable(overwritten(line))

@@ -421,7 +421,7 @@ ADVICE: Mapping[Reason, Advice] = {
     ),
     Reason.SUBMISSION: Advice(
         "no job exists: the submission ended or was dropped before the scheduler accepted it",
-        ("submit it again: serried rerun {run}",),
+        ("submit it again: serried rerun {run}{all}",),
     ),
     Reason.LOST: Advice(
         "the job left no record of its end: a file system or a node may have failed, or the folder was purged",

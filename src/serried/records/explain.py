@@ -20,9 +20,11 @@ from serried.records.logs import last_lines, rank_logs
 from serried.records.record import Record, RecordUnreadable, records_directory
 from serried.records.run_status import RunStatus, warnings_of
 from serried.records.status import statuses, task_of
-from serried.records.verdict import ranges_by_state
+from serried.records.verdict import tasks_by_state
 
 _TAIL = 20
+_LOOKED, _MOST_KINDS, _MOST_ALIKE = 8, 5, 3
+"""Failed tasks that are read in each state; failures of different kinds that are listed; failures if all are alike."""
 _LONGEST = 200
 """Characters of a command that a step repeats."""
 
@@ -56,8 +58,8 @@ class Explanation:
     tail_of: str = ""
     asked_by: str | None = None
     """Who ran `serried stop`."""
-    others: Mapping[str, str] | None = None
-    """An array's tasks by state."""
+    failures: tuple[Explanation, ...] = ()
+    """Of an array, the first tasks that ended without COMPLETED."""
     warnings: tuple[Mapping[str, str], ...] = ()
     """Doubts, also about a run that has not ended."""
 
@@ -71,11 +73,50 @@ class Explanation:
             "tail": list(self.tail),
             "asked_by": self.asked_by,
             "warnings": [dict(warning) for warning in self.warnings],
+            "failures": failures_json(self.failures) if self.status.tasks is not None else None,
         }
+
+    @property
+    def logs_command(self) -> str:
+        """The command that prints the output of the rank that failed first."""
+        is_of_rank = self.first_failure is not None and self.first_failure.get("rank") is not None
+        return f"serried logs {self.status.id}" + (f" --rank {_rank_option(self.first_failure)}" if is_of_rank else "")
+
+
+def failures_json(failures: Sequence[Explanation]) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": it.status.id,
+            "task": it.status.task,
+            "state": it.status.state,
+            "cause": it.status.verdict.cause,
+            "message": it.status.verdict.message or None,
+            "exit_code": it.status.verdict.exit_code,
+            "meaning": it.meaning or None,
+            "advice_for": it.reason,
+            "first_failure": dict(it.first_failure) if it.first_failure else None,
+            "logs": it.logs_command,
+        }
+        for it in failures
+    ]
+
+
+def failures_of(status: RunStatus) -> tuple[Explanation, ...]:
+    """The first tasks of an array that ended without COMPLETED, explained: the first of each kind, or a few alike.
+
+    The worst state comes first. Reads files of a few tasks in each state.
+    """
+    by_state = tasks_by_state(status.tasks or {})
+    ended = [tasks for state, tasks in by_state.items() if state in names.ENDED - {names.COMPLETED}]
+    looked = [_ended(task_of(status, index)) for tasks in ended for index in tasks[:_LOOKED]]
+    kinds = {(it.status.state, it.reason): it.status.id for it in reversed(looked)}
+    alike = [it.status.id for it in looked if it.status.id not in kinds.values()]
+    chosen = {*list(kinds.values())[::-1][:_MOST_KINDS], *alike[: max(_MOST_ALIKE - len(kinds), 0)]}
+    return tuple(it for it in looked if it.status.id in chosen)
 
 
 def explain(status: RunStatus) -> Explanation:
-    """Explain the status. For an array that failed, explain its first task in that state."""
+    """Explain the status. Of an array, explain the first tasks that failed."""
     explained = _explain(status)
     if status.has_ended and _nodes_have_more(status):
         step = f"copy the files that are still on the nodes, within three days: serried fetch {status.id}"
@@ -86,10 +127,23 @@ def explain(status: RunStatus) -> Explanation:
 
 
 def _explain(status: RunStatus) -> Explanation:
-    if status.tasks is not None and status.has_ended and status.state != names.COMPLETED:
-        first = next(index for index, verdict in status.tasks.items() if verdict.state == status.state)
-        explained = _ended(task_of(status, first))
-        return Explanation(**{**vars(explained), "others": ranges_by_state(status.tasks)})
+    failures = failures_of(status)
+    if not failures:
+        return _explain_one(status)
+    first = failures[0]
+    again = f"submit the tasks that did not complete again: serried rerun {status.id} --failed"
+    return replace(
+        _explain_one(status) if not status.has_ended else first,
+        status=status,
+        steps=(*first.steps, again),
+        first_failure=first.first_failure,
+        tail=first.tail,
+        tail_of=f"{first.status.id}, {first.tail_of}" if first.tail else "",
+        failures=failures,
+    )
+
+
+def _explain_one(status: RunStatus) -> Explanation:
     if status.state == names.PENDING:
         is_behind = status.summary and status.summary.after and status.waits_because in reasons.OF_DEPENDENCIES
         return _behind_others(status) if is_behind and not status.attempt else _waiting(status)
@@ -156,6 +210,7 @@ def _ended(status: RunStatus) -> Explanation:
         "time": show_duration(2 * limit) if limit else "4h",
         "restarts": 2 * (facts.restarts + 1),
         "here": _here(status),
+        "all": " --all" if status.task is None and status.summary and (status.summary.tasks or 1) > 1 else "",
     }
     return Explanation(
         status,
