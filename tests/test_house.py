@@ -25,6 +25,7 @@ ORDER = (
     "import_check",
     "cleanup",
     "submission",
+    "sweeps",
     "records",
     "snapshot",
     "inherit",
@@ -277,7 +278,8 @@ def test_what_travels_to_the_compute_node_is_python_3_9(path: Path):
 
 @each_module
 def test_nothing_is_imported_that_is_not_a_declared_dependency(path: Path):
-    allowed = sys.stdlib_module_names | {"serried"} | ({"torch"} if room_of(path) == "train" else {"click"})
+    extras = {"train": {"torch"}, "sweeps": {"yaml"}}
+    allowed = sys.stdlib_module_names | {"serried"} | extras.get(room_of(path), {"click"})
     assert {name.split(".")[0] for name in imports(path)} - allowed == set()
 
 

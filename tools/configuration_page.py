@@ -63,6 +63,11 @@ TABLES: tuple[tuple[str, type, str], ...] = (
         "Checkpoints of programs without `serried.train`: see [data](data.md).",
     ),
     (
+        "[sweeps.NAME]",
+        definitions.SweepTable,
+        "A range of settings for `serried sweep NAME`: see [sweeps](sweeps.md).",
+    ),
+    (
         "[clusters.NAME]",
         definitions.Cluster,
         "A new cluster, or changes to one of `serried clusters`.",

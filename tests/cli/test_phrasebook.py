@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from serried.cli import VERBS, serried
+from serried.cli.sweep import SweepGroup
 from serried.config import schema
 from serried.errors import SerriedError
 from serried.protocol import names
@@ -33,6 +34,7 @@ def parse(words: list[str]) -> None:
     command = serried.get_command(click.Context(serried), verb)
     assert command is not None
     while isinstance(command, click.Group):
+        rest = command.with_subcommand(rest) if isinstance(command, SweepGroup) else rest
         command = command.commands[rest.pop(0)]
     command.make_context(verb, rest)
 
@@ -94,12 +96,13 @@ def test_each_new_command_does_what_its_page_says(
     project.mkdir()
     monkeypatch.chdir(project)
     (project / "train.sif").touch()
+    (project / "sweep.yaml").write_text("program: train.py\nparameters: {lr: {value: 0.1}}\n", encoding="utf-8")
     (project / "commands.txt").write_text("python train.py --lr 0.1\npython train.py --lr 0.01\n", encoding="utf-8")
     words = shlex.split(command)[1:]
     for script in {"train.py", *(word for word in words if word.endswith((".py", ".sh")) and "/" not in word)}:
         (project / script).touch()
     parse(words)
-    if words[0] not in ("submit", "run") or words == ["submit"]:
+    if words[0] not in ("submit", "run", "sweep") or words == ["submit"]:
         return
     at = words.index("--") if "--" in words else len(words)
     where = [] if words[0] == "run" or "--cluster" in words else ["--cluster", "slurm"]

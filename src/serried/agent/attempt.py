@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, cast
 
 from serried.fs import files
-from serried.protocol import SCHEMA, checkpoints, names, successor_commands
+from serried.protocol import SCHEMA, checkpoints, names, settings, successor_commands
 from serried.protocol.layout import RunDirectory, TaskDirectory
 
 if TYPE_CHECKING:
@@ -204,12 +205,32 @@ class Attempt:
     @property
     def command(self) -> List[str]:
         """The plan's command, or this task's own."""
-        if not (self.plan.get("array") or {}).get("each"):
-            return list(self.plan["command"])
+        if (self.plan.get("array") or {}).get("each"):
+            return list(self._of_task(self.run.commands))
+        command = list(self.plan["command"])
+        if not self.parameters:
+            return command
+        is_shell = bool(self.plan.get("shell"))
+        file = str(self.parameters_file)
+        return settings.with_arguments(
+            command, self.parameters, file, is_shell=is_shell, is_template=not self.is_script
+        )
+
+    def _of_task(self, path: Path) -> Any:
+        """This task's entry in a file with one for each task."""
         import json
 
-        commands = json.loads(self.run.commands.read_text(encoding="utf-8"))
-        return list(commands[self.tasks.index(cast("int", self.task))])
+        return json.loads(path.read_text(encoding="utf-8"))[self.tasks.index(cast("int", self.task))]
+
+    @functools.cached_property
+    def parameters(self) -> Dict[str, Any]:
+        """The parameters of this trial of a sweep, by dotted name; empty for other runs."""
+        return dict(self._of_task(self.run.trials)) if self.plan.get("sweep") and self.task is not None else {}
+
+    @property
+    def parameters_file(self) -> Path:
+        """A file with the parameters, for commands with `{args_json_file}`."""
+        return self.directory.attempt(self.number).path / "parameters.json"
 
     @property
     def project_directory(self) -> str:
@@ -232,7 +253,7 @@ class Attempt:
     @property
     def config(self) -> Dict[str, Any]:
         """The training's settings by dotted name."""
-        return dict(self.plan.get("config") or {})
+        return {**(self.plan.get("config") or {}), **self.parameters}
 
     @property
     def resume_from(self) -> Optional[str]:

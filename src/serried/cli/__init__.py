@@ -19,6 +19,7 @@ GROUPS = {
     "Run": {
         "run": "Run here, now, in the foreground.",
         "submit": "Submit a job to the cluster.",
+        "sweep": "Train with settings from a range, and compare.",
         "rerun": "Submit an old run again, from its newest checkpoint.",
         "check-resume": "Check that a training resumes exactly.",
         "shell": "Open a shell on a node, or in a running job.",
@@ -64,6 +65,7 @@ MEANT = {
     "ps": "list ls jobs runs queue squeue sacct qstat status top watch",
     "submit": "sbatch qsub send start launch queue-up",
     "run": "exec torchrun mpirun",
+    "sweep": "tune grid search optimize hyperparameters multirun",
     "rerun": "resume restart retry requeue continue qrerun resubmit",
     "shell": "ssh srun salloc interactive attach bash",
     "logs": "log tail output cat print follow",

@@ -181,6 +181,12 @@ flags = together(
         shell_complete=run_view.complete_runs,
         help="Resume from the newest complete checkpoint of a run (`last`: the newest run) or in PATH.",
     ),
+    click.option(
+        "--from-sweep",
+        metavar="SWEEP[/TRIAL]",
+        shell_complete=run_view.complete_runs,
+        help="Use the parameters of a sweep's best trial, or of TRIAL.",
+    ),
     click.option("--debug", is_flag=True, help="Turn on the logs of NCCL and torch.distributed."),
     click.option("--smoke", is_flag=True, help="A smoke test: train a few steps, save, load and exit."),
     click.option("--dry-run", is_flag=True, help="Print the plan, job script and command; submit nothing."),
@@ -250,7 +256,19 @@ def request(values: Mapping[str, Any], cluster: str | None) -> Request:
         repeat=values.get("repeat"),
         resume=values.get("resume"),
         smoke=bool(values.get("smoke")),
+        parameters=_of_sweep(values["from_sweep"]) if values.get("from_sweep") else {},
     )
+
+
+def _of_sweep(word: str) -> Mapping[str, Any]:
+    """The parameters of a trial: the named one, or the best of the sweep."""
+    from serried.sweeps import results
+
+    selection = run_view.select(word)
+    if selection.task is None:
+        return results.results_of(selection).best
+    results.runs_of(selection)
+    return selection.record.parameters_of(selection.task)
 
 
 def _is_job_script(name: str) -> bool:
@@ -282,7 +300,7 @@ def check_several(values: Mapping[str, Any]) -> None:
     """Raises UsageError for options of a single run, if several experiments are named."""
     if COMMAND in click.get_current_context().meta:
         raise UsageError("a command after `--` is one run, and several experiments are named before it")
-    for key in ("array", "commands", "name", "parallel", "repeat", "resume"):
+    for key in ("array", "commands", "from_sweep", "name", "parallel", "repeat", "resume"):
         if values.get(key) is not None:
             raise UsageError(
                 f"`{flag(key)}` is for one run, and several experiments are named", hint="submit that by itself"

@@ -382,6 +382,33 @@ class Cluster:
         return self.sources.get(key)
 
 
+@dataclass(frozen=True)
+class SweepTable:
+    """`serried.sweeps` reads the values: the same keys stand in the files of W&B."""
+
+    experiment: str | None = key(values.TEXT, "The experiment whose command the trials run.", default="the only one")
+    method: str | None = key(
+        Kind("`grid` or `random`", values.choice("grid", "random")),
+        "Try all combinations of values, or random ones.",
+        default="`grid`",
+    )
+    metric: Mapping[str, Any] = key(
+        values.SETTINGS,
+        '`name` of the logged value that orders the trials, and `goal`: `"minimize"` or `"maximize"`.',
+        value={},
+    )
+    parameters: Mapping[str, Any] = key(
+        values.SETTINGS,
+        "The parameters: `lr.values = [0.1, 0.01]`, `wd = { min = 1e-6, max = 1e-2, distribution = "
+        '"log_uniform_values" }`. See [sweeps](sweeps.md).',
+        value={},
+    )
+    run_cap: int | None = key(values.COUNT, "Number of random trials; most trials of a grid.", default="the whole grid")
+    seeds: int | None = key(values.COUNT, "Trials with the same parameters and other seeds, by the parameter `seed`.")
+    seed: int | None = key(values.COUNT_OR_NONE, "Seed of the random draws, and the first of `seeds`.", default="0")
+    parallel: int | None = key(values.COUNT, "Most trials that run at once.", default="the scheduler's choice")
+
+
 PARTS: Mapping[str, type] = {
     "resources": Resources,
     "environment": EnvironmentRequest,

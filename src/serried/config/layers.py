@@ -350,7 +350,7 @@ def stack(layers: Iterable[Layer], experiment: str | None, cluster: str) -> dict
         ranked = [
             (*ranking, setting)
             for place, setting in layer.settings.items()
-            if (ranking := _rank(place, experiment, cluster))
+            if place[0] != "sweeps" and (ranking := _rank(place, experiment, cluster))
         ]
         for rank in range(6):
             level = {place: setting for level, place, setting in ranked if level == rank}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from serried.config import job_script, layers, schema, shell_words
+from serried.config import job_script, layers, schema, shell_words, toml
 from serried.config.build import Builder
 from serried.config.definitions import Cluster, Experiment, Project, Resources
 from serried.config.job_script import JobScript
@@ -333,6 +333,8 @@ class Catalogue:
     """The cluster that `serried submit` would use."""
     file: str | None
     """The project's file."""
+    sweeps: Mapping[str, toml.Document] = field(default_factory=dict)
+    """The file of each sweep that a file defines."""
 
 
 def catalogue(directory: Path, environ: Mapping[str, str]) -> Catalogue:
@@ -345,6 +347,11 @@ def catalogue(directory: Path, environ: Mapping[str, str]) -> Catalogue:
         clusters=tuple(_entry(name, given, environ) for name in layers.cluster_names(given)),
         here=chosen.value if chosen else layers.recognise(given, environ)[0],
         file=files.project.path if files.project else None,
+        sweeps={
+            name: document
+            for document in (*reversed(files.site), *reversed(files.user), *([files.project] if files.project else []))
+            for name in document.tables.get("sweeps", ())
+        },
     )
 
 

@@ -50,6 +50,7 @@ ROOT = Table(
         "experiments": Table(
             tables={EVERY: Table(_EXPERIMENT, {**_PARTS, "on": Table(tables={EVERY: Table(_OVERLAY, _PARTS)})})}
         ),
+        "sweeps": Table(tables={EVERY: Table(definitions.keys(definitions.SweepTable))}),
         "clusters": Table(
             tables={
                 EVERY: Table(
@@ -67,7 +68,9 @@ ROOT = Table(
 )
 """The tables of a file."""
 
-COMMAND_LINE = Table(_EXPERIMENT, {**_PARTS, **ROOT.tables})
+COMMAND_LINE = Table(
+    _EXPERIMENT, {**_PARTS, **{name: table for name, table in ROOT.tables.items() if name != "sweeps"}}
+)
 """The keys of `--set` and the options: an experiment's keys need no table's name before them."""
 
 

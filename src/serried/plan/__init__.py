@@ -51,6 +51,7 @@ __all__ = [
     "Site",
     "Source",
     "Staged",
+    "Sweep",
     "Sync",
     "UserScript",
 ]
@@ -119,6 +120,25 @@ class Array(NamedTuple):
     offsets: tuple[int, ...] = ()
     """If one job cannot hold the array: for each of its jobs, the difference between a task and the scheduler's index,
     which begins at 0. Empty: one job, whose indices are the tasks."""
+
+
+class Sweep(NamedTuple):
+    """The sweep that a run belongs to. Each task is a trial; trials.json has the parameters."""
+
+    first: str
+    """The sweep's first run, whose id is the sweep's. Later runs repeat trials or add some."""
+    parameters: tuple[str, ...]
+    """By dotted name."""
+    metric: str = ""
+    """The logged value that orders the trials; empty without one."""
+    goal: str = "minimize"
+    """`minimize` or `maximize`."""
+    seeds: int = 1
+    """The number of consecutive trials that differ in their seed alone."""
+    definition: Mapping[str, Any] = {}
+    """The keys of `[sweeps.NAME]` that gave the trials, from which further draws follow."""
+    description: str = ""
+    """The parameters and their values in words: `lr (2 values) x wd (3 values)`."""
 
 
 class UserScript(NamedTuple):
@@ -224,6 +244,7 @@ class Plan:
     notify: Notify | None = None
     beside: tuple[SideCommand, ...] = ()
     array: Array | None = None
+    sweep: Sweep | None = None
     resume: Resume | None = None
     after: tuple[After, ...] = ()
     """Dependencies: runs that must end first."""

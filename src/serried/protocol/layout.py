@@ -6,6 +6,7 @@
   setup.sh                                       written at submit if the experiment has lines of `setup`
   script                                         the user's job script as of submit, for runs with `script`
   commands.json                                  written at submit for arrays with --commands
+  trials.json                                    written at submit for sweeps: the parameters of each task
   scheduler.log                                  the output of job.sh itself (scheduler-I.log for task I)
   claims/TOKEN                                   the job that owns submission TOKEN, or "withdrawn"; one for each job
                                                  of an array in parts
@@ -188,6 +189,7 @@ class RunDirectory(TaskDirectory):
         self.library = path / "library.zip"
         self.private = path / "private"
         self.commands = path / "commands.json"
+        self.trials = path / "trials.json"
         self.claims = path / "claims"
         self.shell = path / "shell.json"
         self.link_commands = path / "link-commands.json"

@@ -157,6 +157,10 @@ class SyncJson(TypedDict, total=False):
     keep_local: Optional[int]
 
 
+class SweepJson(TypedDict, total=False):
+    parameters: List[str]
+
+
 class PlanJson(TypedDict, total=False):
     schema: int
     run: str
@@ -173,6 +177,7 @@ class PlanJson(TypedDict, total=False):
     debug: bool
     ranks_meet: bool
     config: Dict[str, Any]
+    sweep: Optional[SweepJson]
     environment: EnvironmentJson
     container: Optional[ContainerJson]
     data: Optional[DataJson]

@@ -4,16 +4,89 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import shlex
 from pathlib import PurePath
-from typing import Any, Mapping
+from typing import Any, Dict, List, Mapping, Sequence
 
 PLACEHOLDER = r"config\.[^{}\s:?]+"
 """A regular expression for `config.lr` in the placeholder `{config.lr}`."""
+
+ARGUMENTS = ("args", "args_no_hyphens", "args_no_boolean_flags")
+"""Words in braces for all parameters of a trial: `--lr=0.1`; `lr=0.1`; `--flag` in place of `--flag=True`."""
+DOCUMENTS = ("args_json", "args_json_file")
+"""The same as one word: the parameters as JSON, and the path of a file with this JSON."""
+_PLACED = re.compile(r"\{(config\.[^{}\s:?]+)")
 
 
 def spelled(value: Any) -> str:
     """A value for a command line: text unchanged, any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def takes_arguments(command: Sequence[str]) -> bool:
+    """Whether the command says where the parameters of a trial go."""
+    return any(f"{{{name}}}" in word for word in command for name in (*ARGUMENTS, *DOCUMENTS))
+
+
+def placed(command: Sequence[str], parameters: Sequence[str]) -> List[str]:
+    """The parameters that have a place of their own in the command: `{config.lr}`."""
+    names = {name for word in command for name in _PLACED.findall(word)}
+    return [name for name in parameters if f"config.{name}" in names]
+
+
+def with_arguments(
+    command: Sequence[str], parameters: Mapping[str, Any], json_file: str, *, is_shell: bool, is_template: bool
+) -> List[str]:
+    """The command with the parameters of a trial in the places of `{args}` and the like.
+
+    These are W&B's macros: https://docs.wandb.ai/guides/sweeps/sweep-config-keys#command-macros. Parameters with a
+    place of their own are left out of `{args}`. In a template, whose placeholders are filled later, `{seed}` in a value
+    becomes `{{seed}}`.
+    """
+    literal = _literal if is_template else str
+    own = placed(command, list(parameters))
+    rest = {name: value for name, value in parameters.items() if name not in own}
+    lists = {name: [literal(word) for word in _arguments(name, rest)] for name in ARGUMENTS}
+    texts = {"args_json": literal(json.dumps(dict(rest), ensure_ascii=False)), "args_json_file": literal(json_file)}
+    words: List[str] = []
+    for word in command:
+        name = word[1:-1]
+        if not is_shell and word[:1] == "{" and name in lists:
+            words += lists[name]
+            continue
+        for name, values in lists.items():
+            word = word.replace(f"{{{name}}}", " ".join(map(shlex.quote, values)))  # noqa: PLW2901
+        for name, text in texts.items():
+            word = word.replace(f"{{{name}}}", shlex.quote(text) if is_shell else text)  # noqa: PLW2901
+        words.append(word)
+    return words
+
+
+def _arguments(form: str, parameters: Mapping[str, Any]) -> List[str]:
+    words: Dict[str, str] = {}
+    for name, value in parameters.items():
+        if form == "args_no_boolean_flags" and isinstance(value, bool):
+            words.update({f"--{name}": ""} if value else {})
+        else:
+            words[name if form == "args_no_hyphens" else f"--{name}"] = f"={as_argument(value)}"
+    return [name + value for name, value in words.items()]
+
+
+def as_argument(value: Any) -> str:
+    """A value as W&B passes it: text unchanged, `True`, `None` and numbers as Python, lists and tables as JSON."""
+    if isinstance(value, str):
+        return value
+    return str(value) if _is_simple(value) else json.dumps(value, ensure_ascii=False)
+
+
+def _is_simple(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float))
+
+
+def _literal(text: str) -> str:
+    """`text` with `{seed}` as `{{seed}}`, which a filled command shows as `{seed}` again."""
+    return re.sub(r"\{[a-z_]+\}|\{config\.[^{}\s:?]+\}", r"{\g<0>}", text)
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:

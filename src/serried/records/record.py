@@ -10,7 +10,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +29,7 @@ _FIRST = "abcdefghjkmnpqrstuvwxyz"
 _REST = _FIRST + "23456789"
 _ID_LENGTH = 6
 
+Entry = TypeVar("Entry")
 Document = TypeVar("Document", "Summary", "Submission")
 
 MOST_NAMED = 5
@@ -71,6 +72,8 @@ class Summary:
     """Its dependencies: `k3f9q2`, `k3f9q2/17:any`."""
     stages: bool = False
     """Whether its ranks wait for data."""
+    sweep: str | None = None
+    """The sweep that it belongs to: the id of the sweep's first run."""
     script: bool = False
     """It runs a job script of the user in place of ranks."""
 
@@ -103,6 +106,7 @@ class Summary:
                 rehearsal=rehearsal,
                 after=tuple(map(_after, plan.get("after") or ())),
                 stages=bool((plan.get("data") or {}).get("stage")),
+                sweep=(plan.get("sweep") or {}).get("first"),
                 script=plan.get("script") is not None,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -270,11 +274,30 @@ class Record:
             raise RecordUnreadable(f"the plan of run `{self.id}` is not valid ({error})") from error
 
     def plan_of(self, task: int | None) -> Plan:
-        """The plan of one task, with the task's own command; None is the run."""
+        """The plan of one task, with the task's own command and settings; None is the run."""
         array = self.plan.array
-        if task is None or array is None or not array.each:
+        if task is None or array is None:
             return self.plan
-        return dataclasses.replace(self.plan, command=self.command_of(task))
+        if self.plan.sweep:
+            from serried.protocol import settings  # listings load no more than they need
+
+            own = self.parameters_of(task)
+            command = settings.with_arguments(
+                self.plan.command, own, "parameters.json", is_shell=self.plan.shell, is_template=False
+            )
+            return dataclasses.replace(self.plan, command=tuple(command), config={**self.plan.config, **own})
+        return dataclasses.replace(self.plan, command=self.command_of(task)) if array.each else self.plan
+
+    def parameters_of(self, task: int) -> dict[str, Any]:
+        """The parameters of one trial of a sweep, by dotted name."""
+        try:
+            return self._trials[task]
+        except KeyError:
+            raise RecordUnreadable(f"run `{self.id}` has no task {task}") from None
+
+    @functools.cached_property
+    def _trials(self) -> dict[int, dict[str, Any]]:
+        return self._by_task(self.where.trials, dict)
 
     def command_of(self, task: int) -> tuple[str, ...]:
         """The command of one task, for an array whose tasks have their own."""
@@ -285,13 +308,16 @@ class Record:
 
     @functools.cached_property
     def _commands(self) -> dict[int, tuple[str, ...]]:
+        return self._by_task(self.where.commands, tuple)
+
+    def _by_task(self, path: Path, kind: Callable[[Any], Entry]) -> dict[int, Entry]:
+        """The entries of a file that has one for each task."""
         array = self.plan.array
-        path = self.where.commands
         try:
-            words = json.loads(path.read_text(encoding="utf-8"))
-            return {index: tuple(words[place]) for place, index in enumerate(array.indices if array else ())}
+            entries = json.loads(path.read_text(encoding="utf-8"))
+            return {index: kind(entries[place]) for place, index in enumerate(array.indices if array else ())}
         except (OSError, ValueError, LookupError, TypeError) as error:
-            raise RecordUnreadable(f"the commands of run `{self.id}` cannot be read: {path}") from error
+            raise RecordUnreadable(f"`{path.name}` of run `{self.id}` cannot be read: {path}") from error
 
     @property
     def offsets(self) -> tuple[int, ...]:

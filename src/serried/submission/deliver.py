@@ -69,6 +69,8 @@ class Prepared:
     """The user's job script, of a plan with one."""
     each: tuple[tuple[str, ...], ...] = ()
     """One command for each task of the array, if they differ."""
+    trials: tuple[Mapping[str, Any], ...] = ()
+    """The parameters of each task of a sweep."""
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
@@ -359,6 +361,8 @@ def make_run_directory(prepared: Prepared, plan: Plan) -> RunDirectory:
         write_bytes(where.script, prepared.user_script, modes.directory)
     if prepared.each:
         write_json(where.commands, [list(command) for command in prepared.each], modes.file)
+    if prepared.trials:
+        write_json(where.trials, prepared.trials, modes.file)
     if prepared.commands:
         where.links.mkdir(mode=modes.directory)
         write_json(where.link_commands, prepared.commands.to_json(), modes.file)

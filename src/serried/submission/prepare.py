@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from serried import config, inherit, schedulers, shell, snapshot
 from serried.builds import Observe, silent
@@ -37,6 +38,7 @@ def prepare(
     each: Sequence[Sequence[str]] = (),
     jobs: tuple[str, ...] = (),
     *,
+    trials: Sequence[Mapping[str, Any]] = (),
     observe: Observe | None = silent,
 ) -> Prepared:
     """Check and collect all that `deliver` submits.
@@ -94,6 +96,7 @@ def prepare(
         survey=surveyed,
         revision=snapshot.read_revision(project),
         user_script=resolved.script.text if resolved.script else b"",
+        trials=tuple(trials),
     )
 
 
@@ -144,8 +147,8 @@ def _check_settings(plan: Plan, each: Sequence[Sequence[str]]) -> None:
     """Raises UsageError for `{config.lr}` without an `lr`, before the node does."""
     for word in _words(plan, each):
         for setting in filter(None, _SETTING.findall(word)):
-            if setting.removeprefix("config.") not in plan.config:
-                known = [f"config.{name}" for name in plan.config]
+            known = [f"config.{name}" for name in (*plan.config, *(plan.sweep.parameters if plan.sweep else ()))]
+            if setting not in known:
                 raise UsageError(
                     f"the command uses `{{{setting}}}`, but `config` has no such setting",
                     hint=did_you_mean(setting, known) or f"set it, or write `{{{{{setting}}}}}` for the word itself",

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serried import config, schedulers
-from serried.config import shell_words, values
+from serried.config import shell_words, toml, values
 from serried.errors import RunNotFoundError, SubmissionUncertain, UsageError, did_you_mean
-from serried.plan import After, Allocation, Array, Plan
+from serried.plan import After, Allocation, Array, Plan, Sweep
 from serried.planning import plan as make_plan
 from serried.planning import tasks
 from serried.planning.allocate import partition_notes
-from serried.protocol import names
+from serried.protocol import names, settings
 from serried.protocol.successor_commands import job_of, part_of
 from serried.protocol.times import iso
 from serried.records import index
@@ -33,6 +33,7 @@ from serried.records.status import statuses_of
 from serried.records.verdict import SUBMITTING, UNCERTAIN
 from serried.submission.reconcile import find_out
 from serried.submission.resume import resume_from
+from serried.sweeps.definition import MINIMIZE, SEED, SweepDefinition, Trial
 
 if TYPE_CHECKING:
     from serried.schedulers.survey import Inside
@@ -59,6 +60,10 @@ class Request:
     """A file of commands, one for each task."""
     repeat: int | None = None
     """Tasks for each command, with consecutive seeds."""
+    sweep: SweepDefinition | None = None
+    """A trial for each task."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """Of a trial of an earlier sweep: settings, which the command gets as in the sweep."""
     resume: str | None = None
     """A run, `last` or a path. The new run resumes from its newest complete checkpoint."""
     smoke: bool = False
@@ -75,6 +80,7 @@ class Decided:
     plan: Plan
     resolved: config.Resolved
     each: tuple[tuple[str, ...], ...]
+    trials: tuple[Trial, ...] = ()
     jobs: tuple[str, ...] = ()
     """Jobs that its scheduler waits for."""
     together: Mapping[str, str] = field(default_factory=dict)
@@ -88,6 +94,9 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     """
     if request.command is not None and not any(request.command):
         raise UsageError("no command after `--`", hint="for example `-- python train.py`")
+    if request.parameters:
+        own = {toml.dotted(("config", *name.split("."))): value for name, value in request.parameters.items()}
+        request = dataclasses.replace(request, overrides={**own, **request.overrides})
     each = shell_words.read_commands(directory / request.each) if request.each and not request.is_script else ()
     # With --commands the lines are the commands. The first stands for all where one command is needed.
     command = each[0] if each and request.command is None else request.command
@@ -104,8 +113,16 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
         hint = f"`--array 0-{(request.repeat or 10) - 1}` runs it as a task for each index"
         raise UsageError("a job script runs as it is, so `--commands` and `--repeat` do not apply to it", hint=hint)
     script_array = resolved.script.directives.array if resolved.script else None
-    array, each = _array(request, resolved.experiment.array or script_array, each)
+    trials = _trials(request)
+    if request.sweep:
+        array: Array | None = Array(tuple(range(len(trials))), request.parallel or request.sweep.parallel)
+    else:
+        array, each = _array(request, resolved.experiment.array or script_array, each)
     plan = make_plan(resolved, run_id=new_id(), created=iso(time.time()), array=array, name=request.name)
+    if request.parameters:
+        plan = dataclasses.replace(plan, command=_with_parameters(plan, request.parameters))
+    if request.sweep:
+        plan = _with_sweep(plan, request.sweep)
     each = tuple(tasks(resolved.experiment, plan, each)) if each else ()
     count = len(array.indices) if array else 1
     notes = [
@@ -119,7 +136,7 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
         beginning = resume_from(request.resume, array, directory)
         plan = dataclasses.replace(plan, resume=beginning.resume)
         resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *beginning.warnings))
-    return _behind(Decided(plan, resolved, each), request, among)
+    return _behind(Decided(plan, resolved, each, trials), request, among)
 
 
 def decide_all(
@@ -235,6 +252,7 @@ def _behind(decided: Decided, request: Request, among: Sequence[str]) -> Decided
         plan,
         dataclasses.replace(decided.resolved, warnings=warnings),
         decided.each,
+        decided.trials,
         tuple(dict.fromkeys(job for each in followed for job in each.jobs)),
         together,
     )
@@ -406,6 +424,51 @@ def _array(
         )
     array = Array(indices, request.parallel or parallel, bool(each))
     return array, tuple(each[index] for index in indices) if each else ()
+
+
+def _trials(request: Request) -> tuple[Trial, ...]:
+    """The parameters of all tasks of a sweep. Raises UsageError for options that number the tasks in another way."""
+    if request.sweep is None:
+        return ()
+    request.sweep.check()
+    for flag, value in (("--array", request.array), ("--commands", request.each), ("--repeat", request.repeat)):
+        if value is not None:
+            hint = "`--seeds N` repeats each trial with N seeds" if flag == "--repeat" else None
+            raise UsageError(f"`{flag}` does not apply to a sweep, whose tasks are its trials", hint=hint)
+    if request.parallel is not None and request.parallel < 1:
+        raise UsageError("`--parallel` must be 1 or more")
+    return tuple(request.sweep.trials())
+
+
+def _with_sweep(plan: Plan, definition: SweepDefinition) -> Plan:
+    """The plan with its sweep, and with the parameters behind its command if the command has no place for them."""
+    names_ = (*definition.parameters, *((SEED,) if definition.seeds else ()))
+    sweep = Sweep(
+        first=plan.run,
+        parameters=names_,
+        metric=definition.metric.name if definition.metric else "",
+        goal=definition.metric.goal if definition.metric else MINIMIZE,
+        seeds=definition.seeds or 1,
+        definition=definition.to_json(),
+        description=str(definition),
+    )
+    return dataclasses.replace(plan, sweep=sweep, command=_with_place(plan, names_))
+
+
+def _with_place(plan: Plan, parameters: Sequence[str]) -> tuple[str, ...]:
+    """The command with `{args}` at its end, if no other words of it take the parameters."""
+    command = plan.command
+    if settings.takes_arguments(command) or len(settings.placed(command, parameters)) == len(parameters):
+        return command
+    return (f"{command[0]} {{args}}",) if plan.shell else (*command, "{args}")
+
+
+def _with_parameters(plan: Plan, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """The command with the parameters of one trial. Raises UsageError if it reads them from a file."""
+    command = _with_place(plan, list(parameters))
+    if any("{args_json_file}" in word for word in command):
+        raise UsageError("`{args_json_file}` needs a sweep", hint="`{args_json}` is the same text as an argument")
+    return tuple(settings.with_arguments(command, parameters, "", is_shell=plan.shell, is_template=not plan.script))
 
 
 def _repeated(

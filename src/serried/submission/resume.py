@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from serried import config, schedulers
 from serried.builds import Observe, silent
@@ -17,7 +18,7 @@ from serried.environments import containers
 from serried.environments.activation import choose
 from serried.errors import RunNotFoundError, SchedulerUnreachable, SerriedError, UsageError
 from serried.fs.files import read_json
-from serried.plan import Array, Plan, Resume, Site, UserScript
+from serried.plan import Array, Plan, Resume, Site, Sweep, UserScript
 from serried.protocol import checkpoint_layouts, checkpoints
 from serried.protocol.layout import RunDirectory
 from serried.protocol.names import COMPLETED
@@ -39,6 +40,15 @@ from serried.submission.prepare import divide, job_environment, prepare
 class Beginning:
     resume: Resume | None
     warnings: tuple[str, ...]
+
+
+class MoreTrials(NamedTuple):
+    """Trials to add to a sweep."""
+
+    sweep: Sweep
+    """With the definition that gave them."""
+    trials: Mapping[int, Mapping[str, Any]]
+    """The parameters of each, by its number."""
 
 
 def resume_from(word: str, array: Array | None, directory: Path) -> Beginning:
@@ -172,6 +182,8 @@ def prepare_again(
     environ: Mapping[str, str],
     *,
     failed: bool | None = None,
+    tasks: Sequence[int] | None = None,
+    added: MoreTrials | None = None,
     fresh: bool = False,
     new_code: bool = False,
     name: str | None = None,
@@ -184,6 +196,8 @@ def prepare_again(
         environ: the submitting shell's environment, from which the job inherits as at any submit.
         failed: of an array of several tasks, which requires it: True for the tasks that ended without COMPLETED, False
             for all tasks.
+        tasks: these tasks of the array, in place of `failed`.
+        added: of a sweep, further trials in place of `tasks`.
         fresh: begin where that run began, not from its newest complete checkpoint.
         new_code: use the code as it is now, not the code of that run.
         name: the name of the new run; None for the old name.
@@ -197,10 +211,16 @@ def prepare_again(
         old = record.plan
     except RecordUnreadable as error:
         raise UsageError(error.message, hint=error.hint) from None
-    array, notes = _array(selection, old.array, failed=failed)
+    notes: tuple[str, ...] = ()
+    if tasks is None and added is None:
+        array, notes = _array(selection, old.array, failed=failed)
+    else:
+        array = old.array and old.array._replace(indices=tuple(added.trials if added else tasks or ()))
+    trials = tuple(added.trials.values()) if added else _trials(record, array)
     each = _commands(record, array)
     origin = _origin(old, array)
-    beginning = Beginning(origin, ()) if fresh else _newest(selection, array, origin, have_ended=failed is True)
+    has_ended = failed is True or tasks is not None
+    beginning = Beginning(origin, ()) if fresh or added else _newest(selection, array, origin, have_ended=has_ended)
     script, text, cautions = _script(record, is_new=new_code)
     plan = dataclasses.replace(
         old,
@@ -210,17 +230,18 @@ def prepare_again(
         command=each[0] if each else old.command,
         site=_present_dialect(old.site),
         array=array,
+        sweep=added.sweep if added else old.sweep,
         script=script,
         resume=beginning.resume,
-        rerun_of=str(selection),
+        rerun_of=None if added else str(selection),
         after=tuple(after._replace(job=None) for after in old.after),
     )
     completed = () if beginning.resume is None or fresh else _completed(selection)
-    repeated = _repeated(selection, array.indices) if array is not None and failed else ()
+    repeated = _repeated(selection, array.indices) if array is not None and (failed or tasks) else ()
     warnings = (*beginning.warnings, *completed, *repeated, *cautions)
     if plan.source.snapshot and not new_code:
         recorded = _prepare_recorded(plan, record, environ, each, warnings)
-        return dataclasses.replace(recorded, user_script=text, notes=notes)
+        return dataclasses.replace(recorded, user_script=text, notes=notes, trials=trials)
     if not plan.source.snapshot:
         has_old_script = script is not None and not new_code
         what = "the old script, and other files as they are" if has_old_script else "the code as it is"
@@ -230,7 +251,8 @@ def prepare_again(
     if not project.is_dir():
         raise UsageError(f"the project's folder `{project}` does not exist")
     resolved = config.resolve(None, plan.command, {}, plan.site.name, project, environ)
-    prepared = prepare(plan, dataclasses.replace(resolved, warnings=warnings), environ, each, observe=observe)
+    resolved = dataclasses.replace(resolved, warnings=warnings)
+    prepared = prepare(plan, resolved, environ, each, trials=trials, observe=observe)
     return dataclasses.replace(prepared, user_script=text, notes=(*prepared.notes, *notes))
 
 
@@ -365,6 +387,16 @@ def _completed(selection: Selection) -> tuple[str, ...]:
     if end is None or end.get("state") != COMPLETED:
         return ()
     return (f"run `{selection}` has completed, so little may be left to train; `--fresh` begins from its start",)
+
+
+def _trials(record: Record, array: Array | None) -> tuple[Mapping[str, Any], ...]:
+    """The parameters of these trials of a sweep. Raises UsageError if they do not exist any more."""
+    if record.plan.sweep is None or array is None:
+        return ()
+    try:
+        return tuple(record.parameters_of(index) for index in array.indices)
+    except RecordUnreadable as error:
+        raise UsageError(error.message, hint="submit the sweep again") from error
 
 
 def _commands(record: Record, array: Array | None) -> tuple[tuple[str, ...], ...]:

@@ -39,7 +39,8 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
         ("smoke", smoke_text(plan) if plan.smoke else ""),
         ("command", command_text(plan)),
         ("beside", beside_text(plan)),
-        ("array", _array(plan)),
+        ("array", "" if plan.sweep else _array(plan)),
+        ("sweep", _sweep(plan)),
         ("resumes", str(plan.resume or "")),
         ("after", comes_after(plan)),
         ("config", settings_text(plan.config)),
@@ -216,6 +217,7 @@ def _files(plan: Plan, survey: Survey | None) -> str:
     """The entries that count against a file quota: Serried's own in the run directory, and the copies of the code."""
     tasks = len(plan.array.indices) if plan.array else 1
     run = FILES_OF_A_RUN + FOLDERS_OF_A_RUN + bool(plan.environment.setup) + bool(plan.array and plan.array.each)
+    run += bool(plan.sweep)
     run += tasks + 1 + len(plan.array.offsets) if plan.array else 0  # in parts: a claim for each, and one more log
     run += 2 if plan.has_links else bool(plan.after)
     task = FILES_OF_A_TASK + FOLDERS_OF_A_TASK
@@ -261,6 +263,15 @@ def _code(plan: Plan, survey: Survey | None, revision: Revision) -> str:
     branch = f" on {revision.branch}" if revision.branch else ""
     changes = ", with uncommitted changes" if revision.is_dirty or (survey and survey.untracked) else ""
     return f"{what}; commit {revision.commit[:10]}{branch}{changes}"
+
+
+def _sweep(plan: Plan) -> str:
+    if plan.sweep is None or plan.array is None:
+        return ""
+    throttle = f", {plan.array.parallel} at a time" if plan.array.parallel else ""
+    parts = f", in {len(plan.array.offsets)} jobs" if plan.is_in_parts else ""
+    better = f"; {plan.sweep.goal} {plan.sweep.metric}" if plan.sweep.metric else ""
+    return f"{counted(len(plan.array.indices), 'trial')}{throttle}{parts}: {plan.sweep.description}{better}"
 
 
 def _array(plan: Plan) -> str:

@@ -1,0 +1,401 @@
+"""`serried sweep`: submit a range of settings as an array, and look at the results."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import os
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from serried import config
+from serried.cli import GroupWithHelp, options, run_view, submit
+from serried.cli import stop as stop_view
+from serried.config.values import BadValue
+from serried.errors import UsageError, did_you_mean
+from serried.plan import Sweep
+from serried.protocol.settings import as_argument
+from serried.records.index import Selection
+from serried.submission.prepare import prepare
+from serried.submission.request import decide
+from serried.submission.resume import MoreTrials, prepare_again
+from serried.sweeps import definition, results, space
+from serried.sweeps.definition import GRID, DefinitionError, SweepDefinition
+from serried.sweeps.results import SweepResults, TrialResult
+from serried.sweeps.space import Parameter
+from serried.ui import console
+from serried.ui.console import Cell
+from serried.ui.text import duration
+
+SUBMIT = "submit"
+_SHOWN = 20
+_FILES = (".yaml", ".yml", ".json")
+
+
+class SweepGroup(GroupWithHelp):
+    """`serried sweep train` is `serried sweep submit train`: any first word except a subcommand names a sweep."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, self.with_subcommand(args))
+
+    def with_subcommand(self, words: list[str]) -> list[str]:
+        is_named = not words or words[0] in (*self.commands, "help", "-h", "--help")
+        return words if is_named else [SUBMIT, *words]
+
+
+@click.group(cls=SweepGroup)
+def command() -> None:
+    r"""Train with settings from a range: an array with a trial for each task, and a table of the results.
+
+    \b
+    serried sweep train --grid lr=1e-3,1e-4 --seeds 5 --metric val_acc:max
+    serried sweep train --random lr=log:1e-5..1e-1 --count 24 --parallel 4
+    serried sweep sweep.yaml                     a file of W&B
+    serried sweep tune                           [sweeps.tune] of serried.toml
+    serried sweep show k3f9q2                    the trials, the best first
+    serried submit train --from-sweep k3f9q2     the best parameters
+
+    The command gets the parameters as `--lr=0.001`, or where it says `{config.lr}`.
+    """
+
+
+class TakesSweep(options.TakesCommand):
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return ["[OPTIONS]", "[EXPERIMENT | SWEEP | FILE | -- COMMAND...]"]
+
+
+@command.command(SUBMIT, cls=TakesSweep)
+@click.argument("experiment", required=False)
+@click.option("--grid", "grids", metavar="NAME=A,B,C", multiple=True, help="Try each of these values.")
+@click.option(
+    "--random",
+    "ranges",
+    metavar="NAME=RANGE",
+    multiple=True,
+    help="Draw values: log:1e-6..1e-2, uniform:0..1, int:1..8, or one of a,b,c.",
+)
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Number of draws.")
+@click.option("--seeds", type=click.IntRange(1), metavar="N", help="N trials with each parameters, `--seed=0` and on.")
+@click.option("--metric", metavar="NAME:max|min", help="The logged value that orders the trials.")
+@options.flags
+@click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings.")
+def submit_command(
+    *,
+    experiment: str | None,
+    grids: tuple[str, ...],
+    ranges: tuple[str, ...],
+    count: int | None,
+    seeds: int | None,
+    metric: str | None,
+    cluster: str | None,
+    dry_run: bool,
+    as_json: bool,
+    yes: bool,
+    **values: Any,
+) -> None:
+    r"""Submit a sweep: all trials in one array.
+
+    \b
+    serried sweep train --grid lr=1e-3,1e-4 --grid width=64,128
+    serried sweep train --random lr=log:1e-5..1e-1 --count 24 --parallel 4 --metric val_acc:max
+    serried sweep --grid lr=1e-3,1e-4 --gpus 1 -- python train.py
+    serried sweep sweep.yaml
+
+    With --grid and --random, each draw is tried with all combinations of the grid.
+    """
+    own = {
+        **{name: parameter for text in grids for name, parameter in [_parameter("--grid", text)]},
+        **{name: parameter for text in ranges for name, parameter in [_parameter("--random", text)]},
+    }
+    defined, word = _defined(experiment, is_complete=bool(own))
+    request = options.request({**values, "experiment": word}, cluster)
+    if defined.command and request.command is None and word is None:
+        request = dataclasses.replace(request, command=defined.command)
+    sweep = dataclasses.replace(
+        defined,
+        parameters={**defined.parameters, **own},
+        method=defined.method if defined.parameters else GRID,
+        run_cap=count or defined.run_cap,
+        seeds=seeds or defined.seeds,
+        metric=definition.metric_of(metric) if metric else defined.metric,
+    )
+    decided = decide(dataclasses.replace(request, sweep=sweep), Path.cwd(), os.environ)
+    with options.progress(dry_run=dry_run) as observe:
+        prepared = prepare(
+            decided.plan, decided.resolved, os.environ, jobs=decided.jobs, trials=decided.trials, observe=observe
+        )
+    prepared = dataclasses.replace(prepared, notes=(*prepared.notes, *sweep.notes))
+    submit.send(prepared, dry_run=dry_run, as_json=as_json, yes=yes)
+
+
+def _parameter(flag: str, text: str) -> tuple[str, Parameter]:
+    """`lr=1e-3,1e-4` of `--grid` or `--random`."""
+    name, equals, values = text.partition("=")
+    example = "lr=1e-3,1e-4" if flag == "--grid" else "lr=log:1e-5..1e-1"
+    if not equals or not name or name.split() != [name] or any(mark in name for mark in "{}"):
+        raise UsageError(f"`{flag} {text}` is not `NAME=VALUES`", hint=f"for example `{flag} {example}`")
+    try:
+        return name, space.read_values(values) if flag == "--grid" else space.read_range(values)
+    except BadValue as error:
+        raise UsageError(f"`{flag} {name}` {error}", hint=error.hint) from None
+
+
+def _defined(word: str | None, *, is_complete: bool) -> tuple[SweepDefinition, str | None]:
+    """The sweep that the word names, and the experiment. `is_complete`: the command line has parameters."""
+    known = config.catalogue(Path.cwd(), os.environ)
+    if word is None and not is_complete and len(known.sweeps) == 1:
+        word = next(iter(known.sweeps))
+    if word in known.sweeps:
+        document = known.sweeps[str(word)]
+        try:
+            sweep = definition.read_table(document.tables["sweeps"][word])
+        except DefinitionError as wrong:
+            raise document.error(wrong.message, ("sweeps", str(word), *wrong.keys), wrong.hint) from None
+        return sweep, sweep.experiment
+    if word is not None and word not in known.experiments and Path(word).suffix in _FILES:
+        sweep = definition.read_file(Path(word))
+        return sweep, sweep.experiment
+    if not is_complete:
+        names_ = ", ".join(f"`{name}`" for name in known.sweeps)
+        hint = "`--grid lr=1e-3,1e-4`, `--random lr=log:1e-5..1e-1 --count 20`, or a file of W&B"
+        if word is not None and word not in known.experiments:
+            hint = did_you_mean(word, known.sweeps) or (f"sweeps here: {names_}" if names_ else hint)
+            raise UsageError(f"`{word}` is neither a sweep nor a file", hint=hint)
+        raise UsageError("the sweep has no parameters", hint=hint)
+    return SweepDefinition({}), word
+
+
+@command.command("show")
+@run_view.last_run
+@click.option("--metric", metavar="NAME", help="Order by another logged value.")
+@click.option("--all", "everything", is_flag=True, help="List every trial.")
+@click.option("--best", is_flag=True, help="Print the best parameters alone, as arguments; with --json as JSON.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print all trials as CSV.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show_command(*, run: str, metric: str | None, everything: bool, best: bool, as_csv: bool, as_json: bool) -> None:
+    r"""Show the trials of a sweep with their parameters and results, the best first.
+
+    \b
+    serried sweep show k3f9q2
+    serried sweep show k3f9q2 --metric loss
+    serried sweep show k3f9q2 --best             --lr=0.001 --width=64
+    serried sweep show k3f9q2 --best --json > best.json
+
+    A trial's value is the one that it logged last: by `run.log` in the session of serried.train.
+    """
+    found = results.results_of(run_view.select(run), metric)
+    if best:
+        parameters = found.best
+        if as_json:
+            console.out(json.dumps(parameters, ensure_ascii=False))
+        else:
+            console.out(shlex.join(f"--{name}={as_argument(value)}" for name, value in parameters.items()))
+    elif as_json:
+        console.out_json(**_document(found))
+    elif as_csv:
+        console.out(_as_csv(found).rstrip("\n"))
+    else:
+        _draw(found, everything=everything)
+    run_view.warn_if_stale(found.runs)
+
+
+def _document(found: SweepResults) -> dict[str, Any]:
+    return {
+        "sweep": found.sweep.first,
+        "runs": [status.record.id for status in found.runs],
+        "metric": found.sweep.metric or None,
+        "goal": found.sweep.goal,
+        "trials": [trial.to_json() for trial in found.trials],
+        "groups": [group.to_json() for group in found.groups],
+    }
+
+
+def _parameter_names(found: SweepResults) -> list[str]:
+    return list(dict.fromkeys(name for trial in found.trials for name in trial.parameters))
+
+
+def _as_csv(found: SweepResults) -> str:
+    parameters = _parameter_names(found)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["trial", "state", found.sweep.metric or "value", "seconds", *parameters])
+    for trial in found.trials:
+        own = [as_argument(trial.parameters[name]) if name in trial.parameters else "" for name in parameters]
+        writer.writerow([trial.number, trial.state, trial.value, trial.seconds, *own])
+    return text.getvalue()
+
+
+def _draw(found: SweepResults, *, everything: bool) -> None:
+    sweep, trials = found.sweep, found.trials
+    counts = Counter(trial.state for trial in trials)
+    states = ", ".join(f"{number} {state}" for state, number in counts.most_common())
+    name = found.runs[0].summary.name if found.runs and found.runs[0].summary else "?"
+    order = f"; {sweep.goal} {sweep.metric}" if sweep.metric else ""
+    console.say(f"sweep {sweep.first} ({name}): {len(trials)} trials, {states}{order}")
+    shown = trials if everything else _to_show(trials)
+    parameters = _parameter_names(found)
+    heads = [
+        "TRIAL",
+        *([_head(sweep.metric)] if sweep.metric else []),
+        *map(_head, parameters),
+        "STATE",
+        "TIME",
+        "NOTE",
+    ]
+    console.out_table(heads, [_row(trial, parameters, has_metric=bool(sweep.metric)) for trial in shown])
+    if len(shown) < len(trials):
+        console.say(f"{len(trials) - len(shown)} more: serried sweep show {sweep.first} --all")
+    _draw_groups(found, everything=everything)
+    _suggest(found)
+
+
+def _to_show(trials: Sequence[TrialResult]) -> list[TrialResult]:
+    """The best trials, and the first failed ones."""
+    first = list(trials[:_SHOWN])
+    failed = [trial for trial in trials[_SHOWN:] if trial.has_failed]
+    return [*first, *failed[: _SHOWN // 4]]
+
+
+def _head(name: str) -> str:
+    return name.upper()
+
+
+def _row(trial: TrialResult, parameters: Sequence[str], *, has_metric: bool) -> list[str | Cell]:
+    value = [_figure(trial.value)] if has_metric else []
+    return [
+        str(trial.number),
+        *value,
+        *(_figure(trial.parameters[name]) if name in trial.parameters else "-" for name in parameters),
+        Cell(trial.state, run_view.state_style(trial.state)),
+        duration(trial.seconds) if trial.seconds is not None else "-",
+        trial.message,
+    ]
+
+
+def _figure(value: Any) -> str:
+    """A number with four digits, other values as arguments show them."""
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else as_argument(value)
+
+
+def _draw_groups(found: SweepResults, *, everything: bool) -> None:
+    groups = found.groups
+    if not groups or not found.sweep.metric:
+        return
+    console.out()
+    parameters = list(dict.fromkeys(name for group in groups for name in group.parameters))
+    rows = [
+        [
+            _figure(group.mean),
+            "-" if group.deviation is None else f"{group.deviation:.2g}",
+            str(len(group.values)),
+            *(_figure(group.parameters.get(name)) for name in parameters),
+        ]
+        for group in (groups if everything else groups[:_SHOWN])
+    ]
+    console.out_table([f"MEAN {_head(found.sweep.metric)}", "±", "SEEDS", *map(_head, parameters)], rows)
+
+
+def _suggest(found: SweepResults) -> None:
+    steps = []
+    failed = [trial for trial in found.trials if trial.has_failed]
+    if failed:
+        steps.append((f"serried why {failed[0].id}", "what happened, and what to do"))
+        steps.append((f"serried sweep retry {found.sweep.first}", "repeat what failed, from its checkpoints"))
+    best = found.trials[0] if found.trials and found.sweep.metric else None
+    if best is not None and best.value is not None:
+        steps.append((f"serried sweep show {found.sweep.first} --best", "the best parameters"))
+    if steps:
+        console.next_steps(steps)
+
+
+@command.command("retry")
+@run_view.one_run
+@click.option("--fresh", is_flag=True, help="Train from the start, not from the trials' newest checkpoints.")
+@click.option("--new-code", is_flag=True, help="Use the present code of the project, not that of the sweep.")
+@click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings.")
+@click.option("--dry-run", is_flag=True, help="Print the plan, job script and command; submit nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def retry_command(*, run: str, fresh: bool, new_code: bool, yes: bool, dry_run: bool, as_json: bool) -> None:
+    r"""Repeat the trials of a sweep that have ended without completing, from their checkpoints.
+
+    \b
+    serried sweep retry k3f9q2
+    serried sweep retry k3f9q2 --new-code     after a bug fix
+
+    The trials keep their numbers and parameters, in a further run of the sweep.
+    """
+    found = results.results_of(run_view.select(run))
+    by_run: dict[str, list[int]] = {}
+    for trial in sorted(found.trials, key=lambda trial: trial.number):
+        if trial.has_failed:
+            by_run.setdefault(trial.run, []).append(trial.number)
+    if not by_run:
+        console.note(f"nothing to repeat: no trial of sweep `{found.sweep.first}` has failed")
+        if as_json:
+            run_view.out_runs([])
+        return
+    prepared = []
+    with options.progress(dry_run=dry_run) as observe:
+        for status in found.runs:
+            if numbers := by_run.get(status.record.id):
+                again = prepare_again(
+                    Selection(status.record),
+                    os.environ,
+                    tasks=numbers,
+                    fresh=fresh,
+                    new_code=new_code,
+                    observe=observe,
+                )
+                prepared.append(again)
+    submit.send(*prepared, dry_run=dry_run, as_json=as_json, yes=yes)
+
+
+@command.command("add")
+@run_view.one_run
+@click.option("--count", type=click.IntRange(1), required=True, metavar="N", help="Number of further draws.")
+@click.option("--new-code", is_flag=True, help="Use the present code of the project, not that of the sweep.")
+@click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings.")
+@click.option("--dry-run", is_flag=True, help="Print the plan, job script and command; submit nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def add_command(*, run: str, count: int, new_code: bool, yes: bool, dry_run: bool, as_json: bool) -> None:
+    r"""Add random trials to a sweep: the next N draws from its ranges.
+
+    \b
+    serried sweep add k3f9q2 --count 20
+    """
+    records = results.runs_of(run_view.select(run))
+    record = max(records, key=lambda one: max(one.plan.array.indices if one.plan.array else (0,)))
+    sweep = record.plan.sweep or Sweep(record.id, ())
+    before = definition.read_table(dict(sweep.definition))
+    after = dataclasses.replace(before, run_cap=(before.run_cap or before.size) + count)
+    if after.size == before.size:
+        raise UsageError(
+            f"sweep `{sweep.first}` has all points of its grid", hint="submit another sweep with the values to add"
+        )
+    after.check()
+    trials = dict(enumerate(after.trials(before.size), start=before.size))
+    added = MoreTrials(sweep._replace(definition=after.to_json()), trials)
+    with options.progress(dry_run=dry_run) as observe:
+        prepared = prepare_again(Selection(record), os.environ, added=added, new_code=new_code, observe=observe)
+    submit.send(prepared, dry_run=dry_run, as_json=as_json, yes=yes)
+
+
+@command.command("stop")
+@run_view.one_run
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--save", is_flag=True, help="Let ranks save first, as before the time limit.")
+@click.option("--now", is_flag=True, help="Cancel at once; ranks cannot save.")
+@click.pass_context
+def stop_command(ctx: click.Context, *, run: str, yes: bool, save: bool, now: bool) -> None:
+    """Stop all trials of a sweep, in all its runs."""
+    runs = tuple(record.id for record in results.runs_of(run_view.select(run)))
+    ctx.invoke(stop_view.command, runs=runs, yes=yes, save=save, now=now)

@@ -1,0 +1,1 @@
+"""Sweeps: trainings with settings from a range, as the tasks of an array, and the table of their results."""

@@ -1,0 +1,291 @@
+"""The definition of a sweep, from a file of W&B's, from `[sweeps.NAME]` in serried.toml, or from the command line.
+
+The keys are those of W&B's sweep configuration: https://docs.wandb.ai/guides/sweeps/sweep-config-keys.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from serried.config.values import MOST_TASKS, BadValue
+from serried.errors import ConfigError, UsageError, did_you_mean
+from serried.sweeps import space
+from serried.sweeps.space import Parameter
+
+Trial = dict[str, Any]
+"""The parameters of one training, by dotted name."""
+
+GRID, RANDOM = "grid", "random"
+METHODS = (GRID, RANDOM)
+MAXIMIZE, MINIMIZE = "maximize", "minimize"
+SEED = "seed"
+"""The parameter of `seeds`."""
+_OF_FILE = ("name", "description", "program", "command", "method", "metric", "parameters", "run_cap")
+_OF_TABLE = ("experiment", "seeds", "parallel", "seed")
+"""Keys that a table of serried.toml has besides."""
+_OF_THE_SERVICE = ("project", "entity", "early_terminate", "controller", "impute", "imputewhilerunning", "kind")
+"""Keys of W&B without an effect here."""
+PROGRAM = ("python", "{program}", "{args}")
+
+
+@dataclass(frozen=True)
+class Metric:
+    name: str
+    goal: str = MINIMIZE
+
+
+@dataclass(frozen=True)
+class SweepDefinition:
+    parameters: Mapping[str, Parameter]
+    """By dotted name, in the order of the file."""
+    method: str = GRID
+    name: str | None = None
+    metric: Metric | None = None
+    run_cap: int | None = None
+    """The number of draws of a random search, and the most trials of a grid; None for all of a grid."""
+    seeds: int | None = None
+    """The number of trials with the same parameters, and other seeds."""
+    seed: int = 0
+    """Of the random draws."""
+    command: tuple[str, ...] = ()
+    """The file's own; empty for that of an experiment."""
+    experiment: str | None = None
+    parallel: int | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """The keys that `read_table` needs for the same trials."""
+        parameters = {name: parameter.to_json() for name, parameter in self.parameters.items()}
+        numbers = {"run_cap": self.run_cap, "seeds": self.seeds, "seed": self.seed}
+        numbers = {key: value for key, value in numbers.items() if value is not None}
+        return {"method": self.method, "parameters": parameters, **numbers}
+
+    @property
+    def size(self) -> int:
+        """The number of trials."""
+        return self.distinct * (self.seeds or 1)
+
+    @property
+    def distinct(self) -> int:
+        """The number of trials with different parameters."""
+        fixed = math.prod(parameter.grid_size or 1 for parameter in self._grid.values())
+        if self.method == GRID and not self._drawn:
+            return min(fixed, self.run_cap or fixed)
+        return fixed * (self.run_cap or 1)
+
+    def __str__(self) -> str:
+        """`lr (2 values) x wd (log_uniform_values 1e-06..0.01)`."""
+        parts = [f"{name} ({parameter})" for name, parameter in self.parameters.items()]
+        return " x ".join([*parts, *([f"{self.seeds} seeds"] if self.seeds else [])])
+
+    @property
+    def _grid(self) -> dict[str, Parameter]:
+        """The parameters whose values are all tried."""
+        return {} if self.method == RANDOM else {n: p for n, p in self.parameters.items() if p.grid_size is not None}
+
+    @property
+    def _drawn(self) -> dict[str, Parameter]:
+        return {name: parameter for name, parameter in self.parameters.items() if name not in self._grid}
+
+    def trials(self, first: int = 0) -> Iterator[Trial]:
+        """All trials from number `first` on. The trials with the same parameters and other seeds follow each other."""
+        seeds = self.seeds or 1
+        for number in range(first, self.size):
+            trial = self._distinct_trial(number // seeds)
+            yield {**trial, SEED: self.seed + number % seeds} if self.seeds else trial
+
+    def _distinct_trial(self, number: int) -> Trial:
+        """In a grid the last parameter changes first. Drawn values are those of all points of the grid alike."""
+        combinations = math.prod(parameter.grid_size or 1 for parameter in self._grid.values())
+        draw, point = divmod(number, combinations)
+        generator = random.Random(f"{self.seed}/{draw}")  # noqa: S311 - a search keeps no secret
+        drawn = {name: parameter.draw(generator) for name, parameter in self._drawn.items()}
+        placed: Trial = {}
+        for name, parameter in reversed(self._grid.items()):
+            point, place = divmod(point, parameter.grid_size or 1)
+            placed[name] = parameter.at(place)
+        return {name: placed[name] if name in placed else drawn[name] for name in self.parameters}
+
+    def check(self) -> None:
+        """Raises UsageError for a sweep without an end, and for one that no scheduler could hold."""
+        for name, parameter in self.parameters.items():
+            if self.method == GRID and parameter.grid_size is None and self.run_cap is None:
+                raise UsageError(
+                    f"`{name}` has no last value ({parameter}), so the number of trials is not known",
+                    hint="`--count 20` draws 20 values; or list values: `--grid NAME=0.1,0.2`",
+                )
+        if self.method == RANDOM and self.run_cap is None:
+            raise UsageError("a random search needs a number of trials", hint="`run_cap = 20`, or `--count 20`")
+        if self.size > MOST_TASKS:
+            raise UsageError(
+                f"the sweep has {self.size:,} trials, and {MOST_TASKS:,} is the most",
+                hint='fewer values, or `method = "random"` with a `run_cap`',
+            )
+
+
+def read_file(path: Path) -> SweepDefinition:
+    """A file of W&B's: YAML or JSON. Raises ConfigError."""
+    shown = os.path.relpath(path) if not str(path).startswith("/") else str(path)
+    try:
+        import yaml
+    except ImportError:
+        hint = "pip install 'serried[sweeps]'"
+        raise UsageError("reading YAML needs PyYAML, which is not installed", hint=hint) from None
+    try:
+        tables = yaml.load(path.read_bytes(), Loader=_loader(yaml))  # noqa: S506 - a safe one
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {(error.strerror or str(error)).lower()}", path=shown) from None
+    except (yaml.YAMLError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or "not valid"
+        raise ConfigError(f"is not YAML: {problem}", path=shown, line=mark.line + 1 if mark else None) from None
+    if not isinstance(tables, dict):
+        raise ConfigError("is not the definition of a sweep", path=shown, hint="it needs `method` and `parameters`")
+    try:
+        return read(tables, _OF_FILE)
+    except DefinitionError as wrong:
+        raise ConfigError(wrong.message, path=shown, hint=wrong.hint) from None
+
+
+def _loader(yaml: Any) -> Any:
+    """YAML 1.1 reads `1e-3` as text, and users of sweeps mean the number."""
+    loader: Any = type("_Loader", (yaml.SafeLoader,), {})
+    loader.add_implicit_resolver("tag:yaml.org,2002:float", _WITH_EXPONENT, list("-+.0123456789"))
+    return loader
+
+
+_WITH_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+
+
+class DefinitionError(UsageError):
+    """A wrong value in a definition; `keys` is its place."""
+
+    def __init__(self, keys: Sequence[str], message: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.keys = tuple(keys)
+
+
+def read_table(table: Mapping[str, Any]) -> SweepDefinition:
+    """The table `[sweeps.NAME]` of serried.toml. Raises DefinitionError."""
+    return read(table, (*_OF_TABLE, *_OF_FILE))
+
+
+def read(table: Mapping[str, Any], known: Sequence[str]) -> SweepDefinition:
+    """Raises DefinitionError."""
+    for key in table:
+        if key not in known and key not in _OF_THE_SERVICE:
+            hint = did_you_mean(str(key), known) or f"known here: {', '.join(f'`{name}`' for name in known)}"
+            raise DefinitionError([str(key)], f"unknown key `{key}` in the definition of a sweep", hint)
+    method = table.get("method", GRID)
+    if method not in METHODS:
+        raise DefinitionError(["method"], f"`method` must be `grid` or `random`, not `{method}`")
+    sweep = SweepDefinition(
+        parameters=dict(_parameters(table.get("parameters"))),
+        method=method,
+        name=_text(table, "name"),
+        metric=_metric(table.get("metric")),
+        run_cap=_count(table, "run_cap"),
+        seeds=_count(table, "seeds"),
+        seed=_count(table, "seed", least=0) or 0,
+        command=tuple(_command(table)),
+        experiment=_text(table, "experiment"),
+        parallel=_count(table, "parallel"),
+        notes=tuple(f"`{key}` of the sweep has no effect in Serried" for key in _OF_THE_SERVICE if key in table),
+    )
+    if sweep.seeds and SEED in sweep.parameters:
+        raise DefinitionError(["seeds"], "`seeds` and the parameter `seed` exclude each other", "keep one of them")
+    return sweep
+
+
+def _parameters(table: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, Parameter]]:
+    """The parameters by dotted name: W&B nests them as `parameters` within a parameter."""
+    if not isinstance(table, Mapping) or not table:
+        message = f"`{'.'.join(('parameters', *above))}` must be a table of parameters"
+        raise DefinitionError(["parameters", *above], message, "`lr.values = [0.1, 0.01]`")
+    for name, description in table.items():
+        if not isinstance(name, str) or not name or any(mark in name for mark in "{}=") or name.split() != [name]:
+            raise DefinitionError(["parameters", *above], f"`{name}` cannot be the name of a parameter")
+        if isinstance(description, Mapping) and set(description) <= {"parameters"} and description:
+            yield from _parameters(description["parameters"], (*above, name))
+            continue
+        place = (*above, name)
+        try:
+            yield ".".join(place), space.parameter(description)
+        except BadValue as error:
+            message = f"the parameter `{'.'.join(place)}` {error}"
+            raise DefinitionError(["parameters", *place], message, error.hint) from None
+
+
+def _metric(table: Any) -> Metric | None:
+    if table is None:
+        return None
+    if isinstance(table, str):
+        return metric_of(table)
+    if not isinstance(table, Mapping) or not isinstance(table.get("name"), str) or not table["name"]:
+        raise DefinitionError(
+            ["metric"], "`metric` must have a `name`", '`metric = { name = "loss", goal = "minimize" }`'
+        )
+    goal = table.get("goal", MINIMIZE)
+    if goal not in (MAXIMIZE, MINIMIZE):
+        raise DefinitionError(["metric", "goal"], f"`metric.goal` must be `minimize` or `maximize`, not `{goal}`")
+    return Metric(table["name"], goal)
+
+
+def metric_of(text: str) -> Metric:
+    """`val_acc:max` of the command line. Raises UsageError."""
+    name, colon, goal = text.rpartition(":")
+    goals = {"max": MAXIMIZE, MAXIMIZE: MAXIMIZE, "min": MINIMIZE, MINIMIZE: MINIMIZE}
+    if colon and goal in goals and name:
+        return Metric(name, goals[goal])
+    raise UsageError(f"`--metric {text}` does not say which values are better", hint=f"`{text}:max` or `{text}:min`")
+
+
+def _count(table: Mapping[str, Any], key: str, *, least: int = 1) -> int | None:
+    value = table.get(key)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+        raise DefinitionError([key], f"`{key}` must be a whole number from {least}, not `{value}`")
+    return value
+
+
+def _text(table: Mapping[str, Any], key: str) -> str | None:
+    value = table.get(key)
+    if value is not None and (not isinstance(value, str) or not value):
+        raise DefinitionError([key], f"`{key}` must be text, not `{value}`")
+    return value
+
+
+_MACROS = {"${env}": (), "${interpreter}": ("python",)}
+_ARGUMENTS = ("args", "args_no_boolean_flags", "args_no_hyphens", "args_json", "args_json_file")
+
+
+def _command(table: Mapping[str, Any]) -> Iterator[str]:
+    """The file's `command`, or `python PROGRAM {args}`, with Serried's placeholders in place of W&B's macros."""
+    program, command = table.get("program"), table.get("command")
+    if command is None and program is None:
+        return
+    words = ["${interpreter}", "${program}", "${args}"] if command is None else command
+    if not isinstance(words, list) or not all(isinstance(word, str | int | float) for word in words):
+        raise DefinitionError(
+            ["command"], "`command` must be a list of words", '`command = ["python", "train.py", "${args}"]`'
+        )
+    for word in map(str, words):
+        if word == "${program}" and not isinstance(program, str):
+            raise DefinitionError(["command"], "`command` has `${program}`, and `program` is not set")
+        if word in _MACROS:
+            yield from _MACROS[word]
+            continue
+        filled = word.replace("${program}", str(program))
+        for name in _ARGUMENTS:
+            filled = filled.replace(f"${{{name}}}", f"{{{name}}}")
+        if "${envvar:" in filled:
+            raise DefinitionError(
+                ["command"], f"`{word}` in `command` is filled by no shell", "`shell = true` in an experiment"
+            )
+        yield filled

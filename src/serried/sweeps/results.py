@@ -1,0 +1,209 @@
+"""The trials of a sweep with their parameters, states and results, over all runs of the sweep."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from serried.errors import UsageError
+from serried.fs.files import read_json
+from serried.plan import Sweep
+from serried.protocol import names
+from serried.records import index, logs
+from serried.records.index import Selection
+from serried.records.record import Record, RecordUnreadable
+from serried.records.run_status import RunStatus
+from serried.records.status import statuses
+from serried.sweeps.definition import MAXIMIZE, SEED, Trial
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    number: int
+    """The index of its task, in every run of the sweep."""
+    run: str
+    """The newest run that has it."""
+    parameters: Trial
+    state: str
+    value: float | None
+    """The metric as logged last; None if none was logged."""
+    seconds: float | None
+    """How long the task ran, once it has ended."""
+    message: str = ""
+    """Why it did not complete."""
+
+    @property
+    def is_complete(self) -> bool:
+        return self.state == names.COMPLETED
+
+    @property
+    def has_failed(self) -> bool:
+        return self.state in names.ENDED and not self.is_complete
+
+    @property
+    def id(self) -> str:
+        return f"{self.run}/{self.number}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "trial": self.number,
+            "id": self.id,
+            "parameters": self.parameters,
+            "state": self.state,
+            "value": self.value if self.value is None or math.isfinite(self.value) else str(self.value),
+            "seconds": self.seconds,
+            "message": self.message or None,
+        }
+
+
+@dataclass(frozen=True)
+class SeedGroup:
+    """The trials with the same parameters and different seeds."""
+
+    parameters: Trial
+    values: tuple[float, ...]
+    """Of the trials that logged the metric."""
+    trials: tuple[int, ...]
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.fmean(self.values) if self.values else None
+
+    @property
+    def deviation(self) -> float | None:
+        """The sample standard deviation; None of fewer than two values."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "parameters": self.parameters,
+            "trials": list(self.trials),
+            "mean": self.mean,
+            "deviation": self.deviation,
+        }
+
+
+@dataclass(frozen=True)
+class SweepResults:
+    sweep: Sweep
+    runs: tuple[RunStatus, ...]
+    """The first run, and those that repeat or add trials, in the order of their submission."""
+    trials: tuple[TrialResult, ...]
+    """Those that completed, the best first; then the others, the failed ones last."""
+
+    @property
+    def groups(self) -> list[SeedGroup]:
+        """The means over seeds, the best first; empty for a sweep without seeds."""
+        if self.sweep.seeds < 2:
+            return []
+        gathered: dict[str, list[TrialResult]] = {}
+        for trial in sorted(self.trials, key=lambda trial: trial.number):
+            without_seed = {name: value for name, value in trial.parameters.items() if name != SEED}
+            gathered.setdefault(json.dumps(without_seed, sort_keys=True), []).append(trial)
+        groups = [
+            SeedGroup(
+                {name: value for name, value in trials[0].parameters.items() if name != SEED},
+                tuple(trial.value for trial in trials if trial.value is not None and trial.is_complete),
+                tuple(trial.number for trial in trials),
+            )
+            for trials in gathered.values()
+        ]
+        return sorted(groups, key=lambda group: _rank(group.mean, self.sweep.goal))
+
+    @property
+    def best(self) -> Trial:
+        """The parameters of the best trial; of a sweep with seeds, those with the best mean, without the seed.
+
+        Raises UsageError if no trial that completed has logged the metric.
+        """
+        if not self.sweep.metric:
+            raise UsageError(
+                f"sweep `{self.sweep.first}` has no metric, so no trial is the best",
+                hint=f"serried sweep show {self.sweep.first} --metric NAME",
+            )
+        for group in self.groups:
+            if group.mean is not None and math.isfinite(group.mean):
+                return group.parameters
+        for trial in self.trials if self.sweep.seeds < 2 else ():
+            if trial.is_complete and trial.value is not None and math.isfinite(trial.value):
+                return trial.parameters
+        raise UsageError(
+            f"no completed trial of sweep `{self.sweep.first}` has logged `{self.sweep.metric}`",
+            hint=f"serried sweep show {self.sweep.first}",
+        )
+
+
+def _rank(value: float | None, goal: str) -> tuple[bool, float]:
+    """Sorts values by the goal, and missing and infinite ones and NaN last."""
+    if value is None or not math.isfinite(value):
+        return True, 0.0
+    return False, -value if goal == MAXIMIZE else value
+
+
+def runs_of(selection: Selection) -> list[Record]:
+    """All runs of the sweep that a run belongs to, in the order of their submission. Raises UsageError."""
+    sweep = selection.record.plan.sweep
+    if sweep is None:
+        raise UsageError(
+            f"run `{selection.record.id}` is not a sweep", hint=f"`serried show {selection.record.id}` shows the run"
+        )
+    found: list[tuple[str, Record]] = []
+    for record in index.records():
+        try:
+            if record.summary.sweep == sweep.first:
+                found.append((record.summary.created, record))
+        except RecordUnreadable:
+            continue
+    return [record for _, record in sorted(found, key=lambda pair: pair[0])]
+
+
+def results_of(selection: Selection, metric: str | None = None) -> SweepResults:
+    """The results of the whole sweep of a run. `metric` is another than the sweep's.
+
+    Raises UsageError if the run belongs to no sweep.
+    """
+    records = runs_of(selection)
+    known = {status.record.id: status for status in statuses(records)}
+    ordered = tuple(known[record.id] for record in records)
+    sweep = records[-1].plan.sweep or Sweep("", ())
+    if metric is not None:
+        sweep = sweep._replace(metric=metric)
+    trials: dict[int, TrialResult] = {}
+    for status in ordered:
+        trials |= {trial.number: trial for trial in _trials(status, sweep.metric)}
+    ranked = sorted(
+        trials.values(),
+        key=lambda trial: (trial.has_failed, not trial.is_complete, *_rank(trial.value, sweep.goal), trial.number),
+    )
+    return SweepResults(sweep, ordered, tuple(ranked))
+
+
+def _trials(status: RunStatus, metric: str) -> Iterable[TrialResult]:
+    """The trials of one run."""
+    record = status.record
+    for number in record.plan.array.indices if record.plan.array else ():
+        verdict = (status.tasks or {}).get(number, status.verdict)
+        place = record.where.task(number)
+        end = read_json(place.exit) or {}
+        yield TrialResult(
+            number,
+            record.id,
+            record.parameters_of(number),
+            verdict.state,
+            _last(logs.metrics(place), metric) if metric else None,
+            end.get("seconds"),
+            "" if verdict.state == names.COMPLETED else end.get("message") or verdict.message,
+        )
+
+
+def _last(rows: Sequence[Mapping[str, Any]], metric: str) -> float | None:
+    """The metric as logged last."""
+    for row in reversed(rows):
+        value = row.get(metric)
+        if isinstance(value, int | float):
+            return float(value)
+    return None

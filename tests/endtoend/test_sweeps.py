@@ -1,0 +1,105 @@
+"""Sweeps, from a range of settings to the best trial, on this machine and on Slurm."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+HOSTILE = 'a b\'c "$(id)" {seed} %j'
+
+TOML = f"""\
+[experiments.train]
+command = [{json.dumps(sys.executable)}, "train.py"]
+
+[sweeps.tune]
+experiment = "train"
+metric = {{ name = "acc", goal = "maximize" }}
+parameters.lr.values = [0.5, 0.25, 2.0]
+parameters.model.parameters.name.values = [{json.dumps(HOSTILE)}]
+"""
+
+SCRIPT = """\
+import json, os, sys
+from serried.train.metrics import Metrics, default_path
+
+told = json.loads(os.environ["SERRIED_CONFIG"])
+log = Metrics(default_path(os.environ, 0))
+for step in range(3):
+    log.log(step, {"acc": told["lr"] + step / 100})
+log.close()
+with open(os.environ["SERRIED_RESULTS_DIR"] + "/told.json", "w") as file:
+    json.dump([told, sys.argv[1:]], file)
+sys.exit(3 if told["lr"] > 1 else 0)
+"""
+
+
+def test_each_trial_gets_its_parameters_and_the_table_ranks_them(place):
+    (place.project / "serried.toml").write_text(TOML)
+    (place.project / "train.py").write_text(SCRIPT)
+    run = place.serried("sweep", "tune", "--cluster", place.cluster).stdout.strip()
+    assert place.wait(run)[0] == 1
+
+    for task, lr in enumerate((0.5, 0.25, 2.0)):
+        told, argv = json.loads((place.directory(run) / f"tasks/{task}/results/told.json").read_text())
+        assert told == {"lr": lr, "model.name": HOSTILE}
+        assert argv == [f"--lr={lr}", f"--model.name={HOSTILE}"]
+
+    shown = json.loads(place.serried("sweep", "show", run, "--json").stdout)
+    ranked = [(trial["trial"], trial["state"], trial["value"]) for trial in shown["trials"]]
+    assert ranked == [(0, "COMPLETED", 0.52), (1, "COMPLETED", 0.27), (2, "FAILED", 2.02)]
+    assert "exited with status 3" in shown["trials"][2]["message"]
+
+    best = place.serried("sweep", "show", run, "--best", "--json").stdout
+    assert json.loads(best) == {"lr": 0.5, "model.name": HOSTILE}
+    again = place.submit("train", "--from-sweep", run, "--set", "config.extra=1")
+    assert place.wait(again)[0] == 0
+    told, argv = json.loads((place.directory(again) / "results/told.json").read_text())
+    assert told == {"lr": 0.5, "model.name": HOSTILE, "extra": 1}
+    assert argv == ["--lr=0.5", f"--model.name={HOSTILE}"]
+
+
+def test_parameters_go_where_the_command_says(local):
+    (local.project / "train.py").write_text(SCRIPT)
+    words = ["--width={config.width}", "{args_no_hyphens}", "--json={args_json}", "--file={args_json_file}"]
+    grid = ["--grid", "lr=0.5", "--grid", "width=8", "--grid", "flag=true"]
+    run = local.serried("sweep", *grid, "--cluster", "local", "--", sys.executable, "train.py", *words).stdout.strip()
+    assert local.wait(run)[0] == 0
+    _, argv = json.loads((local.directory(run) / "tasks/0/results/told.json").read_text())
+    file = argv.pop().removeprefix("--file=")
+    rest = {"lr": 0.5, "flag": True}
+    assert argv == ["--width=8", "lr=0.5", "flag=True", f"--json={json.dumps(rest)}"]
+    assert json.loads(Path(file).read_text()) == {"lr": 0.5, "width": 8, "flag": True}
+
+
+def test_failed_trials_are_repeated_and_further_draws_added_in_one_table(local):
+    (local.project / "train.py").write_text(SCRIPT)
+    words = ("--cluster", "local", "--", sys.executable, "train.py")
+    options = ("--random", "lr=0.1..1.4", "--grid", "width=8,16", "--count", "3", "--metric", "acc:max")
+    run = local.serried("sweep", *options, *words).stdout.strip()
+    local.wait(run)
+    first = json.loads(local.serried("sweep", "show", run, "--json").stdout)["trials"]
+    failed = {trial["trial"] for trial in first if trial["state"] == "FAILED"}
+    assert 0 < len(failed) < 6, "the draws of seed 0 are on both sides of 1"
+
+    script = (local.project / "train.py").read_text()
+    (local.project / "train.py").write_text(script.replace("3 if", "0 if"))
+    retried = local.serried("sweep", "retry", run, "--new-code").stdout.strip()
+    assert local.wait(retried)[0] == 0
+    added = local.serried("sweep", "add", run, "--count", "1", "--new-code").stdout.strip()
+    assert local.wait(added)[0] == 0
+
+    shown = json.loads(local.serried("sweep", "show", added, "--json").stdout)
+    assert shown["runs"] == [run, retried, added]
+    trials = {trial["trial"]: trial for trial in shown["trials"]}
+    assert sorted(trials) == list(range(8))
+    assert {trial["state"] for trial in trials.values()} == {"COMPLETED"}
+    assert {number for number, trial in trials.items() if trial["id"].startswith(retried)} == failed
+    assert {number for number, trial in trials.items() if trial["id"].startswith(added)} == {6, 7}
+    assert all(trials[trial["trial"]]["parameters"] == trial["parameters"] for trial in first)
+    assert trials[6]["parameters"]["lr"] == trials[7]["parameters"]["lr"] != trials[0]["parameters"]["lr"]
+
+    nothing = local.serried("sweep", "retry", run)
+    assert (nothing.returncode, nothing.stdout) == (0, "")
+    assert "no trial of sweep" in nothing.stderr
+    assert local.serried("sweep", "add", local.submit("--", "true"), "--count", "1").returncode == 2

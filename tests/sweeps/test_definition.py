@@ -1,0 +1,185 @@
+"""The definition of a sweep: W&B's files, tables of serried.toml, and the trials that follow from them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serried.errors import ConfigError, UsageError
+from serried.sweeps import definition
+from serried.sweeps.definition import DefinitionError, Metric, SweepDefinition
+from serried.sweeps.space import parameter, read_range, read_values
+from tables import for_each
+
+
+def trials(**described):
+    return list(definition.read_table(described).trials())
+
+
+def of_file(tmp_path, text):
+    path = tmp_path / "sweep.yaml"
+    path.write_text(text)
+    return definition.read_file(path)
+
+
+def test_a_grid_tries_all_combinations_and_the_last_parameter_changes_first():
+    found = trials(parameters={"lr": {"values": [0.1, 0.01]}, "opt": {"values": ["adam", "sgd"]}})
+    assert [(trial["lr"], trial["opt"]) for trial in found] == [
+        (0.1, "adam"),
+        (0.1, "sgd"),
+        (0.01, "adam"),
+        (0.01, "sgd"),
+    ]
+
+
+def test_seeds_repeat_each_trial_in_turn():
+    found = trials(parameters={"lr": {"values": [1, 2]}}, seeds=2, seed=5)
+    assert found == [{"lr": 1, "seed": 5}, {"lr": 1, "seed": 6}, {"lr": 2, "seed": 5}, {"lr": 2, "seed": 6}]
+
+
+def test_nested_parameters_have_dotted_names():
+    nested = {"optimizer": {"parameters": {"lr": {"value": 1}, "decay": {"parameters": {"rate": {"value": 2}}}}}}
+    assert trials(parameters=nested) == [{"optimizer.lr": 1, "optimizer.decay.rate": 2}]
+
+
+def test_random_draws_are_the_same_for_the_same_seed():
+    described = {"method": "random", "run_cap": 5, "parameters": {"lr": {"min": 0.0, "max": 1.0}}}
+    assert trials(**described) == trials(**described)
+    assert trials(**described) != trials(**described, seed=1)
+
+
+def test_more_draws_begin_with_the_same_trials():
+    described = {"method": "random", "parameters": {"lr": {"min": 0.0, "max": 1.0}}}
+    assert trials(**described, run_cap=9)[:4] == trials(**described, run_cap=4)
+
+
+def test_draws_beside_a_grid_are_the_same_at_each_of_its_points():
+    sweep = SweepDefinition({"lr": read_values("1,2"), "wd": read_range("0.0..1.0")}, run_cap=3)
+    found = list(sweep.trials())
+    assert sweep.size == len(found) == 6
+    assert [trial["wd"] for trial in found[::2]] == [trial["wd"] for trial in found[1::2]]
+    assert len({trial["wd"] for trial in found}) == 3
+
+
+def test_a_run_cap_ends_a_grid():
+    assert len(trials(parameters={"lr": {"values": [1, 2, 3]}}, run_cap=2)) == 2
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(1, 3))
+def test_the_size_is_the_number_of_trials_and_all_of_them_differ(sizes, seeds):
+    parameters = {f"p{at}": parameter({"values": list(range(size))}) for at, size in enumerate(sizes)}
+    sweep = SweepDefinition(parameters, seeds=seeds)
+    found = [tuple(trial.items()) for trial in sweep.trials()]
+    assert len(found) == len(set(found)) == sweep.size
+
+
+def test_a_billion_trials_are_refused_without_being_listed():
+    parameters = {f"p{at}": parameter({"min": 1, "max": 1000}) for at in range(3)}
+    with pytest.raises(UsageError, match="1,000,000,000 trials"):
+        SweepDefinition(parameters).check()
+
+
+@for_each(
+    ("sweep", "message"),
+    [
+        (SweepDefinition({"lr": read_range("0.0..1.0")}), "has no last value"),
+        (
+            SweepDefinition({"lr": read_values("1,2")}, method="random"),
+            "needs a number of trials",
+        ),
+    ],
+)
+def test_a_sweep_without_an_end_is_refused(sweep, message):
+    with pytest.raises(UsageError, match=message):
+        sweep.check()
+
+
+W_AND_B = """\
+program: train.py
+method: random
+project: digits
+run_cap: 3
+metric: {name: val/acc, goal: maximize}
+parameters:
+  lr: {distribution: log_uniform_values, min: 1e-5, max: 1e-1}
+  batch: {values: [32, 64]}
+  optimizer: {parameters: {momentum: {value: 0.9}}}
+command:
+  - ${env}
+  - python3
+  - ${program}
+  - --quiet
+  - ${args_no_hyphens}
+early_terminate: {type: hyperband, min_iter: 3}
+"""
+
+
+def test_a_file_of_w_and_b_is_read_as_it_is(tmp_path):
+    sweep = of_file(tmp_path, W_AND_B)
+    assert sweep.command == ("python3", "train.py", "--quiet", "{args_no_hyphens}")
+    assert sweep.metric == Metric("val/acc", "maximize")
+    assert [set(trial) for trial in sweep.trials()] == [{"lr", "batch", "optimizer.momentum"}] * 3
+
+
+def test_keys_of_the_service_have_a_note(tmp_path):
+    sweep = of_file(tmp_path, W_AND_B)
+    assert [note for note in sweep.notes if "early_terminate" in note]
+
+
+def test_a_program_alone_gets_the_parameters_as_options(tmp_path):
+    sweep = of_file(tmp_path, "program: train.py\nparameters: {lr: {value: 1}}\n")
+    assert sweep.command == ("python", "train.py", "{args}")
+
+
+def test_numbers_with_an_exponent_are_numbers(tmp_path):
+    sweep = of_file(tmp_path, "parameters: {lr: {values: [1e-3, 1E4, .5e-1]}}\n")
+    assert sweep.parameters["lr"].values == (0.001, 10000.0, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("parameters: [", "sweep.yaml:1: is not YAML"),
+        ("- 1", "is not the definition of a sweep"),
+        ("", "is not the definition of a sweep"),
+        ("method: grid", "`parameters` must be a table of parameters"),
+        ("parameters: {}", "`parameters` must be a table of parameters"),
+        ("method: bayse\nparameters: {lr: {value: 1}}", "`method` must be `grid` or `random`"),
+        ("paramters: {lr: {value: 1}}", "unknown key `paramters`"),
+        ("parameters: {opt: {parameters: {lr: {min: 1}}}}", "the parameter `opt.lr` with"),
+        ("parameters: !!python/object/apply:os.system ['id']", "is not YAML"),
+        ("metric: {name: a, goal: up}\nparameters: {lr: {value: 1}}", "`metric.goal` must be"),
+        ("run_cap: 0\nparameters: {lr: {value: 1}}", "`run_cap` must be a whole number from 1"),
+        ("parameters: {'a b': {value: 1}}", "cannot be the name of a parameter"),
+    ],
+)
+def test_a_wrong_file_is_refused(tmp_path, text, message):
+    with pytest.raises(ConfigError) as caught:
+        of_file(tmp_path, text)
+    assert message in str(caught.value.message)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="no such file"):
+        definition.read_file(tmp_path / "none.yaml")
+
+
+def test_seeds_and_a_parameter_seed_exclude_each_other():
+    with pytest.raises(DefinitionError, match="exclude each other"):
+        trials(parameters={"seed": {"values": [1, 2]}}, seeds=2)
+
+
+@for_each(
+    ("text", "metric"),
+    [
+        ("val_acc:max", Metric("val_acc", "maximize")),
+        ("val/loss:minimize", Metric("val/loss", "minimize")),
+        ("a:b:min", Metric("a:b", "minimize")),
+    ],
+)
+def test_a_metric_of_the_command_line(text, metric):
+    assert definition.metric_of(text) == metric
+
+
+def test_a_metric_needs_its_goal():
+    with pytest.raises(UsageError, match="which values are better"):
+        definition.metric_of("val_acc")
