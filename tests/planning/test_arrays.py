@@ -56,6 +56,21 @@ def test_a_large_array_is_divided_into_jobs_whose_indices_are_small(indices, off
     assert (divide_indices(tuple(indices), 4), found) == (offsets, own)
 
 
+@for_each(
+    ("indices", "size", "offsets"),
+    [
+        (range(10), None, (0,)),
+        ((0, 5, 10), None, (0,)),
+        ((3,), None, (3,)),
+        ((0, 1, 5), None, (0, 5)),
+        ((1, 3, 7, 9, 10, 11, 20), None, (1, 7, 10, 20)),
+        ((0, 1, 2, 3, 4, 9), 3, (0, 3, 9)),
+    ],
+)
+def test_an_array_is_divided_into_ranges_with_a_step(indices, size, offsets):
+    assert divide_indices(tuple(indices), size, in_ranges=True) == offsets
+
+
 def test_an_array_of_one_job_has_the_tasks_own_indices():
     assert (
         successor_commands.offset_of((), 17),

@@ -253,7 +253,7 @@ def test_schedulers_say_how_large_an_array_may_be(fake_slurm, monkeypatch, tmp_p
     (tmp_path / "qstat").chmod(0o755)
     said = (Path(__file__).parent / "pbs" / "qstat-B-f.txt").read_text()
     found = pbs.array_limits({**os.environ, "PATH": str(tmp_path)}, lambda *_: said)
-    assert found == ArrayLimits(tasks=10_000)
+    assert found == ArrayLimits(tasks=10_000, in_ranges=True)
 
 
 def test_limits_are_read_where_they_are_said():

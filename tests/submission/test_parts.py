@@ -35,6 +35,17 @@ def test_an_array_is_divided_only_where_one_job_cannot_have_it(ask, limits):
     assert divided(ask(array="0-5004")) == ()
 
 
+def test_an_array_is_divided_where_a_scheduler_has_ranges_only(ask, limits):
+    limits(tasks=4, in_ranges=True)
+    assert divided(ask(array="0-6:2")) == ()
+    assert divided(ask(array="7")) == ()
+    assert divided(ask(array="0,1,7")) == (0, 7)
+    assert divided(ask(array="0-4")) == (0, 4)
+    chain = {"limit.restarts": 2, "limit.continue": "prequeued"}
+    with pytest.raises(UsageError, match="`local` accepts arrays of a range of tasks with a step, and the later jobs"):
+        ask(array="0,1,7", overrides=chain)
+
+
 def test_one_job_whose_indices_are_moved_is_not_held(ask, limits):
     limits(below=4)
     made = ask(array="5000")
@@ -62,7 +73,7 @@ def test_an_array_larger_than_a_whole_scheduler_holds_is_refused(ask, limits):
 def test_further_jobs_of_all_parts_cannot_be_queued_at_once(ask, limits):
     limits(below=4)
     chain = {"limit.restarts": 2, "limit.continue": "prequeued"}
-    with pytest.raises(UsageError, match="`local` accepts arrays of up to 4 tasks, and the later jobs of a larger"):
+    with pytest.raises(UsageError, match="`local` accepts arrays of up to 4 tasks, and the later jobs of any other"):
         ask(array="0-9", overrides=chain)
     assert ask(array="0-3", overrides=chain).plan.limit.restarts == 2
 

@@ -293,12 +293,22 @@ def partition_notes(
     return (f"partition `{name}` runs {known.jobs} of your jobs at a time: the {tasks} tasks take turns",)
 
 
-def divide_indices(indices: Sequence[int], size: int) -> tuple[int, ...]:
-    """The offsets of the fewest jobs that hold `indices`, sorted, when those of one job stay below `size`."""
+def divide_indices(indices: Sequence[int], size: int | None, *, in_ranges: bool = False) -> tuple[int, ...]:
+    """The offsets of the jobs that hold `indices`, sorted, when those of one job stay below `size`.
+
+    With `in_ranges`, the indices of each job are a range with a step.
+    """
     offsets: list[int] = []
+    step: int | None = None
+    before = 0
     for index in indices:
-        if not offsets or index >= offsets[-1] + size:
+        is_apart = in_ranges and step is not None and index - before != step
+        if not offsets or is_apart or (size is not None and index >= offsets[-1] + size):
             offsets.append(index)
+            step = None
+        else:
+            step = index - before
+        before = index
     return tuple(offsets)
 
 

@@ -35,6 +35,8 @@ class ArrayLimits:
     """The most tasks of a job."""
     jobs: int | None = None
     """The number of all users' jobs stays below this; each task counts as a job."""
+    in_ranges: bool = False
+    """The indices of a job are a range with a step."""
 
 
 @dataclass(frozen=True)

@@ -205,20 +205,22 @@ def divide(plan: Plan) -> Plan:
         )
     size = limits.below or limits.tasks
     is_large = bool((limits.below and indices[-1] >= limits.below) or (limits.tasks and len(indices) > limits.tasks))
-    offsets = divide_indices(indices, size) if size and is_large else ()
-    if offsets and plan.has_links and plan.limit.form == names.PREQUEUED:
+    offsets = divide_indices(indices, size if is_large else None, in_ranges=limits.in_ranges)
+    if not is_large and len(offsets) < 2:
+        return dataclasses.replace(plan, array=plan.array._replace(offsets=()))
+    most = f"up to {size:,} tasks" if is_large else "a range of tasks with a step"
+    if plan.has_links and plan.limit.form == names.PREQUEUED:
         raise UsageError(
-            f"`{plan.site.name}` accepts arrays of up to {size:,} tasks, and the later jobs of a larger array cannot "
-            "be queued now",
-            hint=f'submit up to {size:,} tasks at a time; on Slurm, `continue = "requeue"` in `[limit]` also works',
+            f"`{plan.site.name}` accepts arrays of {most}, and the later jobs of any other array cannot be queued now",
+            hint=f'submit {most} at a time; on Slurm, `continue = "requeue"` in `[limit]` also works',
         )
     holds = schedulers.traits(plan.site.scheduler).hold_options
     hold = next((word for word in plan.allocation.extra if word in holds), None)
     if hold and len(offsets) > 1:
         raise UsageError(
-            f"`{plan.site.name}` takes arrays of up to {size:,} tasks, and the jobs of a larger one are released "
-            f"together, whatever `{hold}` in `resources.extra` says",
-            hint=f"leave it out, or submit up to {size:,} tasks at a time",
+            f"`{plan.site.name}` accepts arrays of {most}, and the jobs of any other array are released together, "
+            f"whatever `{hold}` in `resources.extra` says",
+            hint=f"leave it out, or submit {most} at a time",
         )
     return dataclasses.replace(plan, array=plan.array._replace(offsets=offsets))
 

@@ -48,7 +48,7 @@ def own_name(
 
 
 def array_limits(environ: Mapping[str, str], command: Command = machine.run) -> ArrayLimits:
-    return ArrayLimits(tasks=array_limit(_asker(environ, command)(SERVER)))
+    return ArrayLimits(tasks=array_limit(_asker(environ, command)(SERVER)), in_ranges=True)
 
 
 def is_throwaway(environ: Mapping[str, str]) -> bool:  # noqa: ARG001 - no lab starts a PBS
