@@ -185,6 +185,21 @@ def test_a_program_that_is_not_here_is_warned_of_unless_something_may_bring_it(a
     assert warned(("python", "train.py")) == []
 
 
+@pytest.mark.parametrize(
+    ("interpreter", "warnings"),
+    [
+        ("/bin/bash", []),
+        (
+            "/no/such/bash",
+            ["`/no/such/bash`, the interpreter of `job.sh`, is not here, or cannot be run; compute nodes may have it"],
+        ),
+    ],
+)
+def test_an_interpreter_of_a_job_script_that_is_not_here_is_warned_of(ask, project, interpreter, warnings):
+    (project / "job.sh").write_text(f"#!{interpreter}\ntrue\n")
+    assert [text for text in ask(command=("job.sh",), is_script=True).warnings if "interpreter" in text] == warnings
+
+
 def test_mpi_that_is_not_here_is_warned_of_unless_something_may_bring_it(ask, monkeypatch, tmp_path):
     for program in ("python", "true"):  # what ranks run, and what stands for the scheduler
         (tmp_path / program).symlink_to("/bin/true")

@@ -14,11 +14,11 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from serried import builds, shell
 from serried.errors import EnvironmentFailed, UsageError, did_you_mean
-from serried.plan import Environment, Plan
+from serried.plan import Environment, Plan, UserScript
 
 USUAL = (".venv", "venv", "env", "virtual_env")
 """Usual names of a project's virtual environment."""
@@ -235,6 +235,14 @@ def absent_program(plan: Plan, variables: Mapping[str, str], workdir: Path) -> t
         return ()
     where = f"`{workdir}`" if "/" in program else "PATH"
     return (f"the command's program `{program}` is not in {where} here, or cannot be run; compute nodes may have it",)
+
+
+def absent_interpreter(script: UserScript) -> tuple[str, ...]:
+    """A warning if the interpreter of a job script is not here."""
+    program, file = script.interpreter[0], PurePath(script.path).name
+    if not program.startswith("/") or shutil.which(program):
+        return ()
+    return (f"`{program}`, the interpreter of `{file}`, is not here, or cannot be run; compute nodes may have it",)
 
 
 def absent_mpi(plan: Plan, variables: Mapping[str, str]) -> tuple[str, ...]:

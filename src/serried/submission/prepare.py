@@ -15,7 +15,7 @@ from serried import config, inherit, schedulers, shell, snapshot
 from serried.builds import Observe, silent
 from serried.config import shell_words
 from serried.environments import activation, containers
-from serried.environments.activation import absent_mpi, absent_program, choose, idle
+from serried.environments.activation import absent_interpreter, absent_mpi, absent_program, choose, idle
 from serried.errors import UsageError, did_you_mean
 from serried.plan import Plan
 from serried.planning import divide_indices
@@ -67,7 +67,9 @@ def prepare(
     if not reports:
         workdir = project / plan.source.workdir
         activation.check(plan.environment, environment, workdir, containers.entering(plan))
-        if plan.script is None:
+        if plan.script is not None:
+            reports = absent_interpreter(plan.script)
+        else:
             reports = (
                 *absent_program(plan, environment, workdir),
                 *absent_mpi(plan, environment),
