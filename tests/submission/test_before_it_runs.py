@@ -122,6 +122,35 @@ def test_a_dry_run_touches_nothing_and_shows_no_value(tmp_path, monkeypatch, sta
     assert not state_home.exists()
 
 
+SCRIPT = "#!/bin/bash\n#SBATCH --nodes=1 --time=5 --qos='a b'\n#SBATCH --output=logs/%j.out\necho done\n"
+
+
+def test_a_dry_run_of_a_job_script_shows_its_directives_and_its_text(project):
+    (project / "train.sbatch").write_text(SCRIPT)
+    words = ["submit", "--cluster", "slurm", "--nodes", "2", "--dry-run", "train.sbatch"]
+
+    shown = here(*words)
+    assert "\ndirectives   --time=5 '--qos=a b', without --nodes=1\n" in shown.stderr
+    assert " --time=5 '--qos=a b' --nodes=2 " in shown.stdout
+    assert shown.stdout.endswith(f"/script, unmodified\n{SCRIPT}\n")
+    document = json.loads(here(*words, "--json").stdout)
+    assert document["user_script"] == SCRIPT
+    assert document["plan"]["script"]["replaced"] == ["--nodes=1"]
+
+
+def test_a_job_script_runs_in_place_unless_a_copy_is_requested(project):
+    (project / "train.sbatch").write_text(SCRIPT)
+
+    def is_copied(*words):
+        shown = here("submit", "--cluster", "local", "--dry-run", "--json", *words)
+        return json.loads(shown.stdout)["plan"]["source"]["snapshot"]
+
+    assert [is_copied(*flags, "train.sbatch") for flags in ([], ["--snapshot"], ["--in-place"])] == [False, True, False]
+    assert [is_copied(*flags, "--", "true") for flags in ([], ["--in-place"])] == [True, False]
+    (project / "serried.toml").write_text("[project]\nsnapshot = true\n")
+    assert [is_copied(*flags, "train.sbatch") for flags in ([], ["--in-place"])] == [True, False]
+
+
 def test_a_dry_run_needs_no_scheduler_and_says_that_a_submit_would(monkeypatch):
     monkeypatch.setattr(shell, "which", lambda name: None)  # noqa: ARG005
     words = ["submit", "--cluster", "sockeye-pbs", "--account", "st-x", "--gpus", "2"]

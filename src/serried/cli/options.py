@@ -365,6 +365,7 @@ def _document(prepared: Prepared) -> dict[str, Any]:
         "environment": sorted(prepared.environment),
         "script": prepared.script,
         "setup": script.render_setup(prepared.plan),
+        "user_script": _user_script(prepared),
         "snapshot": list(prepared.survey.files) if prepared.survey else None,
         "warnings": list(prepared.warnings),
         "notes": list(prepared.notes),
@@ -381,5 +382,9 @@ def _print(prepared: Prepared) -> None:
     console.out(f"# {prepared.plan.directory}/job.sh\n{prepared.script}")
     if setup := script.render_setup(prepared.plan):
         console.out(f"# {prepared.plan.directory}/setup.sh\n{setup}")
-    if prepared.plan.script:
-        console.out(f"# {prepared.plan.directory}/script\n# a copy of {prepared.plan.script.path}")
+    if (text := _user_script(prepared)) is not None:
+        console.out(f"# {prepared.plan.directory}/script, unmodified\n{text}")
+
+
+def _user_script(prepared: Prepared) -> str | None:
+    return prepared.user_script.decode("utf-8", "replace") if prepared.plan.script else None

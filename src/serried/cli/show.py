@@ -29,6 +29,7 @@ from serried.ui.plan_lines import (
     comes_after,
     command_text,
     container_text,
+    directives_text,
     environment_text,
     restarts_text,
     settings_text,
@@ -167,6 +168,7 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
         return []
     facts = [
         ("command", _command(plan, is_task=selection.task is not None)),
+        ("directives", directives_text(plan) if plan else ""),
         ("beside", beside_text(plan) if plan else ""),
         ("project", f"{summary.project}, experiment {summary.experiment}"),
     ]

@@ -62,10 +62,17 @@ class JobScript:
         start = schedulers.reader(self.dialect).STARTS_IN if self.dialect else os.curdir
         return self.directives.chdir or start
 
-    def options(self, keys: frozenset[str]) -> Iterator[str]:
+    def options(self, keys: frozenset[str]) -> tuple[str, ...]:
         """Words of the directives for the scheduler's command, without those about `keys`, which others set."""
+        return tuple(self._words(keys, are_replaced=False))
+
+    def replaced(self, keys: frozenset[str]) -> tuple[str, ...]:
+        """The words of those about `keys`."""
+        return tuple(self._words(keys, are_replaced=True))
+
+    def _words(self, keys: frozenset[str], *, are_replaced: bool) -> Iterator[str]:
         for directive in self.directives.options if self.is_native else ():
-            if keys.isdisjoint(directive.keys):
+            if keys.isdisjoint(directive.keys) is not are_replaced:
                 yield from directive.words
 
 

@@ -150,6 +150,8 @@ class UserScript(NamedTuple):
     """The program of the `#!` line, and at most one argument."""
     options: tuple[str, ...] = ()
     """Options for the scheduler's submit command from the script's directives, unchanged."""
+    replaced: tuple[str, ...] = ()
+    """Options of directives that settings of the user replace."""
     keys: tuple[str, ...] = ()
     """Keys of `resources` that the user set in place of directives."""
     title: str = ""

@@ -91,7 +91,8 @@ def _script(script: JobScript, resolved: config.Resolved) -> UserScript:
     return UserScript(
         path=str(script.path),
         interpreter=script.interpreter,
-        options=tuple(script.options(frozenset(replaced))),
+        options=script.options(frozenset(replaced)),
+        replaced=script.replaced(frozenset(replaced)),
         keys=tuple(replaced),
         title=directives.name or "",
         log=directives.output or "",

@@ -325,7 +325,7 @@ def _script(record: Record, *, is_new: bool) -> tuple[UserScript | None, bytes, 
                 hint=f"`--new-code` uses `{script.path}` as it is now",
             ) from None
     present = job_script.read(Path(script.path), record.plan.site.scheduler, {})
-    cautions = () if tuple(present.options(frozenset(script.keys))) == script.options else (_CHANGED,)
+    cautions = () if present.options(frozenset(script.keys)) == script.options else (_CHANGED,)
     return script._replace(interpreter=present.interpreter), present.text, cautions
 
 

@@ -38,6 +38,7 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
     lines = [
         ("smoke", smoke_text(plan) if plan.smoke else ""),
         ("command", command_text(plan)),
+        ("directives", directives_text(plan)),
         ("beside", beside_text(plan)),
         ("array", "" if plan.sweep else _array(plan)),
         ("sweep", _sweep(plan)),
@@ -65,6 +66,15 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
 def command_text(plan: Plan) -> str:
     """The command as the user would type it; of an array the first task's."""
     return plan.command[0] if plan.shell and plan.command else shlex.join(plan.command)
+
+
+def directives_text(plan: Plan) -> str:
+    """The options of a job script's directives that its scheduler gets, and those that settings replace."""
+    if plan.script is None:
+        return ""
+    parts = [shlex.join(plan.script.options)] if plan.script.options else []
+    parts += [f"without {shlex.join(plan.script.replaced)}"] if plan.script.replaced else []
+    return ", ".join(parts)
 
 
 def beside_text(plan: Plan) -> str:
