@@ -68,15 +68,16 @@ def names_of(run: Path) -> list[str]:
 def test_each_task_runs_once_with_its_own_index_command_seed_and_results(slurm):
     (slurm.project / "say.py").write_text(SAYS)
     lines = [f"{sys.executable} say.py {index} {{seed}} 'a b'" for index in range(10)]
-    lines[5] += " fails"
+    for index in (5, 9):
+        lines[index] += " fails"
     (slurm.project / "each.txt").write_text("\n".join(lines))
     run = slurm.submit(*SMALL, "--set", "seed=70", "--commands", "each.txt")
 
     code, ended = slurm.wait(run)
 
     assert (code, ended["state"]) == (1, "FAILED")
-    assert ended["message"] == "1 of 10 tasks did not complete; the first is 5"
-    assert ended["tasks"] == {"COMPLETED": "0-4,6-9", "FAILED": "5"}
+    assert ended["message"] == "2 of 10 tasks did not complete; the first is 5"
+    assert ended["tasks"] == {"COMPLETED": "0-4,6-8", "FAILED": "5,9"}
     assert len(ended["job"].split(",")) == 3
     directory = Path(ended["directory"])
     said = [json.loads((directory / f"tasks/{index}/results/said.json").read_text()) for index in range(10)]
@@ -84,7 +85,7 @@ def test_each_task_runs_once_with_its_own_index_command_seed_and_results(slurm):
         {
             "SERRIED_TASK": str(index),
             "SLURM_ARRAY_TASK_ID": str(index),
-            "words": [str(index), str(70 + index), "a b", *(["fails"] if index == 5 else [])],
+            "words": [str(index), str(70 + index), "a b", *(["fails"] if index in (5, 9) else [])],
         }
         for index in range(10)
     ]
@@ -96,11 +97,12 @@ def test_each_task_runs_once_with_its_own_index_command_seed_and_results(slurm):
     shown = slurm.show(f"{run}/5")
     assert (shown["id"], shown["state"], shown["job"]) == (f"{run}/5", "FAILED", ended["job"].split(",")[1])
 
-    again = json.loads(slurm.serried("rerun", "--json", f"{run}/5").stdout)["runs"][0]["id"]
+    again = json.loads(slurm.serried("rerun", "--json", run, "--failed").stdout)["runs"][0]["id"]
     code, ended = slurm.wait(again)
-    assert (code, ended["tasks"]) == (1, {"FAILED": "5"})
-    own = json.loads((Path(ended["directory"]) / "tasks/5/results/said.json").read_text())
-    assert own == said[5]
+    assert (code, ended["tasks"], len(ended["job"].split(","))) == (1, {"FAILED": "5,9"}, 2)
+    directory = Path(ended["directory"])
+    own = [json.loads((directory / f"tasks/{index}/results/said.json").read_text()) for index in (5, 9)]
+    assert own == [said[5], said[9]]
 
 
 def test_jobs_that_were_released_though_nobody_heard_so_are_found_to_have_begun(slurm, tmp_path, wait_until):
