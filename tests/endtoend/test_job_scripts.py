@@ -120,6 +120,14 @@ def test_run_runs_a_script_here(local: Place):
     assert "the script on " in ran.stderr
 
 
+def test_variables_that_a_script_exports_win_over_those_of_the_login(local: Place):
+    (Path.home() / ".bash_profile").write_text("export MINE=login OWN=login OTHER=login\n")
+    text = '#!/bin/bash\n#SBATCH --export=MINE,OWN=\'a "b" $c\'\necho "$MINE, $OWN, $OTHER"\n'
+    shell = dataclasses.replace(local, environ={**local.environ, "MINE": "shell", "OTHER": "shell"})
+    ran = shell.serried("run", script(local, text))
+    assert ran.stdout == 'shell, a "b" $c, login\n', ran.stderr
+
+
 def test_srun_starts_its_tasks_on_a_machine_without_the_job(local: Place):
     """No Slurm has this job, so a real srun, where there is one, would fail."""
     rank = 'echo "$SLURM_PROCID of $SLURM_NTASKS"; exit $((SLURM_PROCID == 1 ? ${1:-0} : 0))'

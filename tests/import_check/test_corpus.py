@@ -19,7 +19,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpus import IDIOMS, SCRIPTS, Case
+from corpus import FILE, IDIOMS, SCRIPTS, Case
+from serried.import_check import verify
 
 ALL = os.environ.get("VERIFY_ALL") == "1"
 AT_ONCE = 3
@@ -72,7 +73,8 @@ def test_a_script_does_on_this_machine_what_it_does_in_bash(part: int, tmp_path:
 def test_a_script_does_in_a_job_what_it_does_with_sbatch(
     part: int, tmp_path: Path, around: dict[str, str], lab_of_corpus: Mapping[str, str]
 ) -> None:
-    assert faults(sample(IN_LAB)[part :: PARTS // 2], tmp_path, {**around, **lab_of_corpus}) == {}
+    home = {"HOME": str(Path("~" + getpass.getuser()).expanduser())}  # without `--export=ALL`, Slurm sets it so
+    assert faults(sample(IN_LAB)[part :: PARTS // 2], tmp_path, {**around, **home, **lab_of_corpus}) == {}
 
 
 def is_composable(case: Case) -> bool:
@@ -96,6 +98,14 @@ def test_idioms_in_one_script_do_what_they_do_in_bash(idioms: list[Case]) -> Non
 def test_an_import_that_is_a_command_differs_only_where_that_is_intended(tmp_path: Path) -> None:
     script = "#!/bin/bash\n#SBATCH --nodes=1 --ntasks=1 --cpus-per-task=1 --mem=1G --time=5\npython train.py --lr 0.1\n"
     assert Case("command", script).verify(tmp_path / "case", dict(os.environ), imports=True) == {}
+
+
+@pytest.mark.runs
+def test_the_first_task_of_an_array_is_compared_by_default(tmp_path: Path) -> None:
+    script = "#!/bin/bash\n#SBATCH --array=3-5%1\npython train.py --seed $SLURM_ARRAY_TASK_ID\n"
+    verification = verify(FILE, Case("array", script).write(tmp_path / "source"), os.environ)
+    argvs = [record["argv"] for record in verification.original.records]
+    assert (argvs, verification.faults) == ([["python", "train.py", "--seed", "3"]], ())
 
 
 def test_the_corpus_has_at_least_40_scripts_and_100_idioms() -> None:

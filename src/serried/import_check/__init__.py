@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from serried import schedulers
 from serried.config import job_script
+from serried.config.values import BadValue, array_range
 from serried.errors import UsageError
 from serried.import_check import forms
 from serried.import_check.differences import FormDifference, compare
@@ -92,11 +94,13 @@ class Verifier:
 
 
 def verify(script: str, source: Path, around: Mapping[str, str], *, tasks: Sequence[int] = ()) -> Verification:
-    """Run `script` and its import, and compare them.
+    """Run `script` and its import, and compare them. Of an array, the first task by default.
 
     Raises UsageError if the script needs several nodes outside of a lab, or if one form is refused.
     """
-    verifier = Verifier(script, source, around, tasks=tasks)
+    verifier = Verifier(
+        script, source, around, tasks=tasks or _first_task((source / script).read_text(errors="replace"))
+    )
     if not verifier.in_lab:
         _check_nodes(script, source, around)
     with tempfile.TemporaryDirectory(prefix="serried-verify-") as folder:
@@ -113,3 +117,11 @@ def _check_nodes(script: str, source: Path, around: Mapping[str, str]) -> None:
             f"`{script}` requests {nodes} nodes, and this machine is one: verify the import in a lab",
             hint=f"serried lab up {size}\nserried lab run -- serried import --verify {shlex.quote(script)}",
         )
+
+
+def _first_task(text: str) -> Sequence[int]:
+    scheduler = schedulers.of_script(text)
+    array = schedulers.reader(scheduler).read(text, {}).array if scheduler else None
+    with contextlib.suppress(BadValue):  # the submission refuses it
+        return array_range(array).indices[:1] if array else ()
+    return ()

@@ -26,6 +26,8 @@ FILE = "the script"
 TASKS = ("SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID", names.TASK)
 SCHEDULER_VARIABLE = re.compile(r"(SLURM|SLURMD|PBS|SBATCH)_.*|NCPUS|OMP_NUM_THREADS")
 """OpenPBS sets the last two."""
+NODEFILE = "PBS_NODEFILE"
+"""Names a file, which both forms read."""
 SANDBOX = "{sandbox}"
 RECORDING = ("PATH", "PYTHONPATH", "BASH_ENV")
 """Variables without which the recorded programs would not be reached."""
@@ -161,8 +163,8 @@ def run_bash(
         own = {name: value.replace(SANDBOX, str(sandbox.folder)) for name, value in variables}
         environment = sandbox.environment({**around, **own})
         environment["PWD"] = str(folder)
-        login = ["-l"] if is_pbs and interpreter[0].endswith("bash") else []  # as pbs_mom starts a script's shell
-        result = shell.run([*interpreter, *login, str(path), *arguments], env=environment, cwd=folder)
+        login = ["bash", "-l", "-c", 'exec "$0" "$@"'] if is_pbs else []  # pbs_mom has a login shell start a script
+        result = shell.run([*login, *interpreter, str(path), *arguments], env=environment, cwd=folder)
         (sandbox.folder / f"output-{task}.txt").write_text(result.stdout + result.stderr, errors="surrogateescape")
         statuses[task] = result.status if result.status >= 0 else 128 - result.status
     return _ended(sandbox, statuses, "")
@@ -176,7 +178,7 @@ def pretended_variables(run: FormRun, around: Mapping[str, str]) -> Pretended:
         task = task_of(environment)
         if record["launch"] is None and task not in variables:
             variables[task] = {
-                name: value.replace(str(run.sandbox.folder), SANDBOX)
+                name: value if name == NODEFILE else value.replace(str(run.sandbox.folder), SANDBOX)
                 for name, value in environment.items()
                 if SCHEDULER_VARIABLE.fullmatch(name) and name not in around
             }

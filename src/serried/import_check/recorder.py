@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-PYTHON = ("python", "python3")
+PYTHON = ("python", "python3", *(f"python3.{minor}" for minor in range(6, 16)))
 LAUNCHERS = ("srun", "torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "horovodrun")
 USE_ENV = {"--use-env", "--use_env"}
 BY_SCHEDULER = ("srun", "mpirun", "mpiexec")

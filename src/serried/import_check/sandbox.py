@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from serried.import_check import recorder
+from serried.protocol import names
 from serried.snapshot import listing
 
 STUB = """\
@@ -49,10 +50,14 @@ if words and not any(word.endswith("agent.pyz") for word in words) and "serried"
 
 FIRST_ON_PATH = """\
 {before}
+unset {stand_ins}
 trap '[[ $PATH == "${{serried_path-}}" ]] || {{ [[ $(type -P python) == {folder}/* ]] || PATH={folder}:$PATH
 serried_path=$PATH; }}' DEBUG
 """
-"""For bash: keeps the recorded programs first on PATH, whatever environments, modules and profiles do to PATH."""
+"""For bash: keeps the recorded programs first on PATH, whatever environments, modules and profiles do to PATH.
+
+The recorded srun also takes the place of the one that Serried provides on this machine.
+"""
 
 CONFIG = """\
 [clusters.slurm]
@@ -148,7 +153,7 @@ def build(
             (sandbox.programs / name).symlink_to(stub)
     (folder / "site" / "sitecustomize.py").write_text(SITE.format(folder=str(folder)))
     before = f". {_quoted(around['BASH_ENV'])}" if around.get("BASH_ENV") else ":"
-    lines = FIRST_ON_PATH.format(before=before, folder=sandbox.programs)
+    lines = FIRST_ON_PATH.format(before=before, folder=sandbox.programs, stand_ins=names.STAND_INS)
     (folder / "path.sh").write_text(lines)
     settings = {
         "path": around.get("PATH", os.defpath),

@@ -56,6 +56,8 @@ class Traits(NamedTuple):
     """Kinds of `launch.kind`, and container runtimes, that need it."""
     hold_options: tuple[str, ...] = ()
     """Options for a job that does not start until its user releases it."""
+    sets_exports_last: bool = False
+    """Whether variables that a script exports win over those of a login in the job."""
 
 
 @dataclass(frozen=True)

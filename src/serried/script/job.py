@@ -175,7 +175,15 @@ for profile in ~/.bash_profile ~/.bash_login ~/.profile; do [[ -r $profile ]] &&
 
 
 def _of_script(its: Script, plan: Plan, script: UserScript) -> str:
-    return (LOGIN if script.has_login else "") + its.script_lines(plan, script)
+    return (_login(plan, script) if script.has_login else "") + its.script_lines(plan, script)
+
+
+def _login(plan: Plan, script: UserScript) -> str:
+    wanted = plan.environment
+    exported = [*(() if isinstance(wanted.inherit, str) else wanted.inherit), *wanted.env]
+    if not exported or not schedulers.traits(script.dialect).sets_exports_last:
+        return LOGIN
+    return f'\nexported=$(declare -p {" ".join(exported)} 2>/dev/null){LOGIN}eval "$exported"\nunset exported\n'
 
 
 def _whole_array(its: Script, plan: Plan) -> str:

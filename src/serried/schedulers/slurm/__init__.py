@@ -56,4 +56,5 @@ TRAITS = Traits(
     programs=("srun", "scontrol"),
     parts=("srun", "pyxis"),
     hold_options=("--hold", "-H"),
+    sets_exports_last=True,
 )
