@@ -174,6 +174,15 @@ def test_a_failed_launch_fails_the_run_unless_the_script_handles_it(slurm: Place
     assert (why["first_failure"]["rank"], why["first_failure"]["launch"], why["tail"]) == (2, "5", ["rank 2"])
     assert why["advice"][0].endswith(f"serried logs {run} --rank 2 --launch 5")
     assert slurm.serried("logs", run).stdout.endswith("done\n")
+    shown = slurm.show(run)["attempts"][0]["launches"]
+    assert [(each["ranks"], each["exit_code"], each["handled"]) for each in shown] == [
+        (4, 0, False),
+        (1, 1, True),
+        (1, 1, True),
+        (1, 0, False),
+        (4, 7, False),
+    ]
+    assert shown[4]["first_failed"] == {"rank": 2, "host": "n2", "exit_code": 7, "signal": None}
 
 
 PYTHONS = """#!/bin/bash

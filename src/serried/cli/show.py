@@ -300,7 +300,7 @@ def _launches(selection: Selection) -> list[str]:
             f"  {each.launch}",
             "?" if each.untouched else str(each.ranks),
             " ".join(each.nodes) if len(each.nodes) <= _MOST_NODES else f"{each.nodes[0]} +{len(each.nodes) - 1}",
-            duration(each.ended - each.began) if each.ended is not None else "",
+            duration(max(each.ended - each.began, 0)) if each.ended is not None else "",
             "" if each.status is None else str(each.status),
             each.command,
         )
