@@ -82,6 +82,11 @@ def test_a_task_of_an_array_is_read_by_its_number(serried, make):
     )
 
 
+def test_the_only_task_of_an_array_needs_no_number(serried, make):
+    make(indices=[7], nodes=1, ranks=1).log(0, "seven\n", task=7).ending(task=7)
+    assert serried("logs", "last").out == "seven\n"
+
+
 def test_a_failed_launch_shows_what_the_jobs_script_said(serried, make):
     run = make().ending("LAUNCH_FAILED", exit_code=70, message="no node answered", seconds=9.0)
     run.where.scheduler_log().write_text("srun: error: no\n")

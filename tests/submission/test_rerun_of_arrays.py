@@ -7,6 +7,7 @@ import os
 import pytest
 
 from building import an_ending
+from serried.api import Run
 from serried.errors import SchedulerUnreachable, UsageError
 from serried.fs.files import make_directory, write_json
 from serried.plan import Array, Resume
@@ -146,3 +147,12 @@ def test_a_run_that_was_never_submitted_is_repeated_as_a_whole(array):
         path.unlink()
     os.utime(array.directory.plan, (1, 1))
     assert again(array, failed=True).plan.array == Array((*range(6),), 2, each=True)
+
+
+def test_python_makes_the_same_choice(array):
+    run = Run(array)
+    with pytest.raises(UsageError, match="is an array: 2 COMPLETED"):
+        run.rerun()
+    again = run.rerun(failed=True, name="again")
+    assert [task.id for task in again.tasks] == [f"{again.id}/{task}" for task in range(1, 5)]
+    assert again.name == "again"

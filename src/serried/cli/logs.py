@@ -103,6 +103,8 @@ def command(
     """
     selection = run_view.select(run)
     choice = LogChoice(rank, node, attempt, launcher, beside, launch)
+    if len(selection.tasks) == 1:
+        selection = Selection(selection.record, selection.tasks[0])
     if selection.is_array:
         _show_array(selection, is_overview=not follow and choice == LogChoice(None, None, None))
     elif follow:
