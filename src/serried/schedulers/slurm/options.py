@@ -317,10 +317,11 @@ def walltime(seconds: int) -> str:
 
 
 def _options(plan: Plan, token: str, task: str) -> list[str]:
+    folder = plan.script.folder if plan.script and not plan.source.snapshot else ""
     allocation = plan.allocation
     return [
         f"--job-name={job_name(plan.name, token)}",
-        f"--chdir={plan.directory}",
+        f"--chdir={folder or plan.directory}",
         f"--output={_log_pattern(plan)}",
         "--open-mode=append",
         *(_of_script(plan, plan.script) if plan.script else _resources(plan, tasks=1)),
