@@ -114,6 +114,13 @@ def test_a_launcher_that_starts_failed_ranks_again_is_told_of(serried, make):
     ]
 
 
+def test_a_node_where_ranks_of_a_script_have_no_logs_is_shown(serried, make):
+    run = make()
+    run.journal({"t": T, "event": "connected", "node": 1, "host": "n2"})
+    run.journal({"t": T + 1, "event": "launched-ranks-have-no-logs", "because": "Address already in use"}, node=1)
+    assert "  n2: ranks of the script have no logs here: Address already in use\n" in serried("show", "last").out
+
+
 def test_torn_journals_cost_their_torn_lines_alone(serried, make):
     run = make()
     attempt = run.attempt()

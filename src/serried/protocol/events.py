@@ -71,6 +71,8 @@ class JournalEvent:
     """rank, local_rank, pid, launch: a rank of the user's script."""
     LAUNCHED_RANK_ENDED = "launched-rank-ended"
     """The fields of an exit, and launch."""
+    LAUNCHED_RANKS_HAVE_NO_LOGS = "launched-ranks-have-no-logs"
+    """because: ranks of the user's script cannot connect to the agent of this node."""
     RANK_RESTARTED = "rank-restarted"
     """The fields of an exit: the launcher started this rank again."""
     RANK_EXCUSED = "rank-excused"

@@ -173,7 +173,7 @@ def _journals(attempt: AttemptRecord, nodes: int) -> Iterator[Event]:
     }
     for node in range(nodes):
         journal = read_journal(attempt.directory.node_events(node))
-        for text_of in (_image_text, _staging_text, _results_text):
+        for text_of in (_image_text, _staging_text, _launches_text, _results_text):
             yield from _entries(journal, number, partial(text_of, hosts.get(node, f"node {node}")))
         yield from _started(journal, number, hosts.get(node, f"node {node}"))
         yield from _exits(journal, number, hosts.get(node, f"node {node}"))
@@ -240,6 +240,12 @@ def _item_text(entry: Mapping[str, Any]) -> str:
     if entry.get("origin") == ItemOrigin.CACHE and not entry["bytes"]:  # unpacked before, from an archive elsewhere
         return f"has {entry.get('item')} {origin}"
     return f"has {entry.get('item')} {origin}: {spell(int(entry['bytes']))} in {entry.get('seconds')} s"
+
+
+def _launches_text(host: str, entry: Mapping[str, Any]) -> str | None:
+    if entry.get("event") == JournalEvent.LAUNCHED_RANKS_HAVE_NO_LOGS:
+        return f"{host}: ranks of the script have no logs here: {entry.get('because')}"
+    return None
 
 
 def _results_text(host: str, entry: Mapping[str, Any]) -> str | None:

@@ -129,6 +129,7 @@ def test_a_line_that_is_not_understood_has_a_reason(line, reason):
     [
         "srun --help", "srun", "srun -n8", "srun -V", "torchrun", "torchrun -h", "accelerate", "accelerate config",
         "accelerate env --config_file x", "accelerate test", "deepspeed --help", "mpirun --version", "mpirun -V",
+        "deepspeed --launcher=SLURM t.py",
         "horovodrun --check-build", "horovodrun -cb", "python t.py -m torch.distributed.run", "python", "python -c x",
         "python -m pip install torch", "python -W ignore t.py", "python - -m torch.distributed.run",
     ],

@@ -141,6 +141,12 @@ def test_notes_are_printed_once_for_each_reason(folder):
     )
 
 
+def test_a_launcher_that_another_launcher_calls_is_left_alone(folder):
+    rank = str(folder.shims / "rank")
+    assert folder.run("srun", "-n2", rank, "1", "true") == ("<-n2><RANK><1><true>\n", "")
+    assert folder.documents() == []
+
+
 def test_another_job_and_options_in_variables_are_left_alone(folder):
     of_job = {"SERRIED_SCRIPT_JOB": "SLURM_JOB_ID=5", "SLURM_JOB_ID": "5"}
     assert folder.run("srun", "--jobid=6", "true", **of_job)[0] == "<--jobid=6><true>\n"

@@ -44,7 +44,7 @@ echo $status
 )
 def test_a_status_that_is_read_is_handled(tmp_path: Path, lines: list[int], reads: bool):
     (tmp_path / "script").write_text(SCRIPT)
-    assert reads_status(str(tmp_path / "script"), lines) is reads
+    assert reads_status(str(tmp_path / "script"), lines, "srun") is reads
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,24 @@ def test_a_status_that_is_read_is_handled(tmp_path: Path, lines: list[int], read
 )
 def test_the_status_of_a_background_call_is_that_of_its_wait(tmp_path: Path, script: str, reads: bool):
     (tmp_path / "script").write_text(script)
-    assert reads_status(str(tmp_path / "script"), [1]) is reads
+    assert reads_status(str(tmp_path / "script"), [1], "srun") is reads
 
 
 def test_a_source_that_cannot_be_read_handles_nothing():
-    assert not reads_status("/nowhere", [1])
+    assert not reads_status("/nowhere", [1], "srun")
+
+
+@pytest.mark.parametrize(
+    ("line", "reads"),
+    [
+        ("! srun a", True),
+        ("X=1; ! Y=2 srun a | tee log", True),
+        ("for i in 1; do ! $LAUNCHER a; done", True),
+        ("! [ -e done ] && srun a", False),
+        ("srun a ! srun", False),
+        ("! srunner x; srun a", False),
+    ],
+)
+def test_an_inverted_status_is_handled(tmp_path: Path, line: str, reads: bool):
+    (tmp_path / "script").write_text(f"{line}\necho done\n")
+    assert reads_status(str(tmp_path / "script"), [1], "srun") is reads

@@ -116,13 +116,11 @@ CONTEXTS = {
 }  # fmt: skip
 SETTINGS = [
     "",
-    "set -u",
+    "set -ux; IFS=,",
     "set -e",
     "set -eo pipefail",
     "trap 'echo ERR $? $LINENO' ERR",
     "set -E; trap 'echo ERR $? $LINENO' ERR; trap 'echo EXIT $?' EXIT",
-    "set -x",
-    "IFS=,",
 ]
 
 

@@ -206,6 +206,8 @@ MODULES = {
 """Modules that are launchers, after `python -m`."""
 PYTHONS = ("python", "python3")
 PYTHON_FLAGS = "bBdEiIOPqRsSuvVx"
+HONOUR_NO_PYTHON = ("pdsh", "openmpi", "mpich", "impi", "mvapich")
+"""Values of deepspeed's `--launcher`. With another value deepspeed calls srun with Python; that srun is the launch."""
 
 
 class LaunchLine(NamedTuple):
@@ -311,6 +313,8 @@ def _accelerate_launch(words: List[str]) -> LaunchLine:
 
 def _deepspeed(words: List[str]) -> LaunchLine:
     values = parse_argparse(DEEPSPEED, words).values
+    if values.get("--launcher", "pdsh").lower() not in HONOUR_NO_PYTHON:
+        raise NoLaunchError
     return _of_python(DEEPSPEED, words, "--no_python", "deepspeed", adds_local_rank="--no-local-rank" not in values)
 
 

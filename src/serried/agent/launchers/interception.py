@@ -124,6 +124,8 @@ def find(name: str, path: str, without: Optional[Path]) -> Optional[str]:
 
 def _intercepted(place: LaunchPlace, call: Call) -> Optional[List[str]]:
     """The arguments of the real launcher with the rank program among them; None to leave them as they are."""
+    if str(place.folder / "rank") in call.argv:  # called by another launcher, as horovodrun calls mpirun
+        return None
     try:
         line = command_lines.split(call.name, call.argv)
         _check(line)
@@ -272,7 +274,7 @@ def record_failure(arguments: Sequence[str]) -> int:
         document = {
             "call": call,
             "status": int(status),
-            "handled": handled == "1" or reads_status(source, [line for line in lines if line]),
+            "handled": handled == "1" or reads_status(source, [line for line in lines if line], name),
             "signalled": signalled == "1",
             "source": source,
             "line": lines[0] if lines else 0,
@@ -291,10 +293,11 @@ def record_failure(arguments: Sequence[str]) -> int:
 STATUS = ("$?", "${?", "PIPESTATUS")
 _BACKGROUND = re.compile(r"(?<![&><|])&(?![&>])")
 _WAIT = re.compile(r"""\bwait\s+[-$"'%\d]""")
+_INVERTED = r"(?:^|[;&|({{]|\b(?:then|do|else)\b)\s*!\s+(?:\w+=\S*\s+)*(?:{name}|\$\S+)(?:\s|$)"
 
 
-def reads_status(source: str, lines: Sequence[int]) -> bool:
-    """Whether the script reads the status of a call right after it: `srun …; code=$?`.
+def reads_status(source: str, lines: Sequence[int], name: str) -> bool:
+    """Whether the script uses the status of a call of `name`: `srun …; code=$?`, or `! srun …`.
 
     The failure of such a call is handled, whatever the script does about it. If the call is the last line of a
     function, the line after the call of the function counts. The status of a call in the background is that of
@@ -307,6 +310,8 @@ def reads_status(source: str, lines: Sequence[int]) -> bool:
     for line in lines:
         command, after = _command_at(text, line - 1)
         if any(mark in part for mark in STATUS for part in (command, after)):
+            return True
+        if re.search(_INVERTED.format(name=re.escape(name)), command):
             return True
         if _BACKGROUND.search(command) and any(_WAIT.search(other) for other in text):
             return True

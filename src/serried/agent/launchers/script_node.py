@@ -76,7 +76,7 @@ class ScriptNode(Ranks):
             for listener in local_socket.listen(rank_socket):
                 agent.loop.watch(listener, partial(self._accept, listener))
         except OSError as error:
-            agent.log_event(JournalEvent.STAGE_OUT_PROBLEM, message=f"ranks have no logs here: {error}")
+            agent.log_event(JournalEvent.LAUNCHED_RANKS_HAVE_NO_LOGS, because=str(error))
 
     # The script.
 

@@ -148,7 +148,8 @@ __serried_ignores() {
 # traps come first: a signal may arrive as soon as the program runs.
 __serried_run() {
     if ! __serried_is_background; then
-        builtin command "$@" && __serried_status=0 || __serried_status=$?
+        # Without `command`: in bash 4.2, a failure after that builtin runs ERR traps although it is handled.
+        ( exec "$@" ) && __serried_status=0 || __serried_status=$?
         return 0
     fi
     local pid= name theirs pending passed=()
