@@ -31,17 +31,6 @@ def test_what_the_package_exports_is_what_it_says():
         serried.sumbit  # noqa: B018
 
 
-def test_a_function_is_no_command():
-    def train():
-        pass
-
-    with pytest.raises(
-        TypeError, match=r"serried\.submit takes a command, not the function `train`: put the call into"
-    ):
-        serried.submit(train)
-    assert serried.runs() == []
-
-
 def test_every_error_is_exported():
     from serried import errors
 

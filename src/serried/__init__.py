@@ -13,7 +13,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # as typing's, which would cost as much as everything else here
 if TYPE_CHECKING:
-    from serried.api import Output, Run, find, runs, submit
+    from serried.api import Output, Run, find, map, runs, submit  # noqa: A004 - as Python's own
     from serried.errors import (
         ConfigError,
         DataFailed,
@@ -45,11 +45,12 @@ __all__ = [
     "SubmissionUncertain",
     "UsageError",
     "find",
+    "map",
     "runs",
     "submit",
 ]
 
-_API = ("Output", "Run", "find", "runs", "submit")
+_API = ("Output", "Run", "find", "map", "runs", "submit")
 
 
 def __getattr__(name: str) -> object:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from serried.errors import RunFailed, SerriedWarning, UsageError
 from serried.protocol.layout import AttemptDirectory, TaskDirectory
@@ -20,17 +21,20 @@ from serried.records.index import Selection
 from serried.records.outputs import trees
 from serried.records.record import Record, RecordUnreadable
 from serried.records.run_status import RunStatus
+from serried.submission.functions import Call, Calls
 from serried.submission.reconcile import find_out
 
 if TYPE_CHECKING:
     from serried.submission.deliver import Prepared
 
-__all__ = ["Output", "Run", "find", "runs", "submit"]
+__all__ = ["Output", "Run", "find", "map", "runs", "submit"]
 
 
 def submit(
-    command: str | Sequence[str] | None = None,
+    command: str | Sequence[str] | Callable[..., Any] | Calls | None = None,
     *,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
     script: str | os.PathLike[str] | None = None,
     arguments: str | Sequence[str] = (),
     experiment: str | None = None,
@@ -55,13 +59,16 @@ def submit(
     after: Run | str | Iterable[Run | str] | None = None,
     directory: str | os.PathLike[str] = ".",
 ) -> Run:
-    """Submit a command, a job script, or an experiment of `serried.toml`, and return at once.
+    """Submit a command, a function, a job script, or an experiment of `serried.toml`, and return at once.
 
     Each warning of the command line is a `SerriedWarning`, before anything is submitted. A filter can turn it into an
     error.
 
     Args:
-        command: a list of arguments, or a string that is split like a shell command; None for the experiment's.
+        command: a list of arguments, or a string that is split like a shell command; None for the experiment's. A
+            Python function is called in each rank, and `Run.result` returns what it returned in rank 0.
+        args: the function's arguments.
+        kwargs: its keyword arguments.
         script: a job script for `sbatch` or `qsub`, below `directory`, where it starts; it runs unmodified.
         arguments: the arguments of the script, in the form of a command.
         experiment: a table of `serried.toml`; None for the only one, or for a command without an experiment.
@@ -88,8 +95,7 @@ def submit(
         directory: the project's folder, or a folder in it.
 
     Raises:
-        TypeError: the command is a function.
-        ValueError: a script with a command or an experiment, or arguments without a script.
+        ValueError: a script with a command or an experiment, or arguments without a script or a function.
         UsageError: the request is impossible, and nothing was submitted.
         SchedulerUnreachable: the scheduler did not answer, and nothing was submitted.
         SubmissionUncertain: a job may exist; the next query of the run's state checks.
@@ -99,17 +105,22 @@ def submit(
     from serried.submission.prepare import prepare
     from serried.submission.request import Request, decide
 
+    calls = command if isinstance(command, Calls) else None
     if callable(command):
-        name_ = getattr(command, "__name__", "it")
-        raise TypeError(
-            f"serried.submit takes a command, not the function `{name_}`: put the call into a script, and call "
-            'serried.submit(["python", "script.py"])'
-        )
+        if array is not None or repeat is not None:
+            raise ValueError("`array` and `repeat` are for commands: `serried.map` calls a function several times")
+        calls = Calls(command, [(tuple(args), kwargs or {})])
+    elif args or kwargs:
+        raise ValueError("`args` and `kwargs` are those of a function")
     if script is not None and (command, experiment) != (None, None):
         raise ValueError("`script` cannot be combined with `command` or `experiment`")
     if script is None and arguments:
         raise ValueError("`arguments` are those of a `script`")
-    words = None if command is None else given(command)
+    words: Sequence[str] | None
+    if calls:
+        words, name = calls.words, name or calls.short_name
+    else:
+        words = None if command is None else given(cast("str | Sequence[str]", command))
     afters = [after] if isinstance(after, Run | str) else after
     resources = {
         "nodes": nodes,
@@ -133,7 +144,7 @@ def submit(
         },
         cluster=cluster,
         name=name,
-        array=array if array is None or isinstance(array, str) else ",".join(map(str, array)),
+        array=array if array is None or isinstance(array, str) else ",".join(str(index) for index in array),
         parallel=parallel,
         repeat=repeat,
         resume=None if resume is None else resume.id if isinstance(resume, Run) else os.fspath(resume),
@@ -141,7 +152,26 @@ def submit(
         after=None if afters is None else [one.id if isinstance(one, Run) else one for one in afters],
     )
     decided = decide(request, Path(directory), os.environ)
-    return submit_prepared(prepare(decided.plan, decided.resolved, os.environ, decided.each, decided.jobs))
+    plan = calls.settle(decided.plan) if calls else decided.plan
+    payload = calls.pickled(Path(plan.source.directory)) if calls else b""
+    prepared = prepare(plan, decided.resolved, os.environ, decided.each, decided.jobs)
+    return submit_prepared(dataclasses.replace(prepared, calls=payload))
+
+
+def map(function: Callable[..., Any], *iterables: Iterable[Any], **options: Any) -> Run:  # noqa: A001 - as Python's own
+    """Call a function with the values of the iterables, each call a task of one array, and return at once.
+
+    `options` are those of `submit`, for example `gpus=1` and `parallel=8`; `Run.results` has what the calls returned.
+
+    Raises ValueError for iterables without values or of different lengths, and as `submit`.
+    """
+    calls: list[Call] = [(values, {}) for values in zip(*iterables, strict=True)]
+    if not calls:
+        raise ValueError("`serried.map` needs at least one value")
+    taken = {"array", "repeat", "args", "kwargs", "script", "arguments"} & set(options)
+    if taken:
+        raise ValueError(f"`{min(taken)}` does not apply to `serried.map`")
+    return submit(Calls(function, calls), array=range(len(calls)), **options)
 
 
 def runs() -> list[Run]:
@@ -286,6 +316,37 @@ class Run:
         if not 0 <= (rank or 0) < len(found):
             raise UsageError(f"run {self.id} has no rank {rank}", hint=f"its ranks are 0 to {len(found) - 1}")
         return found[rank or 0].path
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait, and return what the function has returned in rank 0.
+
+        Raises the function's exception, with the traceback in the rank as a note; RunFailed if the run ended before
+        the function; TimeoutError after `timeout` seconds; UsageError for a whole array, which has `results`.
+        """
+        from serried.submission import functions
+
+        directory = self._place()
+        if not self._selection.record.where.calls.exists():
+            raise UsageError(f"run {self.id} runs a command, not a function", hint="its output is in `logs()`")
+        self.wait(timeout)
+        return functions.result(directory, self.id)
+
+    def results(self, timeout: float | None = None, *, return_exceptions: bool = False) -> list[Any]:
+        """Wait, and return what the calls of `serried.map` have returned, in their order.
+
+        The first call that failed raises its exception as in `result`; with `return_exceptions`, exceptions are in the
+        list instead. Raises TimeoutError after `timeout` seconds.
+        """
+        self.wait(timeout)
+        found = []
+        for task in self.tasks or [self]:
+            try:
+                found.append(task.result(0))
+            except Exception as error:
+                if not return_exceptions or isinstance(error, TimeoutError):
+                    raise
+                found.append(error)
+        return found
 
     def metrics(self, rank: int = 0) -> list[dict[str, Any]]:
         """The values that a rank has logged so far with `run.log`, a row for each step, in the order of steps.

@@ -6,6 +6,7 @@
   setup.sh                                       written at submit if the experiment has lines of `setup`
   script                                         the user's job script as of submit, for runs with `script`
   commands.json                                  written at submit for arrays with --commands
+  calls.pickle                                   written at submit for Python functions: the functions and arguments
   trials.json                                    written at submit for sweeps: the parameters of each task
   scheduler.log                                  the output of job.sh itself (scheduler-I.log for task I)
   claims/TOKEN                                   the job that owns submission TOKEN, or "withdrawn"; one for each job
@@ -190,6 +191,7 @@ class RunDirectory(TaskDirectory):
         self.private = path / "private"
         self.commands = path / "commands.json"
         self.trials = path / "trials.json"
+        self.calls = path / "calls.pickle"
         self.claims = path / "claims"
         self.shell = path / "shell.json"
         self.link_commands = path / "link-commands.json"

@@ -118,6 +118,9 @@ SMOKE_STEPS = 3
 SMOKE_FILE = "smoke.json"
 """The file in the results with the report of a smoke test."""
 
+RETURNED_FILE = "returned.pickle"
+"""The file in the results with what a Python function has returned or raised."""
+
 CONFIG_FILE = "config.json"
 """The file in the results with all settings of a training, and their hash."""
 

@@ -69,6 +69,8 @@ class Prepared:
     """The user's job script, of a plan with one."""
     each: tuple[tuple[str, ...], ...] = ()
     """One command for each task of the array, if they differ."""
+    calls: bytes = b""
+    """The pickled function of a run, with its arguments for each task."""
     trials: tuple[Mapping[str, Any], ...] = ()
     """The parameters of each task of a sweep."""
     warnings: tuple[str, ...] = ()
@@ -361,6 +363,8 @@ def make_run_directory(prepared: Prepared, plan: Plan) -> RunDirectory:
         write_bytes(where.script, prepared.user_script, modes.directory)
     if prepared.each:
         write_json(where.commands, [list(command) for command in prepared.each], modes.file)
+    if prepared.calls:
+        write_bytes(where.calls, prepared.calls, PRIVATE_FILE)
     if prepared.trials:
         write_json(where.trials, prepared.trials, modes.file)
     if prepared.commands:

@@ -241,7 +241,7 @@ def prepare_again(
     warnings = (*beginning.warnings, *completed, *repeated, *cautions)
     if plan.source.snapshot and not new_code:
         recorded = _prepare_recorded(plan, record, environ, each, warnings)
-        return dataclasses.replace(recorded, user_script=text, notes=notes, trials=trials)
+        return dataclasses.replace(recorded, user_script=text, calls=_calls(record), notes=notes, trials=trials)
     if not plan.source.snapshot:
         has_old_script = script is not None and not new_code
         what = "the old script, and other files as they are" if has_old_script else "the code as it is"
@@ -253,7 +253,7 @@ def prepare_again(
     resolved = config.resolve(None, plan.command, {}, plan.site.name, project, environ)
     resolved = dataclasses.replace(resolved, warnings=warnings)
     prepared = prepare(plan, resolved, environ, each, trials=trials, observe=observe)
-    return dataclasses.replace(prepared, user_script=text, notes=(*prepared.notes, *notes))
+    return dataclasses.replace(prepared, user_script=text, calls=_calls(record), notes=(*prepared.notes, *notes))
 
 
 def _array(selection: Selection, array: Array | None, *, failed: bool | None) -> tuple[Array | None, tuple[str, ...]]:
@@ -387,6 +387,14 @@ def _completed(selection: Selection) -> tuple[str, ...]:
     if end is None or end.get("state") != COMPLETED:
         return ()
     return (f"run `{selection}` has completed, so little may be left to train; `--fresh` begins from its start",)
+
+
+def _calls(record: Record) -> bytes:
+    """The pickled function of a run, with the arguments of all its tasks; empty for other runs."""
+    try:
+        return record.where.calls.read_bytes()
+    except OSError:
+        return b""
 
 
 def _trials(record: Record, array: Array | None) -> tuple[Mapping[str, Any], ...]:
