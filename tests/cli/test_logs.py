@@ -283,6 +283,13 @@ def test_ranks_of_a_script_without_launches_are_refused(serried, make):
     )
 
 
+def test_the_output_of_launchers_is_in_that_of_the_script(serried, scripted):
+    scripted.ending()
+    assert serried("logs", "last", "--launcher").err == (
+        "note: the output of launchers in a job script is in that of the script: serried logs k3f9q2\n"
+    )
+
+
 def test_launches_of_a_command_are_refused(serried, make):
     make().ending()
     done = serried("logs", "last", "--launch", "1")

@@ -71,8 +71,8 @@ SCRIPT = "#!/bin/bash\n#SBATCH --time=1\n"
         ("-", "a job script is not read from standard input", "save it to a file: serried submit FILE"),
         (
             "train.sbatch",
-            "the job script `train.sbatch` cannot be submitted together with others",
-            "serried submit train.sbatch",
+            "`train.sbatch` is a job script, not an experiment",
+            "submit it by itself: serried submit train.sbatch",
         ),
     ],
 )

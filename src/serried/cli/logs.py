@@ -254,7 +254,10 @@ def _nothing_written(selection: Selection, choice: LogChoice) -> None:
     status = statuses_of([selection])[0]
     record = selection.record
     if choice.launcher:
-        console.note(f"no launcher output; `{record.plan.launch.kind}` started the ranks")
+        if record.summary.script:
+            console.note(f"the output of launchers in a job script is in that of the script: serried logs {selection}")
+        else:
+            console.note(f"no launcher output; `{record.plan.launch.kind}` started the ranks")
         return
     if choice.beside is not None:
         console.note(f"no output of command {choice.beside} of `beside`")

@@ -195,7 +195,10 @@ def _neither(name: str, known: list[str], here: Path) -> tuple[str, str]:
     if name.endswith(".py"):
         return f"unknown experiment `{name}`", f"a command goes after `--`: `-- python {name}`"
     if path.is_file() and job_script.looks_like_one(path):
-        return f"the job script `{name}` cannot be submitted together with others", f"serried submit {name}"
+        return (
+            f"`{name}` is a job script, not an experiment",
+            f"submit it by itself: serried submit {shlex.quote(name)}",
+        )
     if path.is_file():
         message = f"`{name}` is not a job script: it has neither a `#!` line nor directives"
         return message, "begin the script with `#!/bin/bash`; a command goes after `--`"
