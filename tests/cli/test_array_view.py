@@ -159,3 +159,22 @@ def test_a_thousand_tasks_fit_a_terminal_of_80_columns_and_need_no_query(serried
         assert len(lines) < 40
         assert max(map(len, lines)) <= 80
     assert slurm.polls == []
+
+
+def test_failures_that_nothing_explains_have_their_last_line_and_differ_by_status(serried, make):
+    run = make(indices=range(6))
+    for task in range(6):
+        tail = ["Traceback", f"ValueError: loss is nan in epoch {task}"]
+        run.ending("FAILED", task=task, exit_code=3 if task == 5 else 1, first_failure=a_failure(tail=tail))
+    assert serried("why", "last").out.partition("  first failures\n")[2].partition("\n\n")[0] == (
+        "  k3f9q2/0  FAILED: rank 3 on n2 exited with status 1\n"
+        "            | ValueError: loss is nan in epoch 0\n"
+        "            serried why k3f9q2/0\n"
+        "  k3f9q2/1  FAILED: rank 3 on n2 exited with status 1\n"
+        "            | ValueError: loss is nan in epoch 1\n"
+        "            serried why k3f9q2/1\n"
+        "  k3f9q2/5  FAILED: rank 3 on n2 exited with status 1\n"
+        "            | ValueError: loss is nan in epoch 5\n"
+        "            serried why k3f9q2/5\n"
+        "  3 more: serried show k3f9q2 --tasks"
+    )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from serried.cli import run_view
 from serried.protocol import names
+from serried.protocol.reasons import Reason
 from serried.records.explain import Explanation
 from serried.records.run_status import RunStatus
 from serried.records.status import task_of
@@ -13,7 +14,7 @@ from serried.records.verdict import tasks_by_state
 from serried.schedulers.indices import compress
 from serried.ui import console
 from serried.ui.console import Cell
-from serried.ui.text import duration
+from serried.ui.text import duration, overwritten
 
 _WIDEST = 62
 """Columns of a line about one state."""
@@ -50,7 +51,9 @@ def failure_lines(status: RunStatus, failures: Sequence[Explanation], *, with_ta
             lines += [f"  | {run_view.output_line(line)}" for line in it.tail[-_TAIL:]]
             lines.append(f"  {it.logs_command}")
         else:
-            lines += console.behind(blank, it.meaning) if it.meaning else []
+            # Of a failure that nothing explains, the last line says more than the meaning.
+            text = f"| {overwritten(it.tail[-1])}" if it.reason is Reason.EXIT and it.tail else it.meaning
+            lines += console.behind(blank, text) if text else []
             lines.append(f"{blank}serried why {it.status.id}")
     number = sum(it.has_ended and it.state != names.COMPLETED for it in (status.tasks or {}).values())
     if number > len(failures):

@@ -109,7 +109,7 @@ def failures_of(status: RunStatus) -> tuple[Explanation, ...]:
     by_state = tasks_by_state(status.tasks or {})
     ended = [tasks for state, tasks in by_state.items() if state in names.ENDED - {names.COMPLETED}]
     looked = [_ended(task_of(status, index)) for tasks in ended for index in tasks[:_LOOKED]]
-    kinds = {(it.status.state, it.reason): it.status.id for it in reversed(looked)}
+    kinds = {(it.status.state, it.reason, it.status.verdict.exit_code): it.status.id for it in reversed(looked)}
     alike = [it.status.id for it in looked if it.status.id not in kinds.values()]
     chosen = {*list(kinds.values())[::-1][:_MOST_KINDS], *alike[: max(_MOST_ALIKE - len(kinds), 0)]}
     return tuple(it for it in looked if it.status.id in chosen)
