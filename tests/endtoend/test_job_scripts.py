@@ -83,6 +83,17 @@ def _umask() -> int:
     return current
 
 
+@pytest.mark.parametrize("form", ["successor", "prequeued"])
+def test_a_script_continues_from_its_own_state_in_further_jobs(local: Place, form: str):
+    text = "#!/bin/bash\nn=$(cat last 2>/dev/null); echo from $n\n[[ $n == 11 ]] && exit\necho 1$n >last; sleep 900\n"
+    settings = ("--set", f"limit.continue={form}", "--set", "limit.grace=1s")
+    run = local.submit("--chain", "4", "--time", "4s", *settings, script(local, text))
+    code, end = local.wait(run)
+    assert (code, end["state"], end["attempt"]) == (0, "COMPLETED", 3), local.why(run)
+    logs = [local.serried("logs", run, "--attempt", str(number)).stdout for number in (1, 2, 3)]
+    assert logs == ["from\n", "from 1\n", "from 11\n"]
+
+
 def test_each_task_of_an_array_has_its_own_end(place: Place):
     task = "#!/bin/bash\n#SBATCH --array=1-3%2\necho task $SLURM_ARRAY_TASK_ID\nexit $((SLURM_ARRAY_TASK_ID == 2))\n"
     name = script(place, task)
