@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,13 @@ def test_a_word_that_names_no_experiment_and_no_script(folder: Path, name: str, 
     (folder / "jobs" / "train").write_text(SCRIPT)
     (folder / "notes").write_text("text")
     assert refusal(folder, "", name=name) == (message, hint)
+
+
+def test_an_unreadable_script_is_not_taken_for_another_file(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    (folder / "a b.sbatch").write_text(SCRIPT)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # noqa: ARG005 - root may read every file
+    message = "`a b.sbatch` cannot be read: permission denied"
+    assert refusal(folder, "", name="a b.sbatch") == (message, "chmod u+r 'a b.sbatch'")
 
 
 def test_a_script_after_the_dashes_is_warned_about(folder: Path):

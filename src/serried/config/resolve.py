@@ -194,6 +194,8 @@ def _neither(name: str, known: list[str], here: Path) -> tuple[str, str]:
         return "a job script is not read from standard input", "save it to a file: serried submit FILE"
     if name.endswith(".py"):
         return f"unknown experiment `{name}`", f"a command goes after `--`: `-- python {name}`"
+    if path.is_file() and not os.access(path, os.R_OK):
+        return f"`{name}` cannot be read: permission denied", f"chmod u+r {shlex.quote(name)}"
     if path.is_file() and job_script.looks_like_one(path):
         return (
             f"`{name}` is a job script, not an experiment",
