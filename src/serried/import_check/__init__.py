@@ -89,7 +89,7 @@ class Verifier:
         sandbox = build(folder, self.source, self.around, behaviours=self.behaviours, in_lab=self.in_lab)
         copy = sandbox.directory / self.script
         text = copy.read_bytes().decode(errors="surrogateescape")
-        copy.write_bytes(forms.adapted(text).encode(errors="surrogateescape"))
+        copy.write_bytes(forms.adapted(text, self.script).encode(errors="surrogateescape"))
         return sandbox
 
 
@@ -99,7 +99,7 @@ def verify(script: str, source: Path, around: Mapping[str, str], *, tasks: Seque
     Raises UsageError if the script needs several nodes outside of a lab, or if one form is refused.
     """
     verifier = Verifier(
-        script, source, around, tasks=tasks or _first_task((source / script).read_text(errors="replace"))
+        script, source, around, tasks=tasks or _first_task((source / script).read_text(errors="replace"), script)
     )
     if not verifier.in_lab:
         _check_nodes(script, source, around)
@@ -119,9 +119,9 @@ def _check_nodes(script: str, source: Path, around: Mapping[str, str]) -> None:
         )
 
 
-def _first_task(text: str) -> Sequence[int]:
+def _first_task(text: str, file: str) -> Sequence[int]:
     scheduler = schedulers.of_script(text)
-    array = schedulers.reader(scheduler).read(text, {}).array if scheduler else None
+    array = schedulers.reader(scheduler).read(text, {}, file).array if scheduler else None
     with contextlib.suppress(BadValue):  # the submission refuses it
         return array_range(array).indices[:1] if array else ()
     return ()

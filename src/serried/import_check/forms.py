@@ -22,7 +22,6 @@ from serried.schedulers.slurm import sbatch_options
 from serried.schedulers.slurm.sbatch_options import GivenOption
 
 POLL_SECONDS = 0.2
-FILE = "the script"
 TASKS = ("SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID", names.TASK)
 SCHEDULER_VARIABLE = re.compile(r"(SLURM|SLURMD|PBS|SBATCH)_.*|NCPUS|OMP_NUM_THREADS")
 """OpenPBS sets the last two."""
@@ -63,7 +62,7 @@ Pretended = Mapping[int | None, Mapping[str, str]]
 """Task of the array, or None -> variables of a scheduler."""
 
 
-def adapted(text: str) -> str:
+def adapted(text: str, file: str = "the script") -> str:
     """The script for the comparison: both forms run it in place of the original.
 
     `#SBATCH` lines lose the options that name partitions, accounts and the like. A script that does not take its user's
@@ -72,7 +71,7 @@ def adapted(text: str) -> str:
     """
     lines = text.split("\n")
     for number, line in sbatch_options.header(text)[0].items():
-        given = list(sbatch_options.options(list(sbatch_options.words(line, Place(FILE, number)))))
+        given = list(sbatch_options.options(list(sbatch_options.words(line, Place(file, number)))))
         kept = [_with_variables(option) for option in given if option.name not in SITE_OPTIONS]
         if kept != given:
             words = [word for option in kept for word in option.words()]
