@@ -78,7 +78,7 @@ verify: .venv/test slurm ## compare all scripts and idioms of the corpus with an
 
 .venv/test: .venv/python pyproject.toml constraints.txt
 	@echo "installing Serried and its tests into .venv (once; PyTorch is big) ..." >&2
-	@$(PIP_INSTALL) --build-constraint constraints.txt --editable . --group test --group frameworks --group lint
+	@$(PIP_INSTALL) --build-constraint constraints.txt --editable . --group test --group track --group frameworks --group lint
 	@touch $@
 
 # Where this user may not install Slurm, the tests that need it skip and say what to install.

@@ -146,5 +146,5 @@ def test_every_variable_of_a_rank_is_on_its_page_and_no_other(variable: str):
         names.CHECKPOINT_DIR,
     }
     given |= {names.RESULTS_DIR, names.DEADLINE, names.STOP_FILE, names.CONFIG, names.RESUME_FROM, names.SMOKE}
-    given |= {names.AFTER}
+    given |= {names.AFTER, names.TRACKER}
     assert (f"`{variable}`" in page) == (variable in given)

@@ -240,6 +240,7 @@ OF_EACH_TABLE = {
     "container.contained": True,
     "data.results": ["*.csv"],
     "checkpoint.keep": 5,
+    "track.sinks": ["wandb"],
 }
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, cast
 
 from serried.fs import files
-from serried.protocol import SCHEMA, checkpoints, names, settings, successor_commands
+from serried.protocol import SCHEMA, checkpoints, names, settings, successor_commands, tracking
 from serried.protocol.layout import RunDirectory, TaskDirectory
+from serried.protocol.tracking import Tracking
 
 if TYPE_CHECKING:
     from serried.protocol.plan_json import DialectJson, PlanJson, SideCommandJson, StagedJson
@@ -115,6 +116,25 @@ class Attempt:
             "local_world_size": str(self.ranks),
             "gpus": str(allocation["gpus"]),
         }
+
+    @property
+    def tracking(self) -> Optional[Tracking]:
+        """The settings of trackers for its ranks, or None. A test of the program is not a run of any tracker."""
+        track = self.plan.get("track")
+        if not track:
+            return None
+        is_test = bool(self.plan.get("smoke")) or names.REHEARSAL in self.plan["environment"]["env"]
+        own = self.plan["run"] if self.task is None else f"{self.plan['run']}-{self.task}"
+        return Tracking(
+            sinks=tuple(track["sinks"]),
+            project=track["project"],
+            group=track["group"] or ("" if self.task is None else self.plan["run"]),
+            mode=tracking.OFF if is_test else track["mode"],
+            every_process=track["every_process"],
+            name=f"{self.plan['name']}-{own}",
+            id=own,
+            folder=str(self.directory.results / tracking.FOLDER),
+        )
 
     @property
     def staged_items(self) -> List[StagedJson]:

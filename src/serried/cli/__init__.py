@@ -32,6 +32,7 @@ GROUPS = {
         "why": "Explain why a run waits, or why it failed.",
         "wait": "Wait for runs; exit 0 if all succeeded.",
         "fetch": "Copy results and outputs to a folder.",
+        "track": "Upload what trackers logged offline.",
     },
     "End": {
         "stop": "Stop runs.",
@@ -72,6 +73,7 @@ MEANT = {
     "show": "info describe inspect view plan",
     "why": "explain diagnose debug",
     "fetch": "pull download results get sync",
+    "track": "wandb mlflow",
     "stop": "cancel kill scancel qdel abort end",
     "clean": "rm remove delete prune purge gc",
     "du": "space usage quota",

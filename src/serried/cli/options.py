@@ -18,7 +18,7 @@ from serried.config import job_script, layers
 from serried.config.definitions import Key, Resources, keys
 from serried.config.values import BOOLEAN, BadValue
 from serried.errors import UsageError
-from serried.plan import Launch
+from serried.plan import Launch, Track
 from serried.submission.deliver import Prepared
 from serried.submission.request import Request
 from serried.ui import console
@@ -33,6 +33,7 @@ WORDS = "serried.words"
 
 _RESOURCES = keys(Resources)
 _LAUNCH = keys(Launch)["kind"]
+_TRACK_MODE = keys(Track)["mode"]
 _SIZE = ("nodes", "gpus", "gpu_type", "ranks", "cpus", "mem", "mem_per_node", "mem_per_cpu", "time")
 """The resources that make up the size of a run; the others are for the scheduler."""
 
@@ -176,6 +177,9 @@ flags = together(
     ),
     click.option("--image", metavar="FILE", help="The container image; `off` for none."),
     click.option(
+        "--track", metavar="MODE", help="Trackers of `[track]`: off, offline, online or auto.  [default: auto]"
+    ),
+    click.option(
         "--resume",
         metavar="RUN|PATH",
         shell_complete=run_view.complete_runs,
@@ -288,6 +292,11 @@ def _of_flags(values: Mapping[str, Any]) -> dict[str, Any]:
         settings["data.stage"] = [{"from": _from_here(path)} for path in values["stage"]]
     if values.get("image") is not None:
         settings["container.image"] = _from_here(values["image"])
+    if values.get("track") is not None:
+        try:
+            settings["track.mode"] = _TRACK_MODE.kind.parse(values["track"])
+        except BadValue as error:
+            raise UsageError(f"`--track` {error}", hint=error.hint) from None
     return settings
 
 

@@ -27,7 +27,7 @@ from serried.config.layers import Files, Origin, Setting, user_folder
 from serried.config.toml import Keys, dotted
 from serried.config.values import BadValue, Item, is_elsewhere, is_path, is_reference, is_source
 from serried.errors import ConfigError, UsageError
-from serried.plan import Build, Container, Launch, Limit, Notify, Staged, Sync
+from serried.plan import Build, Container, Launch, Limit, Notify, Staged, Sync, Track
 from serried.protocol import binds, names
 
 ARCHIVES = {
@@ -123,6 +123,7 @@ class Builder:
             container=self._container(folder),
             data=self._data(project, cluster),
             checkpoint=self._table(Sync, ("checkpoint",)),
+            track=self._table(Track, ("track",)),
         )
 
     def _table(self, table: type[Part], place: Keys) -> Part:

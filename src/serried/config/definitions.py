@@ -19,7 +19,7 @@ from serried import schedulers
 from serried.config import values
 from serried.config.values import BadValue, Kind
 from serried.errors import did_you_mean
-from serried.plan import Container, Data, Environment, Launch, Limit, Notify, SideCommand, Site, Sync
+from serried.plan import Container, Data, Environment, Launch, Limit, Notify, SideCommand, Site, Sync, Track
 
 
 @dataclass(frozen=True)
@@ -240,6 +240,7 @@ class Experiment:
     container: Container = field(default_factory=Container)
     data: DataRequest = field(default_factory=DataRequest)
     checkpoint: Sync = field(default_factory=Sync)
+    track: Track = field(default_factory=Track)
 
 
 @dataclass(frozen=True)
@@ -418,5 +419,6 @@ PARTS: Mapping[str, type] = {
     "container": Container,
     "data": DataRequest,
     "checkpoint": Sync,
+    "track": Track,
 }
 """An experiment's tables. `[defaults]` and `[clusters.NAME]` may have them too, for all runs and all runs there."""

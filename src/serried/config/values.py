@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from serried.errors import did_you_mean
 from serried.fs import tree
 from serried.plan import SideCommand, Staged
-from serried.protocol import checkpoints, names, times
+from serried.protocol import checkpoints, names, times, tracking
 from serried.protocol.settings import spelled
 
 ALL_MEMORY = 0
@@ -433,6 +433,15 @@ def events(value: Any) -> tuple[str, ...]:
     return requested
 
 
+def sinks(value: Any) -> tuple[str, ...]:
+    requested = tuple(dict.fromkeys(comma_texts(value)))
+    for sink in requested:
+        if sink not in tracking.SINKS:
+            known = ", ".join(f"`{sink}`" for sink in tracking.SINKS)
+            raise BadValue(f"must be of {known}, not `{sink}`", did_you_mean(sink, tracking.SINKS))
+    return requested
+
+
 def show_memory(mebibytes: int) -> str:
     """MiB as `10G`, or `all`."""
     if mebibytes == ALL_MEMORY:
@@ -524,3 +533,5 @@ VERIFY = Kind("`times` or `hashes`", choice("times", "hashes"))
 TRANSFER = Kind("`chain` or `each`", choice("chain", "each"))
 WEBHOOK = Kind("name", webhook_variable, "NAME")
 EVENTS = Kind("list of events", events, many=True, show=", ".join)
+SINKS = Kind("list of `tensorboard`, `wandb` and `mlflow`", sinks, many=True, show=", ".join)
+TRACK_MODE = Kind("`auto`, `online`, `offline` or `off`", choice(*tracking.MODES))

@@ -28,6 +28,7 @@ from serried.plan.parts import (
     Site,
     Staged,
     Sync,
+    Track,
 )
 from serried.protocol import SCHEMA, names
 from serried.protocol.layout import RunDirectory, run_directory
@@ -53,6 +54,7 @@ __all__ = [
     "Staged",
     "Sweep",
     "Sync",
+    "Track",
     "UserScript",
 ]
 
@@ -244,6 +246,7 @@ class Plan:
     script: UserScript | None = None
     """In place of ranks; `command` is then the script's path as the user wrote it, and its arguments."""
     notify: Notify | None = None
+    track: Track | None = None
     beside: tuple[SideCommand, ...] = ()
     array: Array | None = None
     sweep: Sweep | None = None

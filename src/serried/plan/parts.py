@@ -219,6 +219,25 @@ class Notify(NamedTuple):
     ] = ("finish", "fail")
 
 
+class Track(NamedTuple):
+    """Trackers of experiments, which get the values of `run.log`."""
+
+    sinks: Annotated[
+        tuple[str, ...],
+        KeySpec("SINKS", "Trackers that get the values of `run.log`: see [tracking](tracking.md)."),
+    ] = ()
+    project: Annotated[str, KeySpec("TEXT", "Project in wandb, experiment in MLflow.", "the project's name")] = ""
+    """Never empty in a plan."""
+    group: Annotated[str, KeySpec("TEXT", "Group of the run in wandb.", "the run's id for an array")] = ""
+    mode: Annotated[
+        str,
+        KeySpec("TRACK_MODE", "Way to the servers of wandb and MLflow.", "`auto`: `online` if they can be reached"),
+    ] = names.TRACK_AUTO
+    every_process: Annotated[
+        bool, KeySpec("BOOLEAN", "Make each rank a run of its own, instead of rank 0 alone.", "false")
+    ] = False
+
+
 class SideCommand(NamedTuple):
     """A command that runs beside the ranks of a node, and never decides how the run ends."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from serried import schedulers
 from serried.config.layers import SCRIPT
 from serried.errors import UsageError
-from serried.plan import Allocation, Array, Environment, Limit, Plan, Source, UserScript
+from serried.plan import Allocation, Array, Environment, Limit, Plan, Source, Track, UserScript
 from serried.planning.allocate import allocate, left_out, longest
 from serried.planning.launch import launch as launch_of
 from serried.planning.launch import words as launch_words
@@ -62,6 +62,7 @@ def plan(
         launch=launch,
         script=_script(resolved.script, resolved) if resolved.script else None,
         notify=experiment.notify if experiment.notify.command or experiment.notify.webhook else None,
+        track=_track(experiment, project.name),
         beside=experiment.beside,
         array=array,
         defaults=_defaults(resolved, left_out(experiment.resources)),
@@ -167,6 +168,11 @@ def _config(settings: Mapping[str, Any]) -> Mapping[str, Any]:
             hint="move long values to a file of the project, and set its path",
         )
     return dict(settings)
+
+
+def _track(experiment: config.Experiment, project: str) -> Track | None:
+    track = experiment.track
+    return track._replace(project=track.project or project) if track.sinks else None
 
 
 def _with_webhook(experiment: config.Experiment) -> Environment:

@@ -47,6 +47,7 @@ KEPT_DIR = "SERRIED_KEPT_CHECKPOINTS"  # the run directory's checkpoints, if CHE
 RESULTS_DIR = "SERRIED_RESULTS_DIR"
 CONFIG = "SERRIED_CONFIG"  # JSON: the experiment's `config` table with a sweep's values, for `serried.train.config`
 THREADS = "SERRIED_NUM_THREADS"  # the OMP_NUM_THREADS that Serried chose, as opposed to the user's
+TRACKER = "SERRIED_TRACKER"  # JSON of `protocol.tracking.Tracking`, for the library
 SMOKE = "SERRIED_SMOKE"  # in a smoke test: the number of steps after which to save, load and exit
 AFTER = "SERRIED_AFTER"  # the directories of the runs that this run depends on, one per line
 DEADLINE = "SERRIED_DEADLINE"  # seconds since the epoch
@@ -73,7 +74,7 @@ JOB_VARIABLES = frozenset(
         RESTARTS,
         LOCAL_JOB,
     }
-    | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, BEGIN_FROM, KEPT_DIR, RESULTS_DIR, AFTER, CONFIG, SMOKE}
+    | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, BEGIN_FROM, KEPT_DIR, RESULTS_DIR, AFTER, CONFIG, SMOKE, TRACKER}
     | {DEADLINE, REHEARSAL, TERMINAL, STOP_FILE, THREADS, JOB_END}
     | {SHIMS, LAUNCHES, SCRIPT_JOB, STAND_INS, USER_BASH_ENV, LAUNCH, LAUNCH_RANK}
 )
@@ -134,6 +135,9 @@ AFTER_OK = "ok"  # completed
 AFTER_ANY = "any"
 AFTER_NOTOK = "notok"  # in any other way
 AFTER_CONDITIONS = (AFTER_OK, AFTER_ANY, AFTER_NOTOK)
+
+# The way to the servers of trackers.
+TRACK_AUTO, TRACK_ONLINE, TRACK_OFFLINE, TRACK_OFF = "auto", "online", "offline", "off"
 
 # Events of which people are notified.
 EVENT_START = "start"

@@ -161,6 +161,14 @@ class SweepJson(TypedDict, total=False):
     parameters: List[str]
 
 
+class TrackJson(TypedDict, total=False):
+    sinks: List[str]
+    project: str
+    group: str
+    mode: str
+    every_process: bool
+
+
 class PlanJson(TypedDict, total=False):
     schema: int
     run: str
@@ -186,6 +194,7 @@ class PlanJson(TypedDict, total=False):
     launch: LaunchJson
     script: Optional[UserScriptJson]
     notify: Optional[NotifyJson]
+    track: Optional[TrackJson]
     beside: List[SideCommandJson]
     array: Optional[ArrayJson]
     resume: Optional[ResumeJson]

@@ -23,7 +23,7 @@ from serried.planning.launch import warnings as command_warnings
 from serried.protocol import names, settings
 from serried.snapshot import Survey
 from serried.snapshot.editable import site_folders
-from serried.submission import data, environment_build
+from serried.submission import data, environment_build, tracking
 from serried.submission.deliver import Prepared, assemble, sources_directory
 
 MOST_PREQUEUED = 100
@@ -59,6 +59,8 @@ def prepare(
     _check_side_commands(plan)
     plan = containers.settle(plan, environ)
     containers.check_runscript(plan, each)
+    plan, tracking_notes, tracking_warnings = tracking.settle(plan, environ)
+    environ = tracking.with_key(plan, environ)
     plan, reports = environment_build.settle(plan, resolved, environ, observe)
     if not reports and plan.script is None:
         inside = plan.container is not None
@@ -89,9 +91,11 @@ def prepare(
         *(command_warnings(resolved.experiment.command) if plan.script is None else ()),
         *reports,
         *cautions,
+        *tracking_warnings,
+        *tracking.missing_modules(plan, environment),
     )
     prepared = assemble(plan, environment, each, warnings, jobs, may_lack_command=observe is None)
-    notes = (*resolved.notes, *data_notes, *(_former_names(plan, each) if plan.script is None else ()))
+    notes = (*resolved.notes, *tracking_notes, *data_notes, *(_former_names(plan, each) if plan.script is None else ()))
     return dataclasses.replace(
         prepared,
         notes=notes,
@@ -240,7 +244,9 @@ def _check_workdir(plan: Plan, project: Path) -> None:
 
 
 def job_environment(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
-    variables = inherit.job_environment(plan.environment, environ, is_for_script=plan.script is not None)
+    variables = inherit.job_environment(
+        plan.environment, tracking.with_key(plan, environ), is_for_script=plan.script is not None
+    )
     webhook = plan.notify.webhook if plan.notify else None
     if webhook and not _ADDRESS.fullmatch(variables.get(webhook, "")):
         raise UsageError(

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, 
 
 from serried.protocol import names
 from serried.protocol.layout import RunDirectory
+from serried.train.tracking.feed import Point
+from serried.train.tracking.tracker import Tracker
 
 if TYPE_CHECKING:
     import torch
@@ -52,6 +54,8 @@ class Metrics:
     def __init__(self, path: Optional[Path], gauges: Gauges = dict) -> None:
         self._file = None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._gauges = gauges
+        self.tracker: Optional[Tracker] = None
+        """It gets the values that are written."""
         self._held: List[Tuple[float, int, Dict[str, Any]]] = []
         now = time.monotonic()
         self._next_write = now + WRITE_SECONDS
@@ -67,7 +71,7 @@ class Metrics:
 
     def log(self, step: int, values: Dict[str, Any]) -> None:
         kept = {name: _keep(name, value) for name, value in values.items()}
-        if self._file is None:
+        if self._file is None and (self.tracker is None or not self.tracker.is_on):
             return
         self._held.append((time.time(), step, kept))
         self._last_step = step
@@ -81,13 +85,16 @@ class Metrics:
     def write(self) -> None:
         """Write all buffered lines in one write."""
         held, self._held = self._held, []
-        if self._file is None or not held:
+        if not held:
             return
-        lines = [
-            json.dumps({"t": round(moment, 3), "step": step, **{name: _number(v) for name, v in values.items()}})
+        points = [
+            Point(moment, step, {name: _number(value) for name, value in values.items()})
             for moment, step, values in held
         ]
-        self._put(lines)
+        if self._file is not None:
+            self._put([json.dumps({"t": round(at, 3), "step": step, **_finite(values)}) for at, step, values in points])
+        if self.tracker is not None and self.tracker.is_on:
+            self.tracker.feed(points)
 
     def _put(self, lines: List[str]) -> None:
         if self._file is not None:
@@ -96,10 +103,10 @@ class Metrics:
                 os.write(self._file, ("\n".join(lines) + "\n").encode())
 
     def close(self) -> None:
+        if self._last_step is not None and (self._file is not None or self._held):
+            self._rate(self._last_step, time.monotonic())
+        self.write()
         if self._file is not None:
-            if self._last_step is not None:
-                self._rate(self._last_step, time.monotonic())
-            self.write()
             os.close(self._file)
             self._file = None
 
@@ -135,10 +142,16 @@ def _keep(name: str, value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    if not isinstance(value, (int, float, str)):
-        value = float(value)
-    # JSON cannot express infinities and NaN.
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    return value if isinstance(value, (int, float, str)) else float(value)
+
+
+def _finite(values: Dict[str, Any]) -> Dict[str, Any]:
+    """Infinities and NaN as texts: JSON cannot express them."""
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in values.items()
+        if name not in ("t", "step")  # the line's own
+    }
 
 
 def peak_memory(device: torch.device) -> int:

@@ -29,6 +29,11 @@ class Progress:
         self._counts = [0]
         """The epoch counts of this process's loops."""
 
+    def advance(self, step: Optional[int]) -> int:
+        """Go to `step`, by default to the next one, and return it."""
+        self.step = self.step + 1 if step is None else step
+        return self.step
+
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs left of `count`. The caller raises `epoch`, unless the script leaves within the epoch.
 

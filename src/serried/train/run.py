@@ -37,6 +37,7 @@ from serried.train.progress import Progress, Smoke
 from serried.train.resume_trace import Entry, start_trace
 from serried.train.run_first import RunFirst
 from serried.train.stopping import StopAgreement, StopListener
+from serried.train.tracking.tracker import Tracker, settings_of
 from serried.train.uneven_inputs import UnevenInputs
 
 if TYPE_CHECKING:
@@ -90,6 +91,9 @@ class Session:
         """The loaders whose positions checkpoints save, in order of creation, which is the same on every rank."""
         self._metrics = metrics.Metrics(metrics_path, self._gauges)
         self._progress = Progress(self._metrics.resume)
+        self.tracker = Tracker(settings_of(os.environ), who.rank, self.attempt, self._log, self._progress.advance)
+        """Also takes objects that `log` does not take."""
+        self._metrics.tracker = self.tracker
         self._buckets = Buckets(group)
         self.parts: Dict[str, Stateful] = {"progress": self._progress, "buckets": self._buckets}
         """Further replicated state of the session."""
@@ -228,9 +232,16 @@ class Session:
             checkpoints.finish()
 
     def log(self, step: Optional[int] = None, **values: Any) -> None:
-        """Log `values` for `step`; by default for the step after the last."""
-        self._progress.step = self._progress.step + 1 if step is None else step
-        self._metrics.log(self._progress.step, values)
+        """Log `values` for `step`; by default for the step after the last. The tracker's sinks get them, too."""
+        self._metrics.log(self._progress.advance(step), values)
+
+    def _log(self, step: Optional[int], values: Dict[str, Any], *, is_last: bool) -> int:
+        """As `log`; `is_last`: pass all values to the sinks now. Returns the step."""
+        reached = self._progress.advance(step)
+        self._metrics.log(reached, values)
+        if is_last:
+            self._metrics.write()
+        return reached
 
     # Uneven data.
 
@@ -305,14 +316,18 @@ class Session:
         """Whether the script leaves for a stop request, with no checkpoint and with epochs left."""
         return self._stop.agreed is not None and not self.is_saved and not self._progress.is_done
 
-    def close(self, seconds: float = math.inf) -> None:
+    def close(self, seconds: float = math.inf, *, has_failed: bool = False) -> None:
         """Finish saves and logs that are in progress, within `seconds`."""
-        self._metrics.close()
-        self._buckets.close()
-        self._trace.close()
-        self.smoke.close()
-        for checkpoints in self.all_checkpoints:
-            checkpoints.close(seconds)
+        try:
+            self._metrics.close()
+            self._buckets.close()
+            self._trace.close()
+            self.smoke.close()
+            for checkpoints in self.all_checkpoints:
+                checkpoints.close(seconds)
+        finally:
+            will_continue = self.is_saved and self._stop.agreed is not None
+            self.tracker.finish(self.deadline, has_failed=has_failed, will_continue=will_continue)
 
     def reductions(self, event: str) -> List[Entry]:
         """For the trace of a resume check: the order in which gradients are reduced from here on."""

@@ -152,7 +152,7 @@ def _fail(run: Session, group: Group, listener: StopListener, error: BaseExcepti
     listener.ignore()
     _report(error, run.identity, at, group.count_failure())
     with contextlib.suppress(Exception):  # the first error is the one to report
-        run.close(FAILED_SECONDS)
+        run.close(FAILED_SECONDS, has_failed=True)
     group.close(failed=True)
 
 

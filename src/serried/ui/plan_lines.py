@@ -19,6 +19,7 @@ from serried.protocol.names import (
     PREQUEUED,
     REQUEUE,
     SUCCESSOR,
+    TRACK_AUTO,
 )
 from serried.protocol.settings import spelled
 from serried.protocol.sizes import counted, spell
@@ -45,6 +46,7 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
         ("resumes", str(plan.resume or "")),
         ("after", comes_after(plan)),
         ("config", settings_text(plan.config)),
+        ("track", track_text(plan)),
         ("cluster", _cluster(plan)),
         ("each node", _node(plan)),
         ("ranks", "" if plan.script else _ranks(plan)),
@@ -106,6 +108,16 @@ def container_text(container: Container | None) -> str:
     contained += f" with {shlex.join(container.options)}" if container.options else ""
     copied = ", copied to each node's disk" if container.local else ""
     return f"{container.image}{made}, by {container.runtime}{contained}{copied}"
+
+
+def track_text(plan: Plan) -> str:
+    """`tensorboard, wandb offline, project `digits`, each rank`."""
+    track = plan.track
+    if track is None:
+        return ""
+    mode = "" if track.mode == TRACK_AUTO else f" {track.mode}"
+    ranks = ", each rank" if track.every_process else ""
+    return f"{' and '.join(track.sinks)}{mode}, project `{track.project}`{ranks}"
 
 
 def settings_text(config: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from serried.agent.attempt import Attempt
 from serried.agent.launchers import kinds, rank_identity
 from serried.agent.ranks import command
 from serried.agent.ranks.command import RankPlace
-from serried.plan import Environment, Source
+from serried.plan import Environment, Source, Track
 from serried.protocol.layout import RunDirectory
 from tables import for_each
 
@@ -197,3 +197,64 @@ def test_ranks_write_on_the_disk_of_their_own_node_where_the_site_does_not_say_w
     assert "SLURM_TMPDIR" not in command.environment(work_of(), PLACE, {})
     monkeypatch.delenv("SLURM_TMPDIR", raising=False)
     assert "SLURM_TMPDIR" not in rank_identity.launcher_environment(work_of(), here, kinds.LaunchCommand(("srun",)))
+
+
+TRACK = Track(("wandb",), project="digits", mode="offline")
+WANDB = ("WANDB_DIR", "WANDB_MODE", "WANDB_NAME", "WANDB_PROJECT", "WANDB_RESUME", "WANDB_RUN_GROUP", "WANDB_RUN_ID")
+
+
+def of_wandb(work, rank, **inherited):
+    variables = {**inherited, **command.environment(work, PLACE._replace(rank=rank), inherited)}
+    return {name: value for name, value in variables.items() if name.startswith("WANDB_")}
+
+
+def test_a_program_that_calls_wandb_itself_is_one_run_for_all_attempts():
+    results = "/r/digits/train/k3f9q2/results"
+    assert of_wandb(work_of(track=TRACK), 0) == {
+        "WANDB_DIR": f"{results}/tracking",
+        "WANDB_MODE": "offline",
+        "WANDB_NAME": "train-k3f9q2",
+        "WANDB_PROJECT": "digits",
+        "WANDB_RESUME": "allow",
+        "WANDB_RUN_ID": "k3f9q2",
+    }
+    assert of_wandb(work_of(track=TRACK), 3) == {"WANDB_MODE": "disabled"}
+    assert of_wandb(work_of(track=TRACK), 3, WANDB_MODE="online") == {"WANDB_MODE": "disabled"}
+    assert of_wandb(work_of(track=TRACK._replace(sinks=("tensorboard",))), 0) == {}
+    assert of_wandb(work_of(), 0) == {}
+
+
+def test_tasks_and_processes_that_are_runs_have_ids_of_their_own_in_a_group():
+    array = {"indices": [17], "parallel": None, "each": False}
+    task = of_wandb(work_of(17, track=TRACK, array=array), 0)
+    assert (task["WANDB_RUN_ID"], task["WANDB_RUN_GROUP"]) == ("k3f9q2-17", "k3f9q2")
+    each = of_wandb(work_of(track=TRACK._replace(every_process=True)), 3)
+    assert (each["WANDB_RUN_ID"], each["WANDB_RUN_GROUP"]) == ("k3f9q2-r3", "k3f9q2")
+
+
+def test_a_variable_of_the_user_wins_and_an_empty_one_counts_as_unset():
+    own = of_wandb(work_of(track=TRACK), 0, WANDB_MODE="", WANDB_PROJECT="mine", WANDB_RUN_ID="x")
+    assert (own["WANDB_MODE"], own["WANDB_PROJECT"], own["WANDB_RUN_ID"]) == ("offline", "mine", "x")
+    assert of_wandb(work_of(track=TRACK._replace(mode="online")), 0, WANDB_MODE="offline")["WANDB_MODE"] == "offline"
+    environment = Environment(env={"WANDB_RUN_GROUP": "mine"})
+    assert of_wandb(work_of(track=TRACK, environment=environment), 0)["WANDB_RUN_GROUP"] == "mine"
+
+
+def test_off_and_tests_of_the_program_are_no_runs_of_a_tracker():
+    rehearsal = Environment(env={"SERRIED_REHEARSAL": "[3]"})
+    for changes in ({"track": TRACK._replace(mode="off")}, {"smoke": 3}, {"environment": rehearsal}):
+        assert of_wandb(work_of(**{"track": TRACK, **changes}), 0, WANDB_MODE="online") == {"WANDB_MODE": "disabled"}
+
+
+def test_the_library_gets_all_settings_in_one_variable():
+    told = command.environment(work_of(track=TRACK), PLACE, {})["SERRIED_TRACKER"]
+    assert json.loads(told) == {
+        "sinks": ["wandb"],
+        "project": "digits",
+        "group": "",
+        "mode": "offline",
+        "every_process": False,
+        "name": "train-k3f9q2",
+        "id": "k3f9q2",
+        "folder": "/r/digits/train/k3f9q2/results/tracking",
+    }

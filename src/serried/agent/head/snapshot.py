@@ -19,6 +19,8 @@ def prepare(work: Attempt) -> None:
     unpack(work)
     for folder in (work.directory.checkpoints, work.directory.results):
         files.make_directory(folder, work.directory_mode)
+    if work.tracking is not None:
+        files.make_directory(Path(work.tracking.folder), work.directory_mode)
 
 
 def unpack(work: Attempt) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from pathlib import Path
@@ -11,7 +12,7 @@ from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.containers import container
 from serried.agent.ranks import command_placeholders
-from serried.protocol import addresses, launcher_env, names, settings
+from serried.protocol import addresses, launcher_env, names, settings, tracking
 
 NOT_FOR_RANKS = (
     names.KEY,
@@ -190,6 +191,8 @@ def placeholders(work: Attempt, place: RankPlace) -> Dict[str, str]:
 def environment(work: Attempt, place: RankPlace, inherited: Mapping[str, str]) -> Dict[str, str]:
     """The variables that a rank gets in addition to inherited ones: torch's, Serried's, the plan's."""
     own = {**torch(work, place), **_serried(work, place)}
+    if work.tracking is not None:
+        own[names.TRACKER] = work.tracking.encode()
     if work.is_script:
         return _of_script(work, own, inherited)
     if place.workers:
@@ -210,6 +213,7 @@ def environment(work: Attempt, place: RankPlace, inherited: Mapping[str, str]) -
     own.update((name, value) for name, value in switches.items() if name not in known)
     if place.local and not known.get("SLURM_TMPDIR"):
         own["SLURM_TMPDIR"] = place.local
+    own.update(_of_wandb(work, place.rank, known))
     own["PYTHONPATH"] = _python_path(work, known.get("PYTHONPATH", ""))
     return own
 
@@ -219,7 +223,7 @@ def variables_of_node(work: Attempt, place: RankPlace) -> Dict[str, str]:
     return {name: value for name, value in _serried(work, place).items() if name not in _SAME_ON_ALL_NODES}
 
 
-_SAME_ON_ALL_NODES = (names.RUN_ID, names.RUN_DIR, names.ATTEMPT, names.MARK, names.IN_JOB)
+_SAME_ON_ALL_NODES = (names.RUN_ID, names.RUN_DIR, names.ATTEMPT, names.MARK, names.IN_JOB, names.TRACKER)
 
 
 def _of_script(work: Attempt, own: Dict[str, str], inherited: Mapping[str, str]) -> Dict[str, str]:
@@ -227,6 +231,7 @@ def _of_script(work: Attempt, own: Dict[str, str], inherited: Mapping[str, str])
     own.update(work.plan["environment"]["env"])
     known = {**inherited, **own}
     own.update((name, value) for name, value in SWITCHES.items() if name not in known)
+    own.update(_of_wandb(work, None, known))
     own["PYTHONPATH"] = _python_path(work, known.get("PYTHONPATH", ""))
     return own
 
@@ -261,6 +266,28 @@ def torch(work: Attempt, place: RankPlace) -> Dict[str, str]:
             TORCHELASTIC_RESTART_COUNT=str(work.number - 1),
         )
     return own
+
+
+def _of_wandb(work: Attempt, rank: Optional[int], known: Mapping[str, str]) -> Dict[str, str]:
+    """The variables of wandb, for programs that call wandb themselves. A variable of the user wins, except on ranks
+    that are not runs.
+
+    An empty variable counts as unset: wandb fails on an empty mode.
+    """
+    settings_ = work.tracking
+    if settings_ is None or tracking.WANDB not in settings_.sinks:
+        return {}
+    if not settings_.has_run(rank or 0):
+        return {"WANDB_MODE": "disabled"}
+    mode = known.get("WANDB_MODE") or _wandb_mode(settings_.mode)
+    variables = tracking.wandb_variables(settings_, rank, mode)
+    return {name: value for name, value in variables.items() if not known.get(name)}
+
+
+@functools.lru_cache(maxsize=None)
+def _wandb_mode(mode: str) -> str:
+    """Decided once for all ranks of a node: the answer may take a second."""
+    return tracking.wandb_mode(mode, os.environ)
 
 
 def _horovod(work: Attempt, place: RankPlace) -> Dict[str, str]:

@@ -1,0 +1,82 @@
+"""What a run with `[track]` needs from the submitting side: the key of wandb, and the sinks' modules."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+from serried import inherit
+from serried.errors import UsageError
+from serried.plan import Plan
+from serried.protocol import tracking
+from serried.protocol.tracking import KEY, MLFLOW, OFF, OFFLINE, ONLINE, SERVER, TENSORBOARD, WANDB
+from serried.snapshot.editable import site_folders
+
+MODULES = {TENSORBOARD: "tensorboard", WANDB: "wandb", MLFLOW: "mlflow"}
+PACKAGES = {TENSORBOARD: "tensorboard", WANDB: "wandb", MLFLOW: "mlflow-skinny"}
+
+
+def settle(plan: Plan, environ: Mapping[str, str]) -> tuple[Plan, tuple[str, ...], tuple[str, ...]]:
+    """The plan with the key among its secrets, notes and warnings.
+
+    Raises UsageError if the user requested a server that the job cannot use.
+    """
+    track = plan.track
+    if track is None or track.mode in (OFF, OFFLINE):
+        return plan, (), ()
+    if MLFLOW in track.sinks and track.mode == ONLINE and not environ.get(SERVER, plan.environment.env.get(SERVER)):
+        raise UsageError(
+            f"`track.mode` is `online`, but `{SERVER}` is not set, which names the server of MLflow",
+            hint=f"`export {SERVER}=https://…`, or `--track offline` to write files",
+        )
+    if WANDB not in track.sinks:
+        return plan, (), ()
+    key = tracking.find_key(_settings(plan, environ), Path(plan.source.directory))
+    if key is None and track.mode == ONLINE:
+        raise UsageError(
+            f"`track.mode` is `online`, but wandb has no key in `{KEY}`, `.env`, `~/.netrc` or "
+            f"`~/{tracking.CREDENTIALS}`",
+            hint="run `wandb login`, or pass `--track offline` and upload the run later with `serried track sync`",
+        )
+    if key is None:
+        return plan, ("wandb has no key here, so the run logs offline; `serried track sync` uploads it",), ()
+    warnings = (f"other users may read the key of wandb: `chmod 600 {key.source}`",) if key.is_exposed else ()
+    return _with_secret(plan), (), warnings
+
+
+def with_key(plan: Plan, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """`environ`, with the key if the plan names it as a secret and only a file has it."""
+    if plan.track is None or KEY in environ or KEY not in plan.environment.secrets:
+        return environ
+    key = tracking.find_key(_settings(plan, environ), Path(plan.source.directory))
+    return {**environ, KEY: key.value} if key else environ
+
+
+def missing_modules(plan: Plan, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """A warning for each sink that the ranks' environment lacks, as far as this machine can tell."""
+    brought = plan.environment.modules or plan.environment.setup or plan.container or plan.environment.build
+    if plan.track is None or plan.track.mode == OFF or brought:
+        return ()
+    workdir = Path(plan.source.directory, plan.source.workdir)
+    sites = [
+        site for prefix in inherit.package_prefixes(plan.command, environment, workdir) for site in site_folders(prefix)
+    ]
+    sites += [Path(folder) for folder in environment.get("PYTHONPATH", "").split(":") if folder]
+    return tuple(
+        f"`{MODULES[sink]}` is not installed for the ranks, so this tracker is left out: `pip install {PACKAGES[sink]}`"
+        for sink in plan.track.sinks
+        if sites and not any((site / MODULES[sink]).is_dir() for site in sites)
+    )
+
+
+def _settings(plan: Plan, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The variables that name the server and the key, with those of the experiment."""
+    return {**environ, **plan.environment.env}
+
+
+def _with_secret(plan: Plan) -> Plan:
+    environment = plan.environment
+    if KEY in (*environment.secrets, *environment.env_file, *environment.env):
+        return plan
+    return dataclasses.replace(plan, environment=environment._replace(secrets=(*environment.secrets, KEY)))

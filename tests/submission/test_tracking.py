@@ -1,0 +1,108 @@
+"""`[track]` at submit: the key of wandb, missing servers and modules, and the plan."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from serried.errors import ConfigError, UsageError
+from serried.plan import Plan, Track
+from serried.snapshot import Revision
+from serried.ui.plan_lines import plan_lines
+
+VALUE = "0123456789-secret"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    for name in ("WANDB_API_KEY", "WANDB_BASE_URL", "NETRC", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def track(project, ask):
+    """`track(TOML)` prepares an experiment with this content of `[track]`."""
+
+    def make(text: str, **options):
+        (project / "serried.toml").write_text(
+            f'[experiments.train]\ncommand = "python train.py"\n[experiments.train.track]\n{text}\n'
+        )
+        return ask(command=None, **options)
+
+    return make
+
+
+def test_the_file_decides_the_plan_and_the_command_line_its_mode(track):
+    plan = track('sinks = ["tensorboard", "wandb"]\ngroup = "g"', overrides={"track.mode": "offline"}).plan
+    assert plan.track == Track(("tensorboard", "wandb"), project="project", group="g", mode="offline")
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))).track == plan.track
+    assert dict(plan_lines(plan, None, Revision()))["track"] == "tensorboard and wandb offline, project `project`"
+    assert track('project = "p"').plan.track is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('sinks = ["wandbb"]', "must be of `tensorboard`, `wandb`, `mlflow`, not `wandbb`"),
+        ('mode = "on"', "must be `auto`, `online`, `offline` or `off`, not `on`"),
+        ("every_process = 2", "must be true or false, not `2`"),
+    ],
+)
+def test_a_wrong_value_is_refused(track, text, message):
+    with pytest.raises(ConfigError, match=message):
+        track(text)
+
+
+def test_a_key_from_a_file_is_a_secret_of_the_job(track, home, project):
+    (home / "wandb_credentials.txt").write_text(VALUE)
+    (home / "wandb_credentials.txt").chmod(0o600)
+    prepared = track('sinks = ["wandb"]')
+    assert prepared.environment["WANDB_API_KEY"] == VALUE
+    assert prepared.plan.environment.secrets == ("WANDB_API_KEY",)
+    assert (prepared.notes, prepared.warnings) == ((), ())
+    (project / ".env").write_text("WANDB_API_KEY=of-the-project\n")
+    (project / ".env").chmod(0o600)
+    assert track('sinks = ["wandb"]').environment["WANDB_API_KEY"] == "of-the-project"
+    assert "WANDB_API_KEY" not in track('sinks = ["tensorboard"]').environment
+
+
+def test_its_value_is_in_no_file_and_on_no_command_line(track, home, capsys):
+    (home / "wandb_credentials.txt").write_text(VALUE)
+    (home / "wandb_credentials.txt").chmod(0o644)
+    prepared = track('sinks = ["wandb"]')
+    assert prepared.warnings == (f"other users may read the key of wandb: `chmod 600 {home}/wandb_credentials.txt`",)
+    shown = (json.dumps(prepared.plan.to_json()), prepared.script, str(prepared.handover.argv), capsys.readouterr())
+    assert VALUE not in str(shown)
+
+
+def test_without_a_key_auto_means_offline_and_online_is_refused(track):
+    prepared = track('sinks = ["wandb"]')
+    assert prepared.notes == ("wandb has no key here, so the run logs offline; `serried track sync` uploads it",)
+    assert prepared.plan.environment.secrets == ()
+    with pytest.raises(UsageError, match=r"`track.mode` is `online`, but wandb has no key") as refused:
+        track('sinks = ["wandb"]\nmode = "online"')
+    assert "run `wandb login`, or pass `--track offline`" in refused.value.hint
+    for mode in ("offline", "off"):
+        assert track('sinks = ["wandb"]', overrides={"track.mode": mode}).notes == ()
+
+
+def test_mlflow_online_needs_the_address_of_its_server(track, monkeypatch):
+    with pytest.raises(UsageError, match="`MLFLOW_TRACKING_URI` is not set"):
+        track('sinks = ["mlflow"]\nmode = "online"')
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example.org")
+    assert track('sinks = ["mlflow"]\nmode = "online"').plan.track.mode == "online"
+
+
+def test_a_module_that_the_ranks_lack_is_a_warning(track, tmp_path):
+    bare = tmp_path / "bare"
+    (bare / "lib" / "python3.11" / "site-packages" / "wandb").mkdir(parents=True)
+    (bare / "bin").mkdir()
+    (bare / "bin" / "python").symlink_to("/usr/bin/python3")
+    (bare / "bin" / "activate").touch()
+    (bare / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    options = {"overrides": {"environment.venv": str(bare), "environment.check": "false", "track.mode": "offline"}}
+    assert track('sinks = ["wandb", "tensorboard"]', **options).warnings == (
+        "`tensorboard` is not installed for the ranks, so this tracker is left out: `pip install tensorboard`",
+    )

@@ -1,0 +1,261 @@
+"""`run.log` and `run.tracker`, with TensorBoard, wandb and MLflow themselves; the files are read back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import train_ranks
+
+import tracked
+from serried.protocol.tracking import Tracking
+
+pytestmark = pytest.mark.torch
+
+LOGS = """\
+import serried.train as st
+with st.session() as run:
+    for step in range(1, 4):
+        run.log(loss=1 / step, note="text")
+"""
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    """`ranks(script, 2, sinks=("wandb",))` runs ranks with these settings of `[track]`, without a network."""
+
+    def run(script, count=1, *, variables=(), **settings):
+        own = {"project": "digits", "name": "train-k3f9q2", "id": "k3f9q2", "mode": "offline"}
+        tracking = Tracking(**{**own, "folder": str(tmp_path / "tracking"), **settings})
+        (tmp_path / "tracking").mkdir(exist_ok=True)
+        node = tmp_path / "run" / "attempts" / dict(variables).get("SERRIED_ATTEMPT", "1") / "node-0"
+        node.mkdir(parents=True, exist_ok=True)
+        known = {
+            "HOME": str(tmp_path),
+            "SERRIED_TRACKER": tracking.encode(),
+            "SERRIED_RUN_DIR": str(tmp_path / "run"),
+            "SERRIED_ATTEMPT": "1",
+            "WANDB_SILENT": "true",
+        }
+        return train_ranks.run(script, count, **{**known, **dict(variables)})
+
+    return run
+
+
+def steps(path):
+    """The lines of `run.log`, without times and what Serried adds."""
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    kept = [{name: value for name, value in entry.items() if name != "t"} for entry in entries]
+    return [entry for entry in kept if not any(name.startswith("serried/") for name in entry)]
+
+
+def succeed(ended):
+    assert [each.status for each in ended] == [0] * len(ended), ended
+    return ended
+
+
+def test_each_sink_gets_the_values_of_run_log_from_rank_0(ranks, tmp_path):
+    succeed(ranks(LOGS, 2, sinks=("tensorboard", "wandb", "mlflow")))
+    folder = tmp_path / "tracking"
+    losses = [(step, pytest.approx(1 / step)) for step in (1, 2, 3)]
+    assert tracked.events(folder / "tensorboard")["loss"] == losses
+    (path,) = tracked.wandb_files(folder)
+    assert tracked.wandb_history(path) == [
+        {"_step": step, "loss": pytest.approx(1 / step), "note": "text"} for step in (1, 2, 3)
+    ]
+    run = tracked.wandb_run(path)
+    assert (run.run_id, run.display_name, run.project, run.run_group) == ("k3f9q2", "train-k3f9q2", "digits", "")
+    assert {name: metrics["loss"] for name, metrics in tracked.mlflow_metrics(folder / "mlflow").items()} == {
+        "train-k3f9q2": losses
+    }
+    lines = [{"step": step, "loss": 1 / step, "note": "text"} for step in (1, 2, 3)]
+    node = tmp_path / "run" / "attempts" / "1" / "node-0"
+    assert [steps(node / f"metrics-{rank}.jsonl") for rank in (0, 1)] == [lines, lines]
+
+
+def test_every_process_is_a_run_of_its_own_in_one_group(ranks, tmp_path):
+    succeed(ranks(LOGS, 2, sinks=("tensorboard", "wandb"), every_process=True))
+    folder = tmp_path / "tracking"
+    runs = [tracked.wandb_run(path) for path in tracked.wandb_files(folder)]
+    assert sorted((run.run_id, run.display_name, run.run_group) for run in runs) == [
+        ("k3f9q2-r0", "train-k3f9q2-r0", "k3f9q2"),
+        ("k3f9q2-r1", "train-k3f9q2-r1", "k3f9q2"),
+    ]
+    assert [len(tracked.events(folder / "tensorboard" / f"rank-{rank}")["loss"]) for rank in (0, 1)] == [3, 3]
+
+
+RESUMES = """\
+import os
+import serried.train as st
+with st.session() as run:
+    first = 1 if run.attempt == 1 else 3
+    for step in range(first, first + 4):
+        run.log(step, value=10 * run.attempt + step)
+"""
+
+
+def test_a_further_attempt_continues_the_same_run(ranks, tmp_path):
+    """The first attempt has logged two steps more than its checkpoint has."""
+    for attempt in ("1", "2"):
+        sinks = ("tensorboard", "wandb", "mlflow")
+        succeed(ranks(RESUMES, sinks=sinks, variables={"SERRIED_ATTEMPT": attempt}))
+    folder = tmp_path / "tracking"
+    expected = [(1, 11), (2, 12), (3, 23), (4, 24), (5, 25), (6, 26)]
+    assert tracked.events(folder / "tensorboard")["value"] == expected
+    paths = tracked.wandb_files(folder)
+    assert [(tracked.wandb_run(path).run_id, tracked.wandb_run(path).resumed) for path in paths] == [
+        ("k3f9q2", False),
+        ("k3f9q2", False),  # the server tells, when the files are uploaded
+    ]
+    assert [[row["_step"] for row in tracked.wandb_history(path)] for path in paths] == [[1, 2, 3, 4], [3, 4, 5, 6]]
+    assert list(tracked.mlflow_metrics(folder / "mlflow")) == ["train-k3f9q2"]
+
+
+NOT_FINITE = """\
+import serried.train as st
+with st.session() as run:
+    run.log(nan=float("nan"), inf=float("inf"))
+"""
+
+
+def test_nan_and_infinity_reach_every_sink(ranks, tmp_path):
+    succeed(ranks(NOT_FINITE, sinks=("tensorboard", "wandb")))
+    folder = tmp_path / "tracking"
+    (nan,), (inf,) = (tracked.events(folder / "tensorboard")[name] for name in ("nan", "inf"))
+    assert (tracked.is_nan(nan[1]), inf) == (True, (1, float("inf")))
+    (path,) = tracked.wandb_files(folder)
+    (row,) = tracked.wandb_history(path)
+    assert (tracked.is_nan(row["nan"]), float(row["inf"])) == (True, float("inf"))
+
+
+OBJECTS = """\
+import torch
+import serried.train as st
+with st.session() as run:
+    tracker = run.tracker
+    model = run.wrap(torch.nn.Linear(2, 1))
+    tracker.watch(model, log="all")
+    tracker.config.update({"lr": 0.1})
+    tracker.notes = "any attribute"
+    for step in range(3):
+        tracker.log({"loss": torch.tensor(0.5), "table": tracker.Table(columns=["a"], data=[[1]])}, epoch=step)
+    print(run.rank, type(tracker.Table(columns=["a"])).__name__)
+    assert run.broadcast_object(run._progress.step) == run._progress.step == 3
+"""
+
+
+def test_all_of_wandb_is_reached_through_the_tracker(ranks, tmp_path):
+    ended = succeed(ranks(OBJECTS, 2, sinks=("wandb",)))
+    assert [each.output for each in ended] == ["0 Table\n", "1 Harmless\n"]
+    (path,) = tracked.wandb_files(tmp_path / "tracking")
+    rows = [row for row in tracked.wandb_history(path) if "table._type" in row]
+    assert [(row["_step"], row["loss"], row["epoch"], row["table._type"]) for row in rows] == [
+        (step, 0.5, step - 1, "table-file") for step in (1, 2, 3)
+    ]
+    lines = [{"step": step, "loss": 0.5, "epoch": step - 1} for step in (1, 2, 3)]
+    node = tmp_path / "run" / "attempts" / "1" / "node-0"
+    assert steps(node / "metrics-0.jsonl") == lines
+    assert not (node / "metrics-1.jsonl").read_text()  # `tracker.log` is for the runs of trackers
+
+
+OFF = """
+    run.tracker.init(project="another", tags=["a"])
+    with run.tracker.anything(1)["x"] as nothing:
+        assert not nothing and list(nothing) == []
+    nothing.attribute = nothing["key"] = 1
+    run.tracker.finish()
+    run.tracker.finish()
+"""
+
+
+@pytest.mark.parametrize("settings", [{"mode": "off", "sinks": ("wandb", "tensorboard")}, {"sinks": ()}])
+def test_every_use_of_the_tracker_is_safe_when_it_is_off(ranks, tmp_path, settings):
+    ended = succeed(ranks(OBJECTS + OFF, 2, **settings))
+    assert [each.output for each in ended] == ["0 Harmless\n", "1 Harmless\n"]
+    assert list((tmp_path / "tracking").iterdir()) == []
+    assert len(steps(tmp_path / "run" / "attempts" / "1" / "node-0" / "metrics-0.jsonl")) == 3
+
+
+BREAKS = """\
+import os, signal, sys, time
+import serried.train as st
+from serried.train.tracking import tracker, wandb_sink
+tracker.FINISH_SECONDS = tracker.LEAVE_SECONDS = 1
+HOW
+with st.session() as run:
+    run.tracker.init()
+    BREAK
+    for step in range(3):
+        run.log(loss=step)
+        run.flush()
+print("trained")
+"""
+KILL = """
+    for pid in wandb_sink._children():
+        if os.readlink(f"/proc/{pid}/exe").endswith(wandb_sink.CORE):
+            os.kill(pid, signal.SIG)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "broken", "reason"),
+    [
+        ("", KILL.replace("SIG)", "SIGTERM)"), "ConnectionResetError"),  # as a stop notice to all processes does
+        ("", KILL.replace("SIG)", "SIGSTOP)"), "did not finish in time"),
+        ("sys.modules['wandb'] = None", "", "the module `wandb` is not installed"),
+    ],
+)
+def test_a_broken_sink_is_cut_off_with_one_warning_and_the_training_continues(ranks, tmp_path, how, broken, reason):
+    script = BREAKS.replace("HOW", how).replace("    BREAK\n", broken)
+    (ended,) = succeed(ranks(script, sinks=("wandb", "tensorboard")))
+    (line,) = [line for line in ended.errors.splitlines() if line.startswith("serried:")]
+    assert line.startswith("serried: the tracker `wandb` is cut off: ")
+    assert line.endswith("; the training continues")
+    assert reason in line
+    assert "Traceback" not in ended.errors
+    assert ended.output == "trained\n"
+    assert len(steps(tmp_path / "run" / "attempts" / "1" / "node-0" / "metrics-0.jsonl")) == 3
+    assert len(tracked.events(tmp_path / "tracking" / "tensorboard")["loss"]) == 3
+
+
+def test_a_folder_that_cannot_be_written_cuts_off_each_sink_alone(ranks, tmp_path):
+    (tmp_path / "file").touch()
+    settings = {"sinks": ("tensorboard", "mlflow"), "folder": str(tmp_path / "file" / "tracking")}
+    (ended,) = succeed(ranks(LOGS, **settings))
+    lines = sorted(line.split(":")[1] for line in ended.errors.splitlines() if line.startswith("serried:"))
+    assert lines == [" the tracker `mlflow` is cut off", " the tracker `tensorboard` is cut off"]
+
+
+def test_without_a_server_that_answers_wandb_logs_offline_at_once(ranks, tmp_path):
+    variables = {"WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": "http://127.0.0.1:1", "WANDB_MODE": ""}
+    succeed(ranks(LOGS, sinks=("wandb",), mode="auto", variables=variables))
+    assert len(tracked.wandb_files(tmp_path / "tracking")) == 1
+
+
+def test_online_without_a_key_logs_offline_and_says_how_to_give_one(ranks, tmp_path):
+    (ended,) = succeed(ranks(LOGS, sinks=("wandb",), mode="online"))
+    assert "serried: the tracker `wandb` logs offline: `WANDB_API_KEY` is not set, and no file has a key" in (
+        ended.errors
+    )
+    assert len(tracked.wandb_files(tmp_path / "tracking")) == 1
+
+
+PLAIN = """\
+import serried.train as st
+with st.session() as run:
+    run.tracker.setup(sinks=["tensorboard"])
+    run.log(loss=0.5)
+"""
+
+
+def test_a_plain_script_names_its_sinks_itself(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    succeed(train_ranks.run(f"import os; os.chdir({str(tmp_path)!r})\n{PLAIN}", 1))
+    assert tracked.events(tmp_path / "tracking" / "tensorboard") == {"loss": [(1, 0.5)]}
+
+
+def test_an_unknown_sink_or_mode_is_refused_with_a_hint():
+    script = PLAIN.replace("sinks", "mode='on', sinks").replace("tensorboard", "wandbb")
+    (ended,) = train_ranks.run(script, 1)
+    assert ended.status == 1
+    assert "`wandbb` is not a sink of the tracker" in ended.errors
