@@ -9,7 +9,7 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 MOST_WAITING = 600
-"""Batches of about a second each. A sink that is further behind hangs."""
+"""Batches of a second, or of 512 calls of `run.log`. A sink that is further behind hangs, or is too slow."""
 LONGEST_REASON = 300
 
 
@@ -65,7 +65,7 @@ class Feed:
         if self.is_cut_off:
             return
         if self._batches.qsize() >= MOST_WAITING:
-            self.cut_off(f"it has not accepted values for {MOST_WAITING // 60} minutes")
+            self.cut_off(f"it is {MOST_WAITING} batches of values behind")
             return
         self._batches.put(points)
 

@@ -1,0 +1,112 @@
+"""What a tracker costs a training, beside wandb and TensorBoard without Serried: processor time of a call."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from measure import Figure, record
+
+ROUNDS, CALLS = 9, 5_000
+os.environ["WANDB_SILENT"] = "true"
+
+
+def micros(calls: Callable[[int], object], count: int = CALLS) -> float:
+    """Microseconds of wall time per call in this thread: the median of the rounds."""
+    taken = []
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        calls(count)
+        taken.append((time.perf_counter() - began) / count * 1e6)
+    return statistics.median(taken)
+
+
+def of_serried(folder: Path, rank: int, sinks: tuple[str, ...], mode: str = "offline") -> tuple[float, float]:
+    """Of `run.log`, and of `tracker.log`: rank 0 with sinks, or another rank."""
+    from serried.protocol.tracking import Tracking
+    from serried.train.metrics import Metrics
+    from serried.train.progress import Progress
+    from serried.train.tracking.tracker import Tracker
+
+    folder.mkdir()
+    settings = Tracking(sinks, project="benchmark", mode=mode, folder=str(folder))
+    metrics = Metrics(folder / "metrics.jsonl")
+    progress = Progress(metrics.resume)
+
+    def log(step: int | None, values: dict[str, object], *, is_last: bool) -> int:
+        del is_last
+        metrics.log(progress.advance(step), values)
+        return progress.step
+
+    tracker = Tracker(settings, rank, 1, log, progress.advance)
+    metrics.tracker = tracker
+    if tracker.is_on:
+        tracker.init()
+    by_run = micros(lambda count: [metrics.log(progress.advance(None), {"loss": 0.5}) for _ in range(count)])
+    by_tracker = micros(lambda count: [tracker.log({"loss": 0.5}) for _ in range(count)])
+    metrics.close()
+    tracker.finish()
+    return by_run, by_tracker
+
+
+def of_wandb(folder: Path) -> float:
+    import wandb
+
+    with wandb.init(project="benchmark", mode="offline", dir=str(folder)) as run:
+        return micros(lambda count: [run.log({"loss": 0.5}) for _ in range(count)], 1000)
+
+
+def of_tensorboard(folder: Path) -> float:
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder)) as writer:
+        return micros(lambda count: [writer.add_scalar("loss", 0.5, step) for step in range(count)], 2000)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        plain, _ = of_serried(folder / "plain", 0, ())
+        _, other = of_serried(folder / "other", 1, ("wandb", "tensorboard"))
+        off, _ = of_serried(folder / "off", 0, ("wandb", "tensorboard"), "off")
+        fed, _ = of_serried(folder / "tensorboard", 0, ("tensorboard",))
+        both, _ = of_serried(folder / "wandb", 0, ("wandb",))
+        bare_tensorboard, bare_wandb = of_tensorboard(folder / "bare"), of_wandb(folder)
+    record(
+        "Trackers",
+        [
+            Figure("`tracker.log` on other ranks", f"{other:.2f} µs", "nothing to compare", "≤ 1 µs", other <= 1),
+            Figure(
+                "`run.log` with `[track]` off, over `run.log` without `[track]`",
+                f"{off - plain:.2f} µs",
+                f"`run.log` itself: {plain:.1f} µs, which writes the file",
+                "≤ 1 µs",
+                off - plain <= 1,
+            ),
+            Figure(
+                "`run.log` with TensorBoard",
+                f"{fed:.1f} µs",
+                f"`SummaryWriter.add_scalar`: {bare_tensorboard:.1f} µs",
+                "less than without Serried",
+                fed < bare_tensorboard,
+            ),
+            Figure(
+                "`run.log` with wandb offline",
+                f"{both:.1f} µs",
+                f"`wandb.log`: {bare_wandb:.1f} µs",
+                "less than without Serried",
+                both < bare_wandb,
+            ),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
