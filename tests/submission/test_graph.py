@@ -10,8 +10,9 @@ import pytest
 from serried.errors import SerriedError, UsageError
 from serried.records.index import Selection
 from serried.submission.deliver import deliver
-from serried.submission.request import Request, decide, decide_all, holds, order, parse_dependency
-from serried.submission.resume import prepare_again
+from serried.submission.dependencies import holds, parse_dependency
+from serried.submission.request import Request, decide, decide_all, order
+from serried.submission.rerun import prepare_again
 from serried.ui.plan_lines import comes_after
 from tables import for_each
 

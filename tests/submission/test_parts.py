@@ -8,7 +8,7 @@ from serried.errors import UsageError
 from serried.schedulers.local import site
 from serried.schedulers.survey import ArrayLimits
 from serried.submission.deliver import deliver
-from serried.submission.request import run_after
+from serried.submission.dependencies import run_after
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from serried.protocol.reasons import Reason
 from serried.records.index import Selection
 from serried.schedulers.interface import Job
 from serried.submission.deliver import deliver
-from serried.submission.resume import prepare_again
+from serried.submission.rerun import prepare_again
 
 
 def end(record, states):

@@ -16,7 +16,8 @@ from serried.plan.parts import Dialect
 from serried.records.index import Selection
 from serried.records.record import Record
 from serried.submission.deliver import deliver
-from serried.submission.resume import prepare_again, resume_from
+from serried.submission.rerun import prepare_again
+from serried.submission.resume import resume_from
 from serried.train.checkpoints import store
 
 CONTENT = b"weights"

@@ -21,7 +21,7 @@ from serried.records.verdict import Verdict
 from serried.submission.deliver import Prepared, behind, deliver, unqueued
 from serried.submission.prepare import prepare
 from serried.submission.request import Decided, Request, decide, decide_all
-from serried.submission.resume import prepare_again
+from serried.submission.rerun import prepare_again
 from serried.ui import console
 
 

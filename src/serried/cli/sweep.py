@@ -25,7 +25,7 @@ from serried.protocol.settings import as_argument
 from serried.records.index import Selection
 from serried.submission.prepare import prepare
 from serried.submission.request import decide
-from serried.submission.resume import MoreTrials, prepare_again
+from serried.submission.rerun import MoreTrials, prepare_again
 from serried.sweeps import definition, results, space
 from serried.sweeps.definition import GRID, DefinitionError, SweepDefinition
 from serried.sweeps.results import SweepResults, TrialResult

@@ -1,9 +1,4 @@
-"""Requests of the command line and the Python API as plans: one, several at once, or one for the job around us.
-
-A dependency (`--after RUN:ok`, `after = "prepare"`) becomes a run and the jobs to wait for. The scheduler only starts a
-job after any end of those jobs. The job itself checks if the run has ended, and in which state (agent/attempts): for a
-scheduler, a job that continues elsewhere has failed.
-"""
+"""Requests of the command line and the Python API as plans: one, several at once, or one for the job around us."""
 
 from __future__ import annotations
 
@@ -18,28 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from serried import config, schedulers
 from serried.config import shell_words, toml, values
-from serried.errors import RunNotFoundError, SubmissionUncertain, UsageError, did_you_mean
+from serried.errors import UsageError, did_you_mean
 from serried.plan import After, Allocation, Array, Plan, Sweep
 from serried.planning import plan as make_plan
 from serried.planning import tasks
 from serried.planning.allocate import partition_notes
 from serried.protocol import names, settings
-from serried.protocol.successor_commands import job_of, part_of
 from serried.protocol.times import iso
-from serried.records import index
-from serried.records.index import Selection
-from serried.records.record import Record, RecordUnreadable, new_id
-from serried.records.status import statuses_of
-from serried.records.verdict import SUBMITTING, UNCERTAIN
-from serried.submission.reconcile import find_out
+from serried.records.record import new_id
+from serried.submission.dependencies import check_pair, newest_of, parse_dependency, run_after
 from serried.submission.resume import resume_from
 from serried.sweeps.definition import MINIMIZE, SEED, SweepDefinition, Trial
 
 if TYPE_CHECKING:
     from serried.schedulers.survey import Inside
-
-MOST_JOBS = 20
-"""Jobs of an array whose tasks continue in separate jobs. A job that starts after these checks again."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +153,7 @@ def _after_others(decided: Decided, each: Mapping[str, Decided]) -> Decided:
     for name in dict.fromkeys(parse_dependency(text)[0] for text in decided.resolved.experiment.after):
         if name in decided.together:
             other = each[name].plan
-            _check_pair(other, decided.plan)
+            check_pair(other, decided.plan)
             # Its job is known once it is submitted.
             afters.append(After(other.run, other.name, other.directory, decided.together[name], None, ""))
         else:
@@ -245,7 +232,7 @@ def _behind(decided: Decided, request: Request, among: Sequence[str]) -> Decided
         followed = [run_after(text, decided.plan) for text in request.after if not together]
     else:
         rest = [text for name, text in in_file.items() if name not in among]
-        followed = [_newest_of(text, decided.plan) for text in rest]
+        followed = [newest_of(text, decided.plan) for text in rest]
     plan = dataclasses.replace(decided.plan, after=tuple(each.after for each in followed))
     warnings = (*decided.resolved.warnings, *(note for each in followed for note in each.notes))
     return Decided(
@@ -266,136 +253,6 @@ def _check_experiments(named: Iterable[str], resolved: config.Resolved) -> None:
                 f"`{resolved.experiment.name}` depends on `{name}`, which is not an experiment",
                 hint=did_you_mean(name, resolved.experiments) or f"there are {known}",
             )
-
-
-@dataclass(frozen=True)
-class Followed:
-    after: After
-    jobs: tuple[str, ...] = ()
-    """Jobs that the scheduler waits for; none if the run has ended already."""
-    notes: tuple[str, ...] = ()
-
-
-def parse_dependency(text: str) -> tuple[str, str]:
-    """`prepare:any` as the run or experiment `prepare` and the condition on its end. Raises UsageError."""
-    word, colon, condition = text.rpartition(":")
-    if not colon or condition not in names.AFTER_CONDITIONS:
-        word, condition = text, names.AFTER_OK
-    if not word.strip():
-        raise UsageError(f"the dependency `{text}` names no run", hint="RUN, `last`, `RUN:any` or `RUN:notok`")
-    return word, condition
-
-
-def run_after(text: str, plan: Plan) -> Followed:
-    """The run, or the task of a run, in `--after TEXT` for `plan`.
-
-    Raises UsageError if it does not exist, has ended and missed the condition, or is on another cluster.
-    """
-    word, condition = parse_dependency(text)
-    try:
-        selection = index.find(word)
-    except RunNotFoundError as error:
-        if ":" in word:
-            error.hint = "the condition is `:ok`, `:any` or `:notok`"
-        raise
-    hint = f"`--after {word}:any` accepts any end; without `--after` the run does not wait"
-    return _follow(selection, condition, plan, hint)
-
-
-def _newest_of(text: str, plan: Plan) -> Followed:
-    """The newest run of the experiment in `after = TEXT` of the file, in the same project. Raises UsageError."""
-    word, condition = parse_dependency(text)
-    both = f"`serried submit {word} {plan.experiment}` submits both"
-    if word == plan.experiment:
-        both = "the first run waits for nothing: `--set 'after=[]'`"
-    newest = max(_runs_of(word, plan), key=index.planned_at, default=None)
-    if newest is None:
-        raise UsageError(f"`{plan.experiment}` depends on `{word}`, which has not run yet", hint=both)
-    return _follow(Selection(newest), condition, plan, both)
-
-
-def _runs_of(name: str, plan: Plan) -> Iterable[Record]:
-    for record in index.records():
-        try:
-            summary = record.summary
-        except RecordUnreadable:
-            continue
-        if (summary.project, summary.experiment) == (plan.project, name) and not (summary.smoke or summary.rehearsal):
-            yield record
-
-
-def _follow(selection: Selection, condition: str, plan: Plan, hint: str) -> Followed:
-    record = selection.record
-    find_out(record)
-    status = statuses_of([selection])[0]
-    after = After(
-        run=record.id,
-        name=status.summary.name if status.summary else record.id,
-        directory=str(record.where.path),
-        condition=condition,
-        task=selection.task,
-    )
-    notes = (selection.note,) if selection.note else ()
-    if not record.where.path.is_dir():
-        notes = (
-            *notes,
-            f"the run directory of `{record.id}` ({after.name}), `{{after}}`, does not exist: {after.directory}",
-        )
-    if status.has_ended and status.verdict.stale is None:
-        if not holds(condition, status.state):
-            raise UsageError(f"run `{selection}` ({after.name}) has ended {status.state}", hint=hint)
-        return Followed(after, (), notes)
-    first = next((submission.job for submission in record.first_submissions if submission.job), None)
-    if status.state in (SUBMITTING, UNCERTAIN) or first is None:
-        raise SubmissionUncertain(f"the submission of run `{status.id}` is uncertain", hint=f"serried why {status.id}")
-    _check_pair(record.plan, plan)
-    return Followed(after._replace(job=first), _jobs(selection), notes)
-
-
-def holds(condition: str, state: str) -> bool:
-    """Does a run that has ended in `state` meet the condition?"""
-    return condition == names.AFTER_ANY or (state == names.COMPLETED) == (condition == names.AFTER_OK)
-
-
-def _check_pair(other: Plan, plan: Plan) -> None:
-    """Raises UsageError if a job of `plan` cannot wait for a job of `other`."""
-    if (other.site.name, other.site.scheduler) != (plan.site.name, plan.site.scheduler):
-        raise UsageError(
-            f"`{other.name}` is on `{other.site.name}` and `{plan.name}` on `{plan.site.name}`: "
-            "a scheduler cannot wait for the jobs of another",
-            hint=f"serried wait {other.run} && serried submit …",
-        )
-    if (
-        plan.has_links
-        and plan.limit.form == names.PREQUEUED
-        and other.has_links
-        and other.limit.form == names.SUCCESSOR
-    ):
-        raise UsageError(
-            f"`{other.name}` continues in jobs that are submitted one by one, but all jobs of `{plan.name}` are queued "
-            "at once: they cannot wait for its last job",
-            hint="give both the same `continue` in `[limit]`",
-        )
-
-
-def _jobs(selection: Selection) -> tuple[str, ...]:
-    """Its newest jobs that have not ended."""
-    record = selection.record
-    submitted = [one for one in record.submissions_of(selection.task) if one.is_submitted and one.job]
-    if not submitted:
-        return ()
-    last = submitted[-1].jobs
-    if selection.task is None:
-        own = [str(links[-1].job) for task, links in record.links().items() if task is not None and links[-1].job]
-        ids = [*dict.fromkeys([*(submitted[0].jobs if own else ()), *own, *last])]
-    else:
-        part = part_of(record.offsets, selection.task) if len(last) > 1 else 0
-        ids = [record.job_of(last[part], selection.task)]
-    known = schedulers.get(submitted[0].scheduler).poll(ids)
-    open_ = [(number, task) for (number, task), job in known.items() if job.state not in names.ENDED]
-    spelling = schedulers.traits(submitted[0].scheduler).dialect.task
-    live = {name for number, index in open_ for name in (number, job_of(number, index, spelling))}
-    return tuple(each for each in ids if each in live)[: max(MOST_JOBS, len(submitted[0].jobs))]
 
 
 def _array(
