@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 
 import pytest
 import train_ranks
@@ -223,6 +224,19 @@ def test_without_a_server_that_answers_wandb_logs_offline_at_once(ranks, tmp_pat
     variables = {"WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": "http://127.0.0.1:1", "WANDB_MODE": ""}
     succeed(ranks(LOGS, sinks=("wandb",), mode="auto", variables=variables))
     assert len(tracked.wandb_files(tmp_path / "tracking")) == 1
+
+
+def test_a_server_that_accepts_and_never_answers_leaves_an_offline_run(ranks, tmp_path):
+    script = f"from serried.train.tracking import wandb_sink\nwandb_sink.START_SECONDS = 1\n{LOGS}"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        variables = {"WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": address}
+        (ended,) = succeed(ranks(script, sinks=("wandb",), mode="auto", variables=variables))
+    assert "serried: the tracker `wandb` logs offline: " in ended.errors
+    assert "is cut off" not in ended.errors
+    assert "Traceback" not in ended.errors
+    (path,) = tracked.wandb_files(tmp_path / "tracking")
+    assert [row["_step"] for row in tracked.wandb_history(path)] == [1, 2, 3]
 
 
 def test_online_without_a_key_logs_offline_and_says_how_to_give_one(ranks, tmp_path):

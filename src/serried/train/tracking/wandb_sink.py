@@ -44,6 +44,9 @@ class Wandb(Sink):
             if mode != tracking.ONLINE:
                 raise
             self._report(f"{type(error).__name__}: {error}")
+            self.abandon()  # wandb-core takes the id for one in use
+            with contextlib.suppress(Exception, SystemExit):  # its process has just been killed
+                wandb.teardown()
             self._run = wandb.init(**self._arguments(tracking.OFFLINE))
 
     def _arguments(self, mode: str) -> Dict[str, Any]:
