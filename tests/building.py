@@ -26,6 +26,7 @@ def a_plan(
     data=None,
     beside=(),
     script=None,
+    sweep=None,
     **allocation,
 ):
     sizes = {"nodes": 2, "ranks": 2, "gpus": 0, "cpus": 4, "memory_mb": None, "time_seconds": 3600}
@@ -44,6 +45,7 @@ def a_plan(
         data=data,
         beside=beside,
         script=script,
+        sweep=sweep,
     )
 
 

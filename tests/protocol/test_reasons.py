@@ -54,6 +54,7 @@ WITHOUT_ADVICE = {
         "the job waits; the scheduler explains why",
     ),
     Reason.NO_SUCH_EXPERIMENT: "an error, with a hint of its own",
+    Reason.NO_TASK_FAILED: "nothing is wrong",
 }
 
 

@@ -82,7 +82,9 @@ class TakesSweep(options.TakesCommand):
     help="Draw values: log:1e-6..1e-2, uniform:0..1, int:1..8, or one of a,b,c.",
 )
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Number of draws.")
-@click.option("--seeds", type=click.IntRange(1), metavar="N", help="N trials with each parameters, `--seed=0` and on.")
+@click.option(
+    "--seeds", type=click.IntRange(1), metavar="N", help="N trials of each combination, with `seed` 0 to N-1."
+)
 @click.option("--metric", metavar="NAME:max|min", help="The logged value that orders the trials.")
 @options.flags
 @click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings.")

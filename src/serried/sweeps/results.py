@@ -41,6 +41,11 @@ class TrialResult:
         return self.state == names.COMPLETED
 
     @property
+    def counts(self) -> bool:
+        """Whether it completed with a value of the metric, so that it can be the best."""
+        return self.is_complete and self.value is not None and math.isfinite(self.value)
+
+    @property
     def has_failed(self) -> bool:
         return self.state in names.ENDED and not self.is_complete
 
@@ -107,7 +112,7 @@ class SweepResults:
         groups = [
             SeedGroup(
                 {name: value for name, value in trials[0].parameters.items() if name != SEED},
-                tuple(trial.value for trial in trials if trial.value is not None and trial.is_complete),
+                tuple(trial.value for trial in trials if trial.counts and trial.value is not None),
                 tuple(trial.number for trial in trials),
             )
             for trials in gathered.values()
@@ -126,10 +131,10 @@ class SweepResults:
                 hint=f"serried sweep show {self.sweep.first} --metric NAME",
             )
         for group in self.groups:
-            if group.mean is not None and math.isfinite(group.mean):
+            if group.mean is not None:
                 return group.parameters
         for trial in self.trials if self.sweep.seeds < 2 else ():
-            if trial.is_complete and trial.value is not None and math.isfinite(trial.value):
+            if trial.counts:
                 return trial.parameters
         raise UsageError(
             f"no completed trial of sweep `{self.sweep.first}` has logged `{self.sweep.metric}`",
@@ -151,11 +156,11 @@ def runs_of(selection: Selection) -> list[Record]:
         raise UsageError(
             f"run `{selection.record.id}` is not a sweep", hint=f"`serried show {selection.record.id}` shows the run"
         )
-    found: list[tuple[str, Record]] = []
+    found: list[tuple[tuple[str, bool], Record]] = []
     for record in index.records():
         try:
             if record.summary.sweep == sweep.first:
-                found.append((record.summary.created, record))
+                found.append(((record.summary.created, record.id != sweep.first), record))
         except RecordUnreadable:
             continue
     return [record for _, record in sorted(found, key=lambda pair: pair[0])]
