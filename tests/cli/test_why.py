@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from building import CREATED, a_failure
+from building import A_SCRIPT, CREATED, a_failure
 from serried.agent.outcome import diagnose
 from serried.fs.files import write_json
 from serried.plan import Limit
@@ -172,6 +172,16 @@ def test_the_last_lines_come_from_the_log_where_exit_json_has_none(serried, make
     run = make().log(3, "one\r 10%\r100%\n\x1b[2J\x1b[31mtwo\x1b[0m\n")
     run.ending("FAILED", first_failure=a_failure())
     assert "  | 100%\n  | \\x1b[2J\\x1b[31mtwo\\x1b[0m\n" in serried("why", "last").out
+
+
+@pytest.mark.parametrize(("text", "shown"), [("of launch 2\n", True), ("", False)])
+def test_the_last_lines_are_those_of_the_launch_that_failed(text, shown, serried, make):
+    run = make(script=A_SCRIPT).log(3, "of launch 1\n")
+    run.launch("2", "srun", "false").launched("2", [3], node=1, text=text)
+    run.ending("FAILED", first_failure=a_failure(launch="2"))
+    out = serried("why", "last").out
+    assert ("  | of launch 2\n" in out) is shown
+    assert "of launch 1\n" not in out
 
 
 def test_a_failed_launch_shows_what_the_jobs_script_said(serried, make):

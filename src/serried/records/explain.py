@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from serried.fs.files import read_journal, read_json
@@ -16,7 +17,7 @@ from serried.records import missing_outputs
 from serried.records.advice import Ended, advice_for
 from serried.records.evidence import latest_attempt
 from serried.records.index import Selection
-from serried.records.logs import last_lines, rank_logs
+from serried.records.logs import last_lines, launch_logs, rank_logs
 from serried.records.record import Record, RecordUnreadable, records_directory
 from serried.records.run_status import RunStatus, warnings_of
 from serried.records.status import statuses, task_of
@@ -331,8 +332,11 @@ def _words_of(status: RunStatus, failure: Mapping[str, Any]) -> tuple[list[str],
         return [str(line) for line in tail[-_TAIL:]], names.rank_name(rank)
     rank = names.SCRIPT_RANK if rank is None and status.summary and status.summary.script else rank
     if isinstance(rank, int) and status.summary and status.attempt:
-        log = status.record.where.task(status.task).attempt(status.attempt).log_of(rank, status.summary.ranks)
-        return last_lines(log, _TAIL), names.rank_name(rank)
+        attempt = status.record.where.task(status.task).attempt(status.attempt)
+        log: Path | None = attempt.log_of(rank, status.summary.ranks)
+        if (launch := failure.get("launch")) and rank != names.SCRIPT_RANK:
+            log = next((one.path for one in launch_logs(attempt).get(str(launch), ()) if one.rank == rank), None)
+        return last_lines(log, _TAIL) if log else [], names.rank_name(rank)
     return [], ""
 
 
