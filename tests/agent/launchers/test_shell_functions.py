@@ -154,6 +154,7 @@ def test_a_script_behaves_as_without_and_failures_are_recorded(context, place):
         "TIMEFORMAT=took; time srun true; nohup srun true",
         "timeout 60 srun true fail; env srun true; xargs srun <<< true",
         "exec srun true fail",
+        "f() { echo $1; }; export -f f; srun bash -c 'f a'; timeout 60 srun bash -c 'f b'; exec srun bash -c 'f c'",
         "srun true & wait; srun true fail & wait; echo done",
         "echo in | srun cat; srun cat < job.sh | wc -l",
         "srun true die; echo $?",

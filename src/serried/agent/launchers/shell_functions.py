@@ -2,8 +2,8 @@
 
     bash_env       functions for each launcher, which every bash of the job reads first by BASH_ENV. They keep working
                    where a module or a virtual environment puts its own launcher first on PATH.
-    bin/NAME       for `exec srun`, `timeout 1h torchrun`, xargs and other shells: programs of /bin/sh, and of Python
-                   too, for `python $(which torchrun)`
+    bin/NAME       for `exec srun`, `timeout 1h torchrun`, xargs and other shells: programs of bash, and of Python too,
+                   for `python $(which torchrun)`
     rank           the rank program
 
 Each file starts the program itself where this node does not have Serried's Python, such as in a container. The
@@ -19,6 +19,9 @@ from typing import Dict, Sequence
 from serried.agent.launchers.command_lines import LAUNCHERS, MODULES, PYTHONS
 from serried.fs import files
 from serried.protocol import names
+
+FIRST_LINE = "#!/bin/bash -p"
+"""With `-p` bash reads no BASH_ENV, and passes on the functions that the script exports; dash drops them."""
 
 
 def write(folder: Path, agent: Sequence[str], address: str) -> Dict[str, str]:
@@ -37,7 +40,7 @@ def write(folder: Path, agent: Sequence[str], address: str) -> Dict[str, str]:
 
 def rank(agent: Sequence[str], address: str) -> str:
     """The program that a launcher starts as `rank LAUNCH PROGRAM…`."""
-    return f"""#!/bin/sh
+    return f"""{FIRST_LINE}
 # Written by Serried: runs one rank of a launch in a job script.
 {_is_usable(agent)} && exec {_quoted([*agent, "rank-through", address])} "$@"
 case $1 in --local[-_]rank=*) rank=$1; shift ;; *) rank= ;; esac
@@ -49,7 +52,7 @@ exec "$@" $rank
 def program(name: str, folder: Path, agent: Sequence[str]) -> str:
     """The program NAME of `bin/`. In Python its first statement is a string."""
     launch = [*agent, "launch", str(folder)]
-    return f"""#!/bin/sh
+    return f"""{FIRST_LINE}
 '''':  # Written by Serried: starts {name} with logs for its ranks.
 if {_is_usable(agent)}; then exec {_quoted(launch)} {name} "$@"; fi
 IFS=:
