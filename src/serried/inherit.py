@@ -22,7 +22,10 @@ from serried.plan import Environment
 from serried.protocol import names
 
 LOGIN = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TERM", "TZ", "TMPDIR", "XDG_RUNTIME_DIR")
-"""Variables of a fresh login: inherited in any case."""
+"""Variables of a fresh login: inherited in any case, except by a job script whose own login sets them."""
+
+ACCOUNT = LOGIN[:4]
+"""Variables of a login that no shell sets."""
 
 ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 """Variables of the active environment: inherited in any case."""
@@ -38,7 +41,7 @@ def job_environment(wanted: Environment, shell: Mapping[str, str], *, is_for_scr
     Raises UsageError if a secret has no value, ConfigError if the env_file cannot be read.
     """
     file = read_env_file(Path(wanted.env_file_path)) if wanted.env_file_path else {}
-    environment = _inherited(wanted.inherit, shell)
+    environment = _inherited(wanted.inherit, shell, ACCOUNT if is_for_script else (*LOGIN, *ACTIVE))
     environment |= {name: file[name] for name in wanted.env_file if name in file}
     environment |= wanted.env
     for name in wanted.secrets:
@@ -91,8 +94,8 @@ def package_prefixes(command: Sequence[str], environment: Mapping[str, str], wor
     return list(prefixes)
 
 
-def _inherited(inherit: str | tuple[str, ...], shell: Mapping[str, str]) -> dict[str, str]:
-    wanted = (*LOGIN, *ACTIVE, *(() if isinstance(inherit, str) else inherit))
+def _inherited(inherit: str | tuple[str, ...], shell: Mapping[str, str], always: tuple[str, ...]) -> dict[str, str]:
+    wanted = (*always, *(() if isinstance(inherit, str) else inherit))
     left_out = _set_by_the_job(shell)
     foreign, selectors = ("SERRIED_", *schedulers.prefixes()), schedulers.selectors()
     return {

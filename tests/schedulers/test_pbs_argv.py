@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from building import a_plan
+from building import A_SCRIPT, a_plan
 from serried.errors import UsageError
 from serried.plan import Allocation, Limit
 from serried.schedulers.pbs import options
@@ -207,3 +207,10 @@ def test_a_job_of_an_array_in_parts_has_pbs_own_indices_and_is_held():
 def test_the_type_of_a_gpu_is_called_as_the_site_calls_it():
     asked = Allocation(nodes=1, ranks=1, gpus=1, cpus=2, memory_mb=None, time_seconds=None, gpu_type="32gb")
     assert options.chunk(asked, gpu_resource="gpu_mem") == "ncpus=2:mpiprocs=1:ngpus=1:gpu_mem=32gb"
+
+
+def test_a_job_waits_for_what_its_script_and_the_user_name_in_one_option():
+    plan = replace(plan_with(), script=A_SCRIPT._replace(dependency="afterok:7"))
+    for jobs, expected in (("", "afterok:7"), ("13[5].head", "afterok:7,afterany:13[].head")):
+        words = options.submission(plan, "k3f9q2-1", {}, after=jobs).argv
+        assert [word for word in words if word.startswith("depend=")] == [f"depend={expected}"]

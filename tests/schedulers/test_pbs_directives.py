@@ -178,6 +178,7 @@ def test_fields_that_serried_owns():
         array="0-9:2%3",
         dependency="afterok:1",
         requeues=True,
+        umask=0o077,
         shell="/bin/csh",
         chdir=".",
         export=Export("none", {}, has_login=True),
@@ -225,3 +226,19 @@ def test_notes_name_what_is_not_honoured():
         "line 4: `qsub` ignores directives after the first command of the script",
     )
     assert result.settings == SIMPLE | {"resources.nodes": 3, "resources.cpus": 4}
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [("#PBS -q gpu", 0o077), ("#PBS -W umask=22", 0o022), ("#PBS -W group_list=a,umask=0027", 0o027)],
+)
+def test_a_script_has_the_umask_of_pbs(line, expected):
+    assert read(line).umask == expected
+
+
+def test_variables_that_are_not_set_are_refused_as_qsub_refuses_them():
+    """`A="x,y"` in a directive loses its quotes, so `y` is a variable."""
+    text = '#!/bin/bash\n#PBS -v FOO,A="x,y"\n'
+    assert directives.read(text, None).export.inherit == ("FOO", "y")
+    with pytest.raises(UsageError, match="line 2 of `the script`: `y` in `-v` is not set"):
+        directives.read(text, {"FOO": ""})

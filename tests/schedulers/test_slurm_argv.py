@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from building import a_plan
+import pytest
+
+from building import A_SCRIPT, a_plan
+from serried.errors import UsageError
 from serried.plan import Limit
 from serried.protocol import successor_commands
 from serried.schedulers.slurm import options
@@ -269,3 +272,13 @@ def test_a_job_of_an_array_in_parts_has_slurms_own_indices_and_is_held():
         "--hold",
     ]
     assert words[-2:] == (f"{D}/job.sh", "k3f9q2_8-1")
+
+
+def test_a_job_waits_for_what_its_script_and_the_user_name_in_one_option():
+    plan = replace(plan_with(), script=A_SCRIPT._replace(dependency="afterok:7"))
+    for jobs, expected in (("", "afterok:7"), ("12", "afterok:7,afterany:12")):
+        words = options.submission(plan, "k3f9q2-1", {}, after=jobs).argv
+        assert [word for word in words if word.startswith("--dependency")] == [f"--dependency={expected}"]
+    either = replace(plan_with(), script=A_SCRIPT._replace(dependency="afterok:7?afterok:8"))
+    with pytest.raises(UsageError, match="cannot combine"):
+        options.submission(either, "k3f9q2-1", {}, after="12")

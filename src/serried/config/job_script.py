@@ -37,7 +37,7 @@ class JobScript:
     """The cluster's scheduler reads these directives, so they may go to it unchanged."""
 
     umask: int
-    """Of this process: files that the script creates get the same modes as with the scheduler's own command."""
+    """Files that the script creates get the same modes as with the scheduler's own command."""
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -133,7 +133,8 @@ def read(path: Path, scheduler: str, environ: Mapping[str, str]) -> JobScript:
     directives = reader.read(decoded, environ, path.name) if reader else Directives()
     interpreter = (directives.shell,) if directives.shell else form.interpreter or ("/bin/bash",)
     absolute = Path(os.path.abspath(path))  # noqa: PTH100 - links stay as the user wrote them
-    return JobScript(absolute, text, interpreter, directives, dialect, dialect == scheduler, _umask())
+    umask = _umask() if directives.umask is None else directives.umask
+    return JobScript(absolute, text, interpreter, directives, dialect, dialect == scheduler, umask)
 
 
 def _umask() -> int:

@@ -42,7 +42,7 @@ def read(content: bytes, file: str, name: str | None = None, *, runs_copies: boo
     """
     text = script.text(content, file)
     scheduler = schedulers.of_script(text)
-    directives = schedulers.reader(scheduler).read(text, {}, file) if scheduler else Directives()
+    directives = schedulers.reader(scheduler).read(text, None, file) if scheduler else Directives()
     interpreter = " ".join(form(text).interpreter)
     called = (name or directives.name or "").strip() or PurePath(file).stem or "job"
     reasons = [*_of_interpreter(interpreter), *_of_encoding(text)]

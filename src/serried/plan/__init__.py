@@ -173,7 +173,7 @@ class UserScript(NamedTuple):
     dialect: str = ""
     """The scheduler of its directives; empty without directives."""
     umask: int = 0o077
-    """Of the submitting shell."""
+    """Of the submitting shell, or by its directives. With `has_login` the user's profile may change it."""
     folder: str = ""
     """The folder that it was submitted from, absolute."""
 

@@ -19,6 +19,9 @@ RESUME = "SERRIED_RESUME"  # the checkpoint to resume from, for the agents
 SETUP = "SERRIED_SETUP"  # the result of setup.sh, for the agent after it; IN_SETUP in its processes
 IN_SETUP = "running"
 SIDE_COMMAND = "SERRIED_SIDE_COMMAND"  # set in the processes of `beside`, which may run as long as the ranks do
+DETACHED = "detached"  # the mark of a launch whose ranks the scheduler starts outside of the script
+HIDES_FAILURES = "hides-failures"  # the kind of a launch whose launcher exits with 0 whatever its ranks do
+SCRIPT_UMASK = "SERRIED_SCRIPT_UMASK"  # from job.sh: the umask of the script after the user's profile
 SCRIPT_LOG = "SERRIED_SCRIPT_LOG"  # from job.sh: where the user expects the output of the script
 NODE = "SERRIED_NODE"  # the node's index, because several nodes of a lab share one /proc
 

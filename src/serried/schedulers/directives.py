@@ -97,6 +97,8 @@ class Directives(NamedTuple):
     requeues: bool | None = None
     """Whether the scheduler may start the job again; None for its default."""
     signal: WarningSignal | None = None
+    umask: int | None = None
+    """Of the script; None for that of the submitting shell."""
     shell: str | None = None
     """The program that interprets the script instead of its `#!` line."""
     export: Export = Export()

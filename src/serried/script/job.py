@@ -175,7 +175,10 @@ for profile in ~/.bash_profile ~/.bash_login ~/.profile; do [[ -r $profile ]] &&
 
 
 def _of_script(its: Script, plan: Plan, script: UserScript) -> str:
-    return (_login(plan, script) if script.has_login else "") + its.script_lines(plan, script)
+    lines = its.script_lines(plan, script)
+    if not script.has_login:
+        return lines
+    return f"\numask {script.umask:03o}{_login(plan, script)}{lines}umask {MODES[plan.share].umask:03o}\n"
 
 
 def _login(plan: Plan, script: UserScript) -> str:

@@ -27,6 +27,10 @@ LINES = [
     "mpiexec -n 8 --ppn 4 -d 8 --cpu-bind list:0,1:2,3 --env=X=1 -l --line-buffer | ./affinity.sh python x.py",
     "mpiexec.hydra -np 2 -env A 1 -l | hostname",
     "orterun --hostfile hosts -N 4 --tag-output | python x.py",
+    "pbsdsh | hostname",
+    "pbsdsh -v -n 1 -- | /bin/bash -c 'hostname -s'",
+    "pbs_tmrsh n2 | python train.py -n 1",
+    "pbs_tmrsh -n -l ada n2 -n | python train.py",
     "horovodrun -np 4 -H localhost:4 --verbose | python train.py",
     "horovodrun --num-proc 8 --hosts a:4,b:4 --gloo -p 12345 --start-timeout 100 | python train.py --hosts x",
 ]
@@ -127,7 +131,8 @@ def test_a_line_that_is_not_understood_has_a_reason(line, reason):
 @for_each(
     "line",
     [
-        "srun --help", "srun", "srun -n8", "srun -V", "torchrun", "torchrun -h", "accelerate", "accelerate config",
+        "srun --help", "srun", "srun -n8", "srun -V", "pbsdsh -n 1", "pbs_tmrsh n2",
+        "pbs_tmrsh n2 /bin/sh -c orted", "torchrun", "torchrun -h", "accelerate", "accelerate config",
         "accelerate env --config_file x", "accelerate test", "deepspeed --help", "mpirun --version", "mpirun -V",
         "deepspeed --launcher=SLURM t.py",
         "horovodrun --check-build", "horovodrun -cb", "python t.py -m torch.distributed.run", "python", "python -c x",

@@ -211,3 +211,16 @@ def test_messages_are_lines_of_json(launch):
     process, agent = launch("true", "\udcff".encode("utf-8", "surrogateescape"))
     process.communicate()
     assert json.loads(json.dumps(agent.of("program-waits")))["argv"] == ["true", "\udcff"]
+
+
+def test_a_rank_that_the_scheduler_started_is_as_if_the_script_had_started_it(launch, tmp_path):
+    output = tmp_path / "script.log"
+    output.write_text("before\n")
+    detached = {"environment": {"LR": "0.1", "HOME": "/other"}, "bin": "/shims/bin", "output": str(output)}
+    process, agent = launch("sh", "-c", "echo $LR $HOME ${PATH%%:*}; echo error >&2", launch="1@detached", answer={
+        "detached": detached,
+    }, env={"HOME": "/home/ada", "PATH": "/usr/bin:/bin"})  # fmt: skip
+    assert process.communicate(timeout=30)[0] in ("", b"")
+    assert set(output.read_text().splitlines()) == {"before", "0.1 /home/ada /shims/bin", "error"}
+    waiting = agent.of("program-waits")
+    assert (waiting["launch"], waiting["is_detached"]) == ("1", True)

@@ -12,10 +12,10 @@ def script(code=0, *, signal=None, ours=False):
     return ended(0, exit_of(-1, code, signal=signal, ours=ours, seconds=9.0))
 
 
-def launches(*ids, failures=()):
+def launches(*ids, failures=(), kind="srun"):
     return event(
         "launches",
-        launches=[{"launch": launch, "name": "srun", "kind": "srun", "call": f"call-{launch}"} for launch in ids],
+        launches=[{"launch": launch, "name": "srun", "kind": kind, "call": f"call-{launch}"} for launch in ids],
         failures=list(failures),
     )
 
@@ -67,6 +67,14 @@ CASES = {
             script(1),
         ],
         ("FAILED", 1, "rank 5 of launch 1.1 (`srun`) on n2 exited with status 4, and the script exited with status 1"),
+    ),
+    "a launcher exits with 0 whatever its ranks do": (
+        [rank_failed(3, "1"), launches("1", kind="hides-failures"), script()],
+        ("FAILED", 7, "rank 3 of `srun` on n2 exited with status 7, and the script ignored the failure"),
+    ),
+    "a launcher exits with 0 after its ranks were ended": (
+        [rank_failed(3, "1", ours=True), launches("1", kind="hides-failures"), script()],
+        ("COMPLETED", 0, "the script exited with status 0"),
     ),
     "a handled failure is none": (
         [rank_failed(0, "1"), launches("1", "2", failures=[failure("1", handled=True)]), script()],

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Callable, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
 
+from serried.protocol import names
+
 INTERPRETER = "{python}"
 """Stands for the Python of the launcher."""
 
@@ -195,6 +197,11 @@ HOROVODRUN = Syntax(
     no_launch=option_names("-h --help -v --version -cb --check-build"),
 )
 
+PBSDSH = Syntax(valued=option_names("-c -n"), flags=option_names("-s -v -o"), no_launch=option_names("-h --version"))
+PBS_TMRSH = Syntax(valued=option_names("-l"), flags=option_names("-n"), no_launch=option_names("--version"))
+DAEMONS = ("orted", "prted", "hydra_pmi_proxy", "pmi_proxy")
+"""Programs of MPI's launchers that start ranks of their own on other nodes."""
+
 OPEN_MPI_NAMES = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
 MODULES = {
     "torch.distributed.run": "torchrun",
@@ -221,6 +228,8 @@ class LaunchLine(NamedTuple):
     """A name of `agent.launchers.kinds`: how ranks are identified."""
     job: str = ""
     """The job that the ranks belong to, if the line names one."""
+    is_detached: bool = False
+    """The scheduler starts the ranks. They inherit nothing from the script, and their output does not come back."""
     local_rank_index: Optional[int] = None
     """If the launcher adds `--local-rank=N` as the first argument: its index in `program` without a rank program."""
 
@@ -234,7 +243,7 @@ def split(name: str, argv: Sequence[str]) -> LaunchLine:
     return _python(words) if name in PYTHONS else _SPLITTERS[name](words)
 
 
-LAUNCHERS = ("srun", "torchrun", *OPEN_MPI_NAMES, "horovodrun", "accelerate", "deepspeed")
+LAUNCHERS = ("srun", "torchrun", *OPEN_MPI_NAMES, "horovodrun", "accelerate", "deepspeed", "pbsdsh", "pbs_tmrsh")
 
 
 def _python(words: List[str]) -> LaunchLine:
@@ -280,6 +289,20 @@ def _mpirun(words: List[str]) -> LaunchLine:
 
 def _horovodrun(words: List[str]) -> LaunchLine:
     return _before_program(words, len(parse_argparse(HOROVODRUN, words).words), "horovodrun")
+
+
+def _pbsdsh(words: List[str]) -> LaunchLine:
+    line = _before_program(words, len(parse_getopt(PBSDSH, words).words), names.HIDES_FAILURES)
+    return line._replace(is_detached=True)
+
+
+def _pbs_tmrsh(words: List[str]) -> LaunchLine:
+    index = len(parse_getopt(PBS_TMRSH, words).words) + 1  # after the host
+    index += len(parse_getopt(PBS_TMRSH, words[index:]).words)
+    if any(daemon in word for word in words[index:] for daemon in DAEMONS):
+        raise NoLaunchError
+    line = _before_program(words, index, "pbs_tmrsh")
+    return line._replace(is_detached=True)
 
 
 def _before_program(words: List[str], index: int, kind: str) -> LaunchLine:
@@ -343,6 +366,8 @@ _SPLITTERS: Dict[str, Callable[[List[str]], LaunchLine]] = {
     "accelerate.commands.launch": _accelerate_launch,
     "deepspeed": _deepspeed,
     "horovodrun": _horovodrun,
+    "pbsdsh": _pbsdsh,
+    "pbs_tmrsh": _pbs_tmrsh,
     **dict.fromkeys(OPEN_MPI_NAMES, _mpirun),
 }
 

@@ -139,8 +139,8 @@ def _intercepted(place: LaunchPlace, call: Call) -> Optional[List[str]]:
     launch = _record(place, call, program=program, kind=line.kind, untouched=None)
     if launch is None:
         return None
-    index = line.local_rank_index
-    return [*line.options, str(place.folder / "rank"), launch if index is None else f"{launch}@{index}", *program]
+    mark = names.DETACHED if line.is_detached else "" if line.local_rank_index is None else str(line.local_rank_index)
+    return [*line.options, str(place.folder / "rank"), f"{launch}@{mark}" if mark else launch, *program]
 
 
 def _stand_in(place: LaunchPlace, call: Call) -> Optional[int]:

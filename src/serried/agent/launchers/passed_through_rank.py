@@ -33,8 +33,9 @@ CANNOT_RUN = {"command": "cannot run", "directory": "cannot enter the directory 
 
 
 def main(arguments: List[str]) -> int:
-    """`rank-through ADDRESS [--local-rank=N] LAUNCH[@INDEX] PROGRAM…`.
+    """`rank-through ADDRESS [--local-rank=N] LAUNCH[@MARK] PROGRAM…`.
 
+    Processes that the scheduler starts outside of the script have the MARK `detached`. Otherwise MARK is an index:
     torch.distributed.launch and deepspeed add the local rank as the first argument of what they start. It belongs at
     INDEX of the program.
     """
@@ -52,6 +53,7 @@ def main(arguments: List[str]) -> int:
             "launch": launch,
             "argv": program,
             "directory": str(Path.cwd()),
+            "is_detached": index == names.DETACHED,
             "environ": identity_variables(os.environ),
         }
     )
@@ -120,6 +122,8 @@ class PassedThroughRank:
             kept = {name: value.replace(before, here) for name, value in kept.items()}
         self._program = program
         self._environment = {**kept, **set_here}
+        if answer.get("detached"):
+            self._attach(**answer["detached"])
         self._log: Optional[int] = None
         with contextlib.suppress(OSError):
             self._log = os.open(answer["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, answer["mode"])
@@ -132,6 +136,16 @@ class PassedThroughRank:
         self._signals_group = any(name.startswith(GROUP_SIGNALLED) for name in self._environment)
         self._has_terminal = os.isatty(0)
         """Then the program stays in this process group, or it could not read from the terminal."""
+
+    def _attach(self, environment: Dict[str, str], bin: str, output: str) -> None:  # noqa: A002
+        """Let a rank that the scheduler started be as if the script had started it: variables, shims and output."""
+        self._environment = {**environment, **self._environment}
+        self._environment["PATH"] = os.pathsep.join([bin, self._environment.get("PATH", os.defpath)])
+        with contextlib.suppress(OSError):
+            log = os.open(output, os.O_WRONLY | os.O_APPEND)
+            os.dup2(log, STDOUT)
+            os.dup2(log, STDERR)
+            os.close(log)
 
     def run(self) -> int:
         """Run the program to its end; end as it did."""

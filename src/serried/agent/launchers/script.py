@@ -33,7 +33,8 @@ class ScriptProcess(ForkedRanks):
         Ranks.__init__(self, work, 0, place["stop_file"])
         self._prepare()
         script = cast("UserScriptJson", work.plan["script"])
-        self._umask, self._input = script["umask"], script["input"]
+        after_login = os.environ.get(names.SCRIPT_UMASK)
+        self._umask, self._input = int(after_login, 8) if after_login else script["umask"], script["input"]
         self._gets_notice = script["notice_to"] != "ranks"
         self._attempt = work.directory.attempt(work.number)
         self._address = address
@@ -46,7 +47,7 @@ class ScriptProcess(ForkedRanks):
 
     def _with_shims(self, environment: Dict[str, str]) -> Dict[str, str]:
         """The environment in which launchers are intercepted; as it was if nothing can run in the run directory."""
-        folder = self._attempt.path / "shims"
+        folder = shell_functions.folder(self._attempt.path)
         try:
             files.make_directory(self._attempt.launches, self.work.directory_mode)
             variables = shell_functions.write(folder, system.agent_command("")[:-1], self._address)

@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
+from serried.agent import system
 from serried.agent.attempt import Attempt
-from serried.agent.launchers import local_socket, rank_identity
+from serried.agent.launchers import local_socket, rank_identity, shell_functions
 from serried.agent.launchers.processes import NodeServices
 from serried.agent.outcome.diagnose import read_tail
 from serried.agent.ranks import command
@@ -149,7 +150,7 @@ class ScriptNode(Ranks):
         if identity is None:
             count = self._numbered.get(launch, 0)
             self._numbered[launch] = count + 1
-            identity = rank_identity.RankIdentity(count, None, count, 0)
+            identity = rank_identity.RankIdentity(self.node + count * work.nodes, None, count, 0)
         within = environ.get(names.LAUNCH_RANK) if identity.world_size in (None, 1) and "." in launch else None
         log = work.directory.attempt(work.number).launch_log(
             self.node, launch, identity.rank, None if within is None else int(within)
@@ -160,9 +161,18 @@ class ScriptNode(Ranks):
         place = self._place._replace(rank=identity.rank, local_rank=identity.local_rank or 0)
         variables: Dict[str, Optional[str]] = dict(command.variables_of_node(work, place))
         variables[names.LAUNCH_RANK] = str(identity.rank)
-        connection.socket.send(
-            {"do": ToLaunched.RUN, "environment": variables, "log": str(log), "mode": work.file_mode}
-        )
+        answer = {"do": ToLaunched.RUN, "environment": variables, "log": str(log), "mode": work.file_mode}
+        connection.socket.send({**answer, "detached": self._of_script() if message["is_detached"] else None})
+
+    def _of_script(self) -> Dict[str, Any]:
+        """What a rank that the scheduler starts does not inherit from the script."""
+        attempt = self.work.directory.attempt(self.work.number)
+        shims = shell_functions.folder(attempt.path)
+        own = {**shell_functions.variables(shims), names.LAUNCHES: str(attempt.launches)}
+        variable = next(iter(self.work.plan["site"]["dialect"]["job_variables"]), "")
+        own.update({names.SCRIPT_JOB: f"{variable}={os.environ[variable]}"} if variable in os.environ else {})
+        inherited = command.visible(self.work, system.environment())
+        return {"environment": {**inherited, **own}, "bin": str(shims / "bin"), "output": str(attempt.script_log)}
 
     def _on_started(self, connection: _Connection, pid: int) -> None:
         if connection.identity is None or connection.log is None:

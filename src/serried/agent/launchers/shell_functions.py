@@ -35,6 +35,14 @@ def write(folder: Path, agent: Sequence[str], address: str) -> Dict[str, str]:
     files.write_text(folder / "rank", rank(agent, address), 0o700)
     for name in LAUNCHERS:
         files.write_text(folder / "bin" / name, program(name, folder, agent), 0o700)
+    return variables(folder)
+
+
+def folder(attempt: Path) -> Path:
+    return attempt / "shims"
+
+
+def variables(folder: Path) -> Dict[str, str]:
     return {names.SHIMS: str(folder), "BASH_ENV": str(folder / "bash_env")}
 
 

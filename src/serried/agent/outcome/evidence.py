@@ -234,6 +234,18 @@ def ignored_failure(evidence: AttemptEvidence) -> Optional[IgnoredFailure]:
     for call in evidence.failed_calls:
         if not (call["handled"] or call["signalled"] or (call["within"] and call["within"] in failed)):
             return IgnoredFailure(call["words"], call["status"], call["line"], launches.get(call["call"]))
+    return _hidden_failure(evidence)
+
+
+def _hidden_failure(evidence: AttemptEvidence) -> Optional[IgnoredFailure]:
+    """The first failed rank of a launcher that exits with 0 whatever its ranks do."""
+    launches = [launch for event in evidence.all(JournalEvent.LAUNCHES) for launch in event["launches"]]
+    hiding = {launch["launch"]: launch["name"] for launch in launches if launch["kind"] == names.HIDES_FAILURES}
+    for event in evidence.all(JournalEvent.LAUNCHED_RANK_FAILED):
+        exit_ = event["exit"]
+        if exit_["launch"] in hiding and not exit_["ended_by_us"]:
+            status = 128 + exit_["signal"] if exit_["signal"] else exit_["exit_code"]
+            return IgnoredFailure(hiding[exit_["launch"]], status, 0, exit_["launch"])
     return None
 
 

@@ -26,7 +26,6 @@ _DROPPED = {
     "X": "X forwarding is for interactive jobs",
     "G": "graphical jobs are interactive",
     "block": "`serried wait` waits for the run",
-    "umask": "`project.share` decides who reads the files of a run",
 }
 """What to do instead; empty for options without effect on the job."""
 _SIZE = ("nodes", "gpus", "gpu_type", "ranks", "cpus", "mem", "mem_per_node", "mem_per_cpu", "constraint", "exclusive")
@@ -65,8 +64,7 @@ def is_for(text: str) -> bool:
 
 
 def read(text: str, environment: Mapping[str, str] | None = None, file: str = "the script") -> Directives:
-    """`environment` changes nothing: qsub takes no options of a job from variables."""
-    del environment
+    """Of `environment`, `-v` takes variables. None stands for an unknown environment."""
     lines, ignored = qsub_options.header(text)
     given = [option for number, line in lines.items() for option in qsub_options.options(line, Place(file, number))]
     _check_is_batch(given)
@@ -88,7 +86,8 @@ def read(text: str, environment: Mapping[str, str] | None = None, file: str = "t
         dependency=attributes["depend"].value if "depend" in attributes else None,
         requeues=_requeues(last),
         shell=last["S"].value.partition(",")[0].partition("@")[0] if "S" in last else None,
-        export=_export(last),
+        umask=_umask(attributes),
+        export=_export(last, environment),
         notes=(*_notes(last, resources, attributes), *late(ignored, "qsub")),
     )
 
@@ -132,7 +131,7 @@ def _directives(
                 yield Directive(("-l", text), _KEYS.get(name, ()), resource.place.line)
         elif letter == "W":
             for name, attribute in attributes.items():
-                if name not in (*_DROPPED, "depend", "max_run_subjobs", "interactive"):
+                if name not in (*_DROPPED, "depend", "umask", "max_run_subjobs", "interactive"):
                     yield Directive(("-W", f"{name}={attribute.value}"), (), attribute.place.line)
         elif letter not in _OWNED and letter not in _DROPPED:
             option = last[letter]
@@ -183,10 +182,24 @@ def _requeues(last: Mapping[str, LetterOption]) -> bool | None:
     return last["r"].value == "y"
 
 
-def _export(last: Mapping[str, LetterOption]) -> Export:
+def _umask(attributes: Mapping[str, PlacedValue]) -> int:
+    """Where PBS starts the login shell; the user's profile may change it."""
+    if "umask" not in attributes:
+        return 0o077
+    value, place = attributes["umask"]
+    if not re.fullmatch(r"[0-7]{1,4}", value, re.ASCII) or int(value, 8) > 0o777:
+        raise place.refuse(f"`-W umask={value}` is not a umask", "`-W umask=022`")
+    return int(value, 8)
+
+
+def _export(last: Mapping[str, LetterOption], environment: Mapping[str, str] | None) -> Export:
     named = list(qsub_options.variables(last["v"].value)) if "v" in last else []
     values = {name: value for name, value in named if value is not None}
     names = tuple(name for name, value in named if value is None)
+    absent = next((name for name in names if environment is not None and name not in environment), None)
+    if absent is not None:
+        hint = "set it, or quote commas of a value twice: `-v 'A=\"x,y\"'`"
+        raise last["v"].place.refuse(f"`{absent}` in `-v` is not set in this shell, so qsub refuses the job", hint)
     return Export("all" if "V" in last else names or "none", values, has_login=True)
 
 

@@ -125,7 +125,9 @@ def submission(
     words = ("/bin/bash", plan.directory + "/job.sh", token, str(handover))
     # No job of PBS can wait for one task: so it waits for all of its array, and looks for itself how that one ended.
     jobs = dict.fromkeys(parse.split(job)[0] for job in after.split(":"))
-    waits = ("-W", f"depend=afterany:{':'.join(jobs)}") if after else ()
+    awaited = [plan.script.dependency] if plan.script and plan.script.dependency else []
+    awaited += [f"afterany:{':'.join(jobs)}"] if after else []
+    waits = ("-W", f"depend={','.join(awaited)}") if awaited else ()
     hold = ("-h",) if held else ()
     argv = ("qsub", "-f", *_options(plan, token, task), *waits, *hold, *plan.allocation.extra, "--", *words)
     return SubmitCommand(argv, scrub(environment), umask=MODES[plan.share].umask, handover=handover)
@@ -189,7 +191,10 @@ def script_lines(plan: Plan, script: UserScript) -> str:
     name = script.title or os.path.basename(script.path)  # noqa: PTH119
     lines = [
         f"export PBS_JOBNAME={shlex.quote(name)} PBS_O_WORKDIR={_submit_folder(plan)}",
-        "export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${NCPUS:-1}} # as PBS sets it",
+        "# PBS overwrites the user's value, also with `-V`.",
+        "threads=$(tr '\\0' '\\n' </proc/$$/environ | sed -n 's/^OMP_NUM_THREADS=//p')",
+        "export OMP_NUM_THREADS=${threads:-${NCPUS:-1}}",
+        f"export {names.SCRIPT_UMASK}=$(umask)",
         f"export {names.SCRIPT_JOB}=PBS_JOBID=$PBS_JOBID",
     ]
     return "\n".join([*lines, _log_link(plan, script)])
@@ -327,8 +332,7 @@ def _of_script(plan: Plan, script: UserScript) -> list[str]:
             mail_type=allocation.mail_type if "mail_type" in keys else (),
         )
     )
-    waits = _pair("-W", f"depend={script.dependency}") if script.dependency else ()
-    return [*script.options, *waits, *size, *limit, *queue]
+    return [*script.options, *size, *limit, *queue]
 
 
 def _resources(plan: Plan, *, tasks: int) -> list[str]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from serried.errors import UsageError
 from serried.fs.files import MODES
 from serried.plan import Allocation, Array, Plan, UserScript
 from serried.protocol import binds, names
@@ -84,7 +85,7 @@ def submission(
 ) -> SubmitCommand:
     """The `sbatch` command that submits `plan`'s job.sh under `token`."""
     script = plan.directory + "/job.sh"
-    waits = [f"--dependency=afterany:{after}"] if after else []
+    waits = _dependency(plan.script.dependency if plan.script else "", after)
     hold = ("--hold",) if held else ()
     options = (*_options(plan, token, task), *waits, *hold, *plan.allocation.extra)
     argv = ("sbatch", "--parsable", *options, script, token)
@@ -360,8 +361,18 @@ def _of_script(plan: Plan, script: UserScript) -> list[str]:
     )
     sizes = [option for its, options in made if its & keys for option in options]
     queue = [option for option in _queue(allocation) if option[2:].partition("=")[0].replace("-", "_") in keys]
-    waits = [f"--dependency={script.dependency}"] if script.dependency else []
-    return [*script.options, *waits, *sizes, *queue]
+    return [*script.options, *sizes, *queue]
+
+
+def _dependency(of_script: str, after: str) -> list[str]:
+    """One option, because sbatch takes the last. Raises UsageError for two that Slurm cannot combine."""
+    if after and "?" in of_script:
+        raise UsageError(
+            f"Slurm cannot combine `--dependency={of_script}` of the script with another dependency",
+            hint="replace each `?` by a comma, or submit without `--after`",
+        )
+    awaited = [*([of_script] if of_script else []), *([f"afterany:{after}"] if after else [])]
+    return [f"--dependency={','.join(awaited)}"] if awaited else []
 
 
 def _log_pattern(plan: Plan) -> str:
