@@ -33,6 +33,7 @@ STAND_INS = "SERRIED_STAND_INS"  # the launcher that Serried itself provides out
 USER_BASH_ENV = "SERRIED_USER_BASH_ENV"  # the user's own BASH_ENV
 LAUNCH = "SERRIED_LAUNCH"  # in a rank of a launch: its id
 LAUNCH_RANK = "SERRIED_LAUNCH_RANK"  # and the rank
+LAUNCH_CALL = "SERRIED_LAUNCH_CALL"  # for a launcher that `timeout` or the like starts: the call of that
 
 # From the local scheduler, for job.sh.
 RESTARTS = "SERRIED_RESTART_COUNT"  # as SLURM_RESTART_COUNT
@@ -79,7 +80,7 @@ JOB_VARIABLES = frozenset(
     }
     | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, BEGIN_FROM, KEPT_DIR, RESULTS_DIR, AFTER, CONFIG, SMOKE, TRACKER}
     | {DEADLINE, REHEARSAL, TERMINAL, STOP_FILE, THREADS, JOB_END}
-    | {SHIMS, LAUNCHES, SCRIPT_JOB, STAND_INS, USER_BASH_ENV, LAUNCH, LAUNCH_RANK}
+    | {SHIMS, LAUNCHES, SCRIPT_JOB, STAND_INS, USER_BASH_ENV, LAUNCH, LAUNCH_RANK, LAUNCH_CALL}
 )
 """Variables that a job must not pass on to a job that it submits."""
 

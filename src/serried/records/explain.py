@@ -39,7 +39,7 @@ _WARNING_STEPS: Mapping[str, tuple[str, ...]] = {
     Reason.SIDE_COMMAND_FAILED: ("`serried logs --beside I` prints the output of command I of `beside`",),
     Reason.LAUNCH_FAILED_UNSEEN: (
         "`serried logs --launch ID` prints the output of that launch's ranks",
-        "a launcher that bash starts itself (`srun …`, not `timeout 1h srun …`) lets such a failure fail the run",
+        "a launcher that the script itself starts, with bash (`#!/bin/bash`), lets such a failure fail the run",
     ),
 }
 """By the code of a warning."""

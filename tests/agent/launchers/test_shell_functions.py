@@ -182,6 +182,35 @@ def test_a_line_behaves_as_without(line, place):
     assert with_ == without
 
 
+@pytest.mark.parametrize(
+    ("line", "handled"),
+    [
+        ("timeout 60 srun true fail", [False]),
+        ("timeout -s TERM --kill-after 5 60 nice -n 3 srun true fail; echo end", [False]),
+        ("env A=1 srun true fail || echo handled", [True]),
+        ("env -u A srun true fail; code=$?", [True]),
+        ("nohup srun true fail & wait", [False]),
+        ("if nice srun true fail; then echo yes; fi", [True]),
+        ("command srun true fail; echo end", [False]),
+        ("command srun true fail || true", [True]),
+        ("command timeout 5 srun true fail; echo end", [False]),
+        ("echo 'true fail' | xargs srun", [False]),
+        ("timeout 60 python3 -c 'exit(3)'; echo end", [False]),
+        ("set -e; ! timeout 60 srun true fail; env srun true fail; echo never", [True, False]),
+        ("timeout 1 srun true wait; echo end", []),  # the limit is the script's own
+        ("timeout 60 grep srun /dev/null; env false; echo end", []),
+    ],
+)
+def test_a_launch_fails_through_the_program_that_starts_it(line, handled, place):
+    with_, without = place.both(line + "\n")
+    assert with_ == without
+    assert place.handled == handled
+    calls = {launch["call"] for launch in place.documents("[0-9]*.json")}
+    failures = [failure for failure in place.documents("failures/*.json") if "python3" not in failure["argv"]]
+    assert calls >= {failure["call"] for failure in failures}
+    assert "" not in calls
+
+
 @pytest.mark.parametrize("traps", ["", "trap 'echo end' EXIT; trap 'echo mine' USR1\n"])
 def test_a_signal_to_a_launch_in_the_background_reaches_the_launcher(place, traps):
     text = (

@@ -89,10 +89,12 @@ def main(arguments: List[str]) -> int:
     name, argv = arguments[0], arguments[1:]
     for variable in [variable for variable in os.environ if variable.startswith(HIDDEN)]:
         del os.environ[variable]
+    tag = options.get("--call") or os.environ.get(names.LAUNCH_CALL, "")
+    os.environ.pop(names.LAUNCH_CALL, None)
     place = None if names.is_in_another_job(os.environ) else LaunchPlace.of(dict(os.environ), folder)
     real = find(name, os.environ.get("PATH", os.defpath), Path(folder, "bin"))
     if place and name == os.environ.get(names.STAND_INS):
-        status = _stand_in(place, Call(name, real or name, argv, "", options.get("--call", "")))
+        status = _stand_in(place, Call(name, real or name, argv, "", tag))
         if status is not None:
             return status
     if real is None:
@@ -100,7 +102,7 @@ def main(arguments: List[str]) -> int:
         return NOT_FOUND
     with_ = options.get("--with", "")
     begin = [with_, real] if with_ else [real]
-    rest = _intercepted(place, Call(name, real, argv, with_, options.get("--call", ""))) if place else None
+    rest = _intercepted(place, Call(name, real, argv, with_, tag)) if place else None
     command = [*begin, *(argv if rest is None else rest)]
     try:
         os.execv(command[0], [with_ or name, *command[1:]])  # noqa: S606 - no shell is the point

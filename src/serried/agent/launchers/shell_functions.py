@@ -2,8 +2,8 @@
 
     bash_env       functions for each launcher, which every bash of the job reads first by BASH_ENV. They keep working
                    where a module or a virtual environment puts its own launcher first on PATH.
-    bin/NAME       for `exec srun`, `timeout 1h torchrun`, xargs and other shells: programs of bash, and of Python too,
-                   for `python $(which torchrun)`
+    bin/NAME       for `exec srun`, for what programs such as `timeout 1h torchrun` start, and for other shells:
+                   programs of bash, and of Python too, for `python $(which torchrun)`
     rank           the rank program
 
 Each file starts the program itself where this node does not have Serried's Python, such as in a container. The
@@ -81,7 +81,7 @@ os.execv(command[0], command)
 def bash_env(folder: Path, agent: Sequence[str]) -> str:
     """The file for BASH_ENV. After it a script finds the shell as it would be without."""
     modules = "|".join(f'*" -m {module} "*|*" -m{module} "*' for module in MODULES)
-    every = (*LAUNCHERS, *PYTHONS)
+    every = (*LAUNCHERS, *PYTHONS, *WRAPPERS)
     text = _BASH_ENV
     for key, value in {
         "@BIN@": shlex.quote(str(folder / "bin")),
@@ -94,16 +94,15 @@ def bash_env(folder: Path, agent: Sequence[str]) -> str:
         "@MODULES@": modules,
         "@LOOKED_UP@": "|".join(f'*" {name} "*' for name in (*every, *LOOKUPS)),
         "@NAMES@": " ".join((*every, *LOOKUPS)),
-        "@LAUNCHERS@": "".join(_function(name, "__serried_launch") for name in LAUNCHERS)
-        + "".join(_function(name, "__serried_python") for name in PYTHONS),
+        "@CALL@": names.LAUNCH_CALL,
+        "@PYTHONS@": "|".join(PYTHONS),
+        "@WRAPPERS@": "|".join(WRAPPERS),
+        "@LAUNCHERS@": "|".join(LAUNCHERS),
+        "@FUNCTIONS@": "".join(_FUNCTION.replace("@NAME@", name) for name in every),
         "@LOOKUPS@": "".join(_LOOKUP.replace("@NAME@", name) for name in LOOKUPS),
     }.items():
         text = text.replace(key, value)
     return text
-
-
-def _function(name: str, run: str) -> str:
-    return _FUNCTION.replace("@NAME@", name).replace("@RUN@", run)
 
 
 def _is_usable(agent: Sequence[str]) -> str:
@@ -113,6 +112,9 @@ def _is_usable(agent: Sequence[str]) -> str:
 def _quoted(words: Sequence[str]) -> str:
     return " ".join(map(shlex.quote, words))
 
+
+WRAPPERS = ("timeout", "nice", "nohup", "env", "xargs", "stdbuf", "setsid", "ionice", "chrt", "taskset", "numactl")
+"""Programs that start the program among their arguments, and fail where it fails."""
 
 LOOKUPS = ("command", "type", "which")
 """Commands of the shell that print where a program is, and for which there are functions too."""
@@ -193,6 +195,15 @@ __serried_count() {
     __serried_call=${HOSTNAME-}.$BASHPID.$__serried_calls.$SECONDS
 }
 
+# Run a launcher, a Python, or a program that starts one of them.
+__serried_start() {
+    case $1 in
+        @PYTHONS@) __serried_python "$@" ;;
+        @WRAPPERS@) __serried_wrapper "$@" ;;
+        *) __serried_launch "$@" ;;
+    esac
+}
+
 __serried_launch() {
     local __serried_path
     __serried_count
@@ -225,6 +236,35 @@ __serried_starts_ranks() {
     return 1
 }
 
+__serried_wrapper() {
+    if ! builtin type -P "$1" >/dev/null 2>&1; then
+        __serried_missing "$@"
+        return 0
+    fi
+    local __serried_program=
+    __serried_find_program "${@:2}"
+    case $__serried_program in
+        @PYTHONS@) __serried_count ;;
+        @LAUNCHERS@) __serried_count; local -x @CALL@=$__serried_call ;;
+    esac
+    __serried_run "$@"
+    # The script set this limit itself.
+    [[ $1 != timeout || $__serried_status != 124 ]] || __serried_call=
+}
+# The first program among the arguments of a wrapper.
+__serried_find_program() {
+    local word
+    for word; do
+        case $word in
+            @WRAPPERS@|-*|*=*) continue ;;
+        esac
+        if builtin type -P -- "$word" >/dev/null 2>&1; then
+            __serried_program=$word
+            return 0
+        fi
+    done
+}
+
 # As bash does it where it finds no program.
 __serried_missing() {
     __serried_status=127
@@ -232,7 +272,7 @@ __serried_missing() {
         command_not_found_handle "$@" || __serried_status=$?
         return 0
     fi
-    printf '%s: line %s: %s: command not found\n' "${BASH_SOURCE[3]:-$0}" "${BASH_LINENO[2]}" "$1" >&2
+    printf '%s: line %s: %s: command not found\n' "${BASH_SOURCE[4]:-$0}" "${BASH_LINENO[3]}" "$1" >&2
 }
 
 # Record a failure. In a shell of its own with `set -e`: that ends at `false` only where bash does not ignore failures.
@@ -251,12 +291,18 @@ __serried_record() {
     @AGENT@ record-failure @FOLDER@ "$@" >/dev/null 2>&1 </dev/null
 }
 
-@LAUNCHERS@
+@FUNCTIONS@
 # Lookups find what they would find without this file.
 @LOOKUPS@__serried_looks_up() {
     local IFS=' '
     case " $* " in
         @LOOKED_UP@) return 0 ;;
+    esac
+    return 1
+}
+__serried_is_function() {
+    case $1 in
+        @PYTHONS@|@WRAPPERS@|@LAUNCHERS@) return 0 ;;
     esac
     return 1
 }
@@ -297,8 +343,8 @@ _FUNCTION = r"""declare -F @NAME@ >/dev/null || function @NAME@() {
     { local __serried_set=$-; set +x; } 2>/dev/null
     local __serried_status=0 __serried_call= __serried_signal=
     set +e
-    @RUN@ @NAME@ "$@"
-    [[ $__serried_status == 0 ]] || ( __serried_failed @NAME@ "$@" )
+    __serried_start @NAME@ "$@"
+    [[ $__serried_status == 0 || -z $__serried_call ]] || ( __serried_failed @NAME@ "$@" )
     case $__serried_set in *e*) set -e ;; esac
     case $__serried_set in *x*) { set -x; return "$__serried_status"; } 2>/dev/null ;; esac
     return "$__serried_status"
@@ -306,8 +352,15 @@ _FUNCTION = r"""declare -F @NAME@ >/dev/null || function @NAME@() {
 """
 
 _LOOKUP = r"""declare -F @NAME@ >/dev/null || function @NAME@() {
-    { local __serried_set=$- __serried_status=0; set +x; } 2>/dev/null
-    __serried_look_up @NAME@ "$@" && __serried_status=0 || __serried_status=$?
+    { local __serried_set=$- __serried_status=0 __serried_call= __serried_signal=; set +x; } 2>/dev/null
+    if [[ @NAME@ == command ]] && __serried_is_function "${1-}"; then
+        set +e
+        __serried_start "$@"
+        [[ $__serried_status == 0 || -z $__serried_call ]] || ( __serried_failed "$@" )
+        case $__serried_set in *e*) set -e ;; esac
+    else
+        __serried_look_up @NAME@ "$@" && __serried_status=0 || __serried_status=$?
+    fi
     case $__serried_set in *x*) { set -x; return "$__serried_status"; } 2>/dev/null ;; esac
     return "$__serried_status"
 }

@@ -250,13 +250,17 @@ def _hidden_failure(evidence: AttemptEvidence) -> Optional[IgnoredFailure]:
 
 
 def _launches(evidence: AttemptEvidence) -> Dict[str, str]:
-    """The launches of the script by call."""
-    return {
-        launch["call"]: launch["launch"]
-        for event in evidence.all(JournalEvent.LAUNCHES)
-        for launch in event["launches"]
-        if launch["call"]
-    }
+    """The launches of the script by call. If one call made several, as xargs does: the first one that failed."""
+    failed = {event["exit"]["launch"] for event in evidence.all(JournalEvent.LAUNCHED_RANK_FAILED)}
+    launches = [
+        launch for event in evidence.all(JournalEvent.LAUNCHES) for launch in event["launches"] if launch["call"]
+    ]
+    launches.sort(key=lambda launch: launch["launch"] in failed)
+    by_call: Dict[str, str] = {}
+    for launch in launches:
+        if by_call.get(launch["call"]) not in failed:
+            by_call[launch["call"]] = launch["launch"]
+    return by_call
 
 
 def _first_failure_of_script(evidence: AttemptEvidence) -> Optional[Exit]:
