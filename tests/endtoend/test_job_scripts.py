@@ -50,6 +50,16 @@ def test_a_script_runs_as_with_sbatch_and_its_exit_is_the_truth(slurm: Place):
 
 
 @pytest.mark.slurm
+def test_the_log_is_also_where_the_scheduler_would_have_written_it(slurm: Place):
+    slurm.wait(slurm.submit(script(slurm, "#!/bin/bash\n#SBATCH --array=0-1\necho task $SLURM_ARRAY_TASK_ID\n")))
+    assert {path.read_text() for path in slurm.project.glob("slurm-*_[01].out")} == {"task 0\n", "task 1\n"}
+    slurm.wait(slurm.submit(script(slurm, "#!/bin/bash\n#SBATCH -e errors-%j\necho out; echo error >&2\n")))
+    (output,) = set(slurm.project.glob("slurm-*.out")) - set(slurm.project.glob("slurm-*_[01].out"))
+    (errors,) = slurm.project.glob("errors-*")
+    assert output.read_text() == errors.read_text() == "out\nerror\n"
+
+
+@pytest.mark.slurm
 def test_the_exit_status_of_a_script_fails_the_run_and_flags_win_over_directives(slurm: Place):
     failing = dataclasses.replace(slurm, environ={**slurm.environ, "CODE": "3"})
     run = failing.submit("--nodes", "1", "--gpus", "2", "--time", "5m", script(slurm, TWO_NODES))
@@ -100,7 +110,8 @@ def test_each_task_of_an_array_has_its_own_end(place: Place):
     run = place.submit(name)
     assert place.wait(run)[0] == 1
     assert [place.serried("logs", f"{run}/{task}").stdout for task in (1, 2, 3)] == [f"task {n}\n" for n in (1, 2, 3)]
-    assert "COMPLETED 1,3, FAILED 2" in place.serried("show", run).stdout
+    [shown] = json.loads(place.serried("show", run, "--json").stdout)["runs"]
+    assert shown["tasks"] == {"COMPLETED": "1,3", "FAILED": "2"}
 
 
 def test_stop_ends_a_script_and_its_programs(place: Place):

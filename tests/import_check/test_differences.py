@@ -48,6 +48,11 @@ PAIRS = {
         "python b.py & sleep 0.2; python a.py & wait",
         [],
     ),
+    "another order of one program in the background": (
+        "R=0 python a.py & sleep 0.2; R=1 python a.py & wait",
+        "R=1 python a.py & sleep 0.2; R=0 python a.py & wait",
+        [],
+    ),
     "another directory": (
         "cd sub; python train.py",
         "cd sub; cd ..; python train.py",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-import time
+import threading
 
 import pytest
 
@@ -74,8 +74,15 @@ def test_anything_else_is_not_reachable(url):
 
 
 def test_a_resolver_that_never_answers_costs_the_given_time(monkeypatch):
-    monkeypatch.setattr(socket, "create_connection", lambda *_: time.sleep(1000))
+    is_over = threading.Event()
+
+    def resolve(*_):
+        is_over.wait()
+        raise OSError
+
+    monkeypatch.setattr(socket, "create_connection", resolve)
     assert not is_reachable("https://api.wandb.ai", {}, 0.1)
+    is_over.set()
 
 
 def test_auto_is_online_with_a_key_and_a_server(listener, tmp_path):

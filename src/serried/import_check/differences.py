@@ -112,7 +112,8 @@ def _compare_tasks(task: int | None, original: Sequence[Start], imported: Sequen
             other for other in others if known.shape(str(other.argv)) == known.shape(str(start.argv))
         ]
         alike = [other for other in alike if other.rank == start.rank] or alike
-        same = next((other for other in alike if other.is_background), alike[-1] if alike else None)
+        in_background = [other for other in alike if other.is_background]
+        same = min(in_background, key=lambda other: _distance(start, other), default=alike[-1] if alike else None)
         pairs.append((start, same))
         if same is not None:
             others = [other for other in others if other is not same]
@@ -124,6 +125,12 @@ def _compare_tasks(task: int | None, original: Sequence[Start], imported: Sequen
             yield _missing(task, first)
         elif second:
             yield _with_note(FormDifference(task, _words(second.argv), "program", None, _words(second.argv)))
+
+
+def _distance(start: Start, other: Start) -> int:
+    """How many variables differ. Programs in the background, with the same argv, start in any order."""
+    names = {*start.environment, *other.environment}
+    return sum(start.environment.get(name) != other.environment.get(name) for name in names)
 
 
 Pair = tuple[Start | None, Start | None]

@@ -82,6 +82,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
     behaviour = _behaviour(settings["behaviours"], [name, *arguments])
     record = _record(name, arguments)
     _write(record)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     module = arguments.index("-m") + 1 if name in PYTHON and "-m" in arguments[:-1] else 0
     if module and arguments[module] in MODULES:
         adds_rank = arguments[module] == "torch.distributed.launch" and not USE_ENV & set(arguments)
@@ -111,6 +112,7 @@ def _is_started_by_agent() -> bool:
 
 
 def _replace(program: str | None, arguments: Sequence[str]) -> int:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if program is not None:
         os.execv(program, [program, *arguments])  # noqa: S606 - no shell parses the script's words again
     return 127

@@ -17,8 +17,10 @@ from serried.snapshot import listing
 
 STUB = """\
 #!/bin/sh
+trap '' TERM
 exec {python} -I -S {recorder} "$0" "$@"
 """
+"""A program that its script ends at once has started all the same: TERM waits for the record."""
 
 CONSOLE_SCRIPT = """\
 #!/usr/bin/env python

@@ -160,6 +160,8 @@ class UserScript(NamedTuple):
     """The job's name by its directives; empty if they have none."""
     log: str = ""
     """Where the user expects its output, in the escapes of the scheduler; a link leads to the log."""
+    errors: str = ""
+    """Where the user expects its stderr, if that is another file; a link leads to the same log."""
     input: str = ""
     """The file that it reads as standard input."""
     dependency: str = ""

@@ -97,6 +97,7 @@ def _script(script: JobScript, resolved: config.Resolved) -> UserScript:
         keys=tuple(replaced),
         title=directives.name or "",
         log=directives.output or "",
+        errors=directives.error or "",
         input=directives.input or "",
         dependency=(directives.dependency or "") if script.is_native else "",
         notice_to="" if directives.signal is None else "script" if directives.signal.to_script else "ranks",

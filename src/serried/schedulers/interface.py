@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from serried.fs.files import MODES
 from serried.plan import Array, Dialect, Plan, UserScript
+from serried.protocol import names
 from serried.protocol.layout import RunDirectory, plain
 from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import Commands
@@ -269,6 +270,16 @@ def submit_folder(plan: Plan, task: str) -> str:
         return shlex.quote(plan.submitted_from)
     within = os.path.relpath(plan.submitted_from, plan.directory)
     return f"{shlex.quote(str(RunDirectory(Path(plan.directory)).tasks))}/{task}/{shlex.quote(within)}"
+
+
+def script_logs(*words: str) -> str:
+    """A line of bash that sets where the user expects the logs of a script. `words` are paths as words of bash."""
+    paths = [word for word in words if word]
+    return f"export {names.SCRIPT_LOGS}={NEXT_LINE.join(paths)}\n" if paths else ""
+
+
+NEXT_LINE = r"$'\n'"
+"""A line break as a word of bash."""
 
 
 def names_token(name: str, token: str) -> bool:

@@ -38,7 +38,8 @@ class ScriptProcess(ForkedRanks):
         self._gets_notice = script["notice_to"] != "ranks"
         self._attempt = work.directory.attempt(work.number)
         self._address = address
-        link_log(work, os.environ.get(names.SCRIPT_LOG, ""))
+        for path in os.environ.get(names.SCRIPT_LOGS, "").splitlines():
+            link_log(work, path)
         self._add(command.RankPlace(node=0, rank=names.SCRIPT_RANK, local_rank=0, threads=0, **place), [])
 
     def _program(self, place: command.RankPlace) -> command.Program:
@@ -151,8 +152,6 @@ def _documents(folder: Path) -> List[Dict[str, Any]]:
 
 def link_log(work: Attempt, path: str) -> None:
     """Let `path`, where the user expects the script's output, be a link to the log, unless something else is there."""
-    if not path:
-        return
     link, log = work.workdir / path, work.directory.attempt(work.number).script_log
     try:
         if link.is_symlink() and link.readlink().name == log.name:  # of an earlier attempt or run

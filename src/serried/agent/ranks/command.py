@@ -23,7 +23,7 @@ NOT_FOR_RANKS = (
     names.FORMER_TASK,
     names.RESUME,
     names.TERMINAL,
-    names.SCRIPT_LOG,
+    names.SCRIPT_LOGS,
     names.SCRIPT_UMASK,
     "TORCHELASTIC_USE_AGENT_STORE",
     "TORCHELASTIC_ERROR_FILE",

@@ -27,6 +27,7 @@ from serried.schedulers.interface import (
     Fragment,
     SubmitCommand,
     job_name,
+    script_logs,
     submit_folder,
 )
 from serried.schedulers.pbs import parse
@@ -197,7 +198,10 @@ def script_lines(plan: Plan, script: UserScript) -> str:
         f"export {names.SCRIPT_UMASK}=$(umask)",
         f"export {names.SCRIPT_JOB}=PBS_JOBID=$PBS_JOBID",
     ]
-    return "\n".join([*lines, _log_link(plan, script)])
+    usual = f'{_submit_folder(plan)}/{shlex.quote(name)}.o"${{PBS_JOBID%%[.[]*}}"'
+    usual += '."$PBS_ARRAY_INDEX"' if plan.array else ""
+    logs = script_logs(_log_path(plan, script.log) or usual, _log_path(plan, script.errors))
+    return "\n".join([*lines, logs])
 
 
 def _submit_folder(plan: Plan) -> str:
@@ -208,9 +212,9 @@ def whole_array(array: Array) -> str:  # noqa: ARG001 - PBS has no such variable
     return ""
 
 
-def _log_link(plan: Plan, script: UserScript) -> str:
-    """A line that sets the path of the user's log, from `-o`: `[HOST:]PATH`, or a folder. See qsub(1B)."""
-    path = script.log.rpartition(":")[2]
+def _log_path(plan: Plan, value: str) -> str:
+    """A word of bash for the user's log, from `-o` or `-e`: `[HOST:]PATH`, or a folder. See qsub(1B)."""
+    path = value.rpartition(":")[2]
     if not path or path.endswith("/"):
         return ""
     before, index, behind = path.partition("^array_index^")
@@ -218,7 +222,7 @@ def _log_link(plan: Plan, script: UserScript) -> str:
     word += '"${PBS_ARRAY_INDEX:-}"' if index else ""
     word += shlex.quote(behind) if behind else ""
     folder = f"{_submit_folder(plan)}/" if not path.startswith("/") else ""
-    return f"export {names.SCRIPT_LOG}={folder}{word}\n"
+    return folder + word
 
 
 def stand_in(plan: Plan, script: UserScript) -> str:
@@ -236,7 +240,7 @@ def stand_in(plan: Plan, script: UserScript) -> str:
     lines += [f"export {names.SCRIPT_JOB}=PBS_JOBID=$$.$HOSTNAME"]
     lines += ["export PBS_JOBID=$$.$HOSTNAME PBS_NODEFILE=$SERRIED_RUN_DIR/nodefile-$$"]
     lines += [f'for ((i = 0; i < {allocation.ranks}; i++)); do echo "$HOSTNAME"; done >"$PBS_NODEFILE"']
-    return "\n".join([*lines, ""]) + _log_link(plan, script)
+    return "\n".join([*lines, script_logs(_log_path(plan, script.log), _log_path(plan, script.errors))])
 
 
 def launcher(plan: Plan) -> str:

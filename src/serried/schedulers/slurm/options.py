@@ -26,6 +26,7 @@ from serried.schedulers.interface import (
     Fragment,
     SubmitCommand,
     job_name,
+    script_logs,
     submit_folder,
 )
 
@@ -181,7 +182,8 @@ def script_lines(plan: Plan, script: UserScript) -> str:
     lines += f"export {names.SCRIPT_JOB}=SLURM_JOB_ID=$SLURM_JOB_ID\n"
     if not script.appends:  # of this job; for its steps it would be an option of `srun --output`
         lines += "unset SLURM_OPEN_MODE\n"
-    return lines + _log_link(script.log)
+    usual = "slurm-%A_%a.out" if plan.array else "slurm-%j.out"
+    return lines + script_logs(_log_path(script.log or usual), _log_path(script.errors))
 
 
 _ESCAPES = {
@@ -192,19 +194,17 @@ _OTHERWISE = {"A": "$SLURM_JOB_ID", "u": "$(id -un)"}
 _ESCAPE = re.compile(r"%(\d*)([A-Za-z%])")
 
 
-def _log_link(pattern: str) -> str:
-    """A line that sets the path of the user's log, from the pattern of `--output`. See sbatch(1)."""
-    if not pattern:
-        return ""
+def _log_path(pattern: str) -> str:
+    """A path as a word of bash, from the pattern of `--output` or `--error`. See sbatch(1)."""
     if "\\" in pattern:  # a backslash turns all escapes off
-        return f"export {names.SCRIPT_LOG}={shlex.quote(pattern.replace(chr(92), ''))}\n"
+        return shlex.quote(pattern.replace("\\", ""))
     words, position = [], 0
     for found in _ESCAPE.finditer(pattern):
         words.append(shlex.quote(pattern[position : found.start()]) if found.start() > position else "")
         words.append(_expanded(found[2], found[1]))
         position = found.end()
     words.append(shlex.quote(pattern[position:]) if pattern[position:] else "")
-    return f"export {names.SCRIPT_LOG}={''.join(words)}\n"
+    return "".join(words)
 
 
 def _expanded(letter: str, width: str) -> str:
@@ -242,7 +242,7 @@ def stand_in(plan: Plan, script: UserScript) -> str:
     if plan.array:
         lines += ["export SLURM_ARRAY_JOB_ID=$PPID SLURM_ARRAY_TASK_ID=$SERRIED_TASK"]
     array = whole_array(plan.array) if plan.array else ""
-    return "\n".join([*lines, array]) + _log_link(script.log)
+    return "\n".join([*lines, array]) + script_logs(_log_path(script.log), _log_path(script.errors))
 
 
 def whole_array(array: Array) -> str:
