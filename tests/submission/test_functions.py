@@ -6,13 +6,16 @@ import json
 import pickle
 import sys
 import threading
+import types
 from pathlib import Path
 
 import pytest
 
 import serried
-from serried.errors import UsageError
-from serried.submission.functions import Calls
+from serried.errors import RunFailed, UsageError
+from serried.protocol import names
+from serried.protocol.layout import TaskDirectory
+from serried.submission.functions import Calls, result
 from tables import for_each
 
 
@@ -31,6 +34,13 @@ def test_a_function_of_a_module_is_stored_by_its_name(monkeypatch, tmp_path):
 def test_folders_of_the_project_on_the_path_are_those_of_the_copy(monkeypatch, tmp_path):
     (tmp_path / "lib").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path / "lib"), "/usr/lib", str(tmp_path / "gone")])
+    assert pickle.loads(Calls(json.dumps, [((), {})]).pickled(tmp_path))["path"] == ["lib"]
+
+
+def test_the_current_folder_of_an_interactive_python_is_on_the_path(monkeypatch, tmp_path):
+    (tmp_path / "lib").mkdir()
+    monkeypatch.chdir(tmp_path / "lib")
+    monkeypatch.setattr(sys, "path", ["", "/usr/lib"])
     assert pickle.loads(Calls(json.dumps, [((), {})]).pickled(tmp_path))["path"] == ["lib"]
 
 
@@ -67,3 +77,34 @@ def test_an_argument_that_cannot_be_pickled_is_named(tmp_path):
 def test_a_request_without_a_meaning_is_refused(request_, message):
     with pytest.raises(ValueError, match=message):
         request_()
+
+
+@pytest.fixture
+def pickled_elsewhere(monkeypatch):
+    """An exception of a module that is not here."""
+    module = types.ModuleType("only_there")
+    exec("class Refused(Exception): pass", module.__dict__)
+    with monkeypatch.context() as there:
+        there.setitem(sys.modules, "only_there", module)
+        return pickle.dumps(module.Refused("no"))
+
+
+def failure_of(tmp_path: Path, **found: object) -> RunFailed:
+    place = TaskDirectory(tmp_path)
+    place.results.mkdir()
+    (place.results / names.RETURNED_FILE).write_bytes(pickle.dumps(found))
+    with pytest.raises(RunFailed) as caught:
+        result(place, "k3f9q2")
+    return caught.value
+
+
+def test_an_exception_that_cannot_be_loaded_here_fails_with_its_traceback(pickled_elsewhere, tmp_path):
+    failure = failure_of(tmp_path, error=pickled_elsewhere, traceback="only_there.Refused: no")
+    assert str(failure) == "the function of run k3f9q2 raised an exception"
+    assert failure.details == "only_there.Refused: no"
+
+
+def test_a_value_that_cannot_be_loaded_here_fails_with_the_reason(pickled_elsewhere, tmp_path):
+    failure = failure_of(tmp_path, value=pickled_elsewhere)
+    assert "cannot be loaded here: No module named 'only_there'" in str(failure)
+    assert "ModuleNotFoundError" in str(failure.details)

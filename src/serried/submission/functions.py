@@ -7,6 +7,7 @@ import importlib
 import os
 import pickle
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,7 @@ class Calls:
         """
         library = self._library()
         payload = {
-            "path": [os.path.relpath(folder, project) for folder in sys.path if _is_in(folder, project)],
+            "path": [os.path.relpath(_absolute(folder), project) for folder in sys.path if _is_in(folder, project)],
             "function": _dumped(library, self.function, f"the function `{self.name}`"),
             "calls": [_dumped(library, call, f"an argument of call {number}") for number, call in enumerate(self.each)],
         }
@@ -83,8 +84,13 @@ class Calls:
 
 
 def _is_in(folder: str, project: Path) -> bool:
-    place = Path(os.path.abspath(folder))  # noqa: PTH100 - links stay
+    place = _absolute(folder)
     return place.is_dir() and place.is_relative_to(project)
+
+
+def _absolute(folder: str) -> Path:
+    """A folder of `sys.path`, where "" is the current one."""
+    return Path(os.path.abspath(folder))  # noqa: PTH100 - links stay
 
 
 def _dumped(library: ModuleType, value: Any, what: str) -> bytes:
@@ -97,17 +103,25 @@ def _dumped(library: ModuleType, value: Any, what: str) -> bytes:
 def result(place: TaskDirectory, run: str) -> Any:
     """The value that the function returned. Raises its exception, with the traceback of the rank as a note.
 
-    Raises RunFailed if the function has not returned, and if the exception cannot be loaded here.
+    Raises RunFailed if the function has not returned, and if the value or the exception cannot be loaded here.
     """
     try:
         found: dict[str, Any] = pickle.loads((place.results / names.RETURNED_FILE).read_bytes())  # noqa: S301 - our user's
     except FileNotFoundError:
         raise RunFailed(f"the function of run {run} has not returned", hint=f"serried why {run}") from None
     if "value" in found:
-        return pickle.loads(found["value"])  # noqa: S301
+        try:
+            return pickle.loads(found["value"])  # noqa: S301
+        except Exception as unknown:  # its class decides
+            what = f"the value that the function of run {run} returned cannot be loaded here: {unknown}"
+            raise RunFailed(what, details=traceback.format_exc()) from unknown
     text = found["traceback"]
-    if found["error"] is not None:
+    failure = RunFailed(f"the function of run {run} raised an exception", details=text)
+    if found["error"] is None:
+        raise failure
+    try:
         error = pickle.loads(found["error"])  # noqa: S301
         error.add_note(f"in rank 0 of run {run}:\n{text}")
-        raise error
-    raise RunFailed(f"the function of run {run} raised an exception", details=text)
+    except Exception as unknown:  # its class decides
+        raise failure from unknown
+    raise error
