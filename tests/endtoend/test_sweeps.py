@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-HOSTILE = 'a b\'c "$(id)" {seed} %j'
+HOSTILE = 'a b\'c "$(id)" {seed} %j data/{split}/x {seed?--x} {resume:--resume=} {{seed}} {args_json}'
 
 TOML = f"""\
 [experiments.train]

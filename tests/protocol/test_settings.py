@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from serried.protocol import settings
+import itertools
+import json
+import shlex
+
+from serried.agent.ranks.command_placeholders import fill, fill_shell, fill_words
+from serried.protocol import placeholders, settings
 from tables import for_each
 
 PARAMETERS = {"lr": 0.001, "flag": True, "off": False, "sizes": [1, 2], "name": "a b", "nothing": None}
@@ -42,12 +47,33 @@ def test_a_shell_reads_each_argument_as_one_word():
     ]
 
 
-def test_placeholders_in_values_stay_text():
-    assert in_command("{args}", a="{seed}") == ["--a={{seed}}"]
-    assert in_command("{args}", a="{seed}", is_template=False) == ["--a={seed}"]
+@for_each(
+    "value", ["{seed}", "data/{split}/x", "{seed?--x}", "{resume:--resume=}", "{{seed}}", "${task:-1}", "{args_json}"]
+)
+def test_placeholders_in_values_stay_text(value: str):
+    assert fill_words(in_command("{args}", a=value), {"seed": "7", "resume": "", "task": "1"}) == [f"--a={value}"]
+    assert fill_words(in_command("x={args_json}", a=value), {"seed": "7"}) == [f"x={json.dumps({'a': value})}"]
+    assert in_command("{args}", "x={args}", a=value, is_template=False) == [f"--a={value}", f"x=--a={value}"]
+    (line,) = in_command("run {args}", is_shell=True, a=value)
+    assert shlex.split(fill_shell(line, {"seed": "7", "resume": "", "task": "1"})) == ["run", f"--a={value}"]
+
+
+def test_a_part_of_a_word_gets_all_parameters_without_quotes():
+    assert in_command("x={args_no_hyphens}", p="a b", q=1) == ["x=p=a b q=1"]
+
+
+def test_a_literal_setting_is_no_place():
+    assert in_command("{{config.lr}}", "{args}", lr=1) == ["{{config.lr}}", "--lr=1"]
 
 
 def test_a_command_says_where_its_parameters_go():
     assert settings.takes_arguments(["a", "--json={args_json}"])
     assert not settings.takes_arguments(["a", "{config.lr}"])
     assert settings.placed(["{config.lr}", "{config.wd:--wd=}"], ["lr", "wd", "lr2"]) == ["lr", "wd"]
+
+
+def test_what_is_escaped_is_filled_in_unchanged():
+    pieces = ("{", "}", "$", "seed", ":--x=", "?y")
+    for length in range(1, 7):
+        for text in map("".join, itertools.product(pieces, repeat=length)):
+            assert fill(placeholders.escaped(text), {"seed": "7"}) == text

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from serried.importing.lines import ShellWord, Variable, names
 from serried.importing.report import is_secret
-from serried.protocol import settings
+from serried.protocol import placeholders
 from serried.protocol.names import PLACEHOLDERS
 
 _OF_OTHERS = re.compile(r"(?:SLURM|SRUN|SBATCH|SALLOC|PBS|SERRIED)_.*|PATH|HOME|TMPDIR|IFS|BASH_ENV|ENV|LD_PRELOAD")
@@ -51,7 +51,7 @@ class RecognisedLaunch:
 
 _MEETS = re.compile(r"""(?:[\w.:"-]|\$\{?\w+\}?|\$\(hostname(?:\s+-[\w-]+)*\))*""")
 """An address or a port of a rendezvous, which Serried sets up anyway."""
-_FILLED = "|".join((*PLACEHOLDERS, settings.PLACEHOLDER))
+_FILLED = "|".join((*PLACEHOLDERS, placeholders.SETTING))
 _PYTHON = re.compile(r"python[\d.]*")
 _MODULES = {"torch.distributed.run": "torchrun"}
 _NOT_A_RANK = names(

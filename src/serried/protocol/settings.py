@@ -9,14 +9,13 @@ import shlex
 from pathlib import PurePath
 from typing import Any, Dict, List, Mapping, Sequence
 
-PLACEHOLDER = r"config\.[^{}\s:?]+"
-"""A regular expression for `config.lr` in the placeholder `{config.lr}`."""
+from serried.protocol import placeholders
 
 ARGUMENTS = ("args", "args_no_hyphens", "args_no_boolean_flags")
 """Words in braces for all parameters of a trial: `--lr=0.1`; `lr=0.1`; `--flag` in place of `--flag=True`."""
 DOCUMENTS = ("args_json", "args_json_file")
 """The same as one word: the parameters as JSON, and the path of a file with this JSON."""
-_PLACED = re.compile(r"\{(config\.[^{}\s:?]+)")
+_TAKEN = re.compile(rf"\{{({'|'.join((*ARGUMENTS, *DOCUMENTS))})\}}")
 
 
 def spelled(value: Any) -> str:
@@ -26,12 +25,12 @@ def spelled(value: Any) -> str:
 
 def takes_arguments(command: Sequence[str]) -> bool:
     """Whether the command says where the parameters of a trial go."""
-    return any(f"{{{name}}}" in word for word in command for name in (*ARGUMENTS, *DOCUMENTS))
+    return any(_TAKEN.search(word) for word in command)
 
 
 def placed(command: Sequence[str], parameters: Sequence[str]) -> List[str]:
     """The parameters that have a place of their own in the command: `{config.lr}`."""
-    names = {name for word in command for name in _PLACED.findall(word)}
+    names = {name for word in command for name in placeholders.used(word)}
     return [name for name in parameters if f"config.{name}" in names]
 
 
@@ -41,26 +40,24 @@ def with_arguments(
     """The command with the parameters of a trial in the places of `{args}` and the like.
 
     These are W&B's macros: https://docs.wandb.ai/guides/sweeps/sweep-config-keys#command-macros. Parameters with a
-    place of their own are left out of `{args}`. In a template, whose placeholders are filled later, `{seed}` in a value
-    becomes `{{seed}}`.
+    place of their own are left out of `{args}`. In a part of a word they are joined by spaces, and quoted only for a
+    shell. In a template, whose placeholders are filled later, `{seed}` in a value becomes `{{seed}}`.
     """
-    literal = _literal if is_template else str
     own = placed(command, list(parameters))
     rest = {name: value for name, value in parameters.items() if name not in own}
-    lists = {name: [literal(word) for word in _arguments(name, rest)] for name in ARGUMENTS}
-    texts = {"args_json": literal(json.dumps(dict(rest), ensure_ascii=False)), "args_json_file": literal(json_file)}
-    words: List[str] = []
+    values = {name: _arguments(name, rest) for name in ARGUMENTS}
+    values.update(args_json=[json.dumps(rest, ensure_ascii=False)], args_json_file=[json_file])
+    if is_template:
+        values = {name: [placeholders.escaped(word) for word in words] for name, words in values.items()}
+
+    def joined(match: re.Match[str]) -> str:
+        return " ".join(map(shlex.quote if is_shell else str, values[match[1]]))
+
+    filled: List[str] = []
     for word in command:
-        name = word[1:-1]
-        if not is_shell and word[:1] == "{" and name in lists:
-            words += lists[name]
-            continue
-        for name, values in lists.items():
-            word = word.replace(f"{{{name}}}", " ".join(map(shlex.quote, values)))  # noqa: PLW2901
-        for name, text in texts.items():
-            word = word.replace(f"{{{name}}}", shlex.quote(text) if is_shell else text)  # noqa: PLW2901
-        words.append(word)
-    return words
+        match = None if is_shell else _TAKEN.fullmatch(word)
+        filled += values[match[1]] if match else [_TAKEN.sub(joined, word)]
+    return filled
 
 
 def _arguments(form: str, parameters: Mapping[str, Any]) -> List[str]:
@@ -82,11 +79,6 @@ def as_argument(value: Any) -> str:
 
 def _is_simple(value: Any) -> bool:
     return value is None or isinstance(value, (bool, int, float))
-
-
-def _literal(text: str) -> str:
-    """`text` with `{seed}` as `{{seed}}`, which a filled command shows as `{seed}` again."""
-    return re.sub(r"\{[a-z_]+\}|\{config\.[^{}\s:?]+\}", r"{\g<0>}", text)
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from serried.errors import UsageError, did_you_mean
 from serried.plan import Plan
 from serried.planning import divide_indices
 from serried.planning.launch import warnings as command_warnings
-from serried.protocol import names, settings
+from serried.protocol import names, placeholders
 from serried.snapshot import Survey
 from serried.snapshot.editable import site_folders
 from serried.submission import data, environment_build, tracking
@@ -116,11 +116,6 @@ _FORMER = "element"
 
 _TASK = re.compile(rf"(?<!\{{)\{{(task|{_FORMER})\}}(?!\}})")
 
-_SETTING = re.compile(
-    r"\{\{SETTING\}\}|\{(SETTING)(?::(?:[^{}\s]*=|-[^{}\s]*|)|\?[^{}\s]*)?\}".replace("SETTING", settings.PLACEHOLDER)
-)
-
-
 _OF_A_RANK = re.compile(r"(?<!\{)\{((?:local_)?rank)\}(?!\})")
 
 
@@ -152,9 +147,9 @@ def _check_placeholders(plan: Plan, each: Sequence[Sequence[str]]) -> None:
 def _check_settings(plan: Plan, each: Sequence[Sequence[str]]) -> None:
     """Raises UsageError for `{config.lr}` without an `lr`, before the node does."""
     for word in _words(plan, each):
-        for setting in filter(None, _SETTING.findall(word)):
+        for setting in placeholders.used(word):
             known = [f"config.{name}" for name in (*plan.config, *(plan.sweep.parameters if plan.sweep else ()))]
-            if setting not in known:
+            if setting.startswith("config.") and setting not in known:
                 raise UsageError(
                     f"the command uses `{{{setting}}}`, but `config` has no such setting",
                     hint=did_you_mean(setting, known) or f"set it, or write `{{{{{setting}}}}}` for the word itself",

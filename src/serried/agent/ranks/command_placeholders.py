@@ -6,17 +6,8 @@ import re
 import shlex
 from typing import Dict, List, Mapping, NamedTuple
 
-from serried.protocol import names, settings
+from serried.protocol.placeholders import PLACEHOLDER, name_of
 
-_NAMES = "|".join((*names.PLACEHOLDERS, settings.PLACEHOLDER))
-PREFIX = r"[^{}\s]*=|-[^{}\s]*|"
-"""Not `{rank:03d}`, which is Python's own and stays."""
-_PLACEHOLDER = re.compile(
-    r"\{\{(?P<literal>NAMES)\}\}|\{(?P<plain>NAMES)\}"
-    r"|(?<!\$)\{(?P<before>NAMES):(?P<prefix>PREFIX)\}|(?<!\$)\{(?P<only>NAMES)\?(?P<word>[^{}\s]*)\}".replace(
-        "NAMES", _NAMES
-    ).replace("PREFIX", PREFIX)
-)
 _HEREDOC = re.compile(r"<<-?[ \t]*(?P<quote>['\"\\]?)(?P<word>\w+)")
 PLAIN, SINGLE, DOUBLE, ANSI, HERE = "", "'", '"', "$'", "<<"
 """How bash reads a part of a text: outside or inside quotes, or in a here-document."""
@@ -31,12 +22,12 @@ _NEEDS_BACKSLASH = {DOUBLE: r'([\\$`"])', ANSI: r"([\\'])", HERE: r"([\\$`])"}
 
 def fill(word: str, values: Mapping[str, str]) -> str:
     """Replace `{name}` by its value and `{{name}}` by `{name}`; every other brace stays."""
-    return _PLACEHOLDER.sub(lambda match: _text(match, values), word)
+    return PLACEHOLDER.sub(lambda match: _text(match, values), word)
 
 
 def fill_words(words: List[str], values: Mapping[str, str]) -> List[str]:
     """`fill` for each word. A word that consists of an option without a value is omitted."""
-    return [fill(word, values) for word in words if not _vanishes(_PLACEHOLDER.fullmatch(word), values)]
+    return [fill(word, values) for word in words if not _vanishes(PLACEHOLDER.fullmatch(word), values)]
 
 
 def fill_shell(text: str, values: Mapping[str, str]) -> str:
@@ -48,7 +39,7 @@ def fill_shell(text: str, values: Mapping[str, str]) -> str:
         has_value = match.group("literal") is None and filled != match.group() and not _vanishes(match, values)
         return quote(filled, quotes.get(match.start(), PLAIN)) if has_value else filled
 
-    return _PLACEHOLDER.sub(quoted, text)
+    return PLACEHOLDER.sub(quoted, text)
 
 
 def _vanishes(match: "re.Match[str] | None", values: Mapping[str, str]) -> bool:
@@ -60,8 +51,7 @@ def _text(match: "re.Match[str]", values: Mapping[str, str]) -> str:
     parts = match.groupdict()
     if parts["literal"]:
         return f"{{{parts['literal']}}}"
-    name = str(parts["plain"] or parts["before"] or parts["only"])
-    value = values.get(name)
+    value = values.get(name_of(match))
     if value is None:
         return match.group()
     if parts["plain"] or not value:
