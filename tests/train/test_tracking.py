@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import socket
+import time
 
 import pytest
 import train_ranks
 
 import tracked
+from building import a_plan
+from serried.agent.attempt import Attempt
+from serried.agent.ranks import command
+from serried.plan import Track
+from serried.protocol.layout import RunDirectory
 from serried.protocol.tracking import Tracking
+from serried.train.tracking.feed import Feed, SessionEnd, Sink
 
 pytestmark = pytest.mark.torch
 
@@ -266,3 +274,123 @@ def test_an_unknown_sink_or_mode_is_refused_with_a_hint():
     (ended,) = train_ranks.run(script, 1)
     assert ended.status == 1
     assert "`wandbb` is not a sink of the tracker" in ended.errors
+
+
+def test_the_files_of_wandb_are_in_the_same_folder_which_the_tracker_names(tmp_path):
+    script = PLAIN.replace('["tensorboard"]', '["wandb"], mode="offline"')
+    script += "print(run.tracker.directory)\n"
+    changes = {"WANDB_SILENT": "true", "HOME": str(tmp_path)}
+    (ended,) = succeed(train_ranks.run(f"import os; os.chdir({str(tmp_path)!r})\n{PATIENT}{script}", 1, **changes))
+    assert ended.output == f"{tmp_path}/tracking\n"
+    (path,) = tracked.wandb_files(tmp_path / "tracking")
+    assert tracked.wandb_history(path) == [{"_step": 1, "loss": 0.5}]
+
+
+CHOOSES = """\
+import serried.train as st
+with st.session() as run:
+    CHOICE
+    run.log(loss=run.rank)
+"""
+
+
+def in_a_job(tmp_path, track, choice, **variables):
+    """Two ranks with all variables that the agent gives them. The runs of wandb."""
+    plan = dataclasses.replace(a_plan(root=str(tmp_path), nodes=1), track=track)
+    work = Attempt(RunDirectory(tmp_path / "run"), json.loads(json.dumps(plan.to_json())), None, 1)
+    (tmp_path / "run" / "attempts" / "1" / "node-0").mkdir(parents=True)
+    port = train_ranks.free_port()
+    known = {"HOME": str(tmp_path), "WANDB_SILENT": "true", "PYTHONPATH": train_ranks.SOURCE, **variables}
+    each = []
+    for rank in (0, 1):
+        place = command.RankPlace(0, rank, rank, "127.0.0.1", port, 1, 0.0, str(tmp_path / "stop"))
+        each.append({**known, **command.environment(work, place, known), "OMP_NUM_THREADS": "1"})
+    script = PATIENT + CHOOSES.replace("CHOICE", choice)
+    processes = [train_ranks.forker().start(script, {**train_ranks.environment(), **own}) for own in each]
+    assert not [each for each in succeed(train_ranks.finish(processes)) if "serried:" in each.errors]
+    return [tracked.wandb_run(path) for path in tracked.wandb_files(tmp_path / "run" / "results" / "tracking")]
+
+
+WANDB = Track(("wandb",), project="digits", mode="offline")
+
+
+@pytest.mark.parametrize(
+    ("choice", "variables", "project"),
+    [
+        ('run.tracker.setup(project="mine")', {}, "mine"),
+        ('run.tracker.init(project="mine")', {}, "mine"),
+        ('run.tracker.setup(project="mine")', {"WANDB_PROJECT": "users"}, "users"),
+        ("pass", {}, "digits"),
+    ],
+)
+def test_the_script_decides_over_the_agents_variables_and_not_over_the_users(tmp_path, choice, variables, project):
+    (run,) = in_a_job(tmp_path, WANDB, choice, **variables)
+    assert (run.run_id, run.project) == ("k3f9q2", project)
+
+
+def test_a_mode_of_the_script_decides_over_the_agents(tmp_path):
+    track, choice = WANDB._replace(mode="online"), 'run.tracker.setup(mode="offline")'
+    (run,) = in_a_job(tmp_path, track, choice, WANDB_API_KEY="0" * 40, WANDB_BASE_URL="http://127.0.0.1:1")
+    assert run.run_id == "k3f9q2"
+
+
+def test_a_script_makes_each_rank_a_run_of_its_own(tmp_path):
+    runs = in_a_job(tmp_path, WANDB, "run.tracker.every_process = True")
+    assert sorted((run.run_id, run.display_name, run.run_group) for run in runs) == [
+        ("k3f9q2-r0", "train-k3f9q2-r0", "k3f9q2"),
+        ("k3f9q2-r1", "train-k3f9q2-r1", "k3f9q2"),
+    ]
+
+
+def test_values_that_wait_for_a_write_reach_the_sinks_before_the_script_closes_them(ranks, tmp_path):
+    script = "\n".join((*LOGS.splitlines(), "    run.tracker.finish()", "    run.log(loss=0.0)"))
+    succeed(ranks(script, sinks=("tensorboard",)))
+    assert [step for step, _ in tracked.events(tmp_path / "tracking" / "tensorboard")["loss"]] == [1, 2, 3]
+
+
+LATE = """\
+import serried.train as st
+with st.session() as run:
+    run.log(loss=0.5)
+    run.flush()
+    run.tracker.setup(project="digits")  # as it is
+    run.tracker.setup(project="late")
+    run.tracker.init(tags=["late"])
+    run.tracker.every_process = True
+    print(run.tracker.every_process)
+"""
+
+
+def test_settings_after_the_start_of_the_sinks_are_ignored_with_one_warning(ranks):
+    (ended,) = succeed(ranks(LATE, sinks=("tensorboard",)))
+    assert ended.output == "False\n"
+    assert [line for line in ended.errors.splitlines() if line.startswith("serried:")] == [
+        "serried: the tracker has started, and ignores `project`; hint: call it before the first `run.log`"
+    ]
+
+
+class Hangs(Sink):
+    name = "hangs"
+
+    def start(self):
+        time.sleep(1000)
+
+
+def test_the_end_of_a_sink_that_is_cut_off_is_not_waited_for(capsys):
+    feed = Feed(Hangs())
+    feed.cut_off("it is behind")
+    feed.announce_end(SessionEnd())
+    started = time.monotonic()
+    feed.wait_for_end(started + 300)
+    assert time.monotonic() - started < 100
+    assert capsys.readouterr().err.count("is cut off") == 1
+
+
+def test_a_sink_that_does_not_start_is_waited_for_once(capsys):
+    feed = Feed(Hangs())
+    assert not feed.wait_until_started(0.01)
+    started = time.monotonic()
+    assert not feed.wait_until_started(300)
+    assert time.monotonic() - started < 100
+    reason = "it did not start in time"
+    assert f"the tracker `hangs` is cut off: {reason}; the training continues" in capsys.readouterr().err

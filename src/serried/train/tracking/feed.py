@@ -70,8 +70,10 @@ class Feed:
         self._batches.put(points)
 
     def wait_until_started(self, seconds: float) -> bool:
-        """Whether the sink has started within `seconds` and works."""
-        return self._has_started.wait(seconds) and not self.is_cut_off
+        """Whether the sink works. It is cut off if it does not start within `seconds`."""
+        if not self._has_started.wait(seconds):
+            self.cut_off("it did not start in time")
+        return not self.is_cut_off
 
     def guard(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """The result of a function of the sink's library. An exception cuts the sink off; the result is then None."""
@@ -87,7 +89,7 @@ class Feed:
         self._batches.put(None)
 
     def wait_for_end(self, deadline: float) -> None:
-        """Wait until the sink has finished, at most until `deadline` on the monotonic clock."""
+        """Wait until the sink has finished or is cut off, at most until `deadline` on the monotonic clock."""
         if not self._has_ended.wait(max(0.0, deadline - time.monotonic())):
             self.cut_off("it did not finish in time")
 
@@ -101,11 +103,15 @@ class Feed:
         sys.stderr.write(line)
         sys.stderr.flush()
         self.sink.abandon()
+        self._has_started.set()  # nobody waits for it any longer
+        self._has_ended.set()
 
     def _work(self) -> None:
         try:
             self.sink.start()
             self._has_started.set()
+            if self.is_cut_off:
+                self.sink.abandon()  # of what has started since
             while not self.is_cut_off:
                 points = self._batches.get()
                 if points is None:

@@ -12,7 +12,7 @@ import sys
 import time
 import types
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from serried.protocol import names, tracking
 from serried.protocol.tracking import Tracking
@@ -36,18 +36,26 @@ class Tracker:
         attempt: int,
         log: Callable[..., int],
         skip: Callable[[Optional[int]], int],
+        *,
+        flush: Callable[[], None],
     ) -> None:
-        """`log` passes the values of a step to `run.log` and returns the step; `skip` only counts it."""
+        """`log` passes the values of a step to `run.log` and returns the step; `skip` only counts it.
+
+        `flush` passes the values that `run.log` holds back to `feed`.
+        """
         put = functools.partial(object.__setattr__, self)
-        put("_settings", settings)
+        put("_agents", settings)
+        put("_settings", settings._replace(folder=settings.folder or str(Path(tracking.FOLDER).absolute())))
         put("_rank", rank)
         put("_attempt", attempt)
         put("_log", log)
         put("_skip", skip)
+        put("_flush", flush)
         put("_feeds", None)
         put("_options", {})
         put("_has_run", rank == 0 or settings.every_process)
         put("_is_finished", False)
+        put("_has_warned", False)
 
     # Settings.
 
@@ -76,8 +84,21 @@ class Tracker:
         if self._settings.mode == tracking.OFF:  # `--track off` stays in force
             given.pop("mode", None)
         settings = self._settings._replace(**given)
+        if self._feeds is not None:
+            self._warn_of_late(name for name in given if getattr(settings, name) != getattr(self._settings, name))
+            return
         object.__setattr__(self, "_settings", settings)
         object.__setattr__(self, "_has_run", self._rank == 0 or settings.every_process)
+
+    def _warn_of_late(self, settings: Iterable[str]) -> None:
+        """A warning and no exception: only ranks that are runs have sinks, and the other ranks would wait for them."""
+        listed = ", ".join(f"`{name}`" for name in settings)
+        if listed and not self._has_warned:
+            object.__setattr__(self, "_has_warned", True)
+            sys.stderr.write(
+                f"serried: the tracker has started, and ignores {listed}; hint: call it before the first `run.log`\n"
+            )
+            sys.stderr.flush()
 
     @property
     def every_process(self) -> bool:
@@ -89,13 +110,15 @@ class Tracker:
         self.setup(every_process=value)
 
     @property
-    def directory(self) -> Optional[Path]:
-        """The folder of the sinks' files, or None if nothing names one."""
-        return Path(self._settings.folder) if self._settings.folder else None
+    def directory(self) -> Path:
+        """The folder of the sinks' files; outside of a run of Serried, `tracking` where the script was started."""
+        return Path(self._settings.folder)
 
     def init(self, project: Optional[str] = None, group: Optional[str] = None, **options: Any) -> Any:
         """Start the sinks now. `options` go to `wandb.init`. Returns the run of wandb."""
         self.setup(project=project, group=group)
+        if self._feeds is not None:
+            self._warn_of_late(options)
         self._options.update(options)
         self._start()
         return self.run
@@ -143,11 +166,19 @@ class Tracker:
 
         `limit`: the end of the time limit, in seconds since the epoch, if known.
         """
+        try:
+            if self.is_on:
+                self._flush()
+        finally:
+            self._close(limit, SessionEnd(has_failed, will_continue))
+
+    def _close(self, limit: Optional[float], ending: SessionEnd) -> None:
+        has_failed, will_continue = ending
         is_urgent = has_failed or will_continue or (limit is not None and limit - time.time() < 2 * FINISH_SECONDS)
         seconds = LEAVE_SECONDS if is_urgent else FINISH_SECONDS
         object.__setattr__(self, "_is_finished", True)
         deadline = time.monotonic() + seconds
-        feeds, ending = self._feeds or (), SessionEnd(has_failed, will_continue)
+        feeds = self._feeds or ()
         object.__setattr__(self, "_feeds", [])
         for feed in feeds:
             feed.announce_end(ending)
@@ -197,7 +228,7 @@ class Tracker:
     def _sinks(self) -> List[Sink]:
         own = self._settings.of_rank(self._rank)
         own = own._replace(project=own.project or "default")
-        folder = Path(own.folder or "tracking")
+        folder = self.directory
         within = f"rank-{self._rank}" if own.every_process else ""
         chosen: List[Sink] = []
         for name in own.sinks:
@@ -208,7 +239,7 @@ class Tracker:
             elif name == tracking.WANDB:
                 from serried.train.tracking.wandb_sink import Wandb
 
-                chosen.append(Wandb(own, _config(), self._options))
+                chosen.append(Wandb(own, self._agents, self._rank, _config(), self._options))
             elif name == tracking.MLFLOW:
                 from serried.train.tracking.mlflow_sink import Mlflow
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping
 
+from serried.fs import files
 from serried.protocol import tracking
 from serried.protocol.tracking import Tracking
 from serried.train.tracking.feed import Point, SessionEnd, Sink
@@ -20,8 +21,13 @@ CORE = "wandb-core"
 class Wandb(Sink):
     name = "wandb"
 
-    def __init__(self, settings: Tracking, config: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, settings: Tracking, agents: Tracking, rank: int, config: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> None:
+        """`settings` are those of this rank; `agents` are those that the agent passed, before the script's changes."""
         self._settings = settings
+        self._agents = agents
+        self._rank = rank
         self._config = config
         self._options = dict(options)
         self._run: Any = None
@@ -29,7 +35,7 @@ class Wandb(Sink):
     def start(self) -> None:
         if not os.environ.get("WANDB_MODE", "unset"):
             del os.environ["WANDB_MODE"]  # wandb fails on an empty mode
-        mode = os.environ.get("WANDB_MODE") or tracking.wandb_mode(self._settings.mode, os.environ)
+        mode = self._users_mode() or tracking.wandb_mode(self._settings.mode, os.environ)
         key = tracking.find_key(os.environ, Path.cwd())
         if mode == tracking.ONLINE and key is None:
             self._report("`WANDB_API_KEY` is not set, and no file has a key")
@@ -49,6 +55,28 @@ class Wandb(Sink):
                 wandb.teardown()
             self._run = wandb.init(**self._arguments(tracking.OFFLINE))
 
+    def _users_mode(self) -> str:
+        """The mode in the environment, unless the script chose another one than the agent; empty for none.
+
+        With `auto`, the agent has already found out whether the server answers.
+        """
+        mode = os.environ.get("WANDB_MODE", "")
+        agents = self._agents
+        if tracking.WANDB not in agents.sinks:
+            return mode
+        if mode == "disabled" and not agents.has_run(self._rank):
+            return ""
+        chosen = (tracking.ONLINE, tracking.OFFLINE) if agents.mode == tracking.AUTO else (agents.mode,)
+        return "" if mode in chosen and self._settings.mode != agents.mode else mode
+
+    def _is_users(self, variable: str) -> bool:
+        """Whether a variable in the environment decides. One that the agent set gives way to the script's settings."""
+        value = os.environ.get(variable)
+        if not value:
+            return False
+        ranks = (self._rank, 0) if tracking.WANDB in self._agents.sinks else ()  # 0: a program that starts its ranks
+        return all(value != tracking.wandb_variables(self._agents, rank, "").get(variable) for rank in ranks)
+
     def _arguments(self, mode: str) -> Dict[str, Any]:
         import wandb
 
@@ -58,8 +86,11 @@ class Wandb(Sink):
         arguments = {
             name: value
             for name, value in chosen.items()
-            if value and not os.environ.get(variables.get(name, f"WANDB_{name.upper()}"))
+            if value and not self._is_users(variables.get(name, f"WANDB_{name.upper()}"))
         }
+        if "dir" in arguments:
+            with contextlib.suppress(OSError):  # then wandb chooses a folder
+                files.make_directory(Path(own.folder))
         # The ranks' output is in the run's logs. A hook in `sys.stdout` would raise when wandb-core is gone.
         quiet: Dict[str, Any] = {} if os.environ.get("WANDB_CONSOLE") else {"console": "off"}
         arguments["settings"] = wandb.Settings(init_timeout=START_SECONDS, **quiet)
