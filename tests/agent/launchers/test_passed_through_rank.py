@@ -216,11 +216,16 @@ def test_messages_are_lines_of_json(launch):
 def test_a_rank_that_the_scheduler_started_is_as_if_the_script_had_started_it(launch, tmp_path):
     output = tmp_path / "script.log"
     output.write_text("before\n")
-    detached = {"environment": {"LR": "0.1", "HOME": "/other"}, "bin": "/shims/bin", "output": str(output)}
-    process, agent = launch("sh", "-c", "echo $LR $HOME ${PATH%%:*}; echo error >&2", launch="1@detached", answer={
-        "detached": detached,
-    }, env={"HOME": "/home/ada", "PATH": "/usr/bin:/bin"})  # fmt: skip
+    of_script = {"LR": "0.1", "HOME": "/other", "PYTHONPATH": "/library:/lib"}
+    detached = {"environment": of_script, "bin": "/shims/bin", "output": str(output)}
+    here = {"HOME": "/home/ada", "PATH": "/usr/bin:/bin", "PYTHONPATH": "/lib:/own"}
+    program = "echo $LR $HOME ${PATH%%:*} $PYTHONPATH; echo error >&2"
+    process, agent = launch("sh", "-c", program, launch="1@detached", answer={"detached": detached}, env=here)
     assert process.communicate(timeout=30)[0] in ("", b"")
-    assert set(output.read_text().splitlines()) == {"before", "0.1 /home/ada /shims/bin", "error"}
+    assert set(output.read_text().splitlines()) == {
+        "before",
+        "0.1 /home/ada /shims/bin /library:/lib:/own",
+        "error",
+    }
     waiting = agent.of("program-waits")
     assert (waiting["launch"], waiting["is_detached"]) == ("1", True)

@@ -110,6 +110,10 @@ def _report(stage: str, number: int, name: str) -> int:
     return 127 if number == 2 else 126
 
 
+def _folders(environment: Dict[str, str], name: str) -> List[str]:
+    return [folder for folder in environment.get(name, "").split(os.pathsep) if folder]
+
+
 class PassedThroughRank:
     def __init__(self, connection: local_socket.LocalSocket, launch: str, program: List[str], answer: Message) -> None:
         self._socket = connection
@@ -139,7 +143,10 @@ class PassedThroughRank:
 
     def _attach(self, environment: Dict[str, str], bin: str, output: str) -> None:  # noqa: A002
         """Let a rank that the scheduler started be as if the script had started it: variables, shims and output."""
+        folders = [*_folders(environment, "PYTHONPATH"), *_folders(self._environment, "PYTHONPATH")]
         self._environment = {**environment, **self._environment}
+        if folders:
+            self._environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(folders))
         self._environment["PATH"] = os.pathsep.join([bin, self._environment.get("PATH", os.defpath)])
         with contextlib.suppress(OSError):
             log = os.open(output, os.O_WRONLY | os.O_APPEND)

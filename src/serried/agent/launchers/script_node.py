@@ -162,17 +162,20 @@ class ScriptNode(Ranks):
         variables: Dict[str, Optional[str]] = dict(command.variables_of_node(work, place))
         variables[names.LAUNCH_RANK] = str(identity.rank)
         answer = {"do": ToLaunched.RUN, "environment": variables, "log": str(log), "mode": work.file_mode}
-        connection.socket.send({**answer, "detached": self._of_script() if message["is_detached"] else None})
+        connection.socket.send({**answer, "detached": self._attachment() if message["is_detached"] else None})
 
-    def _of_script(self) -> Dict[str, Any]:
+    def _attachment(self) -> Dict[str, Any]:
         """What a rank that the scheduler starts does not inherit from the script."""
         attempt = self.work.directory.attempt(self.work.number)
         shims = shell_functions.folder(attempt.path)
+        inherited = command.visible(self.work, system.environment())
+        of_script = {**inherited, **command.environment(self.work, self._place, inherited)}
         own = {**shell_functions.variables(shims), names.LAUNCHES: str(attempt.launches)}
+        if of_script.get("BASH_ENV"):
+            own[names.USER_BASH_ENV] = of_script["BASH_ENV"]
         variable = next(iter(self.work.plan["site"]["dialect"]["job_variables"]), "")
         own.update({names.SCRIPT_JOB: f"{variable}={os.environ[variable]}"} if variable in os.environ else {})
-        inherited = command.visible(self.work, system.environment())
-        return {"environment": {**inherited, **own}, "bin": str(shims / "bin"), "output": str(attempt.script_log)}
+        return {"environment": {**of_script, **own}, "bin": str(shims / "bin"), "output": str(attempt.script_log)}
 
     def _on_started(self, connection: _Connection, pid: int) -> None:
         if connection.identity is None or connection.log is None:

@@ -195,7 +195,7 @@ def environment(work: Attempt, place: RankPlace, inherited: Mapping[str, str]) -
     if work.tracking is not None:
         own[names.TRACKER] = work.tracking.encode()
     if work.is_script:
-        return _of_script(work, own, inherited)
+        return _environment_of_script(work, own, inherited)
     if place.workers:
         own["TF_CONFIG"] = _tensorflow(place)
     if work.launcher == "horovod":
@@ -227,7 +227,7 @@ def variables_of_node(work: Attempt, place: RankPlace) -> Dict[str, str]:
 _SAME_ON_ALL_NODES = (names.RUN_ID, names.RUN_DIR, names.ATTEMPT, names.MARK, names.IN_JOB, names.TRACKER)
 
 
-def _of_script(work: Attempt, own: Dict[str, str], inherited: Mapping[str, str]) -> Dict[str, str]:
+def _environment_of_script(work: Attempt, own: Dict[str, str], inherited: Mapping[str, str]) -> Dict[str, str]:
     """A job script gets no variable that could change what it does."""
     own.update(work.plan["environment"]["env"])
     known = {**inherited, **own}

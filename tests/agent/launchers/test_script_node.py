@@ -1,0 +1,64 @@
+"""What a node's agent tells the ranks of a job script."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from building import A_SCRIPT, a_plan
+from serried.agent.attempt import Attempt
+from serried.agent.launchers import script_node
+from serried.agent.launchers.script_node import ScriptNode
+from serried.agent.ranks import command
+from serried.plan import Environment, Track
+from serried.protocol import names, tracking
+from serried.protocol.layout import RunDirectory
+
+PLACE = {"master": "10.0.0.1", "port": 4242, "deadline": 0.0, "stop_file": "/t/stop"}
+
+
+@pytest.fixture
+def answer(tmp_path, monkeypatch):
+    """The answer to a rank of a script on the second node."""
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    monkeypatch.setenv("BASH_ENV", "/home/ada/bash_env")
+    monkeypatch.setenv("PYTHONPATH", "/home/ada/lib")
+    track = Track((tracking.WANDB,), "digits", mode=tracking.OFFLINE)
+    environment = Environment(env={"LR": "0.1"})
+    plan = dataclasses.replace(a_plan(script=A_SCRIPT, root=tmp_path), track=track, environment=environment)
+    work = Attempt(RunDirectory(tmp_path / "k3f9q2"), json.loads(json.dumps(plan.to_json())), None, 1)
+
+    def ask(*, is_detached):
+        agent = SimpleNamespace(loop=SimpleNamespace(watch=lambda *_: None), log_event=lambda *_, **__: None)
+        monkeypatch.setattr(script_node.local_socket, "listen", lambda _: [])
+        node = ScriptNode(work, 1, PLACE, agent, rank_socket="@x")
+        sent = []
+        connection = SimpleNamespace(socket=SimpleNamespace(send=sent.append))
+        node._on_waits(connection, {"environ": {}, "launch": "1", "is_detached": is_detached})
+        return sent[0]
+
+    return work, ask
+
+
+def test_a_rank_that_the_scheduler_starts_gets_the_variables_of_the_script(answer):
+    work, ask = answer
+    of_rank = ask(is_detached=True)
+    place = command.RankPlace(node=0, rank=names.SCRIPT_RANK, local_rank=0, threads=0, **PLACE)
+    of_script = command.program(work, place).environment
+    got = {**of_rank["detached"]["environment"], **of_rank["environment"]}
+    assert set(of_script) <= set(got)
+    assert {name for name in of_script if got[name] != of_script[name]} == {names.NODE, "BASH_ENV"}
+    assert got[names.MARK] == "k3f9q2/-/1"
+    assert got[names.IN_JOB] == got[names.SCRIPT_JOB] == "SLURM_JOB_ID=77"
+    assert got[names.USER_BASH_ENV] == "/home/ada/bash_env"
+    assert got["PYTHONPATH"].split(os.pathsep) == [str(work.run.library), "/home/ada/lib"]
+    assert {names.TRACKER, "WANDB_MODE", "WANDB_PROJECT", "LR"} <= set(got)
+
+
+def test_a_rank_that_the_script_starts_inherits_them(answer):
+    _, ask = answer
+    assert ask(is_detached=False)["detached"] is None
