@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import socket
@@ -9,10 +10,14 @@ import socket
 import pytest
 
 from building import as_json
-from serried.fs.files import make_directory
+from serried.cli import track
+from serried.fs.files import make_directory, write_json
+from serried.plan import Environment, Source, Track
 
 RECORDS = """#!/bin/bash
 [ -z "$WANDB_API_KEY" ] || echo "$*" >> "$RECORDED"
+echo "$WANDB_API_KEY ${WANDB_BASE_URL##*:}" >> "$RECORDED.accounts"
+case "$*" in *slow*) echo "wandb: uploading"; exec sleep 1000;; esac
 case "$*" in *refused*) echo "wandb: ERROR 401" >&2; exit 1;; esac
 for path in "${@:4}"; do for log in "$path"/run-*.wandb; do touch "$log.synced"; done; done
 """
@@ -36,8 +41,11 @@ def calls(tmp_path, monkeypatch):
 def offline(ended):
     """`offline("k3f9q2", "1-k3f9q2")` is an ended run with this folder of wandb."""
 
-    def make(run, *names):
-        place = ended(run).where
+    def make(run, *names, **settings):
+        made = ended(run)
+        if settings:
+            write_json(made.record.directory.plan, dataclasses.replace(made.plan, **settings).to_json())
+        place = made.where
         for name in names:
             folder = place.results / "tracking" / "wandb" / f"offline-run-{name}"
             make_directory(folder)
@@ -105,3 +113,51 @@ def test_a_server_that_cannot_be_reached_is_an_error_and_no_wait(serried, offlin
         "error: cannot connect to `http://127.0.0.1:1`\n\n"
         "hint: run this command on a machine with internet, such as a login node\n"
     )
+
+
+def test_the_experiments_server_and_the_projects_key_are_used_for_each_run(
+    serried, offline, calls, monkeypatch, tmp_path
+):
+    monkeypatch.delenv("WANDB_API_KEY")
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "digits" / ".env").write_text("WANDB_API_KEY=of-the-project\n")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        here = Environment(env={"WANDB_BASE_URL": f"http://127.0.0.1:{port}", "WANDB_MODE": "disabled"})
+        source = Source(directory=str(tmp_path / "digits"))
+        offline("k3f9q2", "1-k3f9q2", environment=here, source=source)
+        offline("m2n3p4", "1-m2n3p4", environment=here._replace(env={**here.env, "WANDB_API_KEY": "own"}))
+        assert serried("track", "sync").code == 0
+    assert len(calls()) == 2
+    accounts = (tmp_path / "recorded.accounts").read_text().splitlines()
+    assert sorted(accounts) == [f"of-the-project {port}", f"own {port}"]
+
+
+def test_a_run_without_a_server_does_not_hold_up_the_others(serried, offline, calls):
+    gone = Environment(env={"WANDB_BASE_URL": "http://127.0.0.1:1"})
+    offline("a2a2a2", "1-a2a2a2", environment=gone)
+    offline("k3f9q2", "1-k3f9q2")
+    done = serried("track", "sync", "a2a2a2", "k3f9q2")
+    assert (done.code, len(calls())) == (3, 1)
+    assert "cannot connect to `http://127.0.0.1:1`" in done.err
+    assert [line.split()[2] for line in done.out.splitlines()] == ["SYNCED", "no", "yes"]
+
+
+def test_follow_checks_the_server_before_there_are_values(serried, make, calls, monkeypatch):
+    run = make("k3f9q2")
+    write_json(run.record.directory.plan, dataclasses.replace(run.plan, track=Track(("wandb",))).to_json())
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:1")
+    assert serried("track", "sync", "k3f9q2", "--follow").code == 3
+    assert calls() == []
+
+
+def test_an_upload_that_takes_too_long_is_a_failed_one(serried, offline, calls, monkeypatch):
+    monkeypatch.setattr(track, "SYNC_SECONDS", 5.0)
+    offline("k3f9q2", "1-slow", "2-k3f9q2-r1")
+    done = serried("track", "sync", "k3f9q2")
+    assert done.code == 1
+    assert "`wandb sync` failed for run `k3f9q2`:" in done.err
+    assert "wandb: uploading" in done.err
+    assert "not done within 5 s" in done.err
+    assert len(calls()) == 2
+    assert [line.split()[2] for line in done.out.splitlines()] == ["SYNCED", "no", "yes"]

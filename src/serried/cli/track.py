@@ -52,31 +52,35 @@ def sync(*, runs: tuple[str, ...], follow: bool, dry_run: bool, as_json: bool) -
     serried track sync                 all runs that are not uploaded yet
     serried track sync last --follow   the last run, until it has ended
 
-    Calls `wandb sync`. The key comes from `WANDB_API_KEY`, `.env`, `~/.netrc` or
-    `~/wandb_credentials.txt`. The exit code is 1 if an upload failed.
+    Calls `wandb sync`, with the run's server and key: from its variables, else from
+    `WANDB_API_KEY`, the project's `.env`, `~/.netrc` or `~/wandb_credentials.txt`.
+    The exit code is 1 if an upload failed, or without a key; 3 if the server cannot
+    be reached.
     """
     chosen = run_view.select_all(runs) if runs else [Selection(record) for record in index.records()]
     if dry_run:
         _report(_waiting(chosen), as_json=as_json)
         return
-    environment = _environment()
-    has_failed = False
+    environments = _Environments(chosen)
+    if follow and runs:
+        environments.check()  # now, and not only when there are values
+    problem: SerriedError | None = None
     try:
         uploaded: dict[Path, OfflineRun] = {}
         while True:
             has_ended = not follow or all(status.has_ended for status in statuses_of(chosen))
             waiting = _waiting(chosen)
-            has_failed = not _upload(waiting, environment)
+            problem = _upload(waiting, environments)
             uploaded |= {each.path: each for each in waiting}
-            if has_ended:
+            if has_ended or environments.has_refused:
                 break
             time.sleep(FOLLOW_SECONDS)
     except KeyboardInterrupt:
         console.note("stopped; `serried track sync` uploads the rest")
         sys.exit(130)
     _report([each for each in _all(chosen) if each.path in uploaded], as_json=as_json)
-    if has_failed:
-        raise SerriedError("an upload failed", hint="repeat `serried track sync`; the files stay")
+    if problem is not None:
+        raise problem
 
 
 def _all(chosen: Sequence[Selection]) -> list[OfflineRun]:
@@ -87,32 +91,77 @@ def _waiting(chosen: Sequence[Selection]) -> list[OfflineRun]:
     return [each for each in _all(chosen) if not each.is_synced]
 
 
-def _environment() -> Mapping[str, str]:
-    """The environment of `wandb sync`. Raises SerriedError without a key, for which wandb would ask, or a server."""
-    key = tracking.find_key(os.environ, Path.cwd())
-    if key is None:
-        raise SerriedError("wandb has no key here", hint=f"run `wandb login`, or set `{tracking.KEY}`")
-    server = tracking.address(os.environ)
-    if not tracking.is_reachable(server, os.environ, REACH_SECONDS):  # `wandb sync` would retry for ever
-        raise ServerUnreachable(
-            f"cannot connect to `{server}`", hint="run this command on a machine with internet, such as a login node"
-        )
-    return {**os.environ, tracking.KEY: key.value}
+class _Environments:
+    """The environment of `wandb sync` for each run, with the server and the key that the run's own settings name."""
+
+    def __init__(self, chosen: Sequence[Selection]) -> None:
+        self._records = {selection.record.id: selection.record for selection in chosen}
+        self._are_reachable: dict[str, bool] = {}
+        self.has_refused = False
+        """A run has no key or no server."""
+
+    def of(self, run: str) -> Mapping[str, str]:
+        """Raises SerriedError without a key, for which wandb would ask, or without a server."""
+        try:
+            return self._of(run)
+        except SerriedError:
+            self.has_refused = True
+            raise
+
+    def _of(self, run: str) -> Mapping[str, str]:
+        plan = self._records[run].plan
+        own = {name: plan.environment.env[name] for name in _OF_A_RUN if name in plan.environment.env}
+        settings = {**os.environ, **own}
+        key = tracking.find_key(settings, Path(plan.source.directory)) or tracking.find_key(settings, Path.cwd())
+        if key is None:
+            raise SerriedError("wandb has no key here", hint=f"run `wandb login`, or set `{tracking.KEY}`")
+        server = tracking.address(settings)
+        if server not in self._are_reachable:
+            self._are_reachable[server] = tracking.is_reachable(server, os.environ, REACH_SECONDS)
+        if not self._are_reachable[server]:  # `wandb sync` would retry for ever
+            raise ServerUnreachable(
+                f"cannot connect to `{server}`",
+                hint="run this command on a machine with internet, such as a login node",
+            )
+        return {**settings, tracking.KEY: key.value}
+
+    def check(self) -> None:
+        """Raises SerriedError as `of`, for any of the runs that log to wandb."""
+        for run, record in self._records.items():
+            if record.plan.track is not None and tracking.WANDB in record.plan.track.sinks:
+                self.of(run)
 
 
-def _upload(waiting: Sequence[OfflineRun], environment: Mapping[str, str]) -> bool:
-    """Whether all are uploaded. The folders of one run of wandb go together, so that wandb uploads them in order."""
-    is_good = True
+_OF_A_RUN = (tracking.ADDRESS, tracking.KEY)
+"""Variables of an experiment that `wandb sync` gets. Others, such as `WANDB_MODE`, are for its ranks."""
+
+
+def _upload(waiting: Sequence[OfflineRun], environments: _Environments) -> SerriedError | None:
+    """Upload all that have a key and a server. Returns the error of the others, if any.
+
+    The folders of one run of wandb go together, so that wandb uploads them in order.
+    """
+    failed: SerriedError | None = None
+    refused: SerriedError | None = None
     for key in dict.fromkeys((each.run, each.id) for each in waiting):
         paths = [str(each.path) for each in waiting if (each.run, each.id) == key]
+        try:
+            environment = environments.of(key[0].partition("/")[0])
+        except SerriedError as error:
+            refused = refused or error
+            continue
         argv = [_program(), "sync", "--yes", "--include-synced", *paths]
-        with console.status_line(f"uploading {key[0]}"):
-            done = shell.run(argv, env=environment, timeout=SYNC_SECONDS)
-        if done.status != 0:
-            is_good = False
-            tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-_TAIL:])
+        try:
+            with console.status_line(f"uploading {key[0]}"):
+                done = shell.run(argv, env=environment, timeout=SYNC_SECONDS)
+            output, has_failed = f"{done.stdout}{done.stderr}", done.status != 0
+        except shell.TimedOut as error:
+            output, has_failed = f"{error.stdout}{error.stderr}\nnot done within {SYNC_SECONDS:g} s", True
+        if has_failed:
+            failed = SerriedError("an upload failed", hint="repeat `serried track sync`; the files stay")
+            tail = "\n".join(output.strip().splitlines()[-_TAIL:])
             console.warning(f"`wandb sync` failed for run `{key[0]}`:\n{tail}")
-    return is_good
+    return refused or failed
 
 
 def _program() -> str:
