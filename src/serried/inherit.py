@@ -21,14 +21,14 @@ from serried.errors import UsageError
 from serried.plan import Environment
 from serried.protocol import names
 
-LOGIN = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TERM", "TZ", "TMPDIR", "XDG_RUNTIME_DIR")
-"""Variables of a fresh login: inherited in any case, except by a job script whose own login sets them."""
+ACCOUNT = ("HOME", "USER", "LOGNAME", "SHELL")
+"""Variables of a login that no shell sets: inherited in any case."""
 
-ACCOUNT = LOGIN[:4]
-"""Variables of a login that no shell sets."""
+LOGIN = (*ACCOUNT, "LANG", "LC_*", "TERM", "TZ", "TMPDIR", "XDG_RUNTIME_DIR")
+"""Variables of a fresh login: inherited in any case, but not by job scripts."""
 
 ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")
-"""Variables of the active environment: inherited in any case."""
+"""Variables of the active environment: inherited in any case, but not by job scripts."""
 
 SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 

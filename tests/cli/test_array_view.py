@@ -161,6 +161,23 @@ def test_a_thousand_tasks_fit_a_terminal_of_80_columns_and_need_no_query(serried
     assert slurm.polls == []
 
 
+def test_a_long_name_does_not_repeat_the_state(serried, make, monkeypatch):
+    make(name="finetune-llama-70b-lr-sweep").ending("FAILED", exit_code=1, first_failure=a_failure(tail=TRACEBACK))
+    monkeypatch.setattr(console, "is_terminal", lambda _=None: True)
+    monkeypatch.setenv("COLUMNS", "36")
+    monkeypatch.setenv("NO_COLOR", "1")
+    head = serried("why", "last").out.partition("\n\n")[0]
+    assert " ".join(head.split()) == "k3f9q2 finetune-llama-70b-lr-sweep FAILED: rank 3 on n2 exited with status 1"
+
+
+def test_the_first_failure_of_each_kind_is_listed_when_kinds_repeat(serried, make):
+    run = make(indices=range(7))
+    for task, code in enumerate((1, 2, 3, 4, 5, 6, 1)):
+        run.ending("FAILED", task=task, exit_code=code, first_failure=a_failure(tail=["Traceback"]))
+    shown = json.loads(serried("why", "last", "--json").out)["runs"][0]
+    assert [failure["task"] for failure in shown["failures"]] == [0, 1, 2, 3, 4]
+
+
 def test_failures_that_nothing_explains_have_their_last_line_and_differ_by_status(serried, make):
     run = make(indices=range(6))
     for task in range(6):

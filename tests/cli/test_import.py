@@ -211,7 +211,17 @@ hint: serried lab up --nodes 2 --gpus 4
         ),
         (
             ["--array-tasks", "0", "two nodes.sbatch"],
-            "error: `--array-tasks` needs `--verify`\n\nhint: serried import --verify --array-tasks 0 SCRIPT\n",
+            (
+                "error: `--array-tasks` needs `--verify`\n\n"
+                "hint: serried import --verify --array-tasks 0 'two nodes.sbatch'\n"
+            ),
+        ),
+        (
+            ["--verify", "--dry-run", "two nodes.sbatch"],
+            (
+                "error: `--dry-run` does not apply to `--verify`, which runs the script\n\n"
+                "hint: only its launchers and Pythons are replaced by programs that record their arguments\n"
+            ),
         ),
     ],
 )

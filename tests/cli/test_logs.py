@@ -301,7 +301,7 @@ def test_launches_of_a_command_are_refused(serried, make):
 
 def test_below_the_output_of_a_script_is_the_command_for_the_rank_that_failed(serried, scripted):
     scripted.ending("FAILED", exit_code=1, first_failure=a_failure(launch="1"))
-    steps = "  serried logs k3f9q2 --launch 1 --rank 3   the rank that failed first\n"
+    steps = "  serried logs k3f9q2 --rank 3 --launch 1   the rank that failed first\n"
     assert serried("logs", "last").err == f"\n{steps}"
     assert serried("logs", "last", "--rank", "3").err == ""
 

@@ -42,8 +42,8 @@ def test_an_option_behind_a_job_script_may_be_its_argument(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.sbatch").write_text("#!/bin/bash\n")
     assert _said(["submit", "--time", "1h", "train.sbatch", "--lr", "a b"], monkeypatch, capsys) == (
-        "error: unknown option: `--lr`\n\nhint: did you mean `--cluster`?\n"
-        "      an argument of the job script: serried submit --time 1h train.sbatch -- --lr 'a b'\n"
+        "error: unknown option: `--lr`\n\n"
+        "hint: to pass it to the job script: serried submit --time 1h train.sbatch -- --lr 'a b'\n"
     )
 
 

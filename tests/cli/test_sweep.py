@@ -72,8 +72,45 @@ def test_the_best_parameters_have_the_best_mean_and_no_seed(serried):
 
 @pytest.mark.usefixtures("a_sweep")
 def test_another_metric_reorders_the_trials(serried):
-    shown = json.loads(serried("sweep", "show", "k3f9q2", "--metric", "loss", "--json").out)
+    shown = json.loads(serried("sweep", "show", "k3f9q2", "--metric", "loss:max", "--json").out)
     assert [trial["trial"] for trial in shown["trials"]] == [5, 4, 3, 0, 1, 2]
+    shown = json.loads(serried("sweep", "show", "k3f9q2", "--metric", "loss:min", "--json").out)
+    assert [trial["trial"] for trial in shown["trials"]] == [1, 0, 3, 4, 5, 2]
+    assert serried("sweep", "show", "k3f9q2", "--metric", "val_acc").code == 0
+    refused = serried("sweep", "show", "k3f9q2", "--metric", "loss")
+    assert (refused.code, "`--metric loss` does not say which values are better" in refused.err) == (2, True)
+
+
+@pytest.mark.usefixtures("a_sweep")
+def test_one_trial_is_no_sweep(serried):
+    hints = {
+        ("stop", "-y"): "serried stop k3f9q2/2",
+        ("retry",): "serried rerun k3f9q2/2",
+        ("add", "--count", "1"): "serried rerun k3f9q2/2",
+    }
+    for (command, *options), hint in hints.items():
+        done = serried("sweep", command, "k3f9q2/2", *options)
+        assert (done.code, done.err) == (2, f"error: `k3f9q2/2` is one trial of a sweep\n\nhint: {hint}\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--grid", "lr=1,2", "--grid", "lr=3"), "error: `lr` is given twice\n\nhint: list all its values in one"),
+        (("--grid", "seed=7,8", "--seeds", "3"), "error: `seeds` and the parameter `seed` exclude each other"),
+    ],
+)
+def test_parameters_that_contradict_each_other_are_refused(options, message, serried):
+    done = serried("sweep", *options, "--", "true")
+    assert done.code == 2
+    assert done.err.startswith(message)
+
+
+def test_without_a_value_no_best_parameters_are_suggested(make, serried):
+    run = make(name="train", indices=range(1), sweep=SWEEP)
+    write_json(run.where.trials, [{"lr": 0.1, "seed": 0}])
+    a_trial(run, 0, 0.9, state="FAILED")
+    assert "--best" not in serried("sweep", "show", "k3f9q2").err
 
 
 @pytest.mark.usefixtures("a_sweep")

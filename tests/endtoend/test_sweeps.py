@@ -57,6 +57,10 @@ def test_each_trial_gets_its_parameters_and_the_table_ranks_them(place):
     told, argv = json.loads((place.directory(again) / "results/told.json").read_text())
     assert told == {"lr": 0.5, "model.name": HOSTILE, "extra": 1}
     assert argv == ["--lr=0.5", f"--model.name={HOSTILE}"]
+    again = place.submit("train", "--from-sweep", f"{run}/1", "--set", "config.lr=0.75")
+    assert place.wait(again)[0] == 0
+    told, argv = json.loads((place.directory(again) / "results/told.json").read_text())
+    assert (told["lr"], argv[0]) == (0.75, "--lr=0.75")
 
 
 def test_parameters_go_where_the_command_says(local):
@@ -98,6 +102,12 @@ def test_failed_trials_are_repeated_and_further_draws_added_in_one_table(local):
     assert {number for number, trial in trials.items() if trial["id"].startswith(added)} == {6, 7}
     assert all(trials[trial["trial"]]["parameters"] == trial["parameters"] for trial in first)
     assert trials[6]["parameters"]["lr"] == trials[7]["parameters"]["lr"] != trials[0]["parameters"]["lr"]
+
+    again = local.submit("--from-sweep", f"{run}/7", "--", sys.executable, "train.py")
+    assert local.wait(again)[0] == 0
+    _, argv = json.loads((local.directory(again) / "results/told.json").read_text())
+    assert argv == [f"--{name}={value}" for name, value in trials[7]["parameters"].items()]
+    assert "has no trial 8" in local.serried("submit", "--from-sweep", f"{run}/8", "--", "true").stderr
 
     nothing = local.serried("sweep", "retry", run)
     assert (nothing.returncode, nothing.stdout) == (0, "")

@@ -81,10 +81,13 @@ def test_a_billion_trials_are_refused_without_being_listed():
 @for_each(
     ("sweep", "message"),
     [
-        (SweepDefinition({"lr": read_range("0.0..1.0")}), "has no last value"),
+        (
+            SweepDefinition({"lr": read_range("0.0..1.0")}),
+            "`lr` is drawn .uniform 0..1., so the sweep needs a number of draws",
+        ),
         (
             SweepDefinition({"lr": read_values("1,2")}, method="random"),
-            "needs a number of trials",
+            "`lr` is drawn .2 values., so the sweep needs a number of draws",
         ),
     ],
 )
@@ -165,7 +168,18 @@ def test_a_missing_file_is_refused(tmp_path):
 
 def test_seeds_and_a_parameter_seed_exclude_each_other():
     with pytest.raises(DefinitionError, match="exclude each other"):
-        trials(parameters={"seed": {"values": [1, 2]}}, seeds=2)
+        definition.read_table({"parameters": {"seed": {"values": [1, 2]}}, "seeds": 2}).check()
+
+
+def test_a_parameter_may_be_drawn_or_tried_whatever_the_method():
+    parameters = {"n": read_range("int:1..8"), "opt": read_values("a,b,c"), "width": read_values("64,128")}
+    drawn = SweepDefinition(parameters, drawn={"n": True, "opt": True, "width": False}, run_cap=4)
+    assert (drawn.size, [trial["width"] for trial in drawn.trials()]) == (8, [64, 128] * 4)
+    assert len({(trial["n"], trial["opt"]) for trial in drawn.trials()}) > 2
+    tried = SweepDefinition(parameters, method="random", drawn={"width": False}, run_cap=3)
+    assert (tried.size, [trial["width"] for trial in tried.trials()]) == (6, [64, 128] * 3)
+    for sweep in (drawn, tried):
+        assert list(SweepDefinition.from_json(sweep.to_json()).trials()) == list(sweep.trials())
 
 
 @for_each(

@@ -231,11 +231,11 @@ def _print_click_error(error: click.ClickException) -> None:
         meant = [flag for flag, others in OPTIONS_MEANT.items() if word in others.split()]
         known = (*flags, "--", "SCRIPT") if context and context.info_name in ("submit", "run") else flags
         close = [flag for flag in meant if flag.partition(" ")[0] in known]
-        close = close or difflib.get_close_matches(error.option_name, flags, n=1)
+        to_script = context.meta.get(ARGUMENTS_HINT) if context else None
+        close = close or ([] if to_script else difflib.get_close_matches(error.option_name, flags, n=1))
         message = f"unknown option: `{error.option_name}`"
-        hint = f"did you mean `{close[0]}`?" if close else f"{path} --help lists them"
-        more = context.meta.get(ARGUMENTS_HINT) if context else None
-        hint = f"{hint}\n{more}" if more else hint
+        hint = f"did you mean `{close[0]}`?" if close else to_script or f"{path} --help lists them"
+        hint = f"{hint}\n{to_script}" if close and to_script else hint
     else:
         message = error.format_message()
         if isinstance(error, click.MissingParameter) and error.param and isinstance(error.param.type, click.Choice):

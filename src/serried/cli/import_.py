@@ -44,7 +44,7 @@ def command(
     the features of Serried that replace lines of the script. Run the command in the folder where
     you submit the script. Never overwrites.
     """
-    _check_options(verify=verify, name=name, array_tasks=array_tasks)
+    _check_options(script, verify=verify, name=name, array_tasks=array_tasks, dry_run=dry_run)
     if verify:
         verification_view.verify_script(script, array_tasks, as_json=as_json)
         return
@@ -87,10 +87,15 @@ def command(
         )
 
 
-def _check_options(*, verify: bool, name: str | None, array_tasks: str | None) -> None:
+def _check_options(script: str, *, verify: bool, name: str | None, array_tasks: str | None, dry_run: bool) -> None:
     if array_tasks is not None and not verify:
-        hint = f"serried import --verify --array-tasks {array_tasks} SCRIPT"
+        hint = f"serried import --verify --array-tasks {array_tasks} {shlex.quote(script)}"
         raise UsageError("`--array-tasks` needs `--verify`", hint=hint)
+    if verify and dry_run:
+        raise UsageError(
+            "`--dry-run` does not apply to `--verify`, which runs the script",
+            hint="only its launchers and Pythons are replaced by programs that record their arguments",
+        )
     if verify and name is not None:
         raise UsageError("`--name` does not apply to `--verify`, which writes no file")
 

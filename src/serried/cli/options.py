@@ -94,7 +94,7 @@ def _to_script(ctx: click.Context, words: list[str], option: str) -> str | None:
     at = next((at for at, word in enumerate(words) if word.startswith(option)), len(words))
     if not any(_looks_like_job_script(word) for word in words[:at]):
         return None
-    return f"an argument of the job script: {ctx.command_path} {shlex.join([*words[:at], '--', *words[at:]])}"
+    return f"to pass it to the job script: {ctx.command_path} {shlex.join([*words[:at], '--', *words[at:]])}"
 
 
 def _looks_like_job_script(word: str) -> bool:
@@ -176,9 +176,7 @@ flags = together(
         help="Copy PATH to each node's own disk first; from here, else below `data.root`. May be repeated.",
     ),
     click.option("--image", metavar="FILE", help="The container image; `off` for none."),
-    click.option(
-        "--track", metavar="MODE", help="Trackers of `[track]`: off, offline, online or auto.  [default: auto]"
-    ),
+    click.option("--track", metavar="MODE", help="Trackers of `[track]`: off, offline, online or auto."),
     click.option(
         "--resume",
         metavar="RUN|PATH",
@@ -206,7 +204,7 @@ def overrides(values: Mapping[str, Any], settings: tuple[str, ...] = ()) -> dict
     """
     given = dict(_setting(text) for text in settings)
     flags = [(name, f"resources.{name}", key) for name, key in _RESOURCES.items()]
-    for name, place, key in [*flags, ("launch", "launch.kind", _LAUNCH)]:
+    for name, place, key in [*flags, ("launch", "launch.kind", _LAUNCH), ("track", "track.mode", _TRACK_MODE)]:
         value = values.get(name)
         if value is None or value == ():
             continue
@@ -268,11 +266,10 @@ def _of_sweep(word: str) -> Mapping[str, Any]:
     """The parameters of a trial: the named one, or the best of the sweep."""
     from serried.sweeps import results
 
-    selection = run_view.select(word)
-    if selection.task is None:
-        return results.results_of(selection).best
-    results.runs_of(selection)
-    return selection.record.parameters_of(selection.task)
+    run, slash, number = word.rpartition("/")
+    if slash and number.isdecimal():
+        return results.parameters_of(run_view.select(run), int(number))
+    return results.results_of(run_view.select(word)).best
 
 
 def _is_job_script(name: str) -> bool:
@@ -281,7 +278,7 @@ def _is_job_script(name: str) -> bool:
         return False
     if name not in config.catalogue(Path.cwd(), os.environ).experiments:
         return True
-    console.note(f"`{name}` is an experiment and a job script: this is the experiment, and `./{name}` the script")
+    console.note(f"`{name}` is an experiment and a file; the experiment is used: for the job script write `./{name}`")
     return False
 
 
@@ -292,11 +289,6 @@ def _of_flags(values: Mapping[str, Any]) -> dict[str, Any]:
         settings["data.stage"] = [{"from": _from_here(path)} for path in values["stage"]]
     if values.get("image") is not None:
         settings["container.image"] = _from_here(values["image"])
-    if values.get("track") is not None:
-        try:
-            settings["track.mode"] = _TRACK_MODE.kind.parse(values["track"])
-        except BadValue as error:
-            raise UsageError(f"`--track` {error}", hint=error.hint) from None
     return settings
 
 

@@ -90,8 +90,11 @@ def headline(status: RunStatus) -> list[str]:
     begin, message = f"{status.id} {name} ", status.verdict.message
     text = f"{begin}{status.state}" + (f": {printable(message)}" if message else "")
     first, *more = wrapped(text, console.columns() - 2) if console.is_terminal() else [text]
+    rest = [f"  {line}" for line in more]
+    if not first.startswith(begin + status.state):  # a long name
+        return [first, *rest]
     state = console.style(status.state, state_style(status.state))
-    return [begin + state + first[len(begin) + len(status.state) :], *(f"  {line}" for line in more)]
+    return [begin + state + first[len(begin) + len(status.state) :], *rest]
 
 
 def output_line(line: str) -> str:
@@ -130,8 +133,9 @@ def logs_of_failed_rank(selection: Selection) -> list[tuple[str, str]]:
     failure = (read_json(selection.place.exit) or {}).get("first_failure") or {}
     if not failure.get("launch"):
         return []
-    command = f"serried logs {selection} --launch {failure['launch']} --rank {failure['rank']}"
-    return [(command, "the rank that failed first")]
+    from serried.records.explain import rank_option  # other runs need no explanation
+
+    return [(f"serried logs {selection} --rank {rank_option(failure)}", "the rank that failed first")]
 
 
 def size(status: RunStatus) -> str:

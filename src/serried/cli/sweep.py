@@ -112,17 +112,23 @@ def submit_command(
 
     With --grid and --random, each draw is tried with all combinations of the grid.
     """
-    own = {
-        **{name: parameter for text in grids for name, parameter in [_parameter("--grid", text)]},
-        **{name: parameter for text in ranges for name, parameter in [_parameter("--random", text)]},
-    }
+    own: dict[str, Parameter] = {}
+    drawn: dict[str, bool] = {}
+    for flag, text in [*(("--grid", text) for text in grids), *(("--random", text) for text in ranges)]:
+        name, parameter = _parameter(flag, text)
+        if name in own:
+            raise UsageError(f"`{name}` is given twice", hint="list all its values in one `--grid`")
+        own[name], drawn[name] = parameter, flag == "--random"
     defined, word = _defined(experiment, is_complete=bool(own))
     request = options.request({**values, "experiment": word}, cluster)
     if defined.command and request.command is None and word is None:
         request = dataclasses.replace(request, command=defined.command)
+    if request.name is None and defined.name:
+        request = dataclasses.replace(request, name=defined.name)
     sweep = dataclasses.replace(
         defined,
         parameters={**defined.parameters, **own},
+        drawn=drawn,
         method=defined.method if defined.parameters else GRID,
         run_cap=count or defined.run_cap,
         seeds=seeds or defined.seeds,
@@ -176,7 +182,7 @@ def _defined(word: str | None, *, is_complete: bool) -> tuple[SweepDefinition, s
 
 @command.command("show")
 @run_view.last_run
-@click.option("--metric", metavar="NAME", help="Order by another logged value.")
+@click.option("--metric", metavar="NAME:max|min", help="Order by another logged value.")
 @click.option("--all", "everything", is_flag=True, help="List every trial.")
 @click.option("--best", is_flag=True, help="Print the best parameters alone, as arguments; with --json as JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print all trials as CSV.")
@@ -186,7 +192,7 @@ def show_command(*, run: str, metric: str | None, everything: bool, best: bool, 
 
     \b
     serried sweep show k3f9q2
-    serried sweep show k3f9q2 --metric loss
+    serried sweep show k3f9q2 --metric loss:min
     serried sweep show k3f9q2 --best             --lr=0.001 --width=64
     serried sweep show k3f9q2 --best --json > best.json
 
@@ -312,11 +318,18 @@ def _suggest(found: SweepResults) -> None:
     if failed:
         steps.append((f"serried why {failed[0].id}", "what happened, and what to do"))
         steps.append((f"serried sweep retry {found.sweep.first}", "repeat what failed, from its checkpoints"))
-    best = found.trials[0] if found.trials and found.sweep.metric else None
-    if best is not None and best.value is not None:
+    if found.sweep.metric and found.best_so_far is not None:
         steps.append((f"serried sweep show {found.sweep.first} --best", "the best parameters"))
     if steps:
         console.next_steps(steps)
+
+
+def _whole(run: str, of_one: str) -> Selection:
+    """The run, which is not one trial. `of_one` is the command for a trial."""
+    selection = run_view.select(run)
+    if selection.task is not None:
+        raise UsageError(f"`{selection}` is one trial of a sweep", hint=f"{of_one} {selection}")
+    return selection
 
 
 @command.command("retry")
@@ -335,7 +348,7 @@ def retry_command(*, run: str, fresh: bool, new_code: bool, yes: bool, dry_run: 
 
     The trials keep their numbers and parameters, in a further run of the sweep.
     """
-    found = results.results_of(run_view.select(run))
+    found = results.results_of(_whole(run, "serried rerun"), metric="")
     by_run: dict[str, list[int]] = {}
     for trial in sorted(found.trials, key=lambda trial: trial.number):
         if trial.has_failed:
@@ -374,10 +387,10 @@ def add_command(*, run: str, count: int, new_code: bool, yes: bool, dry_run: boo
     \b
     serried sweep add k3f9q2 --count 20
     """
-    records = results.runs_of(run_view.select(run))
+    records = results.runs_of(_whole(run, "serried rerun"))
     record = max(records, key=lambda one: max(one.plan.array.indices if one.plan.array else (0,)))
     sweep = record.plan.sweep or Sweep(record.id, ())
-    before = definition.read_table(dict(sweep.definition))
+    before = SweepDefinition.from_json(sweep.definition)
     after = dataclasses.replace(before, run_cap=(before.run_cap or before.size) + count)
     if after.size == before.size:
         raise UsageError(
@@ -399,5 +412,5 @@ def add_command(*, run: str, count: int, new_code: bool, yes: bool, dry_run: boo
 @click.pass_context
 def stop_command(ctx: click.Context, *, run: str, yes: bool, save: bool, now: bool) -> None:
     """Stop all trials of a sweep, in all its runs."""
-    runs = tuple(record.id for record in results.runs_of(run_view.select(run)))
+    runs = tuple(record.id for record in results.runs_of(_whole(run, "serried stop")))
     ctx.invoke(stop_view.command, runs=runs, yes=yes, save=save, now=now)

@@ -118,7 +118,7 @@ class _Environments:
         server = tracking.address(settings)
         if server not in self._are_reachable:
             self._are_reachable[server] = tracking.is_reachable(server, os.environ, REACH_SECONDS)
-        if not self._are_reachable[server]:  # `wandb sync` would retry for ever
+        if not self._are_reachable[server]:  # `wandb sync` never gives up
             raise ServerUnreachable(
                 f"cannot connect to `{server}`",
                 hint="run this command on a machine with internet, such as a login node",

@@ -82,11 +82,7 @@ def _is_portable(key: str) -> bool:
 
 def looks_like_one(path: Path) -> bool:
     """Whether the file begins as a script, or has directives of a scheduler."""
-    try:
-        with path.open("rb") as file:
-            start = file.read(BEGINNING)
-    except OSError:
-        return False
+    start = _start(path)
     if schedulers.of_script(start.decode("utf-8", "replace")) is not None:
         return True
     return start.startswith(b"#!") and path.suffix != ".py"  # a Python script needs ranks, so it is a command
@@ -107,15 +103,23 @@ def names_in(folder: Path, *, below: Path | None = None) -> list[str]:
 
 def scheduler_of(path: Path) -> str | None:
     """The scheduler whose directives the file has; None without any, and if it cannot be read."""
+    return schedulers.of_script(_start(path).decode("utf-8", "replace"))
+
+
+def _start(path: Path) -> bytes:
+    """Empty if the file cannot be read."""
     try:
         with path.open("rb") as file:
-            return schedulers.of_script(file.read(BEGINNING).decode("utf-8", "replace"))
+            return file.read(BEGINNING)
     except OSError:
-        return None
+        return b""
 
 
-def read(path: Path, scheduler: str, environ: Mapping[str, str]) -> JobScript:
-    """The script at `path` for a cluster with this scheduler. Raises UsageError."""
+def read(path: Path, scheduler: str, environ: Mapping[str, str] | None) -> JobScript:
+    """The script at `path` for a cluster with this scheduler. Raises UsageError.
+
+    Variables of `environ` count as `sbatch` and `qsub` read them; None stands for an unknown environment.
+    """
     try:
         if path.stat().st_size > LONGEST:
             raise UsageError(f"`{path}` is larger than {LONGEST // 1_000_000} MB, which no job script is")

@@ -121,7 +121,7 @@ def _check_nodes(script: str, source: Path, around: Mapping[str, str]) -> None:
 
 def _first_task(text: str, file: str) -> Sequence[int]:
     scheduler = schedulers.of_script(text)
-    array = schedulers.reader(scheduler).read(text, {}, file).array if scheduler else None
+    array = schedulers.reader(scheduler).read(text, None, file).array if scheduler else None
     with contextlib.suppress(BadValue):  # the submission refuses it
         return array_range(array).indices[:1] if array else ()
     return ()

@@ -24,8 +24,8 @@ from serried.records.status import statuses, task_of
 from serried.records.verdict import tasks_by_state
 
 _TAIL = 20
-_LOOKED, _MOST_KINDS, _MOST_ALIKE = 8, 5, 3
-"""Failed tasks that are read in each state; failures of different kinds that are listed; failures if all are alike."""
+_LOOKED, _MOST_KINDS, _FEWEST = 8, 5, 3
+"""Failed tasks that are read in each state; failures of different kinds that are listed; failures if kinds are few."""
 _LONGEST = 200
 """Characters of a command that a step repeats."""
 
@@ -81,7 +81,7 @@ class Explanation:
     def logs_command(self) -> str:
         """The command that prints the output of the rank that failed first."""
         is_of_rank = self.first_failure is not None and self.first_failure.get("rank") is not None
-        return f"serried logs {self.status.id}" + (f" --rank {_rank_option(self.first_failure)}" if is_of_rank else "")
+        return f"serried logs {self.status.id}" + (f" --rank {rank_option(self.first_failure)}" if is_of_rank else "")
 
 
 def failures_json(failures: Sequence[Explanation]) -> list[dict[str, Any]]:
@@ -103,16 +103,19 @@ def failures_json(failures: Sequence[Explanation]) -> list[dict[str, Any]]:
 
 
 def failures_of(status: RunStatus) -> tuple[Explanation, ...]:
-    """The first tasks of an array that ended without COMPLETED, explained: the first of each kind, or a few alike.
+    """The first tasks of an array that ended without COMPLETED, explained: the first of each kind, at least three.
 
     The worst state comes first. Reads files of a few tasks in each state.
     """
     by_state = tasks_by_state(status.tasks or {})
     ended = [tasks for state, tasks in by_state.items() if state in names.ENDED - {names.COMPLETED}]
     looked = [_ended(task_of(status, index)) for tasks in ended for index in tasks[:_LOOKED]]
-    kinds = {(it.status.state, it.reason, it.status.verdict.exit_code): it.status.id for it in reversed(looked)}
-    alike = [it.status.id for it in looked if it.status.id not in kinds.values()]
-    chosen = {*list(kinds.values())[::-1][:_MOST_KINDS], *alike[: max(_MOST_ALIKE - len(kinds), 0)]}
+    kinds: dict[tuple[object, ...], str] = {}
+    for it in looked:
+        kinds.setdefault((it.status.state, it.reason, it.status.verdict.exit_code), it.status.id)
+    firsts = [*kinds.values()][:_MOST_KINDS]
+    others = [it.status.id for it in looked if it.status.id not in firsts]
+    chosen = {*firsts, *others[: max(_FEWEST - len(firsts), 0)]}
     return tuple(it for it in looked if it.status.id in chosen)
 
 
@@ -204,7 +207,7 @@ def _ended(status: RunStatus) -> Explanation:
     limit = status.summary.time_seconds if status.summary else None
     filled = {
         "run": status.id,
-        "rank": _rank_option(failure),
+        "rank": rank_option(failure),
         "host": failure.get("host") if failure else _lost_host(status),
         "attempt": status.attempt or 1,
         "command": "run" if facts.is_here else "submit",
@@ -225,7 +228,7 @@ def _ended(status: RunStatus) -> Explanation:
     )
 
 
-def _rank_option(failure: Mapping[str, Any] | None) -> str:
+def rank_option(failure: Mapping[str, Any] | None) -> str:
     """What follows `--rank` in the commands that show the failed rank's output."""
     if not failure:
         return "0"

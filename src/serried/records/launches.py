@@ -122,7 +122,7 @@ def _launch(
         nodes=tuple(dict.fromkeys(entry["host"] for entry in sorted(started, key=lambda entry: entry["rank"]))),
         ended=max(times, default=None),
         status=status,
-        handled=all(failure.get("handled") for failure in failures) if failures else False,
+        handled=bool(failures) and all(failure.get("handled") for failure in failures),
         first_failed=FailedRank.of(first) if first else None,
     )
 

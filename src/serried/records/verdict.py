@@ -202,6 +202,11 @@ class Verdict:
     def has_ended(self) -> bool:
         return self.state in names.ENDED
 
+    @property
+    def has_failed(self) -> bool:
+        """It ended for good, without COMPLETED. A stale end may be a preemption, after which the task starts again."""
+        return self.has_ended and self.state != names.COMPLETED and self.stale is None
+
 
 @dataclass(frozen=True)
 class Observations:

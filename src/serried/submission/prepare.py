@@ -209,19 +209,24 @@ def divide(plan: Plan) -> Plan:
     offsets = divide_indices(indices, size if is_large else None, in_ranges=limits.in_ranges)
     if not is_large and len(offsets) < 2:
         return dataclasses.replace(plan, array=plan.array._replace(offsets=()))
-    most = f"up to {size:,} tasks" if is_large else "a range of tasks with a step"
+    most = (
+        f"arrays of up to {size:,} tasks"
+        if is_large
+        else "only arrays whose indices are a range, such as `0-9` or `0-8:2`"
+    )
+    less = f"up to {size:,} tasks at a time" if is_large else "a range of tasks at a time"
     if plan.has_links and plan.limit.form == names.PREQUEUED:
         raise UsageError(
-            f"`{plan.site.name}` accepts arrays of {most}, and the later jobs of any other array cannot be queued now",
-            hint=f'submit {most} at a time; on Slurm, `continue = "requeue"` in `[limit]` also works',
+            f"`{plan.site.name}` accepts {most}, and the later jobs of any other array cannot be queued now",
+            hint=f'submit {less}; on Slurm, `continue = "requeue"` in `[limit]` also works',
         )
     holds = schedulers.traits(plan.site.scheduler).hold_options
     hold = next((word for word in plan.allocation.extra if word in holds), None)
     if hold and len(offsets) > 1:
         raise UsageError(
-            f"`{plan.site.name}` accepts arrays of {most}, and the jobs of any other array are released together, "
+            f"`{plan.site.name}` accepts {most}, and the jobs of any other array are released together, "
             f"whatever `{hold}` in `resources.extra` says",
-            hint=f"leave it out, or submit {most} at a time",
+            hint=f"leave it out, or submit {less}",
         )
     return dataclasses.replace(plan, array=plan.array._replace(offsets=offsets))
 

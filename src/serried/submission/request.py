@@ -107,7 +107,8 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
         array, each = _array(request, resolved.experiment.array or script_array, each)
     plan = make_plan(resolved, run_id=new_id(), created=iso(time.time()), array=array, name=request.name)
     if request.parameters:
-        plan = dataclasses.replace(plan, command=_with_parameters(plan, request.parameters))
+        own = {name: plan.config.get(name, value) for name, value in request.parameters.items()}  # `--set` wins
+        plan = dataclasses.replace(plan, command=_with_parameters(plan, own))
     if request.sweep:
         plan = _with_sweep(plan, request.sweep)
     each = tuple(tasks(resolved.experiment, plan, each)) if each else ()

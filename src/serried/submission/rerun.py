@@ -134,8 +134,7 @@ def _array(selection: Selection, array: Array | None, *, failed: bool | None) ->
         return array, ()
     whole = status(selection.record)
     tasks = whole.tasks or dict.fromkeys(array.indices, whole.verdict)  # no tasks: it was never submitted
-    # An end with an age may be a preemption, after which the scheduler starts the task again.
-    wanted = [index for index, it in tasks.items() if it.has_ended and it.state != COMPLETED and it.stale is None]
+    wanted = [index for index, it in tasks.items() if it.has_failed]
     if failed is None:
         which = f"`--failed` repeats the {counted(len(wanted), 'task')} that did not complete, `--all` all {number:,}"
         hint = which if wanted else f"no task has failed; `--all` repeats all {number:,}"
@@ -190,7 +189,7 @@ def _script(record: Record, *, is_new: bool) -> tuple[UserScript | None, bytes, 
                 f"the job script of run `{record.id}` does not exist any more: `{record.where.script}`",
                 hint=f"`--new-code` uses `{script.path}` as it is now",
             ) from None
-    present = job_script.read(Path(script.path), record.plan.site.scheduler, {})
+    present = job_script.read(Path(script.path), record.plan.site.scheduler, None)
     cautions = () if present.options(frozenset(script.keys)) == script.options else (_CHANGED,)
     return script._replace(interpreter=present.interpreter), present.text, cautions
 

@@ -5,17 +5,19 @@ The keys are those of W&B's sweep configuration: https://docs.wandb.ai/guides/sw
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from serried.config.values import MOST_TASKS, BadValue
 from serried.errors import ConfigError, UsageError, did_you_mean
+from serried.protocol import settings
 from serried.sweeps import space
 from serried.sweeps.space import Parameter
 
@@ -27,12 +29,20 @@ METHODS = (GRID, RANDOM)
 MAXIMIZE, MINIMIZE = "maximize", "minimize"
 SEED = "seed"
 """The parameter of `seeds`."""
-_OF_FILE = ("name", "description", "program", "command", "method", "metric", "parameters", "run_cap")
+_OF_FILE = ("name", "program", "command", "method", "metric", "parameters", "run_cap")
 _OF_TABLE = ("experiment", "seeds", "parallel", "seed")
 """Keys that a table of serried.toml has besides."""
-_OF_THE_SERVICE = ("project", "entity", "early_terminate", "controller", "impute", "imputewhilerunning", "kind")
+_OF_THE_SERVICE = (
+    "description",
+    "project",
+    "entity",
+    "early_terminate",
+    "controller",
+    "impute",
+    "imputewhilerunning",
+    "kind",
+)
 """Keys of W&B without an effect here."""
-PROGRAM = ("python", "{program}", "{args}")
 
 
 @dataclass(frozen=True)
@@ -58,14 +68,23 @@ class SweepDefinition:
     """The file's own; empty for that of an experiment."""
     experiment: str | None = None
     parallel: int | None = None
+    drawn: Mapping[str, bool] = field(default_factory=dict)
+    """By parameter: whether its values are drawn, or all tried; of others the method decides."""
     notes: tuple[str, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
-        """The keys that `read_table` needs for the same trials."""
+        """What `from_json` needs for the same trials."""
         parameters = {name: parameter.to_json() for name, parameter in self.parameters.items()}
         numbers = {"run_cap": self.run_cap, "seeds": self.seeds, "seed": self.seed}
         numbers = {key: value for key, value in numbers.items() if value is not None}
-        return {"method": self.method, "parameters": parameters, **numbers}
+        drawn = {"drawn": dict(self.drawn)} if self.drawn else {}
+        return {"method": self.method, "parameters": parameters, **numbers, **drawn}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> SweepDefinition:
+        """Raises DefinitionError."""
+        table = {key: value for key, value in document.items() if key != "drawn"}
+        return replace(read_table(table), drawn=document.get("drawn") or {})
 
     @property
     def size(self) -> int:
@@ -76,7 +95,7 @@ class SweepDefinition:
     def distinct(self) -> int:
         """The number of trials with different parameters."""
         fixed = math.prod(parameter.grid_size or 1 for parameter in self._grid.values())
-        if self.method == GRID and not self._drawn:
+        if not self._drawn:
             return min(fixed, self.run_cap or fixed)
         return fixed * (self.run_cap or 1)
 
@@ -88,7 +107,11 @@ class SweepDefinition:
     @property
     def _grid(self) -> dict[str, Parameter]:
         """The parameters whose values are all tried."""
-        return {} if self.method == RANDOM else {n: p for n, p in self.parameters.items() if p.grid_size is not None}
+        return {
+            name: parameter
+            for name, parameter in self.parameters.items()
+            if parameter.grid_size is not None and not self.drawn.get(name, self.method == RANDOM)
+        }
 
     @property
     def _drawn(self) -> dict[str, Parameter]:
@@ -115,14 +138,14 @@ class SweepDefinition:
 
     def check(self) -> None:
         """Raises UsageError for a sweep without an end, and for one that no scheduler could hold."""
-        for name, parameter in self.parameters.items():
-            if self.method == GRID and parameter.grid_size is None and self.run_cap is None:
-                raise UsageError(
-                    f"`{name}` has no last value ({parameter}), so the number of trials is not known",
-                    hint="`--count 20` draws 20 values; or list values: `--grid NAME=0.1,0.2`",
-                )
-        if self.method == RANDOM and self.run_cap is None:
-            raise UsageError("a random search needs a number of trials", hint="`run_cap = 20`, or `--count 20`")
+        if self.seeds and SEED in self.parameters:
+            raise DefinitionError(["seeds"], "`seeds` and the parameter `seed` exclude each other", "keep one of them")
+        drawn = next(iter(self._drawn), None)
+        if drawn is not None and self.run_cap is None:
+            raise UsageError(
+                f"`{drawn}` is drawn ({self.parameters[drawn]}), so the sweep needs a number of draws",
+                hint=f"`--count 20`, `run_cap = 20` in a file, or all of some values: `--grid {drawn}=…`",
+            )
         if self.size > MOST_TASKS:
             raise UsageError(
                 f"the sweep has {self.size:,} trials, and {MOST_TASKS:,} is the most",
@@ -134,24 +157,39 @@ def read_file(path: Path) -> SweepDefinition:
     """A file of W&B's: YAML or JSON. Raises ConfigError."""
     shown = os.path.relpath(path) if not str(path).startswith("/") else str(path)
     try:
-        import yaml
-    except ImportError:
-        hint = "pip install 'serried[sweeps]'"
-        raise UsageError("reading YAML needs PyYAML, which is not installed", hint=hint) from None
-    try:
-        tables = yaml.load(path.read_bytes(), Loader=_loader(yaml))  # noqa: S506 - a safe one
+        content = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot be read: {(error.strerror or str(error)).lower()}", path=shown) from None
-    except (yaml.YAMLError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or "not valid"
-        raise ConfigError(f"is not YAML: {problem}", path=shown, line=mark.line + 1 if mark else None) from None
+    tables = _of_json(content, shown) if path.suffix == ".json" else _of_yaml(content, shown)
     if not isinstance(tables, dict):
         raise ConfigError("is not the definition of a sweep", path=shown, hint="it needs `method` and `parameters`")
     try:
         return read(tables, _OF_FILE)
     except DefinitionError as wrong:
         raise ConfigError(wrong.message, path=shown, hint=wrong.hint) from None
+
+
+def _of_json(content: bytes, shown: str) -> Any:
+    try:
+        return json.loads(content)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"is not JSON: {error.msg.lower()}", path=shown, line=error.lineno) from None
+    except ValueError:
+        raise ConfigError("is not JSON: not UTF-8", path=shown) from None
+
+
+def _of_yaml(content: bytes, shown: str) -> Any:
+    try:
+        import yaml
+    except ImportError:
+        hint = "pip install 'serried[sweeps]'"
+        raise UsageError("reading YAML needs PyYAML, which is not installed", hint=hint) from None
+    try:
+        return yaml.load(content, Loader=_loader(yaml))  # noqa: S506 - a safe one
+    except (yaml.YAMLError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or "not valid"
+        raise ConfigError(f"is not YAML: {problem}", path=shown, line=mark.line + 1 if mark else None) from None
 
 
 def _loader(yaml: Any) -> Any:
@@ -186,7 +224,7 @@ def read(table: Mapping[str, Any], known: Sequence[str]) -> SweepDefinition:
     method = table.get("method", GRID)
     if method not in METHODS:
         raise DefinitionError(["method"], f"`method` must be `grid` or `random`, not `{method}`")
-    sweep = SweepDefinition(
+    return SweepDefinition(
         parameters=dict(_parameters(table.get("parameters"))),
         method=method,
         name=_text(table, "name"),
@@ -199,9 +237,6 @@ def read(table: Mapping[str, Any], known: Sequence[str]) -> SweepDefinition:
         parallel=_count(table, "parallel"),
         notes=tuple(f"`{key}` of the sweep has no effect in Serried" for key in _OF_THE_SERVICE if key in table),
     )
-    if sweep.seeds and SEED in sweep.parameters:
-        raise DefinitionError(["seeds"], "`seeds` and the parameter `seed` exclude each other", "keep one of them")
-    return sweep
 
 
 def _parameters(table: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, Parameter]]:
@@ -262,7 +297,6 @@ def _text(table: Mapping[str, Any], key: str) -> str | None:
 
 
 _MACROS = {"${env}": (), "${interpreter}": ("python",)}
-_ARGUMENTS = ("args", "args_no_boolean_flags", "args_no_hyphens", "args_json", "args_json_file")
 
 
 def _command(table: Mapping[str, Any]) -> Iterator[str]:
@@ -282,10 +316,10 @@ def _command(table: Mapping[str, Any]) -> Iterator[str]:
             yield from _MACROS[word]
             continue
         filled = word.replace("${program}", str(program))
-        for name in _ARGUMENTS:
+        for name in (*settings.ARGUMENTS, *settings.DOCUMENTS):
             filled = filled.replace(f"${{{name}}}", f"{{{name}}}")
         if "${envvar:" in filled:
             raise DefinitionError(
-                ["command"], f"`{word}` in `command` is filled by no shell", "`shell = true` in an experiment"
+                ["command"], f"`{word}` in `command` is not supported", "`$NAME` in an experiment with `shell = true`"
             )
         yield filled

@@ -18,7 +18,7 @@ from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable
 from serried.records.run_status import RunStatus
 from serried.records.status import statuses
-from serried.sweeps.definition import MAXIMIZE, SEED, Trial
+from serried.sweeps.definition import MAXIMIZE, SEED, Trial, metric_of
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class TrialResult:
     """The metric as logged last; None if none was logged."""
     seconds: float | None
     """How long the task ran, once it has ended."""
+    has_failed: bool = False
     message: str = ""
     """Why it did not complete."""
 
@@ -44,10 +45,6 @@ class TrialResult:
     def counts(self) -> bool:
         """Whether it completed with a value of the metric, so that it can be the best."""
         return self.is_complete and self.value is not None and math.isfinite(self.value)
-
-    @property
-    def has_failed(self) -> bool:
-        return self.state in names.ENDED and not self.is_complete
 
     @property
     def id(self) -> str:
@@ -120,6 +117,13 @@ class SweepResults:
         return sorted(groups, key=lambda group: _rank(group.mean, self.sweep.goal))
 
     @property
+    def best_so_far(self) -> Trial | None:
+        """As `best`; None if no trial that completed has logged the metric."""
+        if self.sweep.seeds > 1:
+            return next((group.parameters for group in self.groups if group.mean is not None), None)
+        return next((trial.parameters for trial in self.trials if trial.counts), None)
+
+    @property
     def best(self) -> Trial:
         """The parameters of the best trial; of a sweep with seeds, those with the best mean, without the seed.
 
@@ -128,14 +132,11 @@ class SweepResults:
         if not self.sweep.metric:
             raise UsageError(
                 f"sweep `{self.sweep.first}` has no metric, so no trial is the best",
-                hint=f"serried sweep show {self.sweep.first} --metric NAME",
+                hint=f"serried sweep show {self.sweep.first} --metric NAME:max",
             )
-        for group in self.groups:
-            if group.mean is not None:
-                return group.parameters
-        for trial in self.trials if self.sweep.seeds < 2 else ():
-            if trial.counts:
-                return trial.parameters
+        found = self.best_so_far
+        if found is not None:
+            return found
         raise UsageError(
             f"no completed trial of sweep `{self.sweep.first}` has logged `{self.sweep.metric}`",
             hint=f"serried sweep show {self.sweep.first}",
@@ -166,17 +167,30 @@ def runs_of(selection: Selection) -> list[Record]:
     return [record for _, record in sorted(found, key=lambda pair: pair[0])]
 
 
-def results_of(selection: Selection, metric: str | None = None) -> SweepResults:
-    """The results of the whole sweep of a run. `metric` is another than the sweep's.
+def parameters_of(selection: Selection, number: int) -> Trial:
+    """The parameters of one trial, in whichever run of the sweep it is. Raises UsageError if there is none."""
+    for record in reversed(runs_of(selection)):
+        if record.plan.array and number in record.plan.array.indices:
+            return record.parameters_of(number)
+    raise UsageError(
+        f"sweep `{selection.record.id}` has no trial {number}", hint=f"serried sweep show {selection.record.id} --all"
+    )
 
-    Raises UsageError if the run belongs to no sweep.
+
+def results_of(selection: Selection, metric: str | None = None) -> SweepResults:
+    """The results of the whole sweep of a run. `metric` is another than the sweep's: `loss:min`. Empty for none.
+
+    Raises UsageError if the run belongs to no sweep, and for another metric without a goal.
     """
     records = runs_of(selection)
     known = {status.record.id: status for status in statuses(records)}
     ordered = tuple(known[record.id] for record in records)
     sweep = records[-1].plan.sweep or Sweep("", ())
-    if metric is not None:
-        sweep = sweep._replace(metric=metric)
+    if metric == "":
+        sweep = sweep._replace(metric="")
+    elif metric is not None and metric != sweep.metric:
+        other = metric_of(metric)
+        sweep = sweep._replace(metric=other.name, goal=other.goal)
     trials: dict[int, TrialResult] = {}
     for status in ordered:
         trials |= {trial.number: trial for trial in _trials(status, sweep.metric)}
@@ -201,6 +215,7 @@ def _trials(status: RunStatus, metric: str) -> Iterable[TrialResult]:
             verdict.state,
             _last(logs.metrics(place), metric) if metric else None,
             end.get("seconds"),
+            verdict.has_failed,
             "" if verdict.state == names.COMPLETED else end.get("message") or verdict.message,
         )
 

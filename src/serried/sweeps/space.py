@@ -16,9 +16,6 @@ from serried.config import layers
 from serried.config.values import BadValue
 from serried.errors import did_you_mean
 
-MOST_VALUES = 1_000_000
-"""Of one parameter in a grid."""
-
 
 @dataclass(frozen=True)
 class Parameter:

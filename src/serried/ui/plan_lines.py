@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from serried import schedulers
-from serried.plan import After, Container, Data, Environment, Plan, Staged, Sync
+from serried.plan import After, Array, Container, Data, Environment, Plan, Staged, Sync
 from serried.protocol.checkpoints import IN_CHECKPOINTS
 from serried.protocol.names import (
     AFTER_ANY,
@@ -290,24 +290,25 @@ def _code(plan: Plan, survey: Survey | None, revision: Revision) -> str:
 def _sweep(plan: Plan) -> str:
     if plan.sweep is None or plan.array is None:
         return ""
-    throttle = f", {plan.array.parallel} at a time" if plan.array.parallel else ""
-    parts = f", in {len(plan.array.offsets)} jobs" if plan.is_in_parts else ""
     better = f"; {plan.sweep.goal} {plan.sweep.metric}" if plan.sweep.metric else ""
-    return f"{counted(len(plan.array.indices), 'trial')}{throttle}{parts}: {plan.sweep.description}{better}"
+    return f"{counted(len(plan.array.indices), 'trial')}{_in_turn(plan, plan.array)}: {plan.sweep.description}{better}"
 
 
 def _array(plan: Plan) -> str:
     if plan.array is None:
         return ""
-    throttle = f", {plan.array.parallel} at a time" if plan.array.parallel else ""
     indices = plan.array.indices
     each = ", one per line, counted from 0; shown is the first command" if plan.array.each else ""
     if plan.array.repeat and each:
         each = f", {counted(plan.array.repeat, 'repeat')} of each line in turn; shown is the first command"
     elif plan.array.repeat:
         each = ", repeats of one command"
-    parts = f", in {len(plan.array.offsets)} jobs" if plan.is_in_parts else ""
-    return f"{counted(len(indices), 'task')} ({compress(indices)}){parts}{throttle}{each}"
+    return f"{counted(len(indices), 'task')} ({compress(indices)}){_in_turn(plan, plan.array)}{each}"
+
+
+def _in_turn(plan: Plan, array: Array) -> str:
+    parts = f", in {len(array.offsets)} jobs" if plan.is_in_parts else ""
+    return parts + (f", {array.parallel} at a time" if array.parallel else "")
 
 
 def _data_lines(plan: Plan) -> list[tuple[str, str]]:

@@ -35,14 +35,13 @@ CANNOT_RUN = {"command": "cannot run", "directory": "cannot enter the directory 
 def main(arguments: List[str]) -> int:
     """`rank-through ADDRESS [--local-rank=N] LAUNCH[@MARK] PROGRAM…`.
 
-    Processes that the scheduler starts outside of the script have the MARK `detached`. Otherwise MARK is an index:
-    torch.distributed.launch and deepspeed add the local rank as the first argument of what they start. It belongs at
-    INDEX of the program.
+    MARK is `detached` for processes that the scheduler starts outside of the script. For torch.distributed.launch and
+    deepspeed, which add the local rank as the first argument of what they start, it is the index where that belongs.
     """
     address, *words = arguments
     added = [words.pop(0)] if words[0].startswith(LOCAL_RANK) else []
-    launch, _, index = words.pop(0).partition("@")
-    program = [*words[: int(index)], *added, *words[int(index) :]] if added else words
+    launch, _, mark = words.pop(0).partition("@")
+    program = [*words[: int(mark)], *added, *words[int(mark) :]] if added else words
     try:
         connection = local_socket.connect(address)
     except OSError:
@@ -53,7 +52,7 @@ def main(arguments: List[str]) -> int:
             "launch": launch,
             "argv": program,
             "directory": str(Path.cwd()),
-            "is_detached": index == names.DETACHED,
+            "is_detached": mark == names.DETACHED,
             "environ": identity_variables(os.environ),
         }
     )

@@ -40,7 +40,7 @@ class Sink:
         """Connect to the destination. Takes any time."""
 
     def write(self, points: List[Point]) -> None:
-        raise NotImplementedError
+        """Add the points, in the order of their steps."""
 
     def finish(self, ending: SessionEnd) -> None:
         """Write what is left, and close."""
