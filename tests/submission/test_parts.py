@@ -43,7 +43,7 @@ def test_an_array_is_divided_where_a_scheduler_has_ranges_only(ask, limits):
     assert divided(ask(array="0-4")) == (0, 4)
     chain = {"limit.restarts": 2, "limit.continue": "prequeued"}
     with pytest.raises(
-        UsageError, match="`local` accepts only arrays whose indices are a range, such as .*, and the later jobs"
+        UsageError, match=r"`local` accepts only arrays whose indices are a range, such as .*, and the later jobs"
     ):
         ask(array="0,1,7", overrides=chain)
 
