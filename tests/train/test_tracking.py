@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import socket
-import time
 
 import pytest
 import train_ranks
@@ -17,7 +16,6 @@ from serried.agent.ranks import command
 from serried.plan import Track
 from serried.protocol.layout import RunDirectory
 from serried.protocol.tracking import Tracking
-from serried.train.tracking.feed import Feed, SessionEnd, Sink
 
 pytestmark = pytest.mark.torch
 
@@ -367,30 +365,3 @@ def test_settings_after_the_start_of_the_sinks_are_ignored_with_one_warning(rank
     assert [line for line in ended.errors.splitlines() if line.startswith("serried:")] == [
         "serried: the tracker has started, and ignores `project`; hint: call it before the first `run.log`"
     ]
-
-
-class Hangs(Sink):
-    name = "hangs"
-
-    def start(self):
-        time.sleep(1000)
-
-
-def test_the_end_of_a_sink_that_is_cut_off_is_not_waited_for(capsys):
-    feed = Feed(Hangs())
-    feed.cut_off("it is behind")
-    feed.announce_end(SessionEnd())
-    started = time.monotonic()
-    feed.wait_for_end(started + 300)
-    assert time.monotonic() - started < 100
-    assert capsys.readouterr().err.count("is cut off") == 1
-
-
-def test_a_sink_that_does_not_start_is_waited_for_once(capsys):
-    feed = Feed(Hangs())
-    assert not feed.wait_until_started(0.01)
-    started = time.monotonic()
-    assert not feed.wait_until_started(300)
-    assert time.monotonic() - started < 100
-    reason = "it did not start in time"
-    assert f"the tracker `hangs` is cut off: {reason}; the training continues" in capsys.readouterr().err
