@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, cast
 
 from serried.fs import files
-from serried.protocol import SCHEMA, checkpoints, names, settings, successor_commands, tracking
+from serried.protocol import SCHEMA, checkpoints, names, placeholders, successor_commands, tracking
 from serried.protocol.layout import RunDirectory, TaskDirectory
 from serried.protocol.tracking import Tracking
 
@@ -232,7 +232,7 @@ class Attempt:
             return command
         is_shell = bool(self.plan.get("shell"))
         file = str(self.parameters_file)
-        return settings.with_arguments(
+        return placeholders.with_arguments(
             command, self.parameters, file, is_shell=is_shell, is_template=not self.is_script
         )
 

@@ -1,11 +1,13 @@
-"""The placeholders of a command, such as `{resume}`. Pure."""
+"""The placeholders of a command, such as `{resume}`, and `{args}` for the parameters of a sweep's trial. Pure."""
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Iterator
+import shlex
+from typing import Any, Dict, Iterator, List, Mapping, Sequence
 
-from serried.protocol import names
+from serried.protocol import names, settings
 
 SETTING = r"config\.[^{}\s:?]+"
 """A regular expression for `config.lr` in the placeholder `{config.lr}`."""
@@ -18,6 +20,12 @@ PLACEHOLDER = re.compile(
     rf"\{{\{{(?P<literal>(?:{_NAMES})(?::(?:{_PREFIX})|\?{_WORD})?)\}}\}}|\{{(?P<plain>{_NAMES})\}}"
     rf"|(?<!\$)\{{(?P<before>{_NAMES}):(?P<prefix>{_PREFIX})\}}|(?<!\$)\{{(?P<only>{_NAMES})\?(?P<word>{_WORD})\}}"
 )
+
+ARGUMENTS = ("args", "args_no_hyphens", "args_no_boolean_flags")
+"""Words in braces for all parameters of a trial: `--lr=0.1`; `lr=0.1`; `--flag` in place of `--flag=True`."""
+DOCUMENTS = ("args_json", "args_json_file")
+"""The same as one word: the parameters as JSON, and the path of a file with this JSON."""
+_TAKEN = re.compile(rf"\{{({'|'.join((*ARGUMENTS, *DOCUMENTS))})\}}")
 
 
 def name_of(match: re.Match[str]) -> str:
@@ -33,3 +41,50 @@ def used(word: str) -> Iterator[str]:
 def escaped(text: str) -> str:
     """`text` with `{seed}` as `{{seed}}`. In a command whose placeholders are filled later it becomes `text` again."""
     return PLACEHOLDER.sub(r"{\g<0>}", text)
+
+
+def takes_arguments(command: Sequence[str]) -> bool:
+    """Whether the command says where the parameters of a trial go."""
+    return any(_TAKEN.search(word) for word in command)
+
+
+def placed(command: Sequence[str], parameters: Sequence[str]) -> List[str]:
+    """The parameters that have a place of their own in the command: `{config.lr}`."""
+    own = {name for word in command for name in used(word)}
+    return [name for name in parameters if f"config.{name}" in own]
+
+
+def with_arguments(
+    command: Sequence[str], parameters: Mapping[str, Any], json_file: str, *, is_shell: bool, is_template: bool
+) -> List[str]:
+    """The command with the parameters of a trial in the places of `{args}` and the like.
+
+    These are W&B's macros: https://docs.wandb.ai/guides/sweeps/sweep-config-keys#command-macros. Parameters with a
+    place of their own are left out of `{args}`. In a part of a word they are joined by spaces, and quoted only for a
+    shell. In a template, whose placeholders are filled later, `{seed}` in a value becomes `{{seed}}`.
+    """
+    own = placed(command, list(parameters))
+    rest = {name: value for name, value in parameters.items() if name not in own}
+    values = {name: _arguments(name, rest) for name in ARGUMENTS}
+    values.update(args_json=[json.dumps(rest, ensure_ascii=False)], args_json_file=[json_file])
+    if is_template:
+        values = {name: [escaped(word) for word in words] for name, words in values.items()}
+
+    def joined(match: re.Match[str]) -> str:
+        return " ".join(map(shlex.quote if is_shell else str, values[match[1]]))
+
+    filled: List[str] = []
+    for word in command:
+        match = None if is_shell else _TAKEN.fullmatch(word)
+        filled += values[match[1]] if match else [_TAKEN.sub(joined, word)]
+    return filled
+
+
+def _arguments(form: str, parameters: Mapping[str, Any]) -> List[str]:
+    words: Dict[str, str] = {}
+    for name, value in parameters.items():
+        if form == "args_no_boolean_flags" and isinstance(value, bool):
+            words.update({f"--{name}": ""} if value else {})
+        else:
+            words[name if form == "args_no_hyphens" else f"--{name}"] = f"={settings.as_argument(value)}"
+    return [name + value for name, value in words.items()]

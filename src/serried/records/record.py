@@ -279,10 +279,10 @@ class Record:
         if task is None or array is None:
             return self.plan
         if self.plan.sweep:
-            from serried.protocol import settings  # listings load no more than they need
+            from serried.protocol import placeholders  # listings load no more than they need
 
             own = self.parameters_of(task)
-            command = settings.with_arguments(
+            command = placeholders.with_arguments(
                 self.plan.command, own, "parameters.json", is_shell=self.plan.shell, is_template=False
             )
             return dataclasses.replace(self.plan, command=tuple(command), config={**self.plan.config, **own})

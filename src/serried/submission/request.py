@@ -18,7 +18,7 @@ from serried.plan import After, Allocation, Array, Plan, Sweep
 from serried.planning import plan as make_plan
 from serried.planning import tasks
 from serried.planning.allocate import partition_notes
-from serried.protocol import names, settings
+from serried.protocol import names, placeholders
 from serried.protocol.times import iso
 from serried.records.record import new_id
 from serried.submission.dependencies import check_pair, newest_of, parse_dependency, run_after
@@ -316,7 +316,7 @@ def _with_sweep(plan: Plan, definition: SweepDefinition) -> Plan:
 def _with_place(plan: Plan, parameters: Sequence[str]) -> tuple[str, ...]:
     """The command with `{args}` at its end, if no other words of it take the parameters."""
     command = plan.command
-    if settings.takes_arguments(command) or len(settings.placed(command, parameters)) == len(parameters):
+    if placeholders.takes_arguments(command) or len(placeholders.placed(command, parameters)) == len(parameters):
         return command
     return (f"{command[0]} {{args}}",) if plan.shell else (*command, "{args}")
 
@@ -326,7 +326,7 @@ def _with_parameters(plan: Plan, parameters: Mapping[str, Any]) -> tuple[str, ..
     command = _with_place(plan, list(parameters))
     if any("{args_json_file}" in word for word in command):
         raise UsageError("`{args_json_file}` needs a sweep", hint="`{args_json}` is the same text as an argument")
-    return tuple(settings.with_arguments(command, parameters, "", is_shell=plan.shell, is_template=not plan.script))
+    return tuple(placeholders.with_arguments(command, parameters, "", is_shell=plan.shell, is_template=not plan.script))
 
 
 def _repeated(

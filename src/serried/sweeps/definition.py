@@ -17,7 +17,7 @@ from typing import Any
 
 from serried.config.values import MOST_TASKS, BadValue
 from serried.errors import ConfigError, UsageError, did_you_mean
-from serried.protocol import settings
+from serried.protocol import placeholders
 from serried.sweeps import space
 from serried.sweeps.space import Parameter
 
@@ -316,7 +316,7 @@ def _command(table: Mapping[str, Any]) -> Iterator[str]:
             yield from _MACROS[word]
             continue
         filled = word.replace("${program}", str(program))
-        for name in (*settings.ARGUMENTS, *settings.DOCUMENTS):
+        for name in (*placeholders.ARGUMENTS, *placeholders.DOCUMENTS):
             filled = filled.replace(f"${{{name}}}", f"{{{name}}}")
         if "${envvar:" in filled:
             raise DefinitionError(

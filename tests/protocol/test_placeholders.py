@@ -1,4 +1,4 @@
-"""The parameters of a trial in its command, as W&B passes them."""
+"""Placeholders in commands, and the parameters of a trial, as W&B passes them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import json
 import shlex
 
 from serried.agent.ranks.command_placeholders import fill, fill_shell, fill_words
-from serried.protocol import placeholders, settings
+from serried.protocol import placeholders
 from tables import for_each
 
 PARAMETERS = {"lr": 0.001, "flag": True, "off": False, "sizes": [1, 2], "name": "a b", "nothing": None}
 
 
 def in_command(*command: str, is_shell: bool = False, is_template: bool = True, **parameters: object) -> list[str]:
-    return settings.with_arguments(
+    return placeholders.with_arguments(
         command, parameters or PARAMETERS, "/run/p.json", is_shell=is_shell, is_template=is_template
     )
 
@@ -67,9 +67,9 @@ def test_a_literal_setting_is_no_place():
 
 
 def test_a_command_says_where_its_parameters_go():
-    assert settings.takes_arguments(["a", "--json={args_json}"])
-    assert not settings.takes_arguments(["a", "{config.lr}"])
-    assert settings.placed(["{config.lr}", "{config.wd:--wd=}"], ["lr", "wd", "lr2"]) == ["lr", "wd"]
+    assert placeholders.takes_arguments(["a", "--json={args_json}"])
+    assert not placeholders.takes_arguments(["a", "{config.lr}"])
+    assert placeholders.placed(["{config.lr}", "{config.wd:--wd=}"], ["lr", "wd", "lr2"]) == ["lr", "wd"]
 
 
 def test_what_is_escaped_is_filled_in_unchanged():
