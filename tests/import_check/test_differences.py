@@ -16,6 +16,11 @@ from serried.import_check.forms import FormRun
 from serried.import_check.sandbox import Behaviour
 from tables import for_each
 
+
+def step(number: int, rank: int) -> str:
+    return f"SLURM_STEP_ID={number} SLURM_STEPID={number} R={rank} python a.py & sleep 0.2; "
+
+
 PAIRS = {
     "the same": ("python train.py --lr 1", "python train.py --lr 1", []),
     "other words": (
@@ -52,6 +57,11 @@ PAIRS = {
         "R=0 python a.py & sleep 0.2; R=1 python a.py & wait",
         "R=1 python a.py & sleep 0.2; R=0 python a.py & wait",
         [],
+    ),
+    "another order of steps in the background": (
+        step(0, 0) + step(1, 1) + "wait",
+        step(0, 1) + step(1, 0) + "wait",
+        [(name, here, there) for name in ("SLURM_STEPID", "SLURM_STEP_ID") for here, there in ("01", "10")],
     ),
     "another directory": (
         "cd sub; python train.py",

@@ -128,9 +128,11 @@ def _compare_tasks(task: int | None, original: Sequence[Start], imported: Sequen
 
 
 def _distance(start: Start, other: Start) -> int:
-    """How many variables differ. Programs in the background, with the same argv, start in any order."""
-    names = {*start.environment, *other.environment}
-    return sum(start.environment.get(name) != other.environment.get(name) for name in names)
+    """The number of faults between them. Programs in the background, with the same argv, start in any order.
+
+    Intended differences do not count: the ids of steps follow that order, and the nodes do not.
+    """
+    return sum(not difference.note for difference in _compare_starts(None, start, other))
 
 
 Pair = tuple[Start | None, Start | None]
