@@ -8,7 +8,9 @@ A later source overrides an earlier one: what `inherit` lets through, `env_file`
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pwd
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -96,14 +98,23 @@ def package_prefixes(command: Sequence[str], environment: Mapping[str, str], wor
 
 def _inherited(inherit: str | tuple[str, ...], shell: Mapping[str, str], always: tuple[str, ...]) -> dict[str, str]:
     wanted = (*always, *(() if isinstance(inherit, str) else inherit))
+    login = {} if inherit == "all" else account()
     left_out = _set_by_the_job(shell)
     foreign, selectors = ("SERRIED_", *schedulers.prefixes()), schedulers.selectors()
-    return {
+    return login | {
         name: value
         for name, value in shell.items()
         if name in selectors
         or ((inherit == "all" or _matches(name, wanted)) and name not in left_out and not name.startswith(foreign))
     }
+
+
+def account() -> dict[str, str]:
+    """ACCOUNT as a login sets it: a submitting service, such as cron or CI, may have none of these variables."""
+    with contextlib.suppress(KeyError):  # no account of this user id, as in some containers
+        entry = pwd.getpwuid(os.getuid())
+        return {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name, "SHELL": entry.pw_shell}
+    return {}
 
 
 def _set_by_the_job(shell: Mapping[str, str]) -> list[str]:

@@ -70,7 +70,7 @@ READ_ALIKE = [
     "#SBATCH --ntasks-per-gpu=2 --gpus=4",
     "#SBATCH -N1 --mem=0",
     "#SBATCH --mem=2gb",
-    "#SBATCH --mem-per-cpu=512 --begin=now+1hour --nice=5",
+    "#SBATCH --mem-per-cpu=512 --begin=2035-01-20T12:34:00 --nice=5",
     "#SBATCH -o logs/%x-%j.out -e err-%A.txt -D /tmp -i /etc/hostname",
     "#SBATCH -a 0-9:3%2 -d singleton --no-requeue",
     "#SBATCH --no-requeue --requeue --signal=B:USR1@120",

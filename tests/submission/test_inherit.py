@@ -1,4 +1,5 @@
 import os
+import pwd
 import sys
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def test_all_is_everything_but_another_jobs_and_the_schedulers():
 def test_none_is_what_a_login_gives_and_the_active_environment():
     got = job_environment(Environment(inherit="none"), SHELL)
     path = got.pop("PATH").split(":")
-    assert got == LOGIN
+    assert got == inherit.account() | LOGIN
     assert path[:4] == ["/home/ada/venv/bin", "/usr/local/bin", "/usr/bin", "/bin"]
 
 
@@ -67,7 +68,19 @@ def test_threads_that_the_job_around_us_was_given_are_nobodys_wish_for_the_next(
 
 def test_names_are_taken_besides_a_login_and_may_be_patterns():
     got = job_environment(Environment(inherit=("PATH", "WANDB_M*", "SLURM_JOB_ID", "NOT_SET")), SHELL)
-    assert got == LOGIN | PATH | {"WANDB_MODE": "offline"}
+    assert got == inherit.account() | LOGIN | PATH | {"WANDB_MODE": "offline"}
+
+
+def test_what_a_login_gives_is_given_even_if_the_submitting_service_has_not_got_it(monkeypatch):
+    ada = pwd.struct_passwd(("ada", "x", 7, 7, "", "/home/ada", "/bin/zsh"))
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: ada)
+    login = {"HOME": "/home/ada", "USER": "ada", "LOGNAME": "ada", "SHELL": "/bin/zsh"}
+    for wanted in ("none", ("CUDA_HOME",)):
+        got = job_environment(
+            Environment(inherit=wanted), {"PATH": "/usr/bin", "HOME": "/scratch/ada"}, is_for_script=True
+        )
+        assert {name: got.get(name) for name in login} == {**login, "HOME": "/scratch/ada"}
+    assert "SHELL" not in job_environment(Environment(), {"PATH": "/usr/bin"})
 
 
 def test_later_sources_win(tmp_path):
