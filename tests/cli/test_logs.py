@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from building import A_SCRIPT, CREATED, a_failure
@@ -128,6 +132,20 @@ def test_following_begins_before_the_file_does_and_ends_with_the_run(serried, ma
     assert done.out == "[1] one, and the rest\n[0] zero\n"
     assert done.err == "k3f9q2 train PENDING; waiting for its output\nk3f9q2 train COMPLETED after 10m00s\n"
     assert done.code == 0
+
+
+def test_followed_output_reaches_a_pipe_at_once(tmp_path):
+    """A pipe to `grep` or `tee`; the program must not need PYTHONUNBUFFERED for that."""
+    log = tmp_path / "rank-0.log"
+    log.write_text("loss 0.5\n")
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom serried.cli.logs import Printer, RankLog\n"
+        "Printer([RankLog(0, 0, Path(sys.argv[1]))]).pump()\nsys.stdin.read()"
+    )
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", program, str(log)], env=buffered, **streams) as follower:
+        assert follower.stdout.readline() == "loss 0.5\n"
 
 
 @pytest.fixture

@@ -140,3 +140,17 @@ def test_what_has_no_room_in_a_table_goes_on_in_the_line_below(monkeypatch):
         "a     b             https://a.",
         "                    example/x",
     ]
+
+
+def test_data_and_remarks_in_one_pipe_keep_their_order():
+    program = "from serried.ui import console\nconsole.out('data')\nconsole.say('remark')\nconsole.out('more')"
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=buffered,
+        check=True,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert done.stdout == "data\nremark\nmore\n"

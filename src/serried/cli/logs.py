@@ -168,7 +168,7 @@ class Printer:
         self._prefixes = {rank: f"[{rank:>{widest}}] " if len(self._tails) > 1 else "" for rank in ranks}
 
     def pump(self) -> bool:
-        """Print the output since the last call; return whether there was any."""
+        """Print the output since the last call, also to a pipe; return whether there was any."""
         moved = False
         unfinished = ""
         for rank, tail, lines in self._tails.values():
@@ -180,6 +180,8 @@ class Printer:
                 unfinished = self._prefixes[rank] + harmless(overwritten(lines.rest))
         if unfinished and moved:
             self._moving.update(unfinished)
+        if moved:
+            sys.stdout.flush()
         return moved
 
     def finish(self) -> None:

@@ -70,7 +70,8 @@ def out_json(**value: Any) -> None:
 
 
 def say(text: str = "") -> None:
-    """Print a line for people."""
+    """Print a line for people, after all data so far, which in a pipe would else come behind it."""
+    sys.stdout.flush()
     _print(text, sys.stderr)
 
 
