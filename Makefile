@@ -24,7 +24,7 @@ demo: .venv/demo ## train examples/digits on two ranks, here and now
 
 .PHONY: test
 test: .venv/test slurm containers lint ## install what the tests need, a real Slurm included, and pass them
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(PYTEST_ARGS) $(if $(CI),--reruns 2)
 
 # What starts Slurm, torch or whole runs is left to `make test`. These tests do not wait, so each core takes one at a time.
 FAST_ARGS ?= -n auto --maxprocesses 8 --dist worksteal
