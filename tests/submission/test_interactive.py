@@ -68,7 +68,7 @@ class Terminal:
         self.pid, self._end = pty.fork()
         if self.pid == 0:
             _set_size(0, 30, 100)
-            os.execv(words[0], words)
+            os.execve(words[0], words, {**os.environ, "TERM": "xterm"})  # readline scrolls a long line of a dumb one
         self.said = b""
 
     def resize(self, rows: int, columns: int) -> None:
