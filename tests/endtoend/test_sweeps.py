@@ -76,6 +76,28 @@ def test_parameters_go_where_the_command_says(local):
     assert json.loads(Path(file).read_text()) == {"lr": 0.5, "width": 8, "flag": True}
 
 
+def test_the_metric_of_any_program_is_read_where_it_says_it(local):
+    words = ("--cluster", "local", "--", "bash", "-c")
+    grid = ("--grid", "lr=0.5,0.25")
+    printing = ('echo "val_acc=0.1"; echo "final val_acc=$0 of 1"', "{config.lr}")
+    source = ("--metric", "val_acc:max", "--metric-from", r"stdout:val_acc=(\S+)")
+    run = local.serried("sweep", *grid, *source, *words, *printing).stdout.strip()
+    assert local.wait(run)[0] == 0
+    shown = json.loads(local.serried("sweep", "show", run, "--json").stdout)
+    assert [(trial["trial"], trial["value"]) for trial in shown["trials"]] == [(0, 0.5), (1, 0.25)]
+
+    (local.project / "serried.toml").write_text(
+        "[experiments.train]\nshell = true\n"
+        """command = 'echo "{\\"loss\\": {config.lr}}" > {results}/m.json'\n"""
+        "[sweeps.tune]\nparameters.lr.values = [0.5, 0.25]\n"
+        "metric = {name = 'loss', from = 'file:m.json'}\n"
+    )
+    run = local.serried("sweep", "tune", "--cluster", "local").stdout.strip()
+    assert local.wait(run)[0] == 0
+    shown = json.loads(local.serried("sweep", "show", run, "--json").stdout)
+    assert [(trial["trial"], trial["value"]) for trial in shown["trials"]] == [(1, 0.25), (0, 0.5)]
+
+
 def test_failed_trials_are_repeated_and_further_draws_added_in_one_table(local):
     (local.project / "train.py").write_text(SCRIPT)
     words = ("--cluster", "local", "--", sys.executable, "train.py")

@@ -135,6 +135,8 @@ class Sweep(NamedTuple):
     """The logged value that orders the trials; empty without one."""
     goal: str = "minimize"
     """`minimize` or `maximize`."""
+    source: str = ""
+    """Where the programs report the metric, as `protocol.printed_metric` reads it; empty if they log it."""
     seeds: int = 1
     """The number of consecutive trials that differ in their seed alone."""
     definition: Mapping[str, Any] = {}

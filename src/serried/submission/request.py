@@ -306,6 +306,7 @@ def _with_sweep(plan: Plan, definition: SweepDefinition) -> Plan:
         parameters=names_,
         metric=definition.metric.name if definition.metric else "",
         goal=definition.metric.goal if definition.metric else MINIMIZE,
+        source=definition.metric.source if definition.metric else "",
         seeds=definition.seeds or 1,
         definition=definition.to_json(),
         description=str(definition),

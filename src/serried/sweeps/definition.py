@@ -17,7 +17,7 @@ from typing import Any
 
 from serried.config.values import MOST_TASKS, BadValue
 from serried.errors import ConfigError, UsageError, did_you_mean
-from serried.protocol import placeholders
+from serried.protocol import placeholders, printed_metric
 from serried.sweeps import space
 from serried.sweeps.space import Parameter
 
@@ -49,6 +49,8 @@ _OF_THE_SERVICE = (
 class Metric:
     name: str
     goal: str = MINIMIZE
+    source: str = ""
+    """Where a program reports it that does not log it: see `protocol.printed_metric`."""
 
 
 @dataclass(frozen=True)
@@ -270,7 +272,16 @@ def _metric(table: Any) -> Metric | None:
     goal = table.get("goal", MINIMIZE)
     if goal not in (MAXIMIZE, MINIMIZE):
         raise DefinitionError(["metric", "goal"], f"`metric.goal` must be `minimize` or `maximize`, not `{goal}`")
-    return Metric(table["name"], goal)
+    source = table.get("from", "")
+    try:
+        if source:
+            printed_metric.check(str(source))
+    except ValueError as error:
+        raise DefinitionError(["metric", "from"], f"`metric.from` {error}", _FROM_HINT) from None
+    return Metric(table["name"], goal, str(source))
+
+
+_FROM_HINT = f'`from = "{printed_metric.EXAMPLE}"`, or `from = "file:metrics.json:val_acc"`'
 
 
 def metric_of(text: str) -> Metric:
