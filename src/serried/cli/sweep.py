@@ -84,6 +84,11 @@ class TakesSweep(options.TakesCommand):
 )
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Number of draws.")
 @click.option(
+    "--method",
+    type=click.Choice(definition.METHODS),
+    help="bayes: draw where trials before were good, by Optuna.",
+)
+@click.option(
     "--seeds", type=click.IntRange(1), metavar="N", help="N trials of each combination, with `seed` 0 to N-1."
 )
 @click.option("--metric", metavar="NAME:max|min", help="The logged value that orders the trials.")
@@ -100,6 +105,7 @@ def submit_command(
     grids: tuple[str, ...],
     ranges: tuple[str, ...],
     count: int | None,
+    method: str | None,
     seeds: int | None,
     metric: str | None,
     metric_from: str | None,
@@ -136,7 +142,7 @@ def submit_command(
         defined,
         parameters={**defined.parameters, **own},
         drawn=drawn,
-        method=defined.method if defined.parameters else GRID,
+        method=method or (defined.method if defined.parameters else GRID),
         run_cap=count or defined.run_cap,
         seeds=seeds or defined.seeds,
         metric=_metric(metric, metric_from, defined),

@@ -9,6 +9,7 @@ A relative PATH is below the folder of results (`{results}`).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -46,6 +47,19 @@ def last_value(source: str, name: str, logs: Iterable[Path], results: Path) -> O
         return _in_file(results / path, key or name)
     pattern = re.compile(rest.encode(), re.MULTILINE)
     return next((value for log in logs for value in [_last_match(log, pattern)] if value is not None), None)
+
+
+def values(source: str, name: str, logs: Iterable[Path], results: Path) -> List[float]:
+    """All reported values in their order; a file has only the present one. `logs`: the oldest first."""
+    if source.startswith(f"{FILE}:"):
+        value = last_value(source, name, (), results)
+        return [] if value is None else [value]
+    pattern = re.compile(source.partition(":")[2].encode(), re.MULTILINE)
+    found: List[float] = []
+    for log in logs:
+        with contextlib.suppress(OSError):
+            found += _numbers(pattern, log.read_bytes())
+    return found
 
 
 def _last_match(log: Path, pattern: "re.Pattern[bytes]") -> Optional[float]:

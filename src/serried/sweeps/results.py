@@ -14,6 +14,7 @@ from serried.fs.files import read_json
 from serried.plan import Sweep
 from serried.protocol import names, printed_metric
 from serried.protocol.layout import TaskDirectory
+from serried.protocol.reasons import Reason
 from serried.records import index, logs
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
@@ -21,6 +22,9 @@ from serried.records.record import Record, RecordUnreadable
 from serried.records.run_status import RunStatus
 from serried.records.status import statuses
 from serried.sweeps.definition import MAXIMIZE, SEED, Trial, metric_of
+
+PRUNED = "PRUNED"
+"""The state of a trial that the search ended early."""
 
 
 @dataclass(frozen=True)
@@ -210,15 +214,16 @@ def _trials(status: RunStatus, sweep: Sweep) -> Iterable[TrialResult]:
         verdict = (status.tasks or {}).get(number, status.verdict)
         place = record.where.task(number)
         end = read_json(place.exit) or {}
+        was_pruned = verdict.state == names.COMPLETED and end.get("cause") == Reason.PRUNED
         yield TrialResult(
             number,
             record.id,
             record.parameters_of(number),
-            verdict.state,
+            PRUNED if was_pruned else verdict.state,
             _value(place, sweep) if sweep.metric else None,
             end.get("seconds"),
             verdict.has_failed,
-            "" if verdict.state == names.COMPLETED else end.get("message") or verdict.message,
+            "" if verdict.state == names.COMPLETED and not was_pruned else end.get("message") or verdict.message,
         )
 
 
