@@ -60,6 +60,7 @@ WITHIN_AGENT = (
     "ranks",
     "stage_out",
     "stage_in",
+    "trials",
     "containers",
     "finish",
     "attempts",

@@ -113,6 +113,29 @@ def test_without_a_value_no_best_parameters_are_suggested(make, serried):
     assert "--best" not in serried("sweep", "show", "k3f9q2").err
 
 
+def test_a_metric_that_no_trial_reports_is_named(make, serried):
+    for number, source, place in ((2, "", "the logged values"), (3, "stdout:acc=(.*)", "`stdout:acc=(.*)`")):
+        run = make(f"k3f9q{number}", indices=range(1), sweep=SWEEP._replace(first=f"k3f9q{number}", source=source))
+        write_json(run.where.trials, [{"lr": 0.1, "seed": 0}])
+        a_trial(run, 0, None)
+        done = serried("sweep", "show", f"k3f9q{number}")
+        assert f"no trial has reported `val_acc` in {place}" in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--metric-from", "stdout:a(.)"), "`--metric-from` needs the name of the metric"),
+        (("--metric", "a:max", "--metric-from", "a(.)"), "must be `stdout:REGEX` or `file:PATH:KEY`"),
+        (("--metric", "a:max", "--metric-from", "stdout:("), "is not a regular expression"),
+    ],
+)
+def test_a_wrong_place_of_the_metric_is_refused(options, message, serried):
+    done = serried("sweep", "--grid", "lr=1", *options, "--", "true")
+    assert done.code == 2
+    assert message in done.err
+
+
 @pytest.mark.usefixtures("a_sweep")
 def test_csv_has_a_line_for_each_trial(serried):
     lines = serried("sweep", "show", "k3f9q2", "--csv").out.splitlines()

@@ -76,6 +76,81 @@ def test_parameters_go_where_the_command_says(local):
     assert json.loads(Path(file).read_text()) == {"lr": 0.5, "width": 8, "flag": True}
 
 
+def test_the_metric_of_any_program_is_read_where_it_says_it(local):
+    words = ("--cluster", "local", "--", "bash", "-c")
+    grid = ("--grid", "lr=0.5,0.25")
+    printing = ('echo "val_acc=0.1"; echo "final val_acc=$0 of 1"', "{config.lr}")
+    source = ("--metric", "val_acc:max", "--metric-from", r"stdout:val_acc=(\S+)")
+    run = local.serried("sweep", *grid, *source, *words, *printing).stdout.strip()
+    assert local.wait(run)[0] == 0
+    shown = json.loads(local.serried("sweep", "show", run, "--json").stdout)
+    assert [(trial["trial"], trial["value"]) for trial in shown["trials"]] == [(0, 0.5), (1, 0.25)]
+
+    (local.project / "serried.toml").write_text(
+        "[experiments.train]\nshell = true\n"
+        """command = 'echo "{\\"loss\\": {config.lr}}" > {results}/m.json'\n"""
+        "[sweeps.tune]\nparameters.lr.values = [0.5, 0.25]\n"
+        "metric = {name = 'loss', from = 'file:m.json'}\n"
+    )
+    run = local.serried("sweep", "tune", "--cluster", "local").stdout.strip()
+    assert local.wait(run)[0] == 0
+    shown = json.loads(local.serried("sweep", "show", run, "--json").stdout)
+    assert [(trial["trial"], trial["value"]) for trial in shown["trials"]] == [(1, 0.25), (0, 0.5)]
+
+
+def test_a_bayesian_search_draws_each_trial_when_it_starts(place):
+    (place.project / "train.py").write_text(SCRIPT)
+    (place.project / "serried.toml").write_text(f"""\
+[experiments.train]
+command = [{json.dumps(sys.executable)}, "train.py", "{{args}}", "{{args_json_file}}"]
+
+[sweeps.tune]
+method = "bayes"
+run_cap = 4
+parallel = 2
+metric = {{ name = "acc", goal = "maximize" }}
+parameters.lr = {{ min = 0.1, max = 0.9 }}
+parameters.model.parameters.name.values = [{json.dumps(HOSTILE)}]
+""")
+    done = place.serried("sweep", "tune", "--cluster", place.cluster)
+    assert done.returncode == 0, done.stderr
+    run = done.stdout.strip()
+    assert place.wait(run)[0] == 0
+    shown = json.loads(place.serried("sweep", "show", run, "--json").stdout)
+    for trial in shown["trials"]:
+        told, argv = json.loads((place.directory(run) / f"tasks/{trial['trial']}/results/told.json").read_text())
+        assert told == trial["parameters"] == json.loads(Path(argv.pop()).read_text())
+        assert argv == [f"--lr={told['lr']}", f"--model.name={HOSTILE}"]
+        assert trial["value"] == told["lr"] + 0.02
+    assert len({trial["parameters"]["lr"] for trial in shown["trials"]}) == 4
+
+    added = place.serried("sweep", "add", run, "--count", "1").stdout.strip()
+    assert place.wait(added)[0] == 0
+    shown = json.loads(place.serried("sweep", "show", run, "--json").stdout)
+    assert [trial["id"] for trial in shown["trials"] if trial["trial"] == 4] == [f"{added}/4"]
+    assert (place.directory(run) / "search" / "journal.log").exists()
+    assert not (place.directory(added) / "search").exists()
+
+
+def test_trials_that_are_worse_end_early(local):
+    (local.project / "train.py").write_text(
+        "import sys, time\nlr = float(sys.argv[1].partition('=')[2])\n"
+        "for step in range(60_000 if lr < 0.5 else 3):\n    print(f'acc={lr}', flush=True); time.sleep(0.1)\n"
+    )
+    (local.project / "sweep.yaml").write_text(
+        f"command: [{json.dumps(sys.executable)}, train.py, '${{args}}']\nmethod: grid\n"
+        "metric: {name: acc, goal: maximize, from: 'stdout:acc=(.*)'}\nparameters: {lr: {values: [0.9, 0.8, 0.1]}}\n"
+        "early_terminate: {type: median, min_iter: 1, min_trials: 2}\n"
+    )
+    run = local.serried("sweep", "sweep.yaml", "--parallel", "1", "--cluster", "local").stdout.strip()
+    assert local.wait(run)[0] == 0
+    shown = json.loads(local.serried("sweep", "show", run, "--json").stdout)
+    assert [(trial["parameters"]["lr"], trial["state"]) for trial in shown["trials"]] == [
+        (0.9, "COMPLETED"), (0.8, "COMPLETED"), (0.1, "PRUNED"),
+    ]  # fmt: skip
+    assert local.serried("sweep", "retry", run).stdout == ""
+
+
 def test_failed_trials_are_repeated_and_further_draws_added_in_one_table(local):
     (local.project / "train.py").write_text(SCRIPT)
     words = ("--cluster", "local", "--", sys.executable, "train.py")

@@ -18,6 +18,7 @@ PAGE = (ROOT / "docs" / "reasons.md").read_text()
 WITHOUT_ADVICE = {
     Reason.COMPLETED: "nothing went wrong",
     Reason.SMOKE: "stays within the program",
+    Reason.PRUNED: "nothing went wrong",
     Reason.FAILURE: "the rank that failed has a cause of its own",
     Reason.REQUEUE: "the run continues",
     Reason.CONTINUES: "the run continues",

@@ -113,6 +113,7 @@ command:
   - --quiet
   - ${args_no_hyphens}
 early_terminate: {type: hyperband, min_iter: 3}
+controller: {type: local}
 """
 
 
@@ -125,7 +126,7 @@ def test_a_file_of_w_and_b_is_read_as_it_is(tmp_path):
 
 def test_keys_of_the_service_have_a_note(tmp_path):
     sweep = of_file(tmp_path, W_AND_B)
-    assert [note for note in sweep.notes if "early_terminate" in note]
+    assert [note for note in sweep.notes if "controller" in note]
 
 
 def test_a_program_alone_gets_the_parameters_as_options(tmp_path):
@@ -146,7 +147,10 @@ def test_numbers_with_an_exponent_are_numbers(tmp_path):
         ("", "is not the definition of a sweep"),
         ("method: grid", "`parameters` must be a table of parameters"),
         ("parameters: {}", "`parameters` must be a table of parameters"),
-        ("method: bayse\nparameters: {lr: {value: 1}}", "`method` must be `grid` or `random`"),
+        ("method: bayse\nparameters: {lr: {value: 1}}", "`method` must be `grid`, `random` or `bayes`"),
+        ("early_terminate: {type: best}\nparameters: {lr: {value: 1}}", "needs the type `hyperband` or `median`"),
+        ("early_terminate: {type: median, s: 1}\nparameters: {lr: {value: 1}}", "unknown key `s`"),
+        ("early_terminate: {type: hyperband}\nparameters: {lr: {value: 1}}", "`hyperband` needs `min_iter`"),
         ("paramters: {lr: {value: 1}}", "unknown key `paramters`"),
         ("parameters: {opt: {parameters: {lr: {min: 1}}}}", "the parameter `opt.lr` with"),
         ("parameters: !!python/object/apply:os.system ['id']", "is not YAML"),
@@ -164,6 +168,55 @@ def test_a_wrong_file_is_refused(tmp_path, text, message):
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="no such file"):
         definition.read_file(tmp_path / "none.yaml")
+
+
+@for_each(
+    ("given", "expected"),
+    [
+        ({"type": "hyperband", "min_iter": 3}, {"type": "hyperband", "min_resource": 3, "reduction_factor": 3}),
+        (
+            {"type": "hyperband", "max_iter": 27, "s": 2, "eta": 3},
+            {"type": "hyperband", "min_resource": 3, "reduction_factor": 3},
+        ),
+        ({"type": "median"}, {"type": "median", "n_warmup_steps": 1, "n_startup_trials": 4}),
+    ],
+)
+def test_early_ends_are_those_of_optunas_pruners(given, expected):
+    table = {"parameters": {"lr": {"values": [1, 2]}}, "metric": {"name": "loss"}, "early_terminate": given}
+    assert definition.read_table(table).pruner == expected
+
+
+def test_the_trials_of_a_bayesian_search_have_no_parameters_yet():
+    table = {
+        "method": "bayes",
+        "run_cap": 3,
+        "metric": {"name": "loss"},
+        "parameters": {"lr": {"min": 0.0, "max": 1.0}},
+    }
+    sweep = definition.read_table(table)
+    sweep.check()
+    assert (sweep.size, list(sweep.trials())) == (3, [{}, {}, {}])
+
+
+@for_each(
+    ("changes", "message"),
+    [
+        ({"run_cap": None}, "a Bayesian search needs a number of trials"),
+        ({"metric": None}, "a Bayesian search needs a metric"),
+        ({"seeds": 2}, "`seeds` and a Bayesian search exclude each other"),
+        ({"parameters": {"lr": {"distribution": "normal"}}}, "`lr` has the distribution `normal`"),
+        ({"parameters": {"lr": {"values": [1, 2], "probabilities": [0.5, 0.5]}}}, "`lr` has `probabilities`"),
+        ({"method": "grid", "metric": None, "early_terminate": {"type": "median"}}, "`early_terminate` needs a metric"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused(changes, message):
+    whole = {"method": "bayes", "run_cap": 3, "metric": {"name": "a"}, "parameters": {"lr": {"min": 0.0, "max": 1.0}}}
+    table = {key: value for key, value in {**whole, **changes}.items() if value is not None}
+    if changes.get("method") == "grid":
+        table["parameters"] = {"lr": {"values": [1, 2]}}
+    with pytest.raises(UsageError) as refused:
+        definition.read_table(table).check()
+    assert message in refused.value.message
 
 
 def test_seeds_and_a_parameter_seed_exclude_each_other():

@@ -41,6 +41,23 @@ def test_draws_stay_between_the_ends(description, low, high):
 
 
 @for_each(
+    ("description", "expected"),
+    [
+        ({"value": 3}, {"value": 3}),
+        ({"values": [1, None, "a"]}, {"choices": [1, None, "a"]}),
+        ({"min": 1, "max": 4}, {"low": 1, "high": 4, "int": True}),
+        ({"min": 0.5, "max": 1.5}, {"low": 0.5, "high": 1.5}),
+        ({"distribution": "q_uniform", "min": 0, "max": 1, "q": 0.1}, {"low": 0, "high": 1, "q": 0.1}),
+        ({"distribution": "log_uniform_values", "min": 0.1, "max": 1}, {"low": 0.1, "high": 1, "log": True}),
+        ({"distribution": "log_uniform", "min": 0, "max": 1}, {"low": 1, "high": math.e, "log": True}),
+        ({"distribution": "inv_log_uniform", "min": -1, "max": 0}, {"low": 1, "high": math.e, "log": True}),
+    ],
+)
+def test_the_space_of_a_search_has_the_same_values(description, expected):
+    assert space.parameter(description).search_space == expected
+
+
+@for_each(
     ("description", "mean"),
     [
         ({"min": 0.0, "max": 2.0}, 1.0),

@@ -21,6 +21,7 @@ ROLES = {
     "copy-image": "containers.image_cache",
     "stage-in": "stage_in.worker",
     "submit-next": "attempts.successor_jobs",
+    "search": "trials.search",
     "notify": "notifications",
     "shell": "shell",
     "sweep": "orphans",

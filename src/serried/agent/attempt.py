@@ -13,7 +13,7 @@ from serried.protocol.layout import RunDirectory, TaskDirectory
 from serried.protocol.tracking import Tracking
 
 if TYPE_CHECKING:
-    from serried.protocol.plan_json import DialectJson, PlanJson, SideCommandJson, StagedJson
+    from serried.protocol.plan_json import DialectJson, PlanJson, SearchJson, SideCommandJson, StagedJson
 
 HEARTBEAT_SECONDS = 5.0
 
@@ -244,13 +244,26 @@ class Attempt:
 
     @functools.cached_property
     def parameters(self) -> Dict[str, Any]:
-        """The parameters of this trial of a sweep, by dotted name; empty for other runs."""
-        return dict(self._of_task(self.run.trials)) if self.plan.get("sweep") and self.task is not None else {}
+        """The parameters of this trial of a sweep, by dotted name; empty for other runs, and before `search` knows."""
+        if not self.plan.get("sweep") or self.task is None:
+            return {}
+        asked = files.read_json(self.directory.trial) if self.search else None
+        return dict(asked["parameters"] if asked else self._of_task(self.run.trials))
+
+    @property
+    def search(self) -> Optional[SearchJson]:
+        """The search that gives trials their parameters, or ends them early; None for other runs."""
+        return (self.plan.get("sweep") or {}).get("search")
 
     @property
     def parameters_file(self) -> Path:
         """A file with the parameters, for commands with `{args_json_file}`."""
         return self.directory.attempt(self.number).path / "parameters.json"
+
+    def write_parameters(self) -> None:
+        """Write `parameters_file` if the command names it. Raises OSError."""
+        if self.parameters and any("{args_json_file}" in word for word in self.plan["command"]):
+            files.write_json(self.parameters_file, self.parameters, self.file_mode)
 
     @property
     def project_directory(self) -> str:

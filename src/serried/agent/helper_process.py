@@ -27,16 +27,24 @@ class HelperProcess:
     """The agent's end. `on_message` gets each message; None when the process has ended."""
 
     def __init__(
-        self, loop: Loop, role: str, arguments: Sequence[str], on_message: Callable[[Optional[Message]], None]
+        self,
+        loop: Loop,
+        role: str,
+        arguments: Sequence[str],
+        on_message: Callable[[Optional[Message]], None],
+        *,
+        python: str = "",
     ) -> None:
+        """`python`: another Python, with its packages."""
         self._loop = loop
         self._on_message = on_message
         self._socket, theirs = socket.socketpair()
         self._buffer = json_lines.LineBuffer()
         self._backlog = b""
         null = os.open(os.devnull, os.O_RDONLY)
+        command = system.agent_command(role, *arguments)
         self._child = system.spawn(
-            system.agent_command(role, *arguments),
+            [python, *command[3:]] if python else command,
             system.environment(),
             (theirs.fileno(), null, 2),
             directory="/",

@@ -199,6 +199,9 @@ class Node:
     def _go(self, message: Message) -> None:
         if self._is_stopping:
             return
+        parameters = message.get("parameters")
+        if parameters:  # of a search: drawn since this process began
+            self.work.parameters = parameters
         variables = {**message["place"], "master": self._master, "stop_file": str(self._private / "stop")}
         variables.update(
             self._stage_out.begin(message["left"]), local=str(self._folder.scratch), **self._stage_in.variables

@@ -21,13 +21,14 @@ from serried.cli import stop as stop_view
 from serried.config.values import BadValue
 from serried.errors import UsageError, did_you_mean
 from serried.plan import Sweep
+from serried.protocol import printed_metric
 from serried.protocol.settings import as_argument
 from serried.records.index import Selection
 from serried.submission.prepare import prepare
 from serried.submission.request import decide
 from serried.submission.rerun import MoreTrials, prepare_again
 from serried.sweeps import definition, results, space
-from serried.sweeps.definition import GRID, DefinitionError, SweepDefinition
+from serried.sweeps.definition import GRID, DefinitionError, Metric, SweepDefinition
 from serried.sweeps.results import SweepResults, TrialResult
 from serried.sweeps.space import Parameter
 from serried.ui import console
@@ -83,9 +84,19 @@ class TakesSweep(options.TakesCommand):
 )
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Number of draws.")
 @click.option(
+    "--method",
+    type=click.Choice(definition.METHODS),
+    help="bayes: draw where trials before were good, by Optuna.",
+)
+@click.option(
     "--seeds", type=click.IntRange(1), metavar="N", help="N trials of each combination, with `seed` 0 to N-1."
 )
 @click.option("--metric", metavar="NAME:max|min", help="The logged value that orders the trials.")
+@click.option(
+    "--metric-from",
+    metavar="stdout:REGEX|file:PATH:KEY",
+    help="Where the program prints or writes it, if it does not log it.",
+)
 @options.flags
 @click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings.")
 def submit_command(
@@ -94,8 +105,10 @@ def submit_command(
     grids: tuple[str, ...],
     ranges: tuple[str, ...],
     count: int | None,
+    method: str | None,
     seeds: int | None,
     metric: str | None,
+    metric_from: str | None,
     cluster: str | None,
     dry_run: bool,
     as_json: bool,
@@ -129,10 +142,10 @@ def submit_command(
         defined,
         parameters={**defined.parameters, **own},
         drawn=drawn,
-        method=defined.method if defined.parameters else GRID,
+        method=method or (defined.method if defined.parameters else GRID),
         run_cap=count or defined.run_cap,
         seeds=seeds or defined.seeds,
-        metric=definition.metric_of(metric) if metric else defined.metric,
+        metric=_metric(metric, metric_from, defined),
     )
     decided = decide(dataclasses.replace(request, sweep=sweep), Path.cwd(), os.environ)
     with options.progress(dry_run=dry_run) as observe:
@@ -141,6 +154,20 @@ def submit_command(
         )
     prepared = dataclasses.replace(prepared, notes=(*prepared.notes, *sweep.notes))
     submit.send(prepared, dry_run=dry_run, as_json=as_json, yes=yes)
+
+
+def _metric(metric: str | None, source: str | None, defined: SweepDefinition) -> Metric | None:
+    own = definition.metric_of(metric) if metric else defined.metric
+    if source is None:
+        return own
+    if own is None:
+        raise UsageError("`--metric-from` needs the name of the metric", hint="`--metric val_acc:max`")
+    try:
+        printed_metric.check(source)
+    except ValueError as error:
+        hint = f"`--metric-from '{printed_metric.EXAMPLE}'`"
+        raise UsageError(f"`--metric-from {source}` {error}", hint=hint) from None
+    return dataclasses.replace(own, source=source)
 
 
 def _parameter(flag: str, text: str) -> tuple[str, Parameter]:
@@ -196,7 +223,8 @@ def show_command(*, run: str, metric: str | None, everything: bool, best: bool, 
     serried sweep show k3f9q2 --best             --lr=0.001 --width=64
     serried sweep show k3f9q2 --best --json > best.json
 
-    A trial's value is the one that it logged last: by `run.log` in the session of serried.train.
+    A trial's value is the one that it logged last, by `run.log` in the session of serried.train, or that `metric.from`
+    finds.
     """
     found = results.results_of(run_view.select(run), metric)
     if best:
@@ -261,7 +289,15 @@ def _draw(found: SweepResults, *, everything: bool) -> None:
     if len(shown) < len(trials):
         console.say(f"{len(trials) - len(shown)} more: serried sweep show {sweep.first} --all")
     _draw_groups(found, everything=everything)
+    _note_missing_metric(found)
     _suggest(found)
+
+
+def _note_missing_metric(found: SweepResults) -> None:
+    completed = [trial for trial in found.trials if trial.is_complete]
+    if found.sweep.metric and completed and all(trial.value is None for trial in found.trials):
+        where = f"`{found.sweep.source}`" if found.sweep.source else "the logged values"
+        console.note(f"no trial has reported `{found.sweep.metric}` in {where}")
 
 
 def _to_show(trials: Sequence[TrialResult]) -> list[TrialResult]:

@@ -389,13 +389,14 @@ class SweepTable:
 
     experiment: str | None = key(values.TEXT, "The experiment whose command the trials run.", default="the only one")
     method: str | None = key(
-        Kind("`grid` or `random`", values.choice("grid", "random")),
-        "Try all combinations of values, or random ones.",
+        Kind("`grid`, `random` or `bayes`", values.choice("grid", "random", "bayes")),
+        "Try all combinations of values, random ones, or those that a search by Optuna proposes.",
         default="`grid`",
     )
     metric: Mapping[str, Any] = key(
         values.SETTINGS,
-        '`name` of the logged value that orders the trials, and `goal`: `"minimize"` or `"maximize"`.',
+        '`name` of the logged value that orders the trials, `goal`: `"minimize"` or `"maximize"`, and `from` if the '
+        'program prints the value: `"stdout:val_acc=([0-9.]+)"`, or writes it: `"file:metrics.json:val_acc"`.',
         value={},
     )
     parameters: Mapping[str, Any] = key(
@@ -404,7 +405,12 @@ class SweepTable:
         '"log_uniform_values" }`. See [sweeps](sweeps.md).',
         value={},
     )
-    run_cap: int | None = key(values.COUNT, "Number of random trials; most trials of a grid.", default="the whole grid")
+    early_terminate: Mapping[str, Any] = key(
+        values.SETTINGS,
+        'End trials early that are worse than others: `{ type = "hyperband", min_iter = 3 }`, or `type = "median"`.',
+        value={},
+    )
+    run_cap: int | None = key(values.COUNT, "Number of drawn trials; most trials of a grid.", default="the whole grid")
     seeds: int | None = key(values.COUNT, "Trials with the same parameters and other seeds, by the parameter `seed`.")
     seed: int | None = key(values.COUNT_OR_NONE, "Seed of the random draws, and the first of `seeds`.", default="0")
     parallel: int | None = key(values.COUNT, "Most trials that run at once.", default="the scheduler's choice")

@@ -124,6 +124,24 @@ class Array(NamedTuple):
     which begins at 0. Empty: one job, whose indices are the tasks."""
 
 
+class Search(NamedTuple):
+    """A search by Optuna, for the agents of the trials: see `agent/trials/search.py`."""
+
+    method: str
+    """`bayes`; `grid` or `random` if it only ends trials early."""
+    metric: str
+    source: str
+    goal: str
+    pruner: Mapping[str, Any] | None
+    """`type` (`hyperband` or `median`) and the arguments of that pruner; None if no trial ends early."""
+    space: Mapping[str, Mapping[str, Any]]
+    """By parameter: `value`; `choices`; or `low` and `high`, with `int`, `log` and `q`."""
+    journal: str = ""
+    """Optuna's journal, in the directory of the sweep's first run."""
+    pythons: tuple[str, ...] = ()
+    """Those that have Optuna, the first choice first."""
+
+
 class Sweep(NamedTuple):
     """The sweep that a run belongs to. Each task is a trial; trials.json has the parameters."""
 
@@ -135,12 +153,16 @@ class Sweep(NamedTuple):
     """The logged value that orders the trials; empty without one."""
     goal: str = "minimize"
     """`minimize` or `maximize`."""
+    source: str = ""
+    """Where the programs report the metric, as `protocol.printed_metric` reads it; empty if they log it."""
     seeds: int = 1
     """The number of consecutive trials that differ in their seed alone."""
     definition: Mapping[str, Any] = {}
     """The keys of `[sweeps.NAME]` that gave the trials, from which further draws follow."""
     description: str = ""
     """The parameters and their values in words: `lr (2 values) x wd (3 values)`."""
+    search: Search | None = None
+    """What gives trials their parameters when they start, or ends them early; None if neither."""
 
 
 class UserScript(NamedTuple):

@@ -42,6 +42,8 @@
   checkpoints/  results/
   tasks/I/{exit.json,attempts,checkpoints,results}   in array runs, in place of the four above; also
                                                  source/ and fetched.jsonl, if each task has its own tree
+  tasks/I/trial.json                             the parameters that the task's trial got when it started
+  search/journal.log                             Optuna's journal of a sweep (agent/trials/search.py)
 
 $XDG_STATE_HOME/serried/runs/<run-id>/           the record: small and permanent, on the submitting side
   plan.json  where  submissions/1.json  source.json  diff.patch  seen.json  exit.json
@@ -174,6 +176,7 @@ class TaskDirectory:
         self.results = path / RESULTS
         self.source = path / "source"
         self.fetched = path / "fetched.jsonl"
+        self.trial = path / "trial.json"
 
     def attempt(self, number: int) -> AttemptDirectory:
         return AttemptDirectory(self.attempts / str(number))
@@ -192,6 +195,7 @@ class RunDirectory(TaskDirectory):
         self.commands = path / "commands.json"
         self.trials = path / "trials.json"
         self.calls = path / "calls.pickle"
+        self.search = path / "search" / "journal.log"
         self.claims = path / "claims"
         self.shell = path / "shell.json"
         self.link_commands = path / "link-commands.json"

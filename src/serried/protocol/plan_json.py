@@ -157,8 +157,20 @@ class SyncJson(TypedDict, total=False):
     keep_local: Optional[int]
 
 
+class SearchJson(TypedDict):
+    method: str
+    metric: str
+    source: str
+    goal: str
+    pruner: Optional[Dict[str, Any]]
+    space: Dict[str, Dict[str, Any]]
+    journal: str
+    pythons: List[str]
+
+
 class SweepJson(TypedDict, total=False):
     parameters: List[str]
+    search: Optional[SearchJson]
 
 
 class TrackJson(TypedDict, total=False):

@@ -29,6 +29,7 @@ class Reason(str, enum.Enum):
     USER = "user"
     CANCEL = "cancel"
     SMOKE = "smoke"
+    PRUNED = "pruned"
     FAILURE = "failure"
     LOST = "lost"
     SILENCE = "silence"

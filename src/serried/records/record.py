@@ -289,7 +289,11 @@ class Record:
         return dataclasses.replace(self.plan, command=self.command_of(task)) if array.each else self.plan
 
     def parameters_of(self, task: int) -> dict[str, Any]:
-        """The parameters of one trial of a sweep, by dotted name."""
+        """The parameters of one trial of a sweep, by dotted name; empty before a search has drawn them."""
+        if self.plan.sweep and self.plan.sweep.search:
+            drawn = read_json(self.where.task(task).trial)
+            if drawn:
+                return dict(drawn["parameters"])
         try:
             return self._trials[task]
         except KeyError:

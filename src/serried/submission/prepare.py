@@ -23,7 +23,7 @@ from serried.planning.launch import warnings as command_warnings
 from serried.protocol import names, placeholders
 from serried.snapshot import Survey
 from serried.snapshot.editable import site_folders
-from serried.submission import data, environment_build, tracking
+from serried.submission import data, environment_build, search, tracking
 from serried.submission.deliver import Prepared, assemble, sources_directory
 
 MOST_PREQUEUED = 100
@@ -61,6 +61,7 @@ def prepare(
     containers.check_runscript(plan, each)
     plan, tracking_notes, tracking_warnings = tracking.settle(plan, environ)
     environ = tracking.with_key(plan, environ)
+    plan = search.settle(plan, environ)
     plan, reports = environment_build.settle(plan, resolved, environ, observe)
     if not reports and plan.script is None:
         inside = plan.container is not None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from serried import config, schedulers
 from serried.config import shell_words, toml, values
 from serried.errors import UsageError, did_you_mean
-from serried.plan import After, Allocation, Array, Plan, Sweep
+from serried.plan import After, Allocation, Array, Plan, Search, Sweep
 from serried.planning import plan as make_plan
 from serried.planning import tasks
 from serried.planning.allocate import partition_notes
@@ -23,7 +23,7 @@ from serried.protocol.times import iso
 from serried.records.record import new_id
 from serried.submission.dependencies import check_pair, newest_of, parse_dependency, run_after
 from serried.submission.resume import resume_from
-from serried.sweeps.definition import MINIMIZE, SEED, SweepDefinition, Trial
+from serried.sweeps.definition import BAYES, MINIMIZE, SEED, SweepDefinition, Trial
 
 if TYPE_CHECKING:
     from serried.schedulers.survey import Inside
@@ -306,11 +306,20 @@ def _with_sweep(plan: Plan, definition: SweepDefinition) -> Plan:
         parameters=names_,
         metric=definition.metric.name if definition.metric else "",
         goal=definition.metric.goal if definition.metric else MINIMIZE,
+        source=definition.metric.source if definition.metric else "",
         seeds=definition.seeds or 1,
         definition=definition.to_json(),
         description=str(definition),
+        search=_search(definition),
     )
     return dataclasses.replace(plan, sweep=sweep, command=_with_place(plan, names_))
+
+
+def _search(definition: SweepDefinition) -> Search | None:
+    metric = definition.metric
+    if metric is None or not (definition.method == BAYES or definition.pruner):
+        return None
+    return Search(definition.method, metric.name, metric.source, metric.goal, definition.pruner, definition.space)
 
 
 def _with_place(plan: Plan, parameters: Sequence[str]) -> tuple[str, ...]:

@@ -17,31 +17,23 @@ from typing import Any
 
 from serried.config.values import MOST_TASKS, BadValue
 from serried.errors import ConfigError, UsageError, did_you_mean
-from serried.protocol import placeholders
+from serried.protocol import placeholders, printed_metric
 from serried.sweeps import space
 from serried.sweeps.space import Parameter
 
 Trial = dict[str, Any]
 """The parameters of one training, by dotted name."""
 
-GRID, RANDOM = "grid", "random"
-METHODS = (GRID, RANDOM)
+GRID, RANDOM, BAYES = "grid", "random", "bayes"
+METHODS = (GRID, RANDOM, BAYES)
+HYPERBAND, MEDIAN = "hyperband", "median"
 MAXIMIZE, MINIMIZE = "maximize", "minimize"
 SEED = "seed"
 """The parameter of `seeds`."""
-_OF_FILE = ("name", "program", "command", "method", "metric", "parameters", "run_cap")
+_OF_FILE = ("name", "program", "command", "method", "metric", "parameters", "run_cap", "early_terminate")
 _OF_TABLE = ("experiment", "seeds", "parallel", "seed")
 """Keys that a table of serried.toml has besides."""
-_OF_THE_SERVICE = (
-    "description",
-    "project",
-    "entity",
-    "early_terminate",
-    "controller",
-    "impute",
-    "imputewhilerunning",
-    "kind",
-)
+_OF_THE_SERVICE = ("description", "project", "entity", "controller", "impute", "imputewhilerunning", "kind")
 """Keys of W&B without an effect here."""
 
 
@@ -49,6 +41,8 @@ _OF_THE_SERVICE = (
 class Metric:
     name: str
     goal: str = MINIMIZE
+    source: str = ""
+    """Where a program reports it that does not log it: see `protocol.printed_metric`."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +53,15 @@ class SweepDefinition:
     name: str | None = None
     metric: Metric | None = None
     run_cap: int | None = None
-    """The number of draws of a random search, and the most trials of a grid; None for all of a grid."""
+    """The number of draws of a search, and the most trials of a grid; None for all of a grid."""
     seeds: int | None = None
     """The number of trials with the same parameters, and other seeds."""
     seed: int = 0
     """Of the random draws."""
     command: tuple[str, ...] = ()
     """The file's own; empty for that of an experiment."""
+    pruner: Mapping[str, Any] | None = None
+    """Of `early_terminate`: `type`, and the arguments of Optuna's pruner; None if no trial ends early."""
     experiment: str | None = None
     parallel: int | None = None
     drawn: Mapping[str, bool] = field(default_factory=dict)
@@ -78,13 +74,25 @@ class SweepDefinition:
         numbers = {"run_cap": self.run_cap, "seeds": self.seeds, "seed": self.seed}
         numbers = {key: value for key, value in numbers.items() if value is not None}
         drawn = {"drawn": dict(self.drawn)} if self.drawn else {}
-        return {"method": self.method, "parameters": parameters, **numbers, **drawn}
+        metric = {"metric": {"name": self.metric.name, "goal": self.metric.goal}} if self.metric else {}
+        return {"method": self.method, "parameters": parameters, **metric, **numbers, **drawn}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> SweepDefinition:
         """Raises DefinitionError."""
         table = {key: value for key, value in document.items() if key != "drawn"}
         return replace(read_table(table), drawn=document.get("drawn") or {})
+
+    @property
+    def space(self) -> dict[str, dict[str, Any]]:
+        """The parameters as Optuna searches them. Raises UsageError for a distribution that it does not have."""
+        found = {}
+        for name, parameter in self.parameters.items():
+            try:
+                found[name] = parameter.search_space
+            except BadValue as error:
+                raise UsageError(f"`{name}` {error}", hint=error.hint) from None
+        return found
 
     @property
     def size(self) -> int:
@@ -107,10 +115,12 @@ class SweepDefinition:
     @property
     def _grid(self) -> dict[str, Parameter]:
         """The parameters whose values are all tried."""
+        if self.method == BAYES:
+            return {}
         return {
             name: parameter
             for name, parameter in self.parameters.items()
-            if parameter.grid_size is not None and not self.drawn.get(name, self.method == RANDOM)
+            if parameter.grid_size is not None and not self.drawn.get(name, self.method != GRID)
         }
 
     @property
@@ -118,9 +128,15 @@ class SweepDefinition:
         return {name: parameter for name, parameter in self.parameters.items() if name not in self._grid}
 
     def trials(self, first: int = 0) -> Iterator[Trial]:
-        """All trials from number `first` on. The trials with the same parameters and other seeds follow each other."""
+        """All trials from number `first` on. The trials with the same parameters and other seeds follow each other.
+
+        Those of a Bayesian search are empty: a trial gets its parameters when it starts.
+        """
         seeds = self.seeds or 1
         for number in range(first, self.size):
+            if self.method == BAYES:
+                yield {}
+                continue
             trial = self._distinct_trial(number // seeds)
             yield {**trial, SEED: self.seed + number % seeds} if self.seeds else trial
 
@@ -140,12 +156,22 @@ class SweepDefinition:
         """Raises UsageError for a sweep without an end, and for one that no scheduler could hold."""
         if self.seeds and SEED in self.parameters:
             raise DefinitionError(["seeds"], "`seeds` and the parameter `seed` exclude each other", "keep one of them")
+        if self.method == BAYES and self.run_cap is None:
+            hint = "`--count 20`, or `run_cap = 20` in a file"
+            raise UsageError("a Bayesian search needs a number of trials", hint=hint)
         drawn = next(iter(self._drawn), None)
         if drawn is not None and self.run_cap is None:
             raise UsageError(
                 f"`{drawn}` is drawn ({self.parameters[drawn]}), so the sweep needs a number of draws",
                 hint=f"`--count 20`, `run_cap = 20` in a file, or all of some values: `--grid {drawn}=…`",
             )
+        if self.method == BAYES and self.seeds:
+            raise UsageError("`seeds` and a Bayesian search exclude each other", hint="keep one of them")
+        if (self.method == BAYES or self.pruner) and self.metric is None:
+            what = "a Bayesian search" if self.method == BAYES else "`early_terminate`"
+            raise UsageError(f"{what} needs a metric", hint="`--metric val_acc:max`")
+        if self.method == BAYES or self.pruner:
+            _ = self.space
         if self.size > MOST_TASKS:
             raise UsageError(
                 f"the sweep has {self.size:,} trials, and {MOST_TASKS:,} is the most",
@@ -223,12 +249,13 @@ def read(table: Mapping[str, Any], known: Sequence[str]) -> SweepDefinition:
             raise DefinitionError([str(key)], f"unknown key `{key}` in the definition of a sweep", hint)
     method = table.get("method", GRID)
     if method not in METHODS:
-        raise DefinitionError(["method"], f"`method` must be `grid` or `random`, not `{method}`")
+        raise DefinitionError(["method"], f"`method` must be `grid`, `random` or `bayes`, not `{method}`")
     return SweepDefinition(
         parameters=dict(_parameters(table.get("parameters"))),
         method=method,
         name=_text(table, "name"),
         metric=_metric(table.get("metric")),
+        pruner=_pruner(table.get("early_terminate")),
         run_cap=_count(table, "run_cap"),
         seeds=_count(table, "seeds"),
         seed=_count(table, "seed", least=0) or 0,
@@ -270,7 +297,16 @@ def _metric(table: Any) -> Metric | None:
     goal = table.get("goal", MINIMIZE)
     if goal not in (MAXIMIZE, MINIMIZE):
         raise DefinitionError(["metric", "goal"], f"`metric.goal` must be `minimize` or `maximize`, not `{goal}`")
-    return Metric(table["name"], goal)
+    source = table.get("from", "")
+    try:
+        if source:
+            printed_metric.check(str(source))
+    except ValueError as error:
+        raise DefinitionError(["metric", "from"], f"`metric.from` {error}", _FROM_HINT) from None
+    return Metric(table["name"], goal, str(source))
+
+
+_FROM_HINT = f'`from = "{printed_metric.EXAMPLE}"`, or `from = "file:metrics.json:val_acc"`'
 
 
 def metric_of(text: str) -> Metric:
@@ -280,6 +316,41 @@ def metric_of(text: str) -> Metric:
     if colon and goal in goals and name:
         return Metric(name, goals[goal])
     raise UsageError(f"`--metric {text}` does not say which values are better", hint=f"`{text}:max` or `{text}:min`")
+
+
+_OF_PRUNER = {
+    HYPERBAND: ("min_iter", "max_iter", "s", "eta", "strict"),
+    MEDIAN: ("min_iter", "min_trials"),
+}
+
+
+def _pruner(table: Any) -> dict[str, Any] | None:
+    """`early_terminate` as Optuna's pruners take it. A trial's iterations are the values that it has reported."""
+    if table is None:
+        return None
+    kind = table.get("type") if isinstance(table, Mapping) else None
+    if kind not in _OF_PRUNER:
+        hint = '`early_terminate = { type = "hyperband", min_iter = 3 }`'
+        raise DefinitionError(["early_terminate"], "`early_terminate` needs the type `hyperband` or `median`", hint)
+    for key in table:
+        if key not in ("type", *_OF_PRUNER[kind]):
+            hint = f"known here: {', '.join(f'`{name}`' for name in _OF_PRUNER[kind])}"
+            raise DefinitionError(["early_terminate", key], f"unknown key `{key}` of `early_terminate`", hint)
+    numbers = {key: _count(table, key) for key in _OF_PRUNER[kind] if key != "strict"}
+    if kind == MEDIAN:
+        return {
+            "type": MEDIAN,
+            "n_warmup_steps": numbers["min_iter"] or 1,
+            "n_startup_trials": numbers["min_trials"] or 4,
+        }
+    eta = numbers["eta"] or 3
+    if numbers["min_iter"]:
+        first = numbers["min_iter"]
+    elif numbers["max_iter"] and numbers["s"]:
+        first = max(1, numbers["max_iter"] // eta ** numbers["s"])
+    else:
+        raise DefinitionError(["early_terminate"], "`hyperband` needs `min_iter`, or `max_iter` and `s`")
+    return {"type": HYPERBAND, "min_resource": first, "reduction_factor": eta}
 
 
 def _count(table: Mapping[str, Any], key: str, *, least: int = 1) -> int | None:

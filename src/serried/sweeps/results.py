@@ -12,13 +12,19 @@ from typing import Any
 from serried.errors import UsageError
 from serried.fs.files import read_json
 from serried.plan import Sweep
-from serried.protocol import names
+from serried.protocol import names, printed_metric
+from serried.protocol.layout import TaskDirectory
+from serried.protocol.reasons import Reason
 from serried.records import index, logs
+from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable
 from serried.records.run_status import RunStatus
 from serried.records.status import statuses
 from serried.sweeps.definition import MAXIMIZE, SEED, Trial, metric_of
+
+PRUNED = "PRUNED"
+"""The state of a trial that the search ended early."""
 
 
 @dataclass(frozen=True)
@@ -190,10 +196,10 @@ def results_of(selection: Selection, metric: str | None = None) -> SweepResults:
         sweep = sweep._replace(metric="")
     elif metric is not None and metric != sweep.metric:
         other = metric_of(metric)
-        sweep = sweep._replace(metric=other.name, goal=other.goal)
+        sweep = sweep._replace(metric=other.name, goal=other.goal, source="")
     trials: dict[int, TrialResult] = {}
     for status in ordered:
-        trials |= {trial.number: trial for trial in _trials(status, sweep.metric)}
+        trials |= {trial.number: trial for trial in _trials(status, sweep)}
     ranked = sorted(
         trials.values(),
         key=lambda trial: (trial.has_failed, not trial.is_complete, *_rank(trial.value, sweep.goal), trial.number),
@@ -201,27 +207,36 @@ def results_of(selection: Selection, metric: str | None = None) -> SweepResults:
     return SweepResults(sweep, ordered, tuple(ranked))
 
 
-def _trials(status: RunStatus, metric: str) -> Iterable[TrialResult]:
+def _trials(status: RunStatus, sweep: Sweep) -> Iterable[TrialResult]:
     """The trials of one run."""
     record = status.record
     for number in record.plan.array.indices if record.plan.array else ():
         verdict = (status.tasks or {}).get(number, status.verdict)
         place = record.where.task(number)
         end = read_json(place.exit) or {}
+        was_pruned = verdict.state == names.COMPLETED and end.get("cause") == Reason.PRUNED
         yield TrialResult(
             number,
             record.id,
             record.parameters_of(number),
-            verdict.state,
-            _last(logs.metrics(place), metric) if metric else None,
+            PRUNED if was_pruned else verdict.state,
+            _value(place, sweep) if sweep.metric else None,
             end.get("seconds"),
             verdict.has_failed,
-            "" if verdict.state == names.COMPLETED else end.get("message") or verdict.message,
+            "" if verdict.state == names.COMPLETED and not was_pruned else end.get("message") or verdict.message,
         )
 
 
+def _value(place: TaskDirectory, sweep: Sweep) -> float | None:
+    """The metric as logged, printed or written last."""
+    if not sweep.source:
+        return _last(logs.metrics(place), sweep.metric)
+    attempts = [place.attempt(number) for number in reversed(attempt_numbers(place))]
+    written = [attempt.rank_log(0, 0) for attempt in attempts]
+    return printed_metric.last_value(sweep.source, sweep.metric, written, place.results)
+
+
 def _last(rows: Sequence[Mapping[str, Any]], metric: str) -> float | None:
-    """The metric as logged last."""
     for row in reversed(rows):
         value = row.get(metric)
         if isinstance(value, int | float):

@@ -54,6 +54,29 @@ class Parameter:
         step = numbers.get("q", 1)
         return _quantized(numbers["min"] + place * step, step)
 
+    @property
+    def search_space(self) -> dict[str, Any]:
+        """As Optuna's distributions need it: see `plan.Search`. Raises BadValue."""
+        if len(self.values) == 1:
+            return {"value": self.values[0]}
+        if self.values:
+            if self.weights:
+                raise BadValue("has `probabilities`, which a Bayesian search learns by itself", "leave them out")
+            return {"choices": list(self.values)}
+        base, numbers = self.distribution.removeprefix("q_"), self.numbers or {}
+        if "min" not in numbers:
+            raise BadValue(
+                f"has the distribution `{self.distribution}`, which this search cannot draw from", "`min` and `max`"
+            )
+        low, high = numbers["min"], numbers["max"]
+        if base == "log_uniform":
+            low, high = math.exp(low), math.exp(high)
+        elif base == "inv_log_uniform":
+            low, high = math.exp(-high), math.exp(-low)
+        step = {"q": numbers["q"]} if "q" in numbers else {}
+        kind = {"int": True} if base == "int_uniform" else {"log": True} if "log" in base else {}
+        return {"low": low, "high": high, **kind, **step}
+
     def to_json(self) -> dict[str, Any]:
         """The keys that `parameter` reads."""
         if self.distribution == "constant":

@@ -151,6 +151,5 @@ def _describe(work: Attempt, token: str, job: str, position: Optional[Dict[str, 
         "attempt": work.number,
         "position": position,
     }
-    if any("{args_json_file}" in word for word in work.plan["command"]):
-        files.write_json(work.parameters_file, work.parameters, work.file_mode)
+    work.write_parameters()
     files.write_json(attempt.claim, claim, work.file_mode)

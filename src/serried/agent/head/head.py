@@ -24,6 +24,7 @@ from serried.agent.loop import Loop
 from serried.agent.options import Options, parse
 from serried.agent.outcome.evidence import OBEYED_STATUSES
 from serried.agent.stage_in.head_side import StageInCoordinator
+from serried.agent.trials.head_side import TrialSearch
 from serried.fs import files
 from serried.process import linux
 from serried.protocol import checkpoints, hostlist, names
@@ -102,6 +103,7 @@ class Head:
         self._deadline = monitor.deadline_of(work, options.end, options.age)
         self._monitor = monitor.Monitor(self, self._nodes, self._deadline)
         self._stage_in = StageInCoordinator(work, self._nodes, self.log_event, self._fail_launch, self._start_ranks)
+        self._search = TrialSearch(self.loop, work, self._prune, self._fail_launch) if work.search else None
         self._script: Optional[ScriptProcess] = None
         """The process of the user's job script."""
         self._launchers = LauncherCoordinator(self.loop, work, self._nodes, self._fail_launcher)
@@ -130,6 +132,8 @@ class Head:
         self.loop.after(CONNECT_SECONDS, self._check_present)
         self.loop.every(monitor.HEARTBEAT_SECONDS, self._check_launcher)
         self._monitor.begin()
+        if self._search:
+            self._search.begin()
         if not self.work.has_setup:  # while the launcher starts the agents; both take about as long
             self._unpack()
         if not self._has_ended or self._launcher.is_running:
@@ -177,6 +181,9 @@ class Head:
     def _start_ranks(self) -> None:
         if self._has_ended or self._stop_reason:
             return
+        if self._search and not self._search.is_ready:
+            self._search.when_ready(self._start_ranks)
+            return
         self._have_ranks_started = True
         self._nodes.stop_accepting()
         self._env_file.remove()
@@ -184,9 +191,9 @@ class Head:
         variables = {"port": self._port.getsockname()[1], "deadline": self._deadline.at if self._deadline else 0}
         variables.update(store=self._open_store(), workers=self._nodes.workers())
         seconds_left = self._deadline.over - time.time() if self._deadline else None
-        self._nodes.broadcast(
-            ToNode.START_RANKS, hosts=[agent.host for agent in self._nodes], place=variables, left=seconds_left
-        )
+        hosts = [agent.host for agent in self._nodes]
+        parameters = {"parameters": self.work.parameters} if self._search else {}
+        self._nodes.broadcast(ToNode.START_RANKS, hosts=hosts, place=variables, left=seconds_left, **parameters)
         self._launchers.begin()
         self._monitor.ranks_began()
         notifications.notify(self.work, names.EVENT_START)
@@ -305,6 +312,10 @@ class Head:
         elif is_new:
             drop = partial(self._nodes.drop_unfinished, Reason.STOP_IGNORED, "it did not stop")
             self.loop.after(grace + OBEY_SECONDS, drop)
+
+    def _prune(self, values: int) -> None:
+        if self._have_ranks_started and self._stop_reason is None:
+            self.stop(Reason.PRUNED, "the search", self.work.grace_seconds, values=values)
 
     def ask_to_save(self, reason: Reason, because: str, **facts: Any) -> None:
         """Send ranks the stop notice, unless an earlier reason takes precedence."""

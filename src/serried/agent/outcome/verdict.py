@@ -16,7 +16,7 @@ KILLED_CODE = 137
 
 FINAL_STOPS = (Reason.CANCEL, Reason.USER)
 """Reasons after which nothing continues."""
-ENDED_FROM_WITHOUT = (*FINAL_STOPS, Reason.LOST, Reason.SILENCE)
+ENDED_FROM_WITHOUT = (*FINAL_STOPS, Reason.LOST, Reason.SILENCE, Reason.PRUNED)
 """Reasons that take precedence over a rank's own failure."""
 SAVING = (Reason.LIMIT, Reason.PREEMPT)
 """Reasons after which ranks that saved may continue in another attempt."""
@@ -63,6 +63,7 @@ def judge(evidence: AttemptEvidence, failure: Optional[Exit], tail: List[str]) -
             lambda: _of_loss(evidence),
         ),
         (reason is Reason.SILENCE, lambda: _of_silence(evidence)),
+        (reason is Reason.PRUNED, lambda: _of_pruning(evidence)),
         (reason is Reason.LAUNCHER, lambda: _of_launcher(evidence)),
         (reason in SAVING, lambda: _of_saving(evidence, reason)),
         (True, lambda: _of_peace(evidence)),
@@ -270,6 +271,13 @@ def _of_silence(evidence: AttemptEvidence) -> AttemptVerdict:
     ranks = evidence.all(JournalEvent.STOPPING)[0]["ranks"]
     which = f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
     return AttemptVerdict(names.FAILED, 1, Reason.SILENCE, f"no output from any rank for too long; {which} still ran")
+
+
+def _of_pruning(evidence: AttemptEvidence) -> AttemptVerdict:
+    """The search ended the trial early. That is what its user wants, so it has completed."""
+    values = evidence.all(JournalEvent.STOPPING)[0]["values"]
+    few = "value" if values == 1 else "values"
+    return AttemptVerdict(names.COMPLETED, 0, Reason.PRUNED, f"ended early, after {values} {few} of the metric")
 
 
 def _of_launcher(evidence: AttemptEvidence) -> AttemptVerdict:

@@ -1,0 +1,86 @@
+"""The head's end of a search: gets the trial's parameters before ranks start, and ends the trial when it is pruned."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Callable, Dict, List, Optional, Set
+
+from serried.agent import system
+from serried.agent.attempt import Attempt
+from serried.agent.helper_process import HelperProcess
+from serried.agent.loop import Loop
+from serried.agent.trials import search
+from serried.fs import files
+from serried.protocol.json_lines import Message
+
+
+class TrialSearch:
+    """`prune` gets the number of reported values, `fail` a sentence."""
+
+    def __init__(self, loop: Loop, work: Attempt, prune: Callable[[int], None], fail: Callable[[str], None]) -> None:
+        self._loop = loop
+        self._work = work
+        self._prune = prune
+        self._fail = fail
+        self._then: Optional[Callable[[], None]] = None
+        self._pythons = list(work.search["pythons"]) if work.search else []
+        self._problems: List[str] = []
+        self._answered: Set[str] = set()
+        self.is_ready = False
+        """The task has its parameters."""
+
+    def begin(self) -> None:
+        """Ask for parameters, unless the trial has them: of a grid, of an earlier attempt, or of another trial.
+
+        A trial that has them, but may end early, is entered too before it starts: others are compared with it.
+        """
+        if self._work.parameters and not (self._work.search and self._work.search["pruner"]):
+            self._be_ready()
+        else:
+            self._try_next()
+
+    def when_ready(self, then: Callable[[], None]) -> None:
+        self._then = then
+
+    def _try_next(self) -> None:
+        if self._pythons:
+            python = self._pythons.pop(0)
+            arguments = [] if self._work.task is None else [str(self._work.task)]
+            receive = partial(self._receive, python)
+            HelperProcess(self._loop, "search", arguments, receive, python=python)
+        elif self._work.parameters:
+            system.log(f"warning: the search cannot end this trial early: {'; '.join(self._problems)}")
+            self._be_ready()
+        else:
+            self._fail(f"no parameters for the trial: {'; '.join(self._problems)}")
+
+    def _receive(self, python: str, message: Optional[Message]) -> None:
+        event = message["event"] if message else None if python in self._answered else search.FAILED
+        self._answered.add(python)
+        if event == search.FAILED:
+            self._problems.append(f"{python}: {message['problem'] if message else 'it ended without an answer'}")
+            self._try_next()
+        elif message and event == search.PRUNE:
+            self._prune(message["values"])
+        elif message and not self.is_ready:
+            self._take(message)
+
+    def _take(self, message: Dict[str, Any]) -> None:
+        if self._work.parameters:
+            self._be_ready()
+            return
+        trial = {"trial": message["trial"], "parameters": message["parameters"]}
+        try:
+            files.write_json(self._work.directory.trial, trial, self._work.file_mode)
+            self._work.parameters = trial["parameters"]
+            self._work.write_parameters()
+        except OSError as error:
+            self._fail(f"the trial's parameters cannot be written: {error}")
+            return
+        self._be_ready()
+
+    def _be_ready(self) -> None:
+        if not self.is_ready:
+            self.is_ready = True
+            if self._then:
+                self._then()

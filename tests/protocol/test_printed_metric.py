@@ -1,0 +1,76 @@
+"""The metric of programs that print it or write it."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+
+from serried.protocol import printed_metric
+
+STDOUT = "stdout:val_acc=([-+.0-9einfa]+)"
+PRINTED = {
+    "the last match counts": (STDOUT, "val_acc=0.5\nval_acc=0.75 loss=2\nend\n", 0.75),
+    "without a group, all of the match": ("stdout:[0-9]+\\.[0-9]+", "epoch 3: 0.25\n", 0.25),
+    "within a progress bar": (STDOUT, "10%\rval_acc=1e-3\r20%\rval_acc=2e-3", 0.002),
+    "no number": ("stdout:val_acc=(\\S+)", "val_acc=0.5\nval_acc=none\n", 0.5),
+    "not finite": (STDOUT, "val_acc=nan\n", math.nan),
+    "none": (STDOUT, "epoch 3\n", None),
+    "a caret is the start of a line": ("stdout:^acc (.*)$", "val acc 1\nacc 2\n", 2.0),
+}
+WRITTEN = {
+    "the name of the metric": ("file:m.json", '{"val_acc": 0.5}', 0.5),
+    "another key": ("file:m.json:best", '{"best": 1, "val_acc": 0.5}', 1.0),
+    "a nested key": ("file:m.json:test.acc", '{"test": {"acc": 3}}', 3.0),
+    "a key with a dot": ("file:m.json:test.acc", '{"test.acc": 4, "test": 5}', 4.0),
+    "an indented file": ("file:m.json", '{\n  "val_acc": 0.5\n}\n', 0.5),
+    "JSON lines": ("file:m.json", '{"val_acc": 1}\n{"val_acc": 2}\n{"loss": 3}\n', 2.0),
+    "a number as text": ("file:m.json", '{"val_acc": "0.5"}', 0.5),
+    "a list": ("file:m.json", "[1, 2]", None),
+    "true": ("file:m.json", '{"val_acc": true}', None),
+    "torn": ("file:m.json", '{"val_acc": 0.', None),
+}
+
+
+def same(value, expected):
+    return value == expected or (value is not None and expected is not None and math.isnan(value + expected))
+
+
+@pytest.mark.parametrize(("source", "text", "expected"), PRINTED.values(), ids=list(PRINTED))
+def test_it_is_found_in_the_output_of_rank_0(source, text, expected, tmp_path):
+    (tmp_path / "rank-0.log").write_text(text)
+    assert same(printed_metric.last_value(source, "val_acc", [tmp_path / "rank-0.log"], tmp_path), expected)
+
+
+@pytest.mark.parametrize(("source", "text", "expected"), WRITTEN.values(), ids=list(WRITTEN))
+def test_it_is_found_in_a_file(source, text, expected, tmp_path):
+    (tmp_path / "m.json").write_text(text)
+    assert printed_metric.last_value(source, "val_acc", [], tmp_path) == expected
+
+
+def test_a_huge_log_is_read_from_its_end(tmp_path):
+    log = tmp_path / "rank-0.log"
+    log.write_text("val_acc=0.5\n" + "x" * 3_000_000 + "\nval_acc=0.25\n" + "y" * 3_000_000)
+    assert printed_metric.last_value(STDOUT, "", [log], tmp_path) == 0.25
+
+
+def test_the_newest_attempt_that_reports_counts(tmp_path):
+    for name, text in (("1", "val_acc=1\n"), ("2", "val_acc=2\n"), ("3", "starting\n")):
+        (tmp_path / name).write_text(text)
+    logs = [tmp_path / name for name in ("4", "3", "2", "1")]
+    assert printed_metric.last_value(STDOUT, "", logs, tmp_path) == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("val_acc", "must be `stdout:REGEX` or `file:PATH:KEY`"),
+        ("stdout:", "must be `stdout:REGEX` or `file:PATH:KEY`"),
+        ("file::key", "names no file"),
+        ("stdout:val_acc=(", "is not a regular expression: missing ), unterminated subpattern at position 8"),
+    ],
+)
+def test_another_form_is_refused(source, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        printed_metric.check(source)
