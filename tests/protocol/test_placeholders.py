@@ -24,6 +24,7 @@ def in_command(*command: str, is_shell: bool = False, is_template: bool = True, 
     [
         ("{args}", ["--lr=0.001", "--flag=True", "--off=False", "--sizes=[1, 2]", "--name=a b", "--nothing=None"]),
         ("{args_no_hyphens}", ["lr=0.001", "flag=True", "off=False", "sizes=[1, 2]", "name=a b", "nothing=None"]),
+        ("{args_hydra}", ["lr=0.001", "flag=true", "off=false", "sizes=[1,2]", "name='a b'", "nothing=null"]),
         ("{args_no_boolean_flags}", ["--lr=0.001", "--flag", "--sizes=[1, 2]", "--name=a b", "--nothing=None"]),
         ("--file={args_json_file}", ["--file=/run/p.json"]),
         ("plain", ["plain"]),

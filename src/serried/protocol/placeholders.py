@@ -8,6 +8,7 @@ import shlex
 from typing import Any, Dict, Iterator, List, Mapping, Sequence
 
 from serried.protocol import names, settings
+from serried.protocol.hydra_override import override_value
 
 SETTING = r"config\.[^{}\s:?]+"
 """A regular expression for `config.lr` in the placeholder `{config.lr}`."""
@@ -21,8 +22,11 @@ PLACEHOLDER = re.compile(
     rf"|(?<!\$)\{{(?P<before>{_NAMES}):(?P<prefix>{_PREFIX})\}}|(?<!\$)\{{(?P<only>{_NAMES})\?(?P<word>{_WORD})\}}"
 )
 
-ARGUMENTS = ("args", "args_no_hyphens", "args_no_boolean_flags")
-"""Words in braces for all parameters of a trial: `--lr=0.1`; `lr=0.1`; `--flag` in place of `--flag=True`."""
+ARGUMENTS = ("args", "args_no_hyphens", "args_hydra", "args_no_boolean_flags")
+"""Words in braces for all parameters of a trial: `--lr=0.1`; `lr=0.1`; overrides; `--flag` in place of `--flag=True`.
+
+All are W&B's except `args_hydra`: W&B passes text without the quotes that Hydra needs.
+"""
 DOCUMENTS = ("args_json", "args_json_file")
 """The same as one word: the parameters as JSON, and the path of a file with this JSON."""
 _TAKEN = re.compile(rf"\{{({'|'.join((*ARGUMENTS, *DOCUMENTS))})\}}")
@@ -59,7 +63,7 @@ def with_arguments(
 ) -> List[str]:
     """The command with the parameters of a trial in the places of `{args}` and the like.
 
-    These are W&B's macros: https://docs.wandb.ai/guides/sweeps/sweep-config-keys#command-macros. Parameters with a
+    Most are W&B's macros: https://docs.wandb.ai/guides/sweeps/sweep-config-keys#command-macros. Parameters with a
     place of their own are left out of `{args}`. In a part of a word they are joined by spaces, and quoted only for a
     shell. In a template, whose placeholders are filled later, `{seed}` in a value becomes `{{seed}}`.
     """
@@ -85,6 +89,8 @@ def _arguments(form: str, parameters: Mapping[str, Any]) -> List[str]:
     for name, value in parameters.items():
         if form == "args_no_boolean_flags" and isinstance(value, bool):
             words.update({f"--{name}": ""} if value else {})
+        elif form == "args_hydra":
+            words[name] = f"={override_value(value)}"
         else:
             words[name if form == "args_no_hyphens" else f"--{name}"] = f"={settings.as_argument(value)}"
     return [name + value for name, value in words.items()]
