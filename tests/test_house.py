@@ -278,7 +278,11 @@ def test_what_travels_to_the_compute_node_is_python_3_9(path: Path):
     assert not annotated or "__future__.annotations" in imports(path)
 
 
-BY_SINK = {"train/tracking/wandb_sink.py": {"wandb"}, "train/tracking/mlflow_sink.py": {"mlflow"}}
+BY_SINK = {
+    "train/tracking/wandb_sink.py": {"wandb"},
+    "train/tracking/wandb_agent.py": {"yaml"},  # wandb depends on it
+    "train/tracking/mlflow_sink.py": {"mlflow"},
+}
 """Libraries that a rank may lack. The tracker leaves the sink out then."""
 
 

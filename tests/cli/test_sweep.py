@@ -185,6 +185,32 @@ def test_a_sweep_without_a_metric_has_no_best(make, serried):
     ]
 
 
+def test_a_sweep_at_wandb_shows_its_page_and_what_its_agents_started(make, serried):
+    run = make(indices=range(2), sweep=Sweep("k3f9q2", (), service="ada/digits/x1y2z3"))
+    write_json(run.where.trials, [{}, {}])
+    a_trial(run, 0, 0.5, state="FAILED", exit_code=1)
+    write_json(run.where.task(0).trial, {"parameters": {"lr": 0.1}, "command": ["true"], "variables": {}})
+    done = serried("sweep", "show", "k3f9q2")
+    assert "https://wandb.ai/ada/digits/sweeps/x1y2z3" in done.err
+    assert [line.split()[:3] for line in done.out.splitlines()[:2]] == [["TRIAL", "LR", "STATE"], ["1", "-", "UNKNOWN"]]
+    assert "retry" not in done.err
+    refused = serried("sweep", "retry", "k3f9q2")
+    assert (refused.code, "W&B gives each trial to one agent" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "a sweep at W&B needs a number of trials"),
+        (("--count", "3", "--grid", "lr=1,2"), "`ada/digits/x1y2z3` has its parameters at W&B"),
+        (("--count", "3", "--seeds", "2"), "`ada/digits/x1y2z3` has its parameters at W&B"),
+    ],
+)
+def test_what_is_at_wandb_cannot_be_given_here(options, message, serried):
+    done = serried("sweep", "ada/digits/x1y2z3", *options)
+    assert (done.code, message in done.err) == (2, True)
+
+
 def test_other_runs_and_lost_parameters_are_errors(make, serried):
     make()
     done = serried("sweep", "show", "k3f9q2")

@@ -9,6 +9,7 @@ import pytest
 from serried.errors import ConfigError, UsageError
 from serried.plan import Plan, Track
 from serried.snapshot import Revision
+from serried.sweeps.definition import SweepDefinition
 from serried.ui.plan_lines import plan_lines
 
 VALUE = "0123456789-secret"
@@ -106,3 +107,34 @@ def test_a_module_that_the_ranks_lack_is_a_warning(track, tmp_path):
     assert track('sinks = ["wandb", "tensorboard"]', **options).warnings == (
         "`tensorboard` is not installed for the ranks, so this tracker is left out: `pip install tensorboard`",
     )
+
+
+SWEEP = SweepDefinition({}, id="ada/digits/x1y2z3", run_cap=3)
+
+
+def test_a_sweep_at_wandb_gets_the_key_and_one_agent_for_each_task(ask, home, project):
+    (home / "wandb_credentials.txt").write_text(VALUE)
+    (home / "wandb_credentials.txt").chmod(0o600)
+    prepared = ask(command=None, sweep=SWEEP)
+    plan = prepared.plan
+    assert plan.command == ("python", "-m", "serried.train.tracking.wandb_agent", "ada/digits/x1y2z3")
+    assert (plan.launch.kind, plan.allocation.ranks, plan.array.indices) == ("single", 1, (0, 1, 2))
+    assert (plan.environment.secrets, prepared.environment["WANDB_API_KEY"]) == (("WANDB_API_KEY",), VALUE)
+    assert VALUE not in str((json.dumps(plan.to_json()), prepared.script, str(prepared.handover.argv)))
+    (project / "serried.toml").write_text(
+        '[experiments.train]\ncommand = "python train.py"\ntrack = { sinks = ["wandb"] }\n'
+    )
+    assert ask(command=None, experiment="train", sweep=SWEEP).plan.track.mode == "online"
+    with pytest.raises(UsageError, match="the trials of a sweep at W&B are online"):
+        ask(command=None, experiment="train", sweep=SWEEP, overrides={"track.mode": "off"})
+
+
+def test_a_sweep_at_wandb_needs_a_key_and_is_one_process(ask, home):
+    with pytest.raises(UsageError, match="a sweep at W&B needs a key") as refused:
+        ask(command=None, sweep=SWEEP)
+    assert "run `wandb login`" in refused.value.hint
+    (home / "wandb_credentials.txt").write_text(VALUE)
+    with pytest.raises(UsageError, match=r'`launch.kind = "single"` is one process, and 2 ranks were requested'):
+        ask(command=None, sweep=SWEEP, overrides={"resources.ranks": 2})
+    with pytest.raises(UsageError, match="the agent of W&B starts the command of `ada/digits/x1y2z3`"):
+        ask(command=("python", "train.py"), sweep=SWEEP)

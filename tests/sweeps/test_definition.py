@@ -250,3 +250,16 @@ def test_a_metric_of_the_command_line(text, metric):
 def test_a_metric_needs_its_goal():
     with pytest.raises(UsageError, match="which values are better"):
         definition.metric_of("val_acc")
+
+
+def test_a_sweep_at_wandb_has_its_definition_there():
+    found = definition.read_table({"id": "ada/digits/x1y2z3", "run_cap": 3, "metric": {"name": "acc"}})
+    found.check()
+    assert (found.size, list(found.trials(1)), str(found)) == (3, [{}, {}], "ada/digits/x1y2z3 at W&B")
+    assert definition.SweepDefinition.from_json(found.to_json()).id == found.id
+    with pytest.raises(UsageError, match="`id` and `parameters` exclude each other"):
+        definition.read_table({"id": "ada/digits/x1y2z3", "parameters": {"lr": {"value": 1}}})
+    with pytest.raises(UsageError, match="`id` must be `ENTITY/PROJECT/ID`, not `x1y2z3`"):
+        definition.read_table({"id": "x1y2z3"})
+    with pytest.raises(UsageError, match="a sweep at W&B needs a number of trials"):
+        definition.read_table({"id": "ada/digits/x1y2z3"}).check()

@@ -21,7 +21,7 @@ from serried.cli import stop as stop_view
 from serried.config.values import BadValue
 from serried.errors import UsageError, did_you_mean
 from serried.plan import Sweep
-from serried.protocol import printed_metric
+from serried.protocol import printed_metric, tracking
 from serried.protocol.settings import as_argument
 from serried.records.index import Selection
 from serried.submission.prepare import prepare
@@ -59,6 +59,7 @@ def command() -> None:
     serried sweep train --grid lr=1e-3,1e-4 --seeds 5 --metric val_acc:max
     serried sweep train --random lr=log:1e-5..1e-1 --count 24 --parallel 4
     serried sweep sweep.yaml                     a file of W&B
+    serried sweep ada/digits/x1y2z3 --count 20   agents for a sweep at W&B
     serried sweep tune                           [sweeps.tune] of serried.toml
     serried sweep show k3f9q2                    the trials, the best first
     serried submit train --from-sweep k3f9q2     the best parameters
@@ -69,7 +70,7 @@ def command() -> None:
 
 class TakesSweep(options.TakesCommand):
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return ["[OPTIONS]", "[EXPERIMENT | SWEEP | FILE | -- COMMAND...]"]
+        return ["[OPTIONS]", "[EXPERIMENT | SWEEP | FILE | ID | -- COMMAND...]"]
 
 
 @command.command(SUBMIT, cls=TakesSweep)
@@ -133,6 +134,9 @@ def submit_command(
             raise UsageError(f"`{name}` is given twice", hint="list all its values in one `--grid`")
         own[name], drawn[name] = parameter, flag == "--random"
     defined, word = _defined(experiment, is_complete=bool(own))
+    if defined.id and (own or method or seeds):
+        hint = "leave out `--grid`, `--random`, `--method` and `--seeds`, or change the definition at W&B"
+        raise UsageError(f"`{defined.id}` has its parameters at W&B", hint=hint)
     request = options.request({**values, "experiment": word}, cluster)
     if defined.command and request.command is None and word is None:
         request = dataclasses.replace(request, command=defined.command)
@@ -185,6 +189,8 @@ def _parameter(flag: str, text: str) -> tuple[str, Parameter]:
 def _defined(word: str | None, *, is_complete: bool) -> tuple[SweepDefinition, str | None]:
     """The sweep that the word names, and the experiment. `is_complete`: the command line has parameters."""
     known = config.catalogue(Path.cwd(), os.environ)
+    if word is not None and definition.is_id(word) and word not in known.sweeps and not Path(word).exists():
+        return SweepDefinition({}, id=word), None
     if word is None and not is_complete and len(known.sweeps) == 1:
         word = next(iter(known.sweeps))
     if word in known.sweeps:
@@ -245,6 +251,7 @@ def show_command(*, run: str, metric: str | None, everything: bool, best: bool, 
 def _document(found: SweepResults) -> dict[str, Any]:
     return {
         "sweep": found.sweep.first,
+        "service": found.sweep.service or None,
         "runs": [status.record.id for status in found.runs],
         "metric": found.sweep.metric or None,
         "goal": found.sweep.goal,
@@ -275,6 +282,9 @@ def _draw(found: SweepResults, *, everything: bool) -> None:
     name = found.runs[0].summary.name if found.runs and found.runs[0].summary else "?"
     order = f"; {sweep.goal} {sweep.metric}" if sweep.metric else ""
     console.say(f"sweep {sweep.first} ({name}): {len(trials)} trials, {states}{order}")
+    if sweep.service and found.runs:
+        own = found.runs[0].record.plan.environment.env
+        console.say(tracking.sweep_page(sweep.service, {**os.environ, **own}))
     shown = trials if everything else _to_show(trials)
     parameters = _parameter_names(found)
     heads = [
@@ -353,7 +363,8 @@ def _suggest(found: SweepResults) -> None:
     failed = [trial for trial in found.trials if trial.has_failed]
     if failed:
         steps.append((f"serried why {failed[0].id}", "what happened, and what to do"))
-        steps.append((f"serried sweep retry {found.sweep.first}", "repeat what failed, from its checkpoints"))
+        if not found.sweep.service:
+            steps.append((f"serried sweep retry {found.sweep.first}", "repeat what failed, from its checkpoints"))
     if found.sweep.metric and found.best_so_far is not None:
         steps.append((f"serried sweep show {found.sweep.first} --best", "the best parameters"))
     if steps:

@@ -393,6 +393,10 @@ class SweepTable:
         "Try all combinations of values, random ones, or those that a search by Optuna proposes.",
         default="`grid`",
     )
+    id: str | None = key(
+        values.TEXT,
+        "`ENTITY/PROJECT/ID` of a sweep at W&B, whose agents start the trials. Excludes the keys of its definition.",
+    )
     metric: Mapping[str, Any] = key(
         values.SETTINGS,
         '`name` of the logged value that orders the trials, `goal`: `"minimize"` or `"maximize"`, and `from` if the '

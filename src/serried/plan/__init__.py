@@ -163,6 +163,8 @@ class Sweep(NamedTuple):
     """The parameters and their values in words: `lr (2 values) x wd (3 values)`."""
     search: Search | None = None
     """What gives trials their parameters when they start, or ends them early; None if neither."""
+    service: str = ""
+    """`ENTITY/PROJECT/ID` of a sweep at W&B, whose agents start the trials; empty for other sweeps."""
 
 
 class UserScript(NamedTuple):

@@ -135,6 +135,13 @@ def address(environ: Mapping[str, str]) -> str:
     return environ.get(ADDRESS) or PUBLIC
 
 
+def sweep_page(sweep: str, environ: Mapping[str, str]) -> str:
+    """The page of a sweep at W&B's service, by its `ENTITY/PROJECT/ID`."""
+    site = "https://wandb.ai" if address(environ) == PUBLIC else address(environ).rstrip("/")
+    entity_project, _, name = sweep.rpartition("/")
+    return f"{site}/{entity_project}/sweeps/{name}"
+
+
 def is_reachable(url: str, environ: Mapping[str, str], seconds: float = REACH_SECONDS) -> bool:
     """Whether this machine can connect to the host of `url`, or to the proxy for that host, within `seconds`."""
     from urllib.parse import urlsplit

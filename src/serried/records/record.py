@@ -290,7 +290,7 @@ class Record:
 
     def parameters_of(self, task: int) -> dict[str, Any]:
         """The parameters of one trial of a sweep, by dotted name; empty before a search has drawn them."""
-        if self.plan.sweep and self.plan.sweep.search:
+        if self.plan.sweep and (self.plan.sweep.search or self.plan.sweep.service):
             drawn = read_json(self.where.task(task).trial)
             if drawn:
                 return dict(drawn["parameters"])

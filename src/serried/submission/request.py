@@ -81,6 +81,8 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     """
     if request.command is not None and not any(request.command):
         raise UsageError("no command after `--`", hint="for example `-- python train.py`")
+    if request.sweep and request.sweep.id:
+        request = _with_agent(request, request.sweep.id)
     if request.parameters:
         own = {toml.dotted(("config", *name.split("."))): value for name, value in request.parameters.items()}
         request = dataclasses.replace(request, overrides={**own, **request.overrides})
@@ -298,6 +300,19 @@ def _trials(request: Request) -> tuple[Trial, ...]:
     return tuple(request.sweep.trials())
 
 
+AGENT = "serried.train.tracking.wandb_agent"
+
+
+def _with_agent(request: Request, sweep: str) -> Request:
+    """The agent of W&B is the command, once per task: it starts the command that the sweep has at the service."""
+    if request.command is not None or request.is_script:
+        hint = "leave the command out, or change `command` in the definition at W&B"
+        raise UsageError(f"the agent of W&B starts the command of `{sweep}`", hint=hint)
+    return dataclasses.replace(request, command=("python", "-m", AGENT, sweep)).with_setting(
+        "launch.kind", value="single"
+    )
+
+
 def _with_sweep(plan: Plan, definition: SweepDefinition) -> Plan:
     """The plan with its sweep, and with the parameters behind its command if the command has no place for them."""
     names_ = (*definition.parameters, *((SEED,) if definition.seeds else ()))
@@ -311,6 +326,7 @@ def _with_sweep(plan: Plan, definition: SweepDefinition) -> Plan:
         definition=definition.to_json(),
         description=str(definition),
         search=_search(definition),
+        service=definition.id,
     )
     return dataclasses.replace(plan, sweep=sweep, command=_with_place(plan, names_))
 

@@ -77,6 +77,9 @@ def prepare_again(
         old = record.plan
     except RecordUnreadable as error:
         raise UsageError(error.message, hint=error.hint) from None
+    if old.sweep and old.sweep.service and added is None:
+        hint = f"`serried sweep add {old.sweep.first} --count 1` requests a further one"
+        raise UsageError("W&B gives each trial to one agent, so a trial cannot be repeated", hint=hint)
     notes: tuple[str, ...] = ()
     if tasks is None and added is None:
         array, notes = _array(selection, old.array, failed=failed)

@@ -22,6 +22,8 @@ def settle(plan: Plan, environ: Mapping[str, str]) -> tuple[Plan, tuple[str, ...
 
     Raises UsageError if the user requested a server that the job cannot use.
     """
+    if plan.sweep and plan.sweep.service:
+        return _settle_sweep(plan, environ)
     track = plan.track
     if track is None or track.mode in (OFF, OFFLINE):
         return plan, (), ()
@@ -41,13 +43,33 @@ def settle(plan: Plan, environ: Mapping[str, str]) -> tuple[Plan, tuple[str, ...
         )
     if key is None:
         return plan, ("wandb has no key here, so the run logs offline; `serried track sync` uploads it",), ()
-    warnings = (f"other users may read the key of wandb: `chmod 600 {key.source}`",) if key.is_exposed else ()
-    return _with_secret(plan), (), warnings
+    return _with_secret(plan), (), _exposed(key)
+
+
+def _settle_sweep(plan: Plan, environ: Mapping[str, str]) -> tuple[Plan, tuple[str, ...], tuple[str, ...]]:
+    """The plan of a sweep at W&B, whose trials are online. Raises UsageError without a key."""
+    track = plan.track
+    if track is not None and WANDB in track.sinks:
+        if track.mode in (OFF, OFFLINE):
+            raise UsageError(f"the trials of a sweep at W&B are online, but `track.mode` is `{track.mode}`")
+        plan = dataclasses.replace(plan, track=track._replace(mode=ONLINE))
+    key = tracking.find_key(_settings(plan, environ), Path(plan.source.directory))
+    if key is None:
+        raise UsageError(
+            f"a sweep at W&B needs a key, and `{KEY}`, `.env`, `~/.netrc` and `~/{tracking.CREDENTIALS}` have none",
+            hint="run `wandb login`; without an account, `serried sweep FILE` draws the parameters itself",
+        )
+    return _with_secret(plan), (), _exposed(key)
+
+
+def _exposed(key: tracking.AccountKey) -> tuple[str, ...]:
+    return (f"other users may read the key of wandb: `chmod 600 {key.source}`",) if key.is_exposed else ()
 
 
 def with_key(plan: Plan, environ: Mapping[str, str]) -> Mapping[str, str]:
     """`environ`, with the key if the plan names it as a secret and only a file has it."""
-    if plan.track is None or KEY in environ or KEY not in plan.environment.secrets:
+    needs_key = plan.track is not None or (plan.sweep is not None and plan.sweep.service)
+    if not needs_key or KEY in environ or KEY not in plan.environment.secrets:
         return environ
     key = tracking.find_key(_settings(plan, environ), Path(plan.source.directory))
     return {**environ, KEY: key.value} if key else environ
@@ -56,7 +78,10 @@ def with_key(plan: Plan, environ: Mapping[str, str]) -> Mapping[str, str]:
 def missing_modules(plan: Plan, environment: Mapping[str, str]) -> tuple[str, ...]:
     """A warning for each sink that the ranks' environment lacks, as far as this machine can tell."""
     brought = plan.environment.modules or plan.environment.setup or plan.container or plan.environment.build
-    if plan.track is None or plan.track.mode == OFF or brought:
+    sinks = set(plan.track.sinks) if plan.track and plan.track.mode != OFF else set()
+    if plan.sweep and plan.sweep.service:
+        sinks.add(WANDB)
+    if not sinks or brought:
         return ()
     workdir = Path(plan.source.directory, plan.source.workdir)
     sites = [
@@ -65,7 +90,7 @@ def missing_modules(plan: Plan, environment: Mapping[str, str]) -> tuple[str, ..
     sites += [Path(folder) for folder in environment.get("PYTHONPATH", "").split(":") if folder]
     return tuple(
         f"`{MODULES[sink]}` is not installed for the ranks, so this tracker is left out: `pip install {PACKAGES[sink]}`"
-        for sink in plan.track.sinks
+        for sink in sorted(sinks)
         if sites and not any((site / MODULES[sink]).is_dir() for site in sites)
     )
 

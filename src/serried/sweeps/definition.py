@@ -31,10 +31,13 @@ MAXIMIZE, MINIMIZE = "maximize", "minimize"
 SEED = "seed"
 """The parameter of `seeds`."""
 _OF_FILE = ("name", "program", "command", "method", "metric", "parameters", "run_cap", "early_terminate")
-_OF_TABLE = ("experiment", "seeds", "parallel", "seed")
+_OF_TABLE = ("experiment", "seeds", "parallel", "seed", "id")
 """Keys that a table of serried.toml has besides."""
 _OF_THE_SERVICE = ("description", "project", "entity", "controller", "impute", "imputewhilerunning", "kind")
 """Keys of W&B without an effect here."""
+_AT_THE_SERVICE = ("program", "command", "method", "parameters", "early_terminate", "seeds", "seed")
+"""Keys that the service has, for a sweep there."""
+_ID = re.compile(r"[\w.-]+/[\w.-]+/[\w-]+")
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ class SweepDefinition:
     """Of `early_terminate`: `type`, and the arguments of Optuna's pruner; None if no trial ends early."""
     experiment: str | None = None
     parallel: int | None = None
+    id: str = ""
+    """`ENTITY/PROJECT/ID` of a sweep at W&B's service, which gives the trials their parameters."""
     drawn: Mapping[str, bool] = field(default_factory=dict)
     """By parameter: whether its values are drawn, or all tried; of others the method decides."""
     notes: tuple[str, ...] = field(default=())
@@ -75,6 +80,8 @@ class SweepDefinition:
         numbers = {key: value for key, value in numbers.items() if value is not None}
         drawn = {"drawn": dict(self.drawn)} if self.drawn else {}
         metric = {"metric": {"name": self.metric.name, "goal": self.metric.goal}} if self.metric else {}
+        if self.id:
+            return {"id": self.id, **metric, "run_cap": self.run_cap}
         return {"method": self.method, "parameters": parameters, **metric, **numbers, **drawn}
 
     @classmethod
@@ -102,13 +109,17 @@ class SweepDefinition:
     @property
     def distinct(self) -> int:
         """The number of trials with different parameters."""
+        if self.id:
+            return self.run_cap or 0
         fixed = math.prod(parameter.grid_size or 1 for parameter in self._grid.values())
         if not self._drawn:
             return min(fixed, self.run_cap or fixed)
         return fixed * (self.run_cap or 1)
 
     def __str__(self) -> str:
-        """`lr (2 values) x wd (log_uniform_values 1e-06..0.01)`."""
+        """`lr (2 values) x wd (log_uniform_values 1e-06..0.01)`, or `ada/digits/x1y2z3 at W&B`."""
+        if self.id:
+            return f"{self.id} at W&B"
         parts = [f"{name} ({parameter})" for name, parameter in self.parameters.items()]
         return " x ".join([*parts, *([f"{self.seeds} seeds"] if self.seeds else [])])
 
@@ -130,11 +141,11 @@ class SweepDefinition:
     def trials(self, first: int = 0) -> Iterator[Trial]:
         """All trials from number `first` on. The trials with the same parameters and other seeds follow each other.
 
-        Those of a Bayesian search are empty: a trial gets its parameters when it starts.
+        Those of a Bayesian search and of a sweep at W&B are empty: a trial gets its parameters when it starts.
         """
         seeds = self.seeds or 1
         for number in range(first, self.size):
-            if self.method == BAYES:
+            if self.method == BAYES or self.id:
                 yield {}
                 continue
             trial = self._distinct_trial(number // seeds)
@@ -156,6 +167,9 @@ class SweepDefinition:
         """Raises UsageError for a sweep without an end, and for one that no scheduler could hold."""
         if self.seeds and SEED in self.parameters:
             raise DefinitionError(["seeds"], "`seeds` and the parameter `seed` exclude each other", "keep one of them")
+        if self.id and self.run_cap is None:
+            hint = "`--count 20`, or `run_cap = 20` in the file"
+            raise UsageError("a sweep at W&B needs a number of trials", hint=hint)
         if self.method == BAYES and self.run_cap is None:
             hint = "`--count 20`, or `run_cap = 20` in a file"
             raise UsageError("a Bayesian search needs a number of trials", hint=hint)
@@ -241,12 +255,19 @@ def read_table(table: Mapping[str, Any]) -> SweepDefinition:
     return read(table, (*_OF_TABLE, *_OF_FILE))
 
 
+def is_id(word: str) -> bool:
+    """Whether the word names a sweep at W&B's service: `ENTITY/PROJECT/ID`."""
+    return _ID.fullmatch(word) is not None
+
+
 def read(table: Mapping[str, Any], known: Sequence[str]) -> SweepDefinition:
     """Raises DefinitionError."""
     for key in table:
         if key not in known and key not in _OF_THE_SERVICE:
             hint = did_you_mean(str(key), known) or f"known here: {', '.join(f'`{name}`' for name in known)}"
             raise DefinitionError([str(key)], f"unknown key `{key}` in the definition of a sweep", hint)
+    if "id" in table:
+        return _at_the_service(table)
     method = table.get("method", GRID)
     if method not in METHODS:
         raise DefinitionError(["method"], f"`method` must be `grid`, `random` or `bayes`, not `{method}`")
@@ -260,6 +281,27 @@ def read(table: Mapping[str, Any], known: Sequence[str]) -> SweepDefinition:
         seeds=_count(table, "seeds"),
         seed=_count(table, "seed", least=0) or 0,
         command=tuple(_command(table)),
+        experiment=_text(table, "experiment"),
+        parallel=_count(table, "parallel"),
+        notes=tuple(f"`{key}` of the sweep has no effect in Serried" for key in _OF_THE_SERVICE if key in table),
+    )
+
+
+def _at_the_service(table: Mapping[str, Any]) -> SweepDefinition:
+    """A sweep at W&B's service. Raises DefinitionError for keys that its definition there has."""
+    id_ = table["id"]
+    if not isinstance(id_, str) or not is_id(id_):
+        raise DefinitionError(["id"], f"`id` must be `ENTITY/PROJECT/ID`, not `{id_}`", "`wandb sweep` prints it")
+    for key in _AT_THE_SERVICE:
+        if key in table:
+            hint = "the definition of the sweep is at W&B; remove the key, or remove `id`"
+            raise DefinitionError([key], f"`id` and `{key}` exclude each other", hint)
+    return SweepDefinition(
+        parameters={},
+        name=_text(table, "name"),
+        metric=_metric(table.get("metric")),
+        run_cap=_count(table, "run_cap"),
+        id=id_,
         experiment=_text(table, "experiment"),
         parallel=_count(table, "parallel"),
         notes=tuple(f"`{key}` of the sweep has no effect in Serried" for key in _OF_THE_SERVICE if key in table),

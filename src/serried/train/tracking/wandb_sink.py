@@ -106,7 +106,7 @@ class Wandb(Sink):
             self._run.log(values, step=step)
 
     def finish(self, ending: SessionEnd) -> None:
-        if ending.will_continue:
+        if ending.will_continue and not os.environ.get("WANDB_SWEEP_ID"):  # the service would give it to another agent
             with contextlib.suppress(Exception):  # only changes how wandb shows the run
                 self._run.mark_preempting()
         self._run.finish(exit_code=int(ending.has_failed))

@@ -1,0 +1,85 @@
+"""Sweeps at W&B's service: the real agent and the real wandb in the trials, against the server of the tests."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from place import Place
+from serried.fs.files import Journal
+from wandb_server import KEY, WandbServer
+
+PROGRAM = """
+import json, os, pathlib, sys, time, wandb
+lr = float(sys.argv[1].partition("=")[2])
+attempt = int(os.environ["SERRIED_ATTEMPT"])
+with wandb.init(config={"lr": -1}) as run:
+    run.log({"acc": lr, "attempt": attempt})
+    seen = {"id": run.id, "sweep": run.sweep_id, "config": dict(run.config), "argv": sys.argv[1:]}
+results = pathlib.Path(os.environ["SERRIED_RESULTS_DIR"])
+(results / f"seen-{attempt}.json").write_text(json.dumps(seen))
+if lr == 0.25 and attempt == 1:
+    pathlib.Path(os.environ["SERRIED_CHECKPOINT_DIR"], "0.ckpt").write_text("weights")
+    while not pathlib.Path(os.environ["SERRIED_STOP_FILE"]).exists():
+        time.sleep(0.05)
+    sys.exit(85)
+sys.exit(3 if lr > 1 else 0)
+"""
+SWEEP = "method: random\nprogram: train.py\nparameters: {lr: {min: 0, max: 3}}\n"
+TOML = """
+[experiments.train]
+command = "python train.py"
+limit = { restarts = 1 }
+track = { sinks = ["wandb"], project = "other" }
+
+[sweeps.tune]
+id = "ada/digits/x1y2z3"
+experiment = "train"
+run_cap = 3
+parallel = 3
+"""
+
+pytestmark = pytest.mark.torch  # wandb takes seconds to start
+
+
+def test_each_task_is_an_agent_that_trains_one_trial(local: Place, wait_until):
+    trials = [{"lr": 0.5, "model.width": 64}, {"lr": 2.0, "model.width": 8}, {"lr": 0.25, "model.width": 16}]
+    with WandbServer(SWEEP, trials) as server:
+        local.environ.update(WANDB_BASE_URL=server.url, WANDB_API_KEY=KEY)
+        (local.project / "train.py").write_text(PROGRAM)
+        (local.project / "serried.toml").write_text(TOML)
+        submitted = local.serried("sweep", "tune", "--cluster", local.cluster)
+        assert submitted.returncode == 0, submitted.stderr
+        run = submitted.stdout.strip()
+        directory = local.directory(run)
+        wait_until(lambda: list(directory.glob("tasks/*/checkpoints/0.ckpt")))
+        cut = next(directory.glob("tasks/*/checkpoints/0.ckpt")).parents[1]
+        request = {"t": 0, "request": "stop", "reason": "limit", "by": "test", "save": True}  # as before the limit
+        Journal(cut / "attempts" / "1" / "control.jsonl").append(request)
+        assert local.wait(run)[0] == 1
+        shown = json.loads(local.serried("sweep", "show", run, "--json").stdout)
+        page = local.serried("sweep", "show", run).stderr
+
+    states = {trial["parameters"]["lr"]: (trial["state"], trial["parameters"]) for trial in shown["trials"]}
+    assert states == {trial["lr"]: ("FAILED" if trial["lr"] > 1 else "COMPLETED", trial) for trial in trials}, (
+        local.why(run)
+    )
+    assert f"{server.url}/ada/digits/sweeps/x1y2z3" in page
+    for name, parameters in server.handed.items():
+        assert server.runs[name]["sweep"] == "x1y2z3"
+        assert server.runs[name]["group"] == run
+        assert [row["acc"] for row in server.runs[name]["history"] if "acc" in row][-1] == parameters["lr"]
+    seen = [json.loads(path.read_text()) for path in sorted(directory.glob("tasks/*/results/seen-*.json"))]
+    assert len(seen) == 4
+    for each in seen:
+        drawn = server.handed[each["id"]]
+        assert each["config"] == drawn
+        assert each["argv"] == [f"--{key}={value}" for key, value in drawn.items()]
+    again = [json.loads(path.read_text()) for path in sorted((cut / "results").glob("seen-*.json"))]
+    assert again[0] == again[1], "the second attempt is the same trial, under the same id"
+    assert len(server.handed) == 3
+
+    for path in directory.rglob("*"):
+        if path.is_file() and "private" not in path.parts:
+            assert KEY.encode() not in path.read_bytes(), path
