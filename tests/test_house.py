@@ -288,7 +288,7 @@ BY_SINK = {
 
 @each_module
 def test_nothing_is_imported_that_is_not_a_declared_dependency(path: Path):
-    extras = {"train": {"torch", *BY_SINK.get(name_of(path), ())}, "sweeps": {"yaml"}}
+    extras = {"train": {"torch", *BY_SINK.get(name_of(path), ())}, "sweeps": {"yaml"}, "ui": {"click", "matplotlib"}}
     allowed = sys.stdlib_module_names | {"serried"} | extras.get(room_of(path), {"click"})
     assert {name.split(".")[0] for name in imports(path)} - allowed == set()
 

@@ -218,3 +218,50 @@ def test_other_runs_and_lost_parameters_are_errors(make, serried):
     make("p4m7wd", indices=range(2), sweep=SWEEP._replace(first="p4m7wd"))
     done = serried("sweep", "show", "p4m7wd")
     assert (done.code, "`trials.json` of run `p4m7wd` cannot be read" in done.err) == (1, True)
+
+
+@pytest.mark.usefixtures("a_sweep")
+def test_the_sweep_is_drawn_beside_its_table(serried, tmp_path):
+    done = serried("sweep", "show", "k3f9q2", "--plot", str(tmp_path / "sweep.png"))
+    assert (done.code, f"wrote {tmp_path}/sweep.png" in done.err) == (0, True)
+    assert done.out == serried("sweep", "show", "k3f9q2").out
+    assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("sweep.jpeg", "must end in .png, .svg or .pdf"),
+        ("sweep", "must end in .png, .svg or .pdf"),
+        ("folder.png", "it is a directory"),
+        ("missing/sweep.png", "/missing` is not a directory"),
+    ],
+)
+def test_a_picture_that_cannot_be_written_is_refused_before_any_work(name, message, serried, tmp_path):
+    (tmp_path / "folder.png").mkdir()
+    done = serried("sweep", "show", "no-such-run", "--plot", str(tmp_path / name))
+    assert (done.code, done.out, message in done.err) == (2, "", True)
+
+
+def test_a_picture_needs_matplotlib_and_a_metric(make, serried, monkeypatch, tmp_path):
+    run = make(indices=range(1), sweep=SWEEP._replace(metric=""))
+    write_json(run.where.trials, [{"lr": 0.1, "seed": 0}])
+    show = ("sweep", "show", "k3f9q2", "--plot", str(tmp_path / "sweep.png"))
+    done = serried(*show)
+    assert (done.code, "sweep `k3f9q2` has no metric" in done.err) == (2, True)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    done = serried(*show)
+    assert (done.code, done.err) == (
+        2,
+        "error: `--plot` needs matplotlib, which is not installed\n\nhint: pip install 'serried[sweeps]'\n",
+    )
+
+
+def test_importance_follows_the_table_once_there_are_enough_trials(make, serried):
+    run = make(indices=range(8), sweep=SWEEP._replace(seeds=1))
+    write_json(run.where.trials, [{"lr": 0.1 * (1 + task % 2), "seed": task // 2} for task in range(8)])
+    for task in range(8):
+        a_trial(run, task, 0.5 + 0.1 * (task % 2))
+    assert "importance: lr 1.00, seed 0.00" in serried("sweep", "show", "k3f9q2").err
+    shown = json.loads(serried("sweep", "show", "k3f9q2", "--json").out)
+    assert shown["importance"] == {"lr": 1.0, "seed": 0.0}

@@ -29,14 +29,16 @@ from serried.submission.request import decide
 from serried.submission.rerun import MoreTrials, prepare_again
 from serried.sweeps import definition, results, space
 from serried.sweeps.definition import GRID, DefinitionError, Metric, SweepDefinition
+from serried.sweeps.importance import importance_of
 from serried.sweeps.results import SweepResults, TrialResult
 from serried.sweeps.space import Parameter
-from serried.ui import console
+from serried.ui import console, sweep_picture
 from serried.ui.console import Cell
 from serried.ui.text import duration
 
 SUBMIT = "submit"
 _SHOWN = 20
+_IMPORTANT = 5
 _FILES = (".yaml", ".yml", ".json")
 
 
@@ -220,7 +222,16 @@ def _defined(word: str | None, *, is_complete: bool) -> tuple[SweepDefinition, s
 @click.option("--best", is_flag=True, help="Print the best parameters alone, as arguments; with --json as JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print all trials as CSV.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def show_command(*, run: str, metric: str | None, everything: bool, best: bool, as_csv: bool, as_json: bool) -> None:
+@click.option(
+    "--plot",
+    "picture",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also draw the trials into FILE: .png, .svg or .pdf.",
+)
+def show_command(
+    *, run: str, metric: str | None, everything: bool, best: bool, as_csv: bool, as_json: bool, picture: Path | None
+) -> None:
     r"""Show the trials of a sweep with their parameters and results, the best first.
 
     \b
@@ -228,11 +239,17 @@ def show_command(*, run: str, metric: str | None, everything: bool, best: bool, 
     serried sweep show k3f9q2 --metric loss:min
     serried sweep show k3f9q2 --best             --lr=0.001 --width=64
     serried sweep show k3f9q2 --best --json > best.json
+    serried sweep show k3f9q2 --plot sweep.png   history, importance, parallel coordinates
 
     A trial's value is the one that it logged last, by `run.log` in the session of serried.train, or that `metric.from`
     finds.
     """
+    if picture is not None:
+        sweep_picture.check(picture)
     found = results.results_of(run_view.select(run), metric)
+    if picture is not None:
+        sweep_picture.write(found, picture)
+        console.note(f"wrote {picture}")
     if best:
         parameters = found.best
         if as_json:
@@ -257,6 +274,7 @@ def _document(found: SweepResults) -> dict[str, Any]:
         "goal": found.sweep.goal,
         "trials": [trial.to_json() for trial in found.trials],
         "groups": [group.to_json() for group in found.groups],
+        "importance": importance_of(found).shares or None,
     }
 
 
@@ -299,8 +317,16 @@ def _draw(found: SweepResults, *, everything: bool) -> None:
     if len(shown) < len(trials):
         console.say(f"{len(trials) - len(shown)} more: serried sweep show {sweep.first} --all")
     _draw_groups(found, everything=everything)
+    _say_importance(found)
     _note_missing_metric(found)
     _suggest(found)
+
+
+def _say_importance(found: SweepResults) -> None:
+    shares = importance_of(found).shares
+    if shares:
+        most = ", ".join(f"{name} {share:.2f}" for name, share in list(shares.items())[:_IMPORTANT])
+        console.say(f"importance: {most}")
 
 
 def _note_missing_metric(found: SweepResults) -> None:
