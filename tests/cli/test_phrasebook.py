@@ -95,6 +95,7 @@ def test_each_new_command_does_what_its_page_says(
     project = tmp_path / "project"
     project.mkdir()
     monkeypatch.chdir(project)
+    monkeypatch.setenv("WANDB_API_KEY", "a-key")
     (project / "train.sif").touch()
     (project / "sweep.yaml").write_text("program: train.py\nparameters: {lr: {value: 0.1}}\n", encoding="utf-8")
     (project / "commands.txt").write_text("python train.py --lr 0.1\npython train.py --lr 0.01\n", encoding="utf-8")

@@ -83,3 +83,31 @@ def test_each_task_is_an_agent_that_trains_one_trial(local: Place, wait_until):
     for path in directory.rglob("*"):
         if path.is_file() and "private" not in path.parts:
             assert KEY.encode() not in path.read_bytes(), path
+
+
+def test_a_file_becomes_a_sweep_at_wandb_and_surplus_agents_end_without_a_trial(local: Place):
+    with WandbServer(SWEEP, []) as server:
+        local.environ.update(WANDB_BASE_URL=server.url, WANDB_API_KEY=KEY)
+        (local.project / "sweep.yaml").write_text(f"project: digits\n{SWEEP}")
+        words = ("sweep", "sweep.yaml", "--wandb", "--cluster", "local")
+        refused = local.serried(*words)
+        assert (refused.returncode, "a sweep at W&B needs a number of trials" in refused.stderr) == (2, True)
+        assert local.serried(*words, "--count", "1", "--dry-run").returncode == 0
+        assert server.created == []
+        done = local.serried(*words, "--count", "1")
+        assert done.returncode == 0, done.stderr
+        assert "created the sweep `ada/digits/x1y2z3` at W&B" in done.stderr
+        assert "random" in server.created[0]["config"]
+        run = done.stdout.strip()
+        assert local.wait(run)[0] == 0
+    shown = json.loads(local.serried("sweep", "show", run, "--json").stdout)
+    assert [(trial["state"], trial["parameters"]) for trial in shown["trials"]] == [("COMPLETED", {})]
+    assert shown["service"] == "ada/digits/x1y2z3"
+
+
+def test_without_an_answer_from_wandb_nothing_is_submitted(local: Place):
+    local.environ.update(WANDB_BASE_URL="http://127.0.0.1:9", WANDB_API_KEY=KEY)
+    (local.project / "sweep.yaml").write_text(SWEEP)
+    done = local.serried("sweep", "sweep.yaml", "--wandb", "--count", "1", "--cluster", "local")
+    assert (done.returncode, "cannot connect to `http://127.0.0.1:9`" in done.stderr) == (3, True)
+    assert KEY not in done.stdout + done.stderr

@@ -24,6 +24,7 @@ from serried.plan import Sweep
 from serried.protocol import printed_metric, tracking
 from serried.protocol.settings import as_argument
 from serried.records.index import Selection
+from serried.submission import wandb_service
 from serried.submission.prepare import prepare
 from serried.submission.request import decide
 from serried.submission.rerun import MoreTrials, prepare_again
@@ -37,6 +38,8 @@ from serried.ui.console import Cell
 from serried.ui.text import duration
 
 SUBMIT = "submit"
+TO_CREATE = "ENTITY/PROJECT/ID"
+"""The id of a sweep that W&B does not have yet."""
 _SHOWN = 20
 _IMPORTANT = 5
 _FILES = (".yaml", ".yml", ".json")
@@ -100,6 +103,7 @@ class TakesSweep(options.TakesCommand):
     metavar="stdout:REGEX|file:PATH:KEY",
     help="Where the program prints or writes it, if it does not log it.",
 )
+@click.option("--wandb", "at_wandb", is_flag=True, help="Create the sweep of FILE at W&B, which draws the parameters.")
 @options.flags
 @click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings.")
 def submit_command(
@@ -112,6 +116,7 @@ def submit_command(
     seeds: int | None,
     metric: str | None,
     metric_from: str | None,
+    at_wandb: bool,
     cluster: str | None,
     dry_run: bool,
     as_json: bool,
@@ -135,7 +140,10 @@ def submit_command(
         if name in own:
             raise UsageError(f"`{name}` is given twice", hint="list all its values in one `--grid`")
         own[name], drawn[name] = parameter, flag == "--random"
-    defined, word = _defined(experiment, is_complete=bool(own))
+    if at_wandb:
+        defined, word = _to_create(experiment), None
+    else:
+        defined, word = _defined(experiment, is_complete=bool(own))
     if defined.id and (own or method or seeds):
         hint = "leave out `--grid`, `--random`, `--method` and `--seeds`, or change the definition at W&B"
         raise UsageError(f"`{defined.id}` has its parameters at W&B", hint=hint)
@@ -153,13 +161,30 @@ def submit_command(
         seeds=seeds or defined.seeds,
         metric=_metric(metric, metric_from, defined),
     )
-    decided = decide(dataclasses.replace(request, sweep=sweep), Path.cwd(), os.environ)
+    request = dataclasses.replace(request, sweep=sweep)
+    decided = decide(request, Path.cwd(), os.environ)
+    if at_wandb and not dry_run:  # nothing refuses the request any more
+        created = wandb_service.create(Path(str(experiment)), {**os.environ, **decided.plan.environment.env})
+        console.note(f"created the sweep `{created}` at W&B")
+        request = dataclasses.replace(request, sweep=dataclasses.replace(sweep, id=created))
+        decided = decide(request, Path.cwd(), os.environ)
     with options.progress(dry_run=dry_run) as observe:
         prepared = prepare(
             decided.plan, decided.resolved, os.environ, jobs=decided.jobs, trials=decided.trials, observe=observe
         )
     prepared = dataclasses.replace(prepared, notes=(*prepared.notes, *sweep.notes))
     submit.send(prepared, dry_run=dry_run, as_json=as_json, yes=yes)
+
+
+def _to_create(word: str | None) -> SweepDefinition:
+    """A sweep that W&B does not have yet. Raises UsageError without a file."""
+    if word is None or Path(word).suffix not in _FILES:
+        raise UsageError("`--wandb` needs a file of W&B", hint="`serried sweep sweep.yaml --wandb --count 20`")
+    own = definition.read_file(Path(word))
+    is_finite = own.run_cap is not None or own.method == GRID
+    return SweepDefinition(
+        {}, id=TO_CREATE, name=own.name, metric=own.metric, run_cap=own.distinct if is_finite else None
+    )
 
 
 def _metric(metric: str | None, source: str | None, defined: SweepDefinition) -> Metric | None:

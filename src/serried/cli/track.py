@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -13,22 +12,19 @@ import click
 
 from serried import shell
 from serried.cli import GroupWithHelp, run_view
-from serried.errors import MissingProgramError, SerriedError
+from serried.errors import SerriedError
 from serried.protocol import tracking
 from serried.records import index, offline_runs
 from serried.records.index import Selection
 from serried.records.offline_runs import OfflineRun
 from serried.records.status import statuses_of
+from serried.submission import wandb_service
+from serried.submission.wandb_service import ServerUnreachable
 from serried.ui import console
 
 FOLLOW_SECONDS = 60.0
 SYNC_SECONDS = 3600.0
-REACH_SECONDS = 10.0
 _TAIL = 5
-
-
-class ServerUnreachable(SerriedError):  # noqa: N818 - reads as what happened
-    exit_code = 3
 
 
 @click.group(cls=GroupWithHelp)
@@ -96,7 +92,7 @@ class _Environments:
 
     def __init__(self, chosen: Sequence[Selection]) -> None:
         self._records = {selection.record.id: selection.record for selection in chosen}
-        self._are_reachable: dict[str, bool] = {}
+        self._unreachable: dict[str, ServerUnreachable | None] = {}
         self.has_refused = False
         """A run has no key or no server."""
 
@@ -116,13 +112,14 @@ class _Environments:
         if key is None:
             raise SerriedError("wandb has no key here", hint=f"run `wandb login`, or set `{tracking.KEY}`")
         server = tracking.address(settings)
-        if server not in self._are_reachable:
-            self._are_reachable[server] = tracking.is_reachable(server, os.environ, REACH_SECONDS)
-        if not self._are_reachable[server]:  # `wandb sync` never gives up
-            raise ServerUnreachable(
-                f"cannot connect to `{server}`",
-                hint="run this command on a machine with internet, such as a login node",
-            )
+        if server not in self._unreachable:
+            try:
+                wandb_service.check_server(server, os.environ)
+                self._unreachable[server] = None
+            except ServerUnreachable as unreachable:
+                self._unreachable[server] = unreachable
+        if error := self._unreachable[server]:
+            raise error
         return {**settings, tracking.KEY: key.value}
 
     def check(self) -> None:
@@ -150,7 +147,7 @@ def _upload(waiting: Sequence[OfflineRun], environments: _Environments) -> Serri
         except SerriedError as error:
             refused = refused or error
             continue
-        argv = [_program(), "sync", "--yes", "--include-synced", *paths]
+        argv = [wandb_service.program(), "sync", "--yes", "--include-synced", *paths]
         try:
             with console.status_line(f"uploading {key[0]}"):
                 done = shell.run(argv, env=environment, timeout=SYNC_SECONDS)
@@ -162,14 +159,6 @@ def _upload(waiting: Sequence[OfflineRun], environments: _Environments) -> Serri
             tail = "\n".join(output.strip().splitlines()[-_TAIL:])
             console.warning(f"`wandb sync` failed for run `{key[0]}`:\n{tail}")
     return refused or failed
-
-
-def _program() -> str:
-    """The command of wandb, from PATH or from the environment in which Serried is installed."""
-    program = shutil.which("wandb") or shutil.which("wandb", path=str(Path(sys.prefix, "bin")))
-    if program is None:
-        raise MissingProgramError("`wandb` is not installed here", hint="pip install wandb")
-    return program
 
 
 def _report(found: Sequence[OfflineRun], *, as_json: bool) -> None:
