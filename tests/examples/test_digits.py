@@ -6,11 +6,16 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from place import Place
+from serried.process import linux
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits"
 SCRIPT = EXAMPLE / "train.py"
@@ -68,3 +73,48 @@ def test_serried_run_trains_it_on_two_ranks_to_98_percent(tmp_path: Path, comman
     assert len(accuracies) == 20
     assert accuracies[-1] >= 0.98
     assert f"accuracy={accuracies[-1]:.4f}" in done.stderr
+
+
+def test_a_sweep_loses_nothing_when_ranks_of_two_trials_are_killed(tmp_path: Path, commands: Path, monkeypatch):
+    project = tmp_path / "digits"
+    shutil.copytree(EXAMPLE, project)
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("SERRIED_LOCAL_DIR", str(tmp_path / "local"))
+    monkeypatch.setenv("SERRIED_LOCAL_SLOTS", "2")
+    place = Place("local", project, os.environ)
+    smaller = ("--count", "4", "--ranks", "1", "--cpus", "1", "--grid", "epochs=1", "--grid", "width=8")
+    run = place.serried("sweep", "tune", "--cluster", "local", *smaller).stdout.strip()
+
+    killed: set[str] = set()
+    while len(killed) < 2 and place.show(run)["state"] in ("PENDING", "RUNNING"):
+        for pid, task in ranks(run):
+            if task not in killed and len(killed) < 2:
+                os.kill(pid, signal.SIGKILL)
+                killed.add(task)
+        time.sleep(0.1)
+    assert place.wait(run)[0] == 1
+    trials = json.loads(place.serried("sweep", "show", run, "--json").stdout)["trials"]
+    failed = {str(trial["trial"]) for trial in trials if trial["state"] == "FAILED"}
+    assert failed
+    assert failed <= killed  # a rank may have ended just before
+
+    again = place.serried("sweep", "retry", run).stdout.strip()
+    assert place.wait(again)[0] == 0
+    shown = json.loads(place.serried("sweep", "show", run, "--json").stdout)
+    assert sorted(trial["trial"] for trial in shown["trials"]) == [0, 1, 2, 3]
+    assert {trial["state"] for trial in shown["trials"]} == {"COMPLETED"}
+    assert {str(trial["trial"]) for trial in shown["trials"] if trial["id"].startswith(again)} == failed
+    values = [trial["value"] for trial in shown["trials"]]
+    assert values == sorted(values, reverse=True)
+    assert all(0 < value <= 1 for value in values)
+
+
+def ranks(run: str) -> list[tuple[int, str]]:
+    """Pids and tasks of the processes that run the script."""
+    found = []
+    for pid in linux.other_pids():
+        variables = linux.environ(pid).split(b"\0")
+        if f"SERRIED_RUN_ID={run}".encode() in variables and b"train.py" in linux.read(pid, "cmdline"):
+            found += [(pid, each[13:].decode()) for each in variables if each.startswith(b"SERRIED_TASK=")]
+    return found
