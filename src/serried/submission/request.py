@@ -308,9 +308,9 @@ def _with_agent(request: Request, sweep: str) -> Request:
     if request.command is not None or request.is_script:
         hint = "leave the command out, or change `command` in the definition at W&B"
         raise UsageError(f"the agent of W&B starts the command of `{sweep}`", hint=hint)
-    return dataclasses.replace(request, command=("python", "-m", AGENT, sweep)).with_setting(
-        "launch.kind", value="single"
-    )
+    name = request.name or (None if request.experiment else sweep.split("/")[1])
+    with_agent = dataclasses.replace(request, command=("python", "-m", AGENT, sweep), name=name)
+    return with_agent.with_setting("launch.kind", value="single")
 
 
 def _with_sweep(plan: Plan, definition: SweepDefinition) -> Plan:
