@@ -264,7 +264,7 @@ def _draw_history(panel: Axes, results: SweepResults) -> None:
         panel.set_title(f"history ({beyond} far worse, drawn at the edge)")
     panel.set_xlabel("trial")
     panel.set_ylabel(_name(results.sweep.metric))
-    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     panel.grid(alpha=0.25)
     panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, frameon=False, fontsize=9)
 
