@@ -44,7 +44,7 @@ def of_serried(folder: Path, rank: int, sinks: tuple[str, ...], mode: str = "off
         metrics.log(progress.advance(step), values)
         return progress.step
 
-    tracker = Tracker(settings, rank, 1, log, progress.advance)
+    tracker = Tracker(settings, rank, log, progress.advance)
     metrics.tracker = tracker
     if tracker.is_on:
         tracker.init()

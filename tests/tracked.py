@@ -11,12 +11,17 @@ BLOCK, HEADER = 32 << 10, 7
 
 
 def events(folder: Path):
-    """The scalars of TensorBoard as its own reader gives them: {name: [(step, value)]}."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    """The scalars as TensorBoard serves them: {name: [(step, value)]}."""
+    from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+    from tensorboard.util.tensor_util import make_ndarray
 
-    reader = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    reader = EventMultiplexer(tensor_size_guidance={"scalars": 0}).AddRun(str(folder), "own")
     reader.Reload()
-    return {name: [(event.step, event.value) for event in reader.Scalars(name)] for name in reader.Tags()["scalars"]}
+    tags = reader.PluginRunToTagToContent("scalars")["own"]
+    return {
+        name: [(event.step, make_ndarray(event.tensor_proto).item()) for event in reader.Tensors("own", name)]
+        for name in tags
+    }
 
 
 def wandb_files(folder: Path):

@@ -32,6 +32,7 @@ GROUPS = {
         "why": "Explain why a run waits, or why it failed.",
         "wait": "Wait for runs; exit 0 if all succeeded.",
         "fetch": "Copy results and outputs to a folder.",
+        "tensorboard": "Show runs in TensorBoard, also while they train.",
         "track": "Upload what trackers logged offline.",
     },
     "End": {
@@ -73,6 +74,7 @@ MEANT = {
     "show": "info describe inspect view plan",
     "why": "explain diagnose debug",
     "fetch": "pull download results get sync",
+    "tensorboard": "tb board tfevents",
     "track": "wandb mlflow",
     "stop": "cancel kill scancel qdel abort end",
     "clean": "rm remove delete prune purge gc",

@@ -91,9 +91,7 @@ class Session:
         """The loaders whose positions checkpoints save, in order of creation, which is the same on every rank."""
         self._metrics = metrics.Metrics(metrics_path, self._gauges)
         self._progress = Progress(self._metrics.resume)
-        self.tracker = Tracker(
-            settings_of(os.environ), who.rank, self.attempt, self._log, self._progress.advance, flush=self.flush
-        )
+        self.tracker = Tracker(settings_of(os.environ), who.rank, self._log, self._progress.advance, flush=self.flush)
         """Also takes objects that `log` does not take."""
         self._metrics.tracker = self.tracker
         self._buckets = Buckets(group)

@@ -13,9 +13,8 @@ FLUSH_SECONDS = 10
 class TensorBoard(Sink):
     name = "tensorboard"
 
-    def __init__(self, folder: Path, *, is_resumed: bool) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._is_resumed = is_resumed
         self._writer: Optional[Any] = None
 
     def start(self) -> None:
@@ -31,13 +30,14 @@ class TensorBoard(Sink):
                     writer.add_scalar(name, value, step, walltime=at)
 
     def _open(self, step: int) -> Any:
-        """The writer. Its file hides what earlier attempts wrote from this attempt's first `step` on."""
+        """The writer. Its file hides what earlier attempts wrote from this attempt's first `step` on.
+
+        The first attempt purges, too, though there is nothing to hide: TensorBoard ignores the first purge of a folder.
+        """
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(
-                str(self._folder), purge_step=step if self._is_resumed else None, flush_secs=FLUSH_SECONDS
-            )
+            self._writer = SummaryWriter(str(self._folder), purge_step=step, flush_secs=FLUSH_SECONDS)
         return self._writer
 
     def finish(self, ending: SessionEnd) -> None:  # noqa: ARG002

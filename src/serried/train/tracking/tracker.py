@@ -33,7 +33,6 @@ class Tracker:
         self,
         settings: Tracking,
         rank: int,
-        attempt: int,
         log: Callable[..., int],
         skip: Callable[[Optional[int]], int],
         *,
@@ -47,7 +46,6 @@ class Tracker:
         put("_agents", settings)
         put("_settings", settings._replace(folder=settings.folder or str(Path(tracking.FOLDER).absolute())))
         put("_rank", rank)
-        put("_attempt", attempt)
         put("_log", log)
         put("_skip", skip)
         put("_flush", flush)
@@ -235,7 +233,7 @@ class Tracker:
             if name == tracking.TENSORBOARD:
                 from serried.train.tracking.tensorboard_sink import TensorBoard
 
-                chosen.append(TensorBoard(folder / name / within, is_resumed=self._attempt > 1))
+                chosen.append(TensorBoard(folder / name / within))
             elif name == tracking.WANDB:
                 from serried.train.tracking.wandb_sink import Wandb
 

@@ -1,0 +1,290 @@
+"""`serried tensorboard`: TensorBoard for the event files of runs, behind a token.
+
+Other users of a login node can connect to any port on its loopback address, and TensorBoard has no authentication. So
+it runs in this process as a WSGI application, behind a check of the token that each address begins with. It listens on
+no other port: its own data server, which has no authentication either, stays off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import secrets
+import shlex
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from serried.cli import run_view
+from serried.errors import MissingProgramError, UsageError
+from serried.protocol import tracking
+from serried.protocol.sizes import counted
+from serried.records import event_files, index
+from serried.records.index import Selection
+from serried.records.status import statuses_of
+from serried.sweeps import results
+from serried.ui import console
+from serried.ui.text import printable
+
+RELOAD_SECONDS = 30.0
+_SHARE = 20
+"""Searching for new event files takes at most one of so many seconds."""
+_PORTS = 20_000
+"""The first of 10,000 ports below those that systems give to outgoing connections."""
+_LONGEST = 60
+_LOOPBACK = "127.0.0.1"
+"""Not `localhost`, which may be `::1`, where another user may listen on the same port."""
+
+
+@click.command()
+@click.argument("runs", metavar="[RUN|SWEEP]...", nargs=-1, shell_complete=run_view.complete_runs)
+def command(*, runs: tuple[str, ...]) -> None:
+    r"""Show runs in TensorBoard, also while they train.
+
+    \b
+    serried tensorboard                  the last run
+    serried tensorboard k3f9q2 m2n3p4    two runs to compare
+    serried tensorboard k3f9q2           all trials, if this is a sweep
+    serried tensorboard k3f9q2/17        one task of an array
+
+    Run it on the login node, and leave it running. It prints an `ssh` command for your
+    own machine, and an address for your browser. The address contains a token: other
+    users of this node get the error 403. Ctrl-C ends it.
+
+    \b
+    It shows the values of `run.log`, if the experiment in serried.toml has
+      track = { sinks = ["tensorboard"] }
+
+    and event files that the program itself writes to its results, its checkpoints or
+    by relative paths. TensorBoard has to be installed beside Serried:
+
+    \b
+      pip install 'serried[track]'
+    """
+    program = _import_tensorboard()
+    chosen = run_view.select_all(runs or [index.LAST])
+    with _exit_on_signals(), tempfile.TemporaryDirectory(prefix="serried-tensorboard-") as folder:
+        links = _Links(Path(folder))
+        links.add(_with_sweeps(chosen))
+        if not links.runs:
+            _insist_on_more(chosen)
+        server = _serve(program, folder)
+        _report(chosen, links, server)
+        try:
+            while True:
+                began = time.monotonic()
+                links.add(_with_sweeps(chosen))
+                time.sleep(max(RELOAD_SECONDS, _SHARE * (time.monotonic() - began)))
+        except KeyboardInterrupt:
+            console.note("stopped")
+            raise SystemExit(130) from None
+
+
+@contextlib.contextmanager
+def _exit_on_signals() -> Iterator[None]:
+    """A closed terminal, too, ends this process as an exception does, so that its folder is deleted."""
+
+    def leave(number: int, frame: object) -> None:  # noqa: ARG001
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _import_tensorboard() -> Any:
+    try:
+        with console.status_line("starting TensorBoard"):
+            from tensorboard import program
+    except ImportError as error:
+        raise MissingProgramError(
+            f"TensorBoard is not installed beside Serried: {error}", hint="pip install 'serried[track]'"
+        ) from None
+    return program
+
+
+def _with_sweeps(chosen: Sequence[Selection]) -> list[Selection]:
+    """Each run once; for a sweep also the runs that repeat or add trials."""
+    found = {}
+    for selection in chosen:
+        is_sweep = selection.is_array and selection.record.plan.sweep is not None
+        for run in map(Selection, results.runs_of(selection)) if is_sweep else [selection]:
+            found[str(run)] = run
+    return list(found.values())
+
+
+class _Links:
+    """A folder with a link for each curve, whose name is the curve's name in TensorBoard."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.runs: set[str] = set()
+        """Those with event files."""
+        self.curves = 0
+
+    def add(self, chosen: Iterable[Selection]) -> None:
+        """Add links to the event files that exist by now."""
+        for selection in chosen:
+            for name, path in event_files.of(selection):
+                self.runs.add(selection.record.id)
+                self._link(name, path)
+
+    def _link(self, name: str, path: Path) -> None:
+        """`k3f9q2/17:runs/a` is the link `17:runs:a` in the folder `k3f9q2`. No link is within another link."""
+        own, colon, below = name.partition(":")
+        below = printable(below).replace("/", ":")
+        link = self._folder / f"{own}{colon}{below[-_LONGEST:]}"
+        link.parent.mkdir(exist_ok=True)
+        try:
+            link.symlink_to(path)
+        except FileExistsError:
+            return
+        self.curves += 1
+
+
+def _insist_on_more(chosen: Sequence[Selection]) -> None:
+    """Raises UsageError if no run may write event files any more."""
+    one = len(chosen) == 1
+    words = f"run `{chosen[0]}` has" if one else "these runs have"
+    if all(status.has_ended for status in statuses_of(chosen)):
+        hint = 'add `track = { sinks = ["tensorboard"] }` to the experiment; the next run then writes them'
+        if any(_has_sink(selection) for selection in chosen):
+            hint = f"`serried logs {chosen[0]}` has a warning if the run could not write them"
+        raise UsageError(f"{words} no event files of TensorBoard", hint=hint)
+    sink = "" if all(map(_has_sink, chosen)) else "; `[track]` has no sink `tensorboard`"
+    console.note(f"{words} no event files yet{sink}; they appear here as the program writes them")
+
+
+def _has_sink(selection: Selection) -> bool:
+    track = selection.record.plan.track
+    return track is not None and tracking.TENSORBOARD in track.sinks and track.mode != tracking.OFF
+
+
+class Guard:
+    """Passes a request on if its path begins with the token; otherwise it answers 403."""
+
+    def __init__(self, application: Callable[..., Iterable[bytes]], token: str) -> None:
+        self._application = application
+        self._token = token.encode()
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        first = environ.get("PATH_INFO", "").lstrip("/").partition("/")[0]
+        if not secrets.compare_digest(first.encode("utf-8", "surrogatepass"), self._token):
+            text = b"403: use the address that `serried tensorboard` printed last, with its token\n"
+            start_response("403 Forbidden", [("Content-Type", "text/plain"), ("Content-Length", str(len(text)))])
+            return [text]
+
+        def respond(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
+            # Neither a link in a text of a run nor a cache shows the token to others.
+            return start_response(status, [*headers, ("Referrer-Policy", "no-referrer")], *more)
+
+        return self._application(environ, respond)
+
+
+def _serve(program: Any, folder: str) -> str:
+    """Start TensorBoard in a thread. Returns its address, with the token."""
+    from werkzeug import serving
+
+    token = secrets.token_urlsafe(24)
+    listener = _listener()
+    port = listener.getsockname()[1]
+
+    class QuietHandler(serving.WSGIRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_request(self, *_: Any) -> None:
+            """Addresses contain the token."""
+
+    class Server(program.TensorBoardServer):  # type: ignore[misc]
+        def __init__(self, application: Any, flags: Any) -> None:  # noqa: ARG002
+            self._server = serving.make_server(
+                _LOOPBACK,
+                port,
+                Guard(application, token),
+                threaded=True,
+                request_handler=QuietHandler,
+                fd=listener.fileno(),
+            )
+
+        def serve_forever(self) -> None:
+            self._server.serve_forever()
+
+        def get_url(self) -> str:
+            return f"http://{_LOOPBACK}:{port}/{token}/"
+
+    board = program.TensorBoard(server_class=Server)
+    board.configure(
+        logdir=folder,
+        load_fast="false",  # its server would listen on a port of its own
+        reload_interval=RELOAD_SECONDS,
+        reload_multifile=True,  # so that all attempts of a run are read, and those of a restart while both write
+        path_prefix=f"/{token}",
+        window_title="Serried",
+    )
+    return str(board.launch())
+
+
+def _listener() -> socket.socket:
+    """A socket on a port that depends on the user alone, so that `LocalForward` can name it; else on any free one."""
+    try:
+        return socket.create_server((_LOOPBACK, _PORTS + os.getuid() % 10_000), backlog=128)
+    except OSError:
+        return socket.create_server((_LOOPBACK, 0), backlog=128)
+
+
+def _report(chosen: Sequence[Selection], links: _Links, address: str) -> None:
+    lacking = [str(selection) for selection in chosen if selection.record.id not in links.runs]
+    if lacking and links.runs:
+        console.note(f"without event files: {', '.join(lacking)}")
+    names = ", ".join(map(str, chosen))
+    console.say(
+        f"TensorBoard shows {counted(links.curves, 'curve')} of {names}, and looks for new ones; Ctrl-C ends it"
+    )
+    console.say()
+    console.say("on your own machine:")
+    console.out(f"  {tunnel(int(address.split(':')[2].partition('/')[0]), os.environ)}")
+    console.say("and in its browser:")
+    console.out(f"  {address}")
+    sys.stdout.flush()  # a pipe gets both lines now, too
+
+
+def tunnel(port: int, environ: Any) -> str:
+    """The `ssh` command that forwards `port` of the user's own machine to this one.
+
+    The address is that of this node by which the user has connected: another node may answer to the cluster's name. On
+    a node of a job it is that of the login node, which forwards.
+    """
+    user = getpass.getuser()
+    words = environ.get("SSH_CONNECTION", "").split()
+    forward = ["ssh", "-N", "-L", f"{port}:{_LOOPBACK}:{port}"]
+    host = socket.gethostname()
+    if len(words) != 4:
+        return shlex.join([*forward, f"{user}@{host}"])
+    *_, address, ssh_port = words
+    if _is_here(address):
+        return shlex.join([*forward, *(["-p", ssh_port] if ssh_port != "22" else []), f"{user}@{address}"])
+    jump = f"[{address}]" if ":" in address else address
+    return shlex.join(
+        [*forward, "-J", f"{user}@{jump}" + (f":{ssh_port}" if ssh_port != "22" else ""), f"{user}@{host}"]
+    )
+
+
+def _is_here(address: str) -> bool:
+    """Whether this machine has the address."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
