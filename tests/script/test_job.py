@@ -32,6 +32,11 @@ def in_parts(plan, size):
     return dataclasses.replace(plan, array=plan.array._replace(offsets=divide_indices(plan.array.indices, size)))
 
 
+def drawing(plan):
+    """The plan, its jobs run one trial after another."""
+    return dataclasses.replace(plan, array=plan.array._replace(draws=True))
+
+
 def with_environment(**said):
     return dataclasses.replace(a_plan(root="/scratch/ada"), environment=Environment(**said))
 
@@ -43,6 +48,8 @@ PLANS = {
     "pbs": a_plan(root="/scratch/ada", scheduler="pbs"),
     "pbs-parts": in_parts(a_plan(root="/scratch/ada", scheduler="pbs", indices=range(9)), 4),
     "pbs-array": a_plan(root="/scratch/ada", scheduler="pbs", indices=range(3), gpus=2),
+    "slurm-workers": drawing(a_plan(root="/scratch/ada", indices=range(3), gpus=2)),
+    "local-workers": drawing(a_plan(root="/home/ada/runs", scheduler="local", nodes=1, indices=range(3))),
     "local": a_plan(root="/home/ada/runs", scheduler="local", nodes=1),
     "inside-slurm": inside(a_plan(root="/scratch/ada", scheduler="local"), "slurm"),
     "inside-pbs": inside(a_plan(root="/scratch/ada", scheduler="local"), "pbs"),

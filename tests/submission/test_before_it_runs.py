@@ -22,7 +22,7 @@ def project(tmp_path, monkeypatch):
 
 def test_repeats_of_one_command_are_an_array_and_pointed_out_where_they_are_the_same():
     plan = json.loads(here("run", "--repeat", "3", "--parallel", "1", "--dry-run", "--json", "--", "true").stdout)
-    array = {"indices": [0, 1, 2], "parallel": 1, "each": False, "repeat": 3, "offsets": []}
+    array = {"indices": [0, 1, 2], "parallel": 1, "each": False, "repeat": 3, "offsets": [], "draws": False}
     assert (plan["plan"]["array"], plan["notes"]) == (
         array,
         ["`{seed}` and `{repeat}` are not in the command: repeats differ only if it reads SERRIED_TASK"],

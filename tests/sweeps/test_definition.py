@@ -263,3 +263,11 @@ def test_a_sweep_at_wandb_has_its_definition_there():
         definition.read_table({"id": "x1y2z3"})
     with pytest.raises(UsageError, match="a sweep at W&B needs a number of trials"):
         definition.read_table({"id": "ada/digits/x1y2z3"}).check()
+
+
+def test_workers_take_the_place_of_parallel():
+    parameters = {"lr": {"values": [1, 2]}}
+    assert definition.read_table({"parameters": parameters, "workers": 4}).workers == 4
+    assert definition.read_table({"id": "ada/digits/x1y2z3", "workers": 4}).workers == 4
+    with pytest.raises(DefinitionError, match="`workers` and `parallel` exclude each other"):
+        definition.read_table({"parameters": parameters, "workers": 4, "parallel": 2})

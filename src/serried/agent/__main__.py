@@ -22,6 +22,7 @@ ROLES = {
     "stage-in": "stage_in.worker",
     "submit-next": "attempts.successor_jobs",
     "search": "trials.search",
+    "draw": "trials.draw",
     "notify": "notifications",
     "shell": "shell",
     "sweep": "orphans",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, cast
 
 from serried.fs import files
-from serried.protocol import SCHEMA, checkpoints, names, placeholders, successor_commands, tracking
+from serried.protocol import SCHEMA, checkpoints, drawing, names, placeholders, successor_commands, tracking
 from serried.protocol.layout import RunDirectory, TaskDirectory
 from serried.protocol.tracking import Tracking
 
@@ -73,7 +73,11 @@ class Attempt:
 
     def job_of(self, job: str) -> str:
         """The scheduler's id of this task in the array job `job`; `job` itself for a run without an array."""
-        index = None if self.task is None else self.task - self.index_offset
+        array = self.plan.get("array") or {}
+        index = self.task
+        if index is not None:
+            index = drawing.worker_of(self.run, index) if array.get("draws") else index
+            index -= successor_commands.offset_of(array.get("offsets", ()), index)
         return successor_commands.job_of(job, index, self.dialect["task"])
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List, Optional
 
-FLAGS = ("job", "task", "hosts", "node-variable", "environment", "end", "age", "final", "problem")
+FLAGS = ("job", "task", "hosts", "node-variable", "environment", "end", "age", "final", "problem", "ended", "longest")
 
 
 class Options:
@@ -24,6 +24,10 @@ class Options:
         """The end as job.sh knows it: `cancel`; `limit` or `ended` if the job could not be requeued."""
         self.problem = ""
         """The problem that keeps the ranks from starting."""
+        self.ended: Optional[int] = None
+        """The trial that the job has run before it draws another."""
+        self.longest = 0.0
+        """Seconds that the longest trial of the job has taken."""
 
 
 def parse(arguments: List[str]) -> Options:
@@ -37,6 +41,6 @@ def parse(arguments: List[str]) -> Options:
             raise ValueError(f"no option `{flag}`")
         name = flag[2:].replace("-", "_")
         if value:
-            convert = {"task": int, "end": float, "age": float}.get(name, str)
+            convert = {"task": int, "end": float, "age": float, "ended": int, "longest": float}.get(name, str)
             setattr(options, name, convert(value))
     return options

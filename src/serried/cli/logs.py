@@ -271,7 +271,7 @@ def _nothing_written(selection: Selection, choice: LogChoice) -> None:
         raise SerriedError(f"the run directory and its logs do not exist any more: {record.where.path}", hint=hint)
     console.note("no output yet")
     run_view.say_how(status)
-    printer = Printer([RankLog(0, 0, record.where.scheduler_log(selection.task))])
+    printer = Printer([RankLog(0, 0, record.scheduler_log(selection.task))])
     if printer.pump():
         console.note("output of the job script (scheduler.log)")
     printer.finish()

@@ -327,7 +327,7 @@ def _files(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
         files.append(("source", _tree(selection, plan)))
     if status.tasks is None:
         files += [("checkpoints", str(directory.checkpoints)), ("results", str(directory.results))]
-    script = where.scheduler_log(selection.task) if status.tasks is None else where.path / "scheduler-I.log"
+    script = record.scheduler_log(selection.task) if status.tasks is None else where.path / "scheduler-I.log"
     files.append(("scheduler", str(script)))
     return files
 

@@ -97,6 +97,12 @@ class TakesSweep(options.TakesCommand):
 @click.option(
     "--seeds", type=click.IntRange(1), metavar="N", help="N trials of each combination, with `seed` 0 to N-1."
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    metavar="N",
+    help="At most N jobs at once, each of which runs one trial after another.",
+)
 @click.option("--metric", metavar="NAME:max|min", help="The logged value that orders the trials.")
 @click.option(
     "--metric-from",
@@ -114,6 +120,7 @@ def submit_command(
     count: int | None,
     method: str | None,
     seeds: int | None,
+    workers: int | None,
     metric: str | None,
     metric_from: str | None,
     at_wandb: bool,
@@ -159,6 +166,7 @@ def submit_command(
         method=method or (defined.method if defined.parameters else GRID),
         run_cap=count or defined.run_cap,
         seeds=seeds or defined.seeds,
+        workers=workers or (None if request.parallel else defined.workers),
         metric=_metric(metric, metric_from, defined),
     )
     request = dataclasses.replace(request, sweep=sweep)

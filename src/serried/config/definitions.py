@@ -418,6 +418,9 @@ class SweepTable:
     seeds: int | None = key(values.COUNT, "Trials with the same parameters and other seeds, by the parameter `seed`.")
     seed: int | None = key(values.COUNT_OR_NONE, "Seed of the random draws, and the first of `seeds`.", default="0")
     parallel: int | None = key(values.COUNT, "Most trials that run at once.", default="the scheduler's choice")
+    workers: int | None = key(
+        values.COUNT, "Most jobs that run at once, each one trial after another.", default="a job for each trial"
+    )
 
 
 PARTS: Mapping[str, type] = {

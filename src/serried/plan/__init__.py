@@ -122,6 +122,9 @@ class Array(NamedTuple):
     offsets: tuple[int, ...] = ()
     """If one job cannot hold the array: for each of its jobs, the difference between a task and the scheduler's index,
     which begins at 0. Empty: one job, whose indices are the tasks."""
+    draws: bool = False
+    """A job runs further tasks after its own, whose jobs still wait, as long as its time allows: see
+    `agent/trials/draw.py`."""
 
 
 class Search(NamedTuple):
@@ -339,6 +342,11 @@ class Plan:
     def has_links(self) -> bool:
         """Further attempts are further jobs."""
         return self.limit.restarts > 0 and self.limit.form != names.REQUEUE
+
+    @property
+    def draws(self) -> bool:
+        """A job of the array runs further trials after its own."""
+        return self.array is not None and self.array.draws
 
     @property
     def is_in_parts(self) -> bool:

@@ -43,6 +43,7 @@
   tasks/I/{exit.json,attempts,checkpoints,results}   in array runs, in place of the four above; also
                                                  source/ and fetched.jsonl, if each task has its own tree
   tasks/I/trial.json                             the parameters that the task's trial got when it started
+  tasks/I/worker                                 the task whose job runs this one, or "withdrawn" (with `workers`)
   search/journal.log                             Optuna's journal of a sweep (agent/trials/search.py)
 
 $XDG_STATE_HOME/serried/runs/<run-id>/           the record: small and permanent, on the submitting side
@@ -177,6 +178,7 @@ class TaskDirectory:
         self.source = path / "source"
         self.fetched = path / "fetched.jsonl"
         self.trial = path / "trial.json"
+        self.worker = path / "worker"
 
     def attempt(self, number: int) -> AttemptDirectory:
         return AttemptDirectory(self.attempts / str(number))

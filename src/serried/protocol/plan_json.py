@@ -107,6 +107,7 @@ class ArrayJson(TypedDict, total=False):
     each: bool
     repeat: Optional[int]
     offsets: List[int]
+    draws: bool
 
 
 class SideCommandJson(TypedDict):

@@ -94,13 +94,17 @@ class Evidence:
     links: Mapping[int | None, tuple[Submission, ...]] = field(default_factory=dict)
     """Further jobs: the run's (None), and those of single tasks."""
 
+    def worker_of(self, task: int | None) -> int | None:
+        """The task whose job runs this one: another, if jobs draw trials."""
+        return task if task is None or task not in self.begun else self.record.worker_of(task)
+
     def jobs(self, task: int | None) -> list[str]:
         """Jobs that may belong to the run or task, in order, from the last known one."""
         own = self.links.get(task, ()) if task is not None else ()
         further = [link.job for link in (*self.links.get(None, ()), *own) if link.is_submitted and link.job]
         first = list(self.submission.jobs) if self.submission else []
         if task is not None and len(first) > 1:
-            first = [first[part_of(self.record.offsets, task)]]
+            first = [first[part_of(self.record.offsets, self.worker_of(task) or 0)]]
         every, last = [*first, *further], self.seen.job(task)
         return every[every.index(last.id) :] if last is not None and last.id in every else every
 

@@ -325,7 +325,7 @@ def _tail(status: RunStatus, failure: Mapping[str, Any] | None) -> tuple[list[st
         return _last_words(status)
     if status.summary is None or status.state in (names.CANCELLED, names.PREEMPTED):
         return [], ""
-    return last_lines(status.record.where.scheduler_log(status.task), _TAIL), "the job's script"
+    return last_lines(status.record.scheduler_log(status.task), _TAIL), "the job's script"
 
 
 def _words_of(status: RunStatus, failure: Mapping[str, Any]) -> tuple[list[str], str]:

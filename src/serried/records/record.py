@@ -20,7 +20,7 @@ from serried.errors import SerriedError, UsageError
 from serried.fs import files
 from serried.fs.files import MODES, PRIVATE_DIRECTORY, make_directory, read_json, write_json, write_text
 from serried.plan import After, Plan
-from serried.protocol import SCHEMA, names
+from serried.protocol import SCHEMA, drawing, names
 from serried.protocol.layout import RecordDirectory, RunDirectory, run_directory, state_directory
 from serried.protocol.names import SubmissionState
 from serried.protocol.successor_commands import job_of, number_of, offset_of, task_of, tokens_of
@@ -333,7 +333,16 @@ class Record:
         if task is None:
             return job
         spelling = schedulers.traits(self.plan.site.scheduler).dialect.task
-        return job_of(job, task - offset_of(self.offsets, task), spelling)
+        worker = self.worker_of(task)
+        return job_of(job, worker - offset_of(self.offsets, worker), spelling)
+
+    def worker_of(self, task: int) -> int:
+        """The task whose job runs this one: another, if jobs draw trials."""
+        return drawing.worker_of(self.where, task) if self.plan.draws else task
+
+    def scheduler_log(self, task: int | None) -> Path:
+        """The output of the job that runs the task."""
+        return self.where.scheduler_log(None if task is None else self.worker_of(task))
 
     def tokens_of(self, submission: Submission) -> list[str]:
         """The tokens of the jobs of a submission."""

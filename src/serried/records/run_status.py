@@ -67,7 +67,7 @@ class RunStatus:
             return self.jobs[task].id
         jobs = self.job.split(",") if self.job else []
         is_one_of = task is not None and len(jobs) > 1
-        return jobs[part_of(self.record.offsets, task or 0)] if is_one_of else self.job
+        return jobs[part_of(self.record.offsets, self.record.worker_of(task or 0))] if is_one_of else self.job
 
     @property
     def state(self) -> str:

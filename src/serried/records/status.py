@@ -159,10 +159,11 @@ def _conclude(
 
 
 def _current_jobs(evidence: Evidence, answer: Answer, now: float) -> Jobs:
-    return {
-        task: current_job(evidence.jobs(task), task, answer, evidence.seen.job(task), now)
-        for task in evidence.open_tasks
-    }
+    jobs = {}
+    for task in evidence.open_tasks:
+        job = current_job(evidence.jobs(task), evidence.worker_of(task), answer, evidence.seen.job(task), now)
+        jobs[task] = job and dataclasses.replace(job, task=task)
+    return jobs
 
 
 def _elsewhere(evidence: Evidence, strangers: Collection[str]) -> str:

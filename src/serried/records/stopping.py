@@ -130,6 +130,8 @@ def cancel(status: RunStatus, left: Sequence[int | None], *, now: bool, stopped:
         return None
     jobs = job.split(",")
     is_whole = status.task is None and (now or status.tasks is None)
+    if record.plan.draws and not is_whole:
+        _withdraw_trials(record, waiting(status, left))
     further = withdraw_further(status, [None] if is_whole else left)
     if status.task is None and withdraw(record):
         if not now and (other := _stranded(record, stopped)):
@@ -143,6 +145,15 @@ def cancel(status: RunStatus, left: Sequence[int | None], *, now: bool, stopped:
     _cancel(status, [*ids, *(each for each in further if each not in ids)])
     remember_cancelled(status, waiting(status, left))
     return None
+
+
+def _withdraw_trials(record: Record, tasks: Iterable[int | None]) -> None:
+    """Take trials that have not begun, so that no other job draws them."""
+    for task in tasks:
+        place = record.where.task(task)
+        with contextlib.suppress(OSError):
+            make_directory(place.path)
+            claim(place.worker, names.WITHDRAWN)
 
 
 def _stranded(record: Record, stopped: Collection[str]) -> str | None:

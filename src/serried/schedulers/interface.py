@@ -216,6 +216,9 @@ class Fragment:
     """A line that gives the task of an array in parts a log of its own."""
     of_part: str = ""
     """Lines that set the task index in one part of a split array."""
+    cancel_idle: str = ""
+    """Lines that cancel jobs of the array that still wait, `idle 3-7,9` in `answer`. Without them, the jobs start and
+    end."""
 
 
 class Script(Protocol):
@@ -255,6 +258,8 @@ OF_THIS_MACHINE = Fragment(
     head_options='--end "${SERRIED_JOB_END:-}"',
     functions="",
     again="  exit 85\n",
+    index=names.TASK,
+    index_variable=names.TASK,
 )
 """Where the job is a process of ours: its supervisor says by variables who it is."""
 

@@ -37,15 +37,13 @@ BODY = Template("""\
 # shellcheck disable=SC2016 # a run directory may have any name
 
 token=$${1:?usage: job.sh TOKEN}
-$of_part${beginning}who=("$$token" --job $job$task)
+$of_part${beginning}$draw$who
 $check$functions
 # Signals are passed to the head agent. The script waits, because bash runs a trap at once only during `wait`.
 head=''
 final=''
-trap 'final=cancel; [[ -n $$head ]] && kill -TERM "$$head" 2>/dev/null' TERM
-trap '[[ -n $$head ]] && kill -USR1 "$$head" 2>/dev/null' USR1
-$environment
-"$${agent[@]}" head "$${who[@]}"$head_options -- $launcher&
+$traps$environment
+$loop"$${agent[@]}" head "$${who[@]}"$head_options -- $launcher&
 head=$$!
 [[ -n $$final ]] && kill -TERM "$$head"
 while kill -0 "$$head" 2>/dev/null; do wait "$$head"; done
@@ -55,8 +53,7 @@ head=''
 [[ $$status == 75 ]] && exit 0 # the attempt was refused, and the head has printed the reason
 
 # From here on a signal is too late to change how the attempt ended, and must not stop the report.
-trap '' TERM USR1
-# If the run directory is unavailable, so is the agent. The script retries for minutes.
+$late# If the run directory is unavailable, so is the agent. The script retries for minutes.
 conclude() {
   local try
   for ((try = 0; try < 60; try++)); do
@@ -66,7 +63,7 @@ conclude() {
   done
 }
 conclude
-if [[ $$word == requeue ]]; then
+${end_of_loop}if [[ $$word == requeue ]]; then
 ${again}fi
 case $$word in
   done) exit 0 ;;
@@ -76,6 +73,43 @@ case $$word in
 esac
 """)
 
+TRAPS = """\
+trap 'final=cancel; [[ -n $head ]] && kill -TERM "$head" 2>/dev/null' TERM
+trap '[[ -n $head ]] && kill -USR1 "$head" 2>/dev/null' USR1
+"""
+LATE = "trap '' TERM USR1\n"
+
+DRAW = Template("""\
+
+# This job runs its own trial, or the one that it ran before, and then draws others, whose jobs still wait.
+own=$$index trial='' longest=0
+draw() {
+  local answer took=$$((SECONDS - $${began:-$$SECONDS}))
+  ((longest = took > longest ? took : longest))
+  answer=$$("$${agent[@]}" draw "$$token" --job $job --task "$$own" \\
+    --ended "$$trial" --longest "$$longest"$head_options) || return 70
+$cancel  [[ $$answer == [0-9]* ]] || return 1
+  trial=$$answer began=$$SECONDS
+  export $variable=$$trial
+  $who
+}
+draw || exit $$(($$? == 1 ? 0 : 70))
+""")
+LOOP = "while :; do\n"
+LATE_IN_LOOP = """\
+late=''
+trap 'late=cancel' TERM
+trap '' USR1
+"""
+END_OF_LOOP = f"""\
+[[ -z $late && $word == @(done|fail *) ]] || break
+draw || break
+final=$late
+{TRAPS}done
+trap '' TERM USR1
+"""
+
+OF_WORKER = Template("index=$$$index\n")
 
 OF_PART = Template("""\
 # This array is several jobs, which number their tasks from 0. The token contains the offset of this job,
@@ -148,21 +182,29 @@ def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
     fragment = its.INSIDE if plan.site.inside else its.FRAGMENT
     if plan.array is not None and plan.array.offsets:
         fragment = _of_part(fragment)
+    elif plan.draws:
+        fragment = _of_worker(fragment)
     start = its.launcher(plan)
+    head_options = f" {fragment.head_options}" if fragment.head_options else ""
+    who = f'who=("$token" --job {fragment.job}{f" --task {fragment.task}" if plan.array else ""})'
+    of_loop = {"traps": TRAPS, "loop": "", "late": LATE, "end_of_loop": "", "draw": "", "who": who}
+    if plan.draws:
+        of_loop.update(
+            loop=LOOP, late=LATE_IN_LOOP, end_of_loop=END_OF_LOOP, draw=_draw(fragment, head_options), who=""
+        )
     return BODY.substitute(
         command=_comment(plan, command),
         run=plan.run,
         beginning=_beginning(plan, fragment.cleanup, python),
-        job=fragment.job,
         of_part=fragment.of_part,
-        task=f" --task {fragment.task}" if plan.array else "",
         check=fragment.check,
         functions=fragment.functions,
         environment=_whole_array(its, plan)
         + _activate(plan)
         + (_of_script(its, plan, plan.script) if plan.script else ""),
         again=fragment.again,
-        head_options=f" {fragment.head_options}" if fragment.head_options else "",
+        head_options=head_options,
+        **of_loop,
         launcher=f"{start} " if start else "",
     )
 
@@ -203,6 +245,25 @@ def _of_part(fragment: Fragment) -> Fragment:
         of_part=lines,
         cleanup=fragment.own_log + fragment.cleanup,
         functions=fragment.functions.replace(f"${fragment.index}", "$task"),
+    )
+
+
+def _of_worker(fragment: Fragment) -> Fragment:
+    """The fragment for an array whose jobs draw trials: the scheduler's own index stays in `own`."""
+    return dataclasses.replace(
+        fragment,
+        of_part=OF_WORKER.substitute(index=fragment.index),
+        functions=fragment.functions.replace(f"${fragment.index}", "$own"),
+    )
+
+
+def _draw(fragment: Fragment, head_options: str) -> str:
+    return DRAW.substitute(
+        job=fragment.job,
+        head_options=head_options,
+        cancel=fragment.cancel_idle,
+        variable=fragment.index_variable,
+        who=f'who=("$token" --job {fragment.job} --task "$trial")',
     )
 
 

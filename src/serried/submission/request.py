@@ -104,7 +104,8 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     script_array = resolved.script.directives.array if resolved.script else None
     trials = _trials(request)
     if request.sweep:
-        array: Array | None = Array(tuple(range(len(trials))), request.parallel or request.sweep.parallel)
+        at_once = request.sweep.workers or request.parallel or request.sweep.parallel
+        array: Array | None = Array(tuple(range(len(trials))), at_once, draws=bool(request.sweep.workers))
     else:
         array, each = _array(request, resolved.experiment.array or script_array, each)
     plan = make_plan(resolved, run_id=new_id(), created=iso(time.time()), array=array, name=request.name)
@@ -113,6 +114,7 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
         plan = dataclasses.replace(plan, command=_with_parameters(plan, own))
     if request.sweep:
         plan = _with_sweep(plan, request.sweep)
+        _check_workers(plan)
     each = tuple(tasks(resolved.experiment, plan, each)) if each else ()
     count = len(array.indices) if array else 1
     notes = [
@@ -297,6 +299,8 @@ def _trials(request: Request) -> tuple[Trial, ...]:
             raise UsageError(f"`{flag}` does not apply to a sweep, whose tasks are its trials", hint=hint)
     if request.parallel is not None and request.parallel < 1:
         raise UsageError("`--parallel` must be 1 or more")
+    if request.parallel is not None and request.sweep.workers:
+        raise UsageError("`--workers` and `--parallel` exclude each other", hint="keep one of them")
     return tuple(request.sweep.trials())
 
 
@@ -311,6 +315,17 @@ def _with_agent(request: Request, sweep: str) -> Request:
     name = request.name or (None if request.experiment else sweep.split("/")[1])
     with_agent = dataclasses.replace(request, command=("python", "-m", AGENT, sweep), name=name)
     return with_agent.with_setting("launch.kind", value="single")
+
+
+def _check_workers(plan: Plan) -> None:
+    """Raises UsageError if its jobs draw trials, and cannot."""
+    if plan.draws and plan.script:
+        raise UsageError("`--workers` does not apply to a job script", hint="`--parallel N` limits its jobs")
+    if plan.draws and plan.has_links:
+        raise UsageError(
+            "with `--workers`, a trial cannot continue in a job of its own",
+            hint="`--set limit.restarts=0`; `serried sweep retry` continues trials that the time limit has cut",
+        )
 
 
 def _with_sweep(plan: Plan, definition: SweepDefinition) -> Plan:

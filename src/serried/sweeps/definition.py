@@ -31,7 +31,7 @@ MAXIMIZE, MINIMIZE = "maximize", "minimize"
 SEED = "seed"
 """The parameter of `seeds`."""
 _OF_FILE = ("name", "program", "command", "method", "metric", "parameters", "run_cap", "early_terminate")
-_OF_TABLE = ("experiment", "seeds", "parallel", "seed", "id")
+_OF_TABLE = ("experiment", "seeds", "parallel", "workers", "seed", "id")
 """Keys that a table of serried.toml has besides."""
 _OF_THE_SERVICE = ("description", "project", "entity", "controller", "impute", "imputewhilerunning", "kind")
 """Keys of W&B without an effect here."""
@@ -69,6 +69,8 @@ class SweepDefinition:
     parallel: int | None = None
     id: str = ""
     """`ENTITY/PROJECT/ID` of a sweep at W&B's service, which gives the trials their parameters."""
+    workers: int | None = None
+    """The number of jobs that run at once, each a trial after another; None if each job runs one trial."""
     drawn: Mapping[str, bool] = field(default_factory=dict)
     """By parameter: whether its values are drawn, or all tried; of others the method decides."""
     notes: tuple[str, ...] = field(default=())
@@ -266,6 +268,8 @@ def read(table: Mapping[str, Any], known: Sequence[str]) -> SweepDefinition:
         if key not in known and key not in _OF_THE_SERVICE:
             hint = did_you_mean(str(key), known) or f"known here: {', '.join(f'`{name}`' for name in known)}"
             raise DefinitionError([str(key)], f"unknown key `{key}` in the definition of a sweep", hint)
+    if "parallel" in table and "workers" in table:
+        raise DefinitionError(["workers"], "`workers` and `parallel` exclude each other", "keep one of them")
     if "id" in table:
         return _at_the_service(table)
     method = table.get("method", GRID)
@@ -283,6 +287,7 @@ def read(table: Mapping[str, Any], known: Sequence[str]) -> SweepDefinition:
         command=tuple(_command(table)),
         experiment=_text(table, "experiment"),
         parallel=_count(table, "parallel"),
+        workers=_count(table, "workers"),
         notes=tuple(f"`{key}` of the sweep has no effect in Serried" for key in _OF_THE_SERVICE if key in table),
     )
 
@@ -304,6 +309,7 @@ def _at_the_service(table: Mapping[str, Any]) -> SweepDefinition:
         id=id_,
         experiment=_text(table, "experiment"),
         parallel=_count(table, "parallel"),
+        workers=_count(table, "workers"),
         notes=tuple(f"`{key}` of the sweep has no effect in Serried" for key in _OF_THE_SERVICE if key in table),
     )
 

@@ -308,6 +308,8 @@ def _array(plan: Plan) -> str:
 
 def _in_turn(plan: Plan, array: Array) -> str:
     parts = f", in {len(array.offsets)} jobs" if plan.is_in_parts else ""
+    if array.draws:
+        return f"{parts}, by {array.parallel} workers"
     return parts + (f", {array.parallel} at a time" if array.parallel else "")
 
 

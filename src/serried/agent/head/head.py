@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from serried.agent import notifications, system
 from serried.agent.attempt import Attempt, run_directory, set_umask
-from serried.agent.attempts import claims, finalize, history, successor_jobs
+from serried.agent.attempts import claims, deadline, finalize, history, successor_jobs
 from serried.agent.comms import job_environment, rendezvous
 from serried.agent.comms.node_registry import NodeAgent, NodeRegistry
 from serried.agent.head import monitor
@@ -100,7 +100,7 @@ class Head:
         self._are_ranks_notified = self._have_ranks_started = self._has_ended = False
         self._port = rendezvous.hold_port()
         self._nodes = NodeRegistry(self.loop, work.nodes, hostlist.expand(options.hosts), self)
-        self._deadline = monitor.deadline_of(work, options.end, options.age)
+        self._deadline = deadline.deadline_of(work, options.end, options.age)
         self._monitor = monitor.Monitor(self, self._nodes, self._deadline)
         self._stage_in = StageInCoordinator(work, self._nodes, self.log_event, self._fail_launch, self._start_ranks)
         self._search = TrialSearch(self.loop, work, self._prune, self._fail_launch) if work.search else None

@@ -1,4 +1,4 @@
-"""The deadline of an attempt, and what the head checks periodically.
+"""What the head checks periodically.
 
 These are the limit, requests, the heartbeats of nodes, whether ranks and job.sh are alive, and whether a later attempt
 has begun. A node that is silent for 60 s is lost.
@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import time
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, Optional
 
 from serried.agent import notifications, system
-from serried.agent.attempt import Attempt
 from serried.agent.attempts import finalize, history
+from serried.agent.attempts.deadline import Deadline
 from serried.agent.comms.node_registry import NodeRegistry
 from serried.agent.outcome.verdict import unconnected_message
 from serried.protocol import names
@@ -29,51 +29,6 @@ HEARTBEAT_SECONDS = 5.0
 SILENT_NODE_SECONDS = 60.0
 UNCONNECTED_SECONDS = 120.0
 """Ranks that have not connected by then are reported, though they may be preparing data and connect later."""
-MARGIN_SECONDS = 15.0
-"""Before the limit, for ending ranks and recording the end."""
-
-
-class Deadline(NamedTuple):
-    at: float
-    """When the scheduler ends the job, in seconds since the epoch."""
-    warning: float
-    """When ranks receive the stop notice."""
-    end: float
-    """When ranks receive TERM."""
-    grace: float
-    """Seconds from TERM to KILL; a third of the margin is left for cleaning up."""
-
-    @property
-    def over(self) -> float:
-        """When nodes must be done, so that the head can still record the end."""
-        return self.at - (self.at - self.end) / 6
-
-
-def decide_deadline(
-    began: float, limit: Optional[float], scheduler_end: float, lead: float, grace: float
-) -> Optional[Deadline]:
-    """None without a limit. `scheduler_end` is when the scheduler says that it ends the job; 0 if it does not say."""
-    if limit is None:
-        return None
-    at = min(began + limit, scheduler_end or float("inf"))
-    margin = min(MARGIN_SECONDS, limit / 20)
-    return Deadline(at, at - min(lead, limit / 4), at - margin, min(grace, margin * 2 / 3))
-
-
-def deadline_of(work: Attempt, scheduler_end: float, age: float = 0.0) -> Optional[Deadline]:
-    """The deadline of an attempt that begins now, in a job that began `age` seconds ago."""
-    began = time.time() - age
-    limit: Optional[float] = work.plan["allocation"]["time_seconds"]
-    script = work.plan.get("script")
-    if script and limit is None and scheduler_end:  # a script without a limit has its partition's
-        limit = scheduler_end - began
-    deadline = decide_deadline(began, limit, scheduler_end, work.lead_seconds, work.grace_seconds)
-    if script and script["notice_to"] and deadline:  # its own directive says when it gets the signal
-        deadline = deadline._replace(warning=min(deadline.end, max(began, deadline.at - work.lead_seconds)))
-    if limit is None or deadline is None or not work.has_outputs:
-        return deadline
-    copy_seconds = min(names.COPY_BACK_SECONDS, limit / 20)
-    return deadline._replace(warning=deadline.warning - copy_seconds, end=deadline.end - copy_seconds)
 
 
 class Monitor:

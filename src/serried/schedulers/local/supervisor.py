@@ -19,7 +19,7 @@ from serried import processes, shell
 from serried.clusters import machine
 from serried.clusters.machine import VISIBLE
 from serried.errors import SerriedError, UsageError
-from serried.protocol import names
+from serried.protocol import drawing, names
 from serried.protocol.layout import RunDirectory
 from serried.schedulers.local import jobs, options
 from serried.schedulers.local.jobs import JobFolder, SlotClaim, Standing, locked_slots
@@ -187,7 +187,7 @@ class Task:
         # A job may still request another attempt at its limit: it has saved, and only exits late. Once the agent has
         # written the end, the status is the program's own.
         may_requeue = self._request.requeue and self._ending in (None, names.TIMEOUT)
-        if status == names.EXIT_SAVED and may_requeue and not self._run.task(self.task).exit.exists():
+        if status == names.EXIT_SAVED and may_requeue and not self._run.task(self._running_task).exit.exists():
             self._ending = None
             self.queued = time.time()
             self.standing = Standing(restarts=self.standing.restarts + 1)
@@ -197,6 +197,12 @@ class Task:
             self._end(names.COMPLETED, exit_code=0)
         else:
             self._end(names.FAILED, exit_code=code, number=number, reason="NonZeroExitCode" if number is None else "")
+
+    @property
+    def _running_task(self) -> int | None:
+        """The task that job.sh runs: another, if it has drawn that."""
+        drawn = None if self.task is None else drawing.unended_trial(self._run, self.task)
+        return self.task if drawn is None else drawn
 
     def _end(self, state: str, *, exit_code: int | None = None, number: int | None = None, reason: str = "") -> None:
         self.standing = replace(

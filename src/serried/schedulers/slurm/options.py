@@ -66,6 +66,9 @@ run_again() {
 """,
     index="SLURM_ARRAY_TASK_ID",
     index_variable="SLURM_ARRAY_TASK_ID",
+    cancel_idle="""\
+  [[ $answer == idle\\ * ]] && scancel --quiet --state=PENDING "${SLURM_ARRAY_JOB_ID}_[${answer#idle }]"
+""",
     own_log="""
 exec >>"scheduler-$index.log" 2>&1
 """,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import types
 
-from serried.agent.head import monitor
-from serried.agent.head.monitor import Deadline
+from serried.agent.attempts import deadline
+from serried.agent.attempts.deadline import Deadline
 from tables import for_each
 
 
@@ -19,13 +19,13 @@ from tables import for_each
     ],
 )
 def test_ranks_are_warned_and_ended_before_the_scheduler_would(limit, told, expected):
-    assert monitor.decide_deadline(1000, limit, told, lead=60, grace=30) == expected
+    assert deadline.decide_deadline(1000, limit, told, lead=60, grace=30) == expected
 
 
 def test_the_time_that_a_job_took_to_reach_its_agents_counts(monkeypatch):
-    monkeypatch.setattr(monitor.time, "time", lambda: 1030)
+    monkeypatch.setattr(deadline.time, "time", lambda: 1030)
     plan = {"allocation": {"time_seconds": 3600}}
     work = types.SimpleNamespace(plan=plan, lead_seconds=60, grace_seconds=30, has_outputs=False)
-    assert monitor.deadline_of(work, scheduler_end=0, age=30) == monitor.decide_deadline(
+    assert deadline.deadline_of(work, scheduler_end=0, age=30) == deadline.decide_deadline(
         1000, 3600, 0, lead=60, grace=30
     )

@@ -1,0 +1,117 @@
+"""The role `draw`: the trial that a job of a sweep's array runs next, where jobs run several (`--workers`).
+
+A job begins with its own trial. Then it draws others, whose jobs still wait. A trial has one owner for ever: a job that
+the scheduler starts again resumes its own trial, and no other job touches it.
+
+A job draws only after an end that exit.json proves alone. After any other end, such as a lost node, the job ends too,
+because its last trial takes the scheduler's word for the job. The next waiting job continues.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Iterable, List, Optional, cast
+
+from serried.agent import system
+from serried.agent.attempt import Attempt, run_directory, set_umask
+from serried.agent.attempts import deadline
+from serried.agent.options import Options, parse
+from serried.agent.outcome import reconcile
+from serried.fs import files
+from serried.protocol import drawing, names, successor_commands
+from serried.protocol.reasons import NOT_STARTED, Reason
+
+SPARE = 1.5
+"""The time that must be left for a trial, in times of the longest so far."""
+RETRY_SECONDS = 60.0
+IDLE = "idle"
+"""The first word if no trial is left. The indices of jobs that wait for nothing follow, as the scheduler counts."""
+
+
+def main(arguments: List[str]) -> int:
+    """`draw TOKEN --job ID --task I [--ended TRIAL --longest SECONDS …]`: print a trial, nothing, or IDLE."""
+    options = parse(arguments)
+    until, may_have_one = time.monotonic() + RETRY_SECONDS, options.ended is None
+    while True:
+        try:
+            print(answer(options, may_have_one=may_have_one))
+        except (OSError, ValueError) as error:
+            if time.monotonic() > until:
+                print(f"serried: cannot draw a trial: {error}", file=sys.stderr)
+                return 1
+            may_have_one = True  # an operation that failed may have succeeded on the server
+            time.sleep(system.RETRY_PAUSE_SECONDS)
+        else:
+            return 0
+
+
+def answer(options: Options, *, may_have_one: bool) -> str:
+    """`may_have_one`: a trial may belong to the job already. Raises OSError and ValueError."""
+    work = Attempt.load(run_directory(), options.task, 0)
+    set_umask(work)
+    if options.ended is not None and not (_may_draw(work, options.ended) and _has_time(work, options)):
+        return ""
+    trial = draw(work, may_have_one=may_have_one)
+    return f"{IDLE} {compress(_idle(work))}".strip() if trial is None else str(trial)
+
+
+def _may_draw(work: Attempt, ended: int) -> bool:
+    """Whether the trial has completed, or failed by its own fault."""
+    end = files.read_json(work.run.task(ended).exit) or {}
+    if end.get("state") == names.COMPLETED:
+        return True
+    doubtful = NOT_STARTED | reconcile.INTERRUPTED | {Reason.CANCEL, Reason.LAUNCHER}
+    killed = (end.get("first_failure") or {}).get("signal") == 9
+    return end.get("state") == names.FAILED and end.get("cause") not in doubtful and not killed
+
+
+def _has_time(work: Attempt, options: Options) -> bool:
+    limit = deadline.deadline_of(work, options.end, options.age)
+    return limit is None or limit.warning - time.time() > SPARE * options.longest
+
+
+def draw(work: Attempt, *, may_have_one: bool) -> Optional[int]:
+    """The trial that the job of `work.task` runs next, which then belongs to it; None if none is left."""
+    own = cast("int", work.task)
+    if may_have_one and work.directory.path.exists():  # the job ran before, or another has drawn its trial
+        begun = drawing.unended_trial(work.run, own)
+        if begun is not None:
+            return begun
+    if _claim(work, own):
+        return own
+    begun_by_any = set(files.numbers(work.run.tasks))
+    return next((trial for trial in work.tasks if trial not in begun_by_any and _claim(work, trial)), None)
+
+
+def _claim(work: Attempt, trial: int) -> bool:
+    """Make the trial the job's own, unless it belongs to a job already."""
+    place = work.run.task(trial)
+    files.make_directory(place.path, work.directory_mode)
+    if place.worker.exists():
+        return False
+    mine = f"{work.task}"
+    return files.claim(place.worker, mine) == mine
+
+
+def _idle(work: Attempt) -> Iterable[int]:
+    """The indices of jobs that have run no trial, as the scheduler counts: of the job's own part of the array."""
+    offset = work.index_offset
+    offsets = (work.plan.get("array") or {}).get("offsets", ())
+    busy = {drawing.worker_of(work.run, trial) for trial in work.tasks}
+    return (
+        task - offset
+        for task in work.tasks
+        if task not in busy and task != work.task and successor_commands.offset_of(offsets, task) == offset
+    )
+
+
+def compress(indices: Iterable[int]) -> str:
+    """`0-3,7`."""
+    ranges: List[List[int]] = []
+    for index in sorted(indices):
+        if ranges and ranges[-1][1] == index - 1:
+            ranges[-1][1] = index
+        else:
+            ranges.append([index, index])
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in ranges)
