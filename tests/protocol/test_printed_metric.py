@@ -17,6 +17,8 @@ PRINTED = {
     "no number": ("stdout:val_acc=(\\S+)", "val_acc=0.5\nval_acc=none\n", 0.5),
     "not finite": (STDOUT, "val_acc=nan\n", math.nan),
     "none": (STDOUT, "epoch 3\n", None),
+    "a number at the end of a sentence": ("stdout:acc is (\\S+)", "The acc is 0.98.\n", 0.98),
+    "a group without a part in the match": ("stdout:acc=1|acc=(2)", "acc=2\nacc=1\n", 2.0),
     "a caret is the start of a line": ("stdout:^acc (.*)$", "val acc 1\nacc 2\n", 2.0),
 }
 WRITTEN = {
@@ -69,8 +71,32 @@ def test_the_newest_attempt_that_reports_counts(tmp_path):
         ("stdout:", "must be `stdout:REGEX` or `file:PATH:KEY`"),
         ("file::key", "names no file"),
         ("stdout:val_acc=(", "is not a regular expression: missing ), unterminated subpattern at position 8"),
+        ("stdout:\\u03b1=(.*)", "is not a regular expression: bad escape"),
+        ("stdout:(?u)acc", "is not a regular expression: bad inline flags"),
+        ("file:/scratch/m.json:acc", "must name a file below the trial's folder of results"),
     ],
 )
 def test_another_form_is_refused(source, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         printed_metric.check(source)
+
+
+def test_a_progress_bar_and_long_lines_do_not_slow_an_expression_with_a_star(tmp_path):
+    """`.*` needs the square of a line's length: of one line of all this text, hours."""
+    log = tmp_path / "rank-0.log"
+    log.write_text("45%|####      | 450/1000 [00:01<00:01, 400.00it/s]\r" * 20_000 + "x" * 100_000 + "\nval_acc=0.5\n")
+    source = r"stdout:.*acc=([0-9.]+)"
+    assert printed_metric.values(source, "", [log], tmp_path) == [0.5]
+    assert printed_metric.last_value(source, "", [log], tmp_path) == 0.5
+
+
+def test_all_values_of_a_log_and_of_json_lines_are_in_their_order(tmp_path):
+    for name, text in (
+        ("1", "acc=1\nacc=2\n"),
+        ("2", "acc=3\n"),
+        ("m.json", '{"acc": 4}\n\n{"acc": 5}\n{"loss": 1}\n{"ac'),
+    ):
+        (tmp_path / name).write_text(text)
+    logs = [tmp_path / "1", tmp_path / "gone", tmp_path / "2"]
+    assert printed_metric.values("stdout:acc=(.*)", "acc", logs, tmp_path) == [1, 2, 3]
+    assert printed_metric.values("file:m.json", "acc", [], tmp_path) == [4, 5]

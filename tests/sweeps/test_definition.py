@@ -148,6 +148,8 @@ def test_numbers_with_an_exponent_are_numbers(tmp_path):
         ("method: grid", "`parameters` must be a table of parameters"),
         ("parameters: {}", "`parameters` must be a table of parameters"),
         ("method: bayse\nparameters: {lr: {value: 1}}", "`method` must be `grid`, `random` or `bayes`"),
+        ("parameters: {--lr: {value: 1}}", "`--lr` cannot be the name of a parameter"),
+        ("early_terminate: {type: hyperband, eta: 1}\nparameters: {lr: {value: 1}}", "`eta` must be"),
         ("early_terminate: {type: best}\nparameters: {lr: {value: 1}}", "needs the type `hyperband` or `median`"),
         ("early_terminate: {type: median, s: 1}\nparameters: {lr: {value: 1}}", "unknown key `s`"),
         ("early_terminate: {type: hyperband}\nparameters: {lr: {value: 1}}", "`hyperband` needs `min_iter`"),
@@ -207,6 +209,10 @@ def test_the_trials_of_a_bayesian_search_have_no_parameters_yet():
         ({"parameters": {"lr": {"distribution": "normal"}}}, "`lr` has the distribution `normal`"),
         ({"parameters": {"lr": {"values": [1, 2], "probabilities": [0.5, 0.5]}}}, "`lr` has `probabilities`"),
         ({"method": "grid", "metric": None, "early_terminate": {"type": "median"}}, "`early_terminate` needs a metric"),
+        (
+            {"method": "grid", "seeds": 2, "early_terminate": {"type": "median"}},
+            "`seeds` and `early_terminate` exclude each other",
+        ),
     ],
 )
 def test_a_search_that_cannot_be_is_refused(changes, message):
@@ -217,6 +223,20 @@ def test_a_search_that_cannot_be_is_refused(changes, message):
     with pytest.raises(UsageError) as refused:
         definition.read_table(table).check()
     assert message in refused.value.message
+
+
+def test_a_search_that_only_ends_trials_may_have_any_distribution():
+    table = {
+        "method": "random",
+        "run_cap": 2,
+        "metric": {"name": "a"},
+        "early_terminate": {"type": "hyperband", "min_iter": 3, "strict": True},
+        "parameters": {"lr": {"distribution": "normal"}, "opt": {"values": [1, 2], "probabilities": [0.9, 0.1]}},
+    }
+    sweep = definition.read_table(table)
+    sweep.check()
+    assert [set(trial) for trial in sweep.trials()] == [{"lr", "opt"}] * 2
+    assert sweep.notes == ("`early_terminate.strict` of the sweep has no effect in Serried",)
 
 
 def test_seeds_and_a_parameter_seed_exclude_each_other():

@@ -400,7 +400,7 @@ class SweepTable:
     metric: Mapping[str, Any] = key(
         values.SETTINGS,
         '`name` of the logged value that orders the trials, `goal`: `"minimize"` or `"maximize"`, and `from` if the '
-        'program prints the value: `"stdout:val_acc=([0-9.]+)"`, or writes it: `"file:metrics.json:val_acc"`.',
+        "program prints the value: `'stdout:val_acc=(\\S+)'`, or writes it: `'file:metrics.json:val_acc'`.",
         value={},
     )
     parameters: Mapping[str, Any] = key(

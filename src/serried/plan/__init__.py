@@ -138,7 +138,7 @@ class Search(NamedTuple):
     pruner: Mapping[str, Any] | None
     """`type` (`hyperband` or `median`) and the arguments of that pruner; None if no trial ends early."""
     space: Mapping[str, Mapping[str, Any]]
-    """By parameter: `value`; `choices`; or `low` and `high`, with `int`, `log` and `q`."""
+    """By parameter: `value`; `choices`; or `low` and `high`, with `int`, `log` and `q`. Empty without `bayes`."""
     journal: str = ""
     """Optuna's journal, in the directory of the sweep's first run."""
     pythons: tuple[str, ...] = ()

@@ -4,7 +4,8 @@
     file:PATH          the value of the metric's name, in a JSON file or in the last line of a file of JSON lines
     file:PATH:KEY      the value of another key; dots lead into tables
 
-A relative PATH is below the folder of results (`{results}`).
+PATH is below the folder of results (`{results}`). A match is within one line. A progress bar overwrites its line, and
+each of its states is a line here.
 """
 
 from __future__ import annotations
@@ -17,8 +18,12 @@ from pathlib import Path
 from typing import Any, Iterable, List, Optional
 
 STDOUT, FILE = "stdout", "file"
-EXAMPLE = "stdout:val_acc=([0-9.]+)"
+EXAMPLE = r"stdout:val_acc=(\S+)"
 _BLOCK = 1 << 20
+_LONGEST = 4096
+"""Longer lines are no reports of a metric: an expression with `.*` needs the square of their length."""
+_ENDS = b".,;:!)]}'\""
+"""Punctuation that a sentence may have after a number."""
 
 
 def check(source: str) -> None:
@@ -27,11 +32,14 @@ def check(source: str) -> None:
     if kind not in (STDOUT, FILE) or not colon or not rest:
         raise ValueError("must be `stdout:REGEX` or `file:PATH:KEY`")
     if kind == FILE:
-        if not rest.partition(":")[0]:
+        path = rest.partition(":")[0]
+        if not path:
             raise ValueError("names no file")
+        if path.startswith("/"):
+            raise ValueError("must name a file below the trial's folder of results, or all trials would write it")
         return
     try:
-        re.compile(rest)
+        _compiled(rest)
     except re.error as error:
         raise ValueError(f"is not a regular expression: {error}") from None
 
@@ -45,21 +53,34 @@ def last_value(source: str, name: str, logs: Iterable[Path], results: Path) -> O
     if kind == FILE:
         path, _, key = rest.partition(":")
         return _in_file(results / path, key or name)
-    pattern = re.compile(rest.encode(), re.MULTILINE)
+    pattern = _compiled(rest)
     return next((value for log in logs for value in [_last_match(log, pattern)] if value is not None), None)
 
 
+def is_file(source: str) -> bool:
+    return source.startswith(f"{FILE}:")
+
+
 def values(source: str, name: str, logs: Iterable[Path], results: Path) -> List[float]:
-    """All reported values in their order; a file has only the present one. `logs`: the oldest first."""
-    if source.startswith(f"{FILE}:"):
-        value = last_value(source, name, (), results)
-        return [] if value is None else [value]
-    pattern = re.compile(source.partition(":")[2].encode(), re.MULTILINE)
+    """All reported values in their order; a JSON file has only the present one. `logs`: the oldest first."""
+    rest = source.partition(":")[2]
+    if is_file(source):
+        path, _, key = rest.partition(":")
+        return _all_in_file(results / path, key or name)
+    pattern = _compiled(rest)
     found: List[float] = []
     for log in logs:
-        with contextlib.suppress(OSError):
-            found += _numbers(pattern, log.read_bytes())
+        with contextlib.suppress(OSError), log.open("rb") as file:
+            found += _numbers(pattern, file)
     return found
+
+
+def _compiled(expression: str) -> "re.Pattern[bytes]":
+    """Raises re.error. Logs are bytes, and some expressions for text do not work on them."""
+    try:
+        return re.compile(expression.encode())
+    except ValueError as error:  # flags of text
+        raise re.error(str(error)) from None
 
 
 def _last_match(log: Path, pattern: "re.Pattern[bytes]") -> Optional[float]:
@@ -70,7 +91,7 @@ def _last_match(log: Path, pattern: "re.Pattern[bytes]") -> Optional[float]:
             length = _BLOCK
             while True:
                 file.seek(max(size - length, 0))
-                found = _numbers(pattern, file.read(length))
+                found = _numbers(pattern, file)
                 if found or length >= size:
                     return found[-1] if found else None
                 length *= 8
@@ -78,9 +99,20 @@ def _last_match(log: Path, pattern: "re.Pattern[bytes]") -> Optional[float]:
         return None
 
 
-def _numbers(pattern: "re.Pattern[bytes]", text: bytes) -> List[float]:
-    found = (match[1] if pattern.groups else match[0] for match in pattern.finditer(text))
-    return [value for value in map(number, found) if value is not None]
+def _numbers(pattern: "re.Pattern[bytes]", lines: Iterable[bytes]) -> List[float]:
+    texts = (
+        match[1] if pattern.groups else match[0]
+        for line in lines
+        for part in line.split(b"\r")
+        if len(part) <= _LONGEST
+        for match in pattern.finditer(part.rstrip(b"\n"))
+    )
+    return [value for value in map(_number_in, texts) if value is not None]
+
+
+def _number_in(text: Optional[bytes]) -> Optional[float]:
+    """`text` is None of a group that did not take part in the match."""
+    return number((text or b"").rstrip(_ENDS))
 
 
 def number(value: Any) -> Optional[float]:
@@ -93,15 +125,19 @@ def number(value: Any) -> Optional[float]:
 
 
 def _in_file(path: Path, key: str) -> Optional[float]:
+    found = _all_in_file(path, key)
+    return found[-1] if found else None
+
+
+def _all_in_file(path: Path, key: str) -> List[float]:
     try:
         text = path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
-        return None
-    for part in (text, *reversed(text.splitlines())):
-        value = number(_at(_parsed(part), key))
-        if value is not None:
-            return value
-    return None
+        return []
+    whole = number(_at(_parsed(text), key))
+    if whole is not None:
+        return [whole]
+    return [value for value in (number(_at(_parsed(line), key)) for line in text.splitlines()) if value is not None]
 
 
 def _parsed(text: str) -> Any:

@@ -151,6 +151,8 @@ def _explain_one(status: RunStatus) -> Explanation:
     if status.state == names.PENDING:
         is_behind = status.summary and status.summary.after and status.waits_because in reasons.OF_DEPENDENCIES
         return _behind_others(status) if is_behind and not status.attempt else _waiting(status)
+    if status.state == names.COMPLETED and status.verdict.cause == Reason.PRUNED:
+        return Explanation(status, meaning="the sweep ended it: others were better after as many values of the metric")
     if status.state == names.COMPLETED:
         which = "the script" if status.summary and status.summary.script else "every rank"
         return Explanation(status, meaning=f"{which} exited with status 0")

@@ -350,7 +350,8 @@ def _search(definition: SweepDefinition) -> Search | None:
     metric = definition.metric
     if metric is None or not (definition.method == BAYES or definition.pruner):
         return None
-    return Search(definition.method, metric.name, metric.source, metric.goal, definition.pruner, definition.space)
+    space = definition.space if definition.method == BAYES else {}
+    return Search(definition.method, metric.name, metric.source, metric.goal, definition.pruner, space)
 
 
 def _with_place(plan: Plan, parameters: Sequence[str]) -> tuple[str, ...]:

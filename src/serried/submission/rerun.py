@@ -28,7 +28,7 @@ from serried.records.record import Record, RecordUnreadable, new_id
 from serried.records.status import status
 from serried.records.verdict import Verdict, counts_text
 from serried.schedulers.indices import compress
-from serried.submission import data
+from serried.submission import data, search
 from serried.submission.deliver import Prepared, assemble
 from serried.submission.prepare import divide, job_environment, prepare
 from serried.submission.resume import Beginning, cautions_about, watch_patterns
@@ -220,7 +220,7 @@ def _prepare_recorded(
     containers.check(plan)
     data.check(plan)
     choose(plan.environment, environ)
-    plan = divide(plan)
+    plan = search.settle(divide(plan), environ)
     return dataclasses.replace(assemble(plan, job_environment(plan, environ), each, warnings), code_of=code)
 
 

@@ -183,10 +183,13 @@ class SweepDefinition:
             )
         if self.method == BAYES and self.seeds:
             raise UsageError("`seeds` and a Bayesian search exclude each other", hint="keep one of them")
+        if self.pruner and self.seeds:
+            hint = "means over seeds need whole trials: keep one of them"
+            raise UsageError("`seeds` and `early_terminate` exclude each other", hint=hint)
         if (self.method == BAYES or self.pruner) and self.metric is None:
             what = "a Bayesian search" if self.method == BAYES else "`early_terminate`"
             raise UsageError(f"{what} needs a metric", hint="`--metric val_acc:max`")
-        if self.method == BAYES or self.pruner:
+        if self.method == BAYES:
             _ = self.space
         if self.size > MOST_TASKS:
             raise UsageError(
@@ -288,8 +291,15 @@ def read(table: Mapping[str, Any], known: Sequence[str]) -> SweepDefinition:
         experiment=_text(table, "experiment"),
         parallel=_count(table, "parallel"),
         workers=_count(table, "workers"),
-        notes=tuple(f"`{key}` of the sweep has no effect in Serried" for key in _OF_THE_SERVICE if key in table),
+        notes=_notes(table),
     )
+
+
+def _notes(table: Mapping[str, Any]) -> tuple[str, ...]:
+    without_effect = [key for key in _OF_THE_SERVICE if key in table]
+    if isinstance(table.get("early_terminate"), Mapping) and table["early_terminate"].get("strict"):
+        without_effect.append("early_terminate.strict")
+    return tuple(f"`{key}` of the sweep has no effect in Serried" for key in without_effect)
 
 
 def _at_the_service(table: Mapping[str, Any]) -> SweepDefinition:
@@ -310,7 +320,7 @@ def _at_the_service(table: Mapping[str, Any]) -> SweepDefinition:
         experiment=_text(table, "experiment"),
         parallel=_count(table, "parallel"),
         workers=_count(table, "workers"),
-        notes=tuple(f"`{key}` of the sweep has no effect in Serried" for key in _OF_THE_SERVICE if key in table),
+        notes=_notes(table),
     )
 
 
@@ -322,6 +332,9 @@ def _parameters(table: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, 
     for name, description in table.items():
         if not isinstance(name, str) or not name or any(mark in name for mark in "{}=") or name.split() != [name]:
             raise DefinitionError(["parameters", *above], f"`{name}` cannot be the name of a parameter")
+        if name.startswith("-"):
+            hint = f"`{name.lstrip('-')}`: Serried adds the hyphens of an argument"
+            raise DefinitionError(["parameters", *above], f"`{name}` cannot be the name of a parameter", hint)
         if isinstance(description, Mapping) and set(description) <= {"parameters"} and description:
             yield from _parameters(description["parameters"], (*above, name))
             continue
@@ -367,7 +380,7 @@ def metric_of(text: str) -> Metric:
 
 
 _OF_PRUNER = {
-    HYPERBAND: ("min_iter", "max_iter", "s", "eta", "strict"),
+    HYPERBAND: ("min_iter", "max_iter", "s", "eta"),
     MEDIAN: ("min_iter", "min_trials"),
 }
 
@@ -381,10 +394,10 @@ def _pruner(table: Any) -> dict[str, Any] | None:
         hint = '`early_terminate = { type = "hyperband", min_iter = 3 }`'
         raise DefinitionError(["early_terminate"], "`early_terminate` needs the type `hyperband` or `median`", hint)
     for key in table:
-        if key not in ("type", *_OF_PRUNER[kind]):
+        if key not in ("type", "strict", *_OF_PRUNER[kind]):
             hint = f"known here: {', '.join(f'`{name}`' for name in _OF_PRUNER[kind])}"
             raise DefinitionError(["early_terminate", key], f"unknown key `{key}` of `early_terminate`", hint)
-    numbers = {key: _count(table, key) for key in _OF_PRUNER[kind] if key != "strict"}
+    numbers = {key: _count(table, key, least=2 if key == "eta" else 1) for key in _OF_PRUNER[kind]}
     if kind == MEDIAN:
         return {
             "type": MEDIAN,

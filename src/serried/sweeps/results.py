@@ -174,10 +174,17 @@ def runs_of(selection: Selection) -> list[Record]:
 
 
 def parameters_of(selection: Selection, number: int) -> Trial:
-    """The parameters of one trial, in whichever run of the sweep it is. Raises UsageError if there is none."""
+    """The parameters of one trial, in whichever run of the sweep it is.
+
+    Raises UsageError if there is no such trial, or if it has not started and gets its parameters only then.
+    """
     for record in reversed(runs_of(selection)):
         if record.plan.array and number in record.plan.array.indices:
-            return record.parameters_of(number)
+            found = record.parameters_of(number)
+            if not found:
+                hint = f"serried sweep show {selection.record.id} --all"
+                raise UsageError(f"trial {number} of sweep `{selection.record.id}` has no parameters yet", hint=hint)
+            return found
     raise UsageError(
         f"sweep `{selection.record.id}` has no trial {number}", hint=f"serried sweep show {selection.record.id} --all"
     )
@@ -218,13 +225,23 @@ def _trials(status: RunStatus, sweep: Sweep) -> Iterable[TrialResult]:
         yield TrialResult(
             number,
             record.id,
-            record.parameters_of(number),
+            _parameters(record, number),
             PRUNED if was_pruned else verdict.state,
             _value(place, sweep) if sweep.metric else None,
             end.get("seconds"),
             verdict.has_failed,
             "" if verdict.state == names.COMPLETED and not was_pruned else end.get("message") or verdict.message,
         )
+
+
+def _parameters(record: Record, number: int) -> Trial:
+    """Empty if the run directory was deleted."""
+    try:
+        return record.parameters_of(number)
+    except RecordUnreadable:
+        if record.where.path.is_dir():
+            raise
+        return {}
 
 
 def _value(place: TaskDirectory, sweep: Sweep) -> float | None:

@@ -290,8 +290,12 @@ def _code(plan: Plan, survey: Survey | None, revision: Revision) -> str:
 def _sweep(plan: Plan) -> str:
     if plan.sweep is None or plan.array is None:
         return ""
-    better = f"; {plan.sweep.goal} {plan.sweep.metric}" if plan.sweep.metric else ""
-    return f"{counted(len(plan.array.indices), 'trial')}{_in_turn(plan, plan.array)}: {plan.sweep.description}{better}"
+    sweep, search = plan.sweep, plan.sweep.search
+    bayes = "Bayesian search over " if search and search.method == "bayes" else ""
+    better = f"; {sweep.goal} {sweep.metric}" if sweep.metric else ""
+    early = f"; bad trials end early ({search.pruner['type']})" if search and search.pruner else ""
+    trials = f"{counted(len(plan.array.indices), 'trial')}{_in_turn(plan, plan.array)}"
+    return f"{trials}: {bayes}{sweep.description}{better}{early}"
 
 
 def _array(plan: Plan) -> str:

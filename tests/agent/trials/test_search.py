@@ -15,7 +15,7 @@ import time
 import pytest
 
 from serried import script
-from serried.agent.trials.search import RETRIED, TASK, Study, reports
+from serried.agent.trials.search import RETRIED, TASK, Study, reports, watch
 from serried.protocol import json_lines
 from serried.protocol.layout import RunDirectory
 
@@ -84,27 +84,92 @@ def test_trials_that_ended_are_entered_when_the_next_one_asks(run):
     assert study._study.best_value == 0.75
 
 
-def test_another_task_gets_the_parameters_of_one_that_its_cluster_lost(run):
-    study = Study(settings(run))
-    _, lost = study.ask(run.task(0), {})
-    end(run, 0, "NODE_FAIL", [0.5])
-    assert study.ask(run.task(1), {})[1] == lost
-    assert study.ask(run.task(2), {})[1] != lost
-    assert states(study) == ["FAIL", "RUNNING", "RUNNING"]
-
-
-def test_a_repeated_task_keeps_its_parameters(run):
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_a_repeated_task_keeps_its_parameters(run, has_ended):
+    """Also that of a task which was lost without a record of its end: its first trial does not stay running."""
     study = Study(settings(run))
     _, failed = study.ask(run.task(0), {})
-    end(run, 0, "FAILED")
+    if has_ended:
+        end(run, 0, "FAILED")
     again = RunDirectory(run.path.parent / "m4p7r8").task(0)
     number, parameters = study.ask(again, failed)
     assert (number, parameters) == (1, failed)
     assert study._study.get_trials()[1].user_attrs[TASK] == str(again.path)
+    assert states(study) == ["FAIL", "RUNNING"]
 
 
-@pytest.mark.parametrize("pruner", [{"type": "median", "n_warmup_steps": 1, "n_startup_trials": 2},
-                                    {"type": "hyperband", "min_resource": 2, "reduction_factor": 3}])  # fmt: skip
+def test_a_trial_whose_end_another_process_entered_first_is_left_alone(run):
+    first, second = Study(settings(run)), Study(settings(run))
+    first.ask(run.task(0), {})
+    end(run, 0, "COMPLETED", [0.5])
+    trial = first._running()[0]
+    second.enter_ended_trials()
+    first._enter(trial, {"state": "COMPLETED"}, [0.5])
+    assert states(first) == ["COMPLETE"]
+
+
+def known(run, task, parameters):
+    run.task(task).path.mkdir(parents=True, exist_ok=True)
+    run.task(task).trial.write_text(json.dumps({"trial": task, "parameters": parameters}))
+
+
+def test_a_journal_that_is_damaged_anywhere_is_mended_or_written_again(run):
+    """By a killed process, a full disk or a hand: every trial that has ended still counts."""
+    write_plan(run, 8)
+    study = Study(settings(run))
+    for task in range(4):
+        known(run, task, study.ask(run.task(task), {})[1])
+        end(run, task, "COMPLETED", [task / 4])
+    study.enter_ended_trials()
+    whole = run.search.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    broken = [
+        b"",
+        *(whole[:cut] for cut in range(len(whole) - len(lines[-1]), len(whole))),
+        *(
+            b"".join([*lines[:number], line[: len(line) // 2], *lines[number + 1 :]])
+            for number, line in enumerate(lines)
+        ),
+    ]
+    for content in broken:
+        run.search.write_bytes(content)
+        mended = Study(settings(run))
+        mended.enter_ended_trials()
+        assert sorted(trial.value for trial in mended._study.get_trials()) == [0, 0.25, 0.5, 0.75]
+    run.search.unlink()
+    again = Study(settings(run))
+    again.ask(run.task(4), {})
+    assert states(again) == ["COMPLETE"] * 4 + ["RUNNING"]
+
+
+def test_a_new_journal_has_the_trials_of_all_runs_of_the_sweep(run):
+    """As after the directory of the first run was deleted."""
+    later, other = (RunDirectory(run.path.parent / name) for name in ("m4p7r8", "zzzzzz"))
+    for directory, sweep in ((run, run.path.name), (later, run.path.name), (other, "zzzzzz")):
+        directory.path.mkdir(exist_ok=True)
+        write_plan(directory, 2, first=sweep)
+    value = {name: space.get("low", space.get("value")) for name, space in SPACE.items()} | {"betas": None}
+    for directory, task in ((run, 0), (later, 1), (other, 0)):
+        known(directory, task, value)
+        end(directory, task, "COMPLETED", [0.5])
+    study = Study(settings(run, journal=str(later.search)))
+    study.enter_ended_trials()
+    assert states(study) == ["COMPLETE", "COMPLETE"]
+
+
+def test_a_search_does_not_make_a_deleted_run_directory_again(run):
+    with pytest.raises(FileNotFoundError, match="first run is missing"):
+        Study(settings(run, journal=str(run.path.parent / "gone" / "search" / "journal.log")))
+    assert not (run.path.parent / "gone").exists()
+
+
+PRUNERS = [
+    {"type": "median", "n_warmup_steps": 1, "n_startup_trials": 2},
+    {"type": "hyperband", "min_resource": 2, "reduction_factor": 3},
+]
+
+
+@pytest.mark.parametrize("pruner", PRUNERS)
 def test_a_trial_that_is_worse_than_others_is_pruned(run, pruner):
     study = Study(settings(run, pruner=pruner))
     for task in range(4):
@@ -116,14 +181,51 @@ def test_a_trial_that_is_worse_than_others_is_pruned(run, pruner):
     assert any(trial.should_prune() for _, trial in study.report(number, [0.1] * 6))
 
 
-def test_a_trial_that_ended_before_it_was_watched_counts_for_others(run):
-    study = Study(settings(run, pruner={"type": "median", "n_warmup_steps": 1, "n_startup_trials": 2}))
-    for task in range(2):
+@pytest.mark.parametrize("pruner", PRUNERS)
+def test_a_trial_that_ended_before_it_was_watched_counts_for_others(run, pruner):
+    study = Study(settings(run, pruner=pruner))
+    for task in range(4):
         study.ask(run.task(task), {})
-        end(run, task, "COMPLETED", [0.5, 0.6, 0.7])
-    number, _ = study.ask(run.task(2), {})
-    assert [trial.should_prune() for _, trial in study.report(number, [0.1, 0.1, 0.1])][-1]
-    assert list(study.report(number, [0.1, 0.1, 0.1])) == []
+        end(run, task, "COMPLETED", [0.9 + task / 100] * 6)
+    number, _ = study.ask(run.task(4), {})
+    assert True in [trial.should_prune() for _, trial in study.report(number, [0.1] * 6)]
+    assert list(study.report(number, [0.1] * 6)) == []
+
+
+def test_trials_that_run_at_once_are_compared_when_one_of_them_has_ended(run):
+    """The last ones, too: no further trial asks for parameters."""
+    study = Study(settings(run, pruner={"type": "median", "n_warmup_steps": 1, "n_startup_trials": 1}))
+    study.ask(run.task(0), {})
+    number, _ = study.ask(run.task(1), {})
+    end(run, 0, "COMPLETED", [0.9, 0.9, 0.9])
+    end(run, 1, "RUNNING", [0.1, 0.1, 0.1])
+    run.task(1).exit.unlink()
+    heard = []
+
+    class Connection:
+        def receive(self, _seconds):
+            return [] if not heard else None
+
+        def send(self, **message):
+            heard.append(message)
+
+    class Work:
+        search, directory = settings(run, pruner={"type": "median"}), run.task(1)
+
+    watch(study, number, Work, Connection())
+    assert [message["event"] for message in heard] == ["prune"]
+
+
+def test_a_trial_that_resumes_from_another_run_is_not_compared(run):
+    """Its first value is not that of the first iteration."""
+    study = Study(settings(run, pruner={"type": "median", "n_warmup_steps": 1, "n_startup_trials": 1}))
+    _, parameters = study.ask(run.task(0), {})
+    study.ask(RunDirectory(run.path.parent / "m4p7r8").task(0), parameters, resumes=True)
+    end(RunDirectory(run.path.parent / "m4p7r8"), 0, "COMPLETED", [0.9, 0.9])
+    study.enter_ended_trials()
+    number, _ = study.ask(run.task(1), {})
+    assert [trial.should_prune() for _, trial in study.report(number, [0.1, 0.2])] == [False, False]
+    assert states(study) == ["FAIL", "COMPLETE", "RUNNING"]
 
 
 def test_the_values_of_attempts_are_one_row(run):
@@ -160,13 +262,13 @@ class Asking:
         return messages[0] if messages else None
 
 
-def write_plan(run, tasks, **changes):
+def write_plan(run, tasks, *, first="", **changes):
     run.agent.write_bytes(script.package.agent())
     plan = {
         "schema": 1,
         "run": run.path.name,
         "array": {"indices": list(range(tasks))},
-        "sweep": {"search": settings(run, **changes)},
+        "sweep": {"first": first or run.path.name, "search": settings(run, **changes)},
     }
     run.plan.write_text(json.dumps(plan))
     run.trials.write_text(json.dumps([{}] * tasks))
@@ -205,8 +307,7 @@ def test_with_eight_processes_and_kills_no_trial_is_lost_or_doubled(run):
         thread.join()
 
     study = Study(settings(run))
-    with study._my_turn():
-        study.enter_ended_trials()
+    study.enter_ended_trials()
     complete = [trial for trial in study._study.get_trials() if trial.state.name == "COMPLETE"]
     assert sorted(trial.user_attrs[TASK] for trial in complete) == sorted(str(run.task(task).path) for task in told)
     assert len(complete) == len(told) == tasks

@@ -13,6 +13,9 @@ from serried.agent.trials import search
 from serried.fs import files
 from serried.protocol.json_lines import Message
 
+ANSWER_SECONDS = 900.0
+"""A search that has not answered by then is ended: the nodes wait for it."""
+
 
 class TrialSearch:
     """`prune` gets the number of reported values, `fail` a sentence."""
@@ -47,7 +50,8 @@ class TrialSearch:
             python = self._pythons.pop(0)
             arguments = [] if self._work.task is None else [str(self._work.task)]
             receive = partial(self._receive, python)
-            HelperProcess(self._loop, "search", arguments, receive, python=python)
+            helper = HelperProcess(self._loop, "search", arguments, receive, python=python)
+            self._loop.after(ANSWER_SECONDS, lambda: None if python in self._answered else helper.kill())
         elif self._work.parameters:
             system.log(f"warning: the search cannot end this trial early: {'; '.join(self._problems)}")
             self._be_ready()
@@ -58,7 +62,7 @@ class TrialSearch:
         event = message["event"] if message else None if python in self._answered else search.FAILED
         self._answered.add(python)
         if event == search.FAILED:
-            self._problems.append(f"{python}: {message['problem'] if message else 'it ended without an answer'}")
+            self._problems.append(f"{python}: {message['problem'] if message else 'it did not answer'}")
             self._try_next()
         elif message and event == search.PRUNE:
             self._prune(message["values"])
@@ -66,10 +70,11 @@ class TrialSearch:
             self._take(message)
 
     def _take(self, message: Dict[str, Any]) -> None:
-        if self._work.parameters:
-            self._be_ready()
-            return
-        trial = {"trial": message["trial"], "parameters": message["parameters"]}
+        trial = {
+            "trial": message["trial"],
+            "parameters": message["parameters"],
+            "resumes": self._work.resume_from is not None,
+        }
         try:
             files.write_json(self._work.directory.trial, trial, self._work.file_mode)
             self._work.parameters = trial["parameters"]

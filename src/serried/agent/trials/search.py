@@ -2,7 +2,8 @@
 
 The run directories are the truth, and Optuna's journal follows from them. Nothing is told to Optuna when a trial ends.
 Instead, each request for parameters first enters the trials that have ended since. So a process that is killed, at any
-point, loses no result. Requests take turns, by a lock file that is broken 30 s after its holder has died.
+point, loses no result, and a journal that is damaged or missing is written again. Requests take turns, by a lock file
+that another process breaks after 30 s.
 
 Sources: Optuna's documentation of `JournalFileOpenLock`, for a lock that works on NFS; Bergstra et al., "Algorithms for
 Hyper-Parameter Optimization" (NIPS 2011), for the sampler; Li et al., "A System for Massively Parallel Hyperparameter
@@ -13,10 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import math
+import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Sequence, Tuple, cast
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, cast
 
 from serried.agent.attempt import Attempt, run_directory
 from serried.agent.helper_process import AgentConnection
@@ -31,13 +34,12 @@ if TYPE_CHECKING:
 STUDY = "sweep"
 DRAWN, PRUNE, FAILED = "drawn", "prune", "failed"
 """Events: the trial's parameters; the number of values after which it should end; why there are no parameters."""
-TASK, RETRIED = "serried_task", "serried_retried"
-"""Attributes of Optuna's trials: the directory of the task, and that its parameters wait for another task."""
+TASK, RETRIED, RESUMED = "serried_task", "serried_retried", "serried_resumed"
+"""Attributes of Optuna's trials: the directory of the task; the trial whose parameters wait for another task; and that
+the task resumes from the checkpoint of another run, so that its first value is not that of the first iteration."""
 WATCH_SECONDS = 2.0
 SHARE = 20
 """Reading the metric takes at most this part of the time."""
-NOT_ITS_OWN = (names.LOST, names.NODE_FAIL, names.LAUNCH_FAILED, names.PREEMPTED)
-"""Ends of a task without a fault of its program: another task gets its parameters."""
 
 
 def main(arguments: List[str]) -> int:
@@ -47,14 +49,25 @@ def main(arguments: List[str]) -> int:
     work = Attempt.load(run_directory(), task, 0)
     try:
         study = Study(cast("SearchJson", work.search))
-        number, parameters = study.ask(work.directory, work.parameters)
+        resumes = work.resume_from is not None
+        number, parameters = study.ask(work.directory, work.parameters, resumes=resumes)
     except Exception as error:  # noqa: BLE001 - whatever Optuna raises, the head reports
         connection.send(event=FAILED, problem=f"{type(error).__name__}: {error}")
         return 1
     connection.send(event=DRAWN, trial=number, parameters=parameters)
-    if study.prunes:
+    if study.prunes and not resumes:
         watch(study, number, work, connection)
     return 0
+
+
+@contextlib.contextmanager
+def _held(lock: Any) -> Iterator[None]:
+    lock.acquire()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(RuntimeError):  # another process broke it after 30 s
+            lock.release()
 
 
 class Study:
@@ -66,20 +79,61 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._optuna = optuna
         self._settings = settings
-        journal = Path(settings["journal"])
-        journal.parent.mkdir(parents=True, exist_ok=True)
-        lock = backends.JournalFileOpenLock
-        self._turn = lock(f"{journal}.turn")
-        backend = backends.JournalFileBackend(str(journal), lock_obj=lock(str(journal)))
-        with self._my_turn():
-            self._study = optuna.create_study(
-                study_name=STUDY,
-                storage=optuna.storages.JournalStorage(backend),
-                sampler=self._sampler(),
-                pruner=self._pruner(),
-                direction=settings["goal"],
-                load_if_exists=True,
-            )
+        self._journal = Path(settings["journal"])
+        if not self._journal.parents[1].is_dir():
+            raise FileNotFoundError(f"the directory of the sweep's first run is missing: {self._journal.parents[1]}")
+        files.make_directory(self._journal.parent)
+        self._turn = backends.JournalFileOpenLock(f"{self._journal}.turn")
+        lock = backends.JournalFileOpenLock(str(self._journal))
+        with _held(self._turn):
+            with _held(lock):
+                is_new = not self._mend_journal()
+            self._study = self._open(backends.JournalFileBackend(str(self._journal), lock_obj=lock))
+            if is_new:
+                self._enter_known_trials()
+
+    def _open(self, backend: Any) -> Any:
+        return self._optuna.create_study(
+            study_name=STUDY,
+            storage=self._optuna.storages.JournalStorage(backend),
+            sampler=self._sampler(),
+            pruner=self._pruner(),
+            direction=self._settings["goal"],
+            load_if_exists=True,
+        )
+
+    def _mend_journal(self) -> bool:
+        """Cut off a line that a killed process or a full disk left unfinished; return whether there is a journal.
+
+        A journal with another damage is renamed. Trial numbers follow from its lines, so none can be left out.
+        """
+        try:
+            lines = self._journal.read_bytes().splitlines(keepends=True)
+        except FileNotFoundError:
+            return False
+        if lines and not lines[-1].endswith(b"\n"):
+            os.truncate(self._journal, sum(map(len, lines[:-1])))
+            lines.pop()
+        try:
+            for line in lines:
+                json.loads(line)
+        except ValueError:
+            self._journal.rename(self._journal.with_name(f"{self._journal.name}.damaged"))
+            return False
+        return bool(lines)
+
+    def _enter_known_trials(self) -> None:
+        """Enter the trials of all tasks that have parameters, in all runs of the sweep, which lie side by side."""
+        own = self._journal.parents[1]
+        sweep = _sweep_of(own) or own.name
+        for run in sorted(own.parent.glob("*/plan.json"), key=lambda path: path.stat().st_mtime):
+            if _sweep_of(run.parent) != sweep:
+                continue
+            for task in sorted((run.parent / "tasks").glob("*"), key=lambda path: int(path.name)):
+                place = TaskDirectory(task)
+                trial = files.read_json(place.trial)
+                if trial is not None:
+                    self._add(place, trial["parameters"], resumes=bool(trial.get("resumes")))
 
     @property
     def prunes(self) -> bool:
@@ -100,32 +154,37 @@ class Study:
             return pruners.SuccessiveHalvingPruner(**numbers)
         return pruners.MedianPruner(**numbers) if kind == "median" else pruners.NopPruner()
 
-    @contextlib.contextmanager
-    def _my_turn(self) -> Iterator[None]:
-        self._turn.acquire()
-        try:
-            yield
-        finally:
-            with contextlib.suppress(RuntimeError):  # broken by another process after 30 s
-                self._turn.release()
-
-    def ask(self, task: TaskDirectory, given: Mapping[str, Any]) -> Tuple[int, Dict[str, Any]]:
+    def ask(
+        self, task: TaskDirectory, given: Mapping[str, Any], *, resumes: bool = False
+    ) -> Tuple[int, Dict[str, Any]]:
         """The number and the parameters of the task's trial; `given` are those that it has already.
 
-        After a crash, these are those of the trial that was drawn for the task before.
+        After a crash, these are those of the trial that was drawn for the task before. `resumes`: from a checkpoint
+        of another run.
         """
-        with self._my_turn():
-            self.enter_ended_trials()
-            own = next((trial for trial in self._running() if trial.user_attrs.get(TASK) == str(task.path)), None)
+        self.enter_ended_trials()
+        with _held(self._turn):
+            own = self._trial_of(task)
             if own is not None and len(own.params) == len(self._drawn):
                 return own.number, dict(given) or self._values(own.params)
             if given:
-                return self._add(task, given), dict(given)
+                self._fail_earlier(task)
+                return self._add(task, given, resumes=resumes), dict(given)
             trial = self._study.ask({name: self._distribution(space) for name, space in self._drawn.items()})
             trial.set_user_attr(TASK, str(task.path))
             return trial.number, self._values(trial.params)
 
-    def _add(self, task: TaskDirectory, given: Mapping[str, Any]) -> int:
+    def _trial_of(self, task: TaskDirectory) -> Any:
+        return next((trial for trial in self._running() if trial.user_attrs.get(TASK) == str(task.path)), None)
+
+    def _fail_earlier(self, task: TaskDirectory) -> None:
+        """The task repeats one of another run, which may have been lost without a record of its end."""
+        for trial in self._running():
+            other = Path(trial.user_attrs.get(TASK, ""))
+            if other.name == task.path.name and other != task.path:
+                self._tell(trial, self._optuna.trial.TrialState.FAIL)
+
+    def _add(self, task: TaskDirectory, given: Mapping[str, Any], *, resumes: bool) -> int:
         """Enter a running trial with these parameters. Raises ValueError if they are outside of the space."""
         distributions = {name: self._distribution(space) for name, space in self._drawn.items()}
         stored = {name: _stored(space, given[name]) for name, space in self._drawn.items()}
@@ -134,10 +193,10 @@ class Study:
                 state=self._optuna.trial.TrialState.RUNNING,
                 params=stored,
                 distributions=distributions,
-                user_attrs={TASK: str(task.path)},
+                user_attrs={TASK: str(task.path), **({RESUMED: True} if resumes else {})},
             )
         )
-        return int(next(trial.number for trial in self._running() if trial.user_attrs.get(TASK) == str(task.path)))
+        return int(self._trial_of(task).number)
 
     def report(self, number: int, values: Sequence[float]) -> Iterator[Tuple[int, Any]]:
         """Report the values that the study lacks; yields the count of each, from 1, and the trial after it."""
@@ -153,31 +212,47 @@ class Study:
 
     def enter_ended_trials(self) -> None:
         """Tell Optuna about the trials whose tasks have ended."""
-        for trial in self._running():
-            task = trial.user_attrs.get(TASK)
-            if task is None:  # its process died in `ask`
-                self._fail(trial, requeues=bool(trial.params))
-                continue
-            place = TaskDirectory(Path(task))
-            end = files.read_json(place.exit)
-            if end is None:
-                continue
-            values = reports(place, self._settings)
-            value = values[-1] if values else None
-            for _ in self.report(trial.number, values):  # a short trial ended before it was watched
-                pass
-            if end.get("cause") == Reason.PRUNED:
-                self._study.tell(trial.number, state=self._optuna.trial.TrialState.PRUNED)
-            elif end.get("state") == names.COMPLETED and value is not None and math.isfinite(value):
-                self._study.tell(trial.number, value)
-            else:
-                self._fail(trial, requeues=end.get("state") in NOT_ITS_OWN)
+        running = self._running()
+        tasks = {trial.number: trial.user_attrs.get(TASK) for trial in running}
+        ends = {number: files.read_json(TaskDirectory(Path(task)).exit) for number, task in tasks.items() if task}
+        values = {  # before the turn: a log may be long
+            number: reports(TaskDirectory(Path(tasks[number] or "")), self._settings)
+            for number, end in ends.items()
+            if end is not None
+        }
+        if not values and all(tasks.values()):
+            return
+        with _held(self._turn):
+            for trial in self._running():
+                if trial.number in values:
+                    self._enter(trial, ends[trial.number] or {}, values[trial.number])
+                elif tasks.get(trial.number, "") is None and TASK not in trial.user_attrs:
+                    self._requeue(trial)  # its process died in `ask`
 
-    def _fail(self, trial: Any, *, requeues: bool) -> None:
-        """The parameters wait first: a crash in between leaves the trial running, and the next turn fails it."""
-        if requeues and not any(other.user_attrs.get(RETRIED) == trial.number for other in self._study.get_trials()):
+    def _enter(self, trial: Any, end: Mapping[str, Any], values: Sequence[float]) -> None:
+        states = self._optuna.trial.TrialState
+        if RESUMED not in trial.user_attrs:
+            for _, reported in self.report(trial.number, values):  # a short trial ends before it is watched
+                reported.should_prune()  # which records the value for comparisons by `hyperband`
+        value = values[-1] if values else None
+        if end.get("cause") == Reason.PRUNED:
+            self._tell(trial, states.PRUNED)
+        elif end.get("state") == names.COMPLETED and value is not None and math.isfinite(value):
+            self._tell(trial, states.COMPLETE, value)
+        else:
+            self._tell(trial, states.FAIL)
+
+    def _requeue(self, trial: Any) -> None:
+        """Its parameters wait first: a crash in between leaves the trial running, and the next turn fails it."""
+        if trial.params and not any(
+            other.user_attrs.get(RETRIED) == trial.number for other in self._study.get_trials()
+        ):
             self._study.enqueue_trial(trial.params, user_attrs={RETRIED: trial.number})
-        self._study.tell(trial.number, state=self._optuna.trial.TrialState.FAIL)
+        self._tell(trial, self._optuna.trial.TrialState.FAIL)
+
+    def _tell(self, trial: Any, state: Any, value: Optional[float] = None) -> None:
+        """A process whose turn was broken may have told it already."""
+        self._study.tell(trial.number, value, state=state, skip_if_finished=True)
 
     def _running(self) -> List[Any]:
         return list(self._study.get_trials(deepcopy=False, states=(self._optuna.trial.TrialState.RUNNING,)))
@@ -203,6 +278,12 @@ class Study:
         }
 
 
+def _sweep_of(run: Path) -> Optional[str]:
+    """The id of the run's sweep."""
+    sweep = (files.read_json(run / "plan.json") or {}).get("sweep") or {}
+    return cast("Optional[str]", sweep.get("first"))
+
+
 def _value(space: Dict[str, Any], drawn: Any) -> Any:
     if "choices" in space:
         return space["choices"][drawn]
@@ -221,7 +302,7 @@ def _stored(space: Dict[str, Any], value: Any) -> Any:
 
 
 def reports(task: TaskDirectory, settings: SearchJson) -> List[float]:
-    """The metric's values in their order. A step that an attempt repeats after a resume counts once."""
+    """The metric's values in their order. A logged step that an attempt repeats after a resume counts once."""
     attempts = [task.attempt(number) for number in files.numbers(task.attempts)]
     if settings["source"]:
         logs = [attempt.rank_log(0, 0) for attempt in attempts]
@@ -239,9 +320,18 @@ def reports(task: TaskDirectory, settings: SearchJson) -> List[float]:
 def watch(study: Study, number: int, work: Attempt, connection: AgentConnection) -> None:
     """Report the metric to Optuna until the agent ends, or until the trial is pruned."""
     seconds = WATCH_SECONDS
+    settings = cast("SearchJson", work.search)
+    is_rewritten = printed_metric.is_file(settings["source"])
+    history: List[float] = []
     while connection.receive(seconds) is not None:
         began = time.monotonic()
-        for count, trial in study.report(number, reports(work.directory, cast("SearchJson", work.search))):
+        found = reports(work.directory, settings)
+        if not is_rewritten or len(found) > 1:
+            history = found
+        elif found and history[-1:] != found:  # a JSON file has the present value only
+            history = [*history, *found]
+        study.enter_ended_trials()
+        for count, trial in study.report(number, history):
             if trial.should_prune():
                 connection.send(event=PRUNE, values=count)
                 return
