@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 
 import pytest
 
@@ -265,3 +266,25 @@ def test_importance_follows_the_table_once_there_are_enough_trials(make, serried
     assert "importance: lr 1.00, seed 0.00" in serried("sweep", "show", "k3f9q2").err
     shown = json.loads(serried("sweep", "show", "k3f9q2", "--json").out)
     assert shown["importance"] == {"lr": 1.0, "seed": 0.0}
+
+
+def test_a_trial_that_the_search_ended_says_so(make, serried):
+    run = make(name="train", indices=range(2), sweep=SWEEP._replace(seeds=1))
+    write_json(run.where.trials, [{"lr": 0.1}, {"lr": 0.2}])
+    a_trial(run, 0, 0.9)
+    a_trial(run, 1, 0.1, cause="pruned", message="ended early, after 1 value of the metric")
+    shown = json.loads(serried("sweep", "show", "k3f9q2", "--json").out)
+    assert [(trial["trial"], trial["state"]) for trial in shown["trials"]] == [(0, "COMPLETED"), (1, "PRUNED")]
+    assert "the sweep ended it: others were better after as many values of the metric" in serried("why", "k3f9q2/1").out
+
+
+def test_the_trials_of_a_deleted_run_stay_in_the_table_without_their_parameters(a_sweep, make, serried):
+    serried("ps")  # which records the ends of tasks
+    shutil.rmtree(a_sweep.where.path)
+    later = make("m4p7r8", name="train", indices=[6], sweep=SWEEP)
+    write_json(later.where.trials, [{"lr": 0.5, "seed": 0}])
+    a_trial(later, 6, 0.9)
+    trials = {trial["trial"]: trial for trial in json.loads(serried("sweep", "show", "m4p7r8", "--json").out)["trials"]}
+    assert (trials[6]["parameters"], trials[6]["value"]) == ({"lr": 0.5, "seed": 0}, 0.9)
+    assert (len(trials), trials[0]["parameters"], trials[0]["value"]) == (7, {}, None)
+    assert serried("sweep", "show", "m4p7r8", "--best").out == "--lr=0.5\n"
