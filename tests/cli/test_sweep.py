@@ -71,6 +71,21 @@ def test_the_best_parameters_have_the_best_mean_and_no_seed(serried):
     assert json.loads(serried("sweep", "show", "k3f9q2", "--best", "--json").out) == {"lr": 0.1}
 
 
+def test_the_metric_of_a_printing_program_may_be_named_again(make, serried):
+    run = make(indices=range(2), sweep=SWEEP._replace(seeds=1, source="stdout:val_acc=(.*)"))
+    write_json(run.where.trials, [{"lr": 0.1}, {"lr": 0.2}])
+    for task, value in ((0, 0.5), (1, 0.25)):
+        a_trial(run, task, None)
+        run.where.task(task).attempt(1).rank_log(0, 0).write_text(f"val_acc={value}\n", encoding="utf-8")
+    for metric, best in (("val_acc:max", 0.1), ("val_acc:min", 0.2)):
+        shown = json.loads(serried("sweep", "show", "k3f9q2", "--metric", metric, "--best", "--json").out)
+        assert shown == {"lr": best}
+
+
+def test_one_form_of_output_at_a_time(serried):
+    assert serried("sweep", "show", "k3f9q2", "--csv", "--json").err.startswith("error: `--csv` excludes `--json`")
+
+
 @pytest.mark.usefixtures("a_sweep")
 def test_another_metric_reorders_the_trials(serried):
     shown = json.loads(serried("sweep", "show", "k3f9q2", "--metric", "loss:max", "--json").out)
@@ -115,12 +130,15 @@ def test_without_a_value_no_best_parameters_are_suggested(make, serried):
 
 
 def test_a_metric_that_no_trial_reports_is_named(make, serried):
-    for number, source, place in ((2, "", "the logged values"), (3, "stdout:acc=(.*)", "`stdout:acc=(.*)`")):
+    for number, source, what in (
+        (2, "", "logged `val_acc`"),
+        (3, "stdout:acc=(.*)", "reported `val_acc` by `stdout:acc=(.*)`"),
+    ):
         run = make(f"k3f9q{number}", indices=range(1), sweep=SWEEP._replace(first=f"k3f9q{number}", source=source))
         write_json(run.where.trials, [{"lr": 0.1, "seed": 0}])
         a_trial(run, 0, None)
         done = serried("sweep", "show", f"k3f9q{number}")
-        assert f"no trial has reported `val_acc` in {place}" in done.err
+        assert f"note: no trial has {what}\n" in done.err
 
 
 @pytest.mark.parametrize(
@@ -259,9 +277,9 @@ def test_a_picture_needs_matplotlib_and_a_metric(make, serried, monkeypatch, tmp
 
 
 def test_importance_follows_the_table_once_there_are_enough_trials(make, serried):
-    run = make(indices=range(8), sweep=SWEEP._replace(seeds=1))
-    write_json(run.where.trials, [{"lr": 0.1 * (1 + task % 2), "seed": task // 2} for task in range(8)])
-    for task in range(8):
+    run = make(indices=range(16), sweep=SWEEP._replace(seeds=1))
+    write_json(run.where.trials, [{"lr": 0.1 * (1 + task % 2), "seed": task // 2} for task in range(16)])
+    for task in range(16):
         a_trial(run, task, 0.5 + 0.1 * (task % 2))
     assert "importance: lr 1.00, seed 0.00" in serried("sweep", "show", "k3f9q2").err
     shown = json.loads(serried("sweep", "show", "k3f9q2", "--json").out)

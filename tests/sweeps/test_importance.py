@@ -1,4 +1,4 @@
-"""The share of the metric's variation that goes with each parameter."""
+"""The share of the metric's variation that each parameter explains."""
 
 from __future__ import annotations
 
@@ -48,6 +48,14 @@ def test_values_of_a_grid_count_alone_and_text_as_numbers():
     assert importance_of(a_sweep(grid)).shares == {"lr": 1.0, "kind": 0.0, "seed": 0.0}
 
 
+def test_it_is_the_eta_squared_of_kruskal_and_wallis():
+    """Without ties, H = 12 / (n (n + 1)) * sum(R^2 / size) - 3 (n + 1) for the sums R of the groups' ranks."""
+    ranks = [[1, 2, 5, 7, 9, 12], [3, 4, 8, 10, 14, 15], [6, 11, 13, 16, 17, 18]]
+    trials = [({"kind": name}, float(rank)) for name, group in zip("abc", ranks, strict=True) for rank in group]
+    h = 12 / (18 * 19) * sum(sum(group) ** 2 / 6 for group in ranks) - 3 * 19
+    assert importance_of(a_sweep(trials)).shares["kind"] == pytest.approx((h - 3 + 1) / (18 - 3), abs=1e-4)
+
+
 def test_a_diverged_trial_does_not_decide():
     trials = list(drawn(60))
     worst = min(range(60), key=lambda place: trials[place][1])
@@ -63,15 +71,18 @@ def test_values_that_json_knows_count():
 
 
 def test_trials_without_a_parameter_are_a_group():
-    trials = [({"lr": 1} if place % 2 else {}, float(place % 2)) for place in range(10)]
+    trials = [({"lr": 1} if place % 2 else {}, float(place % 2)) for place in range(20)]
     assert importance_of(a_sweep(trials)).shares == {"lr": 1.0}
 
 
 @pytest.mark.parametrize(
     ("trials", "reason"),
     [
-        (list(drawn(LEAST - 1)), "importance needs 8 completed trials with a value, and 7 have one"),
-        ([({"lr": 1}, 1.0)] + [({"lr": 2}, math.nan)] * 20, "importance needs 8 completed trials with a value, and 1"),
+        (list(drawn(LEAST - 1)), "importance needs 16 completed trials with a value, and 15 have one"),
+        (
+            [({"lr": 1}, 1.0)] + [({"lr": 2}, math.nan)] * 20,
+            "importance needs 16 completed trials with a value, and 1 has",
+        ),
         ([({"lr": place % 2}, 0.5) for place in range(20)], "all trials have the same acc"),
         ([({"id": f"x{place}"}, float(place)) for place in range(20)], "no parameter has values that repeat"),
         ([({}, float(place)) for place in range(20)], "no parameter has values that repeat"),

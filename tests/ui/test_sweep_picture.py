@@ -101,7 +101,7 @@ def test_a_list_of_numbers_has_places_in_order():
 
 
 def test_importance_has_a_bar_for_each_parameter():
-    panel = panels(a_sweep([0.1 * place for place in range(10)]))[1]
+    panel = panels(a_sweep([0.1 * place for place in range(20)]))[1]
     assert {label.get_text() for label in panel.get_yticklabels()} == {"lr", "kind", "dropout"}
     assert len(panel.patches) == 3
 
@@ -114,7 +114,7 @@ def test_a_sweep_of_one_parameter_has_two_axes():
 def test_empty_panels_say_why():
     history, importance, coordinates = panels(a_sweep(["FAILED", "PENDING"]))
     assert texts_of(history) == texts_of(coordinates) == ["no completed trial has a value of acc"]
-    assert texts_of(importance) == ["importance needs 8 completed trials with a value, and 0 have one"]
+    assert texts_of(importance) == ["importance needs 16 completed trials with a value, and 0 have one"]
     same = panels(a_sweep([0.1, 0.2], draw=lambda _: {"lr": 1}, definition=None))
     assert texts_of(same[2]) == ["no parameter has two values"]
 
@@ -124,6 +124,12 @@ def test_values_far_worse_than_the_others_are_at_the_edge():
     assert history.get_title(loc="left") == "history (1 far worse, drawn at the edge)"
     assert history.get_ylim()[1] < 2
     assert [line[-1][1] for line in lines_of(coordinates)][:2] == [1, 1]
+
+
+def test_values_that_differ_from_many_equal_ones_are_in_their_place():
+    history = panels(a_sweep([0.99] * 12 + [0.985, 0.97]))[0]
+    assert history.get_title(loc="left") == "history"
+    assert {value for _, value in history.collections[0].get_offsets().tolist()} == {0.99, 0.985, 0.97}
 
 
 def test_of_many_parameters_the_most_important_are_shown():

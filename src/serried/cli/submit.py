@@ -234,6 +234,8 @@ def _suggest(record: Record, prepared: Prepared) -> None:
         [
             (f"serried logs {one} -f", "follow its output"),
             (f"serried wait {record.id}", "wait until it has ended"),
-            (f"serried show {record.id}", "plan, timeline, and where its files are"),
+            (f"serried sweep show {prepared.plan.sweep.first}", "its trials, the best first")
+            if prepared.plan.sweep
+            else (f"serried show {record.id}", "plan, timeline, and where its files are"),
         ]
     )

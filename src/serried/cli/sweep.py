@@ -69,7 +69,8 @@ def command() -> None:
     serried sweep show k3f9q2                    the trials, the best first
     serried submit train --from-sweep k3f9q2     the best parameters
 
-    The command gets the parameters as `--lr=0.001`, or where it says `{config.lr}`.
+    The command gets the parameters as `--lr=0.001`, or where it says `{config.lr}`. `serried sweep submit --help` lists
+    the options of a new sweep.
     """
 
 
@@ -88,11 +89,11 @@ class TakesSweep(options.TakesCommand):
     multiple=True,
     help="Draw values: log:1e-6..1e-2, uniform:0..1, int:1..8, or one of a,b,c.",
 )
-@click.option("--count", type=click.IntRange(1), metavar="N", help="Number of draws.")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Number of draws; of a grid, the most trials.")
 @click.option(
     "--method",
     type=click.Choice(definition.METHODS),
-    help="bayes: draw where trials before were good, by Optuna.",
+    help="bayes: draw near the parameters of good trials, with Optuna.",
 )
 @click.option(
     "--seeds", type=click.IntRange(1), metavar="N", help="N trials of each combination, with `seed` 0 to N-1."
@@ -272,11 +273,13 @@ def show_command(
     serried sweep show k3f9q2 --metric loss:min
     serried sweep show k3f9q2 --best             --lr=0.001 --width=64
     serried sweep show k3f9q2 --best --json > best.json
-    serried sweep show k3f9q2 --plot sweep.png   history, importance, parallel coordinates
+    serried sweep show k3f9q2 --plot sweep.png   a picture of the trials
 
     A trial's value is the one that it logged last, by `run.log` in the session of serried.train, or that `metric.from`
     finds.
     """
+    if as_csv and (as_json or best):
+        raise UsageError("`--csv` excludes `--json` and `--best`", hint="leave one of them out")
     if picture is not None:
         sweep_picture.check(picture)
     found = results.results_of(run_view.select(run), metric)
@@ -365,8 +368,8 @@ def _say_importance(found: SweepResults) -> None:
 def _note_missing_metric(found: SweepResults) -> None:
     completed = [trial for trial in found.trials if trial.is_complete]
     if found.sweep.metric and completed and all(trial.value is None for trial in found.trials):
-        where = f"`{found.sweep.source}`" if found.sweep.source else "the logged values"
-        console.note(f"no trial has reported `{found.sweep.metric}` in {where}")
+        how = f"reported `{found.sweep.metric}` by `{found.sweep.source}`" if found.sweep.source else ""
+        console.note(f"no trial has {how or f'logged `{found.sweep.metric}`'}")
 
 
 def _to_show(trials: Sequence[TrialResult]) -> list[TrialResult]:

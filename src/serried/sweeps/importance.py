@@ -1,8 +1,8 @@
-"""How much of the metric's variation goes with each parameter of a sweep.
+"""How much of the metric's variation each parameter of a sweep explains.
 
-The measure is epsilon squared of the Kruskal-Wallis test: the share of the variance of the metric's ranks that the
-parameter's values explain, less what as many groups of random trials would explain. Ranks keep one diverged trial from
-deciding. Parameters that only matter together get too little.
+The measure is eta squared of the Kruskal-Wallis test, (H - k + 1) / (n - k) for k groups of n trials: the share of the
+variance of the metric's ranks that the parameter's values explain, less what as many groups of random trials would
+explain. Ranks keep one diverged trial from deciding. Parameters that only matter together get too little.
 
 Sources: Kruskal and Wallis, "Use of Ranks in One-Criterion Variance Analysis" (JASA 1952); Kelley, "An Unbiased
 Correlation Ratio Measure" (PNAS 1935); Tomczak and Tomczak, "The need to report effect size estimates revisited"
@@ -21,8 +21,8 @@ from typing import Any
 
 from serried.sweeps.results import SweepResults
 
-LEAST = 8
-"""Fewer trials than this say nothing about a parameter."""
+LEAST = 16
+"""Of fewer trials, a parameter without any effect often explains half of the variation by chance."""
 
 
 @dataclass(frozen=True)

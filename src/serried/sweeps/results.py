@@ -203,7 +203,8 @@ def results_of(selection: Selection, metric: str | None = None) -> SweepResults:
         sweep = sweep._replace(metric="")
     elif metric is not None and metric != sweep.metric:
         other = metric_of(metric)
-        sweep = sweep._replace(metric=other.name, goal=other.goal, source="")
+        source = sweep.source if other.name == sweep.metric else ""
+        sweep = sweep._replace(metric=other.name, goal=other.goal, source=source)
     trials: dict[int, TrialResult] = {}
     for status in ordered:
         trials |= {trial.number: trial for trial in _trials(status, sweep)}

@@ -210,17 +210,21 @@ def _axis(name: str, values: Sequence[Any], defined: Parameter | None) -> _Axis:
 
 
 def _value_scale(results: SweepResults) -> tuple[_Scale, int]:
-    """The metric of the trials that count, without those far beyond the others on the bad side; their number."""
-    values = sorted(_clamped(trial) for trial in results.trials if trial.counts)
+    """The metric of the trials with a value, without those far beyond the others on the bad side; their number."""
+    values = sorted(_clamped(trial) for trial in results.trials if trial.counts or _was_pruned(trial))
     low, high = values[0], values[-1]
-    if len(values) >= 4:
-        first, _, third = statistics.quantiles(values, method="inclusive")
+    first, _, third = statistics.quantiles(values, method="inclusive") if len(values) >= 4 else (low, low, high)
+    if len(values) >= 4 and third > first:  # else most trials have the same value, and any other is far from it
         room = 4 * (third - first)
         if results.sweep.goal == MAXIMIZE:
             low = next(value for value in values if value >= first - room)
         else:
             high = next(value for value in reversed(values) if value <= third + room)
     return _Scale(low, high), sum(not low <= value <= high for value in values)
+
+
+def _was_pruned(trial: TrialResult) -> bool:
+    return trial.state == PRUNED and trial.value is not None and math.isfinite(trial.value)
 
 
 def _clamped(trial: TrialResult) -> float:
@@ -251,8 +255,7 @@ def _draw_history(panel: Axes, results: SweepResults) -> None:
     best = list(accumulate(map(_clamped, counted), better))
     ends = ([*numbers, trials[-1].number], [*best, best[-1]])
     panel.step(*ends, where="post", color="black", lw=1.4, label="best so far")
-    pruned = [trial for trial in trials if trial.state == PRUNED and trial.value is not None]
-    if pruned := [trial for trial in pruned if math.isfinite(trial.value or 0.0)]:
+    if pruned := [trial for trial in trials if _was_pruned(trial)]:
         places = [trial.number for trial in pruned]
         shown = list(map(inside, pruned))
         panel.scatter(places, shown, s=size, facecolors="none", edgecolors=_GREY, label="ended early")
