@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -88,21 +89,32 @@ def test_each_task_is_an_agent_that_trains_one_trial(local: Place, wait_until):
 def test_a_file_becomes_a_sweep_at_wandb_and_surplus_agents_end_without_a_trial(local: Place):
     with WandbServer(SWEEP, []) as server:
         local.environ.update(WANDB_BASE_URL=server.url, WANDB_API_KEY=KEY)
-        (local.project / "sweep.yaml").write_text(f"project: digits\n{SWEEP}")
+        (local.project / "sweep.yaml").write_text(f"project: my digits\n{SWEEP}")
         words = ("sweep", "sweep.yaml", "--wandb", "--cluster", "local")
         refused = local.serried(*words)
         assert (refused.returncode, "a sweep at W&B needs a number of trials" in refused.stderr) == (2, True)
         assert local.serried(*words, "--count", "1", "--dry-run").returncode == 0
         assert server.created == []
-        done = local.serried(*words, "--count", "1")
+        assert local.serried("sweep", "ada/my digits/x1y2z3", "--count", "1", "--dry-run").returncode == 0
+        lacks_a_module = local.serried(*words, "--count", "1", "--set", "environment.modules=['nosuch']")
+        assert lacks_a_module.returncode != 0
+        assert server.created == [], "a request that cannot be submitted leaves no sweep behind"
+        (local.project / "serried.toml").write_text("")
+        (local.project / ".env").write_text(f"WANDB_API_KEY={KEY}\n")
+        (local.project / ".env").chmod(0o600)
+        local.environ.pop("WANDB_API_KEY")
+        (local.project / "below").mkdir()
+        (local.project / "sweep.yaml").rename(local.project / "below" / "sweep.yaml")
+        done = replace(local, project=local.project / "below").serried(*words, "--count", "1")
         assert done.returncode == 0, done.stderr
-        assert "created the sweep `ada/digits/x1y2z3` at W&B" in done.stderr
+        assert "created the sweep `ada/my digits/x1y2z3` at W&B" in done.stderr
         assert "random" in server.created[0]["config"]
         run = done.stdout.strip()
         assert local.wait(run)[0] == 0
     shown = json.loads(local.serried("sweep", "show", run, "--json").stdout)
     assert [(trial["state"], trial["parameters"]) for trial in shown["trials"]] == [("COMPLETED", {})]
-    assert shown["service"] == "ada/digits/x1y2z3"
+    assert shown["service"] == "ada/my digits/x1y2z3"
+    assert local.directory(run).parent.name.startswith("my-digits-"), "the folder is named after the project"
 
 
 def test_without_an_answer_from_wandb_nothing_is_submitted(local: Place):

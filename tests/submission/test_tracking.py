@@ -119,7 +119,7 @@ def test_a_sweep_at_wandb_gets_the_key_and_one_agent_for_each_task(ask, home, pr
     plan = prepared.plan
     assert plan.command == ("python", "-m", "serried.train.tracking.wandb_agent", "ada/digits/x1y2z3")
     assert (plan.launch.kind, plan.allocation.ranks, plan.array.indices) == ("single", 1, (0, 1, 2))
-    assert plan.name == "digits"
+    assert (plan.name, plan.experiment) == ("digits", "digits")
     assert (plan.environment.secrets, prepared.environment["WANDB_API_KEY"]) == (("WANDB_API_KEY",), VALUE)
     assert VALUE not in str((json.dumps(plan.to_json()), prepared.script, str(prepared.handover.argv)))
     (project / "serried.toml").write_text(

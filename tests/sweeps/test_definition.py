@@ -285,6 +285,13 @@ def test_a_sweep_at_wandb_has_its_definition_there():
         definition.read_table({"id": "ada/digits/x1y2z3"}).check()
 
 
+def test_the_id_of_a_sweep_at_wandb_may_have_a_project_with_spaces():
+    for word in ("ada/digits/x1y2z3", "ada/my digits/x1y2z3", "a.b/c.d-e/x_1"):
+        assert definition.is_id(word), word
+    for word in ("--x/a/b", "-x/a/b", "ada/-x/b", "ada/digits", "a b/c/d", "./a/b/c", "ada/ x/b"):
+        assert not definition.is_id(word), word
+
+
 def test_workers_take_the_place_of_parallel():
     parameters = {"lr": {"values": [1, 2]}}
     assert definition.read_table({"parameters": parameters, "workers": 4}).workers == 4

@@ -19,14 +19,15 @@ from serried import config
 from serried.cli import GroupWithHelp, options, run_view, submit
 from serried.cli import stop as stop_view
 from serried.config.values import BadValue
-from serried.errors import UsageError, did_you_mean
+from serried.errors import SerriedError, SubmissionUncertain, UsageError, did_you_mean
 from serried.plan import Sweep
 from serried.protocol import printed_metric, tracking
 from serried.protocol.settings import as_argument
 from serried.records.index import Selection
 from serried.submission import wandb_service
+from serried.submission.deliver import Prepared
 from serried.submission.prepare import prepare
-from serried.submission.request import decide
+from serried.submission.request import Request, decide
 from serried.submission.rerun import MoreTrials, prepare_again
 from serried.sweeps import definition, results, space
 from serried.sweeps.definition import GRID, DefinitionError, Metric, SweepDefinition
@@ -171,18 +172,46 @@ def submit_command(
         metric=_metric(metric, metric_from, defined),
     )
     request = dataclasses.replace(request, sweep=sweep)
-    decided = decide(request, Path.cwd(), os.environ)
-    if at_wandb and not dry_run:  # nothing refuses the request any more
-        created = wandb_service.create(Path(str(experiment)), {**os.environ, **decided.plan.environment.env})
-        console.note(f"created the sweep `{created}` at W&B")
+    created = None
+    if at_wandb and not dry_run:
+        created, yes = _create(request, Path(str(experiment)), yes=yes)
         request = dataclasses.replace(request, sweep=dataclasses.replace(sweep, id=created))
-        decided = decide(request, Path.cwd(), os.environ)
+    try:
+        prepared = _prepare(request, dry_run=dry_run)
+        submit.send(prepared, dry_run=dry_run, as_json=as_json, yes=yes)
+    except SerriedError as error:
+        if created and not isinstance(error, SubmissionUncertain):
+            again = f"serried sweep {shlex.quote(created)} --count {sweep.size}"
+            error.hint = f"{error.hint or 'the sweep at W&B exists'}; then `{again}` starts its agents"
+        raise
+
+
+def _prepare(request: Request, *, dry_run: bool) -> Prepared:
+    decided = decide(request, Path.cwd(), os.environ)
     with options.progress(dry_run=dry_run) as observe:
         prepared = prepare(
             decided.plan, decided.resolved, os.environ, jobs=decided.jobs, trials=decided.trials, observe=observe
         )
-    prepared = dataclasses.replace(prepared, notes=(*prepared.notes, *sweep.notes))
-    submit.send(prepared, dry_run=dry_run, as_json=as_json, yes=yes)
+    notes = request.sweep.notes if request.sweep else ()
+    return dataclasses.replace(prepared, notes=(*prepared.notes, *notes))
+
+
+def _create(request: Request, file: Path, *, yes: bool) -> tuple[str, bool]:
+    """Create the sweep of a file at W&B. Returns its id, and whether the user has confirmed the request.
+
+    A request that cannot be submitted is refused first: nothing deletes a sweep at W&B again.
+    """
+    plan = _prepare(request, dry_run=True)
+    if plan.warnings and not yes and console.can_ask():
+        options.say_about((), plan.warnings)
+        if not console.confirm("create the sweep at W&B anyway?"):
+            raise click.Abort
+        yes = True
+    decided = decide(request, Path.cwd(), os.environ).plan
+    environ = {**os.environ, **decided.environment.env}
+    created = wandb_service.create(file, environ, Path(decided.source.directory))
+    console.note(f"created the sweep `{created}` at W&B")
+    return created, yes
 
 
 def _to_create(word: str | None) -> SweepDefinition:

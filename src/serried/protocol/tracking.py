@@ -137,9 +137,11 @@ def address(environ: Mapping[str, str]) -> str:
 
 def sweep_page(sweep: str, environ: Mapping[str, str]) -> str:
     """The page of a sweep at W&B's service, by its `ENTITY/PROJECT/ID`."""
+    from urllib.parse import quote
+
     site = "https://wandb.ai" if address(environ) == PUBLIC else address(environ).rstrip("/")
     entity_project, _, name = sweep.rpartition("/")
-    return f"{site}/{entity_project}/sweeps/{name}"
+    return f"{site}/{quote(entity_project)}/sweeps/{name}"
 
 
 def is_reachable(url: str, environ: Mapping[str, str], seconds: float = REACH_SECONDS) -> bool:

@@ -343,7 +343,8 @@ def _with_sweep(plan: Plan, definition: SweepDefinition) -> Plan:
         search=_search(definition),
         service=definition.id,
     )
-    return dataclasses.replace(plan, sweep=sweep, command=_with_place(plan, names_))
+    experiment = definition.id.split("/")[1] if plan.experiment == AGENT else plan.experiment
+    return dataclasses.replace(plan, sweep=sweep, command=_with_place(plan, names_), experiment=experiment)
 
 
 def _search(definition: SweepDefinition) -> Search | None:

@@ -16,8 +16,8 @@ from serried.protocol.tracking import AccountKey
 SECONDS = 60.0
 """For `wandb sweep`. It tries for minutes to reach a server."""
 REACH_SECONDS = 10.0
-_AGENT = re.compile(r"wandb agent ([\w.-]+/[\w.-]+/[\w-]+)")
-"""The command that `wandb sweep` prints."""
+_AGENT = re.compile(r"wandb agent (['\"]?)([^/\s'\"]+/[^/'\"\n]+/[\w-]+)\1")
+"""The command that `wandb sweep` prints, with quotes if the project's name has a space."""
 
 
 class ServerUnreachable(SerriedError):  # noqa: N818 - reads as what happened
@@ -44,19 +44,22 @@ def key_of(environ: Mapping[str, str], project: Path) -> AccountKey:
     return key
 
 
-def create(file: Path, environ: Mapping[str, str]) -> str:
+def create(file: Path, environ: Mapping[str, str], project: Path) -> str:
     """Create the sweep of a file at W&B. Returns its `ENTITY/PROJECT/ID`.
 
     Raises UsageError without a key, and SerriedError if W&B refuses the file or does not answer.
     """
-    environment = {**environ, tracking.KEY: key_of(environ, Path.cwd()).value, "WANDB_MODE": tracking.ONLINE}
+    environment = {**environ, tracking.KEY: key_of(environ, project).value, "WANDB_MODE": tracking.ONLINE}
     server = tracking.address(environ)
     check_server(server, environ)
     done = shell.run([program(), "sweep", str(file)], env=environment, timeout=SECONDS)
-    created = _AGENT.search(done.stderr + done.stdout)  # wandb ends with 0 also after some errors
-    if done.status or created is None:
-        raise SerriedError(f"`wandb sweep {file}` created no sweep", details=(done.stderr + done.stdout).strip())
-    return created[1]
+    printed = done.stderr + done.stdout
+    if done.status:
+        raise SerriedError(f"`wandb sweep {file}` created no sweep", details=printed.strip())
+    created = _AGENT.search(printed)
+    if created is None:  # wandb ends with 0 also after some errors
+        raise SerriedError("cannot read the id of the new sweep", details=printed.strip())
+    return created[2]
 
 
 def check_server(server: str, environ: Mapping[str, str]) -> None:

@@ -37,7 +37,8 @@ _OF_THE_SERVICE = ("description", "project", "entity", "controller", "impute", "
 """Keys of W&B without an effect here."""
 _AT_THE_SERVICE = ("program", "command", "method", "parameters", "early_terminate", "seeds", "seed")
 """Keys that the service has, for a sweep there."""
-_ID = re.compile(r"[\w.-]+/[\w.-]+/[\w-]+")
+_ID = re.compile(r"[\w.][\w.-]*/[\w.][\w. -]*/[\w-]+")
+"""A project's name may have spaces."""
 
 
 @dataclass(frozen=True)
