@@ -26,12 +26,12 @@ from waiting import until
 
 FOREIGN = (
     "SLURM", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "PBS_", "SERRIED_", "XDG_",
-    "GIT_", "CUDA_", "NVIDIA_", "TORCHELASTIC_", "OMP_",
+    "GIT_", "CUDA_", "NVIDIA_", "TORCHELASTIC_", "OMP_", "WANDB_", "MLFLOW_", "HYDRA_",
 )  # fmt: skip
 FOREIGN_NAMES = {
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT",
     "VIRTUAL_ENV", "CONDA_PREFIX", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "COMP_WORDS",
-    "PYTHONDONTWRITEBYTECODE",
+    "PYTHONDONTWRITEBYTECODE", "NETRC", "SSH_CONNECTION",
 }  # fmt: skip
 
 settings.register_profile("sure", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -139,6 +139,10 @@ def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     for name in list(os.environ):
         if name.startswith(FOREIGN) or name in FOREIGN_NAMES:
             monkeypatch.delenv(name)
+    if any(name.lower() in ("http_proxy", "https_proxy", "all_proxy") for name in os.environ):
+        others = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")  # tests that install packages need the proxy
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.setenv(name, ",".join(filter(None, ("127.0.0.1,localhost", others))))
     # A version manager's `python` is a shell script that takes longer than many a test.
     monkeypatch.setenv("PATH", f"{sys.base_prefix}/bin{os.pathsep}{os.environ['PATH']}")
     home = tmp_path / "home"

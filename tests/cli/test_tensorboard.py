@@ -6,6 +6,7 @@ import contextlib
 import getpass
 import json
 import os
+import pwd
 import re
 import signal
 import socket
@@ -59,7 +60,14 @@ class Served(NamedTuple):
         return json.loads(self.get("data/runs"))
 
     def loss(self, run):
-        values = json.loads(self.get(f"data/plugin/scalars/scalars?tag=loss&run={quote(run)}"))
+        """Empty until TensorBoard has read the run: it lists a run before."""
+        try:
+            values = json.loads(self.get(f"data/plugin/scalars/scalars?tag=loss&run={quote(run)}"))
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code == 404:
+                return []
+            raise
         return [(step, round(value, 6)) for _, step, value in values]
 
 
@@ -68,11 +76,10 @@ def serve(tmp_path, monkeypatch):
     """`serve("k3f9q2")` starts `serried tensorboard k3f9q2` and waits for its address."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    monkeypatch.delenv("SSH_CONNECTION", raising=False)
     with contextlib.ExitStack() as stack:
 
-        def start(*runs):
-            argv = [sys.executable, "-m", "serried", "tensorboard", *runs]
+        def start(*runs, through=()):
+            argv = [*through, sys.executable, "-m", "serried", "tensorboard", *runs]
             errors = stack.enter_context((tmp_path / "stderr").open("w"))
             process = stack.enter_context(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, text=True))
             stack.callback(process.kill)
@@ -88,6 +95,14 @@ def refusal(url):
         urllib.request.urlopen(url, timeout=60)
     with error.value as answer:
         return answer.code, answer.read().decode()
+
+
+def send(port, request):
+    """The first line of the answer."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        return connection.makefile("rb").readline()
 
 
 def listening(pid):
@@ -115,9 +130,11 @@ def test_the_attempts_of_a_run_are_one_curve_behind_a_token_on_loopback_alone(en
             "403: use the address that `serried tensorboard` printed last, with its token\n",
         )
     assert refusal(f"{root}?{token}")[0] == 403
+    for garbage in (b"\x1b]0;ada\x07 / x y", b"GET http://[/ HTTP/1.1", b"GET / HTTP/ada", b"ada / HTTP/1.1", b"\0"):
+        assert b" 200 " not in send(served.port, garbage + b"\r\n\r\n")
     with urllib.request.urlopen(served.address, timeout=60) as answer:
         assert answer.headers["Referrer-Policy"] == "no-referrer"
-    assert listening(served.process.pid) == [f"0100007F:{served.port:04X}"]
+    assert until(lambda: listening(served.process.pid)) == [f"0100007F:{served.port:04X}"]
     assert token not in Path(f"/proc/{served.process.pid}/cmdline").read_text()
 
     assert served.printed[0] == (
@@ -130,7 +147,8 @@ def test_the_attempts_of_a_run_are_one_curve_behind_a_token_on_loopback_alone(en
     printed = (tmp_path / "stderr").read_text()
     assert "TensorBoard shows 1 curve of k3f9q2" in printed
     assert token not in printed
-    assert "GET" not in printed
+    for word in ("GET", "ada", "127.0.0.1", "Traceback"):
+        assert word not in printed
 
 
 def test_trials_are_curves_by_their_id_and_further_runs_of_the_sweep_belong_to_it(make, serve, tmp_path):
@@ -142,7 +160,7 @@ def test_trials_are_curves_by_their_id_and_further_runs_of_the_sweep_belong_to_i
     served = serve("k3f9q2")
 
     until(lambda: sorted(served.runs()) == ["k3f9q2/0", "k3f9q2/1", "m2n3p4/2"])
-    assert served.loss("k3f9q2/1") == [(1, 0.1)]
+    until(lambda: served.loss("k3f9q2/1") == [(1, 0.1)])
     served.process.terminate()
     assert served.process.wait(600) == 143
     assert list((tmp_path / "tmp").iterdir()) == []
@@ -161,8 +179,40 @@ def test_event_files_of_the_program_and_hostile_names_are_shown(make, serve):
     served = serve("k3f9q2")
 
     own = r"k3f9q2:results:runs:\udcff<b>\n"
-    until(lambda: sorted(served.runs()) == ["k3f9q2:checkpoints:tensorboard", own, f"{own}/loss_train"])
-    assert served.loss(f"{own}/loss_train") == [(2, 0.2)]
+    until(lambda: sorted(served.runs()) == ["k3f9q2:checkpoints:tensorboard", own, f"{own}:loss_train"])
+    until(lambda: served.loss(f"{own}:loss_train") == [(2, 0.2)])
+
+
+def test_links_add_no_curves(ended, serve):
+    """TensorBoard would follow them in circles, and out of the run."""
+    place = ended("k3f9q2").where.path
+    folder = place / "results" / "runs"
+    write_events(folder, [1])
+    write_events(place.parent / "other", [2])
+    for name, target in (("loop", "."), ("loop2", "."), ("up", ".."), ("tfevents.d", "."), ("other", place.parent)):
+        (folder / name).symlink_to(target)
+    for path in (place.parent / "other").iterdir():
+        (folder / f"linked-{path.name}").symlink_to(path)
+    served = serve("k3f9q2")
+
+    until(lambda: served.loss("k3f9q2:results:runs"))
+    assert served.runs() == ["k3f9q2:results:runs"]
+    assert served.loss("k3f9q2:results:runs") == [(1, 0.1)]
+
+
+def test_each_folder_is_a_curve_also_where_long_or_odd_names_are_alike(ended, serve):
+    place = ended("k3f9q2").where.path
+    for step, name in enumerate(("a/b", "a:b", f"{'x' * 99}/1", f"{'y' * 99}/{'x' * 70}/1"), 1):
+        write_events(place / "results" / name, [step])
+    served = serve("k3f9q2")
+
+    until(lambda: len(served.runs()) == 4)
+    names = served.runs()
+    until(lambda: all(map(served.loss, names)))
+    assert sorted(step for name in names for step, _ in served.loss(name)) == [1, 2, 3, 4]
+    assert "k3f9q2:results:a:b" in names
+    assert sum(bool(re.search(r"~[0-9a-f]{6}$", name)) for name in names) == 3
+    assert max(map(len, names)) == len("k3f9q2:") + 60 + len("~123456")
 
 
 def test_files_that_appear_while_it_serves_are_added(make, serve, monkeypatch, tmp_path):
@@ -181,6 +231,24 @@ def test_files_that_appear_while_it_serves_are_added(make, serve, monkeypatch, t
     until(lambda: served.runs() == ["k3f9q2"])
     write_events(run.where.path / TRACKER, [2])
     until(lambda: served.loss("k3f9q2") == [(1, 0.1), (2, 0.2)])
+
+
+def test_it_serves_on_after_the_logout_if_it_was_started_by_nohup(ended, serve):
+    write_events(ended("k3f9q2").where.path / TRACKER, [1])
+    served = serve("k3f9q2", through=["nohup"])
+    served.process.send_signal(signal.SIGHUP)
+    until(lambda: served.runs() == ["k3f9q2"])
+    served.process.terminate()
+    assert served.process.wait(600) == 143
+
+
+def test_a_port_that_is_taken_gets_a_note(monkeypatch, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        monkeypatch.setattr(tensorboard, "_PORTS", port - os.getuid() % 10_000)
+        with tensorboard._listener() as own:
+            assert own.getsockname()[1] != port
+    assert f"port {port} is taken" in capsys.readouterr().err
 
 
 def test_an_ended_run_without_event_files_is_an_error(serried, ended):
@@ -212,3 +280,8 @@ def test_the_tunnel_leads_to_this_very_node():
         ("fe80::1 51234 2001:db8::1 2222", f"-J '{user}@[2001:db8::1]:2222' {user}@{host}"),
     ):
         assert tensorboard.tunnel(20001, {"SSH_CONNECTION": connection}) == f"ssh -N -L 20001:127.0.0.1:20001 {words}"
+
+
+def test_a_user_without_a_name_is_an_id(monkeypatch):
+    monkeypatch.setattr(getpass, "getuser", lambda: pwd.getpwuid(2**31 - 5))  # as it ends for such a user
+    assert tensorboard.tunnel(20001, {}).endswith(f" {os.getuid()}@{socket.gethostname()}")

@@ -8,7 +8,7 @@ no other port: its own data server, which has no authentication either, stays of
 from __future__ import annotations
 
 import contextlib
-import getpass
+import hashlib
 import os
 import secrets
 import shlex
@@ -27,7 +27,7 @@ from serried.cli import run_view
 from serried.errors import MissingProgramError, UsageError
 from serried.protocol import tracking
 from serried.protocol.sizes import counted
-from serried.records import event_files, index
+from serried.records import event_files, index, stopping
 from serried.records.index import Selection
 from serried.records.status import statuses_of
 from serried.sweeps import results
@@ -90,12 +90,16 @@ def command(*, runs: tuple[str, ...]) -> None:
 
 @contextlib.contextmanager
 def _exit_on_signals() -> Iterator[None]:
-    """A closed terminal, too, ends this process as an exception does, so that its folder is deleted."""
+    """A closed terminal, too, ends this process as an exception does, so that its folder is deleted.
+
+    Signals that are ignored, as with `nohup`, stay so.
+    """
 
     def leave(number: int, frame: object) -> None:  # noqa: ARG001
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    heeded = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) != signal.SIG_IGN]
+    before = {number: signal.signal(number, leave) for number in heeded}
     try:
         yield
     finally:
@@ -125,32 +129,37 @@ def _with_sweeps(chosen: Sequence[Selection]) -> list[Selection]:
 
 
 class _Links:
-    """A folder with a link for each curve, whose name is the curve's name in TensorBoard."""
+    """A folder for each curve, which has the curve's name in TensorBoard, with a link to each event file.
+
+    There are no links to folders: TensorBoard follows them, also in a circle.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.runs: set[str] = set()
         """Those with event files."""
-        self.curves = 0
+        self.curves: dict[str, str] = {}
+        """The names of their event files by their own."""
 
     def add(self, chosen: Iterable[Selection]) -> None:
         """Add links to the event files that exist by now."""
         for selection in chosen:
             for name, path in event_files.of(selection):
                 self.runs.add(selection.record.id)
-                self._link(name, path)
+                curve = self._folder / self._curve(name)
+                curve.mkdir(parents=True, exist_ok=True)
+                with contextlib.suppress(FileExistsError):
+                    (curve / path.name).symlink_to(path)
 
-    def _link(self, name: str, path: Path) -> None:
-        """`k3f9q2/17:runs/a` is the link `17:runs:a` in the folder `k3f9q2`. No link is within another link."""
+    def _curve(self, name: str) -> str:
+        """`k3f9q2/17:runs/a` is shown as `k3f9q2/17:runs:a`. A name that is long or not unique ends with a hash."""
         own, colon, below = name.partition(":")
         below = printable(below).replace("/", ":")
-        link = self._folder / f"{own}{colon}{below[-_LONGEST:]}"
-        link.parent.mkdir(exist_ok=True)
-        try:
-            link.symlink_to(path)
-        except FileExistsError:
-            return
-        self.curves += 1
+        curve = f"{own}{colon}{below[-_LONGEST:]}"
+        if len(below) > _LONGEST or self.curves.setdefault(curve, name) != name:
+            curve += f"~{hashlib.sha256(os.fsencode(name)).hexdigest()[:6]}"
+            self.curves[curve] = name
+        return curve
 
 
 def _insist_on_more(chosen: Sequence[Selection]) -> None:
@@ -203,8 +212,12 @@ def _serve(program: Any, folder: str) -> str:
     class QuietHandler(serving.WSGIRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def log_request(self, *_: Any) -> None:
-            """Addresses contain the token."""
+        def log(self, *_: Any) -> None:
+            """Addresses contain the token, and other users can send anything."""
+
+        def handle(self) -> None:
+            with contextlib.suppress(ValueError):  # a malformed address
+                super().handle()
 
     class Server(program.TensorBoardServer):  # type: ignore[misc]
         def __init__(self, application: Any, flags: Any) -> None:  # noqa: ARG002
@@ -237,9 +250,11 @@ def _serve(program: Any, folder: str) -> str:
 
 def _listener() -> socket.socket:
     """A socket on a port that depends on the user alone, so that `LocalForward` can name it; else on any free one."""
+    port = _PORTS + os.getuid() % 10_000
     try:
-        return socket.create_server((_LOOPBACK, _PORTS + os.getuid() % 10_000), backlog=128)
+        return socket.create_server((_LOOPBACK, port), backlog=128)
     except OSError:
+        console.note(f"port {port} is taken: a `LocalForward` to it does not lead to this TensorBoard")
         return socket.create_server((_LOOPBACK, 0), backlog=128)
 
 
@@ -249,7 +264,7 @@ def _report(chosen: Sequence[Selection], links: _Links, address: str) -> None:
         console.note(f"without event files: {', '.join(lacking)}")
     names = ", ".join(map(str, chosen))
     console.say(
-        f"TensorBoard shows {counted(links.curves, 'curve')} of {names}, and looks for new ones; Ctrl-C ends it"
+        f"TensorBoard shows {counted(len(links.curves), 'curve')} of {names}, and looks for new ones; Ctrl-C ends it"
     )
     console.say()
     console.say("on your own machine:")
@@ -265,7 +280,7 @@ def tunnel(port: int, environ: Any) -> str:
     The address is that of this node by which the user has connected: another node may answer to the cluster's name. On
     a node of a job it is that of the login node, which forwards.
     """
-    user = getpass.getuser()
+    user = stopping.user()
     words = environ.get("SSH_CONNECTION", "").split()
     forward = ["ssh", "-N", "-L", f"{port}:{_LOOPBACK}:{port}"]
     host = socket.gethostname()

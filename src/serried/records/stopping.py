@@ -28,13 +28,17 @@ PATIENCE_SECONDS = 15
 """Time to end, in addition to the ranks' grace period."""
 
 
+def user() -> str:
+    """The name of this process's user; the id of a user without a name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
 def who() -> str:
     """`ada@login1`: the user of this process."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid())
-    return f"{user}@{os.uname().nodename}"
+    return f"{user()}@{os.uname().nodename}"
 
 
 def request(status: RunStatus, *, save: bool) -> list[Selection]:
