@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 HOSTILE = 'a b\'c "$(id)" {seed} %j data/{split}/x {seed?--x} {resume:--resume=} {{seed}} {args_json}'
@@ -149,6 +150,26 @@ def test_trials_that_are_worse_end_early(local):
         (0.9, "COMPLETED"), (0.8, "COMPLETED"), (0.1, "PRUNED"),
     ]  # fmt: skip
     assert local.serried("sweep", "retry", run).stdout == ""
+
+
+def test_variables_in_the_command_of_a_wandb_file_are_filled_by_the_rank(local):
+    program = "import os, sys\nsys.exit(sys.argv[1:] != ['--token=' + os.environ['TOKEN'], '--lr=1'])\n"
+    (local.project / "train.py").write_text(program)
+    (local.project / "sweep.yaml").write_text(
+        f"command: [{json.dumps(sys.executable)}, train.py, '--token=${{envvar:TOKEN}}', '${{args}}']\n"
+        "parameters: {lr: {value: 1}}\n"
+    )
+    words = ("sweep", "sweep.yaml", "--cluster", "local")
+    unset = local.serried(*words)
+    assert "warning: the command uses `{env.TOKEN}`, and `TOKEN` is not set here" in unset.stderr
+    assert local.wait(unset.stdout.strip())[1]["exit_code"] == 78
+    log = local.serried("logs", f"{unset.stdout.strip()}/0").stdout
+    assert "serried: the command has {env.TOKEN}, and TOKEN is not set here" in log
+
+    run = replace(local, environ={**local.environ, "TOKEN": "s3 cret"}).serried(*words).stdout.strip()
+    assert local.wait(run)[0] == 0, local.why(run)
+    for path in local.directory(run).rglob("*"):
+        assert not path.is_file() or b"s3 cret" not in path.read_bytes(), path
 
 
 def test_failed_trials_are_repeated_and_further_draws_added_in_one_table(local):

@@ -110,7 +110,7 @@ command:
   - ${env}
   - python3
   - ${program}
-  - --quiet
+  - --who=${envvar:WHO}/${envvar:OTHER}
   - ${args_no_hyphens}
 early_terminate: {type: hyperband, min_iter: 3}
 controller: {type: local}
@@ -119,7 +119,7 @@ controller: {type: local}
 
 def test_a_file_of_w_and_b_is_read_as_it_is(tmp_path):
     sweep = of_file(tmp_path, W_AND_B)
-    assert sweep.command == ("python3", "train.py", "--quiet", "{args_no_hyphens}")
+    assert sweep.command == ("python3", "train.py", "--who={env.WHO}/{env.OTHER}", "{args_no_hyphens}")
     assert sweep.metric == Metric("val/acc", "maximize")
     assert [set(trial) for trial in sweep.trials()] == [{"lr", "batch", "optimizer.momentum"}] * 3
 

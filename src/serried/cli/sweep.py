@@ -64,7 +64,7 @@ def command() -> None:
     \b
     serried sweep train --grid lr=1e-3,1e-4 --seeds 5 --metric val_acc:max
     serried sweep train --random lr=log:1e-5..1e-1 --count 24 --parallel 4
-    serried sweep sweep.yaml                     a file of W&B
+    serried sweep sweep.yaml                     a W&B sweep file
     serried sweep ada/digits/x1y2z3 --count 20   agents for a sweep at W&B
     serried sweep tune                           [sweeps.tune] of serried.toml
     serried sweep show k3f9q2                    the trials, the best first
@@ -217,7 +217,7 @@ def _create(request: Request, file: Path, *, yes: bool) -> tuple[str, bool]:
 def _to_create(word: str | None) -> SweepDefinition:
     """A sweep that W&B does not have yet. Raises UsageError without a file."""
     if word is None or Path(word).suffix not in _FILES:
-        raise UsageError("`--wandb` needs a file of W&B", hint="`serried sweep sweep.yaml --wandb --count 20`")
+        raise UsageError("`--wandb` needs a W&B sweep file", hint="`serried sweep sweep.yaml --wandb --count 20`")
     own = definition.read_file(Path(word))
     is_finite = own.run_cap is not None or own.method == GRID
     return SweepDefinition(
@@ -270,7 +270,7 @@ def _defined(word: str | None, *, is_complete: bool) -> tuple[SweepDefinition, s
         return sweep, sweep.experiment
     if not is_complete:
         names_ = ", ".join(f"`{name}`" for name in known.sweeps)
-        hint = "`--grid lr=1e-3,1e-4`, `--random lr=log:1e-5..1e-1 --count 20`, or a file of W&B"
+        hint = "`--grid lr=1e-3,1e-4`, `--random lr=log:1e-5..1e-1 --count 20`, or a W&B sweep file"
         if word is not None and word not in known.experiments:
             hint = did_you_mean(word, known.sweeps) or (f"sweeps here: {names_}" if names_ else hint)
             raise UsageError(f"`{word}` is neither a sweep nor a file", hint=hint)

@@ -51,7 +51,7 @@ class RecognisedLaunch:
 
 _MEETS = re.compile(r"""(?:[\w.:"-]|\$\{?\w+\}?|\$\(hostname(?:\s+-[\w-]+)*\))*""")
 """An address or a port of a rendezvous, which Serried sets up anyway."""
-_FILLED = "|".join((*PLACEHOLDERS, placeholders.SETTING))
+_FILLED = "|".join((*PLACEHOLDERS, placeholders.SETTING, placeholders.VARIABLE))
 _PYTHON = re.compile(r"python[\d.]*")
 _MODULES = {"torch.distributed.run": "torchrun"}
 _NOT_A_RANK = names(

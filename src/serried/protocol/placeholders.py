@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from typing import Any, Dict, Iterator, List, Mapping, Sequence
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence
 
 from serried.protocol import names, settings
 from serried.protocol.hydra_override import override_value
@@ -13,7 +13,11 @@ from serried.protocol.hydra_override import override_value
 SETTING = r"config\.[^{}\s:?]+"
 """A regular expression for `config.lr` in the placeholder `{config.lr}`."""
 
-_NAMES = "|".join((*names.PLACEHOLDERS, SETTING))
+OF_ENVIRONMENT = "env."
+VARIABLE = r"(?<!\$\{)env\.[A-Za-z_][A-Za-z0-9_]*"
+"""A regular expression for `env.HOME` in `{env.HOME}`. `${env.name}` is an interpolation of Hydra, and stays."""
+
+_NAMES = "|".join((*names.PLACEHOLDERS, SETTING, VARIABLE))
 _PREFIX = r"[^{}\s]*=|-[^{}\s]*|"
 """Not `{rank:03d}`, which is Python's own and stays."""
 _WORD = r"[^{}\s]*"
@@ -40,6 +44,12 @@ def name_of(match: re.Match[str]) -> str:
 def used(word: str) -> Iterator[str]:
     """The names of the placeholders that a node replaces in `word`."""
     return filter(None, map(name_of, PLACEHOLDER.finditer(word)))
+
+
+def used_variables(words: Iterable[str]) -> List[str]:
+    """The variables of the environment that the words use: `HOME` for `{env.HOME}`."""
+    found = [name for word in words for name in used(word) if name.startswith(OF_ENVIRONMENT)]
+    return [name[len(OF_ENVIRONMENT) :] for name in dict.fromkeys(found)]
 
 
 def escaped(text: str) -> str:

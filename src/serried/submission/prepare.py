@@ -94,6 +94,7 @@ def prepare(
         *cautions,
         *tracking_warnings,
         *tracking.missing_modules(plan, environment),
+        *_unset_variables(plan, each, environment),
     )
     prepared = assemble(plan, environment, each, warnings, jobs, may_lack_command=observe is None)
     notes = (*resolved.notes, *tracking_notes, *data_notes, *(_former_names(plan, each) if plan.script is None else ()))
@@ -155,6 +156,18 @@ def _check_settings(plan: Plan, each: Sequence[Sequence[str]]) -> None:
                     f"the command uses `{{{setting}}}`, but `config` has no such setting",
                     hint=did_you_mean(setting, known) or f"set it, or write `{{{{{setting}}}}}` for the word itself",
                 )
+
+
+def _unset_variables(plan: Plan, each: Sequence[Sequence[str]], environment: Mapping[str, str]) -> Iterator[str]:
+    """A warning for each `{env.NAME}` that the job does not inherit, where nothing on the node is known to set it."""
+    if plan.script or plan.container or plan.environment.modules or plan.environment.setup:
+        return
+    for name in placeholders.used_variables(_words(plan, each)):
+        if name not in environment and not name.startswith((*schedulers.prefixes(), *_SET_ON_NODES)):
+            yield f"the command uses `{{env.{name}}}`, and `{name}` is not set here: ranks fail unless the node sets it"
+
+
+_SET_ON_NODES = ("SERRIED_", "RANK", "LOCAL_", "WORLD_SIZE", "MASTER_")
 
 
 def _check_after(plan: Plan, each: Sequence[Sequence[str]]) -> None:

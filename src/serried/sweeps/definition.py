@@ -1,4 +1,4 @@
-"""The definition of a sweep, from a file of W&B's, from `[sweeps.NAME]` in serried.toml, or from the command line.
+"""The definition of a sweep, from a W&B sweep file, from `[sweeps.NAME]` in serried.toml, or from the command line.
 
 The keys are those of W&B's sweep configuration: https://docs.wandb.ai/guides/sweeps/sweep-config-keys.
 """
@@ -200,7 +200,7 @@ class SweepDefinition:
 
 
 def read_file(path: Path) -> SweepDefinition:
-    """A file of W&B's: YAML or JSON. Raises ConfigError."""
+    """A W&B sweep file: YAML or JSON. Raises ConfigError."""
     shown = os.path.relpath(path) if not str(path).startswith("/") else str(path)
     try:
         content = path.read_bytes()
@@ -429,6 +429,7 @@ def _text(table: Mapping[str, Any], key: str) -> str | None:
     return value
 
 
+_VARIABLE = re.compile(r"\$\{envvar:([A-Za-z_][A-Za-z0-9_]*)\}")
 _MACROS = {"${env}": (), "${interpreter}": ("python",)}
 
 
@@ -451,8 +452,5 @@ def _command(table: Mapping[str, Any]) -> Iterator[str]:
         filled = word.replace("${program}", str(program))
         for name in (*placeholders.ARGUMENTS, *placeholders.DOCUMENTS):
             filled = filled.replace(f"${{{name}}}", f"{{{name}}}")
-        if "${envvar:" in filled:
-            raise DefinitionError(
-                ["command"], f"`{word}` in `command` is not supported", "`$NAME` in an experiment with `shell = true`"
-            )
+        filled = _VARIABLE.sub(rf"{{{placeholders.OF_ENVIRONMENT}\1}}", filled)
         yield filled

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
 from pathlib import Path
 
 from building import a_plan
@@ -48,12 +49,12 @@ def work_of(task=None, attempt=2, **changes):
     ],
 )
 def test_placeholders_are_filled_and_nothing_else_is_touched(word, filled):
-    assert command.argv(work_of(command=("python", word), seed=7), PLACE) == ["python", filled]
+    assert command.argv(work_of(command=("python", word), seed=7), PLACE, {}) == ["python", filled]
 
 
 def test_what_an_image_runs_by_itself_is_a_file_in_it():
-    assert command.argv(work_of(command=("%runscript", "{rank}")), PLACE) == ["/.singularity.d/runscript", "3"]
-    assert command.argv(work_of(command=("echo", "%runscript")), PLACE) == ["echo", "%runscript"]
+    assert command.argv(work_of(command=("%runscript", "{rank}")), PLACE, {}) == ["/.singularity.d/runscript", "3"]
+    assert command.argv(work_of(command=("echo", "%runscript")), PLACE, {}) == ["echo", "%runscript"]
 
 
 TOLD = {"lr": 1e-05, "name": "it's {rank}", "model.width": 64, "amp": True, "sizes": [1, 2], "é-x": "☃"}
@@ -70,7 +71,7 @@ TOLD = {"lr": 1e-05, "name": "it's {rank}", "model.width": 64, "amp": True, "siz
     ],
 )
 def test_settings_are_filled_in_as_a_command_line_has_them(word, filled):
-    assert command.argv(work_of(command=("python", word), config=TOLD), PLACE) == ["python", filled]
+    assert command.argv(work_of(command=("python", word), config=TOLD), PLACE, {}) == ["python", filled]
 
 
 def test_a_rank_is_told_the_settings_as_json():
@@ -87,27 +88,46 @@ def test_repeats_of_different_commands_have_the_same_seeds(task, repeat, filled)
     array = None if task is None else {"indices": list(range(10)), "each": False, "repeat": repeat}
     work = work_of(task, array=array, command=("{repeat}", "{task}", "{seed}"), seed=100)
 
-    assert command.argv(work, PLACE) == filled
+    assert command.argv(work, PLACE, {}) == filled
 
 
 def test_a_task_has_its_own_seed_and_places():
     work = work_of(task=17, command=("{task}", "{element}", "{seed}", "{results}"), seed=100)
 
-    assert command.argv(work, PLACE) == ["17", "17", "117", "/r/digits/train/k3f9q2/tasks/17/results"]
+    assert command.argv(work, PLACE, {}) == ["17", "17", "117", "/r/digits/train/k3f9q2/tasks/17/results"]
+
+
+@for_each(
+    ("command_", "filled"),
+    [
+        (("echo", "{env.NAME}", "--x={env.EMPTY}"), ["echo", "a $b", "--x="]),
+        (("echo", "{{env.NAME}} ${env.NAME} {env.a-b}"), ["echo", "{env.NAME} ${env.NAME} {env.a-b}"]),
+        (("echo", "{env.EMPTY:--x=}", "{env.NAME:--x=}"), ["echo", "--x=a $b"]),
+    ],
+)
+def test_a_variable_of_the_ranks_environment_is_filled_in_on_the_node(command_, filled):
+    assert command.argv(work_of(command=command_), PLACE, {"NAME": "a $b", "EMPTY": ""}) == filled
+
+
+def test_a_rank_prints_that_a_variable_is_unset_and_fails():
+    argv = command.argv(work_of(command=("echo", "{env.NAME}", "{env.OTHER}")), PLACE, {"NAME": "x"})
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    message = "serried: the command has {env.OTHER}, and OTHER is not set here\n"
+    assert (done.returncode, done.stdout, done.stderr) == (78, "", message)
 
 
 def test_a_line_for_the_shell_gets_its_values_quoted():
     plan = plan_json(command=("cp {results}/a b",), shell=True)
     work = Attempt(RunDirectory(Path("/a $(id)")), plan, None, 1)
 
-    assert command.argv(work, PLACE) == ["/bin/bash", "-c", "cp '/a $(id)/results'/a b"]
+    assert command.argv(work, PLACE, {}) == ["/bin/bash", "-c", "cp '/a $(id)/results'/a b"]
 
 
 def test_each_task_of_a_command_list_runs_its_own_line(tmp_path):
     (tmp_path / "commands.json").write_text('[["a", "1"], ["b", "{task}"]]')
     plan = plan_json(array={"indices": [3, 8], "parallel": None, "each": True})
 
-    assert command.argv(Attempt(RunDirectory(tmp_path), plan, 8, 1), PLACE) == ["b", "8"]
+    assert command.argv(Attempt(RunDirectory(tmp_path), plan, 8, 1), PLACE, {}) == ["b", "8"]
 
 
 def test_a_rank_finds_torchs_names_ours_and_those_it_knew_before():

@@ -13,6 +13,7 @@ from serried.agent.attempt import Attempt
 from serried.agent.containers import container
 from serried.agent.ranks import command_placeholders
 from serried.protocol import addresses, launcher_env, names, settings, tracking
+from serried.protocol.placeholders import OF_ENVIRONMENT, used_variables
 
 NOT_FOR_RANKS = (
     names.KEY,
@@ -70,6 +71,10 @@ RECORDS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """The file for torch's record of collectives when a rank times out; the second is the older name."""
 
 
+PRINT_AND_FAIL = ("/bin/sh", "-c", 'echo "$0" >&2; exit 78')
+"""A command in place of one that cannot be filled: its message is in the rank's log. 78 is EX_CONFIG."""
+
+
 class RankPlace(NamedTuple):
     """A rank's place in the attempt, and the values that it gets from its node."""
 
@@ -112,7 +117,6 @@ def program(
     in the container.
     """
     container_ = None if is_inside else container_of(work, place)
-    words = argv(work, place)
     known = visible(work, system.environment()) if inherited is None else dict(inherited)
     known = container_.inherited(known) if container_ else known
     changes = environment(work, place, known)
@@ -120,6 +124,7 @@ def program(
         kept = set(IDENTITY) & set(known) - set(work.plan["environment"]["env"])
         changes = {name: value for name, value in changes.items() if name not in kept}
     variables = {**known, **changes}
+    words = argv(work, place, variables)
     if container_ is not None:
         words, variables = container_.enter(words, variables)
     return Program(words, variables)
@@ -150,20 +155,28 @@ def side_program(work: Attempt, place: RankPlace, words: Sequence[str], *, is_sh
     known = container_.inherited(known) if container_ else known
     variables = {**known, **environment(alone, place, known), names.SIDE_COMMAND: "1"}
     values = {name: value for name, value in placeholders(work, place).items() if name not in OF_A_RANK}
-    argv = _filled(words, values, is_shell=is_shell)
+    argv = _filled(words, values, variables, is_shell=is_shell)
     return Program(*(container_.enter(argv, variables) if container_ else (argv, variables)))
 
 
-def argv(work: Attempt, place: RankPlace) -> List[str]:
-    """The rank's program and arguments, with all placeholders filled."""
+def argv(work: Attempt, place: RankPlace, variables: Mapping[str, str]) -> List[str]:
+    """The rank's program and arguments, with all placeholders filled. `variables` are its environment."""
     script = work.plan.get("script")
     if script:
         return [*script["interpreter"], str(work.run.script), *work.command[1:]]  # no placeholders: it has `$1`
-    words = _filled(work.command, placeholders(work, place), is_shell=bool(work.plan.get("shell")))
+    values = placeholders(work, place)
+    words = _filled(work.command, values, variables, is_shell=bool(work.plan.get("shell")))
     return [names.RUNSCRIPT_FILE, *words[1:]] if words[:1] == [names.RUNSCRIPT] else words
 
 
-def _filled(words: Sequence[str], values: Mapping[str, str], *, is_shell: bool) -> List[str]:
+def _filled(
+    words: Sequence[str], values: Mapping[str, str], variables: Mapping[str, str], *, is_shell: bool
+) -> List[str]:
+    used = used_variables(words)
+    unset = [name for name in used if name not in variables]
+    if unset:
+        return [*PRINT_AND_FAIL, f"serried: the command has {{env.{unset[0]}}}, and {unset[0]} is not set here"]
+    values = {**values, **{f"{OF_ENVIRONMENT}{name}": variables[name] for name in used}}
     if is_shell:
         return ["/bin/bash", "-c", *(command_placeholders.fill_shell(word, values) for word in words)]
     return command_placeholders.fill_words(list(words), values)
