@@ -82,6 +82,17 @@ def test_a_program_of_hydra_gets_each_parameter_of_a_sweep_as_it_is(local):
         assert (results / ".hydra" / "overrides.yaml").exists()
 
 
+def test_a_table_whose_keys_hydra_misreads_is_refused_at_submit(local):
+    (local.project / "sweep.yaml").write_text("parameters: {sizes: {values: [{a: 1}, {b: [{1: 2}]}]}}\n")
+    words = ("sweep", "sweep.yaml", "--cluster", "local", "--dry-run", "--", "python", "train.py")
+    refused = local.serried(*words, "{args_hydra}")
+    message = "error: the key `1` of `sizes` cannot be in an override of Hydra\n\nhint: `{args_json_file}` passes"
+    assert (refused.returncode, refused.stderr.startswith(message)) == (2, True)
+    (local.project / "train.py").touch()
+    assert local.serried(*words, "{args_hydra}", "{config.sizes}").returncode == 0
+    assert local.serried(*words, "{args_json_file}").returncode == 0
+
+
 def multirun(place, *overrides):
     words = (sys.executable, "train.py", "-m", "hydra/launcher=serried", f"hydra.launcher.cluster={place.cluster}")
     done = subprocess.run(
@@ -98,6 +109,8 @@ def test_a_multirun_is_an_array_whose_outputs_are_results(place):
     assert done.returncode == 0, done.stderr
     assert f"as run {run['id']}: serried show" in done.stdout
     assert run["name"] == "train"
+    plan = place.show(run["id"])["plan"]
+    assert (plan["allocation"]["ranks"], plan["array"]["parallel"]) == (2, 1)
     for task, lr in enumerate((0.1, 0.9)):
         results = place.directory(run["id"]) / f"tasks/{task}/results"
         found = json.loads((results / "found.json").read_text())

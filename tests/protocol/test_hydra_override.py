@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import example, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from serried.protocol.hydra_override import override_value
+from serried.protocol.hydra_override import BadKey, override_value
 from tables import for_each
 
 TEXT = st.text(st.sampled_from("\\'\"${}[]()=,: ~ab1.\n\t#?%@+-") | st.characters(codec="utf-8"), max_size=12)
@@ -34,9 +35,34 @@ def test_hydra_reads_each_value_as_it_is(value):
     assert type(found) is type(value)
 
 
-@for_each("value", [{}, {"a b": [1, {"c=d": "e:f"}], "g": None}])
-def test_hydra_reads_tables_as_they_are(value):
+KEYS = st.text(st.sampled_from("aN_1.-/ '#:$") | st.characters(codec="utf-8"), max_size=5)
+OTHER_KEYS = st.sampled_from(["true", "null", "Null", "none", "nan", "inf", "1", "1e3", "1_0", "x.y", "a-b"])
+
+
+@given(st.dictionaries(KEYS | OTHER_KEYS | st.integers(), SIMPLE | st.lists(SIMPLE, max_size=2), max_size=2))
+@example({"it's": 1})
+@example({"a#b": 1})
+@example({"é": 1})
+@example({"": 1})
+def test_hydra_reads_a_table_as_it_is_or_its_keys_are_refused(value):
+    try:
+        words = override_value(value)
+    except BadKey:
+        return
+    found = read(words)
+    assert found == value
+    assert list(map(type, found)) == [str] * len(value)
+
+
+@for_each("value", [{}, {"a": [1, {"b.c": "e:f"}], "g-h": None, "_2": {"x/y": True}}])
+def test_hydra_reads_tables_with_names_as_keys(value):
     assert read(override_value(value)) == value
+
+
+@for_each("key", ["1", "true", "null", "it's", "a#b", "é", "", "a b", 1])
+def test_a_key_that_is_not_a_name_is_refused(key):
+    with pytest.raises(BadKey):
+        override_value([{key: 2}])
 
 
 @for_each(

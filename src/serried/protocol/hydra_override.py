@@ -9,8 +9,19 @@ _PLAIN = re.compile(r"(?!(?:true|false|null|none|inf|nan)$)[A-Za-z_][A-Za-z0-9_.
 """Text that Hydra reads as text. A name of a configuration group looks as users write it."""
 
 
+class BadKey(ValueError):  # noqa: N818 - it names the value
+    """The key of a table, which Hydra would read as something else: it has no quotes for keys."""
+
+    def __init__(self, key: Any) -> None:
+        super().__init__(key)
+        self.key = key
+
+
 def override_value(value: Any) -> str:
-    """The words after `name=` from which Hydra reads `value`, of the same type and with each character."""
+    """The words after `name=` from which Hydra reads `value`, of the same type and with each character.
+
+    Raises BadKey.
+    """
     if isinstance(value, str):
         return value if _PLAIN.fullmatch(value) else _quoted(value)
     if value is None:
@@ -19,8 +30,8 @@ def override_value(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, (list, tuple)):
         return f"[{','.join(map(override_value, value))}]"
-    if isinstance(value, dict):  # Hydra has no quotes for keys
-        return "{" + ",".join(f"{_escaped_key(key)}:{override_value(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_key(key)}:{override_value(item)}" for key, item in value.items()) + "}"
     return str(value)
 
 
@@ -34,5 +45,7 @@ def _quoted(text: str) -> str:
     return "'" + re.sub(r"(\\*)\Z", r"\1\1", text, count=1) + "'"
 
 
-def _escaped_key(key: str) -> str:
-    return re.sub(r"[\\()\[\]{}:=,\s]", r"\\\g<0>", key)
+def _key(key: Any) -> str:
+    if not isinstance(key, str) or not _PLAIN.fullmatch(key):
+        raise BadKey(key)
+    return key

@@ -19,6 +19,7 @@ from serried.planning import plan as make_plan
 from serried.planning import tasks
 from serried.planning.allocate import partition_notes
 from serried.protocol import names, placeholders
+from serried.protocol.hydra_override import BadKey, override_value
 from serried.protocol.times import iso
 from serried.records.record import new_id
 from serried.submission.dependencies import check_pair, newest_of, parse_dependency, run_after
@@ -330,6 +331,7 @@ def _check_workers(plan: Plan) -> None:
 
 def _with_sweep(plan: Plan, definition: SweepDefinition) -> Plan:
     """The plan with its sweep, and with the parameters behind its command if the command has no place for them."""
+    _check_overrides(plan.command, {name: parameter.values for name, parameter in definition.parameters.items()})
     names_ = (*definition.parameters, *((SEED,) if definition.seeds else ()))
     sweep = Sweep(
         first=plan.run,
@@ -368,7 +370,21 @@ def _with_parameters(plan: Plan, parameters: Mapping[str, Any]) -> tuple[str, ..
     command = _with_place(plan, list(parameters))
     if any("{args_json_file}" in word for word in command):
         raise UsageError("`{args_json_file}` needs a sweep", hint="`{args_json}` is the same text as an argument")
+    _check_overrides(command, parameters)
     return tuple(placeholders.with_arguments(command, parameters, "", is_shell=plan.shell, is_template=not plan.script))
+
+
+def _check_overrides(command: Sequence[str], parameters: Mapping[str, Any]) -> None:
+    """Raises UsageError if the command has `{args_hydra}`, and Hydra would misread the keys of a table."""
+    if not any("{args_hydra}" in word for word in command):
+        return
+    own = placeholders.placed(command, list(parameters))
+    for name, value in parameters.items():
+        try:
+            _ = name in own or override_value(value)
+        except BadKey as error:
+            message = f"the key `{error.key}` of `{name}` cannot be in an override of Hydra"
+            raise UsageError(message, hint="`{args_json_file}` passes any parameters") from None
 
 
 def _repeated(
