@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
+import subprocess
 import sys
 
 import pytest
 
-from place import job_script
+from place import Place, environment, job_script
 from serried.fs.files import Journal, read_json
 from serried.protocol import drawing
 from serried.protocol.layout import RunDirectory
@@ -130,6 +132,36 @@ def test_a_drawn_trial_that_the_limit_cuts_resumes_with_its_parameters_in_its_jo
     assert workers(where, 3)[:2] == [0, 0]
     ends = [read_json(where.task(1).attempt(number).exit) for number in (1, 2)]
     assert [end["state"] for end in ends] == ["REQUEUED", "COMPLETED"]
+    assert told(where, 1) == [{"lr": 0.25, "long": 0.25}] * 2
+    assert [len(told(where, trial)) for trial in (0, 2)] == [1, 1]
+
+
+def test_a_drawn_trial_that_slurm_preempts_resumes_in_its_job(make_lab, project, tmp_path, wait_until):
+    lab = make_lab(
+        nodes=1,
+        gpus=0,
+        settings={"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE"},
+        partitions=("urgent PriorityTier=10",),
+    )
+    (tmp_path / "scratch").mkdir()
+    place = Place("slurm", project, environment(tmp_path, lab.variables))
+    restarts = ("--set", "limit.restarts=1")
+    run, where = sweeps_at(place)("0.5,0.25,2.0", "--workers", "1", "--time", "10m", *restarts, long=0.25)
+    log = where.task(1).attempt(1).rank_log(0, 0)
+    wait_until(lambda: log.exists() and log.read_text())
+    go = tmp_path / "go"
+    urgent = f"until [ -e {shlex.quote(str(go))} ]; do sleep 0.1; done"
+    words = ("sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", f"--wrap={urgent}")
+    subprocess.run(words, env=dict(place.environ), check=True, capture_output=True)
+    wait_until(where.task(1).attempt(1).exit.exists)
+    wait_until(lambda: states(place, run)[1] == "PENDING")
+    assert read_json(where.task(1).attempt(1).exit)["cause"] == "cancel"
+    go.touch()
+
+    assert place.wait(run)[0] == 0
+    assert states(place, run) == dict.fromkeys(range(3), "COMPLETED")
+    assert workers(where, 2) == [0, 0]
+    assert read_json(where.task(1).exit)["attempts"] == 2
     assert told(where, 1) == [{"lr": 0.25, "long": 0.25}] * 2
     assert [len(told(where, trial)) for trial in (0, 2)] == [1, 1]
 

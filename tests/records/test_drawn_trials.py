@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
+from unittest.mock import Mock
 
 import pytest
 
-from serried.fs.files import write_json
-from serried.protocol import names
+from serried.fs.files import make_directory, write_json
+from serried.protocol import drawing, names
+from serried.records import status as status_module
 from serried.records import stopping
 from serried.records.record import Record
 from serried.records.status import task_of
 from serried.schedulers.interface import Job
-from standing import the
+from standing import NOW, the
 
 
 @pytest.fixture
@@ -83,6 +86,63 @@ def test_stopping_a_trial_that_waits_keeps_other_jobs_from_drawing_it(run, slurm
     assert slurm.cancelled == ["11_3"]
     assert made.where.task(3).worker.read_text() == names.WITHDRAWN
     assert not made.where.task(4).worker.exists()
+
+
+def test_a_stopped_trial_is_cancelled_though_its_job_still_waits(run, slurm):
+    made = run()
+    tell(slurm, "11", "RUNNING", *["PENDING"] * 4)
+    drawing.withdraw(made.where, 3, 0o700)
+    assert the(slurm, made).to_json()["tasks"] == {"COMPLETED": "0", "CANCELLED": "3", "RUNNING": "2", "PENDING": "1,4"}
+
+
+@pytest.mark.parametrize("word", ["CANCELLED", "FAILED", "NODE_FAIL"])
+def test_no_job_draws_a_trial_any_more_once_a_reader_reports_the_end_of_its_own_job(run, slurm, word):
+    made = run()
+    tell(slurm, "11", "RUNNING", "PENDING", "PENDING", word, "PENDING")
+    assert the(slurm, made).tasks[3].state == word
+    assert drawing.owner_of(made.where, 3) == names.WITHDRAWN
+    tell(slurm, "11", "RUNNING", "PENDING", "PENDING", "RUNNING", "PENDING")
+    assert the(slurm, made).tasks[3].state == word
+
+
+def test_a_trial_that_a_job_draws_while_a_reader_looks_has_the_state_of_that_job(run, slurm, monkeypatch):
+    made = run()
+    tell(slurm, "11", "RUNNING", "PENDING", "PENDING", "CANCELLED", "PENDING")
+
+    def gather(*words):
+        looks.append(real(*words))
+        if len(looks) == 2:  # the last one, after the scheduler's answer
+            make_directory(made.where.task(3).path)
+            made.where.task(3).worker.write_text("0")
+        return looks[-1]
+
+    real, looks = status_module.gather, []
+    with monkeypatch.context() as patched:
+        patched.setattr(status_module, "gather", gather)
+        assert the(slurm, made).tasks[3].state == "RUNNING"
+    made.ending(task=3)
+    tell(slurm, "11", "COMPLETED", *["CANCELLED"] * 4)
+    assert the(slurm, made, now=NOW + 500).tasks[3].state == "COMPLETED"
+
+
+def test_the_end_of_a_trial_that_cannot_be_withdrawn_is_not_final(run, slurm, monkeypatch):
+    made = run()
+    tell(slurm, "11", "RUNNING", "PENDING", "PENDING", "CANCELLED", "PENDING")
+    with monkeypatch.context() as patched:
+        patched.setattr(drawing, "withdraw", Mock(side_effect=OSError))
+        for moment in (NOW, NOW + 500):
+            assert the(slurm, made, now=moment).tasks[3].state == "CANCELLED"
+    make_directory(made.where.task(3).path)
+    made.where.task(3).worker.write_text("0")
+    assert the(slurm, made, now=NOW + 600).tasks[3].state == "RUNNING"
+
+
+def test_reading_the_status_of_a_deleted_sweep_creates_nothing(run, slurm):
+    made = run()
+    shutil.rmtree(made.where.path)
+    tell(slurm, "11", *["CANCELLED"] * 5)
+    assert the(slurm, made).tasks[3].state == "CANCELLED"
+    assert not made.where.path.exists()
 
 
 def test_cancelling_a_drawn_trial_cancels_the_job_that_runs_it(run, slurm, monkeypatch):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 import shutil
 import subprocess
 import sys
@@ -49,6 +51,7 @@ PLANS = {
     "pbs-parts": in_parts(a_plan(root="/scratch/ada", scheduler="pbs", indices=range(9)), 4),
     "pbs-array": a_plan(root="/scratch/ada", scheduler="pbs", indices=range(3), gpus=2),
     "slurm-workers": drawing(a_plan(root="/scratch/ada", indices=range(3), gpus=2)),
+    "pbs-workers": drawing(a_plan(root="/scratch/ada", scheduler="pbs", indices=range(3), gpus=2)),
     "local-workers": drawing(a_plan(root="/home/ada/runs", scheduler="local", nodes=1, indices=range(3))),
     "local": a_plan(root="/home/ada/runs", scheduler="local", nodes=1),
     "inside-slurm": inside(a_plan(root="/scratch/ada", scheduler="local"), "slurm"),
@@ -109,6 +112,73 @@ def test_the_profiles_python_is_the_only_one_tried():
 
 def test_a_group_shares_what_the_job_writes():
     assert "\numask 027\n" in script.render(dataclasses.replace(a_plan(), share="group"), python="python3")
+
+
+STUB = """\
+import json, os, signal, sys, time
+role, words = sys.argv[1], sys.argv[2:]
+trial = words[words.index("--ended" if role == "draw" else "--task") + 1]
+with open("calls", "a") as file:
+    final = words[words.index("--final") + 1 :] if role == "finish" else []
+    print(json.dumps([role, trial, *final]), file=file)
+if [role, trial] == json.loads(os.environ["AT"]):
+    if role == "head":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.kill(os.getsid(0), signal.SIGTERM)
+    time.sleep(0.5)
+if role == "head" and os.environ.get("UP_TO") == trial:
+    time.sleep(60)
+if role == "draw":
+    print(int(trial or -1) + 1)
+if role == "finish":
+    print("done")
+"""
+"""An agent whose trials complete. In the call `AT`, job.sh gets TERM. The trial `UP_TO` runs for long."""
+
+
+@pytest.fixture
+def calls(tmp_path):
+    """The calls of the agent by a job that draws trials, each a role, a trial and the end as job.sh knows it."""
+    plan = drawing(a_plan(root=tmp_path, scheduler="local", nodes=1, indices=range(9)))
+    directory = Path(plan.directory)
+    directory.mkdir(parents=True)
+    (directory / "agent.pyz").write_text(STUB)
+    (directory / "job.sh").write_text(script.render(plan, python=sys.executable))
+
+    def run(at, up_to="", **environ):
+        environ |= {
+            "PATH": "/usr/bin:/bin",
+            "SERRIED_JOB": "1",
+            "SERRIED_TASK": "0",
+            "AT": json.dumps(at),
+            "UP_TO": up_to,
+        }
+        argv = ["/bin/bash", directory / "job.sh", "k3f9q2-1"]
+        subprocess.run(argv, env=environ, start_new_session=True, capture_output=True, check=False, timeout=60)
+        return [json.loads(line) for line in (directory / "calls").read_text().splitlines()]
+
+    return run
+
+
+BEGINNING = [["draw", ""], ["head", "0"], ["finish", "0", ""], ["draw", "0"]]
+
+
+@pytest.mark.parametrize("moment", [["head", "1"], ["finish", "1"]])
+def test_a_job_that_is_cancelled_as_its_trial_ends_draws_no_further_one(calls, moment):
+    final = "cancel" if moment[0] == "head" else ""
+    assert calls(moment) == [*BEGINNING, ["head", "1"], ["finish", "1", final]]
+
+
+def test_a_job_that_is_cancelled_while_it_draws_ends_the_trial_as_cancelled(calls):
+    found = calls(["draw", "0"], up_to="1")
+    assert [call for call in found if call != ["head", "1"]] == [*BEGINNING, ["finish", "1", "cancel"]]
+
+
+def test_variables_of_the_user_do_not_change_what_job_sh_does(calls):
+    text = (GOLDEN / "local-workers.sh").read_text()
+    own = {*re.findall(r"(?<![-\w.$])([a-z_]+)=", text), *re.findall(r"\b(?:for|local) ([a-z]+)", text)}
+    assert {"began", "final", "late", "token", "trial", "word", "try"} <= own
+    assert calls(["finish", "1"], **dict.fromkeys(own, "a b")) == [*BEGINNING, ["head", "1"], ["finish", "1", ""]]
 
 
 def launcher(plan):

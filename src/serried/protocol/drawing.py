@@ -6,29 +6,44 @@ can be created only once.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Optional
+from typing import Iterator, Optional
 
-from serried.fs.files import numbers
+from serried.fs.files import claim, make_directory, numbers
+from serried.protocol import names
 from serried.protocol.layout import RunDirectory
 
 
 def worker_of(run: RunDirectory, trial: int) -> int:
     """The job that runs the trial: its own, unless another has drawn it."""
-    worker = _owner(run.task(trial).worker)
-    return trial if worker is None else worker
+    return worker_in(owner_of(run, trial), trial)
+
+
+def worker_in(owner: str, trial: int) -> int:
+    """The same, by the content of the trial's file."""
+    return int(owner) if owner.isdecimal() else trial
+
+
+def trials_of(run: RunDirectory, worker: int) -> Iterator[int]:
+    """The trials that the job has drawn."""
+    return (trial for trial in numbers(run.tasks) if owner_of(run, trial) == str(worker))
 
 
 def unended_trial(run: RunDirectory, worker: int) -> Optional[int]:
     """The trial that the job has drawn, and that has not ended."""
-    mine = (trial for trial in numbers(run.tasks) if _owner(run.task(trial).worker) == worker)
-    return next((trial for trial in mine if not run.task(trial).exit.exists()), None)
+    return next((trial for trial in trials_of(run, worker) if not run.task(trial).exit.exists()), None)
 
 
-def _owner(path: Path) -> Optional[int]:
-    """None before a job has drawn the trial, and if a user has stopped it before."""
+def owner_of(run: RunDirectory, trial: int) -> str:
+    """The index of the job that has drawn the trial, `names.WITHDRAWN`, or nothing if any job may still draw it."""
     try:
-        text = path.read_text(encoding="ascii")
+        return run.task(trial).worker.read_text(encoding="ascii")
     except (OSError, ValueError):
-        return None
-    return int(text) if text.isdecimal() else None
+        return ""
+
+
+def withdraw(run: RunDirectory, trial: int, mode: int) -> bool:
+    """Take the trial, so that no job draws it. False if a job has drawn it. Raises OSError."""
+    run.path.stat()  # a run directory that was deleted stays so
+    place = run.task(trial)
+    make_directory(place.path, mode)
+    return claim(place.worker, names.WITHDRAWN) == names.WITHDRAWN

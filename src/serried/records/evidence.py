@@ -17,7 +17,7 @@ from typing import Any
 
 from serried.fs.files import numbers, read_journal, read_json, write_json
 from serried.processes import identify
-from serried.protocol import SCHEMA, names
+from serried.protocol import SCHEMA, drawing, names
 from serried.protocol.events import JournalEvent
 from serried.protocol.layout import AttemptDirectory, TaskDirectory
 from serried.protocol.names import SubmissionState
@@ -88,6 +88,8 @@ class Evidence:
     """By task of an array, if its exit.json exists."""
     begun: frozenset[int] = frozenset()
     """Tasks that have a directory."""
+    owners: Mapping[int, str] = field(default_factory=dict)
+    """By trial that has begun, if jobs draw trials: see `drawing.owner_of`."""
     indices: tuple[int, ...] = ()
     is_being_submitted: bool = False
     """The submitting command still runs."""
@@ -96,7 +98,11 @@ class Evidence:
 
     def worker_of(self, task: int | None) -> int | None:
         """The task whose job runs this one: another, if jobs draw trials."""
-        return task if task is None or task not in self.begun else self.record.worker_of(task)
+        return task if task is None else drawing.worker_in(self.owners.get(task, ""), task)
+
+    def is_undrawn(self, trial: int) -> bool:
+        """Whether no job has drawn it, in a run whose jobs draw trials."""
+        return not self.owners.get(trial, "").isdecimal()
 
     def jobs(self, task: int | None) -> list[str]:
         """Jobs that may belong to the run or task, in order, from the last known one."""
@@ -255,12 +261,14 @@ def _with_tasks(evidence: Evidence) -> Evidence:
     where = evidence.record.where
     begun = frozenset(numbers(where.tasks)).intersection(indices)
     endings: dict[int, Ending] = {}
-    for index in sorted(begun - evidence.seen.ended.keys()):
+    open_ = sorted(begun - evidence.seen.ended.keys())
+    owners = {index: drawing.owner_of(where, index) for index in open_} if evidence.record.plan.draws else {}
+    for index in open_:
         document = read_json(where.task(index).exit)
         ending = Ending.parse(document) if document else None
         if ending is not None:
             endings[index] = ending
-    return dataclasses.replace(evidence, endings=endings, begun=begun, indices=indices)
+    return dataclasses.replace(evidence, endings=endings, begun=begun, indices=indices, owners=owners)
 
 
 def before_the_scheduler(evidence: Evidence, now: float) -> Verdict | None:

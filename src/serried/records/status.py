@@ -15,8 +15,8 @@ from typing import Any
 
 from serried import schedulers
 from serried.errors import RunNotFoundError, SchedulerUnreachable, UsageError
-from serried.fs.files import read_json
-from serried.protocol import names
+from serried.fs.files import MODES, read_json
+from serried.protocol import drawing, names
 from serried.protocol.reasons import NEVER_STARTS, OF_DEPENDENCIES, Reason
 from serried.protocol.times import seconds_of
 from serried.records import run_status, verdict
@@ -252,6 +252,9 @@ def _array(evidence: Evidence, jobs: Jobs | None, now: float) -> RunStatus:
         else _judge(evidence, index, _word(jobs, index), now)
         for index in evidence.indices
     }
+    if evidence.record.plan.draws:
+        undrawn = [index for index in verdicts.keys() - memory.ended.keys() if evidence.is_undrawn(index)]
+        verdicts.update({index: _of_undrawn(evidence, index, verdicts[index], now) for index in undrawn})
     ended = {index: found.state for index, found in verdicts.items() if found.settled}
     # The scheduler's present answers, and its earlier ones for tasks that it has forgotten since.
     last_jobs = {one.task: one for one in (*memory.jobs, *filter(None, (jobs or {}).values()))}
@@ -273,6 +276,23 @@ def _array(evidence: Evidence, jobs: Jobs | None, now: float) -> RunStatus:
         tasks=verdicts,
         jobs=current,
     )
+
+
+def _of_undrawn(evidence: Evidence, trial: int, found: Verdict, now: float) -> Verdict:
+    """The verdict on a trial that no job has drawn. Once its own job has ended, no other job may draw the trial."""
+    record = evidence.record
+    if evidence.owners.get(trial) != names.WITHDRAWN:
+        if not found.has_ended:
+            return found
+        try:
+            if not drawing.withdraw(record.where, trial, MODES[record.plan.share].directory):
+                return Verdict(names.RUNNING)  # a job has drawn it since its files were read
+        except OSError:
+            return dataclasses.replace(found, settled=False)
+    if found.has_ended:
+        return dataclasses.replace(found, settled=True)
+    code = names.EXIT_CODES[names.CANCELLED]
+    return Verdict(names.CANCELLED, code, Reason.USER, "stopped before it began", since=now, settled=True)
 
 
 def _word(jobs: Jobs | None, task: int | None) -> Job | str:

@@ -9,10 +9,11 @@ import os
 import time
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from typing import cast
 
 from serried.errors import SchedulerUnreachable, SerriedError
-from serried.fs.files import Journal, claim, make_directory
-from serried.protocol import names
+from serried.fs.files import MODES, Journal, claim, make_directory
+from serried.protocol import drawing, names
 from serried.protocol.events import ToAttempt
 from serried.protocol.names import SubmissionState
 from serried.protocol.reasons import Reason, condition, described
@@ -135,7 +136,9 @@ def cancel(status: RunStatus, left: Sequence[int | None], *, now: bool, stopped:
     jobs = job.split(",")
     is_whole = status.task is None and (now or status.tasks is None)
     if record.plan.draws and not is_whole:
-        _withdraw_trials(record, waiting(status, left))
+        for trial in waiting(status, left):
+            with contextlib.suppress(OSError):
+                drawing.withdraw(record.where, cast("int", trial), MODES[record.plan.share].directory)
     further = withdraw_further(status, [None] if is_whole else left)
     if status.task is None and withdraw(record):
         if not now and (other := _stranded(record, stopped)):
@@ -149,15 +152,6 @@ def cancel(status: RunStatus, left: Sequence[int | None], *, now: bool, stopped:
     _cancel(status, [*ids, *(each for each in further if each not in ids)])
     remember_cancelled(status, waiting(status, left))
     return None
-
-
-def _withdraw_trials(record: Record, tasks: Iterable[int | None]) -> None:
-    """Take trials that have not begun, so that no other job draws them."""
-    for task in tasks:
-        place = record.where.task(task)
-        with contextlib.suppress(OSError):
-            make_directory(place.path)
-            claim(place.worker, names.WITHDRAWN)
 
 
 def _stranded(record: Record, stopped: Collection[str]) -> str | None:

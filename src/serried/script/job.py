@@ -82,9 +82,9 @@ LATE = "trap '' TERM USR1\n"
 DRAW = Template("""\
 
 # This job runs its own trial, or the one that it ran before, and then draws others, whose jobs still wait.
-own=$$index trial='' longest=0
+own=$$index trial='' longest=0 began=$$SECONDS
 draw() {
-  local answer took=$$((SECONDS - $${began:-$$SECONDS}))
+  local answer took=$$((SECONDS - began))
   ((longest = took > longest ? took : longest))
   answer=$$("$${agent[@]}" draw "$$token" --job $job --task "$$own" \\
     --ended "$$trial" --longest "$$longest"$head_options) || return 70
@@ -102,10 +102,10 @@ trap 'late=cancel' TERM
 trap '' USR1
 """
 END_OF_LOOP = f"""\
-[[ -z $late && $word == @(done|fail *) ]] || break
+[[ -z $final && -z $late && $word == @(done|fail *) ]] || break
 draw || break
-final=$late
-{TRAPS}done
+{TRAPS}[[ -n $late ]] && final=cancel
+done
 trap '' TERM USR1
 """
 

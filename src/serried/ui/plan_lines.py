@@ -313,7 +313,7 @@ def _array(plan: Plan) -> str:
 def _in_turn(plan: Plan, array: Array) -> str:
     parts = f", in {len(array.offsets)} jobs" if plan.is_in_parts else ""
     if array.draws:
-        return f"{parts}, by {array.parallel} workers"
+        return f"{parts}, by {counted(min(array.parallel or 1, len(array.indices)), 'worker')}"
     return parts + (f", {array.parallel} at a time" if array.parallel else "")
 
 

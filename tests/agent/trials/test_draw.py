@@ -90,6 +90,26 @@ def test_a_job_that_starts_again_resumes_its_unended_trial(make):
     assert draws(0) == "2"
 
 
+@pytest.mark.parametrize(
+    ("state", "cause", "job", "resumed"),
+    [
+        pytest.param(names.CANCELLED, Reason.CANCEL, "812", True, id="preempted: agents saw TERM"),
+        pytest.param(names.PREEMPTED, Reason.PREEMPT, "812", True, id="preempted"),
+        pytest.param(names.NODE_FAIL, Reason.NODE_LOST, "812", True, id="a node was lost"),
+        pytest.param(names.CANCELLED, Reason.CANCEL, "811", False, id="in another job"),
+        pytest.param(names.CANCELLED, Reason.USER, "812", False, id="stopped by its user"),
+        pytest.param(names.FAILED, Reason.FAILURE, "812", False, id="failed"),
+    ],
+)
+def test_a_job_that_the_scheduler_restarts_resumes_its_interrupted_trial(make, state, cause, job, resumed):
+    run = make(4)
+    draws(0)
+    end(run, 0, job="812")
+    assert draws(0, 0) == "1"
+    end(run, 1, state, cause, job=job)
+    assert draws(0) == ("1" if resumed else "2")
+
+
 def test_a_draw_that_failed_after_its_claim_is_not_lost(make):
     run = make(4)
     draws(0)

@@ -21,9 +21,9 @@ fi
 agent=("$python" -I -S "$SERRIED_RUN_DIR/agent.pyz")
 
 # This job runs its own trial, or the one that it ran before, and then draws others, whose jobs still wait.
-own=$index trial='' longest=0
+own=$index trial='' longest=0 began=$SECONDS
 draw() {
-  local answer took=$((SECONDS - ${began:-$SECONDS}))
+  local answer took=$((SECONDS - began))
   ((longest = took > longest ? took : longest))
   answer=$("${agent[@]}" draw "$token" --job "${SERRIED_JOB:?}" --task "$own" \
     --ended "$trial" --longest "$longest" --end "${SERRIED_JOB_END:-}") || return 70
@@ -65,11 +65,11 @@ conclude() {
   done
 }
 conclude
-[[ -z $late && $word == @(done|fail *) ]] || break
+[[ -z $final && -z $late && $word == @(done|fail *) ]] || break
 draw || break
-final=$late
 trap 'final=cancel; [[ -n $head ]] && kill -TERM "$head" 2>/dev/null' TERM
 trap '[[ -n $head ]] && kill -USR1 "$head" 2>/dev/null' USR1
+[[ -n $late ]] && final=cancel
 done
 trap '' TERM USR1
 if [[ $word == requeue ]]; then

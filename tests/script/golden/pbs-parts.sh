@@ -26,6 +26,7 @@ unset OMP_NUM_THREADS # PBS's is the chunk's CPUs; the user's, if any, is in the
   case $name in
     BASH_FUNC_*%%) name=${name#BASH_FUNC_} && name=${name%"%%"} && eval "$name ${entry#*=}" && export -f "${name?}" ;;
     *[!A-Za-z0-9_]*) ;; # no name that a shell could export
+    token | index | task | private | SECONDS) ;; # of this script
     TMPDIR | *_VISIBLE_DEVICES) [[ -v $name ]] || export "${entry?}" ;; # PBS's own are true of this job
     *) export "${entry?}" ;;
   esac

@@ -14,9 +14,6 @@ from serried.fs import files
 from serried.protocol import SCHEMA, names, successor_commands
 from serried.protocol.reasons import Reason
 
-RESTARTABLE = reconcile.INTERRUPTED | {Reason.CANCEL}
-"""Causes after which a scheduler may restart the same job by itself: its TERM is the same for all of them."""
-
 
 class Refused(Exception):  # noqa: N818 - not an error
     """The job may not begin an attempt."""
@@ -51,7 +48,7 @@ def begin(work: Attempt, token: str, job: str, *, is_over: bool = False) -> Atte
 def _check_unfinished(work: Attempt, job: str) -> None:
     """Refuse after a final end; an end is not final if the scheduler has restarted the same job."""
     end = files.read_json(work.directory.exit)
-    if end is not None and (end.get("job") != job or end.get("cause") not in RESTARTABLE):
+    if end is not None and (end.get("job") != job or end.get("cause") not in reconcile.RESTARTABLE):
         raise Refused(f"the run has ended already: {end.get('state')}")
     _check_unstopped(work, job)
     _check_allowed(work, job)
@@ -78,7 +75,7 @@ def _check_allowed(work: Attempt, job: str) -> None:
     if last is None or history.claim_of(last)["job"] != job:
         return
     end = files.read_json(work.directory.attempt(last.number).exit) or finalize.assess(last, is_unrecorded=True)
-    if end["state"] == names.REQUEUED or end["cause"] not in RESTARTABLE:
+    if end["state"] == names.REQUEUED or end["cause"] not in reconcile.RESTARTABLE:
         return
     progressed = bool(end.get("progress"))
     obstacle = finalize.obstacle(last, end["cause"], progressed=progressed, next_is_here=True)

@@ -14,6 +14,8 @@ End = Dict[str, Any]
 
 INTERRUPTED = frozenset({Reason.PREEMPT, Reason.NODE_LOST, Reason.AGENT_KILLED, Reason.JOB_SCRIPT_KILLED})
 """Causes outside the program, which got no stop notice. Another attempt follows without the program's request."""
+RESTARTABLE = INTERRUPTED | {Reason.CANCEL}
+"""Causes after which a scheduler may restart the same job by itself: its TERM is the same for all of them."""
 
 
 def _revised(end: End, state: str, cause: Optional[Reason], message: str, **facts: Any) -> End:

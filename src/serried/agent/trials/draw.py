@@ -52,7 +52,7 @@ def answer(options: Options, *, may_have_one: bool) -> str:
     set_umask(work)
     if options.ended is not None and not (_may_draw(work, options.ended) and _has_time(work, options)):
         return ""
-    trial = draw(work, may_have_one=may_have_one)
+    trial = draw(work, options.job, may_have_one=may_have_one)
     return f"{IDLE} {compress(_idle(work))}".strip() if trial is None else str(trial)
 
 
@@ -61,7 +61,7 @@ def _may_draw(work: Attempt, ended: int) -> bool:
     end = files.read_json(work.run.task(ended).exit) or {}
     if end.get("state") == names.COMPLETED:
         return True
-    doubtful = NOT_STARTED | reconcile.INTERRUPTED | {Reason.CANCEL, Reason.LAUNCHER}
+    doubtful = NOT_STARTED | reconcile.RESTARTABLE | {Reason.LAUNCHER}
     killed = (end.get("first_failure") or {}).get("signal") == 9
     return end.get("state") == names.FAILED and end.get("cause") not in doubtful and not killed
 
@@ -71,17 +71,24 @@ def _has_time(work: Attempt, options: Options) -> bool:
     return limit is None or limit.warning - time.time() > SPARE * options.longest
 
 
-def draw(work: Attempt, *, may_have_one: bool) -> Optional[int]:
+def draw(work: Attempt, job: str, *, may_have_one: bool) -> Optional[int]:
     """The trial that the job of `work.task` runs next, which then belongs to it; None if none is left."""
     own = cast("int", work.task)
     if may_have_one and work.directory.path.exists():  # the job ran before, or another has drawn its trial
-        begun = drawing.unended_trial(work.run, own)
+        mine = drawing.trials_of(work.run, own)
+        begun = next((trial for trial in mine if _is_unfinished(work, trial, job)), None)
         if begun is not None:
             return begun
     if _claim(work, own):
         return own
     begun_by_any = set(files.numbers(work.run.tasks))
     return next((trial for trial in work.tasks if trial not in begun_by_any and _claim(work, trial)), None)
+
+
+def _is_unfinished(work: Attempt, trial: int, job: str) -> bool:
+    """Whether the trial has not ended, or ended because the scheduler interrupted the job, which it has restarted."""
+    end = files.read_json(work.run.task(trial).exit)
+    return end is None or (end.get("job") == job and end.get("cause") in reconcile.RESTARTABLE)
 
 
 def _claim(work: Attempt, trial: int) -> bool:

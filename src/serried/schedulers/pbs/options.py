@@ -50,6 +50,7 @@ unset OMP_NUM_THREADS # PBS's is the chunk's CPUs; the user's, if any, is in the
   case $name in
     BASH_FUNC_*%%) name=${name#BASH_FUNC_} && name=${name%"%%"} && eval "$name ${entry#*=}" && export -f "${name?}" ;;
     *[!A-Za-z0-9_]*) ;; # no name that a shell could export
+    OWN) ;; # of this script
     TMPDIR | *_VISIBLE_DEVICES) [[ -v $name ]] || export "${entry?}" ;; # PBS's own are true of this job
     *) export "${entry?}" ;;
   esac
@@ -62,7 +63,7 @@ FRAGMENT = Fragment(
     cleanup="""
 exec >>"scheduler${PBS_ARRAY_INDEX:+-$PBS_ARRAY_INDEX}.log" 2>&1 # PBS cannot name some paths
 """
-    + ENVIRONMENT,
+    + ENVIRONMENT.replace("OWN", "token | index | task | private | SECONDS"),  # the agents pass those of the user
     job='"${PBS_ARRAY_ID:-$PBS_JOBID}"',
     task='"${PBS_ARRAY_INDEX:-$SERRIED_TASK}"',
     head_options='--hosts "$(awk \'!seen[$0]++\' "$PBS_NODEFILE" | paste -sd, -)" '
@@ -91,7 +92,7 @@ OF_SHELL = """\
 [[ -r $private ]] || { echo "serried: the job's environment cannot be read here: $private" >&2; exit 70; }
 rm -f -- "$private"
 """
-SHELL = ENVIRONMENT + OF_SHELL
+SHELL = ENVIRONMENT.replace("OWN", "private") + OF_SHELL
 
 EACH_HOST = """\
 for host in $(awk '!seen[$0]++' "$PBS_NODEFILE" | head -n "$0"); do pbs_tmrsh "$host" "$@" & done
