@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import random
@@ -14,43 +13,10 @@ import time
 
 import pytest
 
-from serried import script
-from serried.agent.trials.search import RETRIED, TASK, Study, reports, watch
+from searching import SPACE, end, known, settings, states, write_plan
+from serried.agent.trials.search import RETRIED, TASK, Study, reports
 from serried.protocol import json_lines
 from serried.protocol.layout import RunDirectory
-
-SPACE = {
-    "lr": {"low": 1e-5, "high": 1e-1, "log": True},
-    "model.width": {"low": 16, "high": 64, "q": 16},
-    "depth": {"low": 1, "high": 4, "int": True},
-    "betas": {"choices": [[0.9, 0.99], [0.9, 0.999], None]},
-    "data": {"value": "cifar"},
-}
-
-
-@pytest.fixture
-def run(tmp_path):
-    directory = RunDirectory(tmp_path / "k3f9q2")
-    directory.path.mkdir()
-    return directory
-
-
-def settings(run, **changes):
-    return {
-        "method": "bayes", "metric": "acc", "source": "", "goal": "maximize", "pruner": None, "space": SPACE,
-        "journal": str(run.search), "pythons": [sys.executable], **changes,
-    }  # fmt: skip
-
-
-def end(run, task, state, values=(), **facts):
-    log = run.task(task).attempt(1).metrics(0, 0)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_text("".join(f'{{"t": 1, "step": {step}, "acc": {value}}}\n' for step, value in enumerate(values)))
-    run.task(task).exit.write_text(json.dumps({"state": state, "cause": None, **facts}))
-
-
-def states(study):
-    return [trial.state.name for trial in study._study.get_trials()]
 
 
 def test_parameters_are_within_the_space_and_keep_their_order(run):
@@ -106,11 +72,6 @@ def test_a_trial_whose_end_another_process_entered_first_is_left_alone(run):
     second.enter_ended_trials()
     first._enter(trial, {"state": "COMPLETED"}, [0.5])
     assert states(first) == ["COMPLETE"]
-
-
-def known(run, task, parameters):
-    run.task(task).path.mkdir(parents=True, exist_ok=True)
-    run.task(task).trial.write_text(json.dumps({"trial": task, "parameters": parameters}))
 
 
 def test_a_journal_that_is_damaged_anywhere_is_mended_or_written_again(run):
@@ -174,11 +135,10 @@ def test_a_trial_that_is_worse_than_others_is_pruned(run, pruner):
     study = Study(settings(run, pruner=pruner))
     for task in range(4):
         number, _ = study.ask(run.task(task), {})
-        for _, trial in study.report(number, [0.9 + task / 100] * 6):
-            assert not trial.should_prune()
+        assert not any(is_worse for _, is_worse in study.report(number, [0.9 + task / 100] * 6))
         end(run, task, "COMPLETED", [0.9 + task / 100])
     number, _ = study.ask(run.task(4), {})
-    assert any(trial.should_prune() for _, trial in study.report(number, [0.1] * 6))
+    assert any(is_worse for _, is_worse in study.report(number, [0.1] * 6))
 
 
 @pytest.mark.parametrize("pruner", PRUNERS)
@@ -188,32 +148,8 @@ def test_a_trial_that_ended_before_it_was_watched_counts_for_others(run, pruner)
         study.ask(run.task(task), {})
         end(run, task, "COMPLETED", [0.9 + task / 100] * 6)
     number, _ = study.ask(run.task(4), {})
-    assert True in [trial.should_prune() for _, trial in study.report(number, [0.1] * 6)]
+    assert True in [is_worse for _, is_worse in study.report(number, [0.1] * 6)]
     assert list(study.report(number, [0.1] * 6)) == []
-
-
-def test_trials_that_run_at_once_are_compared_when_one_of_them_has_ended(run):
-    """The last ones, too: no further trial asks for parameters."""
-    study = Study(settings(run, pruner={"type": "median", "n_warmup_steps": 1, "n_startup_trials": 1}))
-    study.ask(run.task(0), {})
-    number, _ = study.ask(run.task(1), {})
-    end(run, 0, "COMPLETED", [0.9, 0.9, 0.9])
-    end(run, 1, "RUNNING", [0.1, 0.1, 0.1])
-    run.task(1).exit.unlink()
-    heard = []
-
-    class Connection:
-        def receive(self, _seconds):
-            return [] if not heard else None
-
-        def send(self, **message):
-            heard.append(message)
-
-    class Work:
-        search, directory = settings(run, pruner={"type": "median"}), run.task(1)
-
-    watch(study, number, Work, Connection())
-    assert [message["event"] for message in heard] == ["prune"]
 
 
 def test_a_trial_that_resumes_from_another_run_is_not_compared(run):
@@ -224,7 +160,7 @@ def test_a_trial_that_resumes_from_another_run_is_not_compared(run):
     end(RunDirectory(run.path.parent / "m4p7r8"), 0, "COMPLETED", [0.9, 0.9])
     study.enter_ended_trials()
     number, _ = study.ask(run.task(1), {})
-    assert [trial.should_prune() for _, trial in study.report(number, [0.1, 0.2])] == [False, False]
+    assert [is_worse for _, is_worse in study.report(number, [0.1, 0.2])] == [False, False]
     assert states(study) == ["FAIL", "COMPLETE", "RUNNING"]
 
 
@@ -260,18 +196,6 @@ class Asking:
         self._socket.close()
         self.process.wait()
         return messages[0] if messages else None
-
-
-def write_plan(run, tasks, *, first="", **changes):
-    run.agent.write_bytes(script.package.agent())
-    plan = {
-        "schema": 1,
-        "run": run.path.name,
-        "array": {"indices": list(range(tasks))},
-        "sweep": {"first": first or run.path.name, "search": settings(run, **changes)},
-    }
-    run.plan.write_text(json.dumps(plan))
-    run.trials.write_text(json.dumps([{}] * tasks))
 
 
 def test_with_eight_processes_and_kills_no_trial_is_lost_or_doubled(run):

@@ -29,6 +29,7 @@ class TrialSearch:
         self._pythons = list(work.search["pythons"]) if work.search else []
         self._problems: List[str] = []
         self._answered: Set[str] = set()
+        self._may_end_early = bool(work.search and work.search["pruner"] and work.resume_from is None)
         self.is_ready = False
         """The task has its parameters."""
 
@@ -64,9 +65,13 @@ class TrialSearch:
         if event == search.FAILED:
             self._problems.append(f"{python}: {message['problem'] if message else 'it did not answer'}")
             self._try_next()
-        elif message and event == search.PRUNE:
+        elif message is None:
+            if self._may_end_early:
+                system.log("warning: the process of the search has died, so it cannot end this trial early")
+        elif event == search.PRUNE:
+            self._may_end_early = False
             self._prune(message["values"])
-        elif message and not self.is_ready:
+        elif not self.is_ready:
             self._take(message)
 
     def _take(self, message: Dict[str, Any]) -> None:

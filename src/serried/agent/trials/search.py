@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, cast
 
+from serried.agent import system
 from serried.agent.attempt import Attempt, run_directory
 from serried.agent.helper_process import AgentConnection
 from serried.fs import files
@@ -37,6 +38,8 @@ DRAWN, PRUNE, FAILED = "drawn", "prune", "failed"
 TASK, RETRIED, RESUMED = "serried_task", "serried_retried", "serried_resumed"
 """Attributes of Optuna's trials: the directory of the task; the trial whose parameters wait for another task; and that
 the task resumes from the checkpoint of another run, so that its first value is not that of the first iteration."""
+KNOWN = "serried_known"
+"""An attribute of Optuna's study: the journal has all trials of the sweep. A killed process may not have got so far."""
 WATCH_SECONDS = 2.0
 SHARE = 20
 """Reading the metric takes at most this part of the time."""
@@ -70,6 +73,10 @@ def _held(lock: Any) -> Iterator[None]:
             lock.release()
 
 
+class JournalReplacedError(Exception):
+    """Another process has written the journal again, in which trials have other numbers."""
+
+
 class Study:
     """Raises ImportError without Optuna, and what Optuna raises."""
 
@@ -87,10 +94,12 @@ class Study:
         lock = backends.JournalFileOpenLock(str(self._journal))
         with _held(self._turn):
             with _held(lock):
-                is_new = not self._mend_journal()
+                self._mend_journal()
             self._study = self._open(backends.JournalFileBackend(str(self._journal), lock_obj=lock))
-            if is_new:
+            self._first_line = self._read_first_line()
+            if KNOWN not in self._study.user_attrs:
                 self._enter_known_trials()
+                self._study.set_user_attr(KNOWN, True)
 
     def _open(self, backend: Any) -> Any:
         return self._optuna.create_study(
@@ -102,15 +111,27 @@ class Study:
             load_if_exists=True,
         )
 
-    def _mend_journal(self) -> bool:
-        """Cut off a line that a killed process or a full disk left unfinished; return whether there is a journal.
+    def _read_first_line(self) -> bytes:
+        """It has a random id of the process that created the journal. Empty without a journal."""
+        try:
+            with self._journal.open("rb") as journal:
+                return journal.readline()
+        except FileNotFoundError:
+            return b""
+
+    def _insist_on_journal(self) -> None:
+        if self._read_first_line() != self._first_line:
+            raise JournalReplacedError(str(self._journal))
+
+    def _mend_journal(self) -> None:
+        """Cut off a line that a killed process or a full disk left unfinished.
 
         A journal with another damage is renamed. Trial numbers follow from its lines, so none can be left out.
         """
         try:
             lines = self._journal.read_bytes().splitlines(keepends=True)
         except FileNotFoundError:
-            return False
+            return
         if lines and not lines[-1].endswith(b"\n"):
             os.truncate(self._journal, sum(map(len, lines[:-1])))
             lines.pop()
@@ -119,21 +140,21 @@ class Study:
                 json.loads(line)
         except ValueError:
             self._journal.rename(self._journal.with_name(f"{self._journal.name}.damaged"))
-            return False
-        return bool(lines)
 
     def _enter_known_trials(self) -> None:
         """Enter the trials of all tasks that have parameters, in all runs of the sweep, which lie side by side."""
+        entered = {trial.user_attrs.get(TASK) for trial in self._study.get_trials(deepcopy=False)}
         own = self._journal.parents[1]
         sweep = _sweep_of(own) or own.name
         for run in sorted(own.parent.glob("*/plan.json"), key=lambda path: path.stat().st_mtime):
             if _sweep_of(run.parent) != sweep:
                 continue
-            for task in sorted((run.parent / "tasks").glob("*"), key=lambda path: int(path.name)):
-                place = TaskDirectory(task)
+            for number in files.numbers(run.parent / "tasks"):
+                place = TaskDirectory(run.parent / "tasks" / str(number))
                 trial = files.read_json(place.trial)
-                if trial is not None:
-                    self._add(place, trial["parameters"], resumes=bool(trial.get("resumes")))
+                if trial is not None and str(place.path) not in entered:
+                    with contextlib.suppress(KeyError, TypeError, ValueError):  # outside of the space
+                        self._add(place, trial["parameters"], resumes=bool(trial.get("resumes")))
 
     @property
     def prunes(self) -> bool:
@@ -169,13 +190,21 @@ class Study:
                 return own.number, dict(given) or self._values(own.params)
             if given:
                 self._fail_earlier(task)
-                return self._add(task, given, resumes=resumes), dict(given)
+                self._add(task, given, resumes=resumes)
+                return self.number_of(task), dict(given)
             trial = self._study.ask({name: self._distribution(space) for name, space in self._drawn.items()})
             trial.set_user_attr(TASK, str(task.path))
             return trial.number, self._values(trial.params)
 
     def _trial_of(self, task: TaskDirectory) -> Any:
         return next((trial for trial in self._running() if trial.user_attrs.get(TASK) == str(task.path)), None)
+
+    def number_of(self, task: TaskDirectory) -> int:
+        """The number of its last trial. Raises LookupError."""
+        for trial in reversed(self._study.get_trials(deepcopy=False)):
+            if trial.user_attrs.get(TASK) == str(task.path):
+                return int(trial.number)
+        raise LookupError(f"the search has no trial of {task.path}")
 
     def _fail_earlier(self, task: TaskDirectory) -> None:
         """The task repeats one of another run, which may have been lost without a record of its end."""
@@ -184,8 +213,11 @@ class Study:
             if other.name == task.path.name and other != task.path:
                 self._tell(trial, self._optuna.trial.TrialState.FAIL)
 
-    def _add(self, task: TaskDirectory, given: Mapping[str, Any], *, resumes: bool) -> int:
-        """Enter a running trial with these parameters. Raises ValueError if they are outside of the space."""
+    def _add(self, task: TaskDirectory, given: Mapping[str, Any], *, resumes: bool) -> None:
+        """Enter a running trial with these parameters.
+
+        Raises KeyError, TypeError or ValueError if they are outside of the space.
+        """
         distributions = {name: self._distribution(space) for name, space in self._drawn.items()}
         stored = {name: _stored(space, given[name]) for name, space in self._drawn.items()}
         self._study.add_trial(
@@ -196,22 +228,31 @@ class Study:
                 user_attrs={TASK: str(task.path), **({RESUMED: True} if resumes else {})},
             )
         )
-        return int(self._trial_of(task).number)
 
-    def report(self, number: int, values: Sequence[float]) -> Iterator[Tuple[int, Any]]:
-        """Report the values that the study lacks; yields the count of each, from 1, and the trial after it."""
+    def report(self, number: int, values: Sequence[float]) -> Iterator[Tuple[int, bool]]:
+        """Report the values that the study lacks; yields the count of each, from 1, and whether the trial should end.
+
+        Raises JournalReplacedError.
+        """
+        self._insist_on_journal()
         trial = self._optuna.trial.Trial(self._study, self._frozen(number)._trial_id)  # noqa: SLF001 - no other way
         known = self._frozen(number).intermediate_values
         for count, value in enumerate(values, 1):
             if count not in known and math.isfinite(value):
-                trial.report(value, count)
-                yield count, trial
+                self._insist_on_journal()
+                try:
+                    trial.report(value, count)
+                    is_worse = bool(trial.should_prune())  # which records the value for comparisons by `hyperband`
+                except self._optuna.exceptions.UpdateFinishedTrialError:  # another process has told it
+                    return
+                yield count, is_worse
 
     def _frozen(self, number: int) -> Any:
         return self._study.get_trials(deepcopy=False)[number]
 
     def enter_ended_trials(self) -> None:
-        """Tell Optuna about the trials whose tasks have ended."""
+        """Tell Optuna about the trials whose tasks have ended. Raises JournalReplacedError."""
+        self._insist_on_journal()
         running = self._running()
         tasks = {trial.number: trial.user_attrs.get(TASK) for trial in running}
         ends = {number: files.read_json(TaskDirectory(Path(task)).exit) for number, task in tasks.items() if task}
@@ -223,6 +264,7 @@ class Study:
         if not values and all(tasks.values()):
             return
         with _held(self._turn):
+            self._insist_on_journal()
             for trial in self._running():
                 if trial.number in values:
                     self._enter(trial, ends[trial.number] or {}, values[trial.number])
@@ -232,8 +274,8 @@ class Study:
     def _enter(self, trial: Any, end: Mapping[str, Any], values: Sequence[float]) -> None:
         states = self._optuna.trial.TrialState
         if RESUMED not in trial.user_attrs:
-            for _, reported in self.report(trial.number, values):  # a short trial ends before it is watched
-                reported.should_prune()  # which records the value for comparisons by `hyperband`
+            for _ in self.report(trial.number, values):  # a short trial ends before it is watched
+                pass
         value = values[-1] if values else None
         if end.get("cause") == Reason.PRUNED:
             self._tell(trial, states.PRUNED)
@@ -318,21 +360,38 @@ def reports(task: TaskDirectory, settings: SearchJson) -> List[float]:
 
 
 def watch(study: Study, number: int, work: Attempt, connection: AgentConnection) -> None:
-    """Report the metric to Optuna until the agent ends, or until the trial is pruned."""
+    """Report the metric to Optuna until the agent ends, or until the trial is pruned.
+
+    After an error of a file system or of Optuna, it reads the journal again, and retries.
+    """
     seconds = WATCH_SECONDS
+    is_open, is_warned = True, False
     settings = cast("SearchJson", work.search)
     is_rewritten = printed_metric.is_file(settings["source"])
     history: List[float] = []
     while connection.receive(seconds) is not None:
         began = time.monotonic()
-        found = reports(work.directory, settings)
-        if not is_rewritten or len(found) > 1:
-            history = found
-        elif found and history[-1:] != found:  # a JSON file has the present value only
-            history = [*history, *found]
-        study.enter_ended_trials()
-        for count, trial in study.report(number, history):
-            if trial.should_prune():
-                connection.send(event=PRUNE, values=count)
+        try:
+            found = reports(work.directory, settings)
+            if not is_rewritten or len(found) > 1:
+                history = found
+            elif found and history[-1:] != found:  # a JSON file has the present value only
+                history = [*history, *found]
+            if not is_open:
+                study = Study(settings)
+                number = study.number_of(work.directory)
+                is_open = True
+            study.enter_ended_trials()
+            worse = next((count for count, is_worse in study.report(number, history) if is_worse), None)
+        except JournalReplacedError:
+            is_open = False
+        except Exception as error:  # noqa: BLE001 - whatever Optuna raises, the trial continues
+            if not is_warned:
+                reason = f"{type(error).__name__}: {error}"
+                system.log(f"warning: the search cannot compare this trial, and tries again: {reason}")
+            is_open, is_warned = False, True
+        else:
+            if worse is not None:
+                connection.send(event=PRUNE, values=worse)
                 return
         seconds = max(WATCH_SECONDS, SHARE * (time.monotonic() - began))  # a long log takes long to read

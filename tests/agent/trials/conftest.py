@@ -1,0 +1,14 @@
+"""The directory of a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from serried.protocol.layout import RunDirectory
+
+
+@pytest.fixture
+def run(tmp_path):
+    directory = RunDirectory(tmp_path / "k3f9q2")
+    directory.path.mkdir()
+    return directory
