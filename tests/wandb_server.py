@@ -32,6 +32,8 @@ class WandbServer:
         self.created: list[dict] = []
         """The variables of each sweep that was created."""
         self.keys: set[str] = set()
+        self.to_stop: set[str] = set()
+        """The ids of runs that the service wants to end, as its `early_terminate` does."""
         self._trials = list(trials)
         self._lock = threading.Lock()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
@@ -80,6 +82,8 @@ class WandbServer:
             commands = [{"type": "run", "run_id": run, "program": "train.py", "args": values}]
         elif not running:
             commands = [{"type": "exit"}]
+        else:
+            commands = [{"type": "stop", "run_id": run} for run in running if run in self.to_stop]
         return {"agentHeartbeat": {"agent": {"id": "agent"}, "commands": json.dumps(commands)}}
 
     def _run_resume_status(self, variables: dict) -> dict:

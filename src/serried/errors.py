@@ -109,9 +109,9 @@ def reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """A hint with the closest word; None if no known word is close."""
+def did_you_mean(word: str, known: Iterable[str], *, command: str = "") -> str | None:
+    """A hint with the closest word, behind the `command` that takes it; None if no known word is close."""
     import difflib
 
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"did you mean `{near[0]}`?" if near else None
+    return f"did you mean `{f'{command} {near[0]}'.strip()}`?" if near else None

@@ -306,3 +306,36 @@ def test_the_trials_of_a_deleted_run_stay_in_the_table_without_their_parameters(
     assert (trials[6]["parameters"], trials[6]["value"]) == ({"lr": 0.5, "seed": 0}, 0.9)
     assert (len(trials), trials[0]["parameters"], trials[0]["value"]) == (7, {}, None)
     assert serried("sweep", "show", "m4p7r8", "--best").out == "--lr=0.5\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (("sho", "k3f9q2"), "`sho` is followed by `k3f9q2`", "did you mean `serried sweep show`?"),
+        (("retyr", "k3f9q2", "-y"), "`retyr` is followed by `k3f9q2`", "did you mean `serried sweep retry`?"),
+        (("shw",), "`shw` is neither a sweep nor a file", "did you mean `serried sweep show`?"),
+        (
+            ("python", "train.py", "--lr", "1"),
+            "`python` is followed by `train.py`",
+            "a command goes after `--`: serried sweep -- python train.py --lr 1",
+        ),
+    ],
+)
+def test_a_mistyped_subcommand_is_recognised(words, message, hint, serried):
+    done = serried("sweep", *words)
+    assert (done.code, done.err.startswith(f"error: {message}"), f"hint: {hint}" in done.err) == (2, True, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--random", "lr=1,2", "--method", "grid"), "`--random lr` and `--method grid` exclude each other"),
+        (
+            ("--grid", "lr=1,2", "--method", "random"),
+            "`--method random` draws nothing: `--grid` tries all of its values",
+        ),
+    ],
+)
+def test_a_method_that_the_parameters_contradict_is_refused(options, message, serried):
+    done = serried("sweep", *options, "--count", "2", "--", "python")
+    assert (done.code, done.err.startswith(f"error: {message}")) == (2, True)

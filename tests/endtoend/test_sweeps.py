@@ -172,6 +172,17 @@ def test_variables_in_the_command_of_a_wandb_file_are_filled_by_the_rank(local):
         assert not path.is_file() or b"s3 cret" not in path.read_bytes(), path
 
 
+def test_a_method_replaces_that_of_a_file_and_a_part_of_a_grid_has_its_size(local):
+    (local.project / "sweep.json").write_text('{"method": "grid", "parameters": {"lr": {"values": [1, 2, 3]}}}')
+
+    def plan(*options: str) -> str:
+        return local.serried("sweep", "sweep.json", "--dry-run", "--cluster", "local", *options, "--", "true").stderr
+
+    assert "sweep        4 trials: lr (3 values)\n" in plan("--method", "random", "--count", "4")
+    assert "sweep        3 trials: lr (3 values)\n" in plan("--count", "4")
+    assert "sweep        2 trials: lr (3 values), 2 of 3 combinations\n" in plan("--count", "2")
+
+
 def test_failed_trials_are_repeated_and_further_draws_added_in_one_table(local):
     (local.project / "train.py").write_text(SCRIPT)
     words = ("--cluster", "local", "--", sys.executable, "train.py")

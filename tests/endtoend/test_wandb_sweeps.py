@@ -86,6 +86,21 @@ def test_each_task_is_an_agent_that_trains_one_trial(local: Place, wait_until):
             assert KEY.encode() not in path.read_bytes(), path
 
 
+def test_a_stop_request_ends_the_trial_by_sigterm_and_its_task_fails(local: Place, wait_until):
+    program = "import pathlib, time\npathlib.Path('begun').touch()\ntime.sleep(600)\n"
+    with WandbServer(SWEEP, [{"lr": 0.5}]) as server:
+        local.environ.update(WANDB_BASE_URL=server.url, WANDB_API_KEY=KEY)
+        (local.project / "train.py").write_text(program)
+        run = local.serried("sweep", "ada/digits/x1y2z3", "--count", "1", "--cluster", "local").stdout.strip()
+        directory = local.directory(run)
+        wait_until(lambda: list(directory.rglob("begun")))
+        server.to_stop.update(server.handed)
+        assert local.wait(run)[0] != 0
+    (trial,) = json.loads(local.serried("sweep", "show", run, "--json").stdout)["trials"]
+    assert (trial["state"], trial["parameters"]) == ("FAILED", {"lr": 0.5})
+    assert local.show(f"{run}/0")["exit_code"] == 143
+
+
 def test_a_file_becomes_a_sweep_at_wandb_and_surplus_agents_end_without_a_trial(local: Place):
     with WandbServer(SWEEP, []) as server:
         local.environ.update(WANDB_BASE_URL=server.url, WANDB_API_KEY=KEY)

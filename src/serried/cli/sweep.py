@@ -30,7 +30,7 @@ from serried.submission.prepare import prepare
 from serried.submission.request import Request, decide
 from serried.submission.rerun import MoreTrials, prepare_again
 from serried.sweeps import definition, results, space
-from serried.sweeps.definition import GRID, DefinitionError, Metric, SweepDefinition
+from serried.sweeps.definition import GRID, RANDOM, DefinitionError, Metric, SweepDefinition
 from serried.sweeps.importance import importance_of
 from serried.sweeps.results import SweepResults, TrialResult
 from serried.sweeps.space import Parameter
@@ -76,8 +76,21 @@ def command() -> None:
 
 
 class TakesSweep(options.TakesCommand):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            error.hint = _meant(words[0]) or f"a command goes after `--`: serried sweep -- {shlex.join(words)}"
+            raise
+
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return ["[OPTIONS]", "[EXPERIMENT | SWEEP | FILE | ID | -- COMMAND...]"]
+
+
+def _meant(word: str) -> str | None:
+    """`did you mean `serried sweep show`?` for `sho`."""
+    return did_you_mean(word, command.commands, command="serried sweep")
 
 
 @command.command(SUBMIT, cls=TakesSweep)
@@ -94,7 +107,7 @@ class TakesSweep(options.TakesCommand):
 @click.option(
     "--method",
     type=click.Choice(definition.METHODS),
-    help="bayes: draw near the parameters of good trials, with Optuna.",
+    help="For parameters of a file or table: try all values, or draw them; bayes draws near good trials, with Optuna.",
 )
 @click.option(
     "--seeds", type=click.IntRange(1), metavar="N", help="N trials of each combination, with `seed` 0 to N-1."
@@ -171,6 +184,7 @@ def submit_command(
         workers=workers or (None if request.parallel else defined.workers),
         metric=_metric(metric, metric_from, defined),
     )
+    _check_method(method, sweep)
     request = dataclasses.replace(request, sweep=sweep)
     created = None
     if at_wandb and not dry_run:
@@ -184,6 +198,17 @@ def submit_command(
             again = f"serried sweep {shlex.quote(created)} --count {sweep.size}"
             error.hint = f"{error.hint or 'the sweep at W&B exists'}; then `{again}` starts its agents"
         raise
+
+
+def _check_method(method: str | None, sweep: SweepDefinition) -> None:
+    """Raises UsageError for a `--method` that the parameters of the command line contradict."""
+    ranges = [name for name, is_drawn in sweep.drawn.items() if is_drawn]
+    if method == GRID and ranges:
+        raise UsageError(f"`--random {ranges[0]}` and `--method grid` exclude each other", hint="leave out `--method`")
+    if method == RANDOM and not sweep.random_parameters:
+        name = next(iter(sweep.parameters), "NAME")
+        hint = f"`--random {name}=…` draws its values"
+        raise UsageError("`--method random` draws nothing: `--grid` tries all of its values", hint=hint)
 
 
 def _prepare(request: Request, *, dry_run: bool) -> Prepared:
@@ -272,7 +297,7 @@ def _defined(word: str | None, *, is_complete: bool) -> tuple[SweepDefinition, s
         names_ = ", ".join(f"`{name}`" for name in known.sweeps)
         hint = "`--grid lr=1e-3,1e-4`, `--random lr=log:1e-5..1e-1 --count 20`, or a W&B sweep file"
         if word is not None and word not in known.experiments:
-            hint = did_you_mean(word, known.sweeps) or (f"sweeps here: {names_}" if names_ else hint)
+            hint = did_you_mean(word, known.sweeps) or _meant(word) or (f"sweeps here: {names_}" if names_ else hint)
             raise UsageError(f"`{word}` is neither a sweep nor a file", hint=hint)
         raise UsageError("the sweep has no parameters", hint=hint)
     return SweepDefinition({}), word
@@ -295,7 +320,7 @@ def _defined(word: str | None, *, is_complete: bool) -> tuple[SweepDefinition, s
 def show_command(
     *, run: str, metric: str | None, everything: bool, best: bool, as_csv: bool, as_json: bool, picture: Path | None
 ) -> None:
-    r"""Show the trials of a sweep with their parameters and results, the best first.
+    r"""Show the trials with their results, the best first.
 
     \b
     serried sweep show k3f9q2
@@ -478,7 +503,7 @@ def _whole(run: str, of_one: str) -> Selection:
 @click.option("--dry-run", is_flag=True, help="Print the plan, job script and command; submit nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def retry_command(*, run: str, fresh: bool, new_code: bool, yes: bool, dry_run: bool, as_json: bool) -> None:
-    r"""Repeat the trials of a sweep that have ended without completing, from their checkpoints.
+    r"""Repeat failed trials from their checkpoints.
 
     \b
     serried sweep retry k3f9q2

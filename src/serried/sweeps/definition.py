@@ -114,17 +114,22 @@ class SweepDefinition:
         """The number of trials with different parameters."""
         if self.id:
             return self.run_cap or 0
-        fixed = math.prod(parameter.grid_size or 1 for parameter in self._grid.values())
-        if not self._drawn:
-            return min(fixed, self.run_cap or fixed)
-        return fixed * (self.run_cap or 1)
+        if not self.random_parameters:
+            return min(self._combinations, self.run_cap or self._combinations)
+        return self._combinations * (self.run_cap or 1)
 
     def __str__(self) -> str:
         """`lr (2 values) x wd (log_uniform_values 1e-06..0.01)`, or `ada/digits/x1y2z3 at W&B`."""
         if self.id:
             return f"{self.id} at W&B"
         parts = [f"{name} ({parameter})" for name, parameter in self.parameters.items()]
-        return " x ".join([*parts, *([f"{self.seeds} seeds"] if self.seeds else [])])
+        text = " x ".join([*parts, *([f"{self.seeds} seeds"] if self.seeds else [])])
+        is_part = self.distinct < self._combinations
+        return f"{text}, {self.distinct} of {self._combinations} combinations" if is_part else text
+
+    @property
+    def _combinations(self) -> int:
+        return math.prod(parameter.grid_size or 1 for parameter in self._grid.values())
 
     @property
     def _grid(self) -> dict[str, Parameter]:
@@ -138,7 +143,8 @@ class SweepDefinition:
         }
 
     @property
-    def _drawn(self) -> dict[str, Parameter]:
+    def random_parameters(self) -> dict[str, Parameter]:
+        """Those whose values are drawn."""
         return {name: parameter for name, parameter in self.parameters.items() if name not in self._grid}
 
     def trials(self, first: int = 0) -> Iterator[Trial]:
@@ -156,10 +162,9 @@ class SweepDefinition:
 
     def _distinct_trial(self, number: int) -> Trial:
         """In a grid the last parameter changes first. Drawn values are those of all points of the grid alike."""
-        combinations = math.prod(parameter.grid_size or 1 for parameter in self._grid.values())
-        draw, point = divmod(number, combinations)
+        draw, point = divmod(number, self._combinations)
         generator = random.Random(f"{self.seed}/{draw}")  # noqa: S311 - a search keeps no secret
-        drawn = {name: parameter.draw(generator) for name, parameter in self._drawn.items()}
+        drawn = {name: parameter.draw(generator) for name, parameter in self.random_parameters.items()}
         placed: Trial = {}
         for name, parameter in reversed(self._grid.items()):
             point, place = divmod(point, parameter.grid_size or 1)
@@ -176,7 +181,7 @@ class SweepDefinition:
         if self.method == BAYES and self.run_cap is None:
             hint = "`--count 20`, or `run_cap = 20` in a file"
             raise UsageError("a Bayesian search needs a number of trials", hint=hint)
-        drawn = next(iter(self._drawn), None)
+        drawn = next(iter(self.random_parameters), None)
         if drawn is not None and self.run_cap is None:
             raise UsageError(
                 f"`{drawn}` is drawn ({self.parameters[drawn]}), so the sweep needs a number of draws",
