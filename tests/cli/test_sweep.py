@@ -12,6 +12,8 @@ from building import a_failure
 from house import ROOT
 from serried.fs.files import make_directory, write_json
 from serried.plan import Sweep
+from serried.submission import wandb_service
+from serried.ui import console
 
 SWEEP = Sweep("k3f9q2", ("lr", "seed"), metric="val_acc", goal="maximize", seeds=3)
 VALUES = {0: 0.9799, 1: 0.9812, 3: 0.9571, 4: 0.9568, 5: 0.9542}
@@ -339,3 +341,29 @@ def test_a_mistyped_subcommand_is_recognised(words, message, hint, serried):
 def test_a_method_that_the_parameters_contradict_is_refused(options, message, serried):
     done = serried("sweep", *options, "--count", "2", "--", "python")
     assert (done.code, done.err.startswith(f"error: {message}")) == (2, True)
+
+
+@pytest.mark.usefixtures("_real_processes")
+def test_a_sweep_at_wandb_is_created_after_confirmation_and_named_if_the_submit_fails(serried, tmp_path, monkeypatch):
+    project, created, asked = tmp_path / "project", [], []
+    project.mkdir()
+    monkeypatch.chdir(project)
+    (project / "sweep.json").write_text('{"parameters": {"lr": {"values": [1, 2]}}}')
+    (project / "serried.toml").write_text("")
+    (project / ".env").write_text(f"WANDB_API_KEY={40 * 'a'}\n")
+    (project / ".env").chmod(0o644)
+    monkeypatch.setattr(wandb_service, "create", lambda *words: created.append(words) or "ada/my digits/x1y2z3")
+    monkeypatch.setattr(console, "can_ask", lambda: True)
+    monkeypatch.setattr(console, "confirm", lambda question: asked.append(question) or len(asked) > 1)
+    staged = ("--set", f"data.root={tmp_path}", "--set", "data.stage=['made']", "--set", "data.prepare='false {data}'")
+    words = ("sweep", "sweep.json", "--wandb", "--cluster", "local", *staged)
+
+    declined = serried(*words)
+    assert (declined.code, created) == (130, []), declined.err
+    assert f"warning: other users may read the key of wandb: `chmod 600 {project}/.env`" in declined.err
+
+    failed = serried(*words)
+    assert (failed.code != 0, [folder for *_, folder in created]) == (True, [project])
+    assert "note: created the sweep `ada/my digits/x1y2z3` at W&B" in failed.err
+    assert "`serried sweep 'ada/my digits/x1y2z3' --count 2` starts its agents" in failed.err
+    assert asked == ["create the sweep at W&B anyway?"] * 2
