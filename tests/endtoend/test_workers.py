@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -81,6 +82,21 @@ def test_few_jobs_run_all_trials_each_once(place, sweep):
     assert read_json(where.task(drawn).exit)["task"] == drawn
     if place.cluster == "slurm":
         assert place.has_left_queue(ended["job"])
+
+
+def test_the_jobs_whose_trials_others_have_run_end_without_one(place, sweep, wait_until):
+    run, where = sweep("0.5,0.25,2.0,3.0", "--workers", "1", "--time", "10m")
+    _, ended = place.wait(run)
+    assert workers(where, 4) == [0, 0, 0, 0]
+    logs = [where.scheduler_log(trial) for trial in range(1, 4)]
+    if place.cluster != "slurm":
+        wait_until(lambda: all(log.exists() for log in logs))
+        return
+    wait_until(lambda: place.has_left_queue(ended["job"]))
+    assert not any(log.exists() for log in logs)
+    asked = ("scontrol", "--oneliner", "show", "job", ended["job"])
+    done = subprocess.run(asked, env=dict(place.environ), capture_output=True, text=True, check=True)
+    assert sorted(re.findall(r"JobState=(\w+)", done.stdout)) == ["CANCELLED", "COMPLETED"]
 
 
 def test_a_job_that_is_killed_loses_no_trial_and_the_next_job_continues(place, sweep, wait_until):
@@ -168,6 +184,8 @@ def test_a_drawn_trial_that_slurm_preempts_resumes_in_its_job(make_lab, project,
 
 def test_a_trial_that_the_limit_cuts_for_good_ends_the_job_and_is_retried_from_its_checkpoint(local, wait_until):
     run, where = sweeps_at(local)("0.5,0.25,2.0", "--workers", "1", "--time", "10m", long=0.25)
+    after = local.serried("submit", "--cluster", "local", "--after", f"{run}/2", "--", "true")
+    assert (after.returncode, f"no job can wait for trial `{run}/2`" in after.stderr) == (2, True)
     cut(where, 1, wait_until)
     local.wait(run)
     assert states(local, run) == {0: "COMPLETED", 1: "TIMEOUT", 2: "COMPLETED"}

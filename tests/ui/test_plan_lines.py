@@ -30,6 +30,16 @@ def test_exclusive_nodes_show_all_their_cpus():
     assert said["cost"].endswith("2 node-hours")
 
 
+@for_each(
+    ("workers", "trials", "by"),
+    [(5, 1, "1 task (0), by 1 worker"), (5, 3, "3 tasks (0-2), by 3 workers"), (2, 3, "3 tasks (0-2), by 2 workers")],
+)
+def test_there_are_no_more_workers_than_trials(workers, trials, by):
+    plan = a_plan(indices=range(trials))
+    plan = dataclasses.replace(plan, array=plan.array._replace(draws=True, parallel=workers))
+    assert dict(plan_lines(plan, None, Revision()))["array"] == by
+
+
 def test_data_is_said_in_lines_of_its_own():
     stage = (
         Staged("/pool/a", "a", "", 12_400_000_000, 1_281_167),

@@ -156,7 +156,12 @@ flags = together(
         metavar="INDICES",
         help="Submit a job array: 0-999, 0-10:2 or 1,3,5; 0-99%8 runs 8 at a time. `off`: none.",
     ),
-    click.option("--parallel", type=int, metavar="N", help="Most array tasks that run at once."),
+    click.option(
+        "--parallel",
+        type=int,
+        metavar="N",
+        help="Most array tasks that run at once. For short trials, see `sweep --workers`.",
+    ),
     click.option(
         "--commands",
         type=click.Path(path_type=Path),

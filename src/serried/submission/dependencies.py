@@ -102,6 +102,11 @@ def _follow(selection: Selection, condition: str, plan: Plan, hint: str) -> Foll
         if not holds(condition, status.state):
             raise UsageError(f"run `{selection}` ({after.name}) has ended {status.state}", hint=hint)
         return Followed(after, (), notes)
+    if selection.task is not None and record.plan.draws:
+        raise UsageError(
+            f"no job can wait for trial `{selection}`: another job of the sweep may run it",
+            hint=f"`--after {record.id}` waits for the whole sweep; or serried wait {selection} && serried submit …",
+        )
     first = next((submission.job for submission in record.first_submissions if submission.job), None)
     if status.state in (SUBMITTING, UNCERTAIN) or first is None:
         raise SubmissionUncertain(f"the submission of run `{status.id}` is uncertain", hint=f"serried why {status.id}")

@@ -164,6 +164,15 @@ def test_of_an_array_all_tasks_count_and_one_can_be_named(tmp_path, work, says):
     assert "continues in job 11_4" in dependency.refusal(work(), "m2n3p4-1")
 
 
+def test_a_trial_that_another_job_of_its_sweep_has_drawn_ends_with_that_job(tmp_path, work, says):
+    other = Other(tmp_path / "runs", (3, 4))
+    other.ended(task=3)
+    make_directory(other.where.task(4).path)
+    other.where.task(4).worker.write_text("3")
+    says(job_10_3="NODE_FAIL", job_10_4="PENDING")
+    assert "ended NODE_FAIL" in dependency.refusal(work(), "m2n3p4-1")
+
+
 @pytest.mark.parametrize(
     ("limit", "why"),
     [

@@ -77,6 +77,7 @@ def test_the_jobs_that_wait_for_nothing_are_named_by_the_schedulers_indices(make
     assert draws(0, 0) == "idle 1-3"
     end(run, 5)
     assert draws(5, 5) == "idle 0,2-3"
+    assert draws(6) == "idle 0,3"
     assert draws(8) == "idle"
 
 

@@ -17,7 +17,7 @@ from serried.agent.attempts import successor_jobs
 from serried.agent.comms import job_environment
 from serried.agent.outcome import reconcile
 from serried.fs import files
-from serried.protocol import SCHEMA, job_states, names, successor_commands
+from serried.protocol import SCHEMA, drawing, job_states, names, successor_commands
 from serried.protocol.layout import RunDirectory
 from serried.protocol.names import SubmissionState
 from serried.protocol.reasons import Reason, condition, described
@@ -121,7 +121,8 @@ def _stand(work: Attempt, run: RunDirectory, after: AfterJson, task: _Task) -> T
         end = files.read_json(run.task(task.number).exit) or {}
         if end and end.get("cause") not in AMBIGUOUS:
             return str(end.get("state")), ""
-        job = task.job_of(_newest(run, task.its(str(after["job"]).split(",")), task.number))
+        its = task if task.number is None else task._replace(number=drawing.worker_of(run, task.number))
+        job = its.job_of(_newest(run, its.its(str(after["job"]).split(",")), task.number))
         word = successor_jobs.how_it_stands(work, job, successor_jobs.AWAY_SECONDS)
         if word is None or not job_states.is_ending(word):
             return None, job
