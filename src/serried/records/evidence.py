@@ -17,7 +17,7 @@ from typing import Any
 
 from serried.fs.files import numbers, read_journal, read_json, write_json
 from serried.processes import identify
-from serried.protocol import SCHEMA, drawing, names
+from serried.protocol import SCHEMA, names
 from serried.protocol.events import JournalEvent
 from serried.protocol.layout import AttemptDirectory, TaskDirectory
 from serried.protocol.names import SubmissionState
@@ -98,7 +98,11 @@ class Evidence:
 
     def worker_of(self, task: int | None) -> int | None:
         """The task whose job runs this one: another, if jobs draw trials."""
-        return task if task is None else drawing.worker_in(self.owners.get(task, ""), task)
+        if task is None or task not in self.owners:
+            return task
+        from serried.protocol import drawing  # only where jobs draw trials
+
+        return drawing.worker_in(self.owners[task], task)
 
     def is_undrawn(self, trial: int) -> bool:
         """Whether no job has drawn it, in a run whose jobs draw trials."""
@@ -262,7 +266,11 @@ def _with_tasks(evidence: Evidence) -> Evidence:
     begun = frozenset(numbers(where.tasks)).intersection(indices)
     endings: dict[int, Ending] = {}
     open_ = sorted(begun - evidence.seen.ended.keys())
-    owners = {index: drawing.owner_of(where, index) for index in open_} if evidence.record.plan.draws else {}
+    owners = {}
+    if evidence.record.plan.draws:
+        from serried.protocol import drawing  # only where jobs draw trials
+
+        owners = {index: drawing.owner_of(where, index) for index in open_}
     for index in open_:
         document = read_json(where.task(index).exit)
         ending = Ending.parse(document) if document else None

@@ -20,7 +20,7 @@ from serried.errors import SerriedError, UsageError
 from serried.fs import files
 from serried.fs.files import MODES, PRIVATE_DIRECTORY, make_directory, read_json, write_json, write_text
 from serried.plan import After, Plan
-from serried.protocol import SCHEMA, drawing, names
+from serried.protocol import SCHEMA, names
 from serried.protocol.layout import RecordDirectory, RunDirectory, run_directory, state_directory
 from serried.protocol.names import SubmissionState
 from serried.protocol.successor_commands import job_of, number_of, offset_of, task_of, tokens_of
@@ -338,7 +338,11 @@ class Record:
 
     def worker_of(self, task: int) -> int:
         """The task whose job runs this one: another, if jobs draw trials."""
-        return drawing.worker_of(self.where, task) if self.plan.draws else task
+        if not self.plan.draws:
+            return task
+        from serried.protocol import drawing  # only where jobs draw trials
+
+        return drawing.worker_of(self.where, task)
 
     def scheduler_log(self, task: int | None) -> Path:
         """The output of the job that runs the task."""

@@ -16,7 +16,7 @@ from typing import Any
 from serried import schedulers
 from serried.errors import RunNotFoundError, SchedulerUnreachable, UsageError
 from serried.fs.files import MODES, read_json
-from serried.protocol import drawing, names
+from serried.protocol import names
 from serried.protocol.reasons import NEVER_STARTS, OF_DEPENDENCIES, Reason
 from serried.protocol.times import seconds_of
 from serried.records import run_status, verdict
@@ -280,6 +280,8 @@ def _array(evidence: Evidence, jobs: Jobs | None, now: float) -> RunStatus:
 
 def _of_undrawn(evidence: Evidence, trial: int, found: Verdict, now: float) -> Verdict:
     """The verdict on a trial that no job has drawn. Once its own job has ended, no other job may draw the trial."""
+    from serried.protocol import drawing  # only where jobs draw trials
+
     record = evidence.record
     if evidence.owners.get(trial) != names.WITHDRAWN:
         if not found.has_ended:
