@@ -192,3 +192,10 @@ def test_other_runs_and_lost_parameters_are_errors(make, serried):
     make("p4m7wd", indices=range(2), sweep=SWEEP._replace(first="p4m7wd"))
     done = serried("sweep", "show", "p4m7wd")
     assert (done.code, "`trials.json` of run `p4m7wd` cannot be read" in done.err) == (1, True)
+
+
+def test_a_trial_that_has_not_drawn_its_parameters_is_no_place_to_take_them_from(make, serried):
+    run = make(indices=range(2), sweep=SWEEP._replace(seeds=1))
+    write_json(run.where.trials, [{"lr": 0.1}, {}])
+    done = serried("submit", "--from-sweep", "k3f9q2/1", "--dry-run", "--", "true")
+    assert (done.code, done.err.splitlines()[0]) == (2, "error: trial 1 of sweep `k3f9q2` has no parameters yet")

@@ -207,6 +207,10 @@ def test_the_trials_of_a_bayesian_search_have_no_parameters_yet():
         ({"parameters": {"lr": {"distribution": "normal"}}}, "`lr` has the distribution `normal`"),
         ({"parameters": {"lr": {"values": [1, 2], "probabilities": [0.5, 0.5]}}}, "`lr` has `probabilities`"),
         ({"method": "grid", "metric": None, "early_terminate": {"type": "median"}}, "`early_terminate` needs a metric"),
+        (
+            {"method": "grid", "seeds": 2, "early_terminate": {"type": "median"}},
+            "`seeds` and `early_terminate` exclude each other",
+        ),
     ],
 )
 def test_a_search_that_cannot_be_is_refused(changes, message):

@@ -167,6 +167,9 @@ class SweepDefinition:
             )
         if self.method == BAYES and self.seeds:
             raise UsageError("`seeds` and a Bayesian search exclude each other", hint="keep one of them")
+        if self.pruner and self.seeds:
+            hint = "means over seeds need whole trials: keep one of them"
+            raise UsageError("`seeds` and `early_terminate` exclude each other", hint=hint)
         if (self.method == BAYES or self.pruner) and self.metric is None:
             what = "a Bayesian search" if self.method == BAYES else "`early_terminate`"
             raise UsageError(f"{what} needs a metric", hint="`--metric val_acc:max`")

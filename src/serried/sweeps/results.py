@@ -174,10 +174,17 @@ def runs_of(selection: Selection) -> list[Record]:
 
 
 def parameters_of(selection: Selection, number: int) -> Trial:
-    """The parameters of one trial, in whichever run of the sweep it is. Raises UsageError if there is none."""
+    """The parameters of one trial, in whichever run of the sweep it is.
+
+    Raises UsageError if there is no such trial, or if it has not started and gets its parameters only then.
+    """
     for record in reversed(runs_of(selection)):
         if record.plan.array and number in record.plan.array.indices:
-            return record.parameters_of(number)
+            found = record.parameters_of(number)
+            if not found:
+                hint = f"serried sweep show {selection.record.id} --all"
+                raise UsageError(f"trial {number} of sweep `{selection.record.id}` has no parameters yet", hint=hint)
+            return found
     raise UsageError(
         f"sweep `{selection.record.id}` has no trial {number}", hint=f"serried sweep show {selection.record.id} --all"
     )
