@@ -367,3 +367,10 @@ def test_a_sweep_at_wandb_is_created_after_confirmation_and_named_if_the_submit_
     assert "note: created the sweep `ada/my digits/x1y2z3` at W&B" in failed.err
     assert "`serried sweep 'ada/my digits/x1y2z3' --count 2` starts its agents" in failed.err
     assert asked == ["create the sweep at W&B anyway?"] * 2
+
+
+def test_a_trial_that_has_not_drawn_its_parameters_is_no_place_to_take_them_from(make, serried):
+    run = make(indices=range(2), sweep=SWEEP._replace(seeds=1))
+    write_json(run.where.trials, [{"lr": 0.1}, {}])
+    done = serried("submit", "--from-sweep", "k3f9q2/1", "--dry-run", "--", "true")
+    assert (done.code, done.err.splitlines()[0]) == (2, "error: trial 1 of sweep `k3f9q2` has no parameters yet")

@@ -90,7 +90,7 @@ def test_a_task_goes_on_by_itself_and_an_array_each_for_itself(local):
     assert f"command      {words[2]}\n" in local.serried("rerun", f"{first}/2", "--dry-run").stderr
 
     last, _ = rerun(local, f"{first}/2")
-    array = {"indices": [2], "parallel": None, "each": True, "repeat": None, "offsets": []}
+    array = {"indices": [2], "parallel": None, "each": True, "repeat": None, "offsets": [], "draws": False}
     assert local.show(last)["plan"]["array"] == array
     path = f"{local.directory(first)}/tasks/2/checkpoints/epoch-1.ckpt"
     assert said(local, f"{last}/2") == f"old x y {path} c\n"
