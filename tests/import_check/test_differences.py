@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,6 +122,21 @@ def test_the_differences_of_two_scripts_are_these(name: str, tmp_path: Path) -> 
         if each.what not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE") and each.what != f"file {FILE}"
     ]
     assert sorted(differences, key=str) == sorted(expected, key=str)
+
+
+def test_launchers_in_the_background_are_compared_with_their_ranks_in_any_order(tmp_path: Path) -> None:
+    launches = [f"R={step} torchrun --nproc_per_node=2 a.py & sleep 0.2; " for step in range(2)]
+    runs = [run(tmp_path, f"{order}", "".join(launches[::order])) for order in (1, 1, -1)]
+    # On another node ranks do not inherit that SIGINT is ignored.
+    runs = [replace(each, records=tuple(_ranks_in_foreground(each.records))) for each in runs]
+
+    for other in runs[1:]:
+        assert [each for each in compare(runs[0], other) if each.what != f"file {FILE}"] == []
+
+
+def _ranks_in_foreground(records: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    launchers = {record["id"] for record in records}
+    return ({**record, "background": record["launch"] not in launchers} for record in records)
 
 
 def test_the_environment_of_serried_on_the_path_of_both_forms_is_no_difference(tmp_path: Path) -> None:

@@ -112,8 +112,9 @@ def _compare_tasks(task: int | None, original: Sequence[Start], imported: Sequen
             other for other in others if known.shape(str(other.argv)) == known.shape(str(start.argv))
         ]
         alike = [other for other in alike if other.rank == start.rank] or alike
-        in_background = [other for other in alike if other.is_background]
-        same = min(in_background, key=lambda other: _distance(start, other), default=alike[-1] if alike else None)
+        # The ranks of a launcher in the background are not in the background themselves.
+        alike = [other for other in alike if other.is_background == start.is_background] or alike
+        same = min(reversed(alike), key=lambda other: _distance(start, other), default=None)
         pairs.append((start, same))
         if same is not None:
             others = [other for other in others if other is not same]

@@ -81,11 +81,12 @@ def test_failures_are_warnings_and_do_not_change_the_end(start, wait_until):
     assert run.wait() == 0
     assert run.ending[:2] == ("COMPLETED", 0)
     warnings = [(warning["code"], warning["message"]) for warning in run.exit["warnings"]]
-    first = run.events("side-command-failed")[0]["host"]
+    failures = run.events("side-command-failed")
+    first = [next(event["host"] for event in failures if event["index"] == index) for index in (0, 1)]
     assert [code for code, _ in warnings] == ["side-command-failed"] * 3
     assert [message for _, message in warnings] == [
-        f"command 0 of `beside`, `exit 3`, exited with status 3 on {first} and 1 more node",
-        f"command 1 of `beside`, `kill -SEGV $$`, was killed by signal 11 on {first} and 1 more node",
+        f"command 0 of `beside`, `exit 3`, exited with status 3 on {first[0]} and 1 more node",
+        f"command 1 of `beside`, `kill -SEGV $$`, was killed by signal 11 on {first[1]} and 1 more node",
         "command 4 of `beside`, `no-such program`, could not start: no such file or directory on fake1",
     ]
 
