@@ -57,7 +57,7 @@ _CRASHED: list[str] = []
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Repeat a failed test once if a daemon of its Slurm has crashed.
+    """Repeat a failed test once if a daemon of its Slurm has crashed, and else as often as `--reruns` says.
 
     The slurmd of Slurm 22.05 sometimes corrupts its own memory when several jobs start at once, and aborts.
     """
@@ -65,7 +65,13 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reports = runtestprotocol(item, nextitem=nextitem, log=False)
-    if any(report.failed for report in reports) and _restart_crashed():
+    reruns = item.config.getoption("reruns", None) or 0
+    for _ in range(max(1, reruns)):
+        if not any(report.failed for report in reports) or not (_restart_crashed() or reruns):
+            break
+        for report in reports:
+            report.outcome = "rerun" if report.failed else report.outcome  # type: ignore[assignment]
+            item.ihook.pytest_runtest_logreport(report=report)
         item._initrequest()  # type: ignore[attr-defined]
         reports = runtestprotocol(item, nextitem=nextitem, log=False)
     for report in reports:
