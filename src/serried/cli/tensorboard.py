@@ -98,8 +98,8 @@ def _exit_on_signals() -> Iterator[None]:
     def leave(number: int, frame: object) -> None:  # noqa: ARG001
         raise SystemExit(128 + number)
 
-    heeded = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) != signal.SIG_IGN]
-    before = {number: signal.signal(number, leave) for number in heeded}
+    handled = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, leave) for number in handled}
     try:
         yield
     finally:

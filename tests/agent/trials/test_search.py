@@ -148,7 +148,8 @@ def test_a_trial_that_ended_before_it_was_watched_counts_for_others(run, pruner)
         study.ask(run.task(task), {})
         end(run, task, "COMPLETED", [0.9 + task / 100] * 6)
     number, _ = study.ask(run.task(4), {})
-    assert True in [is_worse for _, is_worse in study.report(number, [0.1] * 6)]
+    compared = [is_worse for _, is_worse in study.report(number, [0.1] * 6)]
+    assert any(compared)
     assert list(study.report(number, [0.1] * 6)) == []
 
 

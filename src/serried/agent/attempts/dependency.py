@@ -121,8 +121,8 @@ def _stand(work: Attempt, run: RunDirectory, after: AfterJson, task: _Task) -> T
         end = files.read_json(run.task(task.number).exit) or {}
         if end and end.get("cause") not in AMBIGUOUS:
             return str(end.get("state")), ""
-        its = task if task.number is None else task._replace(number=drawing.worker_of(run, task.number))
-        job = its.job_of(_newest(run, its.its(str(after["job"]).split(",")), task.number))
+        worker = task if task.number is None else task._replace(number=drawing.worker_of(run, task.number))
+        job = worker.job_of(_newest(run, worker.its(str(after["job"]).split(",")), task.number))
         word = successor_jobs.how_it_stands(work, job, successor_jobs.AWAY_SECONDS)
         if word is None or not job_states.is_ending(word):
             return None, job
