@@ -166,6 +166,8 @@ class ToHead:
 
     HEARTBEAT = "heartbeat"
     """quiet, running, over, patience."""
+    SAMPLE = "sample"
+    """The fields of an entry of `nodes` in live.json."""
     STAGE_PORT = "stage-port"
     """port: where this node serves data; 0 where it does not."""
     STAGING = "staging"

@@ -35,6 +35,8 @@
     node-N/launch-ID/rank-R.log                  rank R of launch ID; that of launch 1 is node-N/rank-R.log
     node-N/launch-ID-in-P/rank-R.log             if rank P of the launch around it started launch ID for itself alone
     node-N/metrics-R.jsonl                       the metrics of rank R, a line for each step
+    node-N/samples.jsonl                         what node N's sampler measured (protocol/samples.py)
+    live.json                                    what all nodes do now (protocol/live.py); the head agent's
     node-N/rehearsal-R.jsonl                     with `serried check-resume`: digests of rank R's state
     node-N/brought.jsonl                         the copies of files from node N's disk, with their names
     node-N/fetch.jsonl                           the journal of `serried fetch` for the rest of these files
@@ -110,6 +112,7 @@ class AttemptDirectory:
         self.control = path / "control.jsonl"
         self.events = path / "events.jsonl"
         self.exit = path / "exit.json"
+        self.live = path / "live.json"
 
     @property
     def number(self) -> int:
@@ -158,6 +161,9 @@ class AttemptDirectory:
 
     def metrics(self, node: int, rank: int) -> Path:
         return self.node(node) / f"metrics-{rank}.jsonl"
+
+    def samples(self, node: int) -> Path:
+        return self.node(node) / "samples.jsonl"
 
     def copies(self, node: int) -> Path:
         return self.node(node) / "brought.jsonl"
