@@ -61,6 +61,7 @@ WITHIN_AGENT = (
     "stage_out",
     "stage_in",
     "trials",
+    "sampling",
     "containers",
     "finish",
     "attempts",
