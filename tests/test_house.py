@@ -27,6 +27,7 @@ ORDER = (
     "submission",
     "sweeps",
     "records",
+    "metrics",
     "snapshot",
     "inherit",
     "script",

@@ -1,0 +1,269 @@
+"""The samples of a run, from the files of all its attempts and nodes.
+
+The format is that of `serried.protocol.samples`. A run of days on many nodes has gigabytes of samples. So beyond a
+number of lines in all, a reader looks at some lines of each file, evenly spread over it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from serried.fs.files import numbers
+from serried.protocol.layout import AttemptDirectory, TaskDirectory
+
+Quantities = Mapping[str, Any]
+"""What a line says of a node, a GPU or a rank. `range_in` and `number_in` read it, whatever it holds."""
+
+MOST_LINES = 4_000
+"""How many lines a reader parses in all."""
+_FEWEST_LINES = 16
+"""Of each file, however many there are."""
+_HEAD = 1 << 16
+_LONGEST_LINE = 1 << 18
+_LARGEST = 1e300
+_LATEST = 1e11
+"""A time after the year 5000 comes from a broken clock, or is in milliseconds."""
+
+
+class Range(NamedTuple):
+    """The samples of a period."""
+
+    minimum: float
+    mean: float
+    maximum: float
+
+
+@dataclass(frozen=True)
+class Period:
+    t: float
+    """Its end, in seconds since 1970 by the node's clock."""
+    seconds: float
+    node: Quantities
+    gpus: Mapping[str, Quantities]
+    ranks: Mapping[str, Quantities]
+
+
+@dataclass(frozen=True)
+class NodeSamples:
+    """One file: a node in an attempt."""
+
+    attempt: int
+    node: int
+    host: str
+    interval: float | None
+    """Seconds between two samples."""
+    about: Quantities
+    """`cpus`, `memory` and `memory_scope` of the node."""
+    gpus: Mapping[str, Quantities]
+    """`name`, `uuid`, `memory` and `power_cap` of each GPU, by the index that the job's programs use."""
+    gpu_source: str
+    periods: tuple[Period, ...]
+    """In the order of time."""
+    lines: int
+    """How many lines were read."""
+    damaged: int
+    """Lines that could not be used: torn, binary, or without a time."""
+    disordered: int
+    """Periods that ended before the one in the line above: the clock was set back, or lines changed places."""
+    one_in: int
+    """Only one line of so many was read; 1 if all were."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    nodes: tuple[NodeSamples, ...] = ()
+    """In the order of attempts and nodes."""
+    without: tuple[tuple[int, int], ...] = ()
+    """Attempt and node of each that took part but has no usable sample."""
+    one_in: int = field(default=1)
+    """The largest `one_in` of the nodes."""
+
+    @property
+    def damaged(self) -> int:
+        return sum(node.damaged for node in self.nodes)
+
+    @property
+    def disordered(self) -> int:
+        return sum(node.disordered for node in self.nodes)
+
+
+def read(place: TaskDirectory, *, attempt: int | None = None, most_lines: int = MOST_LINES) -> Samples:
+    """The samples of a run or of one task, in all attempts or in one. Missing files are no error."""
+    chosen = numbers(place.attempts) if attempt is None else [attempt]
+    places = [(number, node) for number in chosen for node in _nodes(place.attempt(number))]
+    share = max(most_lines // max(len(places), 1), _FEWEST_LINES)
+    found = [_read_node(place.attempt(number), number, node, share) for number, node in places]
+    nodes = tuple(node for node in found if node.periods)
+    without = tuple((node.attempt, node.node) for node in found if not node.periods)
+    return Samples(nodes, without, max((node.one_in for node in nodes), default=1))
+
+
+def newest(path: Path, count: int) -> list[Period]:
+    """The last periods in a file, in the order of time: for a reader that looks again and again."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            lines = _last_lines(file, size, count)
+    except OSError:
+        return []
+    periods = [period for line in lines for period in [_period(_object(line))] if period is not None]
+    return sorted(periods, key=lambda period: period.t)
+
+
+def range_in(quantities: Quantities, name: str) -> Range | None:
+    """The range of that name; None if it is missing or damaged."""
+    value = quantities.get(name)
+    if not isinstance(value, list) or len(value) != len(Range._fields) or not all(map(_is_number, value)):
+        return None
+    return Range(*map(float, value))
+
+
+def number_in(quantities: Quantities, name: str) -> float | None:
+    """The number of that name; None if it is missing or damaged."""
+    value = quantities.get(name)
+    return float(value) if value is not None and _is_number(value) else None
+
+
+def _is_number(value: object) -> bool:
+    """Without NaN, infinity, and integers that no float can hold."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
+
+
+def by_number(key: str) -> tuple[int, str]:
+    """Sorts `2` before `10`, and what is not a number last."""
+    return (int(key), key) if key.isdecimal() and key.isascii() else (1 << 62, key)
+
+
+def _nodes(attempt: AttemptDirectory) -> list[int]:
+    """The nodes that took part: each has a folder."""
+    try:
+        names = os.listdir(attempt.path)  # noqa: PTH208 - names are enough
+    except OSError:
+        return []
+    found = [name.removeprefix("node-") for name in names if name.startswith("node-")]
+    return sorted(int(number) for number in found if number.isdecimal() and number.isascii())
+
+
+def _read_node(attempt: AttemptDirectory, number: int, node: int, most: int) -> NodeSamples:
+    lines, one_in = _lines_of(attempt.samples(node), most)
+    entries = [_object(line) for line in lines]
+    about: dict[str, Any] = {}
+    gpus: dict[str, Quantities] = {}
+    periods: list[Period] = []
+    damaged = 0
+    for entry in entries:
+        period = _period(entry)
+        if period is not None:
+            periods.append(period)
+        elif entry is not None and "interval" in entry:
+            about = entry
+            gpus.update(_mappings(entry, "gpus"))
+        else:
+            damaged += 1
+    disordered = sum(later.t < earlier.t for earlier, later in itertools.pairwise(periods))
+    return NodeSamples(
+        attempt=number,
+        node=node,
+        host=str(about.get("host") or f"node {node}"),
+        interval=number_in(about, "interval"),
+        about=_mapping(about, "node"),
+        gpus=gpus,
+        gpu_source=str(about.get("gpu_source") or ""),
+        periods=tuple(sorted(periods, key=lambda period: period.t)),
+        lines=len(lines),
+        damaged=damaged,
+        disordered=disordered,
+        one_in=one_in,
+    )
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _period(entry: dict[str, Any] | None) -> Period | None:
+    if entry is None:
+        return None
+    t, seconds = number_in(entry, "t"), number_in(entry, "seconds")
+    if t is None or seconds is None or not 0 < t < _LATEST or not 0 <= seconds < _LATEST:
+        return None
+    return Period(t, seconds, _mapping(entry, "node"), _mappings(entry, "gpus"), _mappings(entry, "ranks"))
+
+
+def _mapping(entry: Mapping[str, Any], name: str) -> Quantities:
+    value = entry.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _mappings(entry: Mapping[str, Any], name: str) -> dict[str, Quantities]:
+    return {key: value for key, value in _mapping(entry, name).items() if isinstance(value, dict)}
+
+
+def _lines_of(path: Path, most: int) -> tuple[list[bytes], int]:
+    """At most about `most` lines of a file, and one in how many these are."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            head = file.read(_HEAD)
+            length = max(len(head) // max(head.count(b"\n"), 1), 1)
+            if size <= most * length:
+                return _whole(head + file.read(max(size - len(head), 0))), 1
+            return [head.partition(b"\n")[0], *_spread(file, size, most, length)], -(-size // (most * length))
+    except OSError:
+        return [], 1
+
+
+def _whole(text: bytes) -> list[bytes]:
+    """Its lines. A last one without an end, which a node may be writing now, counts only if it is complete."""
+    *lines, rest = text.split(b"\n")
+    return [*(line for line in lines if line), *([rest] if _object(rest) is not None else [])]
+
+
+def _spread(file: BinaryIO, size: int, most: int, length: int) -> Iterator[bytes]:
+    """The first whole line after each of `most` places, and the last one."""
+    read_to = 0
+    for place in range(most):
+        offset = place * size // most
+        if offset < read_to:
+            continue
+        line, read_to = _line_after(file, offset, length)
+        if line is not None:
+            yield line
+    if read_to < size - 1:
+        yield from _last_lines(file, size, 1)
+
+
+def _line_after(file: BinaryIO, offset: int, length: int) -> tuple[bytes | None, int]:
+    """The line that begins after `offset`, and the place where it ends."""
+    window = 4 * length
+    while True:
+        chunk = os.pread(file.fileno(), window, offset)
+        begin = chunk.find(b"\n") + 1
+        end = chunk.find(b"\n", begin) if begin else -1
+        if end >= 0:
+            return chunk[begin:end], offset + end
+        if len(chunk) < window or window > _LONGEST_LINE:
+            return (None, offset + len(chunk)) if len(chunk) < window else (b"", offset + window)
+        window *= 4
+
+
+def _last_lines(file: BinaryIO, size: int, count: int) -> list[bytes]:
+    window = _HEAD
+    while True:
+        start = max(size - window, 0)
+        lines = _whole(os.pread(file.fileno(), window, start))
+        if not start:
+            return lines[-count:]
+        if len(lines) > count or window > count * _LONGEST_LINE:
+            return lines[1:][-count:]
+        window *= 4
