@@ -52,6 +52,18 @@ def write_text(path: Path, text: str, mode: int = PRIVATE_FILE) -> None:
     write_bytes(path, text.encode("utf-8", "surrogateescape"), mode)
 
 
+def write_unsynced(path: Path, content: bytes, mode: int = PRIVATE_FILE) -> None:
+    """Replace `path` by `content` in one step, not durable: for a file that its one writer soon replaces again.
+
+    A killed writer leaves one file beside it at most.
+    """
+    aside = path.with_name(f".{path.name}")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    aside.replace(path)
+
+
 def write_bytes(path: Path, content: bytes, mode: int = PRIVATE_FILE) -> None:
     """Replace `path` by `content` in one step, durable on return."""
     aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}")

@@ -2,7 +2,7 @@
 
 Readers learn from this one small file what all nodes do, and ask neither the nodes nor the scheduler.
 
-    {"schema": 1, "t": 1763900003.2, "interval": 5.0,
+    {"schema": 1, "t": 1763900003.2, "interval": 5.0, "limit_seconds_left": 3120.0,
      "nodes": [{"node": 0, "host": "n01", "age": 1.3, "cpu": 12.4, "cpus": 16, "memory": 9126805504,
                 "memory_limit": 68719476736, "memory_scope": "job", "disk_free": 91268055040,
                 "gpus": [{"gpu": 0, "name": "NVIDIA H200", "busy": 97.0, "memory": 120259084288,
@@ -10,12 +10,18 @@ Readers learn from this one small file what all nodes do, and ask neither the no
                 "ranks": [{"rank": 0, "cpu": 1.0, "memory": 4294967296, "output_age": 2.0,
                            "step": 1200, "total_steps": 5000, "step_age": 0.4, "steps_per_second": 3.1,
                            "samples_per_second": 198.4, "data_wait": 0.02, "metrics": {"loss": 0.31}}]}],
-     "ranks": 8, "warnings": [{"code": "stalled", "message": "…", "ranks": [3]}]}
+     "ranks": 8, "gpus": 8, "gpu_busy": 96.1, "samples_per_second": 1587.0,
+     "warnings": [{"code": "stalled", "message": "…", "ranks": [3]}]}
 
-`t` is the head's clock. Every age is in seconds at the time `t`, by the clock that measured it, because clocks of nodes
-differ: `age` since the node's last message, `step_age` since the rank's step changed, `output_age` since it wrote to
-its log. Other units are those of `serried.protocol.samples`; values are those of the last sample. What is unknown is
-missing. With many nodes the file lists only some of them: `ranks` is always the number of all ranks.
+`t` is the head's clock, and `limit_seconds_left` the time until the scheduler ends the job, by the same clock. Every
+age is in seconds at the time `t`, by the clock that measured it, because clocks of nodes differ: `age` since the node's
+last message, `step_age` since the rank's step changed, `output_age` since it wrote to its log. Other units are those of
+`serried.protocol.samples`; values are those of the last sample. What is unknown is missing.
+
+With many nodes the file lists only some of them: the first one and those at the extremes. `ranks` and `gpus` are always
+the numbers of all. So are `gpu_busy`, the mean of all GPUs, and `samples_per_second`, the sum of all ranks, each of
+which counts its own samples. An entry of `nodes` on its way to the head may have `warnings`; the head moves them to
+those of the file.
 """
 
 from __future__ import annotations
@@ -24,3 +30,15 @@ from typing import Any, Dict
 
 Node = Dict[str, Any]
 """An entry of `nodes`. It is also what a sampler reports to the agent of its node, and that agent to the head."""
+
+SHORTEST_SECONDS, LONGEST_SECONDS = 5.0, 60.0
+MANY_NODES = 64
+"""Up to here every node reports, and the head writes, at the shortest interval."""
+
+
+def interval_of(nodes: int) -> float:
+    """Seconds between the reports of a node, and between two versions of the file: longer for many nodes.
+
+    So the head receives at most about a dozen reports a second up to 768 nodes, and 68 from 4,096 nodes.
+    """
+    return min(max(SHORTEST_SECONDS, SHORTEST_SECONDS * nodes / MANY_NODES), LONGEST_SECONDS)

@@ -2,5 +2,6 @@
 
 head, monitor    the head; the deadline, and what it checks periodically
 agent_launcher   the scheduler's launcher, which starts the nodes' agents
+live_file        writes live.json, what all nodes do now
 snapshot         unpacks the source that ranks run
 """

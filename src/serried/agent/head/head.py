@@ -19,6 +19,7 @@ from serried.agent.comms import job_environment, rendezvous
 from serried.agent.comms.node_registry import NodeAgent, NodeRegistry
 from serried.agent.head import monitor
 from serried.agent.head.agent_launcher import AgentLauncher, agent_environment, sweep_nodes
+from serried.agent.head.live_file import LiveFile
 from serried.agent.launchers.head_side import Failure, LauncherCoordinator
 from serried.agent.loop import Loop
 from serried.agent.options import Options, parse
@@ -102,6 +103,7 @@ class Head:
         self._nodes = NodeRegistry(self.loop, work.nodes, hostlist.expand(options.hosts), self)
         self._deadline = deadline.deadline_of(work, options.end, options.age)
         self._monitor = monitor.Monitor(self, self._nodes, self._deadline)
+        self._live = LiveFile(work, self._nodes, self.loop.awake, self._deadline.at if self._deadline else None)
         self._stage_in = StageInCoordinator(work, self._nodes, self.log_event, self._fail_launch, self._start_ranks)
         self._search = TrialSearch(self.loop, work, self._prune, self._fail_launch) if work.search else None
         self._script: Optional[ScriptProcess] = None
@@ -132,6 +134,7 @@ class Head:
         self.loop.after(CONNECT_SECONDS, self._check_present)
         self.loop.every(monitor.HEARTBEAT_SECONDS, self._check_launcher)
         self._monitor.begin()
+        self.loop.every(self._live.interval, self._live.write)
         if self._search:
             self._search.begin()
         if not self.work.has_setup:  # while the launcher starts the agents; both take about as long
@@ -140,6 +143,7 @@ class Head:
             self.loop.run()
         self._launcher.signal(signal.SIGKILL)
         self._env_file.remove()
+        self._live.write()
         if self._argv and any(agent.is_lost for agent in self._nodes):
             sweep_nodes(self.loop, self._argv, self.work)
         self.log_event(JournalEvent.ENDED)
@@ -216,6 +220,9 @@ class Head:
         return port
 
     def on_message(self, agent: NodeAgent, message: Message) -> None:
+        if message["event"] == ToHead.SAMPLE:
+            self._live.on_sample(agent, message)
+            return
         if message["event"] != ToHead.HEARTBEAT:
             self._monitor.check_parent()
             self._on_event(agent, message)
