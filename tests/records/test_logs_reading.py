@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.records.logs import Lines, Tail, last_lines
+from serried.records.logs import Lines, Tail, last_lines, start_of_last_lines
 
 
 @given(st.lists(st.binary(max_size=20)))
@@ -46,3 +46,23 @@ def test_the_last_lines_of_a_huge_file_cost_one_window(tmp_path):
     path.write_bytes(b"".join(b"line %d\n" % number for number in range(100_000)))
     assert last_lines(path, 2) == ["line 99998", "line 99999"]
     assert last_lines(tmp_path / "none", 2) == []
+
+
+@given(st.binary(max_size=60).map(lambda text: text.replace(b"0", b"\n")), st.integers(1, 9))
+def test_the_last_lines_begin_where_they_do(tmp_path_factory, text, count):
+    path = tmp_path_factory.getbasetemp() / "given.log"
+    path.write_bytes(text)
+    lines = text.removesuffix(b"\n").split(b"\n")
+    expected = b"\n".join(lines[-count:]) + (b"\n" if text.endswith(b"\n") else b"")
+    assert text[start_of_last_lines(path, count) :] == expected
+
+
+def test_the_last_lines_of_a_huge_log_are_read_without_the_rest(tmp_path):
+    path = tmp_path / "rank-0.log"
+    with path.open("wb") as file:
+        file.truncate(10 << 30)
+        file.seek(0, 2)
+        file.write(b"\none\ntwo\n")
+    assert start_of_last_lines(path, 2) == path.stat().st_size - len("one\ntwo\n")
+    assert start_of_last_lines(path, 5) == path.stat().st_size - (5 << 20)
+    assert start_of_last_lines(tmp_path / "none", 2) == 0

@@ -120,6 +120,15 @@ def test_a_moving_line_is_written_over_and_cut_to_the_terminal():
     assert on_a_terminal(program) == "\r\x1b[2K" + "x" * 58 + "…\r\x1b[2Kshort\r\x1b[2Kwhole\r\n"
 
 
+def test_several_moving_lines_are_written_over_and_leave_nothing():
+    program = (
+        "from serried.ui import console\nimport sys\nline = console.MovingLine(sys.stdout)\n"
+        "line.update('one', 'x' * 100)\nline.update('one', 'x' * 100)\nline.update('two')\nline.clear()\nprint('whole')"
+    )
+    both = "\r\x1b[2Kone\r\n" + "x" * 58 + "…"
+    assert on_a_terminal(program) == f"{both}\r\x1b[2K\x1b[A\x1b[2Ktwo\r\x1b[2Kwhole\r\n"
+
+
 def test_a_table_is_aligned_by_what_is_seen(capsys):
     lines = console.table(("A", "B"), [("漢", "x"), ("abc", console.Cell("y", "good"))])
     assert lines == ["A    B", "漢   x", "abc  y"]

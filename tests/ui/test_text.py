@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.ui.text import ago, duration, fit, harmless, memory, overwritten, pad, printable, width, wrapped
+from serried.ui.text import ago, duration, fit, harmless, memory, overwritten, pad, printable, unfinished_lines, width, wrapped
 from tables import for_each
 
 
@@ -116,3 +116,14 @@ def test_memory_is_in_the_largest_whole_unit(megabytes: int, words: str):
 )
 def test_lines_are_broken_between_words_and_not_in_what_one_copies(text, lines):
     assert wrapped(text, 9) == lines
+
+
+def test_progress_bars_show_what_they_have_written_last_and_no_escape_sequences():
+    bars = [("[0] ", "\r 1%|\r\x1b[32m20%\x1b[0m|##"), ("[1] ", "90%|###\r"), ("[2] ", ""), ("[3] ", "done\r    \r")]
+    assert unfinished_lines(bars) == ["[0] 20%|##", "[1] 90%|###"]
+
+
+def test_of_many_progress_bars_the_first_is_shown():
+    bars = [(f"[{rank}] ", f"\r{rank}%") for rank in range(512)]
+    assert unfinished_lines(bars[:4]) == ["[0] 0%", "[1] 1%", "[2] 2%", "[3] 3%"]
+    assert unfinished_lines(bars) == ["[0] 0%", "… and 511 more ranks"]

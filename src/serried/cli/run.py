@@ -27,7 +27,7 @@ from serried.submission.prepare import prepare
 from serried.submission.request import decide, decide_inside
 from serried.ui import console
 from serried.ui.plan_lines import smoke_text
-from serried.ui.text import duration, printable
+from serried.ui.text import duration, printable, unfinished_lines
 
 _OF_HERE = ("--gpu-ids", "--cluster", "--json")
 """Options that `serried submit` lacks, or that name this machine."""
@@ -71,12 +71,14 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
         console.say_behind("", smoke_text(prepared.plan), "quiet")
     options.say_about(prepared.notes, prepared.warnings)
     began = time.time()
+    bottom = console.MovingLine(sys.stderr if as_json else sys.stdout)
     outcome = run_here(
         prepared,
         gpu_ids=gpus,
         inside=job,
         # With --json, stdout gets that one value alone.
         output=sys.stderr.buffer if as_json else None,
+        show_unfinished=lambda texts: bottom.update(*unfinished_lines(texts)),
     )
     if as_json:
         run_view.out_runs([status(outcome.record).to_json()])

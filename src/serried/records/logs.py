@@ -103,9 +103,9 @@ def _ranks_of(launch: str, logs: Iterable[RankLog]) -> str:
 class Tail:
     """Reads a growing file from where the last read stopped. The file may appear late."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, start: int = 0) -> None:
         self.path = path
-        self._position = 0
+        self._position = start
 
     def read(self) -> bytes:
         """The bytes that were added since, at most a chunk; empty if the file does not exist yet."""
@@ -151,6 +151,25 @@ class Lines:
 
 def _decode(line: bytes) -> str:
     return line.decode("utf-8", "replace")
+
+
+def start_of_last_lines(path: Path, count: int) -> int:
+    """Where the last `count` lines of a file begin. It is read backwards, at most a chunk for each line."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        size = position = file.seek(0, os.SEEK_END)
+        limit = max(size - count * _CHUNK, 0)
+        missing = count
+        while position > limit:
+            end, position = position, max(position - _CHUNK, limit)
+            file.seek(position)
+            block = file.read(end - position)
+            at = len(block) - (end == size)  # the newline of the last line
+            while missing and (at := block.rfind(b"\n", 0, at)) >= 0:
+                missing -= 1
+            if not missing:
+                return position + at + 1
+        return limit
+    return 0
 
 
 def last_lines(path: Path, count: int, window: int = 1 << 16) -> list[str]:

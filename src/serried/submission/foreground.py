@@ -28,6 +28,9 @@ INTERRUPTED = 130
 LONGEST_PART = 65_536
 """A longer line is printed in parts."""
 
+Unfinished = list[tuple[str, str]]
+"""Labels and texts of the lines that have no end yet, such as progress bars."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -45,10 +48,12 @@ def run_here(
     inside: Inside | None = None,
     output: BinaryIO | None = None,
     tick: Callable[[], None] = lambda: None,
+    show_unfinished: Callable[[Unfinished], None] = lambda _: None,
 ) -> Outcome:
     """Run it to its end, here or on the nodes of the job `inside` which we run.
 
-    The ranks' output goes to `output` (stdout) as they write it; `tick` is called meanwhile.
+    The ranks' output goes to `output` (stdout) as they write it; `tick` is called meanwhile. With several ranks
+    `show_unfinished` gets the lines that have no end yet, and none before whole lines are written.
 
     Raises UsageError, and leaves no files, if this machine lacks what the plan requests.
     """
@@ -61,7 +66,7 @@ def run_here(
     submission = record.submissions[0]
     several = plan.world_size > 1 or plan.array is not None
     to = output or sys.stdout.buffer
-    live = LiveOutput(record.where, several=several, is_script=plan.script is not None, to=to)
+    live = LiveOutput(record.where, show_unfinished, several=several, is_script=plan.script is not None, to=to)
     started: list[str] = []
 
     def pass_on() -> None:
@@ -112,8 +117,17 @@ def _status(record: Record, ended: foreground.ForegroundEnd, end: dict[str, Any]
 class LiveOutput:
     """The logs of all ranks of a run as one stream; with several ranks, whole lines behind the rank."""
 
-    def __init__(self, run: RunDirectory, *, several: bool, is_script: bool, to: BinaryIO) -> None:
+    def __init__(
+        self,
+        run: RunDirectory,
+        show_unfinished: Callable[[Unfinished], None],
+        *,
+        several: bool,
+        is_script: bool,
+        to: BinaryIO,
+    ) -> None:
         self._run = run
+        self._show_unfinished = show_unfinished
         self._is_script = is_script
         self._several = several
         self._to = to
@@ -126,14 +140,20 @@ class LiveOutput:
         wrote = False
         for log in self._logs.values():
             for part in log.parts() if self._several else log.chunks():
+                if not wrote:
+                    self._show_unfinished([])
                 self._to.write(part)
                 wrote = True
         if wrote:
             self._to.flush()
+        # Of several attempts, the newest.
+        rests = {log.label: log.rest for log in self._logs.values()}
+        self._show_unfinished([(label.decode(), rest.decode("utf-8", "replace")) for label, rest in rests.items()])
 
     def finish(self) -> None:
         """Write the rest, also an unfinished line."""
         self.pass_on()
+        self._show_unfinished([])
         for log in self._logs.values():
             if log.rest:
                 self._to.write(log.label + log.rest + b"\n")

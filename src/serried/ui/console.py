@@ -76,12 +76,12 @@ def say(text: str = "") -> None:
 
 
 def _print(text: str, stream: TextIO) -> None:
-    shown = [(line, line.text) for line in _status_lines]
+    shown = [(line, line.lines) for line in _status_lines]
     for line, _ in shown:
         line.clear()
     print(_encodable(text, stream), file=stream)
-    for line, status in shown:
-        line.update(status)
+    for line, lines in shown:
+        line.update(*lines)
 
 
 def behind(label: str, text: str, stream: TextIO | None = None, *, look: str | None = None) -> list[str]:
@@ -201,23 +201,25 @@ def _line(row: Sequence[Cell], widths: Sequence[int]) -> str:
 
 
 class MovingLine:
-    """The last, unfinished line of a terminal, written over until it is cleared. Elsewhere it is not shown."""
+    """The last, unfinished lines of a terminal, written over until they are cleared. Elsewhere they are not shown."""
 
     def __init__(self, stream: TextIO) -> None:
-        self.text = ""
+        self.lines: tuple[str, ...] = ()
         self._stream = stream
         self._is_shown = is_terminal(stream) and os.environ.get("TERM") != "dumb"
 
-    def update(self, text: str) -> None:
-        """Show `text` instead of the text before, as much of it as one line can hold."""
-        if self._is_shown and (text or self.text):
-            line = _encodable(fit(printable(text), columns() - 1), self._stream)
-            self._stream.write(f"\r\x1b[2K{line}")
+    def update(self, *lines: str) -> None:
+        """Show `lines` instead of those before, each cut to the terminal's width. Empty ones are left out."""
+        lines = tuple(filter(None, lines))
+        if self._is_shown and lines != self.lines:
+            erased = "\r\x1b[2K" + "\x1b[A\x1b[2K" * (len(self.lines) - 1)
+            cut = [_encodable(fit(printable(line), columns() - 1), self._stream) for line in lines]
+            self._stream.write(erased + "\n".join(cut))
             self._stream.flush()
-        self.text = text
+        self.lines = lines
 
     def clear(self) -> None:
-        self.update("")
+        self.update()
 
 
 @contextlib.contextmanager

@@ -5,10 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import re
 import unicodedata
+from collections.abc import Iterable
 
 _ELLIPSIS = "…"
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _MANY_DAYS = 100 * _DAY
+_MOST_UNFINISHED = 4
+"""The rest of a terminal with 24 lines is for whole lines."""
 
 _HIDDEN = frozenset("\u200b\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
 """They reorder or break what a terminal shows."""
@@ -58,6 +61,18 @@ def overwritten(line: str) -> str:
         plain = "\x1b" not in part and "\x1b" not in shown
         shown = part + shown[len(part) :] if plain else part or shown
     return shown.rstrip() if "\r" in line.rstrip("\r") else shown
+
+
+def unfinished_lines(texts: Iterable[tuple[str, str]]) -> list[str]:
+    """The bottom of a terminal: lines of ranks that have no end yet, such as progress bars, behind their labels.
+
+    Many become the first, and how many more there are.
+    """
+    plain = ((label, _strip(overwritten(text)).rstrip()) for label, text in texts)
+    lines = [label + text for label, text in plain if text]
+    if len(lines) <= _MOST_UNFINISHED:
+        return lines
+    return [lines[0], f"… and {len(lines) - 1} more ranks"]
 
 
 def width(text: str) -> int:
