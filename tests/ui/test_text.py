@@ -3,7 +3,19 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.ui.text import ago, duration, fit, harmless, memory, overwritten, pad, printable, unfinished_lines, width, wrapped
+from serried.ui.text import (
+    ago,
+    duration,
+    fit,
+    harmless,
+    memory,
+    overwritten,
+    pad,
+    printable,
+    unfinished_lines,
+    width,
+    wrapped,
+)
 from tables import for_each
 
 
