@@ -1,0 +1,192 @@
+"""GPUs through NVIDIA's library, with the stand-in of tests/fake_nvml.py."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pynvml
+import pytest
+
+from fake_nvml import NOT_AVAILABLE, FakeGpu, FakeLibrary
+from serried.agent.sampling import nvml
+from serried.agent.sampling.gpus import open_source, select
+from serried.agent.sampling.nvml import Nvml
+from tables import for_each
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def install(monkeypatch):
+    def install_library(*gpus: FakeGpu, **options) -> FakeLibrary:
+        library = FakeLibrary(list(gpus), **options)
+        monkeypatch.setattr(nvml, "CDLL", lambda name: {"libnvidia-ml.so.1": library}[name])
+        return library
+
+    return install_library
+
+
+def test_a_sample_has_every_value_that_the_driver_reports(install):
+    install(FakeGpu())
+    source = open_source(None)
+    assert source is not None
+    assert source.name == "nvml"
+    assert source.devices() == {0: {"name": "NVIDIA H200", "uuid": "GPU-aaaa", "memory": 150 * GIB, "power_cap": 700.0}}
+    sample = {
+        "busy": 97,
+        "memory": 20 * GIB,
+        "power": 640.0,
+        "temperature": 61,
+        "clock": 1980,
+        "throttled": ["power-cap"],
+        "ecc_errors": 0,
+    }
+    assert source.read() == {0: sample}
+    assert source.read() == {0: {**sample, "sm_active": 55.5}}  # needs two readings
+
+
+def test_zero_is_a_value(install):
+    install(FakeGpu(busy=0, used=0, power=0, clock=0, throttled=1, sm_active=0.0, ecc=0))
+    source = Nvml(None)
+    source.read()
+    assert source.read() == {
+        0: {
+            "busy": 0,
+            "memory": 0,
+            "power": 0.0,
+            "temperature": 61,
+            "clock": 0,
+            "sm_active": 0.0,
+            "throttled": [],
+            "ecc_errors": 0,
+        }
+    }
+
+
+def test_values_that_a_gpu_does_not_have_are_missing(install):
+    install(FakeGpu(busy=None, ecc=None, sm_active=None))
+    sample = Nvml(None).read()[0]
+    assert sample.keys() == {"memory", "power", "temperature", "clock", "throttled"}
+
+
+def test_functions_that_a_driver_lacks_have_others_in_their_place(install):
+    lacks = {"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperature", "nvmlGpmQueryDeviceSupport"}
+    install(FakeGpu(), missing=lacks)
+    source = Nvml(None)
+    source.read()
+    sample = source.read()[0]
+    assert (sample["memory"], sample["temperature"], "sm_active" in sample) == (21 * GIB, 61, False)
+
+
+def test_errors_count_from_the_start_of_the_job(install):
+    gpu = FakeGpu(ecc=3)
+    install(gpu)
+    source = Nvml(None)
+    gpu.ecc = 5
+    assert source.read()[0]["ecc_errors"] == 2
+
+
+GPUS = ["GPU-aaaa", "GPU-bbbb"]
+ORDERS = [
+    ("1", ["GPU-bbbb"]),
+    ("1,0", ["GPU-bbbb", "GPU-aaaa"]),
+    ("GPU-b,0", ["GPU-bbbb", "GPU-aaaa"]),
+    ("0,7,1", ["GPU-aaaa"]),  # CUDA stops at an unknown name
+    ("0,-1,1", ["GPU-aaaa"]),
+    ("0, 1 ,", ["GPU-aaaa", "GPU-bbbb"]),
+    ("GPU-zzzz", []),
+    ("NoDevFiles", []),
+    ("", []),
+    (None, ["GPU-aaaa", "GPU-bbbb"]),
+]
+
+
+@for_each("visible, expected", ORDERS)
+def test_gpus_have_the_numbers_that_programs_of_the_job_use(visible, expected):
+    assert [GPUS[chosen] for chosen in select(visible, GPUS)] == expected
+
+
+def test_the_numbers_are_those_of_the_samples(install):
+    install(FakeGpu(), FakeGpu(uuid="GPU-bbbb", busy=1))
+    source = Nvml("1,0")
+    assert [device["uuid"] for device in source.devices().values()] == ["GPU-bbbb", "GPU-aaaa"]
+    assert [sample["busy"] for sample in source.read().values()] == [1, 97]
+
+
+def test_a_gpu_that_the_control_group_hides_has_no_number(install):
+    install(FakeGpu(is_hidden=True), FakeGpu(uuid="GPU-bbbb"))
+    assert Nvml("0").devices()[0]["uuid"] == "GPU-bbbb"
+
+
+def test_a_gpu_that_the_driver_loses_is_missing_and_its_error_remains(install):
+    lost = FakeGpu()
+    library = install(lost, FakeGpu(uuid="GPU-bbbb"))
+    source = Nvml("0,1")
+    lost.is_lost = True
+    library.xids.append((lost, 79))
+    assert source.read()[0] == {"xid": [79]}
+    assert source.read().keys() == {1}
+    assert source.devices().keys() == {0, 1}
+
+
+def test_a_gpu_that_was_lost_before_the_start_keeps_its_number(install):
+    install(FakeGpu(is_lost=True), FakeGpu(uuid="GPU-bbbb"))
+    for visible in (None, "0,1", "GPU-aaaa,1"):
+        source = Nvml(visible)
+        assert (source.devices()[0], source.devices()[1]["uuid"]) == ({}, "GPU-bbbb")
+        assert source.read().keys() == {1}
+
+
+def test_a_mig_device_has_memory_and_active_sms_and_shares_the_temperature(install):
+    devices = [
+        FakeGpu(uuid=f"MIG-{number}", name="NVIDIA H200 MIG 1g.18gb", used=GIB, busy=None, instance=number, ecc=None)
+        for number in (7, 9)
+    ]
+    install(FakeGpu(mig=devices, celsius=50))
+    source = Nvml("MIG-9")
+    assert source.devices()[0]["name"] == "NVIDIA H200 MIG 1g.18gb"
+    source.read()
+    assert source.read() == {
+        0: {
+            "memory": GIB,
+            "temperature": 50,
+            "clock": 1980,
+            "sm_active": 55.5,
+            "throttled": ["power-cap"],
+        }
+    }
+    assert Nvml("0").devices()[0]["uuid"] == "MIG-7"  # CUDA uses the first MIG device of a GPU
+
+
+def test_processes_are_listed_by_gpu_also_when_there_are_many(install):
+    many = dict.fromkeys(range(100, 300), GIB)
+    install(FakeGpu(), FakeGpu(uuid="GPU-bbbb", processes={**many, 5: NOT_AVAILABLE}))
+    assert Nvml("1,0").processes() == {0: {**many, 5: 0}}
+
+
+def test_a_driver_that_does_not_answer_is_no_source(install, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    install(FakeGpu(), status=9)
+    assert open_source(None) is None
+
+
+def test_layouts_are_those_of_nvidia_ml_py():
+    pairs = [
+        (nvml._Utilization, pynvml.c_nvmlUtilization_t),
+        (nvml._Memory, pynvml.c_nvmlMemory_t),
+        (nvml._MemoryV2, pynvml.c_nvmlMemory_v2_t),
+        (nvml._Process, pynvml.c_nvmlProcessInfo_v2_t),
+        (nvml._Event, pynvml.c_nvmlEventData_t),
+        (nvml._GpmSupport, pynvml.c_nvmlGpmSupport_t),
+        (nvml._GpmMetric, pynvml.c_nvmlGpmMetric_t),
+        (nvml._Temperature, pynvml.c_nvmlTemperature_v1_t),
+    ]
+    for ours, theirs in pairs:
+        assert layout_of(ours) == layout_of(theirs)
+    assert layout_of(nvml._GpmMetrics)[1][:-1] == layout_of(pynvml.c_nvmlGpmMetricsGet_t)[1][:-1]
+    assert nvml._GpmMetrics.metrics.offset == pynvml.c_nvmlGpmMetricsGet_t.metrics.offset
+
+
+def layout_of(structure: type[ctypes.Structure]) -> tuple[int, list[tuple[int, int]]]:
+    fields = [getattr(structure, field[0]) for field in structure._fields_]
+    return ctypes.sizeof(structure), [(field.offset, field.size) for field in fields]
