@@ -281,6 +281,8 @@ def test_what_travels_to_the_compute_node_is_python_3_9(path: Path):
 
 
 BY_MODULE = {
+    "ui/web/app.py": {"starlette"},
+    "ui/web/server.py": {"uvicorn"},
     "cli/tensorboard.py": {"click", "tensorboard", "werkzeug"},
     "train/tracking/wandb_sink.py": {"torch", "wandb"},
     "train/tracking/wandb_agent.py": {"torch", "yaml"},  # wandb depends on it

@@ -20,8 +20,8 @@ from urllib.parse import quote
 
 import pytest
 
-from serried.cli import tensorboard
 from serried.plan import Sweep
+from serried.ui import loopback
 from waiting import until
 
 SWEEP = Sweep("k3f9q2", ("lr",))
@@ -245,8 +245,8 @@ def test_it_serves_on_after_the_logout_if_it_was_started_by_nohup(ended, serve):
 def test_a_port_that_is_taken_gets_a_note(monkeypatch, capsys):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        monkeypatch.setattr(tensorboard, "_PORTS", port - os.getuid() % 10_000)
-        with tensorboard._listener() as own:
+        monkeypatch.setattr(loopback, "_PORTS", port - os.getuid() % 10_000)
+        with loopback.listener("TensorBoard") as own:
             assert own.getsockname()[1] != port
     assert f"port {port} is taken" in capsys.readouterr().err
 
@@ -279,9 +279,9 @@ def test_the_tunnel_leads_to_this_very_node():
         ("10.0.0.7 51234 192.0.2.1 22", f"-J {user}@192.0.2.1 {user}@{host}"),  # from a login node to a job's node
         ("fe80::1 51234 2001:db8::1 2222", f"-J '{user}@[2001:db8::1]:2222' {user}@{host}"),
     ):
-        assert tensorboard.tunnel(20001, {"SSH_CONNECTION": connection}) == f"ssh -N -L 20001:127.0.0.1:20001 {words}"
+        assert loopback.tunnel(20001, {"SSH_CONNECTION": connection}) == f"ssh -N -L 20001:127.0.0.1:20001 {words}"
 
 
 def test_a_user_without_a_name_is_an_id(monkeypatch):
     monkeypatch.setattr(getpass, "getuser", lambda: pwd.getpwuid(2**31 - 5))  # as it ends for such a user
-    assert tensorboard.tunnel(20001, {}).endswith(f" {os.getuid()}@{socket.gethostname()}")
+    assert loopback.tunnel(20001, {}).endswith(f" {os.getuid()}@{socket.gethostname()}")

@@ -33,6 +33,7 @@ GROUPS = {
         "wait": "Wait for runs; exit 0 if all succeeded.",
         "fetch": "Copy results and outputs to a folder.",
         "tensorboard": "Show runs in TensorBoard, also while they train.",
+        "ui": "Show runs in a browser: curves, GPUs, live logs.",
         "track": "Upload what trackers logged offline.",
     },
     "End": {
@@ -75,6 +76,7 @@ MEANT = {
     "why": "explain diagnose debug",
     "fetch": "pull download results get sync",
     "tensorboard": "tb board tfevents",
+    "ui": "web dashboard browser",
     "track": "wandb mlflow",
     "stop": "cancel kill scancel qdel abort end",
     "clean": "rm remove delete prune purge gc",

@@ -11,13 +11,10 @@ import contextlib
 import hashlib
 import os
 import secrets
-import shlex
-import signal
-import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +24,17 @@ from serried.cli import run_view
 from serried.errors import MissingProgramError, UsageError
 from serried.protocol import tracking
 from serried.protocol.sizes import counted
-from serried.records import event_files, index, stopping
+from serried.records import event_files, index
 from serried.records.index import Selection
 from serried.records.status import statuses_of
 from serried.sweeps import results
-from serried.ui import console
+from serried.ui import console, loopback
 from serried.ui.text import printable
 
 RELOAD_SECONDS = 30.0
 _SHARE = 20
 """Searching for new event files takes at most one of so many seconds."""
-_PORTS = 20_000
-"""The first of 10,000 ports below those that systems give to outgoing connections."""
 _LONGEST = 60
-_LOOPBACK = "127.0.0.1"
-"""Not `localhost`, which may be `::1`, where another user may listen on the same port."""
 
 
 @click.command()
@@ -71,7 +64,7 @@ def command(*, runs: tuple[str, ...]) -> None:
     """
     program = _import_tensorboard()
     chosen = run_view.select_all(runs or [index.LAST])
-    with _exit_on_signals(), tempfile.TemporaryDirectory(prefix="serried-tensorboard-") as folder:
+    with loopback.exit_on_signals(), tempfile.TemporaryDirectory(prefix="serried-tensorboard-") as folder:
         links = _Links(Path(folder))
         links.add(_with_sweeps(chosen))
         if not links.runs:
@@ -86,25 +79,6 @@ def command(*, runs: tuple[str, ...]) -> None:
         except KeyboardInterrupt:
             console.note("stopped")
             raise SystemExit(130) from None
-
-
-@contextlib.contextmanager
-def _exit_on_signals() -> Iterator[None]:
-    """A closed terminal, too, ends this process as an exception does, so that its folder is deleted.
-
-    Signals that are ignored, as with `nohup`, stay so.
-    """
-
-    def leave(number: int, frame: object) -> None:  # noqa: ARG001
-        raise SystemExit(128 + number)
-
-    handled = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, leave) for number in handled}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _import_tensorboard() -> Any:
@@ -206,7 +180,7 @@ def _serve(program: Any, folder: str) -> str:
     from werkzeug import serving
 
     token = secrets.token_urlsafe(24)
-    listener = _listener()
+    listener = loopback.listener("TensorBoard")
     port = listener.getsockname()[1]
 
     class QuietHandler(serving.WSGIRequestHandler):
@@ -222,7 +196,7 @@ def _serve(program: Any, folder: str) -> str:
     class Server(program.TensorBoardServer):  # type: ignore[misc]
         def __init__(self, application: Any, flags: Any) -> None:  # noqa: ARG002
             self._server = serving.make_server(
-                _LOOPBACK,
+                loopback.ADDRESS,
                 port,
                 Guard(application, token),
                 threaded=True,
@@ -234,7 +208,7 @@ def _serve(program: Any, folder: str) -> str:
             self._server.serve_forever()
 
         def get_url(self) -> str:
-            return f"http://{_LOOPBACK}:{port}/{token}/"
+            return f"http://{loopback.ADDRESS}:{port}/{token}/"
 
     board = program.TensorBoard(server_class=Server)
     board.configure(
@@ -248,16 +222,6 @@ def _serve(program: Any, folder: str) -> str:
     return str(board.launch())
 
 
-def _listener() -> socket.socket:
-    """A socket on a port that depends on the user alone, so that `LocalForward` can name it; else on any free one."""
-    port = _PORTS + os.getuid() % 10_000
-    try:
-        return socket.create_server((_LOOPBACK, port), backlog=128)
-    except OSError:
-        console.note(f"port {port} is taken: a `LocalForward` to it does not lead to this TensorBoard")
-        return socket.create_server((_LOOPBACK, 0), backlog=128)
-
-
 def _report(chosen: Sequence[Selection], links: _Links, address: str) -> None:
     lacking = [str(selection) for selection in chosen if selection.record.id not in links.runs]
     if lacking and links.runs:
@@ -268,38 +232,7 @@ def _report(chosen: Sequence[Selection], links: _Links, address: str) -> None:
     )
     console.say()
     console.say("on your own machine:")
-    console.out(f"  {tunnel(int(address.split(':')[2].partition('/')[0]), os.environ)}")
+    console.out(f"  {loopback.tunnel(int(address.split(':')[2].partition('/')[0]), os.environ)}")
     console.say("and in its browser:")
     console.out(f"  {address}")
     sys.stdout.flush()  # a pipe gets both lines now, too
-
-
-def tunnel(port: int, environ: Any) -> str:
-    """The `ssh` command that forwards `port` of the user's own machine to this one.
-
-    The address is that of this node by which the user has connected: another node may answer to the cluster's name. On
-    a node of a job it is that of the login node, which forwards.
-    """
-    user = stopping.user()
-    words = environ.get("SSH_CONNECTION", "").split()
-    forward = ["ssh", "-N", "-L", f"{port}:{_LOOPBACK}:{port}"]
-    host = socket.gethostname()
-    if len(words) != 4:
-        return shlex.join([*forward, f"{user}@{host}"])
-    *_, address, ssh_port = words
-    if _is_here(address):
-        return shlex.join([*forward, *(["-p", ssh_port] if ssh_port != "22" else []), f"{user}@{address}"])
-    jump = f"[{address}]" if ":" in address else address
-    return shlex.join(
-        [*forward, "-J", f"{user}@{jump}" + (f":{ssh_port}" if ssh_port != "22" else ""), f"{user}@{host}"]
-    )
-
-
-def _is_here(address: str) -> bool:
-    """Whether this machine has the address."""
-    try:
-        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-            probe.bind((address, 0))
-    except OSError:
-        return False
-    return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,13 +190,19 @@ def parameters_of(selection: Selection, number: int) -> Trial:
     )
 
 
-def results_of(selection: Selection, metric: str | None = None) -> SweepResults:
+def results_of(
+    selection: Selection,
+    metric: str | None = None,
+    look: Callable[[Sequence[Record]], Iterable[RunStatus]] = statuses,
+) -> SweepResults:
     """The results of the whole sweep of a run. `metric` is another than the sweep's: `loss:min`. Empty for none.
+
+    `look` finds the statuses of its runs.
 
     Raises UsageError if the run belongs to no sweep, and for another metric without a goal.
     """
     records = runs_of(selection)
-    known = {status.record.id: status for status in statuses(records)}
+    known = {status.record.id: status for status in look(records)}
     ordered = tuple(known[record.id] for record in records)
     sweep = records[-1].plan.sweep or Sweep("", ())
     if metric == "":

@@ -16,6 +16,8 @@ _MOST_UNFINISHED = 4
 _HIDDEN = frozenset("\u200b\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
 """They reorder or break what a terminal shows."""
 
+_UNSEEN = dict.fromkeys(map(ord, _HIDDEN))
+
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _ESCAPE = re.compile(
     r"\x1b(?:"
@@ -48,6 +50,11 @@ def harmless(line: str) -> str:
         position = colour.end()
     kept.append(_strip(line[position:]))
     return "".join(kept) + ("\x1b[0m" if len(kept) > 1 and kept[-2] not in ("\x1b[0m", "\x1b[m") else "")
+
+
+def plain(line: str) -> str:
+    """A line of a program's output without any escape sequence, as a terminal would leave it."""
+    return _strip(overwritten(line)).translate(_UNSEEN)
 
 
 def _strip(text: str) -> str:

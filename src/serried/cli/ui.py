@@ -1,0 +1,92 @@
+"""`serried ui`: a web page of runs, which only reads."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from serried.cli import run_view
+from serried.errors import MissingProgramError, UsageError
+from serried.records import stopping
+from serried.ui import console, loopback
+
+
+@click.command()
+@click.argument("run", required=False, shell_complete=run_view.complete_runs)
+@click.option("--port", type=click.IntRange(1, 65535), help="Port on this machine's loopback address.")
+@click.option("--socket", "path", type=click.Path(path_type=Path), help="Listen on this Unix socket instead.")
+def command(*, run: str | None, port: int | None, path: Path | None) -> None:
+    r"""Show runs in a browser: curves, GPUs over time, live logs, plans, sweeps.
+
+    \b
+    serried ui                      all runs
+    serried ui last                 one run
+    serried ui --socket ~/ui.sock   no port: a file that only you can connect to
+
+    Run it on the login node, and leave it running. It prints an `ssh` command for your
+    own machine, and an address for your browser. The address contains a token: other
+    users of this node get the error 403. The page only reads, and loads nothing from
+    other servers. Ctrl-C ends it; the runs go on.
+
+    \b
+      pip install 'serried[ui]'
+    """
+    server = _import_server()
+    if port is not None and path is not None:
+        raise UsageError("`--port` and `--socket` exclude each other")
+    first = f"/run/{run_view.select(run)}" if run else "/"
+    token = server.new_token()
+    if path is not None:
+        path = path.expanduser().absolute()
+    listener = server.unix_socket(path) if path is not None else _port(port)
+    _report(listener, path, f"#token={token}&{first}")
+    try:
+        with loopback.exit_on_signals():
+            server.serve(listener, token)
+    finally:
+        if path is not None:
+            path.unlink(missing_ok=True)
+    console.note("stopped")
+    raise SystemExit(130)
+
+
+def _import_server() -> Any:
+    try:
+        from serried.ui.web import server
+    except ImportError as error:
+        raise MissingProgramError(
+            f"the web page needs libraries that are not installed beside Serried: {error}",
+            hint="pip install 'serried[ui]'",
+        ) from None
+    return server
+
+
+def _port(port: int | None) -> socket.socket:
+    try:
+        return loopback.listener("page", port)
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen on port {port}: {(error.strerror or str(error)).lower()}",
+            hint="leave out `--port`, and Serried takes a free one",
+        ) from error
+
+
+def _report(listener: socket.socket, path: Path | None, fragment: str) -> None:
+    console.say("on your own machine:")
+    if path is not None:
+        number = loopback.usual_port()
+        target = shlex.quote(f"{number}:{path}")
+        console.out(f"  ssh -N -L {target} {stopping.user()}@{socket.gethostname()}")
+    else:
+        number = listener.getsockname()[1]
+        console.out(f"  {loopback.tunnel(number, os.environ)}")
+    console.say("and in its browser:")
+    console.out(f"  http://{loopback.ADDRESS}:{number}/{fragment}")
+    console.say("Ctrl-C ends the page; the runs go on")
+    sys.stdout.flush()  # a pipe gets the lines now, too

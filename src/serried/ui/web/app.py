@@ -1,0 +1,181 @@
+"""The routes of the web page, and the checks that every request passes.
+
+Other users of a login node can connect to any port of its loopback address. So the API answers only to a token, which
+the page gets behind the `#` of the address that `serried ui` prints: browsers do not send that part, and no log has it.
+Names of other hosts are refused, because a page of somebody else's could lead a browser here by its own name server.
+Nothing that a browser can ask for changes anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serried.errors import SerriedError, UsageError
+from serried.protocol import SCHEMA
+from serried.records import index
+from serried.sweeps import results
+from serried.ui.web import documents
+from serried.ui.web.runs import Runs
+
+STATIC = Path(__file__).parent / "static"
+HOSTS = ("127.0.0.1", "localhost", "::1")
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+API = "/api/"
+
+View = Callable[[Runs, Request], dict[str, Any]]
+
+
+def application(runs: Runs, token: str) -> ASGIApp:
+    """The whole page as an ASGI application. `token` is what the API's `Authorization: Bearer` must have."""
+    routes = [Route(f"{API}{name}", _route(runs, view)) for name, view in VIEWS.items()]
+    static = Mount("/", StaticFiles(directory=STATIC, html=True))
+    inner = Starlette(routes=[*routes, static], middleware=[Middleware(GZipMiddleware, minimum_size=1024)])
+    return Gate(inner, token)
+
+
+class Gate:
+    """Passes on a request that names this machine and, for the API, has the token."""
+
+    def __init__(self, inner: ASGIApp, token: str) -> None:
+        self._inner = inner
+        self._token = token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._inner(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                extra = HEADERS | ({"Cache-Control": "no-store"} if scope["path"].startswith(API) else {})
+                message["headers"] = [
+                    *message.get("headers", []),
+                    *((name.lower().encode(), value.encode()) for name, value in extra.items()),
+                ]
+            await send(message)
+
+        refusal = self._refusal(Request(scope))
+        await (refusal or self._inner)(scope, receive, send_with_headers)
+
+    def _refusal(self, request: Request) -> Response | None:
+        if not _is_local(request.headers.get("host", "")):
+            return _error(421, "this page answers only under a loopback address", "open http://127.0.0.1:PORT")
+        if request.method not in ("GET", "HEAD"):
+            return _error(405, "this page only reads")
+        if request.url.path.startswith(API):
+            scheme, _, given = request.headers.get("authorization", "").partition(" ")
+            if scheme != "Bearer" or not secrets.compare_digest(given.encode("utf-8", "replace"), self._token):
+                return _error(403, "wrong or missing token", "open the address that `serried ui` printed last")
+        return None
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return urlsplit(f"//{host}").hostname in HOSTS
+    except ValueError:
+        return False
+
+
+def _route(runs: Runs, view: View) -> Callable[[Request], Response]:
+    """An endpoint that a thread runs: it reads files."""
+
+    def answer(request: Request) -> Response:
+        try:
+            value = {"schema": SCHEMA, **view(runs, request)}
+        except SerriedError as error:
+            return _error(404 if not isinstance(error, UsageError) else 400, error.message, error.hint or "")
+        text = json.dumps(value, separators=(",", ":"), default=str).encode()
+        tag = f'"{hashlib.sha256(text).hexdigest()[:16]}"'
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers={"ETag": tag})
+        return Response(text, media_type="application/json", headers={"ETag": tag})
+
+    return answer
+
+
+def _error(status: int, message: str, hint: str = "") -> Response:
+    text = json.dumps({"error": message, "hint": hint or None})
+    return Response(text, status_code=status, media_type="application/json")
+
+
+def _selection(request: Request) -> index.Selection:
+    return index.find(request.query_params.get("run", ""))
+
+
+def _number(request: Request, name: str) -> int | None:
+    """A number in the address; None if it is missing. Raises UsageError for anything else."""
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 16):
+        raise UsageError(f"`{name}` must be a number")
+    return int(text)
+
+
+def _runs(runs: Runs, request: Request) -> dict[str, Any]:
+    """The newest `limit` runs, or all."""
+    found, limit = runs.all(), _number(request, "limit")
+    return {**documents.runs(found if limit is None else found[:limit]), "total": len(found)}
+
+
+def _run(runs: Runs, request: Request) -> dict[str, Any]:
+    selection = _selection(request)
+    return documents.run(selection, runs.one(selection))
+
+
+def _curves(runs: Runs, request: Request) -> dict[str, Any]:  # noqa: ARG001
+    return documents.curves(_selection(request), _number(request, "rank") or 0, request.query_params.getlist("name"))
+
+
+def _heatmap(runs: Runs, request: Request) -> dict[str, Any]:  # noqa: ARG001
+    return documents.heatmap(_selection(request), request.query_params.get("quantity", "busy"))
+
+
+def _log(runs: Runs, request: Request) -> dict[str, Any]:  # noqa: ARG001
+    name = request.query_params.get("rank", "0")
+    return documents.log(_selection(request), name, _number(request, "attempt"), _number(request, "offset"))
+
+
+def _file(runs: Runs, request: Request) -> dict[str, Any]:  # noqa: ARG001
+    return documents.file(_selection(request), request.query_params.get("name", ""))
+
+
+def _sweep(runs: Runs, request: Request) -> dict[str, Any]:
+    metric = request.query_params.get("metric")
+    look = lambda records: [runs.one(index.Selection(record)) for record in records]  # noqa: E731
+    return documents.sweep(results.results_of(_selection(request), metric, look))
+
+
+VIEWS: dict[str, View] = {
+    "runs": _runs,
+    "run": _run,
+    "curves": _curves,
+    "heatmap": _heatmap,
+    "log": _log,
+    "file": _file,
+    "sweep": _sweep,
+}

@@ -1,0 +1,66 @@
+"""Serves the web page on a port of the loopback address or on a Unix socket, until a signal ends it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from pathlib import Path
+
+import uvicorn
+
+from serried.errors import UsageError
+from serried.ui.web.app import application
+from serried.ui.web.runs import Runs
+
+BACKLOG = 128
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(24)
+
+
+def unix_socket(path: Path) -> socket.socket:
+    """Listen on `path`, which only this user can connect to. Raises UsageError if that is not possible.
+
+    A socket that no process listens on any more is replaced.
+    """
+    if len(os.fsencode(path)) > 100:
+        raise UsageError(f"the path of a socket is too long: `{path}`", hint="a path has at most 100 bytes")
+    if path.is_socket() and not _answers(path):
+        path.unlink()
+    listener = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+    except OSError as error:
+        listener.close()
+        raise UsageError(f"cannot listen on `{path}`: {(error.strerror or str(error)).lower()}") from error
+    finally:
+        os.umask(before)
+    listener.listen(BACKLOG)
+    return listener
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
+def serve(listener: socket.socket, token: str) -> None:
+    """Answer requests until SIGINT or SIGTERM. The socket is closed then."""
+    runs = Runs()
+    runs.start()
+    config = uvicorn.Config(
+        application(runs, token),
+        access_log=False,  # other users can send anything
+        log_level="warning",
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=1,
+    )
+    try:
+        uvicorn.Server(config).run(sockets=[listener])
+    finally:
+        runs.close()
+        listener.close()

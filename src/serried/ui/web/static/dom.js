@@ -1,0 +1,64 @@
+// Elements, and numbers as text. All text becomes text nodes: nothing of a run is ever parsed as HTML.
+
+export function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name in element && name !== "list") element[name] = value;
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  add(element, children);
+  return element;
+}
+
+export function add(element, children) {
+  for (const child of children.flat(Infinity)) {
+    if (child === null || child === undefined || child === false) continue;
+    element.append(child instanceof Node ? child : String(child));
+  }
+}
+
+export function replace(element, ...children) {
+  element.replaceChildren();
+  add(element, children);
+}
+
+const MINUTE = 60, HOUR = 3600, DAY = 86400;
+const two = (number) => String(Math.floor(number)).padStart(2, "0");
+
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "–";
+  const whole = Math.max(0, Math.floor(seconds));
+  if (whole < MINUTE) return `${whole}s`;
+  if (whole < HOUR) return `${Math.floor(whole / MINUTE)}m${two(whole % MINUTE)}s`;
+  if (whole < DAY) return `${Math.floor(whole / HOUR)}h${two((whole % HOUR) / MINUTE)}m`;
+  return `${Math.floor(whole / DAY)}d${two((whole % DAY) / HOUR)}h`;
+}
+
+export function ago(moment) {
+  const seconds = Date.now() / 1000 - moment;
+  for (const [unit, letter] of [[DAY, "d"], [HOUR, "h"], [MINUTE, "m"]]) {
+    if (seconds >= unit) return `${Math.floor(seconds / unit)}${letter} ago`;
+  }
+  return "just now";
+}
+
+export function number(value, unit = "") {
+  if (value === null || value === undefined) return "–";
+  if (typeof value !== "number") return String(value);
+  if (unit === "bytes") {
+    const names = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let at = 0;
+    while (Math.abs(value) >= 1024 && at < names.length - 1) { value /= 1024; at += 1; }
+    return `${value.toPrecision(3)} ${names[at]}`;
+  }
+  const text = Number.isInteger(value) && Math.abs(value) < 1e7 ? String(value) : String(Number(value.toPrecision(4)));
+  return unit ? `${text} ${unit}` : text;
+}
+
+const CLASSES = { COMPLETED: "good", RUNNING: "busy", PENDING: "waiting", SUBMITTING: "waiting", CANCELLED: "quiet",
+  PREEMPTED: "waiting", UNKNOWN: "waiting", UNCERTAIN: "waiting", PRUNED: "quiet" };
+
+export const state = (word) => h("span", { className: `state ${CLASSES[word] || "bad"}` }, word);
+export const seconds = (iso) => (iso ? Date.parse(iso) / 1000 : null);
