@@ -205,7 +205,7 @@ class Fragment:
     functions: str
     """What `again` needs."""
     again: str
-    """Lines that run this job again. Where that cannot be they go on, with another $word to obey."""
+    """Lines that run this job again. Where that cannot be they go on, with another $serried_word to obey."""
     check: str = ""
     """Lines that end a job which cannot begin."""
     index: str = ""
@@ -217,8 +217,8 @@ class Fragment:
     of_part: str = ""
     """Lines that set the task index in one part of a split array."""
     cancel_idle: str = ""
-    """Lines that cancel jobs of the array that still wait, `idle 3-7,9` in `answer`. Without them, the jobs start and
-    end."""
+    """Lines that cancel jobs of the array that still wait, `idle 3-7,9` in `serried_answer`. Without them, the jobs
+    start and end."""
 
 
 class Script(Protocol):
