@@ -143,7 +143,6 @@ def test_run_runs_a_script_here(local: Place):
 
 
 def test_a_script_has_the_variables_of_the_user_whatever_their_names(local: Place):
-    """As in job.sh of Serried, which runs the script."""
     names = ("token", "status", "index", "task", "agent", "who", "head", "final", "python", "name", "word", "output")
     variables = {name: f"my {name}" for name in names}
     text = f"#!/bin/bash\nfor name in {' '.join(names)}; do printenv $name; done\n"
