@@ -30,6 +30,7 @@ WITHOUT_ADVICE = {
     Reason.RANKS_APART: "a warning, with steps of its own",
     Reason.SIDE_COMMAND_FAILED: "a warning, with steps of its own",
     Reason.LAUNCH_FAILED_UNSEEN: "a warning, with steps of its own",
+    Reason.GPUS_IN_USE: "a warning, with steps of its own",
     **dict.fromkeys(
         (
             Reason.CONNECTION_ENDED,

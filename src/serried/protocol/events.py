@@ -49,6 +49,8 @@ class JournalEvent:
     """message: ranks have not connected to each other yet."""
     SIDE_COMMAND_FAILED = "side-command-failed"
     """node, host, and the fields of SIDE_COMMAND_EXITED: a command of `beside` failed by itself."""
+    GPUS_IN_USE = "gpus-in-use"
+    """node, host, gpus: `gpu`, `memory` and `processes` of each GPU that others used when the ranks started."""
 
     # Both.
     STARTED = "started"
@@ -192,6 +194,8 @@ class ToHead:
     """seen: ranks have connected; None where the node cannot tell."""
     SIDE_COMMAND_FAILED = "side-command-failed"
     """The fields of JournalEvent.SIDE_COMMAND_EXITED."""
+    GPUS_IN_USE = "gpus-in-use"
+    """gpus, as in JournalEvent.GPUS_IN_USE."""
     LAUNCHER_EXITED = "launcher-exited"
     """name, status, said, problem."""
     LAUNCHER_PROBLEM = "launcher-problem"

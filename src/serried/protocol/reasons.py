@@ -64,6 +64,7 @@ class Reason(str, enum.Enum):
     RANKS_APART = "ranks-apart"
     SIDE_COMMAND_FAILED = "side-command-failed"
     LAUNCH_FAILED_UNSEEN = "launch-failed-unseen"
+    GPUS_IN_USE = "gpus-in-use"
 
     # The head agent gave up a node.
     CONNECTION_ENDED = "connection-ended"

@@ -37,6 +37,10 @@ _WARNING_STEPS: Mapping[str, tuple[str, ...]] = {
         "ranks that are meant to be independent: `ranks_meet = false` in the experiment's table",
     ),
     Reason.SIDE_COMMAND_FAILED: ("`serried logs --beside I` prints the output of command I of `beside`",),
+    Reason.GPUS_IN_USE: (
+        "`nvidia-smi` on that node lists the processes; they may be of an earlier job of yours, or of another user",
+        "`--exclusive` requests whole nodes; report processes of jobs that have ended to the site",
+    ),
     Reason.LAUNCH_FAILED_UNSEEN: (
         "`serried logs --launch ID` prints the output of that launch's ranks",
         "a launcher that the script itself starts, with bash (`#!/bin/bash`), lets such a failure fail the run",

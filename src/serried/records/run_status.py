@@ -240,4 +240,13 @@ def warnings_of(status: RunStatus) -> tuple[Mapping[str, str], ...]:
     return (
         *({"code": Reason.RANKS_APART, "message": str(entry["message"])} for entry in apart),
         *side_commands.warnings(events),
+        *_warnings_of_gpus(events),
     )
+
+
+def _warnings_of_gpus(events: list[dict[str, Any]]) -> list[dict[str, str]]:
+    if not any(event.get("event") == JournalEvent.GPUS_IN_USE for event in events):
+        return []
+    from serried.protocol import gpu_use  # rare
+
+    return gpu_use.warnings(events)

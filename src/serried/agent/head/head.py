@@ -49,6 +49,7 @@ OBEY_SECONDS = 8.0
 LOGGED = {
     ToHead.SIDE_COMMAND_FAILED: JournalEvent.SIDE_COMMAND_FAILED,
     ToHead.LAUNCHED_RANK_FAILED: JournalEvent.LAUNCHED_RANK_FAILED,
+    ToHead.GPUS_IN_USE: JournalEvent.GPUS_IN_USE,
 }
 """Messages that are entries of the journal, and nothing else."""
 OTHER_FILES = 32
