@@ -20,6 +20,7 @@ ROLES = {
     "stage-out": "stage_out.worker",
     "copy-image": "containers.image_cache",
     "stage-in": "stage_in.worker",
+    "sample": "sampling.worker",
     "submit-next": "attempts.successor_jobs",
     "search": "trials.search",
     "draw": "trials.draw",

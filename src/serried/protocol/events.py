@@ -263,6 +263,20 @@ class ToHelper:
     """trusted, all_trusted, seconds: the ranks have ended; copy the rest."""
 
 
+class ToSampler:
+    """`do` of an agent's messages to its sampler, which answers with entries of `nodes` in live.json."""
+
+    BEGIN = "begin"
+    """every, node, host, folder, file, mode, gpus: what to measure, and where to write it.
+
+    `gpus` is the job's list of GPUs: an empty text for none, None for all that the driver shows.
+    """
+    RANKS = "ranks"
+    """ranks: the ranks that run on this node, each with rank, pid and log."""
+    FINISH = "finish"
+    """The ranks have ended."""
+
+
 class FromStageIn:
     """`say` of the stage-in process."""
 
