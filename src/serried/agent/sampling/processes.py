@@ -20,7 +20,7 @@ Usage = Dict[int, Dict[str, float]]
 """By rank: `cpu` in cores, `memory` in bytes, `read` and `write` in bytes per second."""
 
 
-class _Member:
+class _RankProcess:
     """A process of a rank, with its counters at the last sample."""
 
     def __init__(self, rank: int, fields: List[str]) -> None:
@@ -39,7 +39,7 @@ class _Increase(NamedTuple):
 class RankProcesses:
     def __init__(self) -> None:
         self._ranks: Dict[int, int] = {}
-        self._known: Dict[int, _Member] = {}
+        self._known: Dict[int, _RankProcess] = {}
         self._foreign: Set[int] = set()
         self._forget_at = 0.0
         self._at: Optional[float] = None
@@ -98,7 +98,7 @@ class RankProcesses:
             if not owned:
                 self._foreign.update(strangers)
                 return fields
-            self._known.update((pid, _Member(rank, fields[pid])) for pid, rank in owned.items())
+            self._known.update((pid, _RankProcess(rank, fields[pid])) for pid, rank in owned.items())
             strangers = [pid for pid in strangers if pid not in owned]
 
     def _rank_of(self, pid: int, fields: List[str]) -> Optional[int]:
