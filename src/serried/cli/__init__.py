@@ -30,6 +30,7 @@ GROUPS = {
         "show": "Show a run's plan, timeline and files.",
         "logs": "Print or follow the output of the ranks.",
         "why": "Explain why a run waits, or why it failed.",
+        "queue": "Show free GPUs, waiting jobs and your limits.",
         "wait": "Wait for runs; exit 0 if all succeeded.",
         "fetch": "Copy results and outputs to a folder.",
         "tensorboard": "Show runs in TensorBoard, also while they train.",
@@ -64,7 +65,7 @@ VERBS = {verb: words for group in GROUPS.values() for verb, words in group.items
 """The help of each command, in one line."""
 
 MEANT = {
-    "ps": "list ls jobs runs queue squeue sacct qstat status top watch",
+    "ps": "list ls jobs runs squeue sacct qstat status top watch",
     "submit": "sbatch qsub send start launch queue-up",
     "run": "exec torchrun mpirun",
     "sweep": "tune grid search optimize hyperparameters multirun",
@@ -73,6 +74,7 @@ MEANT = {
     "logs": "log tail output cat print follow",
     "show": "info describe inspect view plan",
     "why": "explain diagnose debug",
+    "queue": "sinfo pbsnodes free gpus idle availability",
     "fetch": "pull download results get sync",
     "tensorboard": "tb board tfevents",
     "track": "wandb mlflow",
@@ -81,7 +83,7 @@ MEANT = {
     "du": "space usage quota",
     "init": "new create template",
     "import": "convert migrate translate",
-    "clusters": "cluster sinfo pbsnodes profiles partitions",
+    "clusters": "cluster profiles partitions",
     "stage": "data upload push",
     "config": "settings get-config",
     "image": "container build",
