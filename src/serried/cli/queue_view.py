@@ -13,7 +13,7 @@ from serried.protocol.times import iso
 from serried.schedulers import openings
 from serried.schedulers.occupancy import GROUP, USER, GpuCount, Occupancy, PartitionUse, QueuedJob, Quota, count_gpus
 from serried.schedulers.occupancy_cache import Look
-from serried.schedulers.openings import Opening, JobShape
+from serried.schedulers.openings import JobShape, Opening
 from serried.ui import console
 from serried.ui.text import duration, local_time, memory, printable
 
