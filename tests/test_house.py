@@ -58,6 +58,7 @@ WITHIN_AGENT = (
     "head",
     "node",
     "launchers",
+    "stacks",
     "ranks",
     "stage_out",
     "stage_in",

@@ -25,6 +25,7 @@ ROLES = {
     "search": "trials.search",
     "draw": "trials.draw",
     "notify": "notifications",
+    "stacks": "stacks.worker",
     "shell": "shell",
     "sweep": "orphans",
     "fetch": "stage_out.worker:fetch",

@@ -25,6 +25,7 @@ from serried.agent.ranks import connections, side_commands
 from serried.agent.ranks.ranks import Exit, ForkedRanks, Ranks, has_failed
 from serried.agent.ranks.side_commands import SideCommands
 from serried.agent.sampling.node_side import RunningRank, SamplerProcess
+from serried.agent.stacks.node_side import StackRequests
 from serried.agent.stage_in.node_side import StageIn, check_required_paths
 from serried.agent.stage_out.node_side import StageOut
 from serried.fs import files
@@ -145,6 +146,7 @@ class Node:
         self._side_commands: Optional[SideCommands] = None
         self._connections: Optional[connections.ConnectionMonitor] = None
         self._exits = Exits(self)
+        self._stacks = StackRequests(self.loop, work, index)
         self._is_stopping = False
         """TERM has been sent, or there is nothing to send it to."""
         self._is_urgent = False
@@ -197,6 +199,8 @@ class Node:
             self._ask_to_save(message["reason"])
         elif message["do"] == ToNode.BYE:
             self._leave()
+        elif message["do"] == ToNode.STACKS:
+            self._stacks.add(message, self._ranks)
         elif self._ranks:
             self._ranks.on_message(message)
             self.finish_if_ended()

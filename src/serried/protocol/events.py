@@ -51,6 +51,8 @@ class JournalEvent:
     """node, host, and the fields of SIDE_COMMAND_EXITED: a command of `beside` failed by itself."""
     GPUS_IN_USE = "gpus-in-use"
     """node, host, gpus: `gpu`, `memory` and `processes` of each GPU that others used when the ranks started."""
+    STACKS = "stacks"
+    """id, nodes: these nodes are to write the stacks of their ranks."""
 
     # Both.
     STARTED = "started"
@@ -132,6 +134,8 @@ class ToAttempt:
 
     STOP = "stop"
     """reason, by, save: end the ranks; with `save` they may save first."""
+    STACKS = "stacks"
+    """id, ranks: have each node write the stacks of these ranks, None for all, as `protocol.stacks` says."""
 
 
 class ToNode:
@@ -153,6 +157,8 @@ class ToNode:
     """patience: let launchers see how their ranks ended, and give them so many seconds to exit."""
     SCRIPT_ENDED = "script-ended"
     """exit: the user's script ended; None if it was never started."""
+    STACKS = "stacks"
+    """id, ranks as in ToAttempt.STACKS, script: write their stacks. `script` is the pid of the user's script, or 0."""
     REMOTE_RUN = "remote-run"
     """id, command: run the command of a launcher on another node; `id` is that node and its count of commands."""
     REMOTE_CANCEL = "remote-cancel"

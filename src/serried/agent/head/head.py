@@ -303,6 +303,13 @@ class Head:
     def on_ranks_ended(self) -> None:
         self.log_event(JournalEvent.ALL_RANKS_ENDED)
 
+    def request_stacks(self, request: history.StacksRequest) -> None:
+        """Have all nodes write the stacks of their ranks: the script's too, which only the head knows."""
+        script = next((rank.pid for rank in self._script.running), 0) if self._script else 0
+        nodes = [agent.index for agent in self._nodes if agent.is_connected]
+        self.log_event(JournalEvent.STACKS, id=request.id, nodes=nodes)
+        self._nodes.broadcast(ToNode.STACKS, id=request.id, ranks=request.ranks, script=script)
+
     # Stopping.
 
     def stop(self, reason: Reason, because: str, grace: float, **facts: Any) -> None:
