@@ -74,7 +74,6 @@ MEANT = {
     "shell": "ssh srun salloc interactive bash",
     "logs": "log tail output cat print follow",
     "show": "info describe inspect view plan",
-    "why": "explain diagnose debug",
     "queue": "sinfo pbsnodes free gpus idle availability",
     "why": "explain diagnose",
     "stacks": "stack traceback hang py-spy gdb pstack",
