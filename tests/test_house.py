@@ -25,6 +25,7 @@ ORDER = (
     "import_check",
     "cleanup",
     "submission",
+    "report",
     "sweeps",
     "records",
     "metrics",
