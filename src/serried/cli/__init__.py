@@ -32,6 +32,8 @@ GROUPS = {
         "why": "Explain why a run waits, or why it failed.",
         "queue": "Show free GPUs, waiting jobs and your limits.",
         "stacks": "Print where each rank is now, without ending it.",
+        "report": "Show what runs used, and which line to change.",
+        "rule": "Explain a note of `serried report`.",
         "wait": "Wait for runs; exit 0 if all succeeded.",
         "fetch": "Copy results and outputs to a folder.",
         "tensorboard": "Show runs in TensorBoard, also while they train.",
@@ -56,7 +58,14 @@ GROUPS = {
 }
 """The list of `serried --help`, in the order in which a user meets the commands."""
 
-MODULE_OF = {"import": "import_", "check-resume": "check_resume", "rerun": "submit", "forget": "stop", "image": "env"}
+MODULE_OF = {
+    "import": "import_",
+    "check-resume": "check_resume",
+    "rerun": "submit",
+    "forget": "stop",
+    "image": "env",
+    "rule": "report",
+}
 """Commands whose module has another name. A second command in a module is the function `NAME_command`."""
 
 OLD = {"rehearse": "check-resume"}
@@ -78,6 +87,7 @@ MEANT = {
     "why": "explain diagnose",
     "stacks": "stack traceback hang py-spy gdb pstack",
     "attach": "debug enter",
+    "report": "seff jobstats reportseff efficiency stats",
     "fetch": "pull download results get sync",
     "tensorboard": "tb board tfevents",
     "track": "wandb mlflow",

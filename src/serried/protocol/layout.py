@@ -51,6 +51,7 @@
 
 $XDG_STATE_HOME/serried/runs/<run-id>/           the record: small and permanent, on the submitting side
   plan.json  where  submissions/1.json  source.json  diff.patch  seen.json  exit.json
+  usage.json                                     the samples in a few numbers, for reports once they are purged
 """
 
 from __future__ import annotations
@@ -247,6 +248,7 @@ class RecordDirectory:
         self.diff = path / "diff.patch"
         self.seen = path / "seen.json"
         self.exit = path / "exit.json"
+        self.usage = path / "usage.json"
 
     def submission(self, number: int) -> Path:
         return self.submissions / f"{number}.json"

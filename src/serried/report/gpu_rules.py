@@ -83,7 +83,7 @@ def gpu_idle_holding_memory(usage: Usage) -> Note | None:
     operation whose peer has left, in a lock, or on a file system that does not answer. So does a notebook, and a
     training that evaluates on the CPU.
 
-    **Change:** read the log of that rank, `serried logs RUN --rank R`. `limit.output_timeout` ends runs whose ranks
+    **Change:** read the log of that rank, `serried logs RUN --rank 3`. `limit.output_timeout` ends runs whose ranks
     print nothing for a given time.
     """
     held = [gpu for gpu in usage.measured.gpus if gpu.holding_seconds >= HOLDING_SECONDS and not gpu.is_mig]

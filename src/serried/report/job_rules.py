@@ -23,7 +23,7 @@ TIME_SECONDS = 900
 FULL_SHARE = 0.9
 """Serried's own: from 90 % on, memory counts as exhausted."""
 OOM_FACTOR = 1.5
-"""Serried's own: half as much again for a run that was killed for its memory, whose need nobody knows."""
+"""Serried's own: half as much again for a run that was killed for its memory, whose need is unknown."""
 
 
 def cpu_mem_over(usage: Usage) -> Note | None:
@@ -161,7 +161,7 @@ def oom(usage: Usage) -> Note | None:
     **Meaning:** if a GPU was nearly full, and the node was not, the GPU's memory was too small. Otherwise the memory of
     the node was: the kernel then kills the process that grew most.
 
-    **Change:** for the node, the note has a line with half as much memory again, because nobody knows the real need.
+    **Change:** for the node, the note has a line with half as much memory again, because the real need is unknown.
     Fewer workers of the data loader need less, too. For a GPU: a smaller batch, gradient accumulation or checkpointing
     of activations.
     """
