@@ -17,7 +17,7 @@ HELD_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
-class GpuUsage:
+class GpuFigures:
     host: str
     node: int
     gpu: str
@@ -54,7 +54,7 @@ class GpuUsage:
 
 
 @dataclass(frozen=True)
-class RankUsage:
+class RankFigures:
     rank: int
     host: str
     node: int
@@ -74,7 +74,7 @@ class RankUsage:
 
 
 @dataclass(frozen=True)
-class NodeUsage:
+class NodeFigures:
     host: str
     node: int
     cpus: float | None = None
@@ -90,12 +90,12 @@ class NodeUsage:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurements:
     """Everything that was measured of a run or a task, over all attempts."""
 
-    nodes: tuple[NodeUsage, ...] = ()
-    gpus: tuple[GpuUsage, ...] = ()
-    ranks: tuple[RankUsage, ...] = ()
+    nodes: tuple[NodeFigures, ...] = ()
+    gpus: tuple[GpuFigures, ...] = ()
+    ranks: tuple[RankFigures, ...] = ()
     source: str = ""
     """`nvml`, `nvidia-smi` …; empty without GPUs."""
     interval: float | None = None
@@ -110,13 +110,13 @@ class Measured:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Measured:
+    def from_json(cls, value: Mapping[str, Any]) -> Measurements:
         """What `to_json` gave, as read from a file. Raises ValueError."""
         try:
             return cls(
-                nodes=tuple(_built(NodeUsage, each) for each in value["nodes"]),
-                gpus=tuple(_built(GpuUsage, each) for each in value["gpus"]),
-                ranks=tuple(_built(RankUsage, each) for each in value["ranks"]),
+                nodes=tuple(_built(NodeFigures, each) for each in value["nodes"]),
+                gpus=tuple(_built(GpuFigures, each) for each in value["gpus"]),
+                ranks=tuple(_built(RankFigures, each) for each in value["ranks"]),
                 without=tuple((int(attempt), int(node)) for attempt, node in value["without"]),
                 **{name: value[name] for name in ("source", "interval", "lines", "one_in", "damaged", "disordered")},
             )
@@ -124,13 +124,13 @@ class Measured:
             raise ValueError(f"not a summary of samples ({error!r})") from error
 
 
-def measured_of(samples: Samples) -> Measured:
+def measured_of(samples: Samples) -> Measurements:
     """The numbers of all attempts together: nodes and GPUs by the name of the host, ranks by their number."""
     hosts: dict[str, list[NodeSamples]] = {}
     for node in samples.nodes:
         hosts.setdefault(node.host, []).append(node)
     parts = sorted(hosts.values(), key=lambda each: (each[-1].node, each[-1].host))
-    return Measured(
+    return Measurements(
         nodes=tuple(map(_node, parts)),
         gpus=tuple(gpu for each in parts for gpu in _gpus(each)),
         ranks=_ranks(samples.nodes),
@@ -158,11 +158,11 @@ def _over(periods: Iterable[tuple[Period, Quantities]], name: str) -> Range | No
     return combined((period.seconds, range_in(quantities, name)) for period, quantities in periods)
 
 
-def _node(files: list[NodeSamples]) -> NodeUsage:
+def _node(files: list[NodeSamples]) -> NodeFigures:
     periods = [(period, period.node) for each in files for period in each.periods]
     about = files[-1].about
     free = [number_in(quantities, "disk_free") for _, quantities in periods]
-    return NodeUsage(
+    return NodeFigures(
         host=files[-1].host,
         node=files[-1].node,
         cpus=number_in(about, "cpus"),
@@ -175,7 +175,7 @@ def _node(files: list[NodeSamples]) -> NodeUsage:
     )
 
 
-def _gpus(files: list[NodeSamples]) -> list[GpuUsage]:
+def _gpus(files: list[NodeSamples]) -> list[GpuFigures]:
     known = {gpu for each in files for gpu in each.gpus}
     known |= {gpu for each in files for period in each.periods for gpu in period.gpus}
     ordered = sorted(known, key=by_number)
@@ -184,7 +184,7 @@ def _gpus(files: list[NodeSamples]) -> list[GpuUsage]:
     return [_gpu(files, gpu, owners.get(gpu, "")) for gpu in ordered]
 
 
-def _gpu(files: list[NodeSamples], gpu: str, rank: str) -> GpuUsage:
+def _gpu(files: list[NodeSamples], gpu: str, rank: str) -> GpuFigures:
     periods = [(period, period.gpus[gpu]) for each in files for period in each.periods if gpu in period.gpus]
     about: Quantities = next((each.gpus[gpu] for each in reversed(files) if gpu in each.gpus), {})
     last = files[-1]
@@ -195,7 +195,7 @@ def _gpu(files: list[NodeSamples], gpu: str, rank: str) -> GpuUsage:
         for cause in _texts(quantities.get("throttled")):
             throttled[cause] += period.seconds / seconds if seconds else 0  # type: ignore[assignment]
     errors = [number_in(quantities, "ecc_errors") for _, quantities in periods]
-    return GpuUsage(
+    return GpuFigures(
         host=last.host,
         node=last.node,
         gpu=gpu,
@@ -228,7 +228,7 @@ def _holding(file: NodeSamples, gpu: str) -> float:
     return longest
 
 
-def _ranks(files: Iterable[NodeSamples]) -> tuple[RankUsage, ...]:
+def _ranks(files: Iterable[NodeSamples]) -> tuple[RankFigures, ...]:
     periods: dict[str, list[tuple[Period, Quantities]]] = {}
     homes: dict[str, NodeSamples] = {}
     for file in files:
@@ -240,13 +240,13 @@ def _ranks(files: Iterable[NodeSamples]) -> tuple[RankUsage, ...]:
     return tuple(_rank(int(rank), homes[rank], periods[rank]) for rank in ordered)
 
 
-def _rank(rank: int, home: NodeSamples, periods: list[tuple[Period, Quantities]]) -> RankUsage:
+def _rank(rank: int, home: NodeSamples, periods: list[tuple[Period, Quantities]]) -> RankFigures:
     steps = _over(periods, "steps_per_second")
     samples = _over(periods, "samples_per_second")
     wait = _over(periods, "data_wait")
     last = [number_in(quantities, "step") for _, quantities in periods]
     totals = [number_in(quantities, "total_steps") for _, quantities in periods]
-    return RankUsage(
+    return RankFigures(
         rank=rank,
         host=home.host,
         node=home.node,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 
-from serried.metrics.measured import GpuUsage
+from serried.metrics.measured import GpuFigures
 from serried.protocol.sizes import counted
 from serried.report.note import Note
 from serried.report.usage import Usage, amount, gpu_name, gpus_by_node, percent, spell_time
@@ -38,7 +38,7 @@ def gpu_idle(usage: Usage) -> Note | None:
     **Condition:** a GPU was busy 0 % of the time in every sample, over at least 5 minutes. The threshold is that of
     jobstats. If a program holds memory on the GPU, the note is `gpu-idle-holding-memory`.
 
-    **Meaning:** an idle GPU lengthens the wait in the queue, is charged, and serves no one. Most often the script
+    **Meaning:** an idle GPU lengthens the wait in the queue, is charged, and helps no user. Most often the script
     starts fewer ranks than there are GPUs, or its PyTorch is a build for CPUs.
 
     **Change:** request as many GPUs as the script uses, `gpus = 2` for example, or `gpus = 0` for none. If all GPUs
@@ -60,11 +60,11 @@ def gpu_idle(usage: Usage) -> Note | None:
     )
 
 
-def _is_idle(gpu: GpuUsage, usage: Usage) -> bool:
+def _is_idle(gpu: GpuFigures, usage: Usage) -> bool:
     return gpu.busy is not None and gpu.busy.maximum == 0 and (gpu.seconds or usage.seconds or 0) >= IDLE_SECONDS
 
 
-def _used_per_node(usage: Usage, idle: tuple[GpuUsage, ...]) -> int | None:
+def _used_per_node(usage: Usage, idle: tuple[GpuFigures, ...]) -> int | None:
     """The number of GPUs that each node used; None if it differs between nodes."""
     unused = {(gpu.host, gpu.gpu) for gpu in idle}
     used = {gpu.host: 0 for gpu in usage.rated_gpus}

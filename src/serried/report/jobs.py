@@ -6,7 +6,7 @@ import os
 
 from serried import schedulers
 from serried.errors import RunNotFoundError
-from serried.metrics.measured import GpuUsage, Measured, NodeUsage
+from serried.metrics.measured import GpuFigures, Measurements, NodeFigures
 from serried.metrics.samples import Range
 from serried.report.usage import Spelling, Usage
 from serried.schedulers.accounts import GpuAccount, JobAccount, NodeAccount
@@ -26,7 +26,7 @@ def usage_of_account(account: JobAccount) -> Usage:
     """Pure."""
     nodes = max(account.nodes, 1)
     gpus = account.gpus // nodes
-    measured = Measured(
+    measured = Measurements(
         nodes=tuple(_node(at, node, account) for at, node in enumerate(account.used)),
         gpus=tuple(_gpu(at, node, gpu, account) for at, node in enumerate(account.used) for gpu in node.gpus),
         source=account.source,
@@ -65,9 +65,9 @@ def _host(node: NodeAccount, account: JobAccount) -> str:
     return node.host or (account.node_names[0] if account.nodes == 1 and account.node_names else "mean")
 
 
-def _node(at: int, node: NodeAccount, account: JobAccount) -> NodeUsage:
+def _node(at: int, node: NodeAccount, account: JobAccount) -> NodeFigures:
     cores = node.cpu_seconds / account.seconds if node.cpu_seconds is not None and account.seconds else None
-    return NodeUsage(
+    return NodeFigures(
         host=_host(node, account),
         node=at,
         cpus=node.cpus,
@@ -79,8 +79,8 @@ def _node(at: int, node: NodeAccount, account: JobAccount) -> NodeUsage:
     )
 
 
-def _gpu(at: int, node: NodeAccount, gpu: GpuAccount, account: JobAccount) -> GpuUsage:
-    return GpuUsage(
+def _gpu(at: int, node: NodeAccount, gpu: GpuAccount, account: JobAccount) -> GpuFigures:
+    return GpuFigures(
         host=_host(node, account),
         node=at,
         gpu=gpu.gpu,

@@ -13,7 +13,7 @@ from serried.config import layers
 from serried.errors import ConfigError
 from serried.fs.files import read_json
 from serried.metrics import samples
-from serried.metrics.measured import Measured, measured_of
+from serried.metrics.measured import Measurements, measured_of
 from serried.plan import Allocation, Plan
 from serried.protocol import names
 from serried.protocol.layout import TaskDirectory
@@ -61,14 +61,14 @@ def usage_of(status: RunStatus, now: float, *, most_lines: int = samples.MOST_LI
     )
 
 
-def measured_in(record: Record, task: int | None, most_lines: int) -> Measured:
+def measured_in(record: Record, task: int | None, most_lines: int) -> Measurements:
     """From the samples; once these were purged, from the summary in the record."""
     found = measured_of(samples.read(record.where.task(task), most_lines=most_lines))
     if found.nodes or task is not None:
         return found
     kept = read_json(record.directory.usage)
     with contextlib.suppress(ValueError):
-        return Measured.from_json(kept) if kept else found
+        return Measurements.from_json(kept) if kept else found
     return found
 
 

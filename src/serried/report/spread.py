@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from serried.metrics.measured import RankUsage
+from serried.metrics.measured import RankFigures
 from serried.report.usage import Usage, gpu_name
 
 STEP_TIME, DATA_WAIT, GPU_BUSY, GPU_POWER, RANK_MEMORY = "step-time", "data-wait", "gpu-busy", "gpu-power", "memory"
@@ -43,7 +43,7 @@ def spreads(usage: Usage) -> list[Spread]:
     return [each for each in found if each is not None]
 
 
-def _of_ranks(kind: str, ranks: Sequence[RankUsage], value: Callable[[RankUsage], float | None]) -> Spread | None:
+def _of_ranks(kind: str, ranks: Sequence[RankFigures], value: Callable[[RankFigures], float | None]) -> Spread | None:
     known = [(value(rank), f"rank {rank.rank} on {rank.host}", rank.host) for rank in ranks]
     return _spread(kind, [(each, where, host) for each, where, host in known if each is not None], max)
 

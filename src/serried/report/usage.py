@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from serried.metrics.measured import GpuUsage, Measured, combined
+from serried.metrics.measured import GpuFigures, Measurements, combined
 from serried.metrics.samples import Range
 from serried.protocol import names
 from serried.protocol.sizes import counted
@@ -73,7 +73,7 @@ class Usage:
     has_default_memory: bool = False
     has_default_cpus: bool = False
     has_whole_nodes: bool = False
-    measured: Measured = Measured()  # noqa: RUF009 - it never changes
+    measured: Measurements = Measurements()  # noqa: RUF009 - it never changes
     missing: str = ""
     """Why nothing was measured; empty if something was."""
     spelling: Spelling = Spelling()
@@ -91,7 +91,7 @@ class Usage:
         return self.nodes * (self.gpus or self.ranks or 1)
 
     @property
-    def rated_gpus(self) -> tuple[GpuUsage, ...]:
+    def rated_gpus(self) -> tuple[GpuFigures, ...]:
         """The GPUs whose use is known: no slices."""
         return tuple(gpu for gpu in self.measured.gpus if gpu.busy is not None and not gpu.is_mig)
 
@@ -213,7 +213,7 @@ def amount(count: float | None) -> str:
     return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / (1 << 20):.0f} MiB"
 
 
-def gpus_by_node(gpus: tuple[GpuUsage, ...], most: int = 3) -> str:
+def gpus_by_node(gpus: tuple[GpuFigures, ...], most: int = 3) -> str:
     """`n03: 4, 5; n07: 0; and 2 more nodes`."""
     by_host: dict[str, list[str]] = {}
     for gpu in gpus:
@@ -223,7 +223,7 @@ def gpus_by_node(gpus: tuple[GpuUsage, ...], most: int = 3) -> str:
     return "; ".join([*shown, *more])
 
 
-def gpu_name(gpu: GpuUsage) -> str:
+def gpu_name(gpu: GpuFigures) -> str:
     """`GPU 4 on n03 (rank 12)`."""
     return f"GPU {gpu.gpu} on {gpu.host}" + (f" (rank {gpu.rank})" if gpu.rank is not None else "")
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from serried.metrics.measured import GpuUsage, NodeUsage
+from serried.metrics.measured import GpuFigures, NodeFigures
 from serried.protocol import names
 from serried.protocol.sizes import counted
 from serried.report.note import Note
@@ -165,7 +165,7 @@ def _outliers(items: Sequence[_Item], most: int, value: Callable[[_Item], float]
     return [items[at] for at in sorted(farthest)]
 
 
-def _node_row(node: NodeUsage) -> list[str]:
+def _node_row(node: NodeFigures) -> list[str]:
     return [
         f"  {node.host}",
         f"{node.cpu.mean:.1f}" if node.cpu else "?",
@@ -176,7 +176,7 @@ def _node_row(node: NodeUsage) -> list[str]:
     ]
 
 
-def _gpu_row(gpu: GpuUsage) -> list[str | Cell]:
+def _gpu_row(gpu: GpuFigures) -> list[str | Cell]:
     busy = "?" if gpu.busy is None or gpu.is_mig else f"{gpu.busy.mean:.0f} %"
     is_idle = gpu.busy is not None and not gpu.is_mig and gpu.busy.maximum == 0
     return [
