@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from serried.clusters import machine
 from serried.errors import MissingProgramError, SchedulerUnreachable
+from serried.protocol import names
 from serried.schedulers import missing_command, scrub
 from serried.schedulers.client import query
 from serried.schedulers.occupancy import NodeUse, Occupancy, PartitionUse, QueuedJob
@@ -16,8 +17,8 @@ from serried.schedulers.pbs.site import Attributes, blocks, first
 from serried.schedulers.survey import GLANCE_SECONDS
 
 NODES = ("pbsnodes", "-av")
-JOBS = ("qstat", "-a", "-w")
-"""A line for each job and each array. All attributes of all jobs (`-f`) would be some kB for each."""
+JOBS = ("qstat", "-a", "-s", "-w")
+"""A line for each job and each array, and one with its comment. All attributes of a job (`-f`) would be some kB."""
 OWN = ("qstat", "-f", "-w")
 """Followed by the user's jobs that wait."""
 MOST_OWN = 50
@@ -27,6 +28,7 @@ _ROW = re.compile(
     r"(?P<id>\d+(?:\[\d*\])?\.\S+)\s+(?P<user>\S+)\s+(?P<queue>\S+)\s+\S+\s+\S+\s+(?P<nodes>\S+)\s+(?P<cpus>\S+)"
     r"\s+(?P<memory>\S+)\s+(?P<limit>\S+)\s+(?P<state>[A-Z])\s+\S+"
 )
+_NOT_FOR_RESOURCES = re.compile(r"Can Never Run|Not Running: .*(limit|not started|reservation)")
 _CUT = 15
 """Characters of a user's name that a line has room for."""
 
@@ -113,31 +115,36 @@ def _amounts(host: Attributes, resource: str, *, has_room: bool) -> tuple[int, i
 def _jobs(listed: str, own: str, user: str) -> Iterator[QueuedJob]:
     """`own` has all attributes of the user's jobs that wait, in `qstat -f`."""
     known = dict(parse.attributes_of(own))
-    for line in listed.splitlines():
-        row = _ROW.match(line)
-        if row is None:
-            continue
-        state = row["state"]
-        job = QueuedJob(
-            id=row["id"],
-            is_running=parse.STATES.get(state) == "RUNNING",
-            is_mine=row["user"] == user[:_CUT],
-            partitions=(row["queue"],),
-            waits_for_resources=state == "Q",
-            nodes=max(_number(row["nodes"]), 1),
-            cpus=_number(row["cpus"]),
-            memory_mb=site.memory_mb(row["memory"]),
-            limit_seconds=_limit(row["limit"]),
-        )
-        attributes = known.get(job.id)
-        yield _with_attributes(job, attributes) if attributes else job
+    lines = listed.splitlines()
+    for line, comment in zip(lines, [*lines[1:], ""], strict=False):
+        if row := _ROW.match(line):
+            reason = comment.strip().strip("-") if comment.startswith(" ") else ""
+            job = _job(row.groupdict(), reason, user)
+            yield _with_attributes(job, known[job.id]) if job.id in known else job
+
+
+def _job(row: Mapping[str, str], reason: str, user: str) -> QueuedJob:
+    is_running = parse.STATES.get(row["state"]) == names.RUNNING
+    return QueuedJob(
+        id=row["id"],
+        is_running=is_running,
+        is_mine=row["user"] == user[:_CUT],
+        partitions=(row["queue"],),
+        waits_for_resources=row["state"] == "Q" and not _NOT_FOR_RESOURCES.match(reason),
+        nodes=max(_number(row["nodes"]), 1),
+        cpus=_number(row["cpus"]),
+        memory_mb=site.memory_mb(row["memory"]),
+        limit_seconds=_limit(row["limit"]),
+        reason="" if is_running else reason,
+    )
 
 
 def _with_attributes(job: QueuedJob, attributes: Mapping[str, str]) -> QueuedJob:
-    own = next((one for one in parse.jobs_of({job.id: attributes})), None)
+    """With the GPUs, the reason of a held job, and the scheduler's estimate."""
+    own = parse.jobs_of({job.id: attributes})
     return job._replace(
         gpus=_number(attributes.get("Resource_List.ngpus", "")),
-        reason=own.reason if own else "",
+        reason=own[0].reason if own else job.reason,
         starts=parse.epoch(attributes.get("estimated.start_time", "")),
     )
 
