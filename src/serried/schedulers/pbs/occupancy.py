@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 
 from serried.clusters import machine
 from serried.errors import MissingProgramError, SchedulerUnreachable
 from serried.protocol import names
+from serried.protocol.reasons import Reason
 from serried.schedulers import missing_command, scrub
 from serried.schedulers.client import query
 from serried.schedulers.occupancy import NodeUse, Occupancy, PartitionUse, QueuedJob
@@ -28,7 +31,6 @@ _ROW = re.compile(
     r"(?P<id>\d+(?:\[\d*\])?\.\S+)\s+(?P<user>\S+)\s+(?P<queue>\S+)\s+\S+\s+\S+\s+(?P<nodes>\S+)\s+(?P<cpus>\S+)"
     r"\s+(?P<memory>\S+)\s+(?P<limit>\S+)\s+(?P<state>[A-Z])\s+\S+"
 )
-_NOT_FOR_RESOURCES = re.compile(r"Can Never Run|Not Running: .*(limit|not started|reservation)")
 _CUT = 15
 """Characters of a user's name that a line has room for."""
 
@@ -118,7 +120,7 @@ def _jobs(listed: str, own: str, user: str) -> Iterator[QueuedJob]:
     lines = listed.splitlines()
     for line, comment in zip(lines, [*lines[1:], ""], strict=False):
         if row := _ROW.match(line):
-            reason = comment.strip().strip("-") if comment.startswith(" ") else ""
+            reason = comment.strip().strip("-").strip() if comment.startswith(" ") else ""
             job = _job(row.groupdict(), reason, user)
             yield _with_attributes(job, known[job.id]) if job.id in known else job
 
@@ -130,13 +132,20 @@ def _job(row: Mapping[str, str], reason: str, user: str) -> QueuedJob:
         is_running=is_running,
         is_mine=row["user"] == user[:_CUT],
         partitions=(row["queue"],),
-        waits_for_resources=row["state"] == "Q" and not _NOT_FOR_RESOURCES.match(reason),
+        waits_for_resources=row["state"] == "Q" and _is_for_resources(reason),
         nodes=max(_number(row["nodes"]), 1),
         cpus=_number(row["cpus"]),
         memory_mb=site.memory_mb(row["memory"]),
         limit_seconds=_limit(row["limit"]),
         reason="" if is_running else reason,
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_for_resources(reason: str) -> bool:
+    """Whether a job with this comment starts once enough is free."""
+    patterns = ((pattern.replace("[", "[[]"), code) for pattern, code, _ in parse.REASONS)
+    return next((code for pattern, code in patterns if fnmatchcase(reason, pattern)), None) is Reason.QUEUED
 
 
 def _with_attributes(job: QueuedJob, attributes: Mapping[str, str]) -> QueuedJob:
