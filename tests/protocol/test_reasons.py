@@ -33,6 +33,17 @@ WITHOUT_ADVICE = {
     Reason.GPUS_IN_USE: "a warning, with steps of its own",
     **dict.fromkeys(
         (
+            Reason.STALLED,
+            Reason.NO_OUTPUT,
+            Reason.HEAD_SILENT,
+            Reason.NOT_FINITE,
+            Reason.LIMIT_TOO_NEAR,
+            Reason.WAITS_FOR_DATA,
+        ),
+        "a warning about a run that runs, with steps of its own",
+    ),
+    **dict.fromkeys(
+        (
             Reason.CONNECTION_ENDED,
             Reason.LAUNCHER_ENDED,
             Reason.STEP_ENDED,

@@ -275,7 +275,16 @@ def warnings_of(status: RunStatus) -> tuple[Mapping[str, str], ...]:
         *({"code": Reason.RANKS_APART, "message": str(entry["message"])} for entry in apart),
         *side_commands.warnings(events),
         *_warnings_of_gpus(events),
+        *_doubts(status.progress),
     )
+
+
+def _doubts(progress: RunProgress | None) -> list[dict[str, str]]:
+    if progress is None:
+        return []
+    from serried.records.doubts import doubts  # only for runs that run
+
+    return doubts(progress)
 
 
 def _warnings_of_gpus(events: list[dict[str, Any]]) -> list[dict[str, str]]:

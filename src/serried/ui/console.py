@@ -229,12 +229,12 @@ class MovingLine:
     def __init__(self, stream: TextIO) -> None:
         self.lines: tuple[str, ...] = ()
         self._stream = stream
-        self._is_shown = is_terminal(stream) and os.environ.get("TERM") != "dumb"
+        self.is_shown = is_terminal(stream) and os.environ.get("TERM") != "dumb"
 
     def update(self, *lines: str) -> None:
         """Show `lines` instead of those before, each cut to the terminal's width. Empty ones are left out."""
         lines = tuple(filter(None, lines))
-        if self._is_shown and lines != self.lines:
+        if self.is_shown and lines != self.lines:
             erased = "\r\x1b[2K" + "\x1b[A\x1b[2K" * (len(self.lines) - 1)
             cut = [_encodable(fit(printable(line), columns() - 1), self._stream) for line in lines]
             self._stream.write(erased + "\n".join(cut))
