@@ -29,7 +29,6 @@ _LOOKED, _MOST_KINDS, _FEWEST = 8, 5, 3
 _LONGEST = 200
 """Characters of a command that a step repeats."""
 
-_NO_PROBLEM = "it runs, without a known problem"
 _WARNING_STEPS: Mapping[str, tuple[str, ...]] = {
     Reason.RANKS_APART: (
         "a program for one process: request one, `--nodes 1 --ranks 1`",
@@ -43,13 +42,11 @@ _WARNING_STEPS: Mapping[str, tuple[str, ...]] = {
         "`--exclusive` requests whole nodes; report processes of jobs that have ended to the site",
     ),
     Reason.STALLED: (
-        "it may hang, or save, evaluate or compile; `serried logs {run} -f` prints the output of rank 0",
-        "`serried shell {run}` opens a shell on its first node: `nvidia-smi`, `top`",
+        "it may hang, or save, evaluate or compile: `serried stacks {run}` prints where each rank is",
+        "`serried logs {run} -f` prints the output; `serried shell {run}` opens a shell on its first node",
         "end such runs by themselves: `limit.output_timeout`; see docs/debugging.md",
     ),
-    Reason.NO_OUTPUT: (
-        "`serried logs {run}` prints what it wrote last; `serried shell {run}` opens a shell on its first node",
-    ),
+    Reason.NO_OUTPUT: ("`serried logs {run}` prints what it wrote last, `serried stacks {run}` where each rank is",),
     Reason.HEAD_SILENT: (
         "its first node or the file system may hang; if the node is lost, the scheduler ends the job soon",
         "`serried stop {run}` ends it",
@@ -154,11 +151,11 @@ def explain(status: RunStatus) -> Explanation:
         explained = replace(explained, steps=(step, *explained.steps))
     warnings = warnings_of(status)
     if not warnings:
-        return explained
+        is_well = status.state == names.RUNNING and not explained.meaning and status.verdict.stale is None
+        return replace(explained, meaning="it runs, without a known problem") if is_well else explained
     codes = dict.fromkeys(warning.get("code", "") for warning in warnings)
     steps = [step.replace("{run}", status.id) for code in codes for step in _WARNING_STEPS.get(code, ())]
-    meaning = "" if explained.meaning == _NO_PROBLEM else explained.meaning
-    return replace(explained, warnings=warnings, meaning=meaning, steps=(*explained.steps, *steps))
+    return replace(explained, warnings=warnings, steps=(*explained.steps, *steps))
 
 
 def _explain(status: RunStatus) -> Explanation:
@@ -190,7 +187,7 @@ def _explain_one(status: RunStatus) -> Explanation:
     if status.state == names.RUNNING and status.tasks is not None and status.reason:
         return Explanation(status, meaning=f"of the tasks that wait: {status.scheduler_explanation}")
     if status.state == names.RUNNING and status.verdict.stale is None:
-        return Explanation(status, meaning=status.verdict.message or _NO_PROBLEM)
+        return Explanation(status, meaning=status.verdict.message)
     return _ended(status)
 
 

@@ -21,8 +21,9 @@ _LATEST = 32_503_680_000.0
 """The year 3000: a later time is damage."""
 STALE_INTERVALS, CACHE_SECONDS = 4, 60.0
 """A file is stale after so many of its own intervals. Network file systems may show an old one for another minute."""
-STALLED_STEPS, STALLED_SECONDS = 10, 60.0
-"""A training that has made no step for so many times the usual, and for at least this long, may hang."""
+STALLED_STEPS, STALLED_SECONDS, STALLED_INTERVALS = 10, 60.0, 4
+"""A training may hang that has made no step for so many times the usual, for at least this long, and for several
+intervals of the file, in which nobody looked."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,8 @@ class RunProgress:
         """Whether the last step is so long ago that the training may hang."""
         age, rate = self.lead.step_age, self.lead.steps_per_second
         usual = 1 / rate if rate else 0.0
-        return age is not None and age > max(STALLED_STEPS * usual, STALLED_SECONDS)
+        least = max(STALLED_STEPS * usual, STALLED_SECONDS, STALLED_INTERVALS * self.live.interval)
+        return age is not None and age > least
 
     @property
     def steps_per_second(self) -> float | None:
