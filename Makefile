@@ -42,6 +42,7 @@ lint: .venv/test ## ruff, then mypy
 docs: .venv/test ## make again the pages that are made from the code
 	@$(BIN)/python tools/configuration_page.py docs/configuration.md
 	@$(BIN)/python tools/cluster_pages.py docs/clusters
+	@$(BIN)/python tools/rules_page.py docs/rules.md
 	@$(BIN)/python examples/adapt/diffs.py docs/adapt.md
 
 .PHONY: clean

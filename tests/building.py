@@ -20,6 +20,7 @@ def a_plan(
     *,
     root="/nowhere",
     name="train",
+    project="digits",
     scheduler="slurm",
     indices=None,
     limit=None,
@@ -33,7 +34,7 @@ def a_plan(
     return Plan(
         run=run,
         name=name,
-        project="digits",
+        project=project,
         experiment="train",
         created="2026-11-18T11:06:40Z",
         command=("python", "train.py"),
@@ -120,6 +121,11 @@ class RunOnDisk:
         journal.close()
         return self
 
+    def live(self, document, *, number=1, task=None, started=CREATED + 60):
+        """What the head agent of a running attempt writes every few seconds."""
+        write_json(self.attempt(number, task=task, started=started).live, document)
+        return self
+
     def log(self, rank, text, *, number=1, task=None, append=False):
         attempt = self.attempt(number, task=task)
         path = attempt.rank_log(rank // self.plan.allocation.ranks, rank)
@@ -157,6 +163,57 @@ class RunOnDisk:
             log.write_text(text)
         return self
 
+
+def live_of(t, *nodes, **facts):
+    """live.json of one node with two ranks that train, or of `nodes`."""
+    found = nodes or (a_live_node(),)
+    ranks = sum(len(node["ranks"]) for node in found)
+    gpus = [gpu["busy"] for node in found for gpu in node["gpus"]]
+    own = {"schema": 1, "t": t, "interval": 5.0, "limit_seconds_left": 2880.0, "nodes": list(found), "ranks": ranks}
+    rates = {"gpus": len(gpus), "samples_per_second": 198.4 * ranks, "warnings": []}
+    busy = {"gpu_busy": round(sum(gpus) / len(gpus), 1)} if gpus else {}
+    return {**own, **rates, **busy, **facts}
+
+
+def a_live_node(node=0, *, gpus=(97.0, 91.0), **rank_facts):
+    """Ranks that are at step 1200 of 5000; `rank_facts` are those of both."""
+    return {
+        "node": node,
+        "host": f"n{node + 1}",
+        "age": 1.3,
+        "cpu": 12.4,
+        "cpus": 16,
+        "memory": 9126805504,
+        "memory_limit": 68719476736,
+        "memory_scope": "job",
+        "gpus": [
+            {
+                "gpu": at,
+                "name": "NVIDIA H200",
+                "busy": busy,
+                "memory": 120259084288,
+                "memory_total": 150754820096,
+                "power": 640.0,
+                "temperature": 61.0,
+            }
+            for at, busy in enumerate(gpus)
+        ],
+        "ranks": [{**_A_LIVE_RANK, "rank": 2 * node + at, **rank_facts} for at in range(2)],
+    }
+
+
+_A_LIVE_RANK = {
+    "cpu": 1.0,
+    "memory": 4294967296,
+    "output_age": 2.0,
+    "step": 1200,
+    "total_steps": 5000,
+    "step_age": 0.4,
+    "steps_per_second": 3.1,
+    "samples_per_second": 198.4,
+    "data_wait": 0.02,
+    "metrics": {"loss": 0.31234, "lr": 0.001},
+}
 
 A_SCRIPT = UserScript("/home/ada/digits/train.sbatch", ("/bin/bash",))
 

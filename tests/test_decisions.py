@@ -26,6 +26,7 @@ WORDS_OF_OTHERS = {
     "config/toml.py": "of tomllib",
     "lab/daemons.py": "of scontrol",
     "protocol/failure_report.py": "of Python",
+    "protocol/stacks.py": "of Python",
     "records/advice.py": "of the program, of containers, of Python and of launchers",
     "submission/wandb_service.py": "of wandb",
 }

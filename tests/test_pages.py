@@ -117,8 +117,15 @@ def test_no_page_is_lost(page: Path):
 
 
 READ_BY_SERRIED = re.compile(r"(?:SERRIED|XDG)_[A-Z_]+|NO_COLOR|FORCE_COLOR|CUDA_VISIBLE_DEVICES|P?SCRATCH")
-OURS_ALONE = {"SERRIED_LAB", "SERRIED_LAB_NODE", "SERRIED_", "SERRIED_TABLE_KEY", "XDG_RUNTIME_DIR"}
-"""Marks that a lab sets, prefixes, and what is only passed on."""
+OURS_ALONE = {
+    "SERRIED_LAB",
+    "SERRIED_LAB_NODE",
+    "SERRIED_",
+    "SERRIED_TABLE_KEY",
+    "XDG_RUNTIME_DIR",
+    "SERRIED_STOP_FILE",
+}
+"""Marks that a lab sets, prefixes, what is only passed on, and what ranks alone read."""
 
 
 def test_every_variable_that_serried_reads_is_on_its_page():

@@ -63,6 +63,11 @@ TABLES: tuple[tuple[str, type, str], ...] = (
         "Checkpoints of programs without `serried.train`: see [data](data.md).",
     ),
     (
+        "[experiments.NAME.sampling]",
+        plan.Sampling,
+        "Measurements while ranks run: see [sampling](sampling.md).",
+    ),
+    (
         "[experiments.NAME.track]",
         plan.Track,
         "TensorBoard, wandb and MLflow: see [tracking](tracking.md). `--track MODE` sets `mode`.",

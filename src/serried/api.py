@@ -249,6 +249,15 @@ class Run:
         return status.verdict.exit_code if status.has_ended else None
 
     @property
+    def progress(self) -> dict[str, Any] | None:
+        """What a running run does now: `step`, `total_steps`, `metrics`, `seconds_left` and others; else None.
+
+        The object `progress` of `serried ps --json`, read from one file.
+        """
+        found: dict[str, Any] | None = self.to_json()["progress"]
+        return found
+
+    @property
     def job(self) -> str | None:
         """The scheduler's id of the current job; all ids, with commas, for an array in several jobs."""
         return self._status().job

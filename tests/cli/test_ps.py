@@ -51,7 +51,7 @@ def test_a_terminal_of_80_columns_keeps_every_line_within_80(serried, monkeypatc
     monkeypatch.setenv("NO_COLOR", "1")
     lines = serried("ps").out.splitlines()
     assert max(map(len, lines)) <= 80
-    assert lines[-1] == "dddddd  broken    FAILED     2x1/4 gpu  fir      10m00s  rank 3 on n2 exited wi…"
+    assert lines[-1] == "dddddd  broken    FAILED     2x1/4 gpu  10m00s  rank 3 on n2 exited wi…, 49m ago"
 
 
 def test_long_names_give_way_before_the_note_does(serried, make, monkeypatch):
@@ -61,8 +61,8 @@ def test_long_names_give_way_before_the_note_does(serried, make, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     lines = serried("ps").out.splitlines()
     assert lines == [
-        "ID      NAME        STATE   SIZE     CLUSTER  TIME    NOTE",
-        "aaaaaa  aaaaaaaaa…  FAILED  2x2 cpu  fir      10m00s  rank 3 on n2 exited with…",
+        "ID      NAME                 STATE   SIZE     TIME    NOTE",
+        "aaaaaa  aaaaaaaaaaaaaaaaaa…  FAILED  2x2 cpu  10m00s  rank 3 on n2 exi…, 49m ago",
     ]
 
 
@@ -120,6 +120,7 @@ def test_json_is_one_value_with_utc_times(serried, make):
                 "rehearsal": False,
                 "warnings": [],
                 "directory": str(run.where.path),
+                "progress": None,
                 "tasks": None,
                 "elements": None,
             }

@@ -241,6 +241,7 @@ OF_EACH_TABLE = {
     "data.results": ["*.csv"],
     "checkpoint.keep": 5,
     "track.sinks": ["wandb"],
+    "sampling.every": "9s",
 }
 
 
@@ -254,8 +255,9 @@ def test_every_table_of_an_experiment_may_stand_in_a_clusters_and_in_a_variable(
         monkeypatch.setenv(f"SERRIED_{key.replace('.', '_').upper()}", text)
     by_variable = resolve(folder, command=BARE)
     assert {key.partition(".")[0] for key in OF_EACH_TABLE} == set(definitions.PARTS)
-    assert {key: _held(by_cluster.experiment, key) for key in OF_EACH_TABLE} == OF_EACH_TABLE
-    assert {key: _held(by_variable.experiment, key) for key in OF_EACH_TABLE} == OF_EACH_TABLE
+    expected = {**OF_EACH_TABLE, "sampling.every": 9}
+    assert {key: _held(by_cluster.experiment, key) for key in OF_EACH_TABLE} == expected
+    assert {key: _held(by_variable.experiment, key) for key in OF_EACH_TABLE} == expected
 
 
 def _held(experiment: definitions.Experiment, key: str) -> object:

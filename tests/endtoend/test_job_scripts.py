@@ -142,6 +142,21 @@ def test_run_runs_a_script_here(local: Place):
     assert "the script on " in ran.stderr
 
 
+def test_a_script_has_the_variables_of_the_user_whatever_their_names(local: Place):
+    names = ("token", "status", "index", "task", "agent", "who", "head", "final", "python", "name", "word", "output")
+    variables = {name: f"my {name}" for name in names}
+    text = f"#!/bin/bash\nfor name in {' '.join(names)}; do printenv $name; done\n"
+    place = dataclasses.replace(local, environ={**local.environ, **variables})
+    for command in ("run", "submit"):
+        done = place.serried(command, script(local, text))
+        assert done.returncode == 0, done.stderr
+        run = json.loads(place.serried("ps", "--json").stdout)["runs"][0]["id"]
+        assert place.wait(run)[0] == 0
+        # `name` is what the script itself assigns: it was exported, so it stays exported.
+        expected = {**variables, "name": "name"}
+        assert place.serried("logs", run).stdout.splitlines() == list(expected.values())
+
+
 def test_variables_that_a_script_exports_win_over_those_of_the_login(local: Place):
     (Path.home() / ".bash_profile").write_text("export MINE=login OWN=login OTHER=login\n")
     text = '#!/bin/bash\n#SBATCH --export=MINE,OWN=\'a "b" $c\'\necho "$MINE, $OWN, $OTHER"\n'

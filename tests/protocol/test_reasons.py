@@ -30,6 +30,18 @@ WITHOUT_ADVICE = {
     Reason.RANKS_APART: "a warning, with steps of its own",
     Reason.SIDE_COMMAND_FAILED: "a warning, with steps of its own",
     Reason.LAUNCH_FAILED_UNSEEN: "a warning, with steps of its own",
+    Reason.GPUS_IN_USE: "a warning, with steps of its own",
+    **dict.fromkeys(
+        (
+            Reason.STALLED,
+            Reason.NO_OUTPUT,
+            Reason.HEAD_SILENT,
+            Reason.NOT_FINITE,
+            Reason.LIMIT_TOO_NEAR,
+            Reason.WAITS_FOR_DATA,
+        ),
+        "a warning about a run that runs, with steps of its own",
+    ),
     **dict.fromkeys(
         (
             Reason.CONNECTION_ENDED,

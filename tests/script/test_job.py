@@ -107,7 +107,7 @@ def test_the_profiles_python_is_the_only_one_tried():
     plan = a_plan(root="/r")
     named = dataclasses.replace(plan, site=plan.site._replace(python="/opt/py thon"))
 
-    assert "\nfor python in '/opt/py thon' ''; do\n" in script.render(named, python="python3")
+    assert "\nfor serried_python in '/opt/py thon' ''; do\n" in script.render(named, python="python3")
 
 
 def test_a_group_shares_what_the_job_writes():
@@ -174,10 +174,24 @@ def test_a_job_that_is_cancelled_while_it_draws_ends_the_trial_as_cancelled(call
     assert [call for call in found if call != ["head", "1"]] == [*BEGINNING, ["finish", "1", "cancel"]]
 
 
+def own_names(text):
+    """The variables and functions of a script in lower case."""
+    code = re.sub(r"(?m)#.*$|'[^'\n]*'", "", text)
+    variables = re.findall(r"(?<![-\w.$%?])([a-z_]+)\+?=(?!=)", code) + re.findall(r"\b(?:for|local) ([a-z_]+)", code)
+    return {*variables, *re.findall(r"(?m)^([a-z_]+)\(\)", code), *re.findall(r"\(\(([a-z_]+) =", code)}
+
+
+@for_each("name", PLANS)
+def test_names_of_job_sh_leave_those_of_the_user_alone(name):
+    """A variable that the user exported stays exported, so an assignment would change the programs' environment."""
+    own = own_names((GOLDEN / f"{name}.sh").read_text())
+    assert "serried_agent" in own
+    assert {word for word in own if not word.startswith("serried_")} == set()
+
+
 def test_variables_of_the_user_do_not_change_what_job_sh_does(calls):
-    text = (GOLDEN / "local-workers.sh").read_text()
-    own = {*re.findall(r"(?<![-\w.$])([a-z_]+)=", text), *re.findall(r"\b(?:for|local) ([a-z]+)", text)}
-    assert {"began", "final", "late", "token", "trial", "word", "try"} <= own
+    own = own_names((GOLDEN / "local-workers.sh").read_text())
+    assert {"serried_began", "serried_final", "serried_late", "serried_trial", "serried_try"} <= own
     assert calls(["finish", "1"], **dict.fromkeys(own, "a b")) == [*BEGINNING, ["head", "1"], ["finish", "1", ""]]
 
 

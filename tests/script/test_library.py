@@ -63,7 +63,52 @@ def test_it_holds_the_training_library_and_the_contract_and_nothing_else(library
     names = [name for name in zipfile.ZipFile(library).namelist() if name.endswith(".py")]
     rooms = {SOURCE / "serried" / room for room in ("fs", "process", "protocol", "train")}
     expected = {path.relative_to(SOURCE).as_posix() for room in rooms for path in room.rglob("*.py")}
-    assert set(names) == (expected - {"serried/protocol/library_init.py"}) | {"serried/__init__.py"}
+    assert set(names) == (expected - {"serried/protocol/library_init.py"}) | {"serried/__init__.py", "sitecustomize.py"}
+
+
+@pytest.fixture
+def start(library, tmp_path):
+    """`start(program)`: what Python prints with the library first on its path, and a `sitecustomize` behind it."""
+
+    def run(program, customize=None):
+        (tmp_path / "behind").mkdir()
+        (tmp_path / "node").mkdir()
+        if customize is not None:
+            (tmp_path / "behind" / "sitecustomize.py").write_text(customize)
+        path = os.pathsep.join(map(str, [library, tmp_path / "behind"]))
+        own = {"SERRIED_STOP_FILE": str(tmp_path / "node" / "stop"), "PYTHONFAULTHANDLER": "1", "PYTHONPATH": path}
+        return subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, **own},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
+        )
+
+    return run
+
+
+def test_a_rank_runs_the_sitecustomize_that_the_library_hides(start):
+    done = start(
+        "import sitecustomize, sys; print(sys.seen, sitecustomize.__file__, hasattr(sys, 'serried_stacks'))",
+        "import sys; sys.seen = __name__",
+    )
+    assert done.stdout.split()[0] == "sitecustomize"
+    assert done.stdout.split()[1].endswith("behind/sitecustomize.py")
+    assert done.stdout.split()[2] == "True"
+    assert done.stderr == ""
+
+
+def test_a_rank_starts_where_no_sitecustomize_is_hidden(start):
+    done = start("import sys; print(sorted(name for name in sys.modules if name.startswith('serried')))")
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_an_error_in_the_hidden_sitecustomize_is_reported_as_python_does(start):
+    done = start("print(7)", "raise ValueError('its own')")
+    assert done.stdout == "7\n"
+    assert "ValueError: its own" in done.stderr
 
 
 def test_a_rank_imports_the_library_of_its_run_though_another_is_installed(library, installed, say):

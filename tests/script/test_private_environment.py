@@ -65,12 +65,12 @@ def test_job_sh_takes_it_over_functions_of_the_shell_included(given: Path, tmp_p
 
 
 def test_variables_of_the_user_do_not_change_those_of_job_sh(tmp_path: Path):
-    own = ("token", "index", "task", "private", "SECONDS", "name", "entry")
+    own = ("serried_token", "serried_private", "SECONDS", "serried_name", "serried_entry", "token", "name")
     write_environment(tmp_path / "private", {**dict.fromkeys(own, "7777"), "LAST": "1"})
-    script = f"""set -- k3f9q2-1 {tmp_path / "private"}\ntoken=$1 index=2 task=3\n{FRAGMENT.cleanup}
-    echo "$token $index $task $private $LAST $((SECONDS < 7777))" > after"""
+    script = f"""set -- k3f9q2-1 {tmp_path / "private"}\nserried_token=$1\n{FRAGMENT.cleanup}
+    echo "$serried_token $serried_private $token $name $LAST $((SECONDS < 7777))" > after"""
     subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, check=True)
-    assert (tmp_path / "after").read_text() == f"k3f9q2-1 2 3 {tmp_path / 'private'} 1 1\n"
+    assert (tmp_path / "after").read_text() == f"k3f9q2-1 {tmp_path / 'private'} 7777 7777 1 1\n"
 
 
 @pytest.mark.parametrize(("wanted", "expected"), [({}, None), ({"OMP_NUM_THREADS": "3"}, "3")])

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from serried.protocol.plan_json import DialectJson, PlanJson, SearchJson, SideCommandJson, StagedJson
 
 HEARTBEAT_SECONDS = 5.0
+SAMPLING_SECONDS = 5
+"""For plans of earlier versions."""
 
 
 class Attempt:
@@ -191,6 +193,16 @@ class Attempt:
         """The interval of a node's heartbeats: short enough to notice a short silence of its ranks."""
         silence = self.plan["limit"]["silence_seconds"]
         return HEARTBEAT_SECONDS if silence is None else min(HEARTBEAT_SECONDS, max(0.5, silence / 4))
+
+    @property
+    def sampling_seconds(self) -> Optional[int]:
+        """The interval between two samples; None if the sampler is off."""
+        return self.plan.get("sampling", {}).get("every_seconds", SAMPLING_SECONDS)
+
+    @property
+    def visible_gpus(self) -> Optional[str]:
+        """The job's list of GPUs on this node: empty for none, None for all that the driver shows."""
+        return os.environ.get("CUDA_VISIBLE_DEVICES") if self.plan["allocation"]["gpus"] else ""
 
     @property
     def modes(self) -> files.Modes:

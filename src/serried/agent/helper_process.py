@@ -100,6 +100,7 @@ class HelperProcess:
             self._loop.forget(self._socket)
             self._socket.close()
             self._backlog = b""
+            self._child.problem()  # closes the pipe
             self._on_message(None)
 
 

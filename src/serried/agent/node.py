@@ -24,6 +24,8 @@ from serried.agent.node_disk.folder import Folder
 from serried.agent.ranks import connections, side_commands
 from serried.agent.ranks.ranks import Exit, ForkedRanks, Ranks, has_failed
 from serried.agent.ranks.side_commands import SideCommands
+from serried.agent.sampling.node_side import RunningRank, SamplerProcess
+from serried.agent.stacks.node_side import StackRequests
 from serried.agent.stage_in.node_side import StageIn, check_required_paths
 from serried.agent.stage_out.node_side import StageOut
 from serried.fs import files
@@ -136,11 +138,15 @@ class Node:
         self._image = image_cache.ImageCopy(self.loop, work, self._folder, self.log_event)
         self._stage_in = StageIn(self.loop, work, self._folder, self.log_event, self.send)
         self._stage_out = StageOut(self.loop, work, index, self._folder, self.log_event)
+        self._sampling = SamplerProcess(
+            self.loop, work, index, str(self._private), running=self._running_ranks, send=self.send
+        )
         self._parent = os.getppid()
         self._ranks: Optional[Ranks] = None
         self._side_commands: Optional[SideCommands] = None
         self._connections: Optional[connections.ConnectionMonitor] = None
         self._exits = Exits(self)
+        self._stacks = StackRequests(self.loop, work, index)
         self._is_stopping = False
         """TERM has been sent, or there is nothing to send it to."""
         self._is_urgent = False
@@ -163,6 +169,7 @@ class Node:
         try:
             self.loop.run()
         finally:
+            self._sampling.wait_for_exit()
             until = time.monotonic() + (URGENT_REMOVE_SECONDS if self._is_urgent else REMOVE_SECONDS)
             self._stage_in.release(until - time.monotonic())
             self._image.release()
@@ -192,6 +199,8 @@ class Node:
             self._ask_to_save(message["reason"])
         elif message["do"] == ToNode.BYE:
             self._leave()
+        elif message["do"] == ToNode.STACKS:
+            self._stacks.add(message, self._ranks)
         elif self._ranks:
             self._ranks.on_message(message)
             self.finish_if_ended()
@@ -238,6 +247,7 @@ class Node:
             )
         if self.work.side_commands:
             self._side_commands = SideCommands(self.work, self._index, variables, self.loop, self._on_side_command_exit)
+        self._sampling.begin()
         self.reap()
 
     def _on_side_command_exit(self, exit_: Exit) -> None:
@@ -247,6 +257,11 @@ class Node:
 
     def _leaders(self) -> List[int]:
         return [rank.pid for rank in self._ranks.running] if self._ranks else []
+
+    def _running_ranks(self) -> List[RunningRank]:
+        if self._ranks is None:
+            return []
+        return [RunningRank(rank.number, rank.pid, str(self._ranks.log_path(rank))) for rank in self._ranks.running]
 
     def _on_head_lost(self) -> None:
         """End the ranks of this node, which nobody controls any more."""
@@ -275,6 +290,7 @@ class Node:
             self._on_head_lost()
         running = [rank.number for rank in self._ranks.running] if self._ranks else []
         quiet = self._ranks.quiet_seconds() if self._ranks and running else 0.0
+        self._sampling.update()
         self.send(ToHead.HEARTBEAT, quiet=round(quiet, 1), running=running, **self._stage_out.heartbeat_facts)
 
     def _check_parent(self) -> None:
@@ -377,6 +393,7 @@ class Node:
 
     def _finish(self, leftovers: List[str]) -> None:
         self._is_done = True
+        self._sampling.end()
         if self._kill:
             self._kill.cancel()
         may_trust = bool(self._ranks and self._ranks.have_exited_by_themselves) and all(

@@ -30,6 +30,10 @@ GROUPS = {
         "show": "Show a run's plan, timeline and files.",
         "logs": "Print or follow the output of the ranks.",
         "why": "Explain why a run waits, or why it failed.",
+        "queue": "Show free GPUs, waiting jobs and your limits.",
+        "stacks": "Print where each rank is now, without ending it.",
+        "report": "Show what runs used, and which line to change.",
+        "rule": "Explain a note of `serried report`.",
         "wait": "Wait for runs; exit 0 if all succeeded.",
         "fetch": "Copy results and outputs to a folder.",
         "tensorboard": "Show runs in TensorBoard, also while they train.",
@@ -55,7 +59,14 @@ GROUPS = {
 }
 """The list of `serried --help`, in the order in which a user meets the commands."""
 
-MODULE_OF = {"import": "import_", "check-resume": "check_resume", "rerun": "submit", "forget": "stop", "image": "env"}
+MODULE_OF = {
+    "import": "import_",
+    "check-resume": "check_resume",
+    "rerun": "submit",
+    "forget": "stop",
+    "image": "env",
+    "rule": "report",
+}
 """Commands whose module has another name. A second command in a module is the function `NAME_command`."""
 
 OLD = {"rehearse": "check-resume"}
@@ -65,15 +76,19 @@ VERBS = {verb: words for group in GROUPS.values() for verb, words in group.items
 """The help of each command, in one line."""
 
 MEANT = {
-    "ps": "list ls jobs runs queue squeue sacct qstat status top watch",
+    "ps": "list ls jobs runs squeue sacct qstat status top watch",
     "submit": "sbatch qsub send start launch queue-up",
     "run": "exec torchrun mpirun",
     "sweep": "tune grid search optimize hyperparameters multirun",
     "rerun": "resume restart retry requeue continue qrerun resubmit",
-    "shell": "ssh srun salloc interactive attach bash",
+    "shell": "ssh srun salloc interactive bash",
     "logs": "log tail output cat print follow",
     "show": "info describe inspect view plan",
-    "why": "explain diagnose debug",
+    "queue": "sinfo pbsnodes free gpus idle availability",
+    "why": "explain diagnose",
+    "stacks": "stack traceback hang py-spy gdb pstack",
+    "attach": "debug enter",
+    "report": "seff jobstats reportseff efficiency stats",
     "fetch": "pull download results get sync",
     "tensorboard": "tb board tfevents",
     "ui": "web dashboard browser",
@@ -83,7 +98,7 @@ MEANT = {
     "du": "space usage quota",
     "init": "new create template",
     "import": "convert migrate translate",
-    "clusters": "cluster sinfo pbsnodes profiles partitions",
+    "clusters": "cluster profiles partitions",
     "stage": "data upload push",
     "config": "settings get-config",
     "image": "container build",

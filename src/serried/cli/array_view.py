@@ -61,12 +61,22 @@ def failure_lines(status: RunStatus, failures: Sequence[Explanation], *, with_ta
     return lines
 
 
+def _progress(status: RunStatus, index: int) -> str:
+    """What a task does now, if it is one of the few whose files are read."""
+    progress = status.progress_of_tasks.get(index)
+    if progress is None:
+        return ""
+    from serried.ui import progress_lines  # only for runs that run
+
+    return progress_lines.line(progress)
+
+
 def out_tasks(status: RunStatus) -> None:
     """Print a line for each task."""
     rows: list[list[str | Cell]] = []
     for index in status.tasks or {}:
         task = task_of(status, index)
-        note = task.reason if task.state == names.PENDING else task.verdict.message
+        note = task.reason if task.state == names.PENDING else task.verdict.message or _progress(status, index)
         rows.append(
             [
                 str(index),

@@ -3,56 +3,143 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import click
 
 from serried.cli import run_view
+from serried.errors import UsageError
 from serried.protocol import names
 from serried.records import index, missing_outputs, verdict
+from serried.records.record import Record, RecordUnreadable
 from serried.records.run_status import RunStatus
-from serried.records.status import statuses
+from serried.records.status import SchedulerFor, statuses
 from serried.records.verdict import SUBMITTING, UNCERTAIN
 from serried.ui import console
 from serried.ui.console import Cell
-from serried.ui.text import ago, duration
+from serried.ui.text import ago, duration, fit
 
 _SHOWN = 10
-_HEADS = ("ID", "NAME", "STATE", "SIZE", "CLUSTER", "TIME", "NOTE")
-_NAME = _HEADS.index("NAME")
 _ORDER = {names.RUNNING: 0, names.PENDING: 1, SUBMITTING: 1, names.UNKNOWN: 2, UNCERTAIN: 2}
 _LAST = 3
+_STATES = (names.PENDING, names.RUNNING, *sorted(names.ENDED), SUBMITTING, UNCERTAIN, names.UNKNOWN)
+_PROJECT_COLUMNS = 12
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Which runs to list."""
+
+    words: tuple[str, ...] = ()
+    states: frozenset[str] = frozenset()
+    projects: tuple[str, ...] = ()
+    everything: bool = False
+    number: int = _SHOWN
+    oldest: float | None = None
+    """Runs that were submitted or ended before this time are not listed; None for no limit."""
+
+    @property
+    def is_filtered(self) -> bool:
+        return bool(self.words or self.states or self.projects)
+
+    def may_have(self, record: Record) -> bool:
+        """Whether the words and projects fit: a word is the beginning of an id, a name or an experiment."""
+        if not self.words and not self.projects:
+            return True
+        try:
+            summary = record.summary
+        except RecordUnreadable:
+            return not self.projects and record.id.startswith(self.words)
+        texts = (record.id, summary.name, summary.experiment)
+        is_named = not self.words or any(text.startswith(self.words) for text in texts)
+        return is_named and (not self.projects or summary.project in self.projects)
+
+    def find(self, scheduler_for: SchedulerFor | None = None) -> tuple[list[RunStatus], int]:
+        """The runs to list, in their order, and the number of those that fit the filters."""
+        found = statuses([record for record in index.records() if self.may_have(record)], scheduler_for)
+        there = [status for status in found if status.record.directory.path.is_dir()]
+        fitting = [status for status in _settled(there) if not self.states or status.state in self.states]
+        known = sorted(fitting, key=_order)
+        shown = [status for status in known if not status.has_ended or self._is_recent(status)]
+        if not self.everything and self.oldest is None:
+            ended = [status for status in shown if status.has_ended][: max(self.number, 0)]
+            shown = [status for status in shown if not status.has_ended] + ended
+        return shown, len(known)
+
+    def _is_recent(self, status: RunStatus) -> bool:
+        return self.oldest is None or max(status.verdict.since or 0.0, status.created) >= self.oldest
 
 
 @click.command()
+@click.argument("words", metavar="[WORD]...", nargs=-1, shell_complete=run_view.complete_runs)
 @click.option("--all", "everything", is_flag=True, help="List every run that has a record.")
 @click.option("-n", "--last", "number", default=_SHOWN, show_default=True, metavar="N", help="Most ended runs to list.")
 @click.option("--since", metavar="TIME", help="List runs submitted or ended since: 2d, 6h, 2026-11-20.")
+@click.option("--state", "states", metavar="STATE", multiple=True, help="Only runs in this state: running,failed.")
+@click.option("--project", "projects", metavar="NAME", multiple=True, help="Only runs of this project.")
+@click.option(
+    "--watch",
+    "interval",
+    is_flag=False,
+    flag_value="",
+    metavar="[SECONDS]",
+    help="Repeat it, every 5 seconds or as often as given, until Ctrl-C.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(*, everything: bool, number: int, since: str | None, as_json: bool) -> None:
+def command(
+    *,
+    words: tuple[str, ...],
+    everything: bool,
+    number: int,
+    since: str | None,
+    states: tuple[str, ...],
+    projects: tuple[str, ...],
+    interval: str | None,
+    as_json: bool,
+) -> None:
     r"""List runs: the running ones first, then the last ones that ended.
+
+    WORD is the beginning of an id, a name or an experiment.
 
     \b
     serried ps
-    serried ps --since 2d
+    serried ps train --state failed --since 2d
+    serried ps --watch
     serried ps --all --json | jq '.runs[] | select(.state == "FAILED") | .id'
 
     TIME is how long a run waits, runs, or ran. The SIZE `2x4 gpu` is two nodes with four GPUs and
-    ranks each; `2x1/4 gpu` has one rank for four GPUs.
+    ranks each; `2x1/4 gpu` has one rank for four GPUs. On a terminal, CLUSTER and PROJECT are columns
+    only where runs of several are listed.
     """
-    now = time.time()
-    oldest = run_view.moment("--since", since, now) if since else None
-    found = [status for status in statuses(index.records()) if status.record.directory.path.is_dir()]
-    known = sorted(_settled(found), key=_order)
-    shown = [status for status in known if not status.has_ended or _is_recent(status, oldest)]
-    if not everything and oldest is None:
-        ended = [status for status in shown if status.has_ended][: max(number, 0)]
-        shown = [status for status in shown if not status.has_ended] + ended
+    seconds = None
+    if interval is not None:
+        from serried.cli import ps_watch  # seldom needed
+
+        seconds, words = ps_watch.interval_of(interval, words)
+    oldest = run_view.moment("--since", since, time.time()) if since else None
+    listing = Listing(words, _states(states), projects, everything, number, oldest)
+    if seconds is not None:
+        if as_json:
+            raise UsageError("`--watch` and `--json` are mutually exclusive", hint="serried ps --json")
+        ps_watch.watch(listing, seconds)
+        return
+    shown, known = listing.find()
     if as_json:
         run_view.out_runs([status.to_json() for status in shown])
     else:
-        _draw(shown, len(known), now)
+        _draw(listing, shown, known)
     run_view.warn_if_stale(shown)
     run_view.insist(shown)
+
+
+def _states(words: tuple[str, ...]) -> frozenset[str]:
+    """The states that `running,failed` names. Raises UsageError."""
+    chosen = [part.strip().upper().replace("-", "_") for word in words for part in word.split(",") if part.strip()]
+    for state in chosen:
+        if state not in _STATES:
+            raise UsageError(f"unknown state: `{state.lower()}`", hint=f"one of {', '.join(_STATES).lower()}")
+    return frozenset(chosen)
 
 
 def _settled(found: list[RunStatus]) -> list[RunStatus]:
@@ -73,35 +160,48 @@ def _order(status: RunStatus) -> tuple[int, float, str]:
     return _ORDER.get(status.state, _LAST), -(moment or status.created), status.id
 
 
-def _is_recent(status: RunStatus, oldest: float | None) -> bool:
-    return oldest is None or max(status.verdict.since or 0.0, status.created) >= oldest
-
-
-def _draw(shown: list[RunStatus], known: int, now: float) -> None:
+def _draw(listing: Listing, shown: list[RunStatus], known: int) -> None:
     if not shown:
-        if known:
-            console.say("no runs to show")
-            console.next_steps([("serried ps --all", "list all")])
-        else:
-            console.say("no runs yet")
-            console.next_steps([("serried submit -- python train.py", "submit a run")])
+        _say_none(listing, known)
         return
-    console.out_table(_HEADS, [_row(status, now) for status in shown], shrink=_NAME)
+    for line in table(shown, time.time()):
+        console.out(line)
     if known > len(shown):
         console.say(f"{known - len(shown)} more: serried ps --all")
 
 
-def _row(status: RunStatus, now: float) -> list[str | Cell]:
+def _say_none(listing: Listing, known: int) -> None:
+    if known or listing.is_filtered:
+        console.say("no runs to show")
+        console.next_steps([("serried ps --all", "list all")])
+    else:
+        console.say("no runs yet")
+        console.next_steps([("serried submit -- python train.py", "submit a run")])
+
+
+def table(shown: Sequence[RunStatus], now: float) -> list[str]:
+    """A line for each run below the heads. In a pipe the columns are always the same."""
+    projects = {status.summary.project for status in shown if status.summary}
+    clusters = {status.summary.cluster for status in shown if status.summary}
+    is_seen = {"PROJECT": len(projects) > 1, "CLUSTER": len(clusters) > 1 or not console.is_terminal()}
+    rows = [_row(status, now) for status in shown]
+    heads = [head for head in rows[0] if is_seen.get(head, True)]
+    return console.table(heads, [[row[head] for head in heads] for row in rows], shrink=heads.index("NAME"))
+
+
+def _row(status: RunStatus, now: float) -> dict[str, str | Cell]:
     summary = status.summary
-    return [
-        status.record.id,
-        summary.name if summary else "?",
-        Cell(status.state, run_view.state_style(status.state)),
-        run_view.size(status),
-        summary.cluster if summary else "?",
-        duration(_elapsed(status, now)),
-        Cell(_note(status, now), None if status.state not in (names.COMPLETED, names.CANCELLED) else "quiet"),
-    ]
+    project = summary.project if summary else "?"
+    return {
+        "ID": status.record.id,
+        "PROJECT": fit(project, _PROJECT_COLUMNS) if console.is_terminal() else project,
+        "NAME": summary.name if summary else "?",
+        "STATE": Cell(status.state, run_view.state_style(status.state)),
+        "SIZE": run_view.size(status),
+        "CLUSTER": summary.cluster if summary else "?",
+        "TIME": duration(_elapsed(status, now)),
+        "NOTE": _note(status, now),
+    }
 
 
 def _elapsed(status: RunStatus, now: float) -> float | None:
@@ -113,12 +213,19 @@ def _elapsed(status: RunStatus, now: float) -> float | None:
     return now - status.created if status.created else None
 
 
-def _note(status: RunStatus, now: float) -> str:
+def _note(status: RunStatus, now: float) -> Cell:
+    """What matters most now. Times stand at the end, where they are not cut off."""
     parts = ["smoke test"] if status.summary and status.summary.smoke else []
     parts += ["rehearsal"] if status.summary and status.summary.rehearsal else []
-    parts += [_progress(status)] if status.tasks is not None else []
+    ends: list[str] = []
+    shorter: list[str] = []
+    if status.tasks is not None:
+        parts.append(tasks_text(status))
     if status.state in (names.PENDING, names.RUNNING) and status.tasks is None:
-        parts += [_waiting(status, now), f"attempt {status.attempt}" if (status.attempt or 1) > 1 else ""]
+        shorter, end = _progress(status)
+        attempt = f"attempt {status.attempt}" if (status.attempt or 1) > 1 else ""
+        parts += [*shorter[:1], _waiting(status, now), attempt]
+        ends.append(end)
     elif status.state == UNCERTAIN:
         parts.append(f"serried why {status.record.id}")
     elif status.state != names.COMPLETED and status.tasks is None:
@@ -126,10 +233,19 @@ def _note(status: RunStatus, now: float) -> str:
     elif status.has_ended and missing_outputs.can_be_fetched(status.record.end):
         parts.append(f"files missing: serried fetch {status.record.id}")
     if status.has_ended and status.verdict.since is not None:
-        parts.append(ago(now - status.verdict.since))
+        ends.append(ago(now - status.verdict.since))
     if status.verdict.stale is not None:
-        parts.append(f"as of {ago(now - status.verdict.stale)}")
-    return ", ".join(filter(None, parts))
+        ends.append(f"as of {ago(now - status.verdict.stale)}")
+    style = "quiet" if status.state in (names.COMPLETED, names.CANCELLED) else None
+    return Cell(", ".join(filter(None, parts)), style, ", ".join(filter(None, ends)), tuple(shorter))
+
+
+def _progress(status: RunStatus) -> tuple[list[str], str]:
+    if status.progress is None:
+        return [], ""
+    from serried.ui import progress_lines  # only for runs that run
+
+    return progress_lines.note(status.progress)
 
 
 def _waiting(status: RunStatus, now: float) -> str:
@@ -141,10 +257,11 @@ def _waiting(status: RunStatus, now: float) -> str:
     return ", ".join(filter(None, (status.reason, soon)))
 
 
-def _progress(status: RunStatus) -> str:
+def tasks_text(status: RunStatus) -> str:
     """`960/1000 done, 38 failed, 2 timeout`: the tasks in each state but PENDING."""
     by_state = verdict.tasks_by_state(status.tasks or {})
     parts = [f"{len(by_state.pop(names.COMPLETED, []))}/{len(status.tasks or {})} done"]
     by_state.pop(names.PENDING, None)
     parts += [f"{len(tasks)} {state.lower().replace('_', ' ')}" for state, tasks in by_state.items()]
-    return ", ".join(parts)
+    stalled = sum(progress.is_stalled for progress in status.progress_of_tasks.values())
+    return ", ".join([*parts, *([f"{stalled} without a step for minutes"] if stalled else [])])

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _LABEL = 11
 _MOST_LAUNCHES = 20
-_MOST_NODES = 2
+_MOST_NODES, _MOST_TASKS = 2, 4
 
 
 @click.command()
@@ -167,6 +167,7 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
     if summary is None:
         return []
     facts = [
+        *_progress(status),
         ("command", _command(plan, is_task=selection.task is not None)),
         ("directives", directives_text(plan) if plan else ""),
         ("beside", beside_text(plan) if plan else ""),
@@ -204,6 +205,21 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
     code = status.verdict.exit_code
     facts.append(("exit code", str(code) if status.has_ended and code is not None else ""))
     return facts
+
+
+def _progress(status: RunStatus) -> list[tuple[str, str]]:
+    """What it does now; of an array, what its first running tasks do."""
+    if status.state != names.RUNNING:
+        return []
+    from serried.ui import progress_lines  # only for runs that run
+
+    if status.tasks is None:
+        return progress_lines.facts(status.progress) if status.progress else []
+    shown = list(status.progress_of_tasks.items())[:_MOST_TASKS]
+    return [
+        ("" if at else "progress", f"task {index}: {progress_lines.line(progress)}")
+        for at, (index, progress) in enumerate(shown)
+    ]
 
 
 def _command(plan: Plan | None, *, is_task: bool) -> str:

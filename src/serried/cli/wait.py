@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ from serried.ui.text import printable
 
 _PATIENCE_SECONDS = 5.0
 """A run that waits longer has its reason printed."""
+_BETWEEN_READS_SECONDS = 5.0
+"""The head agent writes its file as often."""
 _LOOKS, _BETWEEN_LOOKS_SECONDS = 8, 5.5
 
 
@@ -55,11 +58,13 @@ def command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -> Non
             _make_certain(selections)
             waiting = _Waiting()
 
+            shown = _Shown(line)
+
             def observe(found: Sequence[RunStatus]) -> None:
-                line.update(_progress(found))
+                shown.update(found)
                 waiting.say(found)
 
-            found = wait(selections, timeout=seconds, observe=observe)
+            found = wait(selections, timeout=seconds, observe=observe, tick=shown.renew)
     except KeyboardInterrupt:
         console.say()
         console.note("stopped waiting; the runs continue (see serried ps)")
@@ -95,6 +100,23 @@ class _Waiting:
             console.say(f"{run_view.how(status)}: {printable(meaning)}")
 
 
+class _Shown:
+    """The moving line: between two queries of the scheduler, the step of a single run moves by its file alone."""
+
+    def __init__(self, line: console.MovingLine) -> None:
+        self._line = line
+        self._found: Sequence[RunStatus] = ()
+        self._next = 0.0
+
+    def update(self, found: Sequence[RunStatus]) -> None:
+        self._found, self._next = found, time.monotonic() + _BETWEEN_READS_SECONDS
+        self._line.update(_progress(found) if self._line.is_shown else "")
+
+    def renew(self) -> None:
+        if self._line.is_shown and len(self._found) == 1 and time.monotonic() >= self._next:
+            self.update([dataclasses.replace(self._found[0])])  # a copy reads the file again
+
+
 def _say_how(selections: Sequence[Selection], found: Sequence[RunStatus]) -> None:
     """Print the status of each run, and the outputs of those that have ended."""
     unfetched = None
@@ -128,10 +150,18 @@ def _seconds(text: str) -> int:
 
 def _progress(found: Sequence[RunStatus]) -> str:
     if len(found) == 1:
-        message = "" if found[0].has_ended else found[0].verdict.message
+        message = "" if found[0].has_ended else found[0].verdict.message or _now(found[0])
         return f"{found[0].id} {found[0].state}" + (f": {message}" if message else "")
     over = sum(status.has_ended for status in found)
     return f"{over} of {len(found)} runs have ended"
+
+
+def _now(status: RunStatus) -> str:
+    if status.progress is None:
+        return ""
+    from serried.ui import progress_lines  # only for runs that run
+
+    return progress_lines.line(status.progress)
 
 
 def _exit(found: Sequence[RunStatus], timeout: str | None) -> None:

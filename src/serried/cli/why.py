@@ -9,6 +9,7 @@ import click
 from serried.cli import run_view
 from serried.protocol import names
 from serried.records.explain import Explanation, explain
+from serried.records.run_status import RunStatus
 from serried.records.status import statuses_of
 from serried.records.verdict import signal_name
 from serried.ui import console
@@ -60,6 +61,14 @@ def _lines(explanation: Explanation) -> list[str]:
     return lines
 
 
+def _now(status: RunStatus) -> str:
+    if status.progress is None:
+        return ""
+    from serried.ui import progress_lines  # only for runs that run
+
+    return progress_lines.line(status.progress)
+
+
 def _facts(explanation: Explanation) -> list[tuple[str, str]]:
     status, now = explanation.status, time.time()
     is_array = status.tasks is not None
@@ -71,7 +80,7 @@ def _facts(explanation: Explanation) -> list[tuple[str, str]]:
         from serried.cli import array_view  # only for arrays
 
         facts += [("" if at else "tasks", line) for at, line in enumerate(array_view.counts(status))]
-    facts += [("reason", status.reason), ("means", meaning)]
+    facts += [("reason", status.reason), ("now", _now(status)), ("means", meaning)]
     facts += [("warning", printable(warning["message"])) for warning in explanation.warnings]
     if status.state == names.PENDING:
         facts.append(("waits for", duration(now - status.created) if status.created else ""))

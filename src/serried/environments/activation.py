@@ -2,8 +2,9 @@
 
 An environment is the one that the settings name, or the active one. Conda environments are located by files that conda
 keeps, without starting conda. Lines of bash make the environment active: for `environment.check` here, in job.sh, and
-in builds. These lines call a function `unable`, which each script defines: `unable WHAT` reports WHAT and the output in
-the file `$output`, and does not return.
+in builds. These lines call a function `serried_unable`, which each script defines: `serried_unable WHAT` reports WHAT
+and the output in the file `$serried_output`, and does not return. Variables and functions begin with `serried_`: the
+user may have exported any others.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ HISTORY = "conda-meta"
 """A folder that every conda environment has."""
 
 FIND_MODULE = """\
-for init in "${LMOD_PKG-}/init/bash" "${MODULESHOME-}/init/bash" /etc/profile.d/*mod*.sh \\
+for serried_init in "${LMOD_PKG-}/init/bash" "${MODULESHOME-}/init/bash" /etc/profile.d/*mod*.sh \\
   /usr/share/lmod/lmod/init/bash /usr/share/modules/init/bash /cvmfs/soft.computecanada.ca/config/profile/bash.sh; do
   [[ $(type -t module) == function ]] && break
   # shellcheck source=/dev/null
-  [[ -r $init ]] && source "$init"
+  [[ -r $serried_init ]] && source "$serried_init"
 done
 """
 """`module` is a shell function, which a shell that is not a login shell may lack."""
 
 LOAD = """\
-try_module() { # version 3 exits with status 0 in any case
-  if ! module "$@" 2>"$output" || grep -q ':ERROR:' "$output"; then unable "'module $*' failed"; fi
-  cat "$output" >&2
-  : >"$output"
+serried_try_module() { # version 3 exits with status 0 in any case
+  { module "$@" 2>"$serried_output" && ! grep -q ':ERROR:' "$serried_output"; } || serried_unable "'module $*' failed"
+  cat "$serried_output" >&2
+  : >"$serried_output"
 }
 """
 
@@ -55,17 +56,17 @@ VENV = """\
 export VIRTUAL_ENV={prefix}
 PATH=$VIRTUAL_ENV/bin:$PATH
 unset PYTHONHOME CONDA_PREFIX CONDA_DEFAULT_ENV
-[[ -x $VIRTUAL_ENV/bin/python ]] || unable "no Python in $VIRTUAL_ENV/bin"
+[[ -x $VIRTUAL_ENV/bin/python ]] || serried_unable "no Python in $VIRTUAL_ENV/bin"
 """
 
 CONDA = """\
 export CONDA_PREFIX={prefix} CONDA_DEFAULT_ENV={name} CONDA_SHLVL=1 PYTHONNOUSERSITE=1
 PATH=$CONDA_PREFIX/bin:$PATH
 unset PYTHONHOME VIRTUAL_ENV
-[[ -x $CONDA_PREFIX/bin/python ]] || unable "no Python in $CONDA_PREFIX/bin"
-for hook in "$CONDA_PREFIX"/etc/conda/activate.d/*.sh; do
+[[ -x $CONDA_PREFIX/bin/python ]] || serried_unable "no Python in $CONDA_PREFIX/bin"
+for serried_hook in "$CONDA_PREFIX"/etc/conda/activate.d/*.sh; do
   # shellcheck source=/dev/null
-  [[ -r $hook ]] && source "$hook"
+  [[ -r $serried_hook ]] && source "$serried_hook"
 done
 """
 """As `conda activate` does, without conda. ~/.local is left out, because Python would search it first."""
@@ -73,10 +74,10 @@ done
 UNABLE = 70
 """Exit status of a script whose environment cannot be made active."""
 PREAMBLE = """\
-output=$(mktemp 2>/dev/null || mktemp -p /tmp)
-unable() {
+serried_output=$(mktemp 2>/dev/null || mktemp -p /tmp)
+serried_unable() {
   echo "$1:" >&2
-  tail -n 9 "$output" >&2
+  tail -n 9 "$serried_output" >&2
   exit 70
 }
 """
@@ -95,7 +96,7 @@ set -e
 }} >"$serried_log" 2>&1
 set +e
 cd -- "$serried_workdir" || exit 70
-trap 'status=$?; serried_left; exit $status' EXIT
+trap 'serried_status=$?; serried_left; exit $serried_status' EXIT
 ({words})"""
 """Separates the output of `setup` from the command's, and ends the background processes of `setup` with the command."""
 SECONDS = 600
@@ -272,7 +273,7 @@ def lines(environment: Environment) -> str:
     modules += map(_module_words, environment.modules)
     parts = []
     if modules:
-        parts += [FIND_MODULE, LOAD, *(f"try_module {shlex.join(words)}\n" for words in modules)]
+        parts += [FIND_MODULE, LOAD, *(f"serried_try_module {shlex.join(words)}\n" for words in modules)]
     if environment.venv:
         parts.append(VENV.format(prefix=shlex.quote(environment.venv)))
     if environment.conda:
@@ -288,9 +289,9 @@ def _module_words(entry: str) -> list[str]:
 
 
 def whole_lines(environment: Environment) -> str:
-    """The same for a script of our own: with `unable`, which exits with status 70."""
+    """The same for a script of our own: with `serried_unable`, which exits with status 70."""
     activating = lines(environment)
-    return f'{PREAMBLE}{activating}rm -f "$output"\n' if activating else ""
+    return f'{PREAMBLE}{activating}rm -f "$serried_output"\n' if activating else ""
 
 
 def finder(setup: str) -> str:

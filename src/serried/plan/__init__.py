@@ -24,6 +24,7 @@ from serried.plan.parts import (
     Launch,
     Limit,
     Notify,
+    Sampling,
     SideCommand,
     Site,
     Staged,
@@ -48,6 +49,7 @@ __all__ = [
     "Notify",
     "Plan",
     "Resume",
+    "Sampling",
     "SideCommand",
     "Site",
     "Source",
@@ -276,6 +278,7 @@ class Plan:
     """In place of ranks; `command` is then the script's path as the user wrote it, and its arguments."""
     notify: Notify | None = None
     track: Track | None = None
+    sampling: Sampling = Sampling()  # noqa: RUF009 - it never changes
     beside: tuple[SideCommand, ...] = ()
     array: Array | None = None
     sweep: Sweep | None = None

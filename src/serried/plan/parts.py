@@ -238,6 +238,20 @@ class Track(NamedTuple):
     ] = False
 
 
+class Sampling(NamedTuple):
+    """What agents measure while ranks run."""
+
+    every_seconds: Annotated[
+        int | None,
+        KeySpec(
+            "DURATION_OR_OFF",
+            "Interval between two measurements of CPUs, GPUs, memory and progress: see [sampling](sampling.md).",
+            "5s",
+            key="every",
+        ),
+    ] = 5
+
+
 class SideCommand(NamedTuple):
     """A command that runs beside the ranks of a node, and never decides how the run ends."""
 

@@ -49,6 +49,10 @@ class JournalEvent:
     """message: ranks have not connected to each other yet."""
     SIDE_COMMAND_FAILED = "side-command-failed"
     """node, host, and the fields of SIDE_COMMAND_EXITED: a command of `beside` failed by itself."""
+    GPUS_IN_USE = "gpus-in-use"
+    """node, host, gpus: `gpu`, `memory` and `processes` of each GPU that others used when the ranks started."""
+    STACKS = "stacks"
+    """id, nodes: these nodes are to write the stacks of their ranks."""
 
     # Both.
     STARTED = "started"
@@ -130,6 +134,8 @@ class ToAttempt:
 
     STOP = "stop"
     """reason, by, save: end the ranks; with `save` they may save first."""
+    STACKS = "stacks"
+    """id, ranks: have each node write the stacks of these ranks, None for all, as `protocol.stacks` says."""
 
 
 class ToNode:
@@ -151,6 +157,8 @@ class ToNode:
     """patience: let launchers see how their ranks ended, and give them so many seconds to exit."""
     SCRIPT_ENDED = "script-ended"
     """exit: the user's script ended; None if it was never started."""
+    STACKS = "stacks"
+    """id, ranks as in ToAttempt.STACKS, script: write their stacks. `script` is the pid of the user's script, or 0."""
     REMOTE_RUN = "remote-run"
     """id, command: run the command of a launcher on another node; `id` is that node and its count of commands."""
     REMOTE_CANCEL = "remote-cancel"
@@ -192,6 +200,8 @@ class ToHead:
     """seen: ranks have connected; None where the node cannot tell."""
     SIDE_COMMAND_FAILED = "side-command-failed"
     """The fields of JournalEvent.SIDE_COMMAND_EXITED."""
+    GPUS_IN_USE = "gpus-in-use"
+    """gpus, as in JournalEvent.GPUS_IN_USE."""
     LAUNCHER_EXITED = "launcher-exited"
     """name, status, said, problem."""
     LAUNCHER_PROBLEM = "launcher-problem"
@@ -257,6 +267,20 @@ class ToHelper:
     """The end is near: copy without limits of bandwidth."""
     FINISH = "finish"
     """trusted, all_trusted, seconds: the ranks have ended; copy the rest."""
+
+
+class ToSampler:
+    """`do` of an agent's messages to its sampler, which answers with entries of `nodes` in live.json."""
+
+    BEGIN = "begin"
+    """every, node, host, folder, file, mode, gpus: what to measure, and where to write it.
+
+    `gpus` is the job's list of GPUs: an empty text for none, None for all that the driver shows.
+    """
+    RANKS = "ranks"
+    """ranks: the ranks that run on this node, each with rank, pid and log."""
+    FINISH = "finish"
+    """The ranks have ended."""
 
 
 class FromStageIn:

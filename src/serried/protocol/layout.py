@@ -36,6 +36,7 @@
     node-N/launch-ID-in-P/rank-R.log             if rank P of the launch around it started launch ID for itself alone
     node-N/metrics-R.jsonl                       the metrics of rank R, a line for each step
     node-N/samples.jsonl                         what node N's sampler measured (protocol/samples.py)
+    node-N/stacks-ID.json                        the stacks of node N's ranks (protocol/stacks.py)
     live.json                                    what all nodes do now (protocol/live.py); the head agent's
     node-N/rehearsal-R.jsonl                     with `serried check-resume`: digests of rank R's state
     node-N/brought.jsonl                         the copies of files from node N's disk, with their names
@@ -50,6 +51,7 @@
 
 $XDG_STATE_HOME/serried/runs/<run-id>/           the record: small and permanent, on the submitting side
   plan.json  where  submissions/1.json  source.json  diff.patch  seen.json  exit.json
+  usage.json                                     the samples in a few numbers, for reports once they are purged
 """
 
 from __future__ import annotations
@@ -165,6 +167,10 @@ class AttemptDirectory:
     def samples(self, node: int) -> Path:
         return self.node(node) / "samples.jsonl"
 
+    def stacks(self, node: int, request: str) -> Path:
+        """The answer of a node to a request of `serried stacks`. A request has an id of plain characters."""
+        return self.node(node) / f"stacks-{slug(request)}.json"
+
     def copies(self, node: int) -> Path:
         return self.node(node) / "brought.jsonl"
 
@@ -242,6 +248,7 @@ class RecordDirectory:
         self.diff = path / "diff.patch"
         self.seen = path / "seen.json"
         self.exit = path / "exit.json"
+        self.usage = path / "usage.json"
 
     def submission(self, number: int) -> Path:
         return self.submissions / f"{number}.json"

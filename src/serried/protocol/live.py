@@ -33,11 +33,11 @@ Node = Dict[str, Any]
 
 SHORTEST_SECONDS, LONGEST_SECONDS = 5.0, 60.0
 MANY_NODES = 64
-"""Up to here every node reports, and the head writes, at the shortest interval."""
+"""Up to here nodes report at the shortest interval."""
 
 
 def interval_of(nodes: int) -> float:
-    """Seconds between the reports of a node, and between two versions of the file: longer for many nodes.
+    """The least seconds between the reports of a node, and between two versions of the file: longer for many nodes.
 
     So the head receives at most about a dozen reports a second up to 768 nodes, and 68 from 4,096 nodes.
     """

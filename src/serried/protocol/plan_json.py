@@ -182,6 +182,10 @@ class TrackJson(TypedDict, total=False):
     every_process: bool
 
 
+class SamplingJson(TypedDict, total=False):
+    every_seconds: Optional[int]
+
+
 class PlanJson(TypedDict, total=False):
     schema: int
     run: str
@@ -208,6 +212,7 @@ class PlanJson(TypedDict, total=False):
     script: Optional[UserScriptJson]
     notify: Optional[NotifyJson]
     track: Optional[TrackJson]
+    sampling: SamplingJson
     beside: List[SideCommandJson]
     array: Optional[ArrayJson]
     resume: Optional[ResumeJson]

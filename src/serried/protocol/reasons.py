@@ -64,6 +64,15 @@ class Reason(str, enum.Enum):
     RANKS_APART = "ranks-apart"
     SIDE_COMMAND_FAILED = "side-command-failed"
     LAUNCH_FAILED_UNSEEN = "launch-failed-unseen"
+    GPUS_IN_USE = "gpus-in-use"
+
+    # Warnings about a run that runs, from its progress.
+    STALLED = "stalled"
+    NO_OUTPUT = "no-output"
+    HEAD_SILENT = "head-silent"
+    NOT_FINITE = "not-finite"
+    LIMIT_TOO_NEAR = "limit-too-near"
+    WAITS_FOR_DATA = "waits-for-data"
 
     # The head agent gave up a node.
     CONNECTION_ENDED = "connection-ended"

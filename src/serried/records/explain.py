@@ -37,6 +37,30 @@ _WARNING_STEPS: Mapping[str, tuple[str, ...]] = {
         "ranks that are meant to be independent: `ranks_meet = false` in the experiment's table",
     ),
     Reason.SIDE_COMMAND_FAILED: ("`serried logs --beside I` prints the output of command I of `beside`",),
+    Reason.GPUS_IN_USE: (
+        "`nvidia-smi` on that node lists the processes; they may be of an earlier job of yours, or of another user",
+        "`--exclusive` requests whole nodes; report processes of jobs that have ended to the site",
+    ),
+    Reason.STALLED: (
+        "it may hang, or save, evaluate or compile: `serried stacks {run}` prints where each rank is",
+        "`serried logs {run} -f` prints the output; `serried shell {run}` opens a shell on its first node",
+        "end such runs by themselves: `limit.output_timeout`; see docs/debugging.md",
+    ),
+    Reason.NO_OUTPUT: ("`serried logs {run}` prints what it wrote last, `serried stacks {run}` where each rank is",),
+    Reason.HEAD_SILENT: (
+        "its first node or the file system may hang; if the node is lost, the scheduler ends the job soon",
+        "`serried stop {run}` ends it",
+    ),
+    Reason.NOT_FINITE: (
+        "end it before it trains on for nothing: `serried stop {run}`; a checkpoint of an earlier step is intact",
+    ),
+    Reason.LIMIT_TOO_NEAR: (
+        "save a checkpoint before the limit and continue in a further attempt: docs/continuing.md",
+        "request more time the next time: `--time`",
+    ),
+    Reason.WAITS_FOR_DATA: (
+        "use more workers in the data loader, or stage the data to the nodes' disks: docs/data.md",
+    ),
     Reason.LAUNCH_FAILED_UNSEEN: (
         "`serried logs --launch ID` prints the output of that launch's ranks",
         "a launcher that the script itself starts, with bash (`#!/bin/bash`), lets such a failure fail the run",
@@ -126,8 +150,12 @@ def explain(status: RunStatus) -> Explanation:
         step = f"copy the files that are still on the nodes, within three days: serried fetch {status.id}"
         explained = replace(explained, steps=(step, *explained.steps))
     warnings = warnings_of(status)
-    doubts = [step for warning in warnings for step in _WARNING_STEPS.get(warning.get("code", ""), ())]
-    return replace(explained, warnings=warnings, steps=(*explained.steps, *doubts)) if warnings else explained
+    if not warnings:
+        is_well = status.state == names.RUNNING and not explained.meaning and status.verdict.stale is None
+        return replace(explained, meaning="it runs, without a known problem") if is_well else explained
+    codes = dict.fromkeys(warning.get("code", "") for warning in warnings)
+    steps = [step.replace("{run}", status.id) for code in codes for step in _WARNING_STEPS.get(code, ())]
+    return replace(explained, warnings=warnings, steps=(*explained.steps, *steps))
 
 
 def _explain(status: RunStatus) -> Explanation:
@@ -159,7 +187,7 @@ def _explain_one(status: RunStatus) -> Explanation:
     if status.state == names.RUNNING and status.tasks is not None and status.reason:
         return Explanation(status, meaning=f"of the tasks that wait: {status.scheduler_explanation}")
     if status.state == names.RUNNING and status.verdict.stale is None:
-        return Explanation(status, meaning=status.verdict.message or "it runs, without a known problem")
+        return Explanation(status, meaning=status.verdict.message)
     return _ended(status)
 
 

@@ -76,6 +76,8 @@ class Summary:
     """The sweep that it belongs to: the id of the sweep's first run."""
     script: bool = False
     """It runs a job script of the user in place of ranks."""
+    metric: str = ""
+    """The metric that matters most; empty if the plan names none."""
 
     @classmethod
     def of(cls, plan: Plan) -> Summary:
@@ -108,6 +110,7 @@ class Summary:
                 stages=bool((plan.get("data") or {}).get("stage")),
                 sweep=(plan.get("sweep") or {}).get("first"),
                 script=plan.get("script") is not None,
+                metric=str((plan.get("sweep") or {}).get("metric") or ""),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RecordUnreadable(f"its plan.json is not valid ({error!r})") from error

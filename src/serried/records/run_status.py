@@ -6,9 +6,11 @@ The first reader that is certain of an end writes it, and all later ones read it
 from __future__ import annotations
 
 import contextlib
+import functools
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from serried import schedulers
 from serried.errors import SerriedError
@@ -24,6 +26,10 @@ from serried.records.verdict import Verdict, ranges_by_state
 from serried.schedulers.indices import expand
 from serried.schedulers.interface import Job
 
+if TYPE_CHECKING:
+    from serried.records.live import RunProgress
+
+MOST_TASKS_READ = 16
 _FOR_GOOD_SECONDS = 86400.0
 """A file system may be away for hours. An end without proof, LOST above all, is written down after a day."""
 
@@ -92,6 +98,27 @@ class RunStatus:
         except SerriedError:  # a scheduler that this version does not have
             return ""
 
+    @functools.cached_property
+    def progress(self) -> RunProgress | None:
+        """What the run does now, from one file; None unless it runs, and for a whole array."""
+        if self.state != names.RUNNING or self.summary is None or self.tasks is not None:
+            return None
+        from serried.records import live  # only for runs that run
+
+        place = self.record.where.task(self.task)
+        attempt = latest_attempt(place) if self.attempt is None else place.attempt(self.attempt)
+        return live.progress_of(attempt.live, self.summary.metric, time.time()) if attempt else None
+
+    @functools.cached_property
+    def progress_of_tasks(self) -> Mapping[int, RunProgress]:
+        """What the first running tasks of an array do now: at most MOST_TASKS_READ, each by a listing and a file."""
+        running = [index for index, found in (self.tasks or {}).items() if found.state == names.RUNNING]
+        ones = ((index, self._task_progress(index)) for index in running[:MOST_TASKS_READ])
+        return {index: progress for index, progress in ones if progress is not None}
+
+    def _task_progress(self, index: int) -> RunProgress | None:
+        return RunStatus(self.record, self.summary, Verdict(names.RUNNING), task=index).progress
+
     @property
     def created(self) -> float:
         return (seconds_of(self.summary.created) if self.summary else None) or 0.0
@@ -131,9 +158,16 @@ class RunStatus:
             "rehearsal": summary and summary.rehearsal,
             "directory": summary and str(self.record.where.path),
             "warnings": [dict(warning) for warning in self.warnings],
+            "progress": self._progress_json(),
             "tasks": None if self.tasks is None else ranges_by_state(self.tasks),
             "elements": None if self.tasks is None else ranges_by_state(self.tasks),  # former name
         }
+
+    def _progress_json(self) -> dict[str, Any] | None:
+        if self.tasks is None:
+            return self.progress.to_json() if self.progress else None
+        of_tasks = self.progress_of_tasks
+        return {"tasks": {str(index): one.to_json() for index, one in of_tasks.items()}} if of_tasks else None
 
 
 def waits_because(summary: Summary | None, reason: str) -> Reason | None:
@@ -240,4 +274,22 @@ def warnings_of(status: RunStatus) -> tuple[Mapping[str, str], ...]:
     return (
         *({"code": Reason.RANKS_APART, "message": str(entry["message"])} for entry in apart),
         *side_commands.warnings(events),
+        *_warnings_of_gpus(events),
+        *_doubts(status.progress),
     )
+
+
+def _doubts(progress: RunProgress | None) -> list[dict[str, str]]:
+    if progress is None:
+        return []
+    from serried.records.doubts import doubts  # only for runs that run
+
+    return doubts(progress)
+
+
+def _warnings_of_gpus(events: list[dict[str, Any]]) -> list[dict[str, str]]:
+    if not any(event.get("event") == JournalEvent.GPUS_IN_USE for event in events):
+        return []
+    from serried.protocol import gpu_use  # rare
+
+    return gpu_use.warnings(events)

@@ -76,12 +76,16 @@ class Cache:
 
     def get(self, now: float | None = None) -> Answer | None:
         """The cached answer, if it is recent enough."""
+        answer = self.last()
+        return answer if answer and answer.is_fresh(time.time() if now is None else now) else None
+
+    def last(self) -> Answer | None:
+        """The cached answer, however old."""
         try:
             value = files.read_json(self.path) or {}
-            answer = Answer(float(value["at"]), float(value["took"]), tuple(value["asked"]), dict(value["texts"]))
+            return Answer(float(value["at"]), float(value["took"]), tuple(value["asked"]), dict(value["texts"]))
         except (KeyError, TypeError, ValueError):
             return None
-        return answer if answer.is_fresh(time.time() if now is None else now) else None
 
     def put(self, asked: Sequence[str], texts: Mapping[str, str], took: float, now: float | None = None) -> None:
         """Share an answer. If that cannot be written (a full home), each process asks for itself."""

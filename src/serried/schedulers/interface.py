@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from serried.fs.files import MODES
 from serried.plan import Array, Dialect, Plan, UserScript
@@ -15,6 +15,9 @@ from serried.protocol import names
 from serried.protocol.layout import RunDirectory, plain
 from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import Commands
+
+if TYPE_CHECKING:
+    from serried.schedulers.accounts import JobAccount
 
 ERRAND_SECONDS = 3600
 ERRAND_MEMORY_MB = 1024
@@ -176,6 +179,12 @@ class Scheduler(Protocol):
         was submitted. Raises SchedulerUnreachable.
         """
 
+    def accounts(self, job: str) -> Sequence[JobAccount]:
+        """What is on record of a job, or of each task of an array job, whoever submitted it; empty for an unknown id.
+
+        Raises SchedulerUnreachable, and UsageError where the scheduler keeps no accounts.
+        """
+
     def split(self, job: str) -> tuple[str, int | None]:
         """The key of a job or task, `123_4`, in what `poll` returns. Pure."""
 
@@ -205,7 +214,7 @@ class Fragment:
     functions: str
     """What `again` needs."""
     again: str
-    """Lines that run this job again. Where that cannot be they go on, with another $word to obey."""
+    """Lines that run this job again. Where that cannot be they go on, with another $serried_word to obey."""
     check: str = ""
     """Lines that end a job which cannot begin."""
     index: str = ""
@@ -217,8 +226,8 @@ class Fragment:
     of_part: str = ""
     """Lines that set the task index in one part of a split array."""
     cancel_idle: str = ""
-    """Lines that cancel jobs of the array that still wait, `idle 3-7,9` in `answer`. Without them, the jobs start and
-    end."""
+    """Lines that cancel jobs of the array that still wait, `idle 3-7,9` in `serried_answer`. Without them, the jobs
+    start and end."""
 
 
 class Script(Protocol):

@@ -18,14 +18,14 @@ umask $umask
 export SERRIED_RUN_DIR=$directory
 cd -- "$$SERRIED_RUN_DIR" || exit 70
 $cleanup
-for python in $pythons ''; do
-  "$$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null && break
+for serried_python in $pythons ''; do
+  "$$serried_python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null && break
 done
-if [[ -z $$python ]]; then
+if [[ -z $$serried_python ]]; then
   echo "serried: no Python 3.9 or later on $$HOSTNAME: name one as 'python' in the cluster's profile" >&2
   exit 70
 fi
-agent=("$$python" -I -S "$$SERRIED_RUN_DIR/agent.pyz")
+serried_agent=("$$serried_python" -I -S "$$SERRIED_RUN_DIR/agent.pyz")
 """)
 
 BODY = Template("""\
@@ -36,88 +36,88 @@ BODY = Template("""\
 # starts one agent per node and waits for them. The agents record how the attempt ended, and the script follows.
 # shellcheck disable=SC2016 # a run directory may have any name
 
-token=$${1:?usage: job.sh TOKEN}
+serried_token=$${1:?usage: job.sh TOKEN}
 $of_part${beginning}$draw$who
 $check$functions
 # Signals are passed to the head agent. The script waits, because bash runs a trap at once only during `wait`.
-head=''
-final=''
+serried_head=''
+serried_final=''
 $traps$environment
-$loop"$${agent[@]}" head "$${who[@]}"$head_options -- $launcher&
-head=$$!
-[[ -n $$final ]] && kill -TERM "$$head"
-while kill -0 "$$head" 2>/dev/null; do wait "$$head"; done
-wait "$$head"
-status=$$?
-head=''
-[[ $$status == 75 ]] && exit 0 # the attempt was refused, and the head has printed the reason
+$loop"$${serried_agent[@]}" head "$${serried_who[@]}"$head_options -- $launcher&
+serried_head=$$!
+[[ -n $$serried_final ]] && kill -TERM "$$serried_head"
+while kill -0 "$$serried_head" 2>/dev/null; do wait "$$serried_head"; done
+wait "$$serried_head"
+serried_status=$$?
+serried_head=''
+[[ $$serried_status == 75 ]] && exit 0 # the attempt was refused, and the head has printed the reason
 
 # From here on a signal is too late to change how the attempt ended, and must not stop the report.
 $late# If the run directory is unavailable, so is the agent. The script retries for minutes.
-conclude() {
-  local try
-  for ((try = 0; try < 60; try++)); do
-    word=$$("$${agent[@]}" finish "$${who[@]}" --final "$$final")
-    [[ -n $$word ]] && return
+serried_conclude() {
+  local serried_try
+  for ((serried_try = 0; serried_try < 60; serried_try++)); do
+    serried_word=$$("$${serried_agent[@]}" finish "$${serried_who[@]}" --final "$$serried_final")
+    [[ -n $$serried_word ]] && return
     sleep 5
   done
 }
-conclude
-${end_of_loop}if [[ $$word == requeue ]]; then
+serried_conclude
+${end_of_loop}if [[ $$serried_word == requeue ]]; then
 ${again}fi
-case $$word in
+case $$serried_word in
   done) exit 0 ;;
   next) exit 85 ;; # saved; the next job of this run continues
-  fail\\ *) exit "$${word#fail }" ;;
+  fail\\ *) exit "$${serried_word#fail }" ;;
   *) exit 70 ;;
 esac
 """)
 
 TRAPS = """\
-trap 'final=cancel; [[ -n $head ]] && kill -TERM "$head" 2>/dev/null' TERM
-trap '[[ -n $head ]] && kill -USR1 "$head" 2>/dev/null' USR1
+trap 'serried_final=cancel; [[ -n $serried_head ]] && kill -TERM "$serried_head" 2>/dev/null' TERM
+trap '[[ -n $serried_head ]] && kill -USR1 "$serried_head" 2>/dev/null' USR1
 """
 LATE = "trap '' TERM USR1\n"
 
 DRAW = Template("""\
 
 # This job runs its own trial, or the one that it ran before, and then draws others, whose jobs still wait.
-own=$$index trial='' longest=0 began=$$SECONDS
-draw() {
-  local answer took=$$((SECONDS - began))
-  ((longest = took > longest ? took : longest))
-  answer=$$("$${agent[@]}" draw "$$token" --job $job --task "$$own" \\
-    --ended "$$trial" --longest "$$longest"$head_options) || return 70
-$cancel  [[ $$answer == [0-9]* ]] || return 1
-  trial=$$answer began=$$SECONDS
-  export $variable=$$trial
+serried_own=$$serried_index serried_trial='' serried_longest=0 serried_began=$$SECONDS
+serried_draw() {
+  local serried_answer serried_took=$$((SECONDS - serried_began))
+  ((serried_longest = serried_took > serried_longest ? serried_took : serried_longest))
+  serried_answer=$$("$${serried_agent[@]}" draw "$$serried_token" --job $job --task "$$serried_own" \\
+    --ended "$$serried_trial" --longest "$$serried_longest"$head_options) || return 70
+$cancel  [[ $$serried_answer == [0-9]* ]] || return 1
+  serried_trial=$$serried_answer serried_began=$$SECONDS
+  export $variable=$$serried_trial
   $who
 }
-draw || exit $$(($$? == 1 ? 0 : 70))
+serried_draw || exit $$(($$? == 1 ? 0 : 70))
 """)
 LOOP = "while :; do\n"
 LATE_IN_LOOP = """\
-late=''
-trap 'late=cancel' TERM
+serried_late=''
+trap 'serried_late=cancel' TERM
 trap '' USR1
 """
 END_OF_LOOP = f"""\
-[[ -z $final && -z $late && $word == @(done|fail *) ]] || break
-draw || break
-{TRAPS}[[ -n $late ]] && final=cancel
+[[ -z $serried_final && -z $serried_late && $serried_word == @(done|fail *) ]] || break
+serried_draw || break
+{TRAPS}[[ -n $serried_late ]] && serried_final=cancel
 done
 trap '' TERM USR1
 """
 
-OF_WORKER = Template("index=$$$index\n")
+OF_WORKER = Template("serried_index=$$$index\n")
 
 OF_PART = Template("""\
 # This array is several jobs, which number their tasks from 0. The token contains the offset of this job,
 # `k3f9q2_1000-1`, or its task, `k3f9q2.1007-2`.
-task=$$$index
-index=$${token#*[._]} && index=$${index%-*}
-[[ $$token == *_* ]] && index=$$((index + task))
-export $variable=$$index
+serried_task=$$$index
+serried_index=$${serried_token#*[._]} && serried_index=$${serried_index%-*}
+[[ $$serried_token == *_* ]] && serried_index=$$((serried_index + serried_task))
+export $variable=$$serried_index
 """)
 
 
@@ -128,17 +128,17 @@ SHELL = Template("""\
 # An interactive job, $run, written by Serried. plan.json beside this file describes the job.
 # shellcheck disable=SC2016 # a run directory may have any name
 
-${beginning}${environment}exec "$${agent[@]}" shell
+${beginning}${environment}exec "$${serried_agent[@]}" shell
 """)
 
 
 ACTIVATE = """
 # The environment of the ranks. A failure ends the attempt, with the output of the failed command.
-output=$(mktemp 2>/dev/null || mktemp -p /tmp)
-unable() {
-  local words
-  words=$(grep . "$output" | head -n 3 | paste -sd ' ')
-  "${agent[@]}" ROLE --problem "$1${words:+: $words}"
+serried_output=$(mktemp 2>/dev/null || mktemp -p /tmp)
+serried_unable() {
+  local serried_words
+  serried_words=$(grep . "$serried_output" | head -n 3 | paste -sd ' ')
+  "${serried_agent[@]}" ROLE --problem "$1${serried_words:+: $serried_words}"
   exit
 }
 """
@@ -186,7 +186,7 @@ def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
         fragment = _of_worker(fragment)
     start = its.launcher(plan)
     head_options = f" {fragment.head_options}" if fragment.head_options else ""
-    who = f'who=("$token" --job {fragment.job}{f" --task {fragment.task}" if plan.array else ""})'
+    who = f'serried_who=("$serried_token" --job {fragment.job}{f" --task {fragment.task}" if plan.array else ""})'
     of_loop = {"traps": TRAPS, "loop": "", "late": LATE, "end_of_loop": "", "draw": "", "who": who}
     if plan.draws:
         of_loop.update(
@@ -211,7 +211,9 @@ def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
 
 LOGIN = """
 [[ -r /etc/profile ]] && . /etc/profile
-for profile in ~/.bash_profile ~/.bash_login ~/.profile; do [[ -r $profile ]] && . "$profile" && break; done
+for serried_profile in ~/.bash_profile ~/.bash_login ~/.profile; do
+  [[ -r $serried_profile ]] && . "$serried_profile" && break
+done
 """
 """The environment of a login shell, for a script that inherits none."""
 
@@ -228,7 +230,7 @@ def _login(plan: Plan, script: UserScript) -> str:
     exported = [*(() if isinstance(wanted.inherit, str) else wanted.inherit), *wanted.env]
     if not exported or not schedulers.traits(script.dialect).sets_exports_last:
         return LOGIN
-    return f'\nexported=$(declare -p {" ".join(exported)} 2>/dev/null){LOGIN}eval "$exported"\nunset exported\n'
+    return f'\nserried_exported=$(declare -p {" ".join(exported)} 2>/dev/null){LOGIN}eval "$serried_exported"\n'
 
 
 def _whole_array(its: Script, plan: Plan) -> str:
@@ -244,16 +246,16 @@ def _of_part(fragment: Fragment) -> Fragment:
         fragment,
         of_part=lines,
         cleanup=fragment.own_log + fragment.cleanup,
-        functions=fragment.functions.replace(f"${fragment.index}", "$task"),
+        functions=fragment.functions.replace(f"${fragment.index}", "$serried_task"),
     )
 
 
 def _of_worker(fragment: Fragment) -> Fragment:
-    """The fragment for an array whose jobs draw trials: the scheduler's own index stays in `own`."""
+    """The fragment for an array whose jobs draw trials: the scheduler's own index stays in `serried_own`."""
     return dataclasses.replace(
         fragment,
         of_part=OF_WORKER.substitute(index=fragment.index),
-        functions=fragment.functions.replace(f"${fragment.index}", "$own"),
+        functions=fragment.functions.replace(f"${fragment.index}", "$serried_own"),
     )
 
 
@@ -263,7 +265,7 @@ def _draw(fragment: Fragment, head_options: str) -> str:
         head_options=head_options,
         cancel=fragment.cancel_idle,
         variable=fragment.index_variable,
-        who=f'who=("$token" --job {fragment.job} --task "$trial")',
+        who=f'serried_who=("$serried_token" --job {fragment.job} --task "$serried_trial")',
     )
 
 
@@ -281,12 +283,12 @@ def render_join(plan: Plan, attempt: int, task: int | None, *, python: str) -> s
     """Lines for `bash -c` on a node where `plan` runs: a shell beside the ranks, or the command in the arguments."""
     which = f"--join {attempt}" + ("" if task is None else f" --task {task}")
     environment = _activate(plan, f"shell {which}")
-    return f'{_beginning(plan, "", python)}{environment}exec "${{agent[@]}}" shell {which} -- "$@"\n'
+    return f'{_beginning(plan, "", python)}{environment}exec "${{serried_agent[@]}}" shell {which} -- "$@"\n'
 
 
 def render_errand(plan: Plan, words: Sequence[str], *, python: str) -> str:
     """A script that runs a role of the agent on a node of `plan`, after its jobs have ended."""
-    return f'#!/bin/bash\n{_beginning(plan, "", python)}exec "${{agent[@]}}" {shlex.join(words)}\n'
+    return f'#!/bin/bash\n{_beginning(plan, "", python)}exec "${{serried_agent[@]}}" {shlex.join(words)}\n'
 
 
 def _beginning(plan: Plan, cleanup: str, python: str) -> str:
@@ -306,13 +308,13 @@ def _comment(plan: Plan, command: Sequence[str]) -> str:
     return text
 
 
-def _activate(plan: Plan, role: str = 'fail-setup "${who[@]}"') -> str:
+def _activate(plan: Plan, role: str = 'fail-setup "${serried_who[@]}"') -> str:
     """The part of job.sh that makes the environment active; empty if everything is inherited.
 
     `role` is the role of the agent that receives the problem.
     """
     lines = activation.lines(plan.environment)
-    return f'{ACTIVATE.replace("ROLE", role)}{lines}rm -f "$output"\n' if lines else ""
+    return f'{ACTIVATE.replace("ROLE", role)}{lines}rm -f "$serried_output"\n' if lines else ""
 
 
 def render_setup(plan: Plan) -> str | None:

@@ -28,6 +28,8 @@ LIBRARY = ("fs", "process", "protocol", "train")
 MAIN = b"import sys\n\nfrom serried.agent.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"
 PACKAGE = HOUSE / "protocol" / "library_init.py"
 """The module `serried` of a rank."""
+STARTUP = HOUSE / "process" / "startup.py"
+"""What Python runs first in a rank."""
 UNCHECKED = (0b01).to_bytes(4, "little")
 MARSHAL = 2
 """From version 3 on, the bytes depend on reference counts in this process, so each archive would differ."""
@@ -42,7 +44,7 @@ def agent() -> bytes:
 
 def library() -> bytes:
     """The content of library.zip."""
-    return _content(LIBRARY, list(_module("serried/__init__.py", PACKAGE)))
+    return _content(LIBRARY, [*_module("serried/__init__.py", PACKAGE), *_module("sitecustomize.py", STARTUP)])
 
 
 def put(content: bytes, path: Path, folder: Path, modes: files.Modes) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Iterator, Optional, Union
 
 import torch
 
+from serried.process import startup
 from serried.protocol import failure_report, names
 from serried.train import metrics
 from serried.train.errors import TrainError
@@ -86,6 +87,7 @@ def session(
             "session() was called in a spawned worker, which imports the script before it starts",
             'move the training below `if __name__ == "__main__":`, or start workers by fork',
         )
+    startup.install()  # another `sitecustomize` may come first on the path
     who = identity()
     chosen = choose_device(who, device)
     thread_count = threads(who, os.environ)

@@ -29,6 +29,8 @@ _STYLES = {
     "head": "1",
 }
 _NARROWEST = 8
+_FEWEST_CUT = 6
+"""Columns of a text that is cut before its end; with less room the end is cut too."""
 _status_lines: list[MovingLine] = []
 """The status lines that are shown now."""
 
@@ -137,6 +139,23 @@ def next_steps(steps: Sequence[tuple[str, str]]) -> None:
 class Cell:
     text: str
     style: str | None = None
+    end: str = ""
+    """Follows the text after a comma, and is kept when the text is cut."""
+    shorter: tuple[str, ...] = ()
+    """Other texts, each shorter, for too narrow a column."""
+
+    @property
+    def whole(self) -> str:
+        return ", ".join(filter(None, (self.text, self.end)))
+
+    def fitted(self, columns_: int) -> str:
+        """The longest text that fits with the end, else a part of the shortest one."""
+        texts = [", ".join(filter(None, (text, self.end))) for text in (self.text, *self.shorter)]
+        fitting = next((text for text in texts if width(text) <= columns_), None)
+        room = columns_ - width(f", {self.end}")
+        if fitting is not None or not self.end or room < _FEWEST_CUT:
+            return fit(texts[-1] if fitting is None else fitting, columns_)
+        return f"{fit((self.text, *self.shorter)[-1], room)}, {self.end}"
 
 
 def table(
@@ -147,8 +166,8 @@ def table(
     Longer texts are cut off, or with `whole` continue in the line below.
     """
     cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
-    cells = [[Cell(printable(cell.text), cell.style) for cell in row] for row in cells]
-    widths = [max([width(head), *(width(row[at].text) for row in cells)]) for at, head in enumerate(heads)]
+    cells = [[_printable(cell) for cell in row] for row in cells]
+    widths = [max([width(head), *(width(row[at].whole) for row in cells)]) for at, head in enumerate(heads)]
     if is_terminal():
         _give_way(widths, shrink, columns())
     head = [Cell(text, "head") for text in heads]
@@ -164,10 +183,14 @@ def out_table(
         out(line)
 
 
+def _printable(cell: Cell) -> Cell:
+    return Cell(printable(cell.text), cell.style, printable(cell.end), tuple(map(printable, cell.shorter)))
+
+
 def _broken(row: Sequence[Cell], widths: Sequence[int]) -> list[list[Cell]]:
     """One row as several, so that no cell is wider than its column."""
     columns_ = [
-        [piece for line in wrapped(cell.text, room) for piece in _pieces(line, room)]
+        [piece for line in wrapped(cell.whole, room) for piece in _pieces(line, room)]
         for cell, room in zip(row, widths, strict=True)
     ]
     return [
@@ -194,7 +217,7 @@ def _give_way(widths: list[int], shrink: int | None, room: int) -> None:
 def _line(row: Sequence[Cell], widths: Sequence[int]) -> str:
     parts: list[str] = []
     for at, (cell, columns_) in enumerate(zip(row, widths, strict=True)):
-        text = fit(cell.text, columns_)
+        text = cell.fitted(columns_)
         filling = "" if at == len(row) - 1 else " " * (columns_ - width(text))
         parts.append(style(text, cell.style) + filling)
     return "  ".join(parts).rstrip()
@@ -206,12 +229,12 @@ class MovingLine:
     def __init__(self, stream: TextIO) -> None:
         self.lines: tuple[str, ...] = ()
         self._stream = stream
-        self._is_shown = is_terminal(stream) and os.environ.get("TERM") != "dumb"
+        self.is_shown = is_terminal(stream) and os.environ.get("TERM") != "dumb"
 
     def update(self, *lines: str) -> None:
         """Show `lines` instead of those before, each cut to the terminal's width. Empty ones are left out."""
         lines = tuple(filter(None, lines))
-        if self._is_shown and lines != self.lines:
+        if self.is_shown and lines != self.lines:
             erased = "\r\x1b[2K" + "\x1b[A\x1b[2K" * (len(self.lines) - 1)
             cut = [_encodable(fit(printable(line), columns() - 1), self._stream) for line in lines]
             self._stream.write(erased + "\n".join(cut))

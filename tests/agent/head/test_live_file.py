@@ -19,14 +19,20 @@ RANKS = 8
 class Cluster:
     """The nodes of an attempt, on a clock that the test moves."""
 
-    def __init__(self, tmp_path, nodes, *, is_script=False, ends=None):
+    def __init__(self, tmp_path, nodes, *, is_script=False, ends=None, every=5.0):
         directory = TaskDirectory(tmp_path)
         self.path = directory.attempt(1).live
         make_directory(self.path.parent)
         self.now = 100.0
         self.nodes = [SimpleNamespace(index=at, host=f"n{at}", last_message_at=self.now) for at in range(nodes)]
         work = SimpleNamespace(
-            directory=directory, number=1, nodes=nodes, world_size=nodes * RANKS, is_script=is_script, file_mode=0o600
+            directory=directory,
+            number=1,
+            nodes=nodes,
+            world_size=nodes * RANKS,
+            is_script=is_script,
+            file_mode=0o600,
+            sampling_seconds=every,
         )
         self.file = LiveFile(work, self.nodes, lambda: self.now, ends)
 
@@ -134,6 +140,11 @@ def test_nodes_that_are_silent_keep_their_place_but_count_in_no_mean(tmp_path):
     written = cluster.written
     assert [node["age"] for node in written["nodes"]] == [0.0, 60.0]
     assert (written["gpus"], written["gpu_busy"], written["samples_per_second"]) == (2, 90.0, 5.0)
+
+
+@pytest.mark.parametrize(("every", "interval"), [(None, 5.0), (1.0, 5.0), (40.0, 40.0)])
+def test_the_interval_is_never_shorter_than_that_of_samples(tmp_path, every, interval):
+    assert Cluster(tmp_path, 1, every=every).written["interval"] == interval
 
 
 def test_warnings_of_nodes_become_those_of_the_attempt(tmp_path):

@@ -5,58 +5,58 @@
 # starts one agent per node and waits for them. The agents record how the attempt ended, and the script follows.
 # shellcheck disable=SC2016 # a run directory may have any name
 
-token=${1:?usage: job.sh TOKEN}
+serried_token=${1:?usage: job.sh TOKEN}
 umask 077
 export SERRIED_RUN_DIR=/scratch/ada/digits/train/k3f9q2
 cd -- "$SERRIED_RUN_DIR" || exit 70
 
-private=$2 # job.sh TOKEN FILE: beside it the head puts the environment of the nodes
+serried_private=$2 # job.sh TOKEN FILE: beside it the head puts the environment of the nodes
 PATH=$PATH:${PBS_EXEC:-/opt/pbs}/bin
 
-for python in /usr/bin/python3 python3 /home/ada/.venv/bin/python ''; do
-  "$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null && break
+for serried_python in /usr/bin/python3 python3 /home/ada/.venv/bin/python ''; do
+  "$serried_python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null && break
 done
-if [[ -z $python ]]; then
+if [[ -z $serried_python ]]; then
   echo "serried: no Python 3.9 or later on $HOSTNAME: name one as 'python' in the cluster's profile" >&2
   exit 70
 fi
-agent=("$python" -I -S "$SERRIED_RUN_DIR/agent.pyz")
-who=("$token" --job "${SERRIED_JOB:?}")
+serried_agent=("$serried_python" -I -S "$SERRIED_RUN_DIR/agent.pyz")
+serried_who=("$serried_token" --job "${SERRIED_JOB:?}")
 
 # Signals are passed to the head agent. The script waits, because bash runs a trap at once only during `wait`.
-head=''
-final=''
-trap 'final=cancel; [[ -n $head ]] && kill -TERM "$head" 2>/dev/null' TERM
-trap '[[ -n $head ]] && kill -USR1 "$head" 2>/dev/null' USR1
+serried_head=''
+serried_final=''
+trap 'serried_final=cancel; [[ -n $serried_head ]] && kill -TERM "$serried_head" 2>/dev/null' TERM
+trap '[[ -n $serried_head ]] && kill -USR1 "$serried_head" 2>/dev/null' USR1
 
-"${agent[@]}" head "${who[@]}" --hosts "$(awk '!seen[$0]++' "$PBS_NODEFILE" | paste -sd, -)" --node-variable OMPI_COMM_WORLD_RANK,PMI_RANK,PBS_NODENUM --environment "$private" --age "$SECONDS" -- /bin/bash -c 'for host in $(awk '"'"'!seen[$0]++'"'"' "$PBS_NODEFILE" | head -n "$0"); do pbs_tmrsh "$host" "$@" & done
+"${serried_agent[@]}" head "${serried_who[@]}" --hosts "$(awk '!seen[$0]++' "$PBS_NODEFILE" | paste -sd, -)" --node-variable OMPI_COMM_WORLD_RANK,PMI_RANK,PBS_NODENUM --environment "$serried_private" --age "$SECONDS" -- /bin/bash -c 'for serried_host in $(awk '"'"'!seen[$0]++'"'"' "$PBS_NODEFILE" | head -n "$0"); do pbs_tmrsh "$serried_host" "$@" & done
 wait' 2 &
-head=$!
-[[ -n $final ]] && kill -TERM "$head"
-while kill -0 "$head" 2>/dev/null; do wait "$head"; done
-wait "$head"
-status=$?
-head=''
-[[ $status == 75 ]] && exit 0 # the attempt was refused, and the head has printed the reason
+serried_head=$!
+[[ -n $serried_final ]] && kill -TERM "$serried_head"
+while kill -0 "$serried_head" 2>/dev/null; do wait "$serried_head"; done
+wait "$serried_head"
+serried_status=$?
+serried_head=''
+[[ $serried_status == 75 ]] && exit 0 # the attempt was refused, and the head has printed the reason
 
 # From here on a signal is too late to change how the attempt ended, and must not stop the report.
 trap '' TERM USR1
 # If the run directory is unavailable, so is the agent. The script retries for minutes.
-conclude() {
-  local try
-  for ((try = 0; try < 60; try++)); do
-    word=$("${agent[@]}" finish "${who[@]}" --final "$final")
-    [[ -n $word ]] && return
+serried_conclude() {
+  local serried_try
+  for ((serried_try = 0; serried_try < 60; serried_try++)); do
+    serried_word=$("${serried_agent[@]}" finish "${serried_who[@]}" --final "$serried_final")
+    [[ -n $serried_word ]] && return
     sleep 5
   done
 }
-conclude
-if [[ $word == requeue ]]; then
+serried_conclude
+if [[ $serried_word == requeue ]]; then
   exit 85
 fi
-case $word in
+case $serried_word in
   done) exit 0 ;;
   next) exit 85 ;; # saved; the next job of this run continues
-  fail\ *) exit "${word#fail }" ;;
+  fail\ *) exit "${serried_word#fail }" ;;
   *) exit 70 ;;
 esac

@@ -5,79 +5,79 @@
 # starts one agent per node and waits for them. The agents record how the attempt ended, and the script follows.
 # shellcheck disable=SC2016 # a run directory may have any name
 
-token=${1:?usage: job.sh TOKEN}
-index=$SERRIED_TASK
+serried_token=${1:?usage: job.sh TOKEN}
+serried_index=$SERRIED_TASK
 umask 077
 export SERRIED_RUN_DIR=/home/ada/runs/digits/train/k3f9q2
 cd -- "$SERRIED_RUN_DIR" || exit 70
 
-for python in /usr/bin/python3 python3 /home/ada/.venv/bin/python ''; do
-  "$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null && break
+for serried_python in /usr/bin/python3 python3 /home/ada/.venv/bin/python ''; do
+  "$serried_python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null && break
 done
-if [[ -z $python ]]; then
+if [[ -z $serried_python ]]; then
   echo "serried: no Python 3.9 or later on $HOSTNAME: name one as 'python' in the cluster's profile" >&2
   exit 70
 fi
-agent=("$python" -I -S "$SERRIED_RUN_DIR/agent.pyz")
+serried_agent=("$serried_python" -I -S "$SERRIED_RUN_DIR/agent.pyz")
 
 # This job runs its own trial, or the one that it ran before, and then draws others, whose jobs still wait.
-own=$index trial='' longest=0 began=$SECONDS
-draw() {
-  local answer took=$((SECONDS - began))
-  ((longest = took > longest ? took : longest))
-  answer=$("${agent[@]}" draw "$token" --job "${SERRIED_JOB:?}" --task "$own" \
-    --ended "$trial" --longest "$longest" --end "${SERRIED_JOB_END:-}") || return 70
-  [[ $answer == [0-9]* ]] || return 1
-  trial=$answer began=$SECONDS
-  export SERRIED_TASK=$trial
-  who=("$token" --job "${SERRIED_JOB:?}" --task "$trial")
+serried_own=$serried_index serried_trial='' serried_longest=0 serried_began=$SECONDS
+serried_draw() {
+  local serried_answer serried_took=$((SECONDS - serried_began))
+  ((serried_longest = serried_took > serried_longest ? serried_took : serried_longest))
+  serried_answer=$("${serried_agent[@]}" draw "$serried_token" --job "${SERRIED_JOB:?}" --task "$serried_own" \
+    --ended "$serried_trial" --longest "$serried_longest" --end "${SERRIED_JOB_END:-}") || return 70
+  [[ $serried_answer == [0-9]* ]] || return 1
+  serried_trial=$serried_answer serried_began=$SECONDS
+  export SERRIED_TASK=$serried_trial
+  serried_who=("$serried_token" --job "${SERRIED_JOB:?}" --task "$serried_trial")
 }
-draw || exit $(($? == 1 ? 0 : 70))
+serried_draw || exit $(($? == 1 ? 0 : 70))
 
 
 # Signals are passed to the head agent. The script waits, because bash runs a trap at once only during `wait`.
-head=''
-final=''
-trap 'final=cancel; [[ -n $head ]] && kill -TERM "$head" 2>/dev/null' TERM
-trap '[[ -n $head ]] && kill -USR1 "$head" 2>/dev/null' USR1
+serried_head=''
+serried_final=''
+trap 'serried_final=cancel; [[ -n $serried_head ]] && kill -TERM "$serried_head" 2>/dev/null' TERM
+trap '[[ -n $serried_head ]] && kill -USR1 "$serried_head" 2>/dev/null' USR1
 
 while :; do
-"${agent[@]}" head "${who[@]}" --end "${SERRIED_JOB_END:-}" -- &
-head=$!
-[[ -n $final ]] && kill -TERM "$head"
-while kill -0 "$head" 2>/dev/null; do wait "$head"; done
-wait "$head"
-status=$?
-head=''
-[[ $status == 75 ]] && exit 0 # the attempt was refused, and the head has printed the reason
+"${serried_agent[@]}" head "${serried_who[@]}" --end "${SERRIED_JOB_END:-}" -- &
+serried_head=$!
+[[ -n $serried_final ]] && kill -TERM "$serried_head"
+while kill -0 "$serried_head" 2>/dev/null; do wait "$serried_head"; done
+wait "$serried_head"
+serried_status=$?
+serried_head=''
+[[ $serried_status == 75 ]] && exit 0 # the attempt was refused, and the head has printed the reason
 
 # From here on a signal is too late to change how the attempt ended, and must not stop the report.
-late=''
-trap 'late=cancel' TERM
+serried_late=''
+trap 'serried_late=cancel' TERM
 trap '' USR1
 # If the run directory is unavailable, so is the agent. The script retries for minutes.
-conclude() {
-  local try
-  for ((try = 0; try < 60; try++)); do
-    word=$("${agent[@]}" finish "${who[@]}" --final "$final")
-    [[ -n $word ]] && return
+serried_conclude() {
+  local serried_try
+  for ((serried_try = 0; serried_try < 60; serried_try++)); do
+    serried_word=$("${serried_agent[@]}" finish "${serried_who[@]}" --final "$serried_final")
+    [[ -n $serried_word ]] && return
     sleep 5
   done
 }
-conclude
-[[ -z $final && -z $late && $word == @(done|fail *) ]] || break
-draw || break
-trap 'final=cancel; [[ -n $head ]] && kill -TERM "$head" 2>/dev/null' TERM
-trap '[[ -n $head ]] && kill -USR1 "$head" 2>/dev/null' USR1
-[[ -n $late ]] && final=cancel
+serried_conclude
+[[ -z $serried_final && -z $serried_late && $serried_word == @(done|fail *) ]] || break
+serried_draw || break
+trap 'serried_final=cancel; [[ -n $serried_head ]] && kill -TERM "$serried_head" 2>/dev/null' TERM
+trap '[[ -n $serried_head ]] && kill -USR1 "$serried_head" 2>/dev/null' USR1
+[[ -n $serried_late ]] && serried_final=cancel
 done
 trap '' TERM USR1
-if [[ $word == requeue ]]; then
+if [[ $serried_word == requeue ]]; then
   exit 85
 fi
-case $word in
+case $serried_word in
   done) exit 0 ;;
   next) exit 85 ;; # saved; the next job of this run continues
-  fail\ *) exit "${word#fail }" ;;
+  fail\ *) exit "${serried_word#fail }" ;;
   *) exit 70 ;;
 esac

@@ -17,11 +17,11 @@ serried_failed() { # a line failed, or `setup` has left this shell
 }
 trap serried_failed EXIT
 trap 'serried_line="\`$BASH_COMMAND\`"' ERR
-for init in "${LMOD_PKG-}/init/bash" "${MODULESHOME-}/init/bash" /etc/profile.d/*mod*.sh \
+for serried_init in "${LMOD_PKG-}/init/bash" "${MODULESHOME-}/init/bash" /etc/profile.d/*mod*.sh \
   /usr/share/lmod/lmod/init/bash /usr/share/modules/init/bash /cvmfs/soft.computecanada.ca/config/profile/bash.sh; do
   [[ $(type -t module) == function ]] && break
   # shellcheck source=/dev/null
-  [[ -r $init ]] && source "$init"
+  [[ -r $serried_init ]] && source "$serried_init"
 done
 set -eE
 # shellcheck disable=all # the user's lines follow

@@ -9,28 +9,34 @@ export SERRIED_RUN_DIR=/scratch/ada/digits/train/k3f9q2
 cd -- "$SERRIED_RUN_DIR" || exit 70
 
 # PBS shows a job's variables to everybody, so they came in a file. Variables that PBS sets stay.
-private=$2 # job.sh TOKEN FILE
+serried_private=$2 # job.sh TOKEN FILE
 unset OMP_NUM_THREADS # PBS's is the chunk's CPUs; the user's, if any, is in the file
-[[ -r $private ]] && while IFS= read -r -d '' entry; do
-  name=${entry%%=*}
-  case $name in
-    BASH_FUNC_*%%) name=${name#BASH_FUNC_} && name=${name%"%%"} && eval "$name ${entry#*=}" && export -f "${name?}" ;;
+[[ -r $serried_private ]] && while IFS= read -r -d '' serried_entry; do
+  serried_name=${serried_entry%%=*}
+  case $serried_name in
+    BASH_FUNC_*%%)
+      serried_name=${serried_name#BASH_FUNC_} && serried_name=${serried_name%"%%"}
+      eval "$serried_name ${serried_entry#*=}" && export -f "${serried_name?}"
+      ;;
     *[!A-Za-z0-9_]*) ;; # no name that a shell could export
-    private) ;; # of this script
-    TMPDIR | *_VISIBLE_DEVICES) [[ -v $name ]] || export "${entry?}" ;; # PBS's own are true of this job
-    *) export "${entry?}" ;;
+    serried_* | SECONDS) ;; # of this script
+    TMPDIR | *_VISIBLE_DEVICES) [[ -v $serried_name ]] || export "${serried_entry?}" ;; # PBS's own are true of this job
+    *) export "${serried_entry?}" ;;
   esac
-done <"$private"
+done <"$serried_private"
 PATH=$PATH:${PBS_EXEC:-/opt/pbs}/bin
-[[ -r $private ]] || { echo "serried: the job's environment cannot be read here: $private" >&2; exit 70; }
-rm -f -- "$private"
+if [[ ! -r $serried_private ]]; then
+  echo "serried: the job's environment cannot be read here: $serried_private" >&2
+  exit 70
+fi
+rm -f -- "$serried_private"
 
-for python in /usr/bin/python3 python3 /home/ada/.venv/bin/python ''; do
-  "$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null && break
+for serried_python in /usr/bin/python3 python3 /home/ada/.venv/bin/python ''; do
+  "$serried_python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null && break
 done
-if [[ -z $python ]]; then
+if [[ -z $serried_python ]]; then
   echo "serried: no Python 3.9 or later on $HOSTNAME: name one as 'python' in the cluster's profile" >&2
   exit 70
 fi
-agent=("$python" -I -S "$SERRIED_RUN_DIR/agent.pyz")
-exec "${agent[@]}" shell
+serried_agent=("$serried_python" -I -S "$SERRIED_RUN_DIR/agent.pyz")
+exec "${serried_agent[@]}" shell

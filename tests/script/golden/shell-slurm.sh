@@ -9,14 +9,14 @@ export SERRIED_RUN_DIR=/scratch/ada/digits/train/k3f9q2
 cd -- "$SERRIED_RUN_DIR" || exit 70
 
 # Options for sbatch or srun in the submitting shell must not change the steps of this job.
-for name in ${!SBATCH_@} ${!SRUN_@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLURM_EXPORT_ENV; do unset "$name"; done
+unset "${!SBATCH_@}" "${!SRUN_@}" "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_EXPORT_ENV
 
-for python in /usr/bin/python3 python3 /home/ada/.venv/bin/python ''; do
-  "$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null && break
+for serried_python in /usr/bin/python3 python3 /home/ada/.venv/bin/python ''; do
+  "$serried_python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null && break
 done
-if [[ -z $python ]]; then
+if [[ -z $serried_python ]]; then
   echo "serried: no Python 3.9 or later on $HOSTNAME: name one as 'python' in the cluster's profile" >&2
   exit 70
 fi
-agent=("$python" -I -S "$SERRIED_RUN_DIR/agent.pyz")
-exec "${agent[@]}" shell
+serried_agent=("$serried_python" -I -S "$SERRIED_RUN_DIR/agent.pyz")
+exec "${serried_agent[@]}" shell

@@ -4,7 +4,7 @@ Each line of an attempt's control.jsonl is a request; the head alone reads them 
 `{"request": "stop", "reason": "user", "by": "ada@login1"}` ends the ranks: TERM, `limit.grace`, KILL. With
 `"save": true` ranks receive the stop notice, as before the time limit; those that have not exited after
 `limit.warn_before` are ended. With reason `limit` or `preempt` the run may continue in another attempt, with `user`
-never.
+never. `{"request": "stacks", "id": "1763900000-3f9a", "ranks": [3]}` has the nodes write the stacks of their ranks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Union
 
 from serried.agent.attempt import Attempt
 from serried.agent.outcome.checkpoint_progress import Position
@@ -75,6 +75,12 @@ def is_past_limit(work: Attempt) -> bool:
 # Requests.
 
 
+class StacksRequest(NamedTuple):
+    id: str
+    ranks: Optional[List[int]]
+    """None for all."""
+
+
 class Stop(NamedTuple):
     reason: Reason
     by: str
@@ -100,10 +106,14 @@ class Requests:
         self._read = 0
 
     def stops(self) -> List[Stop]:
-        """The requests to stop since the last call. Opens the file each time, so that NFS asks the server."""
+        """The requests to stop since the last call."""
+        return [request for request in self.new() if isinstance(request, Stop)]
+
+    def new(self) -> List[Union[Stop, StacksRequest]]:
+        """The requests since the last call. Opens the file each time, so that NFS asks the server."""
         requests = files.read_journal(self._control)
         new, self._read = requests[self._read :], len(requests)
-        return [_stop(request) for request in new if request.get("request") == ToAttempt.STOP]
+        return [parsed for parsed in map(_parse, new) if parsed is not None]
 
 
 def _stop(request: Dict[str, Any]) -> Stop:
@@ -111,3 +121,16 @@ def _stop(request: Dict[str, Any]) -> Stop:
     reason = request.get("reason")
     known = Reason(reason) if reason in STOPS else Reason.USER
     return Stop(known, str(request.get("by", "")), request.get("save") is True)
+
+
+def _stacks(request: Dict[str, Any]) -> StacksRequest:
+    ranks = request.get("ranks")
+    chosen = [rank for rank in ranks if isinstance(rank, int)] if isinstance(ranks, list) else None
+    return StacksRequest(str(request.get("id", "")), chosen)
+
+
+def _parse(request: Dict[str, Any]) -> Union[Stop, StacksRequest, None]:
+    """None for an unknown request, of a later Serried."""
+    if request.get("request") == ToAttempt.STACKS:
+        return _stacks(request)
+    return _stop(request) if request.get("request") == ToAttempt.STOP else None

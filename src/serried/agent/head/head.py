@@ -49,6 +49,7 @@ OBEY_SECONDS = 8.0
 LOGGED = {
     ToHead.SIDE_COMMAND_FAILED: JournalEvent.SIDE_COMMAND_FAILED,
     ToHead.LAUNCHED_RANK_FAILED: JournalEvent.LAUNCHED_RANK_FAILED,
+    ToHead.GPUS_IN_USE: JournalEvent.GPUS_IN_USE,
 }
 """Messages that are entries of the journal, and nothing else."""
 OTHER_FILES = 32
@@ -301,6 +302,13 @@ class Head:
 
     def on_ranks_ended(self) -> None:
         self.log_event(JournalEvent.ALL_RANKS_ENDED)
+
+    def request_stacks(self, request: history.StacksRequest) -> None:
+        """Have all nodes write the stacks of their ranks: the script's too, which only the head knows."""
+        script = next((rank.pid for rank in self._script.running), 0) if self._script else 0
+        nodes = [agent.index for agent in self._nodes if agent.is_connected]
+        self.log_event(JournalEvent.STACKS, id=request.id, nodes=nodes)
+        self._nodes.broadcast(ToNode.STACKS, id=request.id, ranks=request.ranks, script=script)
 
     # Stopping.
 

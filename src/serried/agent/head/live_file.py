@@ -32,7 +32,7 @@ class LiveFile:
     def __init__(
         self, work: Attempt, nodes: Iterable[NodeAgent], clock: Callable[[], float], ends: Optional[float]
     ) -> None:
-        self.interval = live.interval_of(work.nodes)
+        self.interval = max(live.interval_of(work.nodes), work.sampling_seconds or 0.0)
         """Seconds between two versions of the file."""
         self._path, self._mode = work.directory.attempt(work.number).live, work.file_mode
         self._ranks = 0 if work.is_script else work.world_size

@@ -77,13 +77,15 @@ class Monitor:
             system.log(f"warning: {message}")
 
     def _read_control(self) -> None:
-        for stop in self._requests.stops():
-            if stop.may_save:
-                self._head.ask_to_save(stop.reason, stop.by, by=stop.by)
-                late = partial(self._head.stop, stop.reason, "not saved", self._work.grace_seconds, by=stop.by)
+        for request in self._requests.new():
+            if isinstance(request, history.StacksRequest):
+                self._head.request_stacks(request)
+            elif request.may_save:
+                self._head.ask_to_save(request.reason, request.by, by=request.by)
+                late = partial(self._head.stop, request.reason, "not saved", self._work.grace_seconds, by=request.by)
                 self._loop.after(self._work.lead_seconds, late)
             else:
-                self._head.stop(stop.reason, stop.by, self._work.grace_seconds, by=stop.by)
+                self._head.stop(request.reason, request.by, self._work.grace_seconds, by=request.by)
 
     def _send_heartbeat(self) -> None:
         self.check_parent()

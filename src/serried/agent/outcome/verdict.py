@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 from serried.agent.outcome import diagnose
 from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence, Exit, Obstacle, ignored_failure
-from serried.protocol import SCHEMA, names, side_commands
+from serried.protocol import SCHEMA, gpu_use, names, side_commands
 from serried.protocol.events import JournalEvent
 from serried.protocol.reasons import Reason, condition, described, parse
 from serried.protocol.times import iso
@@ -85,6 +85,7 @@ def document(
     if absent:
         stated.append(condition(Reason.RESULTS_MISSING, _missing_sentence(absent)))
     warned = [*([] if failure else _unconnected_warnings(evidence)), *side_commands.warnings(evidence.head)]
+    warned += gpu_use.warnings(evidence.head)
     if verdict.state == names.COMPLETED:
         warned = [*warned, *_unseen_warnings(evidence)]
     if failure and verdict.state != names.COMPLETED:

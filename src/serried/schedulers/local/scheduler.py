@@ -9,10 +9,11 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from serried import processes, shell
 from serried.clusters.machine import GPUS, SLOTS, VISIBLE
-from serried.errors import SubmissionRefused, SubmissionUncertain
+from serried.errors import SubmissionRefused, SubmissionUncertain, UsageError
 from serried.fs.files import MODES
 from serried.plan import Plan
 from serried.processes import Process
@@ -23,6 +24,9 @@ from serried.schedulers import scrub
 from serried.schedulers.interface import Job, SubmitCommand, names_token
 from serried.schedulers.local import jobs, options
 from serried.schedulers.local.jobs import DIRECTORY, SUPERVISOR_GONE, WHOLE, JobFolder
+
+if TYPE_CHECKING:
+    from serried.schedulers.accounts import JobAccount
 
 START_TIMEOUT_SECONDS = 60.0
 
@@ -117,6 +121,9 @@ class Local:
             with jobs.locked_slots(root):
                 pass
         return answer
+
+    def accounts(self, job: str) -> list[JobAccount]:
+        raise UsageError(f"no run has job {job}", hint="serried ps --all lists the runs")
 
     def split(self, job: str) -> tuple[str, int | None]:
         number, _, task = job.partition("_")

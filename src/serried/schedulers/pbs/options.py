@@ -43,18 +43,21 @@ PROGRAMS = "PATH=$PATH:${PBS_EXEC:-/opt/pbs}/bin\n"
 ENVIRONMENT = (
     """
 # PBS shows a job's variables to everybody, so they came in a file. Variables that PBS sets stay.
-private=$2 # job.sh TOKEN FILE
+serried_private=$2 # job.sh TOKEN FILE
 unset OMP_NUM_THREADS # PBS's is the chunk's CPUs; the user's, if any, is in the file
-[[ -r $private ]] && while IFS= read -r -d '' entry; do
-  name=${entry%%=*}
-  case $name in
-    BASH_FUNC_*%%) name=${name#BASH_FUNC_} && name=${name%"%%"} && eval "$name ${entry#*=}" && export -f "${name?}" ;;
+[[ -r $serried_private ]] && while IFS= read -r -d '' serried_entry; do
+  serried_name=${serried_entry%%=*}
+  case $serried_name in
+    BASH_FUNC_*%%)
+      serried_name=${serried_name#BASH_FUNC_} && serried_name=${serried_name%"%%"}
+      eval "$serried_name ${serried_entry#*=}" && export -f "${serried_name?}"
+      ;;
     *[!A-Za-z0-9_]*) ;; # no name that a shell could export
-    OWN) ;; # of this script
-    TMPDIR | *_VISIBLE_DEVICES) [[ -v $name ]] || export "${entry?}" ;; # PBS's own are true of this job
-    *) export "${entry?}" ;;
+    serried_* | SECONDS) ;; # of this script
+    TMPDIR | *_VISIBLE_DEVICES) [[ -v $serried_name ]] || export "${serried_entry?}" ;; # PBS's own are true of this job
+    *) export "${serried_entry?}" ;;
   esac
-done <"$private"
+done <"$serried_private"
 """
     + PROGRAMS
 )
@@ -63,20 +66,20 @@ FRAGMENT = Fragment(
     cleanup="""
 exec >>"scheduler${PBS_ARRAY_INDEX:+-$PBS_ARRAY_INDEX}.log" 2>&1 # PBS cannot name some paths
 """
-    + ENVIRONMENT.replace("OWN", "token | index | task | private | SECONDS"),  # the agents pass those of the user
+    + ENVIRONMENT,
     job='"${PBS_ARRAY_ID:-$PBS_JOBID}"',
     task='"${PBS_ARRAY_INDEX:-$SERRIED_TASK}"',
     head_options='--hosts "$(awk \'!seen[$0]++\' "$PBS_NODEFILE" | paste -sd, -)" '
-    '--node-variable OMPI_COMM_WORLD_RANK,PMI_RANK,PBS_NODENUM --environment "$private" --age "$SECONDS"',
+    '--node-variable OMPI_COMM_WORLD_RANK,PMI_RANK,PBS_NODENUM --environment "$serried_private" --age "$SECONDS"',
     functions="",
     again="""\
-  final=limit
-  conclude
+  serried_final=limit
+  serried_conclude
 """,
     check="""
 # It goes with the run: so a job that is left over finds its run ended, and any other cannot begin.
-cannot="the job's environment cannot be read here: $private"
-[[ -r $private ]] || exec "${agent[@]}" fail-setup "${who[@]}" --problem "$cannot"
+serried_cannot="the job's environment cannot be read here: $serried_private"
+[[ -r $serried_private ]] || exec "${serried_agent[@]}" fail-setup "${serried_who[@]}" --problem "$serried_cannot"
 """,
     index="{PBS_ARRAY_INDEX:-$SERRIED_TASK}",
     index_variable="PBS_ARRAY_INDEX",
@@ -84,18 +87,24 @@ cannot="the job's environment cannot be read here: $private"
 
 INSIDE = replace(
     OF_THIS_MACHINE,
-    cleanup="\nprivate=$2 # job.sh TOKEN FILE: beside it the head puts the environment of the nodes\n" + PROGRAMS,
+    cleanup="""
+serried_private=$2 # job.sh TOKEN FILE: beside it the head puts the environment of the nodes
+"""
+    + PROGRAMS,
     head_options=FRAGMENT.head_options,
 )
 
 OF_SHELL = """\
-[[ -r $private ]] || { echo "serried: the job's environment cannot be read here: $private" >&2; exit 70; }
-rm -f -- "$private"
+if [[ ! -r $serried_private ]]; then
+  echo "serried: the job's environment cannot be read here: $serried_private" >&2
+  exit 70
+fi
+rm -f -- "$serried_private"
 """
-SHELL = ENVIRONMENT.replace("OWN", "private") + OF_SHELL
+SHELL = ENVIRONMENT + OF_SHELL
 
 EACH_HOST = """\
-for host in $(awk '!seen[$0]++' "$PBS_NODEFILE" | head -n "$0"); do pbs_tmrsh "$host" "$@" & done
+for serried_host in $(awk '!seen[$0]++' "$PBS_NODEFILE" | head -n "$0"); do pbs_tmrsh "$serried_host" "$@" & done
 wait"""
 """Starts the words after the first, how many nodes, on each."""
 
@@ -194,8 +203,8 @@ def script_lines(plan: Plan, script: UserScript) -> str:
     lines = [
         f"export PBS_JOBNAME={shlex.quote(name)} PBS_O_WORKDIR={_submit_folder(plan)}",
         "# PBS overwrites the user's value, also with `-V`.",
-        "threads=$(tr '\\0' '\\n' </proc/$$/environ | sed -n 's/^OMP_NUM_THREADS=//p')",
-        "export OMP_NUM_THREADS=${threads:-${NCPUS:-1}}",
+        "serried_threads=$(tr '\\0' '\\n' </proc/$$/environ | sed -n 's/^OMP_NUM_THREADS=//p')",
+        "export OMP_NUM_THREADS=${serried_threads:-${NCPUS:-1}}",
         f"export {names.SCRIPT_UMASK}=$(umask)",
         f"export {names.SCRIPT_JOB}=PBS_JOBID=$PBS_JOBID",
     ]
@@ -240,7 +249,8 @@ def stand_in(plan: Plan, script: UserScript) -> str:
     lines += [f"export PBS_O_WORKDIR={_submit_folder(plan)}"]
     lines += [f"export {names.SCRIPT_JOB}=PBS_JOBID=$$.$HOSTNAME"]
     lines += ["export PBS_JOBID=$$.$HOSTNAME PBS_NODEFILE=$SERRIED_RUN_DIR/nodefile-$$"]
-    lines += [f'for ((i = 0; i < {allocation.ranks}; i++)); do echo "$HOSTNAME"; done >"$PBS_NODEFILE"']
+    hosts = " ".join(['"$HOSTNAME"'] * allocation.ranks)
+    lines += [f"printf '%s\\n' {hosts} >\"$PBS_NODEFILE\""]
     return "\n".join([*lines, script_logs(_log_path(plan, script.log), _log_path(plan, script.errors))])
 
 

@@ -69,7 +69,11 @@ def jobs(stdout: str) -> list[Job]:
 
     What those that are held for others wait for is to be in it too.
     """
-    known = dict(attributes_of(stdout))
+    return jobs_of(dict(attributes_of(stdout)))
+
+
+def jobs_of(known: Mapping[str, Attributes]) -> list[Job]:
+    """The same, from the attributes of each job by id."""
     found = [_job(identity, attributes) for identity, attributes in known.items()]
     found = [replace(job, reason=FOR_EVER) if _waits_for_ever(job, known) else job for job in found]
     arrays = {job.id for job in found if job.task is not None}

@@ -25,6 +25,8 @@ QUEUES = ("qstat", "-Q", "-f")
 SERVER = ("qstat", "-B", "-f")
 NODES = ("pbsnodes", "-a")
 
+MEMORY = "resources_available.mem"
+
 Attributes = dict[str, list[str]]
 """An attribute may have several lines: `max_run`."""
 
@@ -33,7 +35,7 @@ _KIBIBYTES = {"b": 1 / 1024, "kb": 1, "mb": 1024, "gb": 1024**2, "tb": 1024**3}
 
 def describe(environ: Mapping[str, str], command: Command = machine.run) -> dict[str, Any]:
     """PBS's queues and nodes as a profile table; empty if PBS does not answer."""
-    ask = _asker(environ, command)
+    ask = asker_of(environ, command)
     queues = ask(QUEUES)
     return described(queues, ask(SERVER), ask(NODES)) if queues else {}
 
@@ -48,7 +50,7 @@ def own_name(
 
 
 def array_limits(environ: Mapping[str, str], command: Command = machine.run) -> ArrayLimits:
-    return ArrayLimits(tasks=array_limit(_asker(environ, command)(SERVER)), in_ranges=True)
+    return ArrayLimits(tasks=array_limit(asker_of(environ, command)(SERVER)), in_ranges=True)
 
 
 def is_throwaway(environ: Mapping[str, str]) -> bool:  # noqa: ARG001 - no lab starts a PBS
@@ -70,61 +72,66 @@ def learn(environ: Mapping[str, str], user: str, command: Command = machine.run)
     return Learnt(server_name(server) or "pbs", table, {key: sources[key] for key in table})
 
 
-def _asker(environ: Mapping[str, str], command: Command) -> Ask:
-    return asker(environ, command, [environ.get(name, "") for name in ("PBS_SERVER", "PBS_CONF_FILE")])
+def asker_of(environ: Mapping[str, str], command: Command, seconds: float = ASKING_SECONDS) -> Ask:
+    return asker(environ, command, identity(environ), seconds)
+
+
+def identity(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The settings that select a server."""
+    return tuple(environ.get(name, "") for name in ("PBS_SERVER", "PBS_CONF_FILE"))
 
 
 def described(queues: str, server: str, nodes: str) -> dict[str, Any]:
     """The profile's table from what `QUEUES`, `SERVER` and `NODES` printed."""
-    hosts = dict(_blocks(nodes, r"(\S+)"))
+    hosts = dict(blocks(nodes, r"(\S+)"))
     table: dict[str, Any] = {}
-    found = {name: _queue(name, queue, hosts) for name, queue in _blocks(queues, r"Queue: (\S+)") if _runs(queue)}
+    found = {name: _queue(name, queue, hosts) for name, queue in blocks(queues, r"Queue: (\S+)") if is_execution(queue)}
     if all(found.values()):  # a queue of which nothing is known would seem not to be there
         table["partitions"] = found
     if hosts:
-        table["gpus_per_node"] = max(_amount(host, "ngpus") for host in hosts.values())
-        table["cpus_per_node"] = max(_amount(host, "ncpus") for host in hosts.values())
-    for _, attributes in _blocks(server, r"Server: (\S+)"):
-        if default := _first(attributes, "default_queue"):
+        table["gpus_per_node"] = max(amount_of(host, "ngpus") for host in hosts.values())
+        table["cpus_per_node"] = max(amount_of(host, "ncpus") for host in hosts.values())
+    for _, attributes in blocks(server, r"Server: (\S+)"):
+        if default := first(attributes, "default_queue"):
             table["default_partition"] = default
     return {key: value for key, value in table.items() if value or key == "gpus_per_node"}
 
 
 def server_name(server: str) -> str | None:
-    return next((name for name, _ in _blocks(server, r"Server: (\S+)")), None)
+    return next((name for name, _ in blocks(server, r"Server: (\S+)")), None)
 
 
 def array_limit(server: str) -> int | None:
     """How many tasks an array may have."""
-    sizes = (_first(attributes, "max_array_size") for _, attributes in _blocks(server, r"Server: (\S+)"))
+    sizes = (first(attributes, "max_array_size") for _, attributes in blocks(server, r"Server: (\S+)"))
     return next((int(size) for size in sizes if size.isdecimal()), None)
 
 
-def _runs(queue: Attributes) -> bool:
+def is_execution(queue: Attributes) -> bool:
     """A routing queue is a door to others, whose limits count."""
-    return _first(queue, "queue_type") == "Execution" and _first(queue, "enabled") == "True"
+    return first(queue, "queue_type") == "Execution" and first(queue, "enabled") == "True"
 
 
 def _queue(name: str, queue: Attributes, hosts: dict[str, Attributes]) -> dict[str, Any]:
     """Its limits. What a job may have in all is no limit for a node."""
-    own = _hosts_of(name, hosts)
+    own = hosts_of(name, hosts)
     found: dict[str, Any] = {}
     if own:
-        found["gpus"] = max(_amount(host, "ngpus") for host in own)
-        found["cpus"] = max(_amount(host, "ncpus") for host in own)
-        found["mem"] = f"{max(_memory(host) for host in own)}M"
-        found["nodes"] = len({_first(host, "resources_available.host") or id(host) for host in own})
-    if time := _first(queue, "resources_max.walltime"):
+        found["gpus"] = max(amount_of(host, "ngpus") for host in own)
+        found["cpus"] = max(amount_of(host, "ncpus") for host in own)
+        found["mem"] = f"{max(memory_mb(first(host, 'resources_available.mem')) for host in own)}M"
+        found["nodes"] = len({first(host, "resources_available.host") or id(host) for host in own})
+    if time := first(queue, "resources_max.walltime"):
         found["time"] = time
     for key, resource in (("nodes", "nodect"), ("total_gpus", "ngpus")):
-        most = _first(queue, f"resources_max.{resource}")
+        most = first(queue, f"resources_max.{resource}")
         if most.isdecimal():
             found[key] = min(int(most), found.get(key, int(most)))
     jobs = _jobs(queue)
     return {**found, **({"jobs": jobs} if jobs else {})}
 
 
-def _hosts_of(queue: str, hosts: dict[str, Attributes]) -> list[Attributes]:
+def hosts_of(queue: str, hosts: dict[str, Attributes]) -> list[Attributes]:
     """The nodes that belong to the queue; where none does, those that belong to none."""
     tied = {name: _queues(host) for name, host in hosts.items()}
     own = [host for name, host in hosts.items() if queue in tied[name]]
@@ -133,34 +140,34 @@ def _hosts_of(queue: str, hosts: dict[str, Attributes]) -> list[Attributes]:
 
 def _queues(host: Attributes) -> set[str]:
     """The queues that a node is tied to, in the old way or the new one."""
-    told = [_first(host, "queue"), *_first(host, "resources_available.Qlist").split(",")]
+    told = [first(host, "queue"), *first(host, "resources_available.Qlist").split(",")]
     return {name.strip() for name in told if name.strip()}
 
 
 def _jobs(queue: Attributes) -> int | None:
     """How many jobs of one user run: `max_run = [u:PBS_GENERIC=2]`, or the older `max_user_run = 2`."""
     generic = [found[1] for line in queue.get("max_run", []) if (found := re.search(r"u:PBS_GENERIC=(\d+)", line))]
-    older = _first(queue, "max_user_run")
+    older = first(queue, "max_user_run")
     told = [*generic, *([older] if older.isdecimal() else [])]
     return min(map(int, told)) if told else None
 
 
-def _amount(host: Attributes, resource: str) -> int:
-    text = _first(host, f"resources_available.{resource}")
+def amount_of(host: Attributes, resource: str) -> int:
+    text = first(host, f"resources_available.{resource}")
     return int(text) if text.isdecimal() else 0
 
 
-def _memory(host: Attributes) -> int:
-    """MiB, rounded down."""
-    found = re.fullmatch(r"(\d+)([kmgt]?b)", _first(host, "resources_available.mem"))
+def memory_mb(text: str) -> int:
+    """MiB of `24684084kb`, rounded down."""
+    found = re.fullmatch(r"(\d+)([kmgt]?b)", text)
     return int(int(found[1]) * _KIBIBYTES[found[2]] / 1024) if found else 0
 
 
-def _first(attributes: Attributes, name: str) -> str:
+def first(attributes: Attributes, name: str) -> str:
     return attributes.get(name, [""])[0]
 
 
-def _blocks(text: str, head: str) -> Iterator[tuple[str, Attributes]]:
+def blocks(text: str, head: str) -> Iterator[tuple[str, Attributes]]:
     """Yield (name, attributes) of each object. Attributes are indented; a leading tab continues a line."""
     name, attributes = "", Attributes()
     for line in text.replace("\n\t", "").splitlines():
@@ -212,7 +219,7 @@ def described_job(text: str, job: str, lines: list[str], now: float) -> Inside:
     cpus = Counter[str]()
     for host, _, rest in (part.partition("/") for part in attributes.get("exec_host", "").split("+")):
         cpus[host] += int(rest.partition("*")[2] or 1)
-    limit, used = (_seconds(attributes.get(f"{name}.walltime", "")) for name in ("Resource_List", "resources_used"))
+    limit, used = (seconds_of(attributes.get(f"{name}.walltime", "")) for name in ("Resource_List", "resources_used"))
     # What it has used is up to two minutes old.
     began = parse.epoch(attributes.get("stime", ""))
     used = max(used or 0, int(now - began) if began else 0)
@@ -229,7 +236,7 @@ def described_job(text: str, job: str, lines: list[str], now: float) -> Inside:
     )
 
 
-def _seconds(text: str) -> int | None:
+def seconds_of(text: str) -> int | None:
     if not re.fullmatch(r"[\d:]+", text):
         return None
     seconds = 0

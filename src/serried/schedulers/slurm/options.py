@@ -37,7 +37,7 @@ LONGEST_LEAD = 65535
 FRAGMENT = Fragment(
     cleanup="""
 # Options for sbatch or srun in the submitting shell must not change the steps of this job.
-for name in ${!SBATCH_@} ${!SRUN_@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLURM_EXPORT_ENV; do unset "$name"; done
+unset "${!SBATCH_@}" "${!SRUN_@}" "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_EXPORT_ENV
 """,
     job='"${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}"',
     task='"$SLURM_ARRAY_TASK_ID"',
@@ -45,32 +45,32 @@ for name in ${!SBATCH_@} ${!SRUN_@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLUR
     functions="""
 # The last act: Slurm ends this script soon after saying yes. A controller that is away is tried again. `incomplete`:
 # a job that was cancelled meanwhile stays so, though scontrol says yes to that too; only `Restarts` tells the truth.
-run_again() {
-  local id=$SLURM_JOB_ID next=$((${SLURM_RESTART_COUNT:-0} + 1)) try
-  [[ -n ${SLURM_ARRAY_JOB_ID:-} ]] && id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+serried_run_again() {
+  local serried_id=$SLURM_JOB_ID serried_next=$((${SLURM_RESTART_COUNT:-0} + 1)) serried_try
+  [[ -n ${SLURM_ARRAY_JOB_ID:-} ]] && serried_id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
   trap '' TERM USR1
-  final=limit
-  for ((try = 0; try < 60; try++)); do
-    [[ $(scontrol show job "$id" 2>/dev/null) == *" Restarts=$next "* ]] && sleep 60 && exit 0
-    case $(squeue --noheader --jobs="$id" --format=%T 2>/dev/null) in
-      RUNNING) scontrol requeue incomplete "$id" && continue ;;
-      COMPLETING | CANCELLED) final=ended && return ;;
+  serried_final=limit
+  for ((serried_try = 0; serried_try < 60; serried_try++)); do
+    [[ $(scontrol show job "$serried_id" 2>/dev/null) == *" Restarts=$serried_next "* ]] && sleep 60 && exit 0
+    case $(squeue --noheader --jobs="$serried_id" --format=%T 2>/dev/null) in
+      RUNNING) scontrol requeue incomplete "$serried_id" && continue ;;
+      COMPLETING | CANCELLED) serried_final=ended && return ;;
     esac
     sleep 5
   done
 }
 """,
     again="""\
-  run_again
-  conclude
+  serried_run_again
+  serried_conclude
 """,
     index="SLURM_ARRAY_TASK_ID",
     index_variable="SLURM_ARRAY_TASK_ID",
     cancel_idle="""\
-  [[ $answer == idle\\ * ]] && scancel --quiet --state=PENDING "${SLURM_ARRAY_JOB_ID}_[${answer#idle }]"
+  [[ $serried_answer == idle\\ * ]] && scancel --quiet --state=PENDING "${SLURM_ARRAY_JOB_ID}_[${serried_answer#idle }]"
 """,
     own_log="""
-exec >>"scheduler-$index.log" 2>&1
+exec >>"scheduler-$serried_index.log" 2>&1
 """,
 )
 

@@ -91,7 +91,7 @@ def _queue_row(fields: list[str]) -> Iterator[Job]:
             signal=signal,
             ended=_time(end) if verdict in names.ENDED else None,
             starts=_time(start) if verdict == names.PENDING else None,
-            nodes=_nodes(nodes),
+            nodes=node_names(nodes),
             restarts=int(restarts) if restarts.isdigit() else 0,
             name=name,
         )
@@ -114,7 +114,7 @@ def _account_row(fields: list[str]) -> Iterator[Job]:
             exit_code=exit_code,
             signal=signal,
             ended=_time(end) if verdict in names.ENDED else None,
-            nodes=_nodes(nodes),
+            nodes=node_names(nodes),
             name=name,
         )
 
@@ -144,7 +144,7 @@ def _time(text: str) -> float | None:
     return float(text) if text.isdigit() and int(text) else None
 
 
-def _nodes(text: str) -> tuple[str, ...]:
+def node_names(text: str) -> tuple[str, ...]:
     try:
         return () if text in {"", "N/A", "None assigned", "(null)"} else tuple(hostlist.expand(text))
     except ValueError:

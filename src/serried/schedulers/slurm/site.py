@@ -46,20 +46,20 @@ _NO_LIMIT = {"infinite", "n/a", "", "UNLIMITED", "NONE"}
 
 def describe(environ: Mapping[str, str], command: Command = machine.run) -> dict[str, Any]:
     """What Slurm says about its partitions, as a profile's table; empty when it does not answer."""
-    ask = _asker(environ, command)
+    ask = asker_of(environ, command)
     found = partitions(ask(SINFO))
     return with_sizes(found, ask(PARTITIONS)) if found else {}
 
 
 def own_name(environ: Mapping[str, str], command: Command = machine.run, *, seconds: float = ASKING_SECONDS) -> str:
     """ClusterName. Empty where it is not known."""
-    return (cluster_name(_asker(environ, command, seconds)(CONFIG)) or "") if is_here(environ) else ""
+    return (cluster_name(asker_of(environ, command, seconds)(CONFIG)) or "") if is_here(environ) else ""
 
 
 def array_limits(environ: Mapping[str, str], command: Command = machine.run) -> ArrayLimits:
     if not is_here(environ):
         return ArrayLimits()
-    below, jobs = limits(_asker(environ, command)(CONFIG))
+    below, jobs = limits(asker_of(environ, command)(CONFIG))
     return ArrayLimits(below=below, jobs=jobs)
 
 
@@ -94,7 +94,7 @@ def learn(environ: Mapping[str, str], user: str, command: Command = machine.run)
     return Learnt(cluster_name(config) or "slurm", table, {key: sources[key] for key in table})
 
 
-def _asker(environ: Mapping[str, str], command: Command, seconds: float = ASKING_SECONDS) -> Ask:
+def asker_of(environ: Mapping[str, str], command: Command, seconds: float = ASKING_SECONDS) -> Ask:
     """A slurm.conf that was written anew is another Slurm."""
     configured = environ.get("SLURM_CONF", "")
     identity = (configured, changed_at(configured), environ.get("SLURM_CLUSTERS", ""))
@@ -161,21 +161,21 @@ def _gres(text: str) -> list[tuple[str, int]]:
 
 def configured(config: str) -> dict[str, Any]:
     """The profile's table from what `CONFIG` printed."""
-    wait = re.match(r"\d+", _setting(config, "KillWait"))
+    wait = re.match(r"\d+", setting(config, "KillWait"))
     return {"kill_wait": f"{wait[0]}s"} if wait else {}
 
 
 def cluster_name(config: str) -> str | None:
-    return _setting(config, "ClusterName") or None
+    return setting(config, "ClusterName") or None
 
 
 def limits(config: str) -> tuple[int | None, int | None]:
     """MaxArraySize, one more than the highest index of an array, and MaxJobCount."""
-    size, jobs = _setting(config, "MaxArraySize"), _setting(config, "MaxJobCount")
+    size, jobs = setting(config, "MaxArraySize"), setting(config, "MaxJobCount")
     return (int(size) if size.isdecimal() else None), (int(jobs) if jobs.isdecimal() else None)
 
 
-def _setting(config: str, name: str) -> str:
+def setting(config: str, name: str) -> str:
     found = re.search(rf"^{name}\s*= *(.*)$", config, re.MULTILINE)
     return found[1].strip() if found else ""
 
@@ -186,8 +186,8 @@ def with_sizes(table: Mapping[str, Any], shown: str) -> dict[str, Any]:
     Not by counting what `sinfo` lists: it leaves out nodes of a cloud that are switched off.
     """
     sized = {name: dict(partition) for name, partition in table.get("partitions", {}).items()}
-    for partition in _shown(shown):
-        own, total = sized.get(partition.get("PartitionName", "")), partition.get("TotalNodes", "")
+    for name, partition in shown_partitions(shown).items():
+        own, total = sized.get(name), partition.get("TotalNodes", "")
         if own is not None and total.isdecimal() and int(total):
             own["nodes"] = min(int(total), own.get("nodes", int(total)))
     return {**table, "partitions": sized} if sized else dict(table)
@@ -195,14 +195,14 @@ def with_sizes(table: Mapping[str, Any], shown: str) -> dict[str, Any]:
 
 def with_qos(table: Mapping[str, Any], shown: str, qos: str) -> dict[str, Any]:
     """The table, its partitions narrowed by the QoS that each has: what `PARTITIONS` and `QOS` printed."""
-    known = {name: (wall, jobs) for name, wall, jobs in _rows(qos, 3)}
+    known = {name: (wall, jobs) for name, wall, jobs in rows(qos, 3)}
     narrowed = {name: dict(partition) for name, partition in table.get("partitions", {}).items()}
-    for partition in _shown(shown):
-        own = narrowed.get(partition.get("PartitionName", ""))
+    for name, partition in shown_partitions(shown).items():
+        own = narrowed.get(name)
         wall, jobs = known.get(partition.get("QoS", ""), ("", ""))
         if own is None:
             continue
-        if wall and (own.get("time") is None or _seconds(wall) < _seconds(own["time"])):
+        if wall and (own.get("time") is None or seconds_of_clock(wall) < seconds_of_clock(own["time"])):
             own["time"] = wall
         if jobs.isdecimal():
             own["jobs"] = int(jobs)
@@ -211,22 +211,23 @@ def with_qos(table: Mapping[str, Any], shown: str, qos: str) -> dict[str, Any]:
 
 def accounts(listed: str) -> list[str]:
     """The accounts in what `ACCOUNTS` printed."""
-    return sorted({account for account, _ in _rows(listed, 2) if account})
+    return sorted({account for account, _ in rows(listed, 2) if account})
 
 
-def _rows(text: str, columns: int) -> Iterator[tuple[str, ...]]:
+def rows(text: str, columns: int) -> Iterator[tuple[str, ...]]:
     for line in text.splitlines():
         cells = tuple(line.split("|"))
         if len(cells) == columns:
             yield cells
 
 
-def _shown(text: str) -> Iterator[dict[str, str]]:
-    for line in text.splitlines():
-        yield dict(re.findall(r"(\w+)=(\S*)", line))
+def shown_partitions(text: str) -> dict[str, dict[str, str]]:
+    """The settings of each partition in what `PARTITIONS` printed."""
+    settings = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines()]
+    return {one["PartitionName"]: one for one in settings if "PartitionName" in one}
 
 
-def _seconds(clock: str) -> int:
+def seconds_of_clock(clock: str) -> int:
     """Of `1-00:00:00`, `12:00:00` or `30:00`."""
     days, _, rest = clock.rpartition("-")
     seconds = 0

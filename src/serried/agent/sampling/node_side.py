@@ -1,0 +1,123 @@
+"""The agent's end of sampling: starts the process once ranks run, and forwards its samples to the head."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import Callable, List, NamedTuple, Optional
+
+from serried.agent import system
+from serried.agent.attempt import Attempt
+from serried.agent.helper_process import HelperProcess
+from serried.agent.loop import Loop
+from serried.protocol import live
+from serried.protocol.events import ToHead, ToSampler
+from serried.protocol.json_lines import Message
+
+DELAY_SECONDS = 2.0
+"""From the start of the ranks: they load their libraries first."""
+MOST_STARTS = 4
+RESTART_SECONDS = 10.0
+LEEWAY_SECONDS = 0.5
+"""A sample that comes this much too early is not left out."""
+LAST_SECONDS = 1.0
+"""For the process to write the last period, at the agent's end."""
+
+
+class RunningRank(NamedTuple):
+    rank: int
+    pid: int
+    log: str
+
+
+class SamplerProcess:
+    def __init__(
+        self,
+        loop: Loop,
+        work: Attempt,
+        node: int,
+        folder: str,
+        *,
+        running: Callable[[], List[RunningRank]],
+        send: Callable[..., None],
+    ) -> None:
+        """`folder` is the attempt's on the node's disk; `send` sends an event to the head."""
+        self._loop = loop
+        self._work = work
+        self._node = node
+        self._folder = folder
+        self._running = running
+        self._send = send
+        self._send_at = 0.0
+        """When the head wants the next sample, on the monotonic clock."""
+        self._process: Optional[HelperProcess] = None
+        self._sent: Optional[List[RunningRank]] = None
+        self._starts = 0
+        self._has_ended = False
+
+    def begin(self) -> None:
+        """The ranks have been started, or their launcher has."""
+        if self._work.sampling_seconds is not None:
+            self._loop.after(min(DELAY_SECONDS, self._work.sampling_seconds), self._start)
+
+    def update(self) -> None:
+        """Tell the process which ranks run, if these have changed."""
+        running = self._running() if self._process else []
+        if self._process and running != self._sent:
+            self._sent = running
+            self._process.send({"do": ToSampler.RANKS, "ranks": [rank._asdict() for rank in running]})
+
+    def end(self) -> None:
+        """The ranks have ended."""
+        self._has_ended = True
+        if self._process:
+            self._process.send({"do": ToSampler.FINISH})
+
+    def wait_for_exit(self) -> None:
+        if self._process:
+            self._process.wait_for_exit(LAST_SECONDS)
+
+    def _start(self) -> None:
+        if self._has_ended:
+            return
+        self._starts += 1
+        try:
+            self._process = HelperProcess(self._loop, "sample", (), self._on_message)
+        except OSError as error:
+            system.log(f"cannot start the sampler: {error}")
+            return
+        work, attempt = self._work, self._work.directory.attempt(self._work.number)
+        self._sent = None
+        self._process.send(
+            {
+                "do": ToSampler.BEGIN,
+                "every": work.sampling_seconds,
+                "node": self._node,
+                "host": socket.gethostname(),
+                "folder": self._folder,
+                "file": str(attempt.samples(self._node)),
+                "mode": work.file_mode,
+                "gpus": work.visible_gpus,
+            }
+        )
+        self.update()
+
+    def _on_message(self, message: Optional[Message]) -> None:
+        if message is not None:
+            self._forward(message)
+            return
+        self._process = None
+        if self._has_ended:
+            return
+        if self._starts < MOST_STARTS:
+            self._loop.after(RESTART_SECONDS, self._start)
+        else:
+            system.log(f"the sampler on {os.uname().nodename} ended {self._starts} times; it is not restarted")
+
+    def _forward(self, message: Message) -> None:
+        """Send a sample to the head, which of many nodes gets only every few."""
+        now = time.monotonic()
+        if now >= self._send_at:
+            self._send_at = now + live.interval_of(self._work.nodes) - LEEWAY_SECONDS
+            self._send(ToHead.SAMPLE, **message)

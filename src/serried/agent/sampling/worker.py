@@ -1,0 +1,139 @@
+"""The process beside a node's agent that measures. Nothing of a run depends on it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from typing import Any, Dict, List, Mapping, Optional
+
+from serried.agent.helper_process import AgentConnection
+from serried.agent.sampling.gpu_reader import GpuReader
+from serried.agent.sampling.node_usage import NodeUsage
+from serried.agent.sampling.periods import OpenPeriod, Quantities
+from serried.agent.sampling.processes import RankProcesses
+from serried.protocol.events import ToSampler
+from serried.protocol.live import Node
+
+PERIOD_SECONDS = 30.0
+
+
+def main(arguments: List[str]) -> int:  # noqa: ARG001 - roles have arguments
+    connection = AgentConnection(niced=True)
+    sampler: Optional[Sampler] = None
+    while True:
+        messages = connection.receive(sampler.seconds_to_next if sampler else None)
+        if messages is None:
+            return 0
+        for message in messages:
+            if message["do"] == ToSampler.BEGIN:
+                sampler = Sampler(message, time.monotonic())
+            elif sampler and message["do"] == ToSampler.RANKS:
+                sampler.set_ranks(message["ranks"])
+            elif sampler and message["do"] == ToSampler.FINISH:
+                sampler.finish(time.monotonic())
+                return 0
+        if sampler and not sampler.seconds_to_next:
+            connection.send(**sampler.sample(time.monotonic()))
+
+
+class Sampler:
+    def __init__(self, settings: Mapping[str, Any], now: float) -> None:
+        """`settings` are the fields of ToSampler.BEGIN."""
+        self._every = settings["every"]
+        self._next_at = now
+        self._period_seconds = max(PERIOD_SECONDS, self._every)
+        self._node = NodeUsage(settings["folder"])
+        self._processes = RankProcesses()
+        self._ranks: List[Mapping[str, Any]] = []
+        self._place = {"node": settings["node"], "host": settings["host"]}
+        self._file = SamplesFile(settings["file"], settings["mode"])
+        self._gpus = GpuReader(settings["gpus"])
+        self._described: Dict[str, Any] = {}
+        self._period = OpenPeriod(now)
+
+    @property
+    def seconds_to_next(self) -> float:
+        return max(0.0, self._next_at - time.monotonic())
+
+    def set_ranks(self, ranks: List[Mapping[str, Any]]) -> None:
+        """`ranks` run now on this node: `rank`, `pid` and `log` of each."""
+        self._ranks = ranks
+        self._processes.set_ranks({entry["pid"]: entry["rank"] for entry in ranks})
+
+    def sample(self, now: float) -> Dict[str, Any]:
+        """Measure. Returns the node's entry in live.json, without its age."""
+        self._next_at = max(self._next_at + self._every, now)
+        self._gpus.request()
+        node, ranks = self._node.sample(now), self._processes.sample(now)
+        gpus = self._gpus.values()
+        self._period.add(node, gpus, ranks)
+        if now - self._period.began_at >= self._period_seconds:
+            self._write_period(now)
+        return self._entry(node, gpus, ranks)
+
+    def finish(self, now: float) -> None:
+        self._write_period(now)
+
+    def _write_period(self, now: float) -> None:
+        line = self._period.line(now, time.time())
+        self._period = OpenPeriod(now)
+        if line:
+            self._describe()
+            self._file.append(line)
+
+    def _describe(self) -> None:
+        """Write the first line, and again when the driver has answered."""
+        facts = {
+            "host": self._place["host"],
+            "interval": self._every,
+            "node": self._node.description,
+            **self._gpus.description,
+        }
+        if facts != self._described:
+            self._described = facts
+            self._file.append({"t": round(time.time(), 3), **facts})
+
+    def _entry(self, node: Quantities, gpus: Mapping[int, Quantities], ranks: Mapping[int, Quantities]) -> Node:
+        fixed = self._node.description
+        if "memory" in fixed:
+            fixed["memory_limit"] = fixed.pop("memory")
+        shown = {name: node[name] for name in ("cpu", "memory", "disk_free") if name in node}
+        entry = {**self._place, **_short({**fixed, **shown})}
+        if self._gpus.devices:
+            entry["gpus"] = [
+                {"gpu": index, **_short(_of_gpu(device, gpus.get(index, {})))}
+                for index, device in sorted(self._gpus.devices.items())
+            ]
+        entry["ranks"] = [{"rank": rank, **_short(ranks[rank])} for rank in sorted(ranks)]
+        return entry
+
+
+def _of_gpu(device: Quantities, values: Quantities) -> Dict[str, Any]:
+    fixed = {"name": "name", "memory": "memory_total", "power_cap": "power_cap"}
+    return {**{fixed[name]: value for name, value in device.items() if name in fixed}, **values}
+
+
+class SamplesFile:
+    """Appends lines of JSON. A line that a full disk refuses is lost; memory and the run are not."""
+
+    def __init__(self, path: str, mode: int) -> None:
+        self._path, self._mode = path, mode
+        self._descriptor: Optional[int] = None
+        self._is_torn = False
+        """The last line may be incomplete."""
+
+    def append(self, entry: Mapping[str, Any]) -> None:
+        text = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
+        text = b"\n" + text if self._is_torn else text
+        self._is_torn = True
+        with contextlib.suppress(OSError):
+            if self._descriptor is None:
+                self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, self._mode)
+            self._is_torn = os.write(self._descriptor, text) < len(text)
+
+
+def _short(quantities: Quantities) -> Dict[str, Any]:
+    """With floats to six digits."""
+    return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in quantities.items()}

@@ -1,0 +1,63 @@
+"""The agent's part of `serried stacks`: a process for each request, one after the other."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+
+from serried.agent.attempt import Attempt
+from serried.agent.helper_process import HelperProcess
+from serried.agent.loop import Loop
+from serried.agent.ranks.ranks import Ranks
+from serried.protocol import names
+from serried.protocol.json_lines import Message
+
+MOST_WAITING = 8
+"""Further requests are dropped: their commands report that."""
+
+
+class StackRequests:
+    def __init__(self, loop: Loop, work: Attempt, node: int) -> None:
+        self._loop = loop
+        self._work = work
+        self._node = node
+        self._waiting: List[Message] = []
+        self._worker: Optional[HelperProcess] = None
+
+    def add(self, request: Message, ranks: Optional[Ranks]) -> None:
+        """Handle a request: `id`, the numbers of `ranks` or None for all, and the pid of the `script`, if any."""
+        leaders = (
+            [_leader(rank.number, rank.pid, getattr(rank, "launch", None)) for rank in ranks.running] if ranks else []
+        )
+        if request.get("script") and self._node == 0:
+            leaders.insert(0, _leader(names.SCRIPT_RANK, request["script"], None))
+        chosen = request.get("ranks")
+        running = ranks.running if ranks else []
+        leaders = [_leader(rank.number, rank.pid, getattr(rank, "launch", None)) for rank in running]
+        if request.get("script") and self._node == 0:
+            leaders.insert(0, _leader(names.SCRIPT_RANK, request["script"], None))
+        chosen = request.get("ranks")
+        leaders = [one for one in leaders if chosen is None or one["rank"] in chosen]
+        attempt = self._work.directory.attempt(self._work.number)
+        job = {
+            "id": str(request["id"]),
+            "path": str(attempt.stacks(self._node, str(request["id"]))),
+            "mode": self._work.file_mode,
+            "node": self._node,
+            "ranks": leaders,
+        }
+        self._waiting = [*self._waiting, job][:MOST_WAITING]
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._worker is None and self._waiting:
+            self._worker = HelperProcess(self._loop, "stacks", (), self._on_message)
+            self._worker.send(self._waiting.pop(0))
+
+    def _on_message(self, message: Optional[Message]) -> None:
+        if message is None:
+            self._worker = None
+            self._begin()
+
+
+def _leader(rank: int, pid: int, launch: Optional[str]) -> Dict[str, Any]:
+    return {"rank": rank, "pid": pid, "launch": launch}

@@ -1,0 +1,357 @@
+"""The page of `serried queue`, as lines and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from serried import schedulers
+from serried.protocol.reasons import Reason
+from serried.protocol.sizes import counted
+from serried.protocol.times import iso
+from serried.schedulers import openings
+from serried.schedulers.occupancy import GROUP, USER, GpuCount, Occupancy, PartitionUse, QueuedJob, Quota, count_gpus
+from serried.schedulers.occupancy_cache import Look
+from serried.schedulers.openings import JobShape, Opening
+from serried.ui import console
+from serried.ui.text import duration, local_time, memory, printable
+
+MOST_JOBS = 5
+
+_RESOURCES = {
+    "jobs": "running jobs",
+    "queued": "jobs in the queue",
+    "gpus": "GPUs",
+    "cpus": "CPUs",
+    "nodes": "nodes",
+}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """An experiment that is not submitted."""
+
+    experiment: str
+    shape: JobShape
+    tasks: int = 1
+
+
+@dataclass(frozen=True)
+class Page:
+    cluster: str
+    scheduler: str
+    look: Look
+    runs: Mapping[str, tuple[str, str]]
+    """The id and the name of a run, by job."""
+    planned: Planned | None
+    now: float
+    waiting: Sequence[QueuedJob]
+    """Jobs of the user to show."""
+    is_for_one: bool = False
+    """Whether the page is about one run."""
+
+    @property
+    def occupancy(self) -> Occupancy:
+        return self.look.occupancy
+
+    @property
+    def partitions(self) -> list[PartitionUse]:
+        if self.planned:
+            return openings.partitions_for(self.occupancy, self.planned.shape)
+        own = {name for job in self.waiting for name in job.partitions}
+        return [one for one in self.occupancy.shown_partitions() if not self.is_for_one or one.name in own]
+
+
+def lines(page: Page) -> Iterator[str]:
+    title = schedulers.traits(page.scheduler).title
+    name = title if page.cluster == page.scheduler else f"{printable(page.cluster)} ({title})"
+    yield f"{name}, as of {_age(page.look.age(page.now))}"
+    yield ""
+    yield from _labelled(_free(page.occupancy))
+    yield ""
+    yield from _table(page)
+    if notes := [*_notes(page)]:
+        yield ""
+        for note in notes:
+            yield from console.behind("  ", note)
+    if quotas := [_quota(quota, page.occupancy) for quota in page.occupancy.quotas]:
+        yield ""
+        yield from _labelled([("limits" if at == 0 else "", text) for at, text in enumerate(quotas)])
+    if page.planned:
+        yield ""
+        yield from _planned(page, page.planned)
+        return
+    yield ""
+    yield from _own(page)
+
+
+def _age(seconds: float) -> str:
+    return "now" if seconds < 1 else f"{duration(seconds)} ago"
+
+
+def _labelled(facts: Sequence[tuple[str, str]], indent: str = "") -> Iterator[str]:
+    for label, text in facts:
+        yield from console.behind(f"{indent}{label:9} ", text)
+
+
+def _free(occupancy: Occupancy) -> list[tuple[str, str]]:
+    names = {one.name for one in occupancy.shown_partitions()}
+    nodes = [node for node in occupancy.nodes if names.intersection(node.partitions)]
+    facts = [_gpus(count) for count in count_gpus(nodes)]
+    free, total = sum(node.free_cpus for node in nodes), sum(node.cpus for node in nodes)
+    facts.append(f"{free} of {counted(total, 'CPU')}; {sum(n.is_idle for n in nodes)} of {counted(len(nodes), 'node')}")
+    return [("free" if at == 0 else "", text) for at, text in enumerate(facts)]
+
+
+def _gpus(count: GpuCount) -> str:
+    kind = f" {count.type}" if count.type else ""
+    text = f"{count.free} of {count.total}{kind} GPUs"
+    text += f", at most {count.most_on_one_node} on one node" if count.free > count.most_on_one_node else ""
+    text += f"; {count.planned} kept for a job that waits" if count.planned else ""
+    return text + (f"; {count.out} out of service" if count.out else "")
+
+
+def _table(page: Page) -> list[str]:
+    heads = ["PARTITION", "LIMIT", "GPU", "FREE", "USED", "OUT", "NODES", "CPUS", "RUN", "WAIT"]
+    rows = [row for one in page.partitions for row in _rows(page.occupancy, one)]
+    return console.table(heads, rows, shrink=0)
+
+
+def _rows(occupancy: Occupancy, partition: PartitionUse) -> Iterator[list[str]]:
+    nodes = [node for node in occupancy.nodes if partition.name in node.partitions]
+    waiting = sum(job.tasks for job in openings.waiting_in(occupancy, partition.name))
+    running = sum(job.tasks for job in occupancy.jobs if job.is_running and partition.name in job.partitions)
+    name = partition.name + (" *" if partition.is_default else "") + ("" if partition.is_open else " (closed)")
+    first = [name, _limit(partition.limit_seconds)]
+    last = [
+        f"{sum(node.is_idle for node in nodes)}/{len(nodes)}",
+        f"{sum(node.free_cpus for node in nodes)}/{sum(node.cpus for node in nodes)}",
+        str(running),
+        str(waiting),
+    ]
+    counts = [[one.type or "any", str(one.free), str(one.in_use), str(one.out)] for one in count_gpus(nodes)]
+    for gpus in counts or [["-"] * 4]:
+        yield [*first, *gpus, *last]
+        first, last = ["", ""], [""] * 4
+
+
+def _limit(seconds: int | None) -> str:
+    return "-" if seconds is None else _time_option(seconds)
+
+
+def _notes(page: Page) -> Iterator[str]:
+    occupancy = page.occupancy
+    blocked = sum(job.tasks for job in occupancy.jobs if not job.is_running and not job.waits_for_resources)
+    if blocked:
+        yield f"{counted(blocked, 'more job')} cannot start yet: held, behind another job, or at a limit"
+    if not occupancy.sees_all_jobs:
+        yield "this site hides the jobs of others: RUN and WAIT count yours alone"
+    hidden = len(occupancy.partitions) - len(occupancy.shown_partitions())
+    if hidden:
+        yield f"{counted(hidden, 'partition')} that you cannot use or that the site hides: `--json` lists all"
+
+
+def _quota(quota: Quota, occupancy: Occupancy) -> str:
+    kind, _, of_type = quota.resource.partition(":")
+    if kind == "time":
+        return f"{quota.where}: a time limit of at most {_time_option(quota.most)}"
+    if kind == "memory":
+        what = f"{memory(quota.most)} of memory"
+    else:
+        what = f"{quota.most} {of_type + ' ' if of_type else ''}{_RESOURCES[kind]}"
+    if quota.of == USER:
+        used = used_of(quota, occupancy)
+        return f"{quota.where}: at most {what} for you" + (f", {used} in use" if used is not None else "")
+    return f"{quota.where}: at most {what} for " + ("all users together" if quota.of == GROUP else "one job")
+
+
+def used_of(quota: Quota, occupancy: Occupancy) -> int | None:
+    """How much of a user's quota is in use; None if unknown."""
+    if quota.of != USER or quota.resource in ("time", "memory") or ":" in quota.resource:
+        return None
+    own = [
+        job
+        for job in occupancy.mine
+        if (not quota.qos or job.qos == quota.qos) and (not quota.partition or quota.partition in job.partitions)
+    ]
+    if quota.resource == "queued":
+        return sum(job.tasks for job in own)
+    running = [job for job in own if job.is_running]
+    return sum({"jobs": 1, "gpus": job.gpus, "cpus": job.cpus, "nodes": job.nodes}[quota.resource] for job in running)
+
+
+def _own(page: Page) -> Iterator[str]:
+    running = sum(job.is_running for job in page.occupancy.mine)
+    if not page.waiting:
+        yield f"none of your jobs waits; {running} run" if running else "you have no jobs here"
+        return
+    for at, job in enumerate(page.waiting[:MOST_JOBS]):
+        if at:
+            yield ""
+        yield console.style(_headline(page, job), "head")
+        yield from _labelled([*_facts(page, job)], "  ")
+    if len(page.waiting) > MOST_JOBS:
+        yield ""
+        yield f"{len(page.waiting) - MOST_JOBS} more of your jobs wait: `serried queue --json` lists all"
+
+
+def _headline(page: Page, job: QueuedJob) -> str:
+    run, name = page.runs.get(job.id, ("", ""))
+    tasks = f", {counted(job.tasks, 'task')}" if job.tasks > 1 else ""
+    who = f"{run} {printable(name)}, job {job.id}" if run else f"job {printable(job.id)}"
+    return f"{who}{tasks}: {_shape(JobShape.of(job))}"
+
+
+def _shape(shape: JobShape) -> str:
+    size = counted(shape.nodes, "node")
+    if shape.gpus:
+        kind = f"{shape.gpu_type} " if shape.gpu_type else ""
+        size += f" x {shape.gpus} {kind}GPU{'s' * (shape.gpus > 1)}"
+    else:
+        size += f" x {counted(shape.cpus, 'CPU')}"
+    limit = f" for {_time_option(shape.seconds)}" if shape.seconds else ""
+    where = f" in {printable(', '.join(shape.partitions))}" if shape.partitions else ""
+    return f"{size}{limit}{where}"
+
+
+def _facts(page: Page, job: QueuedJob) -> Iterator[tuple[str, str]]:
+    scheduler = schedulers.get(page.scheduler)
+    yield "reason", scheduler.explain(job.reason)
+    ahead = openings.ahead_of(page.occupancy, job)
+    if job.waits_for_resources:
+        yield "ahead", _ahead(ahead)
+    if job.starts is not None:
+        yield "expected", f"{local_time(job.starts)}, in {duration(job.starts - page.now)}: an estimate, it changes"
+    ends = [one.ends for one in page.occupancy.mine if one.ends is not None]
+    if ends and scheduler.classify(job.reason) is Reason.SITE_LIMIT:
+        yield "then", f"your next running job ends at the latest {local_time(min(ends))}"
+    if job.waits_for_resources:
+        yield from _advice(page, JobShape.of(job), ahead)
+
+
+def _ahead(jobs: Sequence[QueuedJob]) -> str:
+    if not jobs:
+        return "no job that waits for the same resources"
+    gpus = sum(job.gpus * job.tasks for job in jobs)
+    return counted(sum(job.tasks for job in jobs), "job") + (f" with {counted(gpus, 'GPU')}" if gpus else "")
+
+
+def _planned(page: Page, planned: Planned) -> Iterator[str]:
+    tasks = f", {planned.tasks} tasks, each" if planned.tasks > 1 else ","
+    yield console.style(f"{printable(planned.experiment)}{tasks} {_shape(planned.shape)}", "head")
+    ahead = _rivals(page.occupancy, planned.shape)
+    yield from _labelled([("waiting", _ahead(ahead))], "  ")
+    yield from _labelled([*_advice(page, planned.shape, ahead)], "  ")
+
+
+def _rivals(occupancy: Occupancy, shape: JobShape) -> list[QueuedJob]:
+    """The jobs that wait in the partitions of a job that is not submitted."""
+    names = {one.name for one in openings.partitions_for(occupancy, shape)}
+    return [job for job in occupancy.jobs if job.waits_for_resources and names.intersection(job.partitions)]
+
+
+def _advice(page: Page, shape: JobShape, ahead: Sequence[QueuedJob]) -> Iterator[tuple[str, str]]:
+    if where := openings.fits_now(page.occupancy, shape):
+        first = ", if the jobs ahead leave it" if ahead else ""
+        yield "fits", f"all that it requests is free now in {printable(', '.join(where))}{first}"
+    for at, opening in enumerate(openings.sooner(page.occupancy, shape, ahead, page.now)):
+        yield ("sooner" if at == 0 else ""), _opening(opening, shape)
+
+
+def _opening(opening: Opening, shape: JobShape) -> str:
+    its = opening.shape
+    partition = printable(its.partitions[0])
+    if opening.kind == openings.SMALLER:
+        gpus = f" --gpus {its.gpus}" if its.gpus != shape.gpus else ""
+        return f"`--nodes {its.nodes}{gpus}` fits what is free now in {partition}"
+    limit = f" --time {_time_option(its.seconds)}" if its.seconds and its.seconds != shape.seconds else ""
+    if opening.kind == openings.PARTITION:
+        return f"`--partition {partition}{limit}` fits what is free there now, and no job waits there"
+    return f"`{limit.strip()}` fits before the next job ahead is expected to start"
+
+
+def _time_option(seconds: int) -> str:
+    """As `--time` reads it: `2d`, `12h`, `90m`."""
+    for unit, letter in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds % unit == 0:
+            return f"{seconds // unit}{letter}"
+    return f"{seconds}s"
+
+
+def to_json(page: Page) -> dict[str, Any]:
+    occupancy, look = page.occupancy, page.look
+    return {
+        "cluster": page.cluster,
+        "scheduler": page.scheduler,
+        "as_of": iso(look.at),
+        "age_seconds": look.age(page.now),
+        "problem": look.problem.message if look.problem else None,
+        "gpus": [_count_json(count) for count in count_gpus(occupancy.nodes)],
+        "partitions": [_partition_json(occupancy, one) for one in occupancy.partitions],
+        "limits": [{**quota._asdict(), "used": used_of(quota, occupancy)} for quota in occupancy.quotas],
+        "sees_all_jobs": occupancy.sees_all_jobs,
+        "waiting": [_job_json(page, job) for job in page.waiting],
+        "plan": _planned_json(page, page.planned) if page.planned else None,
+    }
+
+
+def _count_json(count: GpuCount) -> dict[str, Any]:
+    return {**asdict(count), "type": count.type or None, "in_use": count.in_use}
+
+
+def _partition_json(occupancy: Occupancy, one: PartitionUse) -> dict[str, Any]:
+    nodes = [node for node in occupancy.nodes if one.name in node.partitions]
+    inside = [job for job in occupancy.jobs if one.name in job.partitions]
+    waiting = openings.waiting_in(occupancy, one.name)
+    return {
+        **one._asdict(),
+        "gpus": [_count_json(count) for count in count_gpus(nodes)],
+        "nodes": len(nodes),
+        "idle_nodes": sum(node.is_idle for node in nodes),
+        "cpus": sum(node.cpus for node in nodes),
+        "free_cpus": sum(node.free_cpus for node in nodes),
+        "running_jobs": sum(job.tasks for job in inside if job.is_running),
+        "waiting_jobs": sum(job.tasks for job in waiting),
+        "waiting_gpus": sum(job.tasks * job.gpus for job in waiting),
+        "blocked_jobs": sum(job.tasks for job in inside if not job.is_running and not job.waits_for_resources),
+    }
+
+
+def _job_json(page: Page, job: QueuedJob) -> dict[str, Any]:
+    ahead = openings.ahead_of(page.occupancy, job)
+    run, _ = page.runs.get(job.id, (None, ""))
+    scheduler = schedulers.get(page.scheduler)
+    return {
+        "job": job.id,
+        "run": run,
+        "tasks": job.tasks,
+        "partitions": list(job.partitions),
+        "nodes": job.nodes,
+        "gpus": job.gpus,
+        "gpu_type": job.gpu_type or None,
+        "time_seconds": job.limit_seconds,
+        "reason": job.reason or None,
+        "meaning": scheduler.explain(job.reason),
+        "cause": scheduler.classify(job.reason),
+        "ahead_jobs": sum(one.tasks for one in ahead) if job.waits_for_resources else None,
+        "expected_start": iso(job.starts),
+        **(_openings_json(page, JobShape.of(job), ahead) if job.waits_for_resources else {"fits_in": [], "sooner": []}),
+    }
+
+
+def _planned_json(page: Page, planned: Planned) -> dict[str, Any]:
+    ahead = _rivals(page.occupancy, planned.shape)
+    return {
+        "experiment": planned.experiment,
+        "tasks": planned.tasks,
+        "shape": asdict(planned.shape),
+        "ahead_jobs": sum(one.tasks for one in ahead),
+        **_openings_json(page, planned.shape, ahead),
+    }
+
+
+def _openings_json(page: Page, shape: JobShape, ahead: Sequence[QueuedJob]) -> dict[str, Any]:
+    where = openings.fits_now(page.occupancy, shape)
+    found = openings.sooner(page.occupancy, shape, ahead, page.now)
+    return {"fits_in": where, "sooner": [opening.to_json() for opening in found]}

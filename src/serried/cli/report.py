@@ -1,0 +1,170 @@
+"""`serried report`: what runs used of what they had, and which line to change. `serried rule` explains its notes."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from serried.cli import run_view
+from serried.errors import RunNotFoundError, SerriedError
+from serried.metrics import samples
+from serried.protocol import names
+from serried.records.index import LAST, Selection
+from serried.records.run_status import RunStatus
+from serried.records.status import statuses_of, task_of
+from serried.report import rules
+from serried.report.runs import peer_of, usage_of
+from serried.report.spread import spreads
+from serried.ui import console, report_page
+
+if TYPE_CHECKING:
+    from serried.report.usage import Usage
+
+_MOST_TASKS = 50
+_JOB = re.compile(r"\d+(_\d+|\[\d+\])?(\.[\w.-]+)?")
+"""A job's id as a scheduler writes it."""
+
+
+@click.command()
+@click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=run_view.complete_runs)
+@click.option("--mute", metavar="RULE", multiple=True, help="Leave out the notes of a rule. May be repeated.")
+@click.option("--all", "all_tasks", is_flag=True, help=f"List all tasks of an array, not only {_MOST_TASKS}.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_json: bool) -> None:
+    r"""Report how well runs used what they requested, and what to change.
+
+    One run is a page: the use of GPUs, CPUs, memory and time, the spread between ranks, and notes with the
+    line to write in serried.toml. Several runs, and the tasks of an array or a sweep, are a table. A job that
+    Serried did not start is reported by its id, from the scheduler's accounts.
+
+    \b
+    serried report                       the newest run
+    serried report lr-sweep/17
+    serried report lr-sweep              each trial in a line
+    serried report 4711                  a job of the scheduler
+    serried rule gpu-low                 the meaning of a note
+    """
+    for name in mute:
+        rules.page_of(name)
+    chosen, jobs = _chosen(runs or (LAST,))
+    statuses = _statuses(chosen)
+    several = len(chosen) + len(jobs) > 1 or any(selection.is_array for selection in chosen)
+    usages, omitted = _usages(statuses, several=several, all_tasks=all_tasks)
+    usages += jobs
+    if as_json:
+        _out_json(usages, mute, several=several, omitted=omitted)
+    elif several:
+        _out_table(usages, omitted)
+    else:
+        (usage,) = usages
+        for line in report_page.page(usage, rules.judge(usage, mute)):
+            console.out(line)
+    run_view.warn_if_stale(statuses)
+    run_view.insist(statuses)
+
+
+def _chosen(words: Sequence[str]) -> tuple[list[Selection], list[Usage]]:
+    """The runs that the words mean, with all runs of a sweep; and jobs of the scheduler that no run has."""
+    chosen: dict[str, Selection] = {}
+    jobs: list[Usage] = []
+    for word in words:
+        try:
+            selection = run_view.select(word)
+        except RunNotFoundError:
+            if not _JOB.fullmatch(word):
+                raise
+            from serried.report.jobs import usages_of_job  # only for jobs of others
+
+            jobs += usages_of_job(word)
+            continue
+        for run in _with_sweep(selection):
+            chosen[str(run)] = run
+    return list(chosen.values()), jobs
+
+
+def _with_sweep(selection: Selection) -> list[Selection]:
+    if not selection.is_array or selection.record.plan.sweep is None:
+        return [selection]
+    from serried.sweeps.results import runs_of  # only for sweeps
+
+    return [Selection(record) for record in runs_of(selection)]
+
+
+def _statuses(chosen: Sequence[Selection]) -> list[RunStatus]:
+    found = statuses_of(chosen) if chosen else []
+    for status in found:
+        if status.summary is None:
+            raise SerriedError(status.verdict.message, hint=f"the record is {status.record.directory.path}")
+    return found
+
+
+def _usages(statuses: Sequence[RunStatus], *, several: bool, all_tasks: bool) -> tuple[list[Usage], int]:
+    """The usage of each run and of each task that has begun, and how many tasks are left out."""
+    now = time.time()
+    if not several:
+        return [_whole(status, now) for status in statuses], 0
+    each = [task for status in statuses for task in _tasks(status)]
+    shown = each if all_tasks else each[:_MOST_TASKS]
+    share = samples.MOST_LINES // max(len(shown), 1)
+    return [usage_of(status, now, most_lines=share) for status in shown], len(each) - len(shown)
+
+
+def _whole(status: RunStatus, now: float) -> Usage:
+    usage = usage_of(status, now)
+    return dataclasses.replace(usage, peer=peer_of(usage, status.record) if status.task is None else None)
+
+
+def _tasks(status: RunStatus) -> list[RunStatus]:
+    """The tasks of an array that have begun; other runs themselves."""
+    if status.tasks is None:
+        return [status]
+    begun = [index for index, verdict in status.tasks.items() if verdict.state != names.PENDING]
+    return [task_of(status, index) for index in begun]
+
+
+def _out_table(usages: Sequence[Usage], omitted: int) -> None:
+    for line in report_page.table(usages):
+        console.out(line)
+    if not usages:
+        console.note("no task has started")
+    if omitted:
+        console.note(f"{omitted:,} tasks are not listed; `--all` lists them")
+
+
+def _out_json(usages: Sequence[Usage], mute: Sequence[str], *, several: bool, omitted: int) -> None:
+    """Notes and the spread between ranks belong to the report of a single run, as on the screen."""
+    runs = []
+    for usage in usages:
+        entry = usage.to_json()
+        if several:
+            del entry["measured"]
+        else:
+            entry["spread"] = [each.to_json() for each in spreads(usage)]
+            entry["notes"] = [note.to_json() for note in rules.judge(usage, mute)]
+        runs.append(entry)
+    console.out_json(runs=runs, omitted=omitted)
+
+
+@click.command()
+@click.argument("rule", metavar="[ID]", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def rule_command(*, rule: str | None, as_json: bool) -> None:
+    r"""Explain a rule of `serried report`, or list all rules.
+
+    \b
+    serried rule
+    serried rule gpu-low
+    """
+    if as_json:
+        chosen = rules.RULES if rule is None else [rule]
+        entries = [{"rule": name, "title": rules.title_of(name), "page": rules.page_of(name)} for name in chosen]
+        console.out_json(rules=entries)
+    elif rule is None:
+        console.out_table(("RULE", "MEANING"), [(name, rules.title_of(name)) for name in rules.RULES])
+    else:
+        console.out(f"# {rule}\n\n{rules.page_of(rule)}")

@@ -1,0 +1,58 @@
+"""What each Python process of a rank does first: it prepares a signal that writes its stacks, for `serried stacks`.
+
+This file is also `sitecustomize.py` of library.zip, which ranks have first on their path. So it imports no other module
+of Serried, and runs the `sitecustomize` of the environment, which it hides.
+
+The signal has a handler in C, which writes the stacks of all threads even if the interpreter hangs. It writes to a
+deleted file of this process, because a rank may have closed its stderr. `agent/stacks` opens the file in /proc/PID/fd.
+No file, no signal: a process without a handler would die. Child processes by fork share the file.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Optional
+
+STOP_FILE = "SERRIED_STOP_FILE"  # names.STOP_FILE: beside that file, on the node's own disk
+PREFIX = "serried-stacks-"
+"""How the name of the file begins."""
+SIGNAL = int(getattr(signal, "SIGRTMAX", 0)) - 3
+"""A real-time signal, which neither programs nor libraries use; negative on systems without."""
+_INSTALLED = "serried_stacks"
+"""The attribute of `sys` with the pid that opened the file."""
+
+
+def install() -> None:
+    """Prepare the signal, once. An empty PYTHONFAULTHANDLER, set by the user, prevents that."""
+    folder = os.path.dirname(os.environ.get(STOP_FILE, ""))  # noqa: PTH120 - pathlib takes a millisecond
+    if not folder or SIGNAL < 0 or not os.environ.get("PYTHONFAULTHANDLER") or hasattr(sys, _INSTALLED):
+        return
+    try:
+        import faulthandler
+
+        path = f"{folder}/{PREFIX}{os.getpid()}"
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        os.unlink(path)  # noqa: PTH108
+        faulthandler.register(SIGNAL, file=file, all_threads=True, chain=False)
+        setattr(sys, _INSTALLED, os.getpid())
+    except (ImportError, AttributeError, OSError, RuntimeError, ValueError):
+        return  # the program runs without
+
+
+def run_hidden(own: str) -> Optional[object]:
+    """Run the `sitecustomize` behind the path entry `own`, and let it take the place of this module."""
+    from importlib import _bootstrap
+    from importlib.machinery import PathFinder
+
+    spec = PathFinder.find_spec("sitecustomize", [entry for entry in sys.path if entry != own])
+    if spec is None or spec.loader is None:
+        return None
+    module: object = vars(_bootstrap)["_load"](spec)  # `importlib.util` takes milliseconds
+    return module
+
+
+if __name__ == "sitecustomize":
+    install()
+    run_hidden(os.path.dirname(__file__))  # noqa: PTH120

@@ -1,0 +1,186 @@
+"""Rules about memory, CPUs and time. The docstring of each is its page: `serried rule ID`."""
+
+from __future__ import annotations
+
+import math
+
+from serried.protocol import names
+from serried.report.note import Note
+from serried.report.usage import GIB, MARGIN, Usage, amount, percent, spell_time
+
+MEMORY_SHARE = 0.7
+"""jobstats: a note below 70 % of the requested memory."""
+MEMORY_PER_GPU = 50 * GIB
+"""jobstats: no note for less than 50 GB per GPU."""
+CPUS_PER_GPU = 12
+"""jobstats: the ratio of its nodes, above which GPUs are left without CPUs."""
+CPU_SHARE = 0.5
+"""Serried's own: half of the CPUs of a job without GPUs."""
+TIME_SHARE = 0.6
+VERY_LITTLE_TIME = 0.1
+TIME_SECONDS = 900
+"""jobstats: a completed run of over 15 minutes with less than 60 % of its limit; below 10 % the note is red."""
+FULL_SHARE = 0.9
+"""Serried's own: from 90 % on, memory counts as exhausted."""
+OOM_FACTOR = 1.5
+"""Serried's own: half as much again for a run that was killed for its memory, whose need is unknown."""
+
+
+def cpu_mem_over(usage: Usage) -> Note | None:
+    """The run used little of the memory that it requested.
+
+    **Condition:** the peak on every node is below 70 % of the requested memory. As in jobstats, the rule is silent for
+    default requests, for whole nodes, for less than 50 GB per GPU, and for runs that ran out of memory.
+
+    **Meaning:** memory that is requested and not used keeps other jobs off the node. A job that requests less fits on
+    more nodes, so it starts sooner.
+
+    **Change:** the note has the line to write: the peak with a fifth added, rounded up to a whole GiB.
+    """
+    peak, requested = usage.node_memory, usage.memory
+    if peak is None or not requested or usage.has_default_memory or usage.has_whole_nodes:
+        return None
+    is_small = usage.gpus and requested / usage.gpus < MEMORY_PER_GPU
+    if is_small or not usage.has_own_memory or usage.state == names.OUT_OF_MEMORY:
+        return None
+    if peak.maximum >= MEMORY_SHARE * requested or math.ceil(MARGIN * peak.maximum / GIB) * GIB >= requested:
+        return None
+    return Note(
+        fact=f"the peak of memory was {percent(peak.maximum / requested)} of {amount(requested)} per node",
+        change=usage.memory_change(peak.maximum),
+        why="a job that requests less memory fits on more nodes, so it starts sooner",
+    )
+
+
+def cpu_per_gpu_high(usage: Usage) -> Note | None:
+    """The run has more CPUs for each GPU than a node has.
+
+    **Condition:** more than 12 CPUs per GPU, of which at most 12 were in use on average. The ratio is that of the
+    nodes of jobstats' authors. The rule is silent for whole nodes and for the cluster's default.
+
+    **Meaning:** when the CPUs of a node are gone, its other GPUs cannot be used. Such jobs wait longer, and some sites
+    charge them for the GPUs too.
+
+    **Change:** the note has the line to write: as many CPUs as were in use, with a fifth added.
+    """
+    if not usage.gpus or not usage.cpus or usage.has_whole_nodes or usage.has_default_cpus:
+        return None
+    ratio, cpu = usage.cpus / usage.gpus, usage.cpu
+    if ratio <= CPUS_PER_GPU or (cpu is not None and cpu.mean / usage.gpus > CPUS_PER_GPU):
+        return None
+    wanted = CPUS_PER_GPU * usage.gpus if cpu is None else min(MARGIN * cpu.mean, CPUS_PER_GPU * usage.gpus)
+    used = "" if cpu is None else f", of which {cpu.mean / usage.gpus:.1f} were in use"
+    return Note(
+        fact=f"{ratio:.0f} CPUs for each GPU{used}",
+        change=usage.cpus_change(wanted),
+        why="the other GPUs of a node whose CPUs are taken cannot be used, so such jobs wait longer",
+    )
+
+
+def cpu_low(usage: Usage) -> Note | None:
+    """A run without GPUs used few of its CPUs.
+
+    **Condition:** the mean is below half of the requested CPUs, for a run without GPUs and with more than one CPU. This
+    threshold is Serried's own judgement. The rule is silent for whole nodes and for default requests.
+
+    **Meaning:** the program does not start enough threads or processes, or waits for files.
+
+    **Change:** request as many CPUs as were in use. If the program should use all of them, check the number of its
+    threads: Serried sets `OMP_NUM_THREADS` to the CPUs of each rank.
+    """
+    cpu, cpus = usage.cpu, usage.cpus
+    if usage.gpus or cpu is None or not cpus or cpus <= 1 or usage.has_whole_nodes or usage.has_default_cpus:
+        return None
+    if cpu.mean >= CPU_SHARE * cpus or math.ceil(MARGIN * cpu.mean) >= cpus:
+        return None
+    return Note(
+        fact=f"{cpu.mean:.1f} of {cpus:.0f} CPUs per node were in use",
+        change=usage.cpus_change(MARGIN * cpu.mean),
+        why="a job that requests fewer CPUs starts sooner; or let the program start more threads",
+    )
+
+
+def time_over(usage: Usage) -> Note | None:
+    """The run needed much less time than its limit.
+
+    **Condition:** the run completed after more than 15 minutes and less than 60 % of its time limit; below 10 % the
+    note is a serious one. The thresholds are those of jobstats. Runs of several attempts are left out.
+
+    **Meaning:** schedulers fill gaps with short jobs (backfill). A job with a shorter limit fits into more gaps, so it
+    starts sooner.
+
+    **Change:** the note has the line to write: the time with a fifth added. With checkpoints, a limit that turns out
+    too short costs little: the run continues if `limit.restarts` allows it.
+    """
+    seconds, limit = usage.seconds, usage.limit_seconds
+    if usage.state != names.COMPLETED or usage.attempt > 1 or not limit or not seconds or seconds <= TIME_SECONDS:
+        return None
+    if seconds >= TIME_SHARE * limit:
+        return None
+    return Note(
+        fact=f"the run needed {percent(seconds / limit)} of its {spell_time(limit)}",
+        change=usage.time_change(seconds),
+        why="the scheduler fits short jobs into gaps, so they start sooner",
+        is_serious=seconds < VERY_LITTLE_TIME * limit,
+    )
+
+
+def timeout(usage: Usage) -> Note | None:
+    """The run hit its time limit.
+
+    **Condition:** the run ended as `TIMEOUT`.
+
+    **Meaning:** the limit was too short, and no attempt follows. If the steps are known, the note estimates the whole
+    time from their rate.
+
+    **Change:** the note has a line with a longer limit if the rest of the training is known. Otherwise let Serried
+    continue the run from its newest checkpoint, with `limit.restarts`. `serried rerun RUN` continues this one.
+    """
+    if usage.state != names.TIMEOUT:
+        return None
+    rank = next((rank for rank in usage.measured.ranks if rank.step and rank.total_steps), None)
+    if rank is None or not usage.seconds or not rank.step or not rank.total_steps or usage.attempt > 1:
+        advice = "set `restarts = 3` in `limit`, or a longer `time`" if usage.is_ours else "request more time"
+        return Note(
+            fact=f"the run hit its time limit of {spell_time(usage.limit_seconds or usage.seconds or 0)}",
+            advice=advice,
+            why="a run that may restart continues from its newest checkpoint",
+        )
+    return Note(
+        fact=f"the run hit its time limit at step {rank.step:,} of {rank.total_steps:,}",
+        change=usage.time_change(usage.seconds * rank.total_steps / rank.step),
+        why=f"at this rate all steps take {spell_time(usage.seconds * rank.total_steps / rank.step)}",
+    )
+
+
+def oom(usage: Usage) -> Note | None:
+    """The run ran out of memory.
+
+    **Condition:** the run ended as `OUT_OF_MEMORY`.
+
+    **Meaning:** if a GPU was nearly full, and the node was not, the GPU's memory was too small. Otherwise the memory of
+    the node was: the kernel then kills the process that grew most.
+
+    **Change:** for the node, the note has a line with half as much memory again, because the real need is unknown.
+    Fewer workers of the data loader need less, too. For a GPU: a smaller batch, gradient accumulation or checkpointing
+    of activations.
+    """
+    if usage.state != names.OUT_OF_MEMORY:
+        return None
+    filled = [gpu.memory.maximum / gpu.memory_total for gpu in usage.measured.gpus if gpu.memory and gpu.memory_total]
+    memory, limit = usage.node_memory, usage.memory_per_node
+    if max(filled, default=0) >= FULL_SHARE and memory and limit and memory.maximum < FULL_SHARE * limit:
+        return Note(
+            fact=f"a GPU ran out of memory: {percent(max(filled))} of {amount(usage.gpu_memory_total)} were in use",
+            advice="try a smaller batch with gradient accumulation",
+            why="the memory of the node had room",
+            is_serious=True,
+        )
+    peak = "" if memory is None else f"; the last peak that was measured is {amount(memory.maximum)}"
+    return Note(
+        fact=f"the run ran out of memory{f' ({amount(limit)} per node)' if limit else ''}{peak}",
+        change=usage.memory_change(OOM_FACTOR / MARGIN * limit) if limit and usage.memory else "",
+        advice="" if limit and usage.memory else "request more memory",
+        why="the real need is unknown, so this is half as much again",
+        is_serious=True,
+    )

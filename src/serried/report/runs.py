@@ -1,0 +1,154 @@
+"""The usage of a run or a task: its plan, its status and its samples."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from serried.config import layers
+from serried.errors import ConfigError
+from serried.fs.files import read_json
+from serried.metrics import samples
+from serried.metrics.measured import Measurements, measured_of
+from serried.plan import Allocation, Plan
+from serried.protocol import names
+from serried.protocol.layout import TaskDirectory
+from serried.records import index
+from serried.records.record import Record, RecordUnreadable
+from serried.records.run_status import RunStatus
+from serried.report.usage import Peer, Spelling, Usage
+
+PEER_LINES = 200
+"""How many lines of samples are read of another run."""
+_MOST_PEERS = 4
+
+
+def usage_of(status: RunStatus, now: float, *, most_lines: int = samples.MOST_LINES) -> Usage:
+    """Of a run or of one task of an array. Raises RecordUnreadable."""
+    record, task = status.record, status.task
+    plan = record.plan
+    allocation = plan.allocation
+    measured = measured_in(record, task, most_lines)
+    return Usage(
+        id=status.id,
+        name=plan.name,
+        state=status.state,
+        job=status.job_of(task),
+        cluster=plan.site.name,
+        command=_command(record, task),
+        attempt=status.attempt or 1,
+        started=status.started,
+        ended=status.verdict.since if status.has_ended else None,
+        seconds=_seconds(status, now),
+        limit_seconds=allocation.time_seconds,
+        nodes=allocation.nodes,
+        node_names=status.node_names or tuple(node.host for node in measured.nodes),
+        ranks=None if plan.script else allocation.ranks,
+        gpus=allocation.gpus,
+        gpu_type=allocation.gpu_type or "",
+        cpus=allocation.cpus,
+        memory=allocation.memory_mb * (1 << 20) if allocation.memory_mb else None,
+        has_default_memory="resources.mem" in plan.defaults,
+        has_default_cpus="resources.cpus" in plan.defaults,
+        has_whole_nodes=allocation.exclusive,
+        measured=measured,
+        missing="" if measured.nodes else _missing(status),
+        spelling=spelling_of(plan),
+    )
+
+
+def measured_in(record: Record, task: int | None, most_lines: int) -> Measurements:
+    """From the samples; once these were purged, from the summary in the record."""
+    found = measured_of(samples.read(record.where.task(task), most_lines=most_lines))
+    if found.nodes or task is not None:
+        return found
+    kept = read_json(record.directory.usage)
+    with contextlib.suppress(ValueError):
+        return Measurements.from_json(kept) if kept else found
+    return found
+
+
+def _seconds(status: RunStatus, now: float) -> float | None:
+    """Of the last attempt: of one that runs, so far."""
+    if status.has_ended:
+        return status.seconds
+    is_running = status.state == names.RUNNING and status.started is not None
+    return max(now - (status.started or now), 0.0) if is_running else None
+
+
+def _command(record: Record, task: int | None) -> str:
+    with contextlib.suppress(RecordUnreadable):
+        plan = record.plan_of(task)
+        return plan.command[0] if plan.shell else shlex.join(plan.command)
+    return ""
+
+
+def _missing(status: RunStatus) -> str:
+    place: TaskDirectory = status.record.where.task(status.task)
+    if status.state == names.PENDING:
+        return "the run has not started"
+    if not status.record.where.path.is_dir():
+        return "the run directory was removed, and the record has no summary of its samples"
+    if not place.attempts.is_dir():
+        return "no attempt has started"
+    if not status.has_ended:
+        return "the first samples arrive about half a minute after the start"
+    return "the run was too short for samples, sampling was off, or an earlier version of Serried ran it"
+
+
+def spelling_of(plan: Plan) -> Spelling:
+    """The keys that the project's file uses, by which the next run gets another amount."""
+    allocation = plan.allocation
+    units = allocation.gpus or allocation.ranks
+    memory, memory_units = _memory_key(plan, allocation, units)
+    return Spelling(memory=f'{memory} = "{{}}"', memory_units=max(memory_units, 1), cpu_units=max(units, 1))
+
+
+def _memory_key(plan: Plan, allocation: Allocation, units: int) -> tuple[str, int]:
+    """The key, and how many of its amounts a node has."""
+    with contextlib.suppress(ConfigError, OSError, AttributeError):
+        resources = _resources(Path(plan.source.directory), plan.experiment)
+        if "mem_per_node" in resources:
+            return "mem_per_node", 1
+        if "mem_per_cpu" in resources:
+            return "mem_per_cpu", allocation.cpus
+    return ("mem_per_node", 1) if plan.script else ("mem", units)
+
+
+def _resources(directory: Path, experiment: str) -> Mapping[str, Any]:
+    """The table `resources` of an experiment, with the defaults below."""
+    document = layers.find(directory, os.environ).project
+    tables: Mapping[str, Any] = document.tables if document else {}
+    own = tables.get("experiments", {}).get(experiment, {}).get("resources", {})
+    return {**tables.get("defaults", {}).get("resources", {}), **own}
+
+
+def peer_of(usage: Usage, record: Record) -> Peer | None:
+    """The smallest earlier run of the same experiment that has reported samples per second."""
+    if usage.samples_per_second is None or usage.units < 2:
+        return None
+    for units, other in list(_smaller(record, usage.units))[:_MOST_PEERS]:
+        measured = measured_in(other, None, PEER_LINES)
+        rate = sum(rank.samples_per_second or 0 for rank in measured.ranks)
+        if rate:
+            return Peer(other.id, units, rate)
+    return None
+
+
+def _smaller(record: Record, units: int) -> Iterator[tuple[int, Record]]:
+    """The completed runs of the same experiment with fewer GPUs, the fewest and newest first."""
+    own = record.summary
+    found = []
+    for other in index.records():
+        with contextlib.suppress(RecordUnreadable):
+            summary, end = other.summary, other.end
+            is_same = (summary.project, summary.experiment, summary.tasks) == (own.project, own.experiment, None)
+            count = summary.nodes * (summary.gpus or summary.ranks)
+            if is_same and bool(summary.gpus) == bool(own.gpus) and count < units and end is not None:
+                found.append((count, summary.created, other))
+    newest_first = sorted(found, key=lambda each: each[1], reverse=True)
+    yield from ((count, other) for count, _, other in sorted(newest_first, key=lambda each: each[0]))

@@ -1,0 +1,237 @@
+"""A run, a task or a job as the rules judge it: what it requested, how it ended, and what was measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from serried.metrics.measured import GpuFigures, Measurements, combined
+from serried.metrics.samples import Range
+from serried.protocol import names
+from serried.protocol.sizes import counted
+from serried.protocol.times import iso, show_duration, show_walltime
+
+GIB = 1 << 30
+MARGIN = 1.2
+"""A request above what was used, for the next run may need more (jobstats, `rounded_memory_with_safety`)."""
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How the user requests resources: keys of `resources` in serried.toml, or options of the scheduler."""
+
+    memory: str = 'mem = "{}"'
+    """With `{}` for an amount such as `24G`."""
+    memory_units: int = 1
+    """How many of these amounts a node has: `mem` counts per GPU, or per rank."""
+    time: str = 'time = "{}"'
+    is_walltime: bool = False
+    """Time limits have the form `5:00:00`, not `5h`."""
+    cpus: str = "cpus = {}"
+    cpu_units: int = 1
+    gpus: str = "gpus = {}"
+    nodes: str = "nodes = {}"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """An earlier run of the same experiment with fewer GPUs."""
+
+    run: str
+    units: int
+    """GPUs; ranks of runs without GPUs."""
+    samples_per_second: float
+    """Of all ranks."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    id: str
+    name: str = ""
+    state: str = names.UNKNOWN
+    job: str | None = None
+    cluster: str = ""
+    command: str = ""
+    attempt: int = 1
+    started: float | None = None
+    ended: float | None = None
+    seconds: float | None = None
+    """How long the last attempt ran, or has run so far."""
+    limit_seconds: float | None = None
+    """Of a job, and so of each attempt."""
+    nodes: int = 1
+    node_names: tuple[str, ...] = ()
+    ranks: int | None = None
+    """Per node, as GPUs, CPUs and memory."""
+    gpus: int = 0
+    gpu_type: str = ""
+    cpus: float | None = None
+    memory: float | None = None
+    """Bytes per node; None if nothing limits it, or all that the node has."""
+    has_default_memory: bool = False
+    has_default_cpus: bool = False
+    has_whole_nodes: bool = False
+    measured: Measurements = Measurements()  # noqa: RUF009 - it never changes
+    missing: str = ""
+    """Why nothing was measured; empty if something was."""
+    spelling: Spelling = Spelling()
+    peer: Peer | None = None
+    is_ours: bool = True
+    """Serried started it."""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in names.ENDED
+
+    @property
+    def units(self) -> int:
+        """GPUs in all; ranks of a run without GPUs."""
+        return self.nodes * (self.gpus or self.ranks or 1)
+
+    @property
+    def rated_gpus(self) -> tuple[GpuFigures, ...]:
+        """The GPUs whose use is known: no slices."""
+        return tuple(gpu for gpu in self.measured.gpus if gpu.busy is not None and not gpu.is_mig)
+
+    @property
+    def busy(self) -> Range | None:
+        """Of all GPUs, in percent."""
+        return combined((gpu.seconds or 1.0, gpu.busy) for gpu in self.rated_gpus)
+
+    @property
+    def gpu_memory(self) -> Range | None:
+        """Of a GPU, in bytes."""
+        return combined((gpu.seconds or 1.0, gpu.memory) for gpu in self.measured.gpus)
+
+    @property
+    def gpu_memory_total(self) -> float | None:
+        return max((gpu.memory_total for gpu in self.measured.gpus if gpu.memory_total), default=None)
+
+    @property
+    def power(self) -> Range | None:
+        """Of a GPU, in watts."""
+        return combined((gpu.seconds or 1.0, gpu.power) for gpu in self.measured.gpus)
+
+    @property
+    def power_cap(self) -> float | None:
+        return max((gpu.power_cap for gpu in self.measured.gpus if gpu.power_cap), default=None)
+
+    @property
+    def cpu(self) -> Range | None:
+        """Cores in use on a node."""
+        return combined((node.seconds or 1.0, node.cpu) for node in self.measured.nodes)
+
+    @property
+    def cpus_per_node(self) -> float | None:
+        """The CPUs requested, else those that the node has."""
+        if self.cpus and not self.has_whole_nodes:
+            return self.cpus
+        return max((node.cpus for node in self.measured.nodes if node.cpus), default=self.cpus)
+
+    @property
+    def node_memory(self) -> Range | None:
+        """In use on a node, in bytes."""
+        return combined((node.seconds or 1.0, node.memory) for node in self.measured.nodes)
+
+    @property
+    def memory_per_node(self) -> float | None:
+        """The memory requested, else that of the node."""
+        known = [node.memory_total for node in self.measured.nodes if node.memory_total]
+        return self.memory or max(known, default=None)
+
+    @property
+    def has_own_memory(self) -> bool:
+        """Memory was measured for the job, and not for the whole node with the programs of others."""
+        return any(node.memory_scope == "job" for node in self.measured.nodes)
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Of all ranks."""
+        known = [rank.samples_per_second for rank in self.measured.ranks if rank.samples_per_second]
+        return sum(known) if known else None
+
+    def memory_change(self, bytes_per_node: float) -> str:
+        """A request for that memory and a margin: `mem = "24G"`."""
+        amount = math.ceil(MARGIN * bytes_per_node / self.spelling.memory_units / GIB)
+        return self.spelling.memory.format(f"{max(amount, 1)}G")
+
+    def time_change(self, seconds: float) -> str:
+        """A request for that time and a margin: `time = "5h"`."""
+        rounded = _rounded(MARGIN * seconds)
+        text = show_walltime(rounded) if self.spelling.is_walltime else show_duration(rounded)
+        return self.spelling.time.format(text)
+
+    def cpus_change(self, cpus_per_node: float) -> str:
+        return self.spelling.cpus.format(max(math.ceil(cpus_per_node / self.spelling.cpu_units), 1))
+
+    def to_json(self) -> dict[str, Any]:
+        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        for internal in ("spelling", "measured", "is_ours", "peer"):
+            del fields[internal]
+        return {
+            **fields,
+            "started": iso(self.started),
+            "ended": iso(self.ended),
+            "node_names": list(self.node_names),
+            "missing": self.missing or None,
+            "gpu_busy": _json(self.busy),
+            "gpu_memory": _json(self.gpu_memory),
+            "gpu_memory_total": self.gpu_memory_total,
+            "power": _json(self.power),
+            "power_cap": self.power_cap,
+            "cpu": _json(self.cpu),
+            "cpus_per_node": self.cpus_per_node,
+            "node_memory": _json(self.node_memory),
+            "memory_per_node": self.memory_per_node,
+            "samples_per_second": self.samples_per_second,
+            "measured": self.measured.to_json(),
+        }
+
+
+def _json(found: Range | None) -> list[float] | None:
+    return None if found is None else list(found)
+
+
+_ROUND_UP = ((3600, 300), (6 * 3600, 1800), (86400, 3600))
+"""Up to so many seconds, a multiple of so many."""
+_DAYS_ROUND_UP = 6 * 3600
+
+
+def _rounded(seconds: float) -> int:
+    step = next((step for most, step in _ROUND_UP if seconds <= most), _DAYS_ROUND_UP)
+    return math.ceil(seconds / step) * step
+
+
+def amount(count: float | None) -> str:
+    """`24 GiB`, `3.4 GiB`, `512 MiB`."""
+    if count is None:
+        return "?"
+    if count >= 10 * GIB:
+        return f"{count / GIB:.0f} GiB"
+    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / (1 << 20):.0f} MiB"
+
+
+def gpus_by_node(gpus: tuple[GpuFigures, ...], most: int = 3) -> str:
+    """`n03: 4, 5; n07: 0; and 2 more nodes`."""
+    by_host: dict[str, list[str]] = {}
+    for gpu in gpus:
+        by_host.setdefault(gpu.host, []).append(gpu.gpu)
+    shown = [f"{host}: {', '.join(each)}" for host, each in list(by_host.items())[:most]]
+    more = [f"and {counted(len(by_host) - most, 'more node')}"] if len(by_host) > most else []
+    return "; ".join([*shown, *more])
+
+
+def gpu_name(gpu: GpuFigures) -> str:
+    """`GPU 4 on n03 (rank 12)`."""
+    return f"GPU {gpu.gpu} on {gpu.host}" + (f" (rank {gpu.rank})" if gpu.rank is not None else "")
+
+
+def spell_time(seconds: float) -> str:
+    """`12m`, `4h12m`: to the minute, and to the second below one."""
+    return show_duration(int(seconds) if seconds < 60 else int(seconds) // 60 * 60)
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

@@ -1,0 +1,166 @@
+"""The last answer about how full a cluster is, shared by all processes of a user: at most one query a minute.
+
+A process that wants to ask first claims the turn, by creating a file beside the answer that exists for a minute. So
+processes that look at once ask once, and a scheduler that does not answer is left alone for that minute.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import pwd
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from serried.errors import SchedulerUnreachable, SerriedError
+from serried.fs import files
+from serried.schedulers import traits
+from serried.schedulers.client import Answer, Cache, timeout_setting
+from serried.schedulers.occupancy import Occupancy, OccupancySurvey
+
+FRESH_SECONDS = 60.0
+REFRESH_SECONDS = 10.0
+"""Between two queries of users who insist."""
+ASKING_SECONDS = 45.0
+GLANCE_SECONDS = 15.0
+"""The same for a process that has an older answer of this hour."""
+HOUR = 3600.0
+_TICK_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Look:
+    occupancy: Occupancy
+    at: float
+    """When the scheduler was asked, by this machine's clock."""
+    problem: SerriedError | None = None
+    """Why there is no newer answer; None if this one is fresh enough."""
+
+    def age(self, now: float) -> float:
+        """Seconds. Another machine that shares the home may have another clock: not less than 0."""
+        return max(now - self.at, 0.0)
+
+
+def look(scheduler: str, environ: Mapping[str, str], *, refresh: bool = False) -> Look:
+    """How full the cluster is, at most a minute ago, or with `refresh` at most some seconds.
+
+    Raises SchedulerUnreachable if there is no answer at all, after `ASKING_SECONDS` at the latest.
+    """
+    survey = _survey(scheduler)
+    cache = _cache(scheduler, survey, environ)
+    answer, now = cache.last(), time.time()
+    fresh = REFRESH_SECONDS if refresh else FRESH_SECONDS
+    fresh = 0.0 if traits(scheduler).is_this_machine else fresh
+    problem: SerriedError | None = None
+    if answer is None or not 0 <= now - answer.at < fresh:
+        patience = timeout_setting() or (GLANCE_SECONDS if answer and now - answer.at < HOUR else ASKING_SECONDS)
+        try:
+            answer = _ask(survey, cache, environ, patience, fresh) or answer
+        except SerriedError as error:
+            problem = error
+    if answer is None:
+        raise problem or SchedulerUnreachable(
+            "the scheduler did not answer a moment ago, and nothing is known from before",
+            hint=f"try again in a minute; it is queried at most every {FRESH_SECONDS:.0f} s",
+        )
+    return Look(survey.read(answer.texts, _user()), answer.at, problem)
+
+
+def remembered(scheduler: str, environ: Mapping[str, str], *, seconds: float) -> Look | None:
+    """The last answer, if it is at most `seconds` old. Asks nothing."""
+    survey = _survey(scheduler)
+    answer = _cache(scheduler, survey, environ).last()
+    if answer is None or time.time() - answer.at > seconds:
+        return None
+    return Look(survey.read(answer.texts, _user()), answer.at)
+
+
+def _survey(scheduler: str) -> OccupancySurvey:
+    return cast("OccupancySurvey", importlib.import_module(f"serried.schedulers.{scheduler}.occupancy"))
+
+
+def _cache(scheduler: str, survey: OccupancySurvey, environ: Mapping[str, str]) -> Cache:
+    return Cache.of("occupancy", scheduler, *survey.identity(environ), os.uname().nodename)
+
+
+def _user() -> str:
+    """As schedulers print it."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _ask(
+    survey: OccupancySurvey, cache: Cache, environ: Mapping[str, str], patience: float, fresh: float
+) -> Answer | None:
+    """A new answer: our own, or that of another process which asks now. None if there is an older one to show.
+
+    Raises SchedulerUnreachable, also if another process failed a moment ago.
+    """
+    turn = cache.path.with_suffix(".turn")
+    if not _claim_turn(turn, fresh):
+        return _answer_of_another(cache, turn, time.monotonic() + patience)
+    start, at = time.monotonic(), time.time()
+    try:
+        texts = survey.ask(environ, _user(), patience)
+    except SerriedError as error:
+        with contextlib.suppress(OSError):
+            files.write_text(turn, error.message)
+            _stamp(turn)
+        raise
+    cache.put((), texts, time.monotonic() - start, at)
+    return Answer(at, time.monotonic() - start, (), texts)
+
+
+def _claim_turn(turn: Path, fresh: float) -> bool:
+    """Whether this process may ask now. Where nothing can be written (a full home), each process asks for itself."""
+    aside = turn.with_name(f"{turn.name}.{os.getpid()}")
+    try:
+        files.make_directory(turn.parent)
+        with contextlib.suppress(FileNotFoundError):
+            if _is_recent(turn, fresh):
+                return False
+            turn.rename(aside)
+            if _is_recent(aside, fresh):  # another process was faster
+                aside.rename(turn)
+                return False
+            aside.unlink()
+        os.close(os.open(turn, os.O_WRONLY | os.O_CREAT | os.O_EXCL, files.PRIVATE_FILE))
+        _stamp(turn)
+    except FileExistsError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _stamp(turn: Path) -> None:
+    """By this machine's clock, not by that of a file server."""
+    os.utime(turn, (time.time(), time.time()))
+
+
+def _is_recent(turn: Path, fresh: float) -> bool:
+    return 0 <= time.time() - turn.stat().st_mtime < fresh
+
+
+def _answer_of_another(cache: Cache, turn: Path, deadline: float) -> Answer | None:
+    """Wait for it only while there is no older one. Raises SchedulerUnreachable if the other process gets none."""
+    while True:
+        problem = _text(turn)
+        if problem:
+            raise SchedulerUnreachable(problem, hint=f"it is queried again {FRESH_SECONDS:.0f} s after the last time")
+        if cache.last() is not None or time.monotonic() > deadline:
+            return cache.last()
+        time.sleep(_TICK_SECONDS)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

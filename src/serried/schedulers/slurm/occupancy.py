@@ -1,0 +1,203 @@
+"""How full a Slurm cluster is, by one `sinfo` and one `squeue`. Limits and partitions are asked less often."""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from serried.clusters import machine
+from serried.errors import MissingProgramError, SchedulerUnreachable
+from serried.schedulers import missing_command, scrub
+from serried.schedulers.client import query
+from serried.schedulers.occupancy import NodeUse, Occupancy, PartitionUse, QueuedJob
+from serried.schedulers.slurm import quotas, site, tres
+from serried.schedulers.survey import GLANCE_SECONDS, changed_at
+
+SEPARATOR = "\x1f"
+NODE_FIELDS = (
+    "NodeList", "Partition", "StateLong", "StateComplete", "CPUsState", "Gres", "GresUsed", "Memory", "AllocMem",
+    "Available", "Time",
+)  # fmt: skip
+SINFO = (
+    *("sinfo", "--all", "--noheader", "--Node"),
+    "--Format=" + ",".join(f"{name}:{SEPARATOR}" for name in NODE_FIELDS),
+)
+"""A line for each node in each of its partitions."""
+JOB_FIELDS = (
+    "ArrayJobID", "ArrayTaskID", "State", "UserName", "Partition", "PriorityLong", "NumNodes", "NumCPUs", "NumTasks",
+    "tres-alloc", "tres-per-job", "tres-per-node", "tres-per-task", "TimeLimit", "StartTime", "EndTime", "QOS",
+    "Reason",
+)  # fmt: skip
+SQUEUE = (
+    *("squeue", "--all", "--noheader", "--states=PENDING,RUNNING"),
+    "--Format=" + ",".join(f"{name}:{SEPARATOR}" for name in JOB_FIELDS),
+)
+
+_BASES = {"idle", "mixed", "allocated", "completing", "planned"}
+"""States of nodes that take jobs."""
+_FLAGS = {*_BASES, "cloud", "dynamic_norm", "powered_down", "powering_up", "power_up"}
+"""Flags that do not change that. A node that is switched off starts for a job."""
+_MARKS = {"~", "#", "-"}
+"""The same as the last character of a state: switched off, starting, planned."""
+_RESOURCES = re.compile(r"Priority|Resources|None|ReqNodeNotAvail|Nodes[_ ]required")
+"""Reasons of jobs that start once enough is free."""
+_SPAN = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
+
+
+def identity(environ: Mapping[str, str]) -> tuple[str, ...]:
+    configured = environ.get("SLURM_CONF", "")
+    return configured, str(changed_at(configured)), environ.get("SLURM_CLUSTERS", "")
+
+
+def ask(environ: Mapping[str, str], user: str, seconds: float) -> dict[str, str]:
+    deadline = time.monotonic() + seconds
+    ours = {**scrub(environ), "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
+    ours = {name: value for name, value in ours.items() if not name.startswith("SINFO_")}
+    texts = {argv[0]: _answer(argv, ours, deadline) for argv in (SINFO, SQUEUE)}
+    if not any(SEPARATOR in text for text in (texts["sinfo"], texts["squeue"])):
+        raise SchedulerUnreachable("this `sinfo` cannot divide its fields; Slurm 20.11 or later is needed")
+    glance = site.asker_of(environ, machine.run, GLANCE_SECONDS)
+    return {**texts, "partitions": glance(site.PARTITIONS), **quotas.ask(user, glance)}
+
+
+def _answer(argv: tuple[str, ...], environ: Mapping[str, str], deadline: float) -> str:
+    try:
+        result = query(argv, environ, max(deadline - time.monotonic(), 1.0))
+    except MissingProgramError as error:
+        raise missing_command("slurm", argv[0]) from error
+    if result.status:
+        raise SchedulerUnreachable(f"Slurm's controller does not answer `{argv[0]}`", details=result.stderr)
+    return result.stdout
+
+
+def read(texts: Mapping[str, str], user: str) -> Occupancy:
+    shown = site.shown_partitions(texts.get("partitions", ""))
+    associations = quotas.associations(texts.get("assoc", ""))
+    nodes, partitions = _nodes(texts.get("sinfo", ""))
+    own = quotas.groups(texts.get("groups", ""))
+    return Occupancy(
+        nodes=nodes,
+        partitions=tuple(
+            one._replace(
+                is_hidden=shown.get(one.name, {}).get("Hidden") == "YES",
+                is_for_me=quotas.admits(shown.get(one.name, {}), associations, own),
+            )
+            for one in partitions
+        ),
+        jobs=tuple(sorted(_jobs(texts.get("squeue", ""), user), key=_order)),
+        quotas=quotas.quotas(shown, associations, texts.get("qos", "")),
+        sees_all_jobs=not quotas.hides_jobs(texts.get("config", "")),
+    )
+
+
+def _order(job: QueuedJob) -> tuple[bool, float, int]:
+    return job.is_running, -job.priority, _whole(job.id)
+
+
+def _rows(text: str, width: int) -> Iterator[list[str]]:
+    for line in text.split("\n"):
+        fields = line.split(SEPARATOR)
+        if len(fields) == width + 1:  # each field ends with a separator
+            yield [field.strip() for field in fields[:width]]
+
+
+def _nodes(text: str) -> tuple[tuple[NodeUse, ...], tuple[PartitionUse, ...]]:
+    nodes: dict[str, NodeUse] = {}
+    partitions: dict[str, PartitionUse] = {}
+    for row in _rows(text, len(NODE_FIELDS)):
+        name, labelled, *rest, available, limit = row
+        label = labelled.rstrip("*")
+        if label not in partitions:
+            is_open = available in ("up", "")
+            seconds = None if limit in ("infinite", "n/a", "") else site.seconds_of_clock(limit)
+            partitions[label] = PartitionUse(label, is_open, labelled.endswith("*"), seconds)
+        known = nodes.get(name)
+        if known is None:
+            nodes[name] = _node(name, label, rest)
+        else:
+            nodes[name] = known._replace(partitions=(*known.partitions, label))
+    return tuple(nodes.values()), tuple(partitions.values())
+
+
+def _node(name: str, partition: str, fields: Sequence[str]) -> NodeUse:
+    state, flags, cpus, gres, used, memory, taken = fields
+    is_up, is_planned = _standing(state.lower(), flags.lower())
+    idle, total = _cpus(cpus)
+    gpus = tres.gpus_in(gres)
+    return NodeUse(
+        name=name,
+        partitions=(partition,),
+        state=state,
+        is_up=is_up,
+        is_planned=is_planned,
+        cpus=total,
+        free_cpus=idle if is_up else 0,
+        memory_mb=_whole(memory),
+        free_memory_mb=max(_whole(memory) - _whole(taken), 0) if is_up else 0,
+        gpus=gpus,
+        free_gpus=tres.free_gpus(gres, used, is_idle=0 < total == idle) if is_up and idle else {},
+    )
+
+
+@functools.lru_cache(maxsize=512)
+def _standing(state: str, flags: str) -> tuple[bool, bool]:
+    """Whether the node takes jobs, and whether it is kept for one: `mixed-`, `idle~`, `idle+drain`."""
+    base = state.rstrip("*~#!%$@^-+")
+    mark = state[len(base) :].replace("+", "")
+    known = {flag.rstrip("*~#!%$@^-") for flag in flags.split("+") if flag}
+    is_up = base in _BASES and set(mark) <= _MARKS and known <= _FLAGS
+    return is_up, base == "planned" or "-" in mark or "planned" in known
+
+
+@functools.lru_cache(maxsize=512)
+def _cpus(text: str) -> tuple[int, int]:
+    """Idle CPUs and all of `8/24/0/32`."""
+    amounts = [_whole(part) for part in text.split("/")]
+    return (amounts[1], amounts[3]) if len(amounts) == 4 else (0, 0)
+
+
+def _jobs(text: str, user: str) -> Iterator[QueuedJob]:
+    for row in _rows(text, len(JOB_FIELDS)):
+        job, index, state, owner, partition, priority, nodes, cpus, tasks, total, *rest = row
+        per_job, per_node, per_task, limit, start, end, qos, reason = rest
+        is_running = state == "RUNNING"
+        count = max(_whole(nodes), 1)
+        gpus, kind = tres.job_gpus(total, ((per_job, 1), (per_node, count), (per_task, max(_whole(tasks), 1))))
+        amounts = tres.amounts_of(total)
+        yield QueuedJob(
+            id=job,
+            is_running=is_running,
+            is_mine=owner == user,
+            partitions=tuple(partition.split(",")),
+            tasks=_tasks(index),
+            waits_for_resources=not is_running and _RESOURCES.match(reason) is not None,
+            priority=_whole(priority),
+            nodes=count,
+            gpus=gpus,
+            gpu_type=kind,
+            cpus=_whole(amounts.get("cpu", cpus)),
+            memory_mb=tres.memory_mb(amounts.get("mem", "")),
+            limit_seconds=None if limit in ("UNLIMITED", "NOT_SET", "") else site.seconds_of_clock(limit),
+            reason="" if reason == "None" or is_running else reason,
+            starts=_time(start) if not is_running else None,
+            ends=_time(end) if is_running else None,
+            qos=qos,
+        )
+
+
+@functools.lru_cache(maxsize=512)
+def _tasks(index: str) -> int:
+    """How many tasks wait: `[1-9,20%4]` are ten. At least one."""
+    spans = _SPAN.findall(index.partition("%")[0])
+    return max(sum((int(last or first) - int(first)) // int(step or 1) + 1 for first, last, step in spans), 1)
+
+
+def _whole(text: str) -> int:
+    match = re.match(r"(\d+)(K?)", text)
+    return int(match[1]) * (1024 if match[2] else 1) if match else 0
+
+
+def _time(text: str) -> float | None:
+    return float(text) if text.isdecimal() and int(text) else None

@@ -1,0 +1,161 @@
+"""What a running run does now, in words: a note in a table, a line, facts on a page. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from serried.records.live import LiveGpu, LiveNode, RunProgress
+from serried.ui.text import duration
+
+_SILENT_SECONDS = 300.0
+"""A run without steps that prints nothing for so long is worth a word."""
+_SILENT_NODE_SECONDS = 30.0
+_FEW_NODES = 4
+_GIB = 1 << 30
+
+
+def note(progress: RunProgress) -> tuple[list[str], str]:
+    """`step 1200/5000 loss 0.31 3.1 it/s` and shorter forms; and `12m left`, which always belongs behind."""
+    parts = [_step(progress), _metric(progress), _rate(progress)]
+    texts = [" ".join(filter(None, parts[:length])) for length in (3, 2, 1)]
+    if progress.step is not None and progress.total_steps:
+        texts.append(f"{100 * progress.step // progress.total_steps}%")
+    if progress.step is None and progress.gpu_busy is not None:
+        texts = [f"GPUs {progress.gpu_busy:.0f}% busy"]
+    return list(dict.fromkeys(filter(None, texts))), _end(progress)
+
+
+def line(progress: RunProgress) -> str:
+    """All of the note."""
+    texts, end = note(progress)
+    return ", ".join(filter(None, (*texts[:1], end)))
+
+
+def _end(progress: RunProgress) -> str:
+    return _trouble(progress) or _left(progress)
+
+
+def _trouble(progress: RunProgress) -> str:
+    """What a reader must not miss: how old all this is, or that nothing moves."""
+    if progress.is_stale:
+        return f"as of {_short(progress.age)} ago"
+    if progress.is_stalled:
+        return f"no step for {_short(progress.lead.step_age)}"
+    if progress.step is None and (progress.silent_seconds or 0.0) > _SILENT_SECONDS:
+        return f"no output for {_short(progress.silent_seconds)}"
+    return ""
+
+
+def _left(progress: RunProgress) -> str:
+    if progress.seconds_left is None or progress.is_too_slow:
+        return "" if progress.limit_seconds_left is None else f"limit in {_short(progress.limit_seconds_left)}"
+    return f"{_short(progress.seconds_left)} left"
+
+
+def facts(progress: RunProgress) -> list[tuple[str, str]]:
+    """`(label, text)` for a page; a text may be empty."""
+    shown = [
+        ("progress", ", ".join(filter(None, (_step(progress), _metrics(progress), _trouble(progress))))),
+        ("speed", _speed(progress)),
+        ("time left", _time_left(progress)),
+        ("GPUs", _gpus(progress.live.listed_gpus, progress.live.gpus, progress.gpu_busy)),
+        ("memory", _memory(progress.live.nodes)),
+    ]
+    if 1 < len(progress.live.nodes) <= _FEW_NODES:
+        shown += [("" if at else "by node", _node(node)) for at, node in enumerate(progress.live.nodes)]
+    return shown
+
+
+def _step(progress: RunProgress) -> str:
+    if progress.step is None:
+        return ""
+    return f"step {progress.step}" + (f"/{progress.total_steps}" if progress.total_steps else "")
+
+
+def _metric(progress: RunProgress) -> str:
+    metric = progress.shown_metric
+    return f"{metric[0]} {metric[1]:.3g}" if metric else ""
+
+
+def _metrics(progress: RunProgress) -> str:
+    """The shown metric first, and a few others."""
+    first = progress.shown_metric
+    others = [(name, value) for name, value in progress.lead.metrics.items() if not first or name != first[0]]
+    plain = [one for one in others if not one[0].startswith("serried/")]
+    return ", ".join(f"{name} {value:.4g}" for name, value in [*([first] if first else []), *plain][:_FEW_NODES])
+
+
+def _rate(progress: RunProgress) -> str:
+    rate = progress.steps_per_second
+    if not rate or progress.is_stale:
+        return ""
+    return f"{rate:.3g} it/s" if rate >= 1 else f"{1 / rate:.3g} s/it"
+
+
+def _speed(progress: RunProgress) -> str:
+    if progress.is_stale:
+        return ""
+    samples, wait = progress.samples_per_second, progress.data_wait
+    parts = [_rate(progress), f"{samples:,.4g} samples/s" if samples else ""]
+    parts += [f"{wait:.0%} of the time waiting for data" if wait is not None else ""]
+    return ", ".join(filter(None, parts))
+
+
+def _time_left(progress: RunProgress) -> str:
+    steps, limit = progress.seconds_left, progress.limit_seconds_left
+    by_limit = "" if limit is None else f"{_short(limit)} until the limit"
+    if steps is None:
+        return by_limit
+    if progress.is_too_slow:
+        return f"{by_limit}, which comes before the last step: the steps need {_short(steps)}"
+    return ", ".join(filter(None, (f"{_short(steps)} by the rate of its steps", by_limit)))
+
+
+def _gpus(gpus: Sequence[LiveGpu], number: int, busy: float | None) -> str:
+    if not gpus:
+        return ""
+    used = [(gpu.memory, gpu.memory_total) for gpu in gpus if gpu.memory is not None and gpu.memory_total]
+    watts = [gpu.power for gpu in gpus if gpu.power is not None]
+    names = sorted({gpu.name for gpu in gpus if gpu.name})
+    parts = [f"{number} {names[0] if len(names) == 1 else ''}".rstrip()]
+    parts += [f"{busy:.0f}% busy" if busy is not None else "", _lowest(gpus)]
+    parts += [_of(max(used, key=lambda one: one[0])) if used else ""]
+    parts += [f"{sum(watts) / len(watts):.0f} W" if watts else ""]
+    return ", ".join(filter(None, parts))
+
+
+def _lowest(gpus: Sequence[LiveGpu]) -> str:
+    """The least busy of several."""
+    busy = [gpu.busy for gpu in gpus if gpu.busy is not None]
+    return f"the least {min(busy):.0f}%" if len(busy) > 1 else ""
+
+
+def _memory(nodes: Sequence[LiveNode]) -> str:
+    """Of the fullest node."""
+    known = [(node.memory, node.memory_limit, node) for node in nodes if node.memory is not None]
+    if not known:
+        return ""
+    used, limit, node = max(known, key=lambda one: one[0] / (one[1] or 1e30))
+    text = _of((used, limit)) if limit else f"{used / _GIB:.3g} GiB"
+    return text + (f" on {node.host}" if len(nodes) > 1 else "")
+
+
+def _of(pair: tuple[float, float]) -> str:
+    return f"{pair[0] / _GIB:.3g} of {pair[1] / _GIB:.3g} GiB"
+
+
+def _node(node: LiveNode) -> str:
+    busy = [gpu.busy for gpu in node.gpus if gpu.busy is not None]
+    cpu = f"{node.cpu:.3g} of {node.cpus:.0f} CPUs" if node.cpu is not None and node.cpus else ""
+    parts = [f"GPUs {sum(busy) / len(busy):.0f}%" if busy else "", cpu]
+    parts += [f"{node.memory / _GIB:.3g} GiB" if node.memory is not None else ""]
+    parts += [f"silent for {_short(node.age)}" if (node.age or 0.0) > _SILENT_NODE_SECONDS else ""]
+    return f"{node.host}: " + (", ".join(filter(None, parts)) or "nothing measured yet")
+
+
+def _short(seconds: float | None) -> str:
+    """`12m`, `2h05m`, `40s`: minutes have no seconds, because estimates have none."""
+    if seconds is None:
+        return "-"
+    minute, hour = 60, 3600
+    return f"{int(seconds // minute)}m" if minute <= seconds < hour else duration(seconds)

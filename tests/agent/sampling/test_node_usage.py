@@ -1,0 +1,132 @@
+"""CPU, memory, disks and networks of a node."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from recorded_proc import add, proc, system
+from serried.agent.sampling import node_usage
+from serried.agent.sampling.node_usage import NodeUsage, Rates
+from serried.process import cgroups, linux
+
+GIB = 1 << 30
+MACHINE = 16_000_000 * 1024
+VERSION_2 = "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n"
+VERSION_1 = "4:memory:/slurm/uid_1/job_7/step_0\n2:cpu,cpuacct:/slurm/uid_1/job_7\n1:name=systemd:/\n"
+
+
+def of_version_2(root: Path) -> Path:
+    """The job's group, its step of the same limit, and tasks without a limit of their own."""
+    job = "system.slice/slurmstepd.scope/job_7"
+    files = {
+        f"{job}/memory.max": f"{2 * GIB}\n",
+        f"{job}/memory.current": f"{GIB}\n",
+        f"{job}/memory.stat": "anon 5\ninactive_file 1000\nactive_file 7\n",
+        f"{job}/cpu.stat": "usage_usec 5000000\nuser_usec 1\n",
+        f"{job}/step_0/memory.max": f"{2 * GIB}\n",
+        f"{job}/step_0/user/task_0/memory.max": "max\n",
+    }
+    return add(root, files)
+
+
+def of_version_1(root: Path) -> Path:
+    job = "slurm/uid_1/job_7"
+    files = {
+        "memory/memory.limit_in_bytes": "9223372036854771712\n",
+        f"memory/{job}/memory.limit_in_bytes": f"{3 * GIB}\n",
+        f"memory/{job}/memory.usage_in_bytes": f"{2 * GIB}\n",
+        f"memory/{job}/memory.stat": "inactive_file 5\ntotal_inactive_file 4096\n",
+        f"memory/{job}/step_0/memory.limit_in_bytes": "9223372036854771712\n",
+        f"cpuacct/{job}/cpuacct.usage": "7000000000\n",
+    }
+    return add(root, files)
+
+
+@pytest.mark.parametrize(
+    ("membership", "tree", "expected"),
+    [
+        (VERSION_2, of_version_2, (2 * GIB, GIB - 1000, 5.0)),
+        (VERSION_1, of_version_1, (3 * GIB, 2 * GIB - 4096, 7.0)),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_a_jobs_group_is_the_outermost_with_the_lowest_limit(membership, tree, expected, tmp_path):
+    (tmp_path / "membership").write_text(membership)
+    group = cgroups.limited_group(MACHINE, str(tmp_path / "membership"), tree(tmp_path / "cgroup"))
+    assert (group.limit, group.working_set(), group.cpu_seconds()) == expected
+
+
+def test_a_limit_of_more_than_the_machine_has_is_not_a_limit(tmp_path):
+    (tmp_path / "membership").write_text(VERSION_2)
+    assert cgroups.limited_group(GIB, str(tmp_path / "membership"), of_version_2(tmp_path / "cgroup")) is None
+
+
+@pytest.mark.parametrize("membership", ["", "0::/\n", "0::/../../other\n", "garbage\n4:memory\n"])
+def test_a_node_without_a_readable_group_has_none(membership, tmp_path):
+    (tmp_path / "membership").write_text(membership)
+    assert cgroups.limited_group(MACHINE, str(tmp_path / "membership"), tmp_path / "cgroup") is None
+
+
+def test_a_containers_own_group_counts(tmp_path):
+    (tmp_path / "membership").write_text("0::/\n")
+    root = add(tmp_path / "cgroup", {"memory.max": f"{GIB}\n", "memory.current": "5000\n"})
+    group = cgroups.limited_group(MACHINE, str(tmp_path / "membership"), root)
+    assert (group.limit, group.working_set(), group.cpu_seconds()) == (GIB, 5000, None)
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    """A node without control groups, with the recorded files; the job has the second CPU."""
+    monkeypatch.setattr(linux, "PROC", str(proc(tmp_path / "proc", "0::/\n")))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1})
+    return NodeUsage(str(tmp_path), system=system(tmp_path / "sys"), group_root=tmp_path / "none")
+
+
+def test_a_node_without_a_limit_shows_the_memory_of_all_its_processes(node):
+    assert node.description == {"cpus": 1, "memory": MACHINE, "memory_scope": "node"}
+    sample = node.sample(100.0)
+    assert {name: value for name, value in sample.items() if name != "disk_free"} == {"memory": 12_000_000 * 1024}
+    assert sample["disk_free"] > 0
+
+
+def test_rates_are_those_of_the_jobs_cpus_the_whole_disks_and_the_cards(node, tmp_path):
+    node.sample(100.0)
+    ticks = os.sysconf("SC_CLK_TCK")
+    add(
+        tmp_path,
+        {
+            "proc/stat": f"cpu0 9999 9 9 9\ncpu1 {9000 + 5 * ticks} 100 300 4000 50 20 30 0 0 0\n",
+            "proc/diskstats": "259 0 nvme0n1 1 0 2010 1 5 0 4020 1 0 2 3\n7 0 loop0 1 0 990 1 0 0 9 0 0 0 0\n",
+            "proc/net/dev": "lo: 9999 0 0 0 0 0 0 0 9999\n eth0:2000 1 0 0 0 0 0 0 2500 1\nib0: 9 9 9 9 9 9 9 9 9\n",
+            "sys/class/infiniband/mlx5_0/ports/1/counters/port_rcv_data": "2000",
+        },
+    )
+    sample = node.sample(110.0)
+    assert {name: value for name, value in sample.items() if name not in {"disk_free", "memory"}} == {
+        "cpu": 0.5,
+        "disk_read": 512.0,
+        "disk_write": 1024.0,
+        "net_in": 500.0,
+        "net_out": 50.0,
+    }
+
+
+def test_what_disappears_is_missing_and_nothing_fails(node, tmp_path):
+    for name in ("stat", "diskstats", "net/dev", "meminfo"):
+        (tmp_path / "proc" / name).unlink()
+    assert set(node.sample(100.0)) == {"disk_free"}
+
+
+def test_a_counter_that_begins_again_has_no_rate():
+    rates = Rates()
+    rates.since({"bytes": 100.0, "other": 1.0}, 10.0)
+    assert rates.since({"bytes": 5.0, "other": 3.0}, 20.0) == {"other": 0.2}
+    assert rates.since({"bytes": 9.0}, 20.0) == {}
+
+
+@pytest.mark.parametrize("text", ["", "garbage", "cpu1\n", "\0\xff"])
+def test_other_text_has_no_cpu_time(text):
+    assert node_usage.busy_seconds(text, [1]) in {None, 0.0}

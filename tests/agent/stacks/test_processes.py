@@ -1,0 +1,204 @@
+"""The stacks of real processes, which run on afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from serried import script
+from serried.agent.stacks import processes, worker
+from serried.process import linux
+from serried.process.startup import SIGNAL
+
+HANGS = """
+import os, sys, threading
+def inner():
+    print("ready", flush=True)
+    os.close(2)
+    threading.Event().wait()
+def outer():
+    inner()
+outer()
+"""
+FORKS = """
+import os, time
+child = os.fork()
+if child == 0:
+    def in_the_child():
+        time.sleep(1000)
+    in_the_child()
+print(child, flush=True)
+time.sleep(1000)
+"""
+LIMIT = 1 << 16
+
+
+@pytest.fixture
+def begin(tmp_path):
+    """Start a Python program as a rank starts; return the process after its first line of output."""
+    (tmp_path / "library.zip").write_bytes(script.library())
+    (tmp_path / "node").mkdir()
+    started = []
+
+    def begin(program, *options, python=(sys.executable,), **variables):
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(tmp_path / "library.zip"),
+            "PYTHONFAULTHANDLER": "1",
+            "SERRIED_STOP_FILE": str(tmp_path / "node" / "stop"),
+            **variables,
+        }
+        process = subprocess.Popen(
+            [*python, *options, "-c", program], env=environment, stdout=subprocess.PIPE, text=True, cwd=tmp_path
+        )
+        process.first = process.stdout.readline().strip()
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch, tmp_path):
+    """Without py-spy, on a machine as slow as it likes."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(processes, "ANSWER_SECONDS", 100.0)
+
+
+def functions(described, thread=0):
+    return [name for _, _, name in described["threads"][thread]["frames"]]
+
+
+def test_a_rank_with_a_closed_stderr_gives_its_stack_and_runs_on(begin, tmp_path, wait_until):
+    rank = begin(HANGS)
+    stack = ["wait", "wait", "inner", "outer", "<module>"]
+    wait_until(lambda: functions(processes.describe(rank.pid, LIMIT)) == stack)
+    for _ in range(3):
+        described = processes.describe(rank.pid, LIMIT)
+        assert (described["method"], functions(described)) == ("handler", stack)
+    assert rank.poll() is None
+    assert list((tmp_path / "node").iterdir()) == []
+
+
+def test_a_forked_process_gives_its_own_stack(begin):
+    parent = begin(FORKS)
+    child = int(parent.first)
+    try:
+        (found,) = worker.read_ranks([{"rank": 0, "pid": parent.pid, "launch": None}])
+        assert [functions(described) for described in found["processes"]] == [
+            ["<module>"],
+            ["in_the_child", "<module>"],
+        ]
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("options", "variables"),
+    [(["-I"], {}), (["-E"], {}), ([], {"PYTHONFAULTHANDLER": ""}), ([], {"SERRIED_STOP_FILE": ""})],
+)
+def test_a_python_without_the_handler_gets_no_signal(begin, options, variables):
+    rank = begin(HANGS, *options, **variables)
+    described = processes.describe(rank.pid, LIMIT)
+    assert (described["method"], described["problems"]) == (None, ["no-handler", "no-py-spy"])
+    assert described["state"] in "SRD"
+    assert rank.poll() is None
+
+
+def test_a_program_that_has_closed_the_file_gets_no_signal(begin):
+    rank = begin("import os, time; os.closerange(3, 99); print(flush=True); time.sleep(1000)")
+    assert processes.describe(rank.pid, LIMIT)["problems"] == ["no-handler", "no-py-spy"]
+    assert rank.poll() is None
+
+
+def test_a_program_that_ignores_the_signal_gets_none(begin):
+    reset = f"signal.signal({int(SIGNAL)}, signal.SIG_DFL)"
+    rank = begin(f"import signal, time; {reset}; print(flush=True); time.sleep(1000)")
+    assert processes.describe(rank.pid, LIMIT)["problems"] == ["no-handler", "no-py-spy"]
+    assert rank.poll() is None
+
+
+def test_a_program_that_is_not_python_is_described_by_the_kernel(begin):
+    rank = begin("echo; exec /bin/sleep 1000", python=("/bin/sh",))
+    described = processes.describe(rank.pid, LIMIT)
+    assert (described["method"], described["problems"], described["threads"]) == (None, ["not-python"], [])
+    assert rank.poll() is None
+
+
+def test_behind_a_shell_the_program_itself_is_described(begin):
+    program = f"'{sys.executable}' -c 'import time; print(flush=True); time.sleep(1000)'; true"
+    shell = begin(program, python=("/bin/sh",))
+    (found,) = worker.read_ranks([{"rank": 5, "pid": shell.pid, "launch": None}])
+    assert (found["rank"], [functions(described) for described in found["processes"]]) == (5, [["<module>"]])
+
+
+def test_a_stopped_process_does_not_answer_and_survives(begin, wait_until):
+    rank = begin(HANGS)
+    os.kill(rank.pid, signal.SIGSTOP)
+    wait_until(lambda: linux.stat(rank.pid)[0] == "T")
+    described = processes.describe(rank.pid, LIMIT)
+    assert (described["problems"], described["state"]) == (["not-answered", "no-py-spy"], "T")
+    os.kill(rank.pid, signal.SIGCONT)
+    assert functions(processes.describe(rank.pid, LIMIT))[-2:] == ["outer", "<module>"]
+
+
+def test_a_process_that_does_not_handle_the_signal_in_time_survives(begin, monkeypatch):
+    rank = begin(f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [{int(SIGNAL)}]); {HANGS.strip()}")
+    monkeypatch.setattr(processes, "ANSWER_SECONDS", 0.05)
+    assert processes.describe(rank.pid, LIMIT)["problems"] == ["not-answered", "no-py-spy"]
+    assert rank.poll() is None
+
+
+def test_a_process_that_has_ended_is_reported_as_such():
+    ended = subprocess.Popen(["/bin/true"])
+    ended.wait()
+    assert processes.describe(ended.pid, LIMIT)["problems"] == ["not-readable"]
+
+
+def test_py_spy_of_the_programs_own_environment_is_used_where_there_is_no_handler(begin, tmp_path):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    frame = {"name": "step", "filename": "/p/train.py", "line": 41}
+    threads = [
+        {"os_thread_id": 1, "thread_name": "loader", "frames": []},
+        {"os_thread_id": "PID", "thread_name": "MainThread", "frames": [frame]},
+    ]
+    dump = json.dumps(threads).replace('"PID"', "$4").replace('"', '\\"')
+    (tools / "py-spy").write_text(f'#!/bin/sh\n[ "$1 $2 $3" = \'dump --json --pid\' ] && echo "{dump}"\n')
+    (tools / "py-spy").chmod(0o755)
+    rank = begin(HANGS, "-I", PATH=f"{tools}:/bin")
+    described = processes.describe(rank.pid, LIMIT)
+    assert (described["method"], described["problems"]) == ("py-spy", ["no-handler"])
+    assert [thread["name"] for thread in described["threads"]] == ["MainThread", "loader"]
+    (tools / "py-spy").write_text("#!/bin/sh\nexit 1\n")
+    assert processes.describe(rank.pid, LIMIT)["problems"] == ["no-handler", "py-spy-failed"]
+
+
+def test_a_dump_longer_than_the_limit_keeps_the_main_thread(begin):
+    one = "threading.Thread(target=threading.Event().wait, daemon=True).start()"
+    many = f"import threading, time\nfor _ in range(90): {one}\n"
+    rank = begin(f"{many}def the_main_thread():\n    print(flush=True)\n    time.sleep(1000)\nthe_main_thread()")
+    described = processes.describe(rank.pid, 1000)
+    assert functions(described) == ["the_main_thread", "<module>"]
+    assert len(described["threads"]) < 10
+
+
+def test_ranks_of_a_script_are_not_described_as_the_script(begin):
+    parent = begin(FORKS)
+    child = int(parent.first)
+    try:
+        leaders = [{"rank": -1, "pid": parent.pid, "launch": None}, {"rank": 0, "pid": child, "launch": "1"}]
+        found = worker.read_ranks(leaders)
+        assert [[described["pid"] for described in one["processes"]] for one in found] == [[parent.pid], [child]]
+        assert linux.parent(child) == parent.pid
+    finally:
+        os.kill(child, signal.SIGKILL)

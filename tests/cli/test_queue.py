@@ -1,0 +1,262 @@
+"""`serried queue`, from recorded answers of a scheduler and in a real Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from building import CREATED
+from serried import schedulers
+from serried.errors import SchedulerUnreachable
+from serried.schedulers import occupancy_cache
+from serried.schedulers.slurm import occupancy
+
+RECORDED = Path(__file__).parents[1] / "schedulers" / "occupancy"
+AT = 1_795_477_200.0
+"""When it was recorded."""
+REAL_SCHEDULER = schedulers.get
+QOS = "normal|||2|cpu=64,gres/gpu=4|||\n"
+ASSOC = "def-ada||normal|||||\n"
+ME = pwd.getpwuid(os.getuid()).pw_name
+
+PAGE = """\
+Slurm, as of 12s ago
+
+free      5 of 16 a100 GPUs, at most 3 on one node; 4 out of service
+          42 of 64 CPUs; 0 of 4 nodes
+
+PARTITION  LIMIT  GPU   FREE  USED  OUT  NODES  CPUS   RUN  WAIT
+lab *      -      a100  5     7     4    0/4    42/64  3    12
+short      1h     a100  2     6     0    0/2    27/32  0    1
+
+  1 more job cannot start yet: held, behind another job, or at a limit
+  1 partition that you cannot use or that the site hides: `--json` lists all
+
+limits    QoS normal: at most 2 jobs in the queue for you, 14 in use
+          QoS normal: at most 64 CPUs for you, 5 in use
+          QoS normal: at most 4 GPUs for you, 3 in use
+
+k3f9q2 train, job 13: 2 nodes x 3 a100 GPUs for 10h in lab
+  reason    other jobs in the queue come first
+  ahead     1 job with 12 GPUs
+  expected  2026-11-24 19:39:00, in 19h59m: an estimate, it changes
+  sooner    `--nodes 1` fits what is free now in lab
+
+job 16, 10 tasks: 1 node x 4 GPUs for 30m in lab
+  reason    other jobs in the queue come first
+  ahead     2 jobs with 18 GPUs
+  expected  2026-11-24 03:39:00, in 3h59m: an estimate, it changes
+  sooner    `--nodes 1 --gpus 3` fits what is free now in lab
+
+job 15: 1 node x 1 CPU in lab
+  reason    its owner holds it; `scontrol release` lets it start
+"""
+
+
+@pytest.fixture
+def answered(serried, clock, fake_slurm, tmp_path, monkeypatch):  # noqa: ARG001 - `serried` patches before we do
+    """A Slurm that answered 12 s ago, and that must not be queried again."""
+    fake_slurm()
+    monkeypatch.setattr(schedulers, "get", REAL_SCHEDULER)
+    monkeypatch.chdir(tmp_path)
+    clock.passed = AT - CREATED - 3600
+    texts = {name: (RECORDED / f"{name}.txt").read_text() for name in ("sinfo", "squeue", "partitions")}
+    texts["squeue"] = texts["squeue"].replace("ada", ME)
+    survey = schedulers.slurm.occupancy
+    cache = occupancy_cache._cache("slurm", survey, os.environ)
+    cache.put((), {**texts, "assoc": ASSOC, "qos": QOS}, 0.5, AT - 12)
+    monkeypatch.setattr(survey, "ask", lambda *_: pytest.fail("it was queried"))
+
+
+@pytest.mark.usefixtures("answered")
+def test_the_page_shows_what_is_free_who_waits_and_what_would_start_sooner(serried, make):
+    make(job="13")
+    done = serried("queue")
+    assert (done.out, done.err, done.code) == (PAGE, "", 0)
+
+
+@pytest.mark.usefixtures("answered")
+def test_the_page_of_a_run_is_about_its_partition_and_its_job(serried, make):
+    make(job="13")
+    done = serried("queue", "k3f9q2")
+    assert done.code == 0
+    assert "short" not in done.out
+    assert "job 16" not in done.out
+    assert done.out.endswith("  sooner    `--nodes 1` fits what is free now in lab\n")
+
+
+@pytest.mark.usefixtures("answered")
+def test_a_run_without_a_job_that_waits_is_a_mistake(serried, make):
+    make(job="99")
+    done = serried("queue", "k3f9q2")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "error: `k3f9q2` has no job that waits on `slurm`\n\nhint: serried why k3f9q2\n"
+
+
+@pytest.mark.usefixtures("answered")
+def test_a_plan_is_compared_with_what_is_free(serried, tmp_path):
+    (tmp_path / "train.py").touch()
+    (tmp_path / "serried.toml").write_text(
+        '[experiments.small]\ncommand = "python train.py"\nresources = { gpus = 2, time = "10h", partition = "lab" }\n'
+        '[experiments.large]\ncommand = "python train.py"\n'
+        'resources = { nodes = 2, gpus = 4, time = "10h", partition = "lab" }\n'
+    )
+    small, large = serried("queue", "--plan", "small"), serried("queue", "--plan", "large")
+    assert small.out.partition("small, ")[2] == (
+        "1 node x 2 GPUs for 10h in lab\n"
+        "  waiting   12 jobs with 58 GPUs\n"
+        "  fits      all that it requests is free now in lab, if the jobs ahead leave it\n"
+        "  sooner    `--time 3h` fits before the next job ahead is expected to start\n"
+    ), small.err
+    assert large.out.endswith("  sooner    `--nodes 1 --gpus 3` fits what is free now in lab\n")
+
+
+@pytest.mark.usefixtures("answered")
+def test_json_has_every_partition_and_the_reason_codes(serried, make):
+    make(job="13")
+    value = json.loads(serried("queue", "--json").out)
+    assert {key: value[key] for key in ("schema", "cluster", "as_of", "age_seconds", "problem")} == {
+        "schema": 1,
+        "cluster": "slurm",
+        "as_of": "2026-11-23T23:39:48Z",
+        "age_seconds": 12.0,
+        "problem": None,
+    }
+    assert [one["name"] for one in value["partitions"]] == ["lab", "short", "hidden"]
+    assert value["limits"][2] == {
+        "where": "QoS normal",
+        "of": "user",
+        "resource": "gpus",
+        "most": 4,
+        "qos": "normal",
+        "partition": "",
+        "used": 3,
+    }
+    first, *_ = value["waiting"]
+    assert first == {
+        "job": "13",
+        "run": "k3f9q2",
+        "tasks": 1,
+        "partitions": ["lab"],
+        "nodes": 2,
+        "gpus": 6,
+        "gpu_type": "a100",
+        "time_seconds": 36000,
+        "reason": "Priority",
+        "meaning": "other jobs in the queue come first",
+        "cause": "queued",
+        "ahead_jobs": 1,
+        "expected_start": "2026-11-24T19:39:00Z",
+        "fits_in": [],
+        "sooner": [
+            {
+                "kind": "smaller",
+                "nodes": 1,
+                "gpus_per_node": 3,
+                "gpu_type": "a100",
+                "partition": "lab",
+                "time_seconds": 36000,
+            }
+        ],
+    }
+
+
+@pytest.mark.usefixtures("answered")
+def test_an_old_answer_is_shown_with_a_warning(serried, clock, monkeypatch):
+    clock.passed += 3600
+
+    def fail(*_: object) -> dict[str, str]:
+        raise SchedulerUnreachable("Slurm's controller does not answer `sinfo`")
+
+    monkeypatch.setattr(occupancy, "ask", fail)
+    done = serried("queue")
+    assert done.out.startswith("Slurm, as of 1h00m ago\n")
+    assert (done.err, done.code) == ("warning: Slurm's controller does not answer `sinfo`; this answer is old\n", 0)
+
+
+def test_a_scheduler_that_never_answered_is_exit_code_3(serried, fake_slurm, tmp_path, monkeypatch):
+    fake_slurm()
+    for command in ("sinfo", "squeue"):
+        program = tmp_path / command
+        program.write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    done = serried("queue")
+    assert (done.code, done.out) == (3, "")
+    assert done.err.startswith("error: Slurm's controller does not answer `sinfo`\n  | Unable to contact")
+
+
+def test_a_cluster_elsewhere_cannot_be_queried(serried, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = serried("queue", "--cluster", "fir")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: cluster `fir` cannot be queried here: the commands of Slurm are missing\n")
+    assert serried("queue", "--cluster", "nowhere").err.startswith("error: unknown cluster `nowhere`\n")
+
+
+def test_this_machine_has_its_gpus_and_cpus(serried, monkeypatch):
+    monkeypatch.setenv("SERRIED_LOCAL_GPUS", "0,1")
+    monkeypatch.setenv("SERRIED_LOCAL_SLOTS", "4")
+    monkeypatch.setattr(os, "getloadavg", lambda: (1.2, 1.0, 1.0))
+    done = serried("queue", "--cluster", "local")
+    assert done.out == (
+        "this machine, as of now\n\n"
+        "free      2 of 2 GPUs\n"
+        "          3 of 4 CPUs; 0 of 1 node\n\n"
+        "PARTITION  LIMIT  GPU  FREE  USED  OUT  NODES  CPUS  RUN  WAIT\n"
+        "local *    -      any  2     0     0    0/1    3/4   0    0\n\n"
+        "you have no jobs here\n"
+    ), done.err
+
+
+@pytest.mark.slurm
+def test_a_real_slurm_that_is_partly_in_use(make_lab, wait_until, tmp_path):
+    lab = make_lab(nodes=3, gpus=4, gpu_type="a100", partitions=("short MaxTime=60 Nodes=n1",))
+    environment = {**os.environ, **lab.variables}
+
+    def slurm(*words: str) -> str:
+        return subprocess.run(words, env=environment, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+
+    def queue() -> dict:
+        return json.loads(slurm(sys.executable, "-m", "serried", "queue", "--json"))
+
+    def job(*options: str) -> str:
+        return slurm("sbatch", "--parsable", "--output=/dev/null", *options, "--wrap=sleep 600").strip()
+
+    running = job("--nodelist=n1", "--gpus=a100:3", "--time=60")
+    whole = job("--nodelist=n2", "--exclusive", "--time=60")
+    slurm("scontrol", "update", "nodename=n3", "state=drain", "reason=test")
+    waiting = job("--nodes=1", "--gres=gpu:a100:4", "--cpus-per-task=2", "--time=30")
+    states = ("squeue", "--noheader", f"--jobs={running},{whole}", "--states=running")
+    wait_until(lambda: len(slurm(*states).splitlines()) == 2)
+    wait_until(lambda: "(None)" not in slurm("squeue", "--noheader", f"--jobs={waiting}"))
+
+    value = queue()
+
+    assert value["gpus"][0] | {"planned": 0} == {
+        "type": "a100",
+        "total": 12,
+        "free": 1,
+        "in_use": 7,
+        "out": 4,
+        "planned": 0,
+        "most_on_one_node": 1,
+    }
+    assert {one["name"]: (one["running_jobs"], one["waiting_jobs"]) for one in value["partitions"]} == {
+        "lab": (2, 1),
+        "short": (0, 0),
+    }
+    (mine,) = value["waiting"]
+    assert (mine["job"], mine["gpus"], mine["ahead_jobs"]) == (waiting, 4, 0)
+    assert time.time() - 600 < occupancy_time(value) <= time.time() + 1
+
+
+def occupancy_time(value: dict) -> float:
+    return time.time() - value["age_seconds"]

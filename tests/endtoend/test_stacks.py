@@ -1,0 +1,110 @@
+"""`serried stacks` of ranks that hang, from another terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from place import Place
+
+HANGS = """
+import os, sys, threading, time
+rank = int(os.environ["RANK"])
+def wait_for_data():
+    time.sleep(100000)
+def all_reduce():
+    time.sleep(100000)
+print("started", flush=True)
+if rank == 1:
+    os.close(1)
+    os.close(2)
+    wait_for_data()
+all_reduce()
+"""
+
+
+def begin(place: Place, *arguments: str, wait_until, ranks: int) -> str:
+    (place.project / "train.py").write_text(HANGS)
+    run = place.submit(*arguments)
+    logs = place.directory(run) / "attempts" / "1"
+    wait_until(lambda: sum("started" in path.read_text() for path in logs.glob("node-*/rank-*.log")) == ranks)
+    return run
+
+
+def stacks(place: Place, run: str, *arguments: str) -> str:
+    done = place.serried("stacks", run, *arguments)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout
+
+
+def innermost(place: Place, run: str) -> dict[int, str]:
+    """The innermost function of each rank that answers in time."""
+    done = place.serried("stacks", run, "--json")
+    ranks = json.loads(done.stdout)["ranks"] if done.returncode == 0 else []
+    threads = {one["rank"]: process["threads"] for one in ranks for process in one["processes"][:1]}
+    return {rank: found[0]["frames"][0][2] for rank, found in threads.items() if found and found[0]["frames"]}
+
+
+def stop(place: Place, run: str) -> None:
+    place.serried("stop", "-y", "--now", run)
+    place.wait(run)
+
+
+def test_the_rank_that_hangs_elsewhere_comes_first_and_all_run_on(place: Place, wait_until):
+    nodes = 1 if place.cluster == "local" else 2
+    size = ("--nodes", str(nodes), "--ranks", str(4 // nodes), "--cpus", "1", "--mem", "100M")
+    run = begin(place, *size, "--", sys.executable, "train.py", wait_until=wait_until, ranks=4)
+    expected = {0: "all_reduce", 1: "wait_for_data", 2: "all_reduce", 3: "all_reduce"}
+    wait_until(lambda: innermost(place, run) == expected, what="the stacks of all ranks")
+
+    shown = json.loads(stacks(place, run, "--json"))
+    assert (shown["schema"], shown["run"], shown["attempt"]) == (1, run, 1)
+    lines = wait_until(lambda: [line for line in stacks(place, run).splitlines() if not line.startswith("  and ")])
+    assert lines[0].startswith("rank 1 on ")
+    assert lines[0].endswith(": 1 of 4 ranks")
+    assert lines[1].split() == ["train.py:5", "wait_for_data"]
+    wait_until(lambda: "all_reduce" in stacks(place, run, "--rank", "3"))
+    assert "wait_for_data" not in stacks(place, run, "--rank", "3")
+    missing = place.serried("stacks", run, "--rank", "9")
+    assert (missing.returncode, missing.stderr.splitlines()[0]) == (2, f"error: run `{run}` has no running rank 9")
+
+    assert place.show(run)["state"] == "RUNNING"
+    stop(place, run)
+    ended = place.serried("stacks", run)
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[0] == f"error: run `{run}` has no running ranks: it is CANCELLED"
+
+
+@pytest.mark.slurm
+def test_ranks_that_a_launcher_started(slurm: Place, wait_until):
+    size = ("--nodes", "2", "--ranks", "1", "--cpus", "1", "--mem", "100M", "--set", "launch.kind=srun")
+    run = begin(slurm, *size, "--", sys.executable, "train.py", wait_until=wait_until, ranks=2)
+    wait_until(lambda: innermost(slurm, run) == {0: "all_reduce", 1: "wait_for_data"})
+    stop(slurm, run)
+
+
+def test_the_programs_of_a_job_script(place: Place, wait_until):
+    script = place.project / "job.sh"
+    directive = "#SBATCH --ntasks=1 --mem=100M\n" if place.cluster == "slurm" else ""
+    script.write_text(f"#!/bin/bash\n{directive}RANK=0 '{sys.executable}' train.py\n")
+    (place.project / "train.py").write_text(HANGS)
+    run = place.submit(str(script))
+    log: Path = place.directory(run) / "attempts" / "1" / "script.log"
+    wait_until(lambda: "started" in log.read_text())
+    wait_until(lambda: innermost(place, run) == {-1: "all_reduce"})
+    stop(place, run)
+
+
+def test_tasks_of_an_array_have_their_own_stacks(local: Place, wait_until):
+    size = ("--array", "0-1", "--cpus", "1", "--mem", "100M")
+    (local.project / "train.py").write_text(HANGS)
+    run = local.submit(*size, "--set", "environment.env.RANK=0", "--", sys.executable, "train.py")
+    tasks = local.directory(run) / "tasks"
+    wait_until(lambda: "started" in (tasks / "1" / "attempts" / "1" / "node-0" / "rank-0.log").read_text())
+    whole = local.serried("stacks", run)
+    assert whole.stderr.splitlines()[0] == f"error: run `{run}` is an array, and each task has its own ranks"
+    wait_until(lambda: innermost(local, f"{run}/1") == {0: "all_reduce"})
+    stop(local, run)

@@ -1,0 +1,149 @@
+"""live.json as readers take it: whatever is in the file, progress or nothing, and never a traceback."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from building import a_live_node, live_of
+from serried.records.live import RunProgress, parse, progress_of
+from serried.ui import progress_lines
+
+NOW = 1_795_000_000.0
+
+
+def progress(document, *, now=NOW, metric=""):
+    live = parse(json.loads(json.dumps(document)))
+    assert live is not None
+    return RunProgress(live, live.age(now), metric)
+
+
+def test_the_whole_progress_as_json():
+    assert progress(live_of(NOW)).to_json() == {
+        "at": "2026-11-18T11:06:40Z",
+        "stale": False,
+        "step": 1200,
+        "total_steps": 5000,
+        "step_age": 0.4,
+        "stalled": False,
+        "metrics": {"loss": 0.31234, "lr": 0.001},
+        "samples_per_second": 396.8,
+        "steps_per_second": 3.1,
+        "output_age": 2.0,
+        "data_wait": 0.02,
+        "gpu_busy": 94.0,
+        "seconds_left": pytest.approx(3800 / 3.1),
+        "limit_seconds_left": 2880.0,
+        "ranks": 2,
+        "warnings": [],
+    }
+
+
+DAMAGED = {
+    "empty": b"",
+    "torn": json.dumps(live_of(NOW)).encode()[:-40],
+    "not JSON": b"\x00\xff\xfe" * 100,
+    "a list": b"[]",
+    "a number": b"7",
+    "deep": b"[" * 100_000,
+    "of a later version": b'{"schema": 2, "t": 1}',
+    "without a version": b'{"t": 1}',
+    "without a time": b'{"schema": 1, "nodes": []}',
+    "a time in words": b'{"schema": 1, "t": "now"}',
+    "a time after all times": b'{"schema": 1, "t": 1e300}',
+    "a number of 5,000 digits": b'{"schema": 1, "t": ' + b"9" * 5000 + b"}",
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_file_is_none(tmp_path, content):
+    path = tmp_path / "live.json"
+    path.write_bytes(content)
+    assert progress_of(path, "", NOW) is None
+
+
+def test_a_missing_file_and_a_folder_are_none(tmp_path):
+    assert progress_of(tmp_path / "live.json", "", NOW) is None
+    assert progress_of(tmp_path, "", NOW) is None
+
+
+ODD = {
+    "nothing": {},
+    "no lists": {"nodes": 7, "warnings": {}, "ranks": [], "gpus": "many", "interval": -3},
+    "odd nodes": {"nodes": [None, 3, {}, {"node": "x", "host": None, "gpus": [[]], "ranks": [0]}]},
+    "odd ranks": {
+        "nodes": [{"ranks": [{}, {"rank": -1, "step": "7", "metrics": 3}, {"metrics": {"a": [], "b": None}}]}]
+    },
+    "huge": {"nodes": [{"ranks": [{"step": 1e308, "total_steps": 10**400, "steps_per_second": 1e-320}]}]},
+    "booleans": {"ranks": True, "nodes": [{"age": True, "ranks": [{"step": True, "step_age": False}]}]},
+    "warnings": {"warnings": [{"code": 3}, {"message": 5}, "x", {"message": "GPU 3 was lost"}]},
+}
+
+
+@pytest.mark.parametrize("facts", ODD.values(), ids=ODD)
+def test_odd_values_are_missing_ones(facts):
+    found = progress({"schema": 1, "t": NOW, **facts})
+    assert json.loads(json.dumps(found.to_json()))["stale"] is False
+    assert [label for label, _ in progress_lines.facts(found)][:1] == ["progress"]
+    assert progress_lines.line(found) is not None
+
+
+def test_a_negative_age_or_a_time_in_the_future_is_now():
+    found = progress(live_of(NOW + 3600, a_live_node(step_age=-5.0)))
+    assert (found.age, found.is_stale, found.lead.step_age) == (0.0, False, None)
+
+
+def test_a_file_is_stale_by_its_own_interval():
+    ages = [50, 79, 81, 200, 299, 301]
+    assert [progress(live_of(NOW - age)).is_stale for age in ages] == [False, False, True, True, True, True]
+    of_many_nodes = [progress(live_of(NOW - age, interval=60.0)).is_stale for age in ages]
+    assert of_many_nodes == [False, False, False, False, False, True]
+
+
+def test_of_a_stale_file_the_time_left_by_steps_is_unknown_and_the_limit_comes_closer():
+    found = progress(live_of(NOW - 1000))
+    assert (found.seconds_left, found.limit_seconds_left) == (None, 1880.0)
+    assert progress(live_of(NOW - 5000)).limit_seconds_left == 0.0
+
+
+def test_a_training_without_a_step_for_long_stalls_and_has_no_rate():
+    found = progress(live_of(NOW, a_live_node(step_age=420.0)))
+    assert (found.is_stalled, found.steps_per_second, found.samples_per_second, found.seconds_left) == (
+        True,
+        None,
+        None,
+        None,
+    )
+    slow = [progress(live_of(NOW, a_live_node(step_age=age, steps_per_second=0.02))) for age in (420.0, 501.0)]
+    assert [one.is_stalled for one in slow] == [False, True]
+    seldom = [progress(live_of(NOW, a_live_node(step_age=age), interval=40.0)) for age in (150.0, 170.0)]
+    assert [one.is_stalled for one in seldom] == [False, True]
+
+
+def test_the_first_rank_with_a_step_speaks_for_all():
+    node = a_live_node()
+    node["ranks"][0] = {"rank": 0}
+    node["ranks"][1]["step"] = 1190
+    assert progress(live_of(NOW, a_live_node(1), node)).step == 1190
+    assert progress(live_of(NOW, a_live_node(step=None))).to_json()["step"] is None
+
+
+def test_the_plans_metric_is_shown_else_the_loss_else_the_first():
+    metrics = {"serried/step_seconds": 1, "acc": 0.9, "train/loss_total": 0.5, "val_loss": "nan"}
+    document = live_of(NOW, a_live_node(metrics=metrics))
+    assert progress(document, metric="acc").shown_metric == ("acc", 0.9)
+    name, value = progress(document, metric="f1").shown_metric
+    assert (name, math.isnan(value)) == ("val_loss", True)
+    assert progress(document).to_json()["metrics"]["val_loss"] == "nan"
+    assert progress(live_of(NOW, a_live_node(metrics={"a": 1, "b": 2}))).shown_metric == ("a", 1.0)
+    assert progress(live_of(NOW, a_live_node(metrics={}))).shown_metric is None
+
+
+def test_the_limit_that_comes_before_the_last_step():
+    assert [progress(live_of(NOW, limit_seconds_left=left)).is_too_slow for left in (600.0, 2880.0, None)] == [
+        True,
+        False,
+        False,
+    ]
