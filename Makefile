@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := $(CURDIR)/.venv/bin
 # Pins what is installed and also what builds it. -qq: of pip's words only the errors.
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
-SLURM_PACKAGES := slurm-wlm slurmdbd munge mariadb-server shellcheck openmpi-bin environment-modules zstd rsync tmux
+SLURM_PACKAGES := slurm-wlm slurmdbd munge mariadb-server shellcheck openmpi-bin environment-modules zstd rsync tmux chromium
 # Many tests wait for Slurm: four at a time keep two cores busy.
 PYTEST_ARGS ?= -n 4 --dist worksteal
 
@@ -85,7 +85,7 @@ verify: .venv/test slurm ## compare all scripts and idioms of the corpus with an
 # Where this user may not install Slurm, the tests that need it skip and say what to install.
 .PHONY: slurm
 slurm:
-	@$(call apt_get,slurmctld slurmdbd munged mariadbd shellcheck mpirun zstd rsync tmux,$(SLURM_PACKAGES))
+	@$(call apt_get,slurmctld slurmdbd munged mariadbd shellcheck mpirun zstd rsync tmux chromium,$(SLURM_PACKAGES))
 
 # $(call apt_get,PROGRAMS,PACKAGES,CHECK): install the packages where one of the programs is missing, or the command CHECK fails, and
 # this user may.

@@ -8,12 +8,14 @@ import socket
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 
 from serried.cli import run_view
 from serried.errors import MissingProgramError, UsageError
 from serried.records import stopping
+from serried.records.index import Selection
 from serried.ui import console, loopback
 
 
@@ -40,7 +42,7 @@ def command(*, run: str | None, port: int | None, path: Path | None) -> None:
     server = _import_server()
     if port is not None and path is not None:
         raise UsageError("`--port` and `--socket` exclude each other")
-    first = f"/run/{run_view.select(run)}" if run else "/"
+    first = _address(run_view.select(run)) if run else "/"
     token = server.new_token()
     if path is not None:
         path = path.expanduser().absolute()
@@ -49,11 +51,18 @@ def command(*, run: str | None, port: int | None, path: Path | None) -> None:
     try:
         with loopback.exit_on_signals():
             server.serve(listener, token)
+    except KeyboardInterrupt:
+        console.note("stopped")
+        raise SystemExit(130) from None
     finally:
         if path is not None:
             path.unlink(missing_ok=True)
-    console.note("stopped")
-    raise SystemExit(130)
+
+
+def _address(selection: Selection) -> str:
+    """The page of a run, behind the `#`; a whole sweep has a page of its own."""
+    is_sweep = selection.is_array and selection.record.plan.sweep is not None
+    return f"/{'sweep' if is_sweep else 'run'}/{quote(str(selection), safe='')}"
 
 
 def _import_server() -> Any:
@@ -72,7 +81,7 @@ def _port(port: int | None) -> socket.socket:
         return loopback.listener("page", port)
     except OSError as error:
         raise UsageError(
-            f"cannot listen on port {port}: {(error.strerror or str(error)).lower()}",
+            f"cannot listen on port {port}: {os.strerror(error.errno or 0).lower()}",
             hint="leave out `--port`, and Serried takes a free one",
         ) from error
 

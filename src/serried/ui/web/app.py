@@ -155,6 +155,11 @@ def _heatmap(runs: Runs, request: Request) -> dict[str, Any]:  # noqa: ARG001
     return documents.heatmap(_selection(request), request.query_params.get("quantity", "busy"))
 
 
+def _report(runs: Runs, request: Request) -> dict[str, Any]:
+    selection = _selection(request)
+    return documents.report(selection, runs.one(selection))
+
+
 def _log(runs: Runs, request: Request) -> dict[str, Any]:  # noqa: ARG001
     name = request.query_params.get("rank", "0")
     return documents.log(_selection(request), name, _number(request, "attempt"), _number(request, "offset"))
@@ -175,6 +180,7 @@ VIEWS: dict[str, View] = {
     "run": _run,
     "curves": _curves,
     "heatmap": _heatmap,
+    "report": _report,
     "log": _log,
     "file": _file,
     "sweep": _sweep,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,10 @@ from serried.records.index import Selection
 from serried.records.record import RecordUnreadable
 from serried.records.run_status import RunStatus, warnings_of
 from serried.records.timeline import attempts, timeline
+from serried.report import rules
+from serried.report.runs import peer_of, usage_of
 from serried.sweeps import results
+from serried.ui import report_page
 from serried.ui.plan_lines import command_text
 from serried.ui.text import plain
 
@@ -189,7 +194,8 @@ def heatmap(selection: Selection, quantity: str) -> dict[str, Any]:
     rows: dict[str, list[list[float]]] = {}
     for node in found.nodes:
         for period in node.periods:
-            column = min(int((period.t - start) / max(end - start, 1e-9) * columns), columns - 1)
+            middle = period.t - period.seconds / 2
+            column = min(int((middle - start) / max(end - start, 1e-9) * columns), columns - 1)
             for label, values in _parts(node, part, period):
                 value = samples.range_in(values, name)
                 if value is not None and (label in rows or len(rows) < MOST_ROWS):
@@ -222,6 +228,17 @@ def _present(nodes: Sequence[NodeSamples]) -> list[str]:
         for quantity, (part, name, _) in QUANTITIES.items()
         if any(name in values for node, period in last for _, values in _parts(node, part, period))
     ]
+
+
+def report(selection: Selection, status: RunStatus) -> dict[str, Any]:
+    """The page of `serried report`. Raises UsageError for a whole array."""
+    if selection.is_array:
+        raise UsageError(f"run `{selection}` is an array", hint="each of its tasks has a report")
+    usage = usage_of(status, time.time())
+    usage = dataclasses.replace(usage, peer=peer_of(usage, status.record) if status.task is None else None)
+    notes = rules.judge(usage)
+    lines = [plain(line) for line in report_page.page(usage, notes)]
+    return {"lines": lines, "notes": [note.to_json() for note in notes]}
 
 
 def log(selection: Selection, name: str, attempt: int | None, offset: int | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ However many browsers ask, the scheduler gets a query when something changed, th
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -48,7 +49,8 @@ class Runs:
         """The newest first. Waits for the first look only."""
         self._want()
         self._has_looked.wait(FIRST_LOOK_SECONDS)
-        return self._found
+        # Copies: a status keeps the progress that it has read once.
+        return tuple(status if status.has_ended else dataclasses.replace(status) for status in self._found)
 
     def one(self, selection: Selection) -> RunStatus:
         """The status of a run or a task: as of the last look, or from files if the run has ended."""

@@ -47,20 +47,25 @@ def _answers(path: Path) -> bool:
         return probe.connect_ex(str(path)) == 0
 
 
-def serve(listener: socket.socket, token: str) -> None:
-    """Answer requests until SIGINT or SIGTERM. The socket is closed then."""
-    runs = Runs()
-    runs.start()
+def server(runs: Runs, token: str) -> uvicorn.Server:
+    """Its `run(sockets=[…])` answers requests until SIGINT or SIGTERM."""
     config = uvicorn.Config(
         application(runs, token),
         access_log=False,  # other users can send anything
-        log_level="warning",
+        log_level="error",
         lifespan="off",
         server_header=False,
         timeout_graceful_shutdown=1,
     )
+    return uvicorn.Server(config)
+
+
+def serve(listener: socket.socket, token: str) -> None:
+    """Answer requests until a signal. The socket is closed then."""
+    runs = Runs()
+    runs.start()
     try:
-        uvicorn.Server(config).run(sockets=[listener])
+        server(runs, token).run(sockets=[listener])
     finally:
         runs.close()
         listener.close()

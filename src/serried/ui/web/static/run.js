@@ -5,7 +5,7 @@ import { duration, h, number, replace, seconds, state } from "./dom.js";
 import { curvePlot, heatmap } from "./plots.js";
 import { metrics, progress, size } from "./runs.js";
 
-const TABS = { overview: ["Overview", overview], curves: ["Curves", curves], usage: ["Usage", usage], logs: ["Logs", logs], plan: ["Plan", plan] };
+const TABS = { overview: ["Overview", overview], curves: ["Curves", curves], usage: ["Usage", usage], report: ["Report", report], logs: ["Logs", logs], plan: ["Plan", plan] };
 const MOST_LINES = 5000;
 
 export function runPage(main, [id, tab = "overview"], query, page) {
@@ -53,12 +53,11 @@ function overview(body) {
       h("dl", {}, pairs.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
       run.ended && run.state !== "COMPLETED" ? h("p", {}, "In a terminal: ", h("code", {}, `serried why ${run.id}`)) : null,
       h("h2", {}, "Timeline"),
-      steps.length ? h("dl", {}, steps.map((event) => [h("dt", {}, when(event)), h("dd", {}, event.text)])) : h("p", { className: "quiet" }, "Nothing yet."),
+      steps.length ? h("dl", {}, steps.map((event) => [h("dt", {}, new Date(event.time).toLocaleString()), h("dd", {}, event.event)])) : h("p", { className: "quiet" }, "Nothing yet."),
       run.checkpoints?.length ? [h("h2", {}, "Checkpoints"), h("ul", {}, run.checkpoints.map((one) => h("li", {}, h("code", {}, one.path), " ", h("span", { className: "quiet" }, new Date(one.changed * 1000).toLocaleString()))))] : null);
   } };
 }
 
-const when = (event) => new Date(typeof event.t === "number" ? event.t * 1000 : event.t || event.time).toLocaleString();
 
 function curves(body, id, query, page) {
   const rank = h("select", { onchange: restart }), scale = h("input", { type: "checkbox", onchange: redraw }), smooth = h("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: 0, oninput: redraw });
@@ -137,6 +136,16 @@ function usage(body, id, query, page) {
   }
   restart();
   return { close: () => end() };
+}
+
+function report(body, id, query, page) {
+  const place = h("pre", { tabIndex: 0 }, "Loading …");
+  replace(body, place);
+  return { close: poll(async () => {
+    const answer = await get("report", { run: id });
+    const text = answer.lines.join("\n");
+    if (place.textContent !== text) place.textContent = text;
+  }, 15, page.failed) };
 }
 
 function logs(body, id, query, page) {

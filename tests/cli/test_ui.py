@@ -1,0 +1,125 @@
+"""`serried ui` as its user starts it: what it prints, who can connect, and how it ends."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from serried.ui import loopback
+
+
+class UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path):
+        super().__init__("localhost", timeout=60)
+        self._path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(self._path)
+
+
+@pytest.fixture
+def start(tmp_path):
+    started = []
+
+    def begin(*arguments):
+        errors = (tmp_path / "stderr").open("w")
+        argv = [sys.executable, "-m", "serried", "ui", *arguments]
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, text=True)
+        errors.close()
+        started.append(process)
+        printed = [process.stdout.readline().strip() for _ in range(2)]
+        assert printed[1].startswith("http://"), (tmp_path / "stderr").read_text()
+        return process, *printed
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def ask(connection, token=""):
+    connection.request("GET", "/api/runs", headers={"Authorization": f"Bearer {token}"})
+    answer = connection.getresponse()
+    found = answer.status, answer.read().decode()
+    connection.close()
+    return found
+
+
+def test_it_prints_how_to_reach_it_and_ends_on_ctrl_c(start, tmp_path):
+    process, tunnel, address = start()
+    port, token = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/#token=([\w-]{32})&/", address).groups()
+
+    assert tunnel.startswith(f"ssh -N -L {port}:127.0.0.1:{port} ")
+    assert ask(http.client.HTTPConnection("127.0.0.1", int(port), timeout=60))[0] == 403
+    assert ask(http.client.HTTPConnection("127.0.0.1", int(port), timeout=60), token) == (
+        200,
+        '{"schema":1,"runs":[],"total":0}',
+    )
+    process.send_signal(signal.SIGINT)
+    assert process.wait(600) == 130
+    said = (tmp_path / "stderr").read_text()
+    assert "stopped" in said
+    assert "Traceback" not in said
+    assert token not in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_and_removes_the_socket(start, tmp_path, number):
+    path = tmp_path / "it's a socket"
+    process, tunnel, _ = start("--socket", str(path))
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert f":{path}" in tunnel.replace("'\"'\"'", "'")
+    assert ask(UnixConnection(str(path)))[0] == 403
+    process.send_signal(number)
+    process.wait(600)
+    assert not path.exists()
+
+
+def test_a_dead_socket_is_replaced_and_one_in_use_is_not(start, tmp_path):
+    path = tmp_path / "ui.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    start("--socket", str(path))
+    again = subprocess.run(
+        [sys.executable, "-m", "serried", "ui", "--socket", str(path)], capture_output=True, text=True, check=False
+    )
+    assert (again.returncode, again.stderr.splitlines()[0]) == (
+        2,
+        f"error: cannot listen on `{path}`: address already in use",
+    )
+    assert path.exists()
+
+
+def test_a_taken_port_is_an_error():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [sys.executable, "-m", "serried", "ui", "--port", str(port)], capture_output=True, text=True, check=False
+        )
+    message = f"error: cannot listen on port {port}: address already in use"
+    hint = "hint: leave out `--port`, and Serried takes a free one"
+    assert (done.returncode, done.stderr) == (2, f"{message}\n\n{hint}\n")
+
+
+def test_without_its_libraries_it_says_how_to_install_them(tmp_path):
+    (tmp_path / "uvicorn.py").write_text("raise ImportError('No module named uvicorn')\n")
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "serried", "ui"], capture_output=True, text=True, check=False, env=environ
+    )
+    assert (done.returncode, "pip install 'serried[ui]'" in done.stderr) == (2, True)
+
+
+def test_the_usual_port_depends_on_the_user_alone():
+    assert loopback.usual_port() == 20_000 + os.getuid() % 10_000
