@@ -96,7 +96,7 @@ class Samples:
 def read(place: TaskDirectory, *, attempt: int | None = None, most_lines: int = MOST_LINES) -> Samples:
     """The samples of a run or of one task, in all attempts or in one. Missing files are no error."""
     chosen = numbers(place.attempts) if attempt is None else [attempt]
-    places = [(number, node) for number in chosen for node in _nodes(place.attempt(number))]
+    places = [(number, node) for number in chosen for node in nodes_of(place.attempt(number))]
     share = max(most_lines // max(len(places), 1), _FEWEST_LINES)
     found = [_read_node(place.attempt(number), number, node, share) for number, node in places]
     nodes = tuple(node for node in found if node.periods)
@@ -114,6 +114,25 @@ def newest(path: Path, count: int) -> list[Period]:
         return []
     periods = [period for line in lines for period in [_period(_object(line))] if period is not None]
     return sorted(periods, key=lambda period: period.t)
+
+
+def stream(path: Path) -> Iterator[tuple[Quantities, Period]]:
+    """All periods of a file, in the order of its lines, each with the description of the node above it.
+
+    Needs little memory, however long the file is.
+    """
+    about: Quantities = {}
+    try:
+        with path.open("rb") as file:
+            while line := file.readline(_LONGEST_LINE):
+                entry = _object(line)
+                period = _period(entry)
+                if period is not None:
+                    yield about, period
+                elif entry is not None and "interval" in entry:
+                    about = entry
+    except OSError:
+        return
 
 
 def range_in(quantities: Quantities, name: str) -> Range | None:
@@ -140,7 +159,7 @@ def by_number(key: str) -> tuple[int, str]:
     return (int(key), key) if key.isdecimal() and key.isascii() else (1 << 62, key)
 
 
-def _nodes(attempt: AttemptDirectory) -> list[int]:
+def nodes_of(attempt: AttemptDirectory) -> list[int]:
     """The nodes that took part: each has a folder."""
     try:
         names = os.listdir(attempt.path)  # noqa: PTH208 - names are enough
