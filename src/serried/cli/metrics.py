@@ -18,7 +18,7 @@ from serried.metrics.formats import Csv, Dmon, JsonLines
 from serried.metrics.tables import GPUS, NODES, RANKS, Row
 from serried.protocol import SCHEMA
 from serried.records.index import Selection
-from serried.records.measured import STEPS, Measured
+from serried.records.measured import STEPS, MeasuredRows
 from serried.ui import console
 
 CSV, JSON, JSONL, DMON, PROMETHEUS = "csv", "json", "jsonl", "dmon", "prometheus"
@@ -29,7 +29,7 @@ Writer = Csv | JsonLines | Dmon
 
 @click.command()
 @run_view.last_run
-@click.option("--what", type=click.Choice([STEPS, GPUS, NODES, RANKS]), help="What a row is about. Default: steps.")
+@click.option("--what", type=click.Choice([STEPS, GPUS, NODES, RANKS]), help="Subject of each row. Default: steps.")
 @click.option("--format", "form", type=click.Choice([CSV, JSON, JSONL, DMON, PROMETHEUS]), help="Format. Default: csv.")
 @click.option("-f", "--follow", is_flag=True, help="Print rows as they come, until the run ends.")
 @click.option("--rank", type=click.IntRange(0), metavar="R", help="Rank of the steps, or only rank R.")
@@ -50,11 +50,11 @@ def command(
     r"""Export what a run logged and what its nodes measured.
 
     \b
-    serried metrics last > steps.csv                     steps, as the program logged them
-    serried metrics last --what gpus > gpus.csv          GPUs, in means, minima and maxima
-    serried metrics last --what ranks --json --follow    as they come, an object on each line
-    serried metrics last --format dmon --follow          the columns of `nvidia-smi dmon`
-    serried metrics last --format prometheus --follow --to serried.prom
+    serried metrics last > steps.csv             steps, as the program logged them
+    serried metrics last --what gpus > gpus.csv  GPUs: means, minima and maxima
+    serried metrics last --what ranks --json -f  as they come, one object a line
+    serried metrics last --format dmon -f        as `nvidia-smi dmon`
+    serried metrics last --format prometheus -f --to serried.prom
     """
     form = form or (JSON if as_json else CSV)
     if as_json and form not in (JSON, JSONL):
@@ -77,7 +77,7 @@ def command(
 
         metrics_prometheus.export(selection, to, follow=follow)
         return
-    measured = Measured(selection.place, what or (GPUS if form == DMON else STEPS), node=node, rank=rank)
+    measured = MeasuredRows(selection.place, what or (GPUS if form == DMON else STEPS), node=node, rank=rank)
     if follow:
         _follow(selection, measured, form)
     else:
@@ -94,7 +94,7 @@ def _one_run(run: str) -> Selection:
     return selection
 
 
-def _print(selection: Selection, measured: Measured, form: str) -> None:
+def _print(selection: Selection, measured: MeasuredRows, form: str) -> None:
     rows = measured.rows()
     first = next(rows, None)
     if first is None:
@@ -122,7 +122,7 @@ def _out_json(selection: Selection, what: str, rows: Iterable[Row]) -> None:
     console.out("]}")
 
 
-def _follow(selection: Selection, measured: Measured, form: str) -> None:
+def _follow(selection: Selection, measured: MeasuredRows, form: str) -> None:
     from serried.cli.log_follow import RunClock
 
     clock = RunClock(selection, awaits="measurements")
@@ -144,7 +144,7 @@ def _follow(selection: Selection, measured: Measured, form: str) -> None:
         _say_why_empty(selection, measured)
 
 
-def _writer(form: str, measured: Measured, rows: Iterable[Row]) -> Writer:
+def _writer(form: str, measured: MeasuredRows, rows: Iterable[Row]) -> Writer:
     """`rows` has the columns of CSV, whose header comes first."""
     if form == CSV:
         return Csv(measured.columns(rows))
@@ -156,7 +156,7 @@ def _out(*lines: str) -> None:
         console.out(line)
 
 
-def _say_why_empty(selection: Selection, measured: Measured) -> None:
+def _say_why_empty(selection: Selection, measured: MeasuredRows) -> None:
     if measured.what != STEPS:
         console.note(f"the nodes of run `{selection}` have measured no {measured.what}")
         return
@@ -166,5 +166,5 @@ def _say_why_empty(selection: Selection, measured: Measured) -> None:
 
 
 def _has(selection: Selection, what: str) -> bool:
-    found: Iterator[Row] = Measured(selection.place, what).rows()
+    found: Iterator[Row] = MeasuredRows(selection.place, what).rows()
     return next(found, None) is not None

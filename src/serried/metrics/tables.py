@@ -28,7 +28,7 @@ _NEWEST = 16
 
 
 def columns(what: str) -> list[str]:
-    """The columns of all such rows. Ranks may have further ones: `metrics.loss`."""
+    """The columns of all such rows. Ranks may have further ones, one for each metric."""
     keys = {GPUS: ["gpu"], RANKS: ["rank"]}.get(what, [])
     ranges = [f"{name}{end}" for name in _RANGES[what] for end in ("", "_min", "_max")]
     values = list(_VALUES[what])

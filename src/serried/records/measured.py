@@ -20,7 +20,7 @@ STEPS = "steps"
 _KEYS = ("time", "attempt", "rank", "step")
 
 
-class Measured:
+class MeasuredRows:
     """The rows of one kind. Only steps have a rank of their own: by default the first that logged any."""
 
     def __init__(self, place: TaskDirectory, what: str, *, node: int | None = None, rank: int | None = None) -> None:
