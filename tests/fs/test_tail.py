@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from serried.fs.tail import Tail
+from serried.fs.tail import TailReader
 
 
 def test_lines_come_once_and_whole(tmp_path):
     path = tmp_path / "log"
-    tail = Tail(path, 1000)
+    tail = TailReader(path, 1000)
     assert tail.lines() == []
     path.write_bytes(b"one\ntwo\r\nthr")
     assert tail.lines() == [b"one", b"two", b""]
@@ -21,7 +21,7 @@ def test_lines_come_once_and_whole(tmp_path):
 
 def test_of_much_text_only_the_end_is_read(tmp_path):
     path = tmp_path / "log"
-    tail = Tail(path, 10)
+    tail = TailReader(path, 10)
     path.write_bytes(b"0123456789\nabc\nde\n")
     assert tail.lines() == [b"abc", b"de"]
     with path.open("ab") as file:
@@ -35,7 +35,7 @@ def test_of_much_text_only_the_end_is_read(tmp_path):
 def test_a_file_that_was_cut_or_replaced_begins_again(tmp_path):
     path = tmp_path / "log"
     path.write_bytes(b"one\ntwo\n")
-    tail = Tail(path, 1000)
+    tail = TailReader(path, 1000)
     assert tail.lines() == [b"one", b"two"]
     os.truncate(path, 0)
     path.write_bytes(b"three\n")
@@ -49,5 +49,5 @@ def test_a_file_that_was_cut_or_replaced_begins_again(tmp_path):
 
 def test_what_is_not_a_file_has_no_lines(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    assert Tail(tmp_path / "pipe", 10).lines() == []
-    assert Tail(tmp_path, 10).lines() == []
+    assert TailReader(tmp_path / "pipe", 10).lines() == []
+    assert TailReader(tmp_path, 10).lines() == []

@@ -13,7 +13,14 @@ from serried.protocol.layout import RunDirectory, TaskDirectory
 from serried.protocol.tracking import Tracking
 
 if TYPE_CHECKING:
-    from serried.protocol.plan_json import DialectJson, MetricJson, PlanJson, SearchJson, SideCommandJson, StagedJson
+    from serried.protocol.plan_json import (
+        DialectJson,
+        PlanJson,
+        ReportedMetricJson,
+        SearchJson,
+        SideCommandJson,
+        StagedJson,
+    )
 
 HEARTBEAT_SECONDS = 5.0
 SAMPLING_SECONDS = 5
@@ -200,7 +207,7 @@ class Attempt:
         return self.plan.get("sampling", {}).get("every_seconds", SAMPLING_SECONDS)
 
     @property
-    def metric_source(self) -> Optional[MetricJson]:
+    def metric_source(self) -> Optional[ReportedMetricJson]:
         """Where its program reports a metric that it does not log: of the experiment, else of the sweep."""
         metric, sweep = self.plan.get("metric"), self.plan.get("sweep") or {}
         if metric is None and sweep.get("source"):

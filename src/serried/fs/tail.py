@@ -11,7 +11,7 @@ _ENDS = re.compile(rb"[\r\n]")
 """A progress bar ends each of its states with a carriage return."""
 
 
-class Tail:
+class TailReader:
     """Reads the lines that a file got since the last call. Of very many it reads the newest."""
 
     def __init__(self, path: Path, most: int) -> None:

@@ -184,7 +184,7 @@ class TrackJson(TypedDict, total=False):
     every_process: bool
 
 
-class MetricJson(TypedDict):
+class ReportedMetricJson(TypedDict):
     name: str
     source: str
 
@@ -219,7 +219,7 @@ class PlanJson(TypedDict, total=False):
     script: Optional[UserScriptJson]
     notify: Optional[NotifyJson]
     track: Optional[TrackJson]
-    metric: Optional[MetricJson]
+    metric: Optional[ReportedMetricJson]
     sampling: SamplingJson
     beside: List[SideCommandJson]
     array: Optional[ArrayJson]

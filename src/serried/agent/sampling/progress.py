@@ -13,7 +13,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Deque, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from serried.fs.tail import Tail
+from serried.fs.tail import TailReader
 from serried.protocol import printed_metric
 from serried.protocol.printed_metric import FILE, STDOUT, STEP, TOTAL, Pattern
 
@@ -93,7 +93,7 @@ class RankProgress:
 
     def __init__(self, metrics: Path, log: Path, source: Optional[MetricSource], results: Path) -> None:
         self.log = log
-        self._metrics, self._printed = Tail(metrics, METRICS_BYTES), Tail(log, LOG_BYTES)
+        self._metrics, self._printed = TailReader(metrics, METRICS_BYTES), TailReader(log, LOG_BYTES)
         self._steps = Steps()
         self._values: Dict[str, Any] = {}
         self._rates: Dict[str, float] = {}
