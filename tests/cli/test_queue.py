@@ -199,7 +199,10 @@ def test_a_scheduler_that_never_answered_is_exit_code_3(serried, fake_slurm, tmp
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     done = serried("queue")
     assert (done.code, done.out) == (3, "")
-    assert done.err.startswith("error: Slurm's controller does not answer `sinfo`\n  | Unable to contact")
+    assert done.err == (
+        "error: Slurm's controller does not answer `sinfo`\n  | Unable to contact slurm controller\n\n"
+        "hint: try again in a minute: it is queried every 60 s at most\n"
+    )
 
 
 def test_a_cluster_elsewhere_cannot_be_queried(serried, tmp_path, monkeypatch):

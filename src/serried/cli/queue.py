@@ -47,14 +47,16 @@ def command(*, run: str | None, experiment: str | None, cluster: str | None, ref
     waiting = [job for job in look.occupancy.mine if not job.is_running and (wanted is None or job.id in wanted)]
     if run and not waiting:
         raise UsageError(f"`{run}` has no job that waits on `{name}`", hint=f"serried why {run}")
-    page = Page(name, scheduler, look, _runs(waiting), plan, time.time(), waiting, is_for_one=bool(run))
+    runs = _runs(waiting)
+    waiting.sort(key=lambda job: job.id not in runs)
+    page = Page(name, scheduler, look, runs, plan, time.time(), waiting, is_for_one=bool(run))
+    if look.problem:  # before the page: its reader may be a pager that ends
+        console.warning(f"{look.problem.message}; this answer is old")
     if as_json:
         console.out_json(**to_json(page))
     else:
         for line in queue_view.lines(page):
             console.out(line)
-    if look.problem:
-        console.warning(f"{look.problem.message}; this answer is old")
 
 
 def _cluster(name: str | None) -> tuple[str, str]:

@@ -181,7 +181,7 @@ def _facts(page: Page, job: QueuedJob) -> Iterator[tuple[str, str]]:
 
 def _ahead(jobs: Sequence[QueuedJob]) -> str:
     if not jobs:
-        return "no job that waits for the same resources"
+        return "no job that waits in the same partition"
     gpus = sum(job.gpus * job.tasks for job in jobs)
     return counted(sum(job.tasks for job in jobs), "job") + (f" with {counted(gpus, 'GPU')}" if gpus else "")
 
