@@ -28,6 +28,7 @@ def a_plan(
     beside=(),
     script=None,
     sweep=None,
+    source="/home/ada/digits",
     **allocation,
 ):
     sizes = {"nodes": 2, "ranks": 2, "gpus": 0, "cpus": 4, "memory_mb": None, "time_seconds": 3600}
@@ -40,7 +41,7 @@ def a_plan(
         command=("python", "train.py"),
         site=site_of("fir", scheduler, str(root)),
         allocation=Allocation(**{**sizes, **allocation}),
-        source=Source(directory="/home/ada/digits"),
+        source=Source(directory=source),
         array=Array(indices=tuple(indices)) if indices is not None else None,
         limit=limit or Limit(),
         data=data,

@@ -63,6 +63,11 @@ TABLES: tuple[tuple[str, type, str], ...] = (
         "Checkpoints of programs without `serried.train`: see [data](data.md).",
     ),
     (
+        "[experiments.NAME.metric]",
+        plan.ReportedMetric,
+        "Step and metrics of programs that do not log them: see [sampling](sampling.md#progress).",
+    ),
+    (
         "[experiments.NAME.sampling]",
         plan.Sampling,
         "Measurements while ranks run: see [sampling](sampling.md).",

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from building import CREATED
 from serried import schedulers
 from serried.errors import SchedulerUnreachable
 from serried.schedulers import occupancy_cache
+from serried.schedulers.interface import Job
 from serried.schedulers.slurm import occupancy
 
 RECORDED = Path(__file__).parents[1] / "schedulers" / "occupancy"
@@ -66,7 +66,7 @@ def answered(serried, clock, fake_slurm, tmp_path, monkeypatch):  # noqa: ARG001
     fake_slurm()
     monkeypatch.setattr(schedulers, "get", REAL_SCHEDULER)
     monkeypatch.chdir(tmp_path)
-    clock.passed = AT - CREATED - 3600
+    monkeypatch.setattr(time, "time", lambda: AT + clock.passed)
     texts = {name: (RECORDED / f"{name}.txt").read_text() for name in ("sinfo", "squeue", "partitions")}
     texts["squeue"] = texts["squeue"].replace("ada", ME)
     survey = schedulers.slurm.occupancy
@@ -181,6 +181,15 @@ def test_an_old_answer_is_shown_with_a_warning(serried, clock, monkeypatch):
     assert (done.err, done.code) == ("warning: Slurm's controller does not answer `sinfo`; this answer is old\n", 0)
 
 
+@pytest.mark.usefixtures("answered")
+def test_why_tells_the_jobs_ahead_by_the_same_answer(serried, make, monkeypatch):
+    make(job="13")
+    waits = Job("13", None, "PENDING", reason="Priority")
+    monkeypatch.setattr(schedulers.slurm.scheduler.Slurm, "poll", lambda *_: {("13", None): waits})
+    (fact,) = [line for line in serried("why").out.splitlines() if line.startswith("  queue ")]
+    assert fact.split(maxsplit=1)[1] == "ahead 1 job with 12 GPUs; free 5 of 16 a100 GPUs, as of 12s ago"
+
+
 def test_a_scheduler_that_never_answered_is_exit_code_3(serried, fake_slurm, tmp_path, monkeypatch):
     fake_slurm()
     for command in ("sinfo", "squeue"):
@@ -190,7 +199,10 @@ def test_a_scheduler_that_never_answered_is_exit_code_3(serried, fake_slurm, tmp
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     done = serried("queue")
     assert (done.code, done.out) == (3, "")
-    assert done.err.startswith("error: Slurm's controller does not answer `sinfo`\n  | Unable to contact")
+    assert done.err == (
+        "error: Slurm's controller does not answer `sinfo`\n  | Unable to contact slurm controller\n\n"
+        "hint: try again in a minute: it is queried every 60 s at most\n"
+    )
 
 
 def test_a_cluster_elsewhere_cannot_be_queried(serried, tmp_path, monkeypatch):

@@ -33,11 +33,12 @@ def test_show_begins_with_what_the_run_does_now(serried, running):
     slow = a_live_node(1, gpus=(41.0, 97.0))
     running(live_of(NOW - 3, a_live_node(), {**slow, "memory": 60e9, "cpu": 3.5, "age": 45.0}), gpus=2)
 
-    assert page(serried("show", "last").out)[:7] == [
+    assert page(serried("show", "last").out)[:8] == [
         "  progress    step 1200/5000, loss 0.3123, lr 0.001",
         "  speed       3.1 it/s, 793.6 samples/s, 2% of the time waiting for data",
         "  time left   20m by the rate of its steps, 47m until the limit",
         "  GPUs        4 NVIDIA H200, 82% busy, the least 41%, 112 of 140 GiB, 640 W",
+        "  CPUs        15.9 of 32 busy",
         "  memory      55.9 of 64 GiB on n2",
         "  by node     n1: GPUs 94%, 12.4 of 16 CPUs, 8.5 GiB",
         "              n2: GPUs 69%, 3.5 of 16 CPUs, 55.9 GiB, silent for 45s",

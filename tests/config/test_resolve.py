@@ -241,6 +241,7 @@ OF_EACH_TABLE = {
     "data.results": ["*.csv"],
     "checkpoint.keep": 5,
     "track.sinks": ["wandb"],
+    "metric.name": "loss",
     "sampling.every": "9s",
 }
 

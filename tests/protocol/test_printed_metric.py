@@ -19,6 +19,10 @@ PRINTED = {
     "none": (STDOUT, "epoch 3\n", None),
     "a number at the end of a sentence": ("stdout:acc is (\\S+)", "The acc is 0.98.\n", 0.98),
     "a group without a part in the match": ("stdout:acc=1|acc=(2)", "acc=2\nacc=1\n", 2.0),
+    "a group of the metric's name": ("stdout:(\\d+) (?P<val_acc>\\S+)", "7 0.5\n", 0.5),
+    "the first group that is not a step": ("stdout:(?P<step>\\d+)/(?P<total>\\d+) (?P<acc>\\S+)", "7/9 0.5\n", 0.5),
+    "a step alone is not a metric": ("stdout:(?P<step>\\d+)", "7\n", None),
+    "a group without a name beside one with a name": ("stdout:(?P<step>\\d+) (\\S+)", "7 0.5\n", 0.5),
     "a caret is the start of a line": ("stdout:^acc (.*)$", "val acc 1\nacc 2\n", 2.0),
 }
 WRITTEN = {

@@ -13,7 +13,14 @@ from serried.protocol.layout import RunDirectory, TaskDirectory
 from serried.protocol.tracking import Tracking
 
 if TYPE_CHECKING:
-    from serried.protocol.plan_json import DialectJson, PlanJson, SearchJson, SideCommandJson, StagedJson
+    from serried.protocol.plan_json import (
+        DialectJson,
+        PlanJson,
+        ReportedMetricJson,
+        SearchJson,
+        SideCommandJson,
+        StagedJson,
+    )
 
 HEARTBEAT_SECONDS = 5.0
 SAMPLING_SECONDS = 5
@@ -198,6 +205,14 @@ class Attempt:
     def sampling_seconds(self) -> Optional[int]:
         """The interval between two samples; None if the sampler is off."""
         return self.plan.get("sampling", {}).get("every_seconds", SAMPLING_SECONDS)
+
+    @property
+    def metric_source(self) -> Optional[ReportedMetricJson]:
+        """Where its program reports a metric that it does not log: of the experiment, else of the sweep."""
+        metric, sweep = self.plan.get("metric"), self.plan.get("sweep") or {}
+        if metric is None and sweep.get("source"):
+            return {"name": sweep["metric"], "source": sweep["source"]}
+        return metric
 
     @property
     def visible_gpus(self) -> Optional[str]:

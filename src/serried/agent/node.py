@@ -145,6 +145,8 @@ class Node:
         self._ranks: Optional[Ranks] = None
         self._side_commands: Optional[SideCommands] = None
         self._connections: Optional[connections.ConnectionMonitor] = None
+        self._script_pid = 0
+        """The user's script, which is measured as rank 0 while it has launched no rank here. 0 if it runs elsewhere."""
         self._exits = Exits(self)
         self._stacks = StackRequests(self.loop, work, index)
         self._is_stopping = False
@@ -197,6 +199,8 @@ class Node:
             self._stop(message["reason"], message["grace"])
         elif message["do"] == ToNode.STOP:
             self._ask_to_save(message["reason"])
+        elif message["do"] == ToNode.SCRIPT_STARTED:
+            self._script_pid = message["pid"] if message["host"] == os.uname().nodename else 0
         elif message["do"] == ToNode.BYE:
             self._leave()
         elif message["do"] == ToNode.STACKS:
@@ -247,7 +251,7 @@ class Node:
             )
         if self.work.side_commands:
             self._side_commands = SideCommands(self.work, self._index, variables, self.loop, self._on_side_command_exit)
-        self._sampling.begin()
+        self._sampling.begin(variables.get("results", ""))
         self.reap()
 
     def _on_side_command_exit(self, exit_: Exit) -> None:
@@ -261,7 +265,11 @@ class Node:
     def _running_ranks(self) -> List[RunningRank]:
         if self._ranks is None:
             return []
-        return [RunningRank(rank.number, rank.pid, str(self._ranks.log_path(rank))) for rank in self._ranks.running]
+        running = [RunningRank(rank.number, rank.pid, str(self._ranks.log_path(rank))) for rank in self._ranks.running]
+        if not running and self._script_pid:
+            log = self.work.directory.attempt(self.work.number).script_log
+            return [RunningRank(0, self._script_pid, str(log))]
+        return sorted(running)
 
     def _on_head_lost(self) -> None:
         """End the ranks of this node, which nobody controls any more."""

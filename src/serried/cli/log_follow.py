@@ -14,6 +14,7 @@ from serried.protocol.layout import AttemptDirectory
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
 from serried.records.logs import RankLog
+from serried.records.run_status import RunStatus
 from serried.records.status import has_ended_by_file, is_over, statuses_of
 from serried.records.timeline import staging_progress
 from serried.ui import console
@@ -24,7 +25,7 @@ _QUERY_SECONDS, _LONGEST_QUERY_SECONDS = 5.0, 60.0
 
 def follow(selection: Selection, choice: LogChoice) -> None:
     """Print output until the run ends, or the requested attempt."""
-    clock, awaited = _Clock(selection), _Awaited(selection)
+    clock, awaited = RunClock(selection), _Awaited(selection)
     followed = _Followed(selection, choice, awaited)
     only = attempts_of(selection, choice)[0] if choice.attempt is not None else None
     while True:
@@ -147,25 +148,29 @@ class _Awaited:
             console.note(text)
 
 
-class _Clock:
+class RunClock:
     """Decides whether a run is over: by its file each time, by all evidence less and less often."""
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: Selection, awaits: str = "output") -> None:
+        """`awaits`: what the reader of a run that waits is told to wait for."""
+        self.status: RunStatus | None = None
+        """By all evidence, when it was last asked."""
         self._selection = selection
+        self._awaits = awaits
         self._interval = _QUERY_SECONDS
         self._next = time.monotonic()
         self._printed_state = ""
 
-    def is_run_over(self, only: AttemptDirectory | None) -> bool:
+    def is_run_over(self, only: AttemptDirectory | None = None) -> bool:
         """Whether the run is over, or the one attempt that was requested."""
         if has_ended_by_file(self._selection) or (only is not None and only.exit.exists()):
             return True
         if time.monotonic() < self._next:
             return False
-        status = statuses_of([self._selection])[0]
+        status = self.status = statuses_of([self._selection])[0]
         self._next = time.monotonic() + self._interval
         self._interval = min(self._interval * 1.5, _LONGEST_QUERY_SECONDS)
         if status.state in (names.PENDING, names.UNKNOWN) and status.state != self._printed_state:
-            console.say(f"{run_view.how(status)}; waiting for its output")
+            console.say(f"{run_view.how(status)}; waiting for its {self._awaits}")
         self._printed_state = status.state
         return is_over(status)

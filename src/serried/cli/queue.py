@@ -11,6 +11,7 @@ import click
 
 from serried import config, schedulers
 from serried.cli import queue_view, run_view
+from serried.cli.queue_page import Page, Planned, to_json
 from serried.errors import UsageError
 from serried.records import index
 from serried.records.record import RecordUnreadable
@@ -46,14 +47,16 @@ def command(*, run: str | None, experiment: str | None, cluster: str | None, ref
     waiting = [job for job in look.occupancy.mine if not job.is_running and (wanted is None or job.id in wanted)]
     if run and not waiting:
         raise UsageError(f"`{run}` has no job that waits on `{name}`", hint=f"serried why {run}")
-    page = queue_view.Page(name, scheduler, look, _runs(waiting), plan, time.time(), waiting, is_for_one=bool(run))
+    runs = _runs(waiting)
+    waiting.sort(key=lambda job: job.id not in runs)
+    page = Page(name, scheduler, look, runs, plan, time.time(), waiting, is_for_one=bool(run))
+    if look.problem:  # before the page: its reader may be a pager that ends
+        console.warning(f"{look.problem.message}; this answer is old")
     if as_json:
-        console.out_json(**queue_view.to_json(page))
+        console.out_json(**to_json(page))
     else:
         for line in queue_view.lines(page):
             console.out(line)
-    if look.problem:
-        console.warning(f"{look.problem.message}; this answer is old")
 
 
 def _cluster(name: str | None) -> tuple[str, str]:
@@ -74,7 +77,7 @@ def _cluster(name: str | None) -> tuple[str, str]:
     return name, entry.scheduler
 
 
-def _plan(experiment: str, cluster: str | None) -> queue_view.Planned:
+def _plan(experiment: str, cluster: str | None) -> Planned:
     from serried.submission.request import Request, decide  # only for `--plan`
 
     plan = decide(Request(experiment=experiment, cluster=cluster), Path.cwd(), os.environ).plan
@@ -89,7 +92,7 @@ def _plan(experiment: str, cluster: str | None) -> queue_view.Planned:
         partitions=tuple(its.partition.split(",")) if its.partition else (),
         whole_nodes=its.exclusive or its.memory_mb == 0,
     )
-    return queue_view.Planned(experiment, shape, len(plan.array.indices) if plan.array else 1)
+    return Planned(experiment, shape, len(plan.array.indices) if plan.array else 1)
 
 
 def _jobs_of(run: str) -> set[str]:

@@ -1,23 +1,22 @@
-"""The page of `serried queue`, as lines and as JSON."""
+"""The page of `serried queue` as lines."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
 
 from serried import schedulers
+from serried.cli.queue_page import Page, Planned, rivals_of, used_of
 from serried.protocol.reasons import Reason
 from serried.protocol.sizes import counted
-from serried.protocol.times import iso
-from serried.schedulers import openings
+from serried.schedulers import occupancy_cache, openings
 from serried.schedulers.occupancy import GROUP, USER, GpuCount, Occupancy, PartitionUse, QueuedJob, Quota, count_gpus
-from serried.schedulers.occupancy_cache import Look
 from serried.schedulers.openings import JobShape, Opening
 from serried.ui import console
 from serried.ui.text import duration, local_time, memory, printable
 
 MOST_JOBS = 5
+REMEMBERED_SECONDS = 600.0
 
 _RESOURCES = {
     "jobs": "running jobs",
@@ -26,41 +25,6 @@ _RESOURCES = {
     "cpus": "CPUs",
     "nodes": "nodes",
 }
-
-
-@dataclass(frozen=True)
-class Planned:
-    """An experiment that is not submitted."""
-
-    experiment: str
-    shape: JobShape
-    tasks: int = 1
-
-
-@dataclass(frozen=True)
-class Page:
-    cluster: str
-    scheduler: str
-    look: Look
-    runs: Mapping[str, tuple[str, str]]
-    """The id and the name of a run, by job."""
-    planned: Planned | None
-    now: float
-    waiting: Sequence[QueuedJob]
-    """Jobs of the user to show."""
-    is_for_one: bool = False
-    """Whether the page is about one run."""
-
-    @property
-    def occupancy(self) -> Occupancy:
-        return self.look.occupancy
-
-    @property
-    def partitions(self) -> list[PartitionUse]:
-        if self.planned:
-            return openings.partitions_for(self.occupancy, self.planned.shape)
-        own = {name for job in self.waiting for name in job.partitions}
-        return [one for one in self.occupancy.shown_partitions() if not self.is_for_one or one.name in own]
 
 
 def lines(page: Page) -> Iterator[str]:
@@ -166,21 +130,6 @@ def _quota(quota: Quota, occupancy: Occupancy) -> str:
     return f"{quota.where}: at most {what} for " + ("all users together" if quota.of == GROUP else "one job")
 
 
-def used_of(quota: Quota, occupancy: Occupancy) -> int | None:
-    """How much of a user's quota is in use; None if unknown."""
-    if quota.of != USER or quota.resource in ("time", "memory") or ":" in quota.resource:
-        return None
-    own = [
-        job
-        for job in occupancy.mine
-        if (not quota.qos or job.qos == quota.qos) and (not quota.partition or quota.partition in job.partitions)
-    ]
-    if quota.resource == "queued":
-        return sum(job.tasks for job in own)
-    running = [job for job in own if job.is_running]
-    return sum({"jobs": 1, "gpus": job.gpus, "cpus": job.cpus, "nodes": job.nodes}[quota.resource] for job in running)
-
-
 def _own(page: Page) -> Iterator[str]:
     running = sum(job.is_running for job in page.occupancy.mine)
     if not page.waiting:
@@ -232,23 +181,31 @@ def _facts(page: Page, job: QueuedJob) -> Iterator[tuple[str, str]]:
 
 def _ahead(jobs: Sequence[QueuedJob]) -> str:
     if not jobs:
-        return "no job that waits for the same resources"
+        return "no job that waits in the same partition"
     gpus = sum(job.gpus * job.tasks for job in jobs)
     return counted(sum(job.tasks for job in jobs), "job") + (f" with {counted(gpus, 'GPU')}" if gpus else "")
+
+
+def remembered(scheduler: str, job: str, environ: Mapping[str, str]) -> str:
+    """The jobs ahead of a job and the GPUs that are free in its partitions, by an answer of some minutes."""
+    look = occupancy_cache.remembered(scheduler, environ, seconds=REMEMBERED_SECONDS)
+    own = next((one for one in look.occupancy.jobs if one.id == job and not one.is_running), None) if look else None
+    if look is None or own is None or not own.waits_for_resources:
+        return ""
+    nodes = [node for node in look.occupancy.nodes if set(own.partitions) & set(node.partitions)]
+    counts = [one for one in count_gpus(nodes) if own.gpus and own.gpu_type in ("", one.type)]
+    free = ", ".join(f"{one.free} of {one.total}{' ' + one.type if one.type else ''} GPUs" for one in counts)
+    ahead = _ahead(openings.ahead_of(look.occupancy, own))
+    age = _age(look.age(time.time()))
+    return f"ahead {ahead}" + (f"; free {free}" if free else "") + f", as of {age}"
 
 
 def _planned(page: Page, planned: Planned) -> Iterator[str]:
     tasks = f", {planned.tasks} tasks, each" if planned.tasks > 1 else ","
     yield console.style(f"{printable(planned.experiment)}{tasks} {_shape(planned.shape)}", "head")
-    ahead = _rivals(page.occupancy, planned.shape)
+    ahead = rivals_of(page.occupancy, planned.shape)
     yield from _labelled([("waiting", _ahead(ahead))], "  ")
     yield from _labelled([*_advice(page, planned.shape, ahead)], "  ")
-
-
-def _rivals(occupancy: Occupancy, shape: JobShape) -> list[QueuedJob]:
-    """The jobs that wait in the partitions of a job that is not submitted."""
-    names = {one.name for one in openings.partitions_for(occupancy, shape)}
-    return [job for job in occupancy.jobs if job.waits_for_resources and names.intersection(job.partitions)]
 
 
 def _advice(page: Page, shape: JobShape, ahead: Sequence[QueuedJob]) -> Iterator[tuple[str, str]]:
@@ -277,81 +234,3 @@ def _time_option(seconds: int) -> str:
         if seconds % unit == 0:
             return f"{seconds // unit}{letter}"
     return f"{seconds}s"
-
-
-def to_json(page: Page) -> dict[str, Any]:
-    occupancy, look = page.occupancy, page.look
-    return {
-        "cluster": page.cluster,
-        "scheduler": page.scheduler,
-        "as_of": iso(look.at),
-        "age_seconds": look.age(page.now),
-        "problem": look.problem.message if look.problem else None,
-        "gpus": [_count_json(count) for count in count_gpus(occupancy.nodes)],
-        "partitions": [_partition_json(occupancy, one) for one in occupancy.partitions],
-        "limits": [{**quota._asdict(), "used": used_of(quota, occupancy)} for quota in occupancy.quotas],
-        "sees_all_jobs": occupancy.sees_all_jobs,
-        "waiting": [_job_json(page, job) for job in page.waiting],
-        "plan": _planned_json(page, page.planned) if page.planned else None,
-    }
-
-
-def _count_json(count: GpuCount) -> dict[str, Any]:
-    return {**asdict(count), "type": count.type or None, "in_use": count.in_use}
-
-
-def _partition_json(occupancy: Occupancy, one: PartitionUse) -> dict[str, Any]:
-    nodes = [node for node in occupancy.nodes if one.name in node.partitions]
-    inside = [job for job in occupancy.jobs if one.name in job.partitions]
-    waiting = openings.waiting_in(occupancy, one.name)
-    return {
-        **one._asdict(),
-        "gpus": [_count_json(count) for count in count_gpus(nodes)],
-        "nodes": len(nodes),
-        "idle_nodes": sum(node.is_idle for node in nodes),
-        "cpus": sum(node.cpus for node in nodes),
-        "free_cpus": sum(node.free_cpus for node in nodes),
-        "running_jobs": sum(job.tasks for job in inside if job.is_running),
-        "waiting_jobs": sum(job.tasks for job in waiting),
-        "waiting_gpus": sum(job.tasks * job.gpus for job in waiting),
-        "blocked_jobs": sum(job.tasks for job in inside if not job.is_running and not job.waits_for_resources),
-    }
-
-
-def _job_json(page: Page, job: QueuedJob) -> dict[str, Any]:
-    ahead = openings.ahead_of(page.occupancy, job)
-    run, _ = page.runs.get(job.id, (None, ""))
-    scheduler = schedulers.get(page.scheduler)
-    return {
-        "job": job.id,
-        "run": run,
-        "tasks": job.tasks,
-        "partitions": list(job.partitions),
-        "nodes": job.nodes,
-        "gpus": job.gpus,
-        "gpu_type": job.gpu_type or None,
-        "time_seconds": job.limit_seconds,
-        "reason": job.reason or None,
-        "meaning": scheduler.explain(job.reason),
-        "cause": scheduler.classify(job.reason),
-        "ahead_jobs": sum(one.tasks for one in ahead) if job.waits_for_resources else None,
-        "expected_start": iso(job.starts),
-        **(_openings_json(page, JobShape.of(job), ahead) if job.waits_for_resources else {"fits_in": [], "sooner": []}),
-    }
-
-
-def _planned_json(page: Page, planned: Planned) -> dict[str, Any]:
-    ahead = _rivals(page.occupancy, planned.shape)
-    return {
-        "experiment": planned.experiment,
-        "tasks": planned.tasks,
-        "shape": asdict(planned.shape),
-        "ahead_jobs": sum(one.tasks for one in ahead),
-        **_openings_json(page, planned.shape, ahead),
-    }
-
-
-def _openings_json(page: Page, shape: JobShape, ahead: Sequence[QueuedJob]) -> dict[str, Any]:
-    where = openings.fits_now(page.occupancy, shape)
-    found = openings.sooner(page.occupancy, shape, ahead, page.now)
-    return {"fits_in": where, "sooner": [opening.to_json() for opening in found]}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 
 import click
 
+from serried import schedulers
 from serried.cli import run_view
+from serried.errors import SerriedError
 from serried.protocol import names
 from serried.records.explain import Explanation, explain
 from serried.records.run_status import RunStatus
@@ -69,6 +73,18 @@ def _now(status: RunStatus) -> str:
     return progress_lines.line(status.progress)
 
 
+def _queue(status: RunStatus) -> str:
+    """The jobs ahead and what is free, if `serried queue` was used a moment ago. Queries nothing."""
+    if status.summary is None or status.job is None or status.is_elsewhere:
+        return ""
+    with contextlib.suppress(SerriedError):  # a scheduler that this version does not have
+        if not schedulers.traits(status.summary.scheduler).is_this_machine:
+            from serried.cli import queue_view  # only for runs that wait
+
+            return queue_view.remembered(status.summary.scheduler, status.job.partition(",")[0], os.environ)
+    return ""
+
+
 def _facts(explanation: Explanation) -> list[tuple[str, str]]:
     status, now = explanation.status, time.time()
     is_array = status.tasks is not None
@@ -86,6 +102,7 @@ def _facts(explanation: Explanation) -> list[tuple[str, str]]:
         facts.append(("waits for", duration(now - status.created) if status.created else ""))
         if status.starts is not None:
             facts.append(("expected", f"{local_time(status.starts)}, in {duration(status.starts - now)}"))
+        facts.append(("queue", _queue(status)))
     if failure:
         launch = failure.get("launch")
         which = names.rank_name(failure.get("rank")) + (f" of launch {launch}" if launch else "")

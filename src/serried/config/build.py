@@ -27,7 +27,7 @@ from serried.config.layers import Files, Origin, Setting, user_folder
 from serried.config.toml import Keys, dotted
 from serried.config.values import BadValue, Item, is_elsewhere, is_path, is_reference, is_source
 from serried.errors import ConfigError, UsageError
-from serried.plan import Build, Container, Launch, Limit, Notify, Sampling, Staged, Sync, Track
+from serried.plan import Build, Container, Launch, Limit, Notify, ReportedMetric, Sampling, Staged, Sync, Track
 from serried.protocol import binds, names
 
 ARCHIVES = {
@@ -124,6 +124,7 @@ class Builder:
             data=self._data(project, cluster),
             checkpoint=self._table(Sync, ("checkpoint",)),
             track=self._table(Track, ("track",)),
+            metric=self._table(ReportedMetric, ("metric",)),
             sampling=self._table(Sampling, ("sampling",)),
         )
 

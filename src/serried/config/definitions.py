@@ -19,7 +19,20 @@ from serried import schedulers
 from serried.config import values
 from serried.config.values import BadValue, Kind
 from serried.errors import did_you_mean
-from serried.plan import Container, Data, Environment, Launch, Limit, Notify, Sampling, SideCommand, Site, Sync, Track
+from serried.plan import (
+    Container,
+    Data,
+    Environment,
+    Launch,
+    Limit,
+    Notify,
+    ReportedMetric,
+    Sampling,
+    SideCommand,
+    Site,
+    Sync,
+    Track,
+)
 
 
 @dataclass(frozen=True)
@@ -241,6 +254,7 @@ class Experiment:
     data: DataRequest = field(default_factory=DataRequest)
     checkpoint: Sync = field(default_factory=Sync)
     track: Track = field(default_factory=Track)
+    metric: ReportedMetric = field(default_factory=ReportedMetric)
     sampling: Sampling = field(default_factory=Sampling)
 
 
@@ -434,6 +448,7 @@ PARTS: Mapping[str, type] = {
     "data": DataRequest,
     "checkpoint": Sync,
     "track": Track,
+    "metric": ReportedMetric,
     "sampling": Sampling,
 }
 """An experiment's tables. `[defaults]` and `[clusters.NAME]` may have them too, for all runs and all runs there."""

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from serried.errors import did_you_mean
 from serried.fs import tree
 from serried.plan import SideCommand, Staged
-from serried.protocol import checkpoints, names, times, tracking
+from serried.protocol import checkpoints, names, printed_metric, times, tracking
 from serried.protocol.settings import spelled
 
 ALL_MEMORY = 0
@@ -416,6 +416,17 @@ def size_or_none(value: Any) -> int:
     return 0 if str(value).strip() in {"none", "0"} else size(value)
 
 
+def metric_source(value: Any) -> str:
+    """As `protocol.printed_metric` reads it."""
+    try:
+        printed_metric.check(str(value))
+    except ValueError as error:
+        raise BadValue(
+            str(error), f"`from = '{printed_metric.EXAMPLE}'`, or `from = \"file:metrics.json:loss\"`"
+        ) from None
+    return str(value)
+
+
 def webhook_variable(value: Any) -> str:
     """The name of a variable; an address in its place would be in files that others may read."""
     if "://" in str(value):
@@ -490,6 +501,7 @@ def _shown(value: Any) -> str:
     return shown if len(shown) <= 60 else shown[:57] + "…"
 
 
+METRIC_SOURCE = Kind("`stdout:REGEX` or `file:PATH:KEY`", metric_source, "SOURCE")
 COUNT = Kind("whole number from 1", whole(1), "N")
 COUNT_OR_NONE = Kind("whole number from 0", whole(0), "N")
 DURATION = Kind("duration", duration, "TIME", show=times.show_duration)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -146,16 +147,17 @@ def measured_of(samples: Samples) -> Measurements:
 
 def combined(ranges: Iterable[tuple[float, Range | None]]) -> Range | None:
     """One range for several, whose means count by their weights; None for none."""
-    known = [(weight, each) for weight, each in ranges if each is not None]
+    known = [(weight, *each) for weight, each in ranges if each is not None]
     if not known:
         return None
-    total = sum(weight for weight, _ in known)
-    means = sum(weight * each.mean for weight, each in known) / total if total else known[0][1].mean
-    return Range(min(each.minimum for _, each in known), means, max(each.maximum for _, each in known))
+    weights, lows, means, highs = zip(*known, strict=True)
+    total = sum(weights)
+    mean = sum(map(operator.mul, weights, means)) / total if total else means[0]
+    return Range(min(lows), mean, max(highs))
 
 
 def _over(periods: Iterable[tuple[Period, Quantities]], name: str) -> Range | None:
-    return combined((period.seconds, range_in(quantities, name)) for period, quantities in periods)
+    return combined([(period.seconds, range_in(quantities, name)) for period, quantities in periods])
 
 
 def _node(files: list[NodeSamples]) -> NodeFigures:

@@ -24,6 +24,7 @@ from serried.plan.parts import (
     Launch,
     Limit,
     Notify,
+    ReportedMetric,
     Sampling,
     SideCommand,
     Site,
@@ -48,6 +49,7 @@ __all__ = [
     "Limit",
     "Notify",
     "Plan",
+    "ReportedMetric",
     "Resume",
     "Sampling",
     "SideCommand",
@@ -278,6 +280,7 @@ class Plan:
     """In place of ranks; `command` is then the script's path as the user wrote it, and its arguments."""
     notify: Notify | None = None
     track: Track | None = None
+    metric: ReportedMetric | None = None
     sampling: Sampling = Sampling()  # noqa: RUF009 - it never changes
     beside: tuple[SideCommand, ...] = ()
     array: Array | None = None

@@ -252,6 +252,21 @@ class Sampling(NamedTuple):
     ] = 5
 
 
+class ReportedMetric(NamedTuple):
+    """A metric of a program that does not log it by `serried.train`."""
+
+    name: Annotated[str, KeySpec("TEXT", "Name of the metric.", "`metric`")] = "metric"
+    source: Annotated[
+        str,
+        KeySpec(
+            "METRIC_SOURCE",
+            "Where the program reports its step and metrics: see [sampling](sampling.md#progress).",
+            "the file of `run.log`",
+            key="from",
+        ),
+    ] = ""
+
+
 class SideCommand(NamedTuple):
     """A command that runs beside the ranks of a node, and never decides how the run ends."""
 

@@ -63,6 +63,7 @@ def plan(
         script=_script(resolved.script, resolved) if resolved.script else None,
         notify=experiment.notify if experiment.notify.command or experiment.notify.webhook else None,
         track=_track(experiment, project.name),
+        metric=experiment.metric if experiment.metric.source else None,
         sampling=experiment.sampling,
         beside=experiment.beside,
         array=array,

@@ -155,6 +155,8 @@ class ToNode:
     """killed: every launcher exited; whether one was killed."""
     RELEASE = "release"
     """patience: let launchers see how their ranks ended, and give them so many seconds to exit."""
+    SCRIPT_STARTED = "script-started"
+    """host, pid: the user's script runs, on the first node."""
     SCRIPT_ENDED = "script-ended"
     """exit: the user's script ended; None if it was never started."""
     STACKS = "stacks"
@@ -270,12 +272,13 @@ class ToHelper:
 
 
 class ToSampler:
-    """`do` of an agent's messages to its sampler, which answers with entries of `nodes` in live.json."""
+    """`do` of an agent's messages to its sampler. The answers are messages for the head: SAMPLE, GPUS_IN_USE."""
 
     BEGIN = "begin"
-    """every, node, host, folder, file, mode, gpus: what to measure, and where to write it.
+    """every, node, host, folder, attempt, results, mode, gpus, mark, metric: what to measure, and where to write it.
 
-    `gpus` is the job's list of GPUs: an empty text for none, None for all that the driver shows.
+    `gpus` is the job's list of GPUs: an empty text for none, None for all that the driver shows. `mark`, in the
+    environment of the attempt's processes, is None for a sampler that replaces another. `metric` has name and source.
     """
     RANKS = "ranks"
     """ranks: the ranks that run on this node, each with rank, pid and log."""

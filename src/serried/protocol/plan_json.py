@@ -171,6 +171,8 @@ class SearchJson(TypedDict):
 
 class SweepJson(TypedDict, total=False):
     parameters: List[str]
+    metric: str
+    source: str
     search: Optional[SearchJson]
 
 
@@ -180,6 +182,11 @@ class TrackJson(TypedDict, total=False):
     group: str
     mode: str
     every_process: bool
+
+
+class ReportedMetricJson(TypedDict):
+    name: str
+    source: str
 
 
 class SamplingJson(TypedDict, total=False):
@@ -212,6 +219,7 @@ class PlanJson(TypedDict, total=False):
     script: Optional[UserScriptJson]
     notify: Optional[NotifyJson]
     track: Optional[TrackJson]
+    metric: Optional[ReportedMetricJson]
     sampling: SamplingJson
     beside: List[SideCommandJson]
     array: Optional[ArrayJson]

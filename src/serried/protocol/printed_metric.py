@@ -4,6 +4,9 @@
     file:PATH          the value of the metric's name, in a JSON file or in the last line of a file of JSON lines
     file:PATH:KEY      the value of another key; dots lead into tables
 
+Groups may have names: `step` and `total` are the program's step and its last one, and each other name is that of a
+metric. A metric without a group of its name has the first group without a name.
+
 PATH is below the folder of results (`{results}`). A match is within one line. A progress bar overwrites its line, and
 each of its states is a line here.
 """
@@ -15,9 +18,10 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any, Iterable, List, Optional
+from typing import Any, Dict, Iterable, Iterator, List, Optional
 
 STDOUT, FILE = "stdout", "file"
+STEP, TOTAL = "step", "total"
 EXAMPLE = r"stdout:val_acc=(\S+)"
 _BLOCK = 1 << 20
 _LONGEST = 4096
@@ -53,7 +57,7 @@ def last_value(source: str, name: str, logs: Iterable[Path], results: Path) -> O
     if kind == FILE:
         path, _, key = rest.partition(":")
         return _in_file(results / path, key or name)
-    pattern = _compiled(rest)
+    pattern = Pattern(rest, name)
     return next((value for log in logs for value in [_last_match(log, pattern)] if value is not None), None)
 
 
@@ -67,12 +71,50 @@ def values(source: str, name: str, logs: Iterable[Path], results: Path) -> List[
     if is_file(source):
         path, _, key = rest.partition(":")
         return _all_in_file(results / path, key or name)
-    pattern = _compiled(rest)
+    pattern = Pattern(rest, name)
     found: List[float] = []
     for log in logs:
         with contextlib.suppress(OSError), log.open("rb") as file:
-            found += _numbers(pattern, file)
+            found += pattern.numbers(file)
     return found
+
+
+class Pattern:
+    """The expression of `stdout:REGEX`, for the metric `name`."""
+
+    def __init__(self, expression: str, name: str) -> None:
+        """Raises re.error."""
+        self._pattern = _compiled(expression)
+        self.groups: Dict[str, int] = dict(self._pattern.groupindex)
+        """The groups of the step, of the last step and of metrics, by name."""
+        unnamed = [number for number in range(1, self._pattern.groups + 1) if number not in self.groups.values()]
+        metrics = [number for group, number in self.groups.items() if group not in (STEP, TOTAL)]
+        group = self.groups.get(name) or next(iter(unnamed or metrics), None)
+        self._group = 0 if group is None and not self.groups else group
+        if self._group is not None and self._group not in self.groups.values():
+            self.groups[name] = self._group
+
+    def numbers(self, lines: Iterable[bytes]) -> List[float]:
+        """The values of the metric in `lines`."""
+        group = self._group
+        if group is None:
+            return []
+        found = (_number_in(match[group]) for match in self._matches(lines))
+        return [value for value in found if value is not None]
+
+    def last(self, lines: Iterable[bytes]) -> Dict[str, float]:
+        """The last value of each group in `lines`."""
+        found: Dict[str, float] = {}
+        for match in self._matches(lines):
+            values = ((name, _number_in(match[group])) for name, group in self.groups.items())
+            found.update((name, value) for name, value in values if value is not None)
+        return found
+
+    def _matches(self, lines: Iterable[bytes]) -> Iterator["re.Match[bytes]"]:
+        for line in lines:
+            for part in line.split(b"\r"):
+                if len(part) <= _LONGEST:
+                    yield from self._pattern.finditer(part.rstrip(b"\n"))
 
 
 def _compiled(expression: str) -> "re.Pattern[bytes]":
@@ -83,7 +125,7 @@ def _compiled(expression: str) -> "re.Pattern[bytes]":
         raise re.error(str(error)) from None
 
 
-def _last_match(log: Path, pattern: "re.Pattern[bytes]") -> Optional[float]:
+def _last_match(log: Path, pattern: Pattern) -> Optional[float]:
     """Reads from the end: a log may be huge."""
     try:
         with log.open("rb") as file:
@@ -91,23 +133,12 @@ def _last_match(log: Path, pattern: "re.Pattern[bytes]") -> Optional[float]:
             length = _BLOCK
             while True:
                 file.seek(max(size - length, 0))
-                found = _numbers(pattern, file)
+                found = pattern.numbers(file)
                 if found or length >= size:
                     return found[-1] if found else None
                 length *= 8
     except OSError:
         return None
-
-
-def _numbers(pattern: "re.Pattern[bytes]", lines: Iterable[bytes]) -> List[float]:
-    texts = (
-        match[1] if pattern.groups else match[0]
-        for line in lines
-        for part in line.split(b"\r")
-        if len(part) <= _LONGEST
-        for match in pattern.finditer(part.rstrip(b"\n"))
-    )
-    return [value for value in map(_number_in, texts) if value is not None]
 
 
 def _number_in(text: Optional[bytes]) -> Optional[float]:
@@ -131,9 +162,15 @@ def _in_file(path: Path, key: str) -> Optional[float]:
 
 def _all_in_file(path: Path, key: str) -> List[float]:
     try:
-        text = path.read_text(encoding="utf-8", errors="replace").strip()
+        text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
+    return values_in(text, key)
+
+
+def values_in(text: str, key: str) -> List[float]:
+    """The values of `key` in a JSON document, or in each of its lines."""
+    text = text.strip()
     whole = number(_at(_parsed(text), key))
     if whole is not None:
         return [whole]

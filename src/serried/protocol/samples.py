@@ -24,6 +24,8 @@ rates in bytes per second, `busy` and `sm_active` in percent, power in watts, te
 MHz, `data_wait` as a share of the time. `memory` of a node is the working set without the page cache that can be
 dropped; `memory_scope` says of what: `job` (its control group, with its limit) or `node`.
 
+`metrics` are the values that the rank reported last: numbers, or `nan`, `inf` and `-inf` as texts.
+
 GPUs have the index that the job's programs use, and ranks their number in the attempt.
 """
 

@@ -63,10 +63,9 @@ def look(scheduler: str, environ: Mapping[str, str], *, refresh: bool = False) -
         except SerriedError as error:
             problem = error
     if answer is None:
-        raise problem or SchedulerUnreachable(
-            "the scheduler did not answer a moment ago, and nothing is known from before",
-            hint=f"try again in a minute; it is queried at most every {FRESH_SECONDS:.0f} s",
-        )
+        problem = problem or SchedulerUnreachable("the scheduler did not answer a moment ago")
+        problem.hint = problem.hint or f"try again in a minute: it is queried every {FRESH_SECONDS:.0f} s at most"
+        raise problem
     return Look(survey.read(answer.texts, _user()), answer.at, problem)
 
 
@@ -153,7 +152,7 @@ def _answer_of_another(cache: Cache, turn: Path, deadline: float) -> Answer | No
     while True:
         problem = _text(turn)
         if problem:
-            raise SchedulerUnreachable(problem, hint=f"it is queried again {FRESH_SECONDS:.0f} s after the last time")
+            raise SchedulerUnreachable(problem)
         if cache.last() is not None or time.monotonic() > deadline:
             return cache.last()
         time.sleep(_TICK_SECONDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from serried.protocol.samples import NODE
 from serried.records.live import LiveGpu, LiveNode, RunProgress
 from serried.ui.text import duration
 
@@ -59,6 +60,7 @@ def facts(progress: RunProgress) -> list[tuple[str, str]]:
         ("speed", _speed(progress)),
         ("time left", _time_left(progress)),
         ("GPUs", _gpus(progress.live.listed_gpus, progress.live.gpus, progress.gpu_busy)),
+        ("CPUs", _cpus(progress.live.nodes)),
         ("memory", _memory(progress.live.nodes)),
     ]
     if 1 < len(progress.live.nodes) <= _FEW_NODES:
@@ -130,6 +132,12 @@ def _lowest(gpus: Sequence[LiveGpu]) -> str:
     return f"the least {min(busy):.0f}%" if len(busy) > 1 else ""
 
 
+def _cpus(nodes: Sequence[LiveNode]) -> str:
+    """Of the listed nodes."""
+    known = [(node.cpu, node.cpus) for node in nodes if node.cpu is not None and node.cpus]
+    return f"{sum(cpu for cpu, _ in known):.3g} of {sum(cpus for _, cpus in known):.0f} busy" if known else ""
+
+
 def _memory(nodes: Sequence[LiveNode]) -> str:
     """Of the fullest node."""
     known = [(node.memory, node.memory_limit, node) for node in nodes if node.memory is not None]
@@ -137,7 +145,8 @@ def _memory(nodes: Sequence[LiveNode]) -> str:
         return ""
     used, limit, node = max(known, key=lambda one: one[0] / (one[1] or 1e30))
     text = _of((used, limit)) if limit else f"{used / _GIB:.3g} GiB"
-    return text + (f" on {node.host}" if len(nodes) > 1 else "")
+    whole = ", with all other jobs of the node" if node.memory_scope == NODE else ""
+    return text + (f" on {node.host}" if len(nodes) > 1 else "") + whole
 
 
 def _of(pair: tuple[float, float]) -> str:

@@ -251,7 +251,7 @@ def _capital(text: str) -> str:
 
 
 def _note_line(begin: str, text: str, look: str | None = None) -> list[str]:
-    lines = wrapped(text, WIDTH - len(begin))
+    lines = wrapped(printable(text), WIDTH - len(begin))
     return [f"{begin if not at else ' ' * len(begin)}{console.style(line, look)}" for at, line in enumerate(lines)]
 
 

@@ -266,7 +266,9 @@ class Head:
             self._nodes.broadcast(ToNode.SCRIPT_ENDED, exit=None)
             return
         self._script = ScriptProcess(self.work, place, address)
-        self.log_event(JournalEvent.STARTED, node=agent.index, host=agent.host, pid=self._script.leaders[0])
+        pid = self._script.leaders[0]
+        self.log_event(JournalEvent.STARTED, node=agent.index, host=agent.host, pid=pid)
+        self._nodes.send_to(agent.index, {"do": ToNode.SCRIPT_STARTED, "host": os.uname().nodename, "pid": pid})
 
     def _reap(self) -> None:
         children = system.reap()

@@ -55,7 +55,7 @@ class LiveFile:
         if newest == self._last_message_at:
             return
         with contextlib.suppress(OSError):  # a full disk, or a run directory that was deleted
-            files.write_unsynced(self._path, json.dumps(self._document()).encode(), self._mode)
+            files.write_unsynced(self._path, json.dumps(self._document(), separators=(",", ":")).encode(), self._mode)
             self._last_message_at = newest
 
     def _document(self) -> Dict[str, Any]:

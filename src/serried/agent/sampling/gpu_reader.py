@@ -5,19 +5,25 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
-from serried.agent.sampling import gpus
-from serried.agent.sampling.gpus import Device, Values
+from serried.agent.sampling import gpu_use, gpus
+from serried.agent.sampling.gpus import Device, GpuSource, Values
 
 WAIT_SECONDS = 0.2
 """For an answer. A later one belongs to the next sample."""
 
 
 class GpuReader:
-    def __init__(self, visible: Optional[str]) -> None:
-        """`visible` as for `gpus.open_source`."""
+    def __init__(self, visible: Optional[str], mark: Optional[str]) -> None:
+        """`visible` as for `gpus.open_source`. `mark` is in the environment of the attempt's processes.
+
+        Without a mark, no use by other programs is looked for.
+        """
         self._visible = visible
+        self._mark = mark
+        self.used_by_others: List[Dict[str, Any]] = []
+        """As the ranks started: see `gpu_use.in_use`."""
         self._is_requested = threading.Event()
         self._answers: "queue.SimpleQueue[Dict[int, Values]]" = queue.SimpleQueue()
         self.devices: Dict[int, Device] = {}
@@ -48,8 +54,15 @@ class GpuReader:
         if source is not None:
             self._source = source.name
             self.devices = source.devices()
+            self._find_other_programs(source)
         while source is not None:
             self._is_requested.wait()
             self._is_requested.clear()
             with contextlib.suppress(OSError):  # the driver did not answer; it may the next time
                 self._answers.put(source.read())
+
+    def _find_other_programs(self, source: GpuSource) -> None:
+        mark = self._mark
+        if mark is not None:
+            with contextlib.suppress(OSError):
+                self.used_by_others = gpu_use.in_use(source, lambda pid: gpu_use.is_marked(pid, mark))

@@ -55,9 +55,11 @@ class SamplerProcess:
         self._sent: Optional[List[RunningRank]] = None
         self._starts = 0
         self._has_ended = False
+        self._results = ""
 
-    def begin(self) -> None:
-        """The ranks have been started, or their launcher has."""
+    def begin(self, results: str) -> None:
+        """The ranks have been started, or their launcher has; `results` is their folder for results."""
+        self._results = results
         if self._work.sampling_seconds is not None:
             self._loop.after(min(DELAY_SECONDS, self._work.sampling_seconds), self._start)
 
@@ -96,16 +98,21 @@ class SamplerProcess:
                 "node": self._node,
                 "host": socket.gethostname(),
                 "folder": self._folder,
-                "file": str(attempt.samples(self._node)),
+                "attempt": str(attempt.path),
+                "results": self._results or str(work.directory.results),
                 "mode": work.file_mode,
                 "gpus": work.visible_gpus,
+                "mark": work.process_tag if self._starts == 1 else None,
+                "metric": work.metric_source,
             }
         )
         self.update()
 
     def _on_message(self, message: Optional[Message]) -> None:
         if message is not None:
-            self._forward(message)
+            event = message.pop("event")
+            if event != ToHead.SAMPLE or self._is_due():
+                self._send(event, **message)
             return
         self._process = None
         if self._has_ended:
@@ -115,9 +122,10 @@ class SamplerProcess:
         else:
             system.log(f"the sampler on {os.uname().nodename} ended {self._starts} times; it is not restarted")
 
-    def _forward(self, message: Message) -> None:
-        """Send a sample to the head, which of many nodes gets only every few."""
+    def _is_due(self) -> bool:
+        """Whether the head wants this sample. Of many nodes it gets only every few."""
         now = time.monotonic()
-        if now >= self._send_at:
-            self._send_at = now + live.interval_of(self._work.nodes) - LEEWAY_SECONDS
-            self._send(ToHead.SAMPLE, **message)
+        if now < self._send_at:
+            return False
+        self._send_at = now + live.interval_of(self._work.nodes) - LEEWAY_SECONDS
+        return True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from serried.process import linux
 
@@ -16,7 +16,7 @@ FORGET_SECONDS = 60.0
 PARENT, GROUP, USER_TICKS, SYSTEM_TICKS, STARTED = 1, 2, 11, 12, 19
 """Positions in `linux.stat`."""
 
-Usage = Dict[int, Dict[str, float]]
+Usage = Dict[int, Dict[str, Any]]
 """By rank: `cpu` in cores, `memory` in bytes, `read` and `write` in bytes per second."""
 
 

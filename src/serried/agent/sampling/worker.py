@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import time
+from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
 from serried.agent.helper_process import AgentConnection
@@ -13,7 +14,10 @@ from serried.agent.sampling.gpu_reader import GpuReader
 from serried.agent.sampling.node_usage import NodeUsage
 from serried.agent.sampling.periods import OpenPeriod, Quantities
 from serried.agent.sampling.processes import RankProcesses
-from serried.protocol.events import ToSampler
+from serried.agent.sampling.progress import MetricSource, RankProgress
+from serried.protocol.events import ToHead, ToSampler
+from serried.protocol.json_lines import Message
+from serried.protocol.layout import AttemptDirectory
 from serried.protocol.live import Node
 
 PERIOD_SECONDS = 30.0
@@ -35,7 +39,8 @@ def main(arguments: List[str]) -> int:  # noqa: ARG001 - roles have arguments
                 sampler.finish(time.monotonic())
                 return 0
         if sampler and not sampler.seconds_to_next:
-            connection.send(**sampler.sample(time.monotonic()))
+            for answer in sampler.sample(time.monotonic()):
+                connection.send(**answer)
 
 
 class Sampler:
@@ -46,10 +51,13 @@ class Sampler:
         self._period_seconds = max(PERIOD_SECONDS, self._every)
         self._node = NodeUsage(settings["folder"])
         self._processes = RankProcesses()
-        self._ranks: List[Mapping[str, Any]] = []
+        self._progress: Dict[int, RankProgress] = {}
+        self._attempt = AttemptDirectory(Path(settings["attempt"]))
+        self._results = Path(settings["results"])
+        self._metric = MetricSource(**settings["metric"]) if settings["metric"] else None
         self._place = {"node": settings["node"], "host": settings["host"]}
-        self._file = SamplesFile(settings["file"], settings["mode"])
-        self._gpus = GpuReader(settings["gpus"])
+        self._file = SamplesFile(str(self._attempt.samples(settings["node"])), settings["mode"])
+        self._gpus = GpuReader(settings["gpus"], settings["mark"])
         self._described: Dict[str, Any] = {}
         self._period = OpenPeriod(now)
 
@@ -59,21 +67,37 @@ class Sampler:
 
     def set_ranks(self, ranks: List[Mapping[str, Any]]) -> None:
         """`ranks` run now on this node: `rank`, `pid` and `log` of each."""
-        self._ranks = ranks
         self._processes.set_ranks({entry["pid"]: entry["rank"] for entry in ranks})
+        logs = {entry["rank"]: Path(entry["log"]) for entry in ranks}
+        ended = {rank: progress for rank, progress in self._progress.items() if progress.log != logs.get(rank)}
+        self._period.add_ranks(_sampled(ended, time.monotonic()))
+        self._progress = {rank: self._progress_of(rank, log) for rank, log in logs.items()}
 
-    def sample(self, now: float) -> Dict[str, Any]:
-        """Measure. Returns the node's entry in live.json, without its age."""
+    def _progress_of(self, rank: int, log: Path) -> RankProgress:
+        known = self._progress.get(rank)
+        if known and known.log == log:
+            return known
+        source = self._metric if rank == 0 or not (self._metric and self._metric.is_file) else None
+        return RankProgress(self._attempt.metrics(self._place["node"], rank), log, source, self._results)
+
+    def sample(self, now: float) -> List[Message]:
+        """Measure. Returns messages for the head; a SAMPLE is the node's entry in live.json, without its age."""
         self._next_at = max(self._next_at + self._every, now)
         self._gpus.request()
         node, ranks = self._node.sample(now), self._processes.sample(now)
+        for rank, quantities in _sampled(self._progress, now).items():
+            ranks[rank] = {**ranks.get(rank, {}), **quantities}
         gpus = self._gpus.values()
         self._period.add(node, gpus, ranks)
         if now - self._period.began_at >= self._period_seconds:
             self._write_period(now)
-        return self._entry(node, gpus, ranks)
+        used, self._gpus.used_by_others = self._gpus.used_by_others, []
+        answers = [{"event": ToHead.GPUS_IN_USE, "gpus": used}] if used else []
+        return [{"event": ToHead.SAMPLE, **self._entry(node, gpus, ranks)}, *answers]
 
     def finish(self, now: float) -> None:
+        """Write what ranks have reported last."""
+        self.sample(now)
         self._write_period(now)
 
     def _write_period(self, now: float) -> None:
@@ -108,6 +132,10 @@ class Sampler:
             ]
         entry["ranks"] = [{"rank": rank, **_short(ranks[rank])} for rank in sorted(ranks)]
         return entry
+
+
+def _sampled(progress: Mapping[int, RankProgress], now: float) -> Dict[int, Dict[str, Any]]:
+    return {rank: one.sample(now) for rank, one in progress.items()}
 
 
 def _of_gpu(device: Quantities, values: Quantities) -> Dict[str, Any]:

@@ -42,7 +42,6 @@ _FLAGS = {*_BASES, "cloud", "dynamic_norm", "powered_down", "powering_up", "powe
 _MARKS = {"~", "#", "-"}
 """The same as the last character of a state: switched off, starting, planned."""
 _RESOURCES = re.compile(r"Priority|Resources|None|ReqNodeNotAvail|Nodes[_ ]required")
-"""Reasons of jobs that start once enough is free."""
 _SPAN = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 
 
@@ -111,8 +110,7 @@ def _nodes(text: str) -> tuple[tuple[NodeUse, ...], tuple[PartitionUse, ...]]:
         label = labelled.rstrip("*")
         if label not in partitions:
             is_open = available in ("up", "")
-            seconds = None if limit in ("infinite", "n/a", "") else site.seconds_of_clock(limit)
-            partitions[label] = PartitionUse(label, is_open, labelled.endswith("*"), seconds)
+            partitions[label] = PartitionUse(label, is_open, labelled.endswith("*"), _limit(limit))
         known = nodes.get(name)
         if known is None:
             nodes[name] = _node(name, label, rest)
@@ -172,14 +170,14 @@ def _jobs(text: str, user: str) -> Iterator[QueuedJob]:
             is_mine=owner == user,
             partitions=tuple(partition.split(",")),
             tasks=_tasks(index),
-            waits_for_resources=not is_running and _RESOURCES.match(reason) is not None,
+            waits_for_resources=not is_running and _is_for_resources(reason),
             priority=_whole(priority),
             nodes=count,
             gpus=gpus,
             gpu_type=kind,
             cpus=_whole(amounts.get("cpu", cpus)),
             memory_mb=tres.memory_mb(amounts.get("mem", "")),
-            limit_seconds=None if limit in ("UNLIMITED", "NOT_SET", "") else site.seconds_of_clock(limit),
+            limit_seconds=_limit(limit),
             reason="" if reason == "None" or is_running else reason,
             starts=_time(start) if not is_running else None,
             ends=_time(end) if is_running else None,
@@ -194,7 +192,20 @@ def _tasks(index: str) -> int:
     return max(sum((int(last or first) - int(first)) // int(step or 1) + 1 for first, last, step in spans), 1)
 
 
+@functools.lru_cache(maxsize=512)
+def _limit(text: str) -> int | None:
+    return None if text in ("infinite", "n/a", "UNLIMITED", "NOT_SET", "") else site.seconds_of_clock(text)
+
+
+@functools.lru_cache(maxsize=512)
+def _is_for_resources(reason: str) -> bool:
+    """Whether a job that waits for this reason starts once enough is free."""
+    return _RESOURCES.match(reason) is not None
+
+
 def _whole(text: str) -> int:
+    if text.isdecimal():
+        return int(text)
     match = re.match(r"(\d+)(K?)", text)
     return int(match[1]) * (1024 if match[2] else 1) if match else 0
 

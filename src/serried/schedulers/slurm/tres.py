@@ -63,6 +63,7 @@ def job_gpus(total: str, requests: tuple[tuple[str, int], ...]) -> tuple[int, st
     return next((sum(each.values()) * times for each, times in wanted if each), 0), kind
 
 
+@functools.lru_cache(maxsize=4096)
 def memory_mb(text: str) -> int:
     """MiB of `64G` or `4000M`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTP]?)", text)

@@ -1,0 +1,170 @@
+"""`serried metrics`: what a run logged and what was measured of it, for other programs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import click
+
+from serried.cli import run_view
+from serried.errors import UsageError
+from serried.metrics import formats
+from serried.metrics.formats import Csv, Dmon, JsonLines
+from serried.metrics.tables import GPUS, NODES, RANKS, Row
+from serried.protocol import SCHEMA
+from serried.records.index import Selection
+from serried.records.measured import STEPS, MeasuredRows
+from serried.ui import console
+
+CSV, JSON, JSONL, DMON, PROMETHEUS = "csv", "json", "jsonl", "dmon", "prometheus"
+_PAUSE_SECONDS = 1.0
+
+Writer = Csv | JsonLines | Dmon
+
+
+@click.command()
+@run_view.last_run
+@click.option("--what", type=click.Choice([STEPS, GPUS, NODES, RANKS]), help="Subject of each row. Default: steps.")
+@click.option("--format", "form", type=click.Choice([CSV, JSON, JSONL, DMON, PROMETHEUS]), help="Format. Default: csv.")
+@click.option("-f", "--follow", is_flag=True, help="Print rows as they come, until the run ends.")
+@click.option("--rank", type=click.IntRange(0), metavar="R", help="Rank of the steps, or only rank R.")
+@click.option("--node", type=click.IntRange(0), metavar="N", help="Only what node N measured.")
+@click.option("--to", type=click.Path(path_type=Path), metavar="FILE", help="With prometheus: replace FILE at once.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --follow an object on each line.")
+def command(
+    *,
+    run: str,
+    what: str | None,
+    form: str | None,
+    follow: bool,
+    rank: int | None,
+    node: int | None,
+    to: Path | None,
+    as_json: bool,
+) -> None:
+    r"""Export what a run logged and what its nodes measured.
+
+    \b
+    serried metrics last > steps.csv             steps, as the program logged them
+    serried metrics last --what gpus > gpus.csv  GPUs: means, minima and maxima
+    serried metrics last --what ranks --json -f  as they come, one object a line
+    serried metrics last --format dmon -f        as `nvidia-smi dmon`
+    serried metrics last --format prometheus -f --to serried.prom
+    """
+    form = form or (JSON if as_json else CSV)
+    if as_json and form not in (JSON, JSONL):
+        raise UsageError(f"`--json` and `--format {form}` contradict each other", hint="leave one of them out")
+    if form == DMON and what not in (None, GPUS):
+        raise UsageError(f"`--format dmon` has no {what}", hint="it lists GPUs; leave `--what` out")
+    if form == PROMETHEUS and (what, rank, node) != (None, None, None):
+        hint = "leave `--what`, `--rank` and `--node` out"
+        raise UsageError("`--format prometheus` has the present values of all nodes and ranks", hint=hint)
+    if to is not None and form != PROMETHEUS:
+        raise UsageError(
+            "`--to` is for `--format prometheus`", hint=f"redirect the output: serried metrics {run} > FILE"
+        )
+    if form == PROMETHEUS and follow and to is None:
+        hint = f"serried metrics {run} --format prometheus --follow --to FILE.prom"
+        raise UsageError("`--format prometheus --follow` needs a file that it can replace", hint=hint)
+    selection = _one_run(run)
+    if form == PROMETHEUS:
+        from serried.cli import metrics_prometheus  # only for this format
+
+        metrics_prometheus.export(selection, to, follow=follow)
+        return
+    measured = MeasuredRows(selection.place, what or (GPUS if form == DMON else STEPS), node=node, rank=rank)
+    if follow:
+        _follow(selection, measured, form)
+    else:
+        _print(selection, measured, form)
+
+
+def _one_run(run: str) -> Selection:
+    selection = run_view.select(run)
+    if len(selection.tasks) == 1:
+        selection = Selection(selection.record, selection.tasks[0])
+    if selection.is_array:
+        hint = f"name one: serried metrics {selection}/{(selection.tasks or (0,))[0]}"
+        raise UsageError(f"run `{selection}` is an array; its tasks have metrics of their own", hint=hint)
+    return selection
+
+
+def _print(selection: Selection, measured: MeasuredRows, form: str) -> None:
+    rows = measured.rows()
+    first = next(rows, None)
+    if first is None:
+        _say_why_empty(selection, measured)
+    rows = itertools.chain([] if first is None else [first], rows)
+    if form == JSON:
+        _out_json(selection, measured.what, rows)
+        return
+    writer = _writer(form, measured, measured.rows())
+    _out(writer.header())
+    _out(*writer.lines(rows))
+
+
+def _out_json(selection: Selection, what: str, rows: Iterable[Row]) -> None:
+    """One value, in pieces: the rows of a long run do not fit into memory."""
+    begin = json.dumps({"schema": SCHEMA, "run": str(selection), "what": what})
+    console.out(f'{begin[:-1]}, "rows": [')
+    previous = ""
+    for row in rows:
+        if previous:
+            console.out(f"{previous},")
+        previous = formats.to_json(row)
+    if previous:
+        console.out(previous)
+    console.out("]}")
+
+
+def _follow(selection: Selection, measured: MeasuredRows, form: str) -> None:
+    from serried.cli.log_follow import RunClock
+
+    clock = RunClock(selection, awaits="measurements")
+    writer: Writer | None = None
+    while True:
+        is_over = clock.is_run_over()  # before the files, which may grow between two looks
+        rows = measured.new_rows()
+        if rows and writer is None:
+            writer = _writer(form, measured, rows)
+            _out(writer.header())
+        if rows and writer is not None:
+            _out(*writer.lines(rows))
+            sys.stdout.flush()
+        elif is_over:
+            break
+        else:
+            time.sleep(_PAUSE_SECONDS)
+    if writer is None:
+        _say_why_empty(selection, measured)
+
+
+def _writer(form: str, measured: MeasuredRows, rows: Iterable[Row]) -> Writer:
+    """`rows` has the columns of CSV, whose header comes first."""
+    if form == CSV:
+        return Csv(measured.columns(rows))
+    return Dmon() if form == DMON else JsonLines()
+
+
+def _out(*lines: str) -> None:
+    for line in filter(None, lines):
+        console.out(line)
+
+
+def _say_why_empty(selection: Selection, measured: MeasuredRows) -> None:
+    if measured.what != STEPS:
+        console.note(f"the nodes of run `{selection}` have measured no {measured.what}")
+        return
+    console.note(f"rank {measured.rank_of_steps} of run `{selection}` has logged no steps")
+    if _has(selection, RANKS):
+        console.note(f"its nodes have measured: serried metrics {selection} --what ranks")
+
+
+def _has(selection: Selection, what: str) -> bool:
+    found: Iterator[Row] = MeasuredRows(selection.place, what).rows()
+    return next(found, None) is not None

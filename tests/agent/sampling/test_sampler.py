@@ -1,0 +1,110 @@
+"""The sampler of real runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from serried.fs.files import read_journal, read_json
+from serried.plan import ReportedMetric, Sampling
+
+FAST = {"sampling.node_side.DELAY_SECONDS": 0.05, "sampling.node_side.RESTART_SECONDS": 0.05}
+STEPS = ReportedMetric("loss", r"stdout:step (?P<step>\d+)/(?P<total>\d+) loss (\S+)")
+
+
+def waiting(tmp_path):
+    """A rank that prints a step, and ends when the test says so."""
+    return f"echo step $((RANK + 3))/90 loss 0.5; while [ ! -e '{tmp_path}/go' ]; do sleep 0.05; done; echo step 9/90"
+
+
+def ranks_of(run):
+    """By number, as live.json has them."""
+    document = read_json(run.place.attempt(1).live) or {"nodes": []}
+    return {rank["rank"]: rank for node in document["nodes"] for rank in node["ranks"]}
+
+
+def lines_of(run, node=0):
+    return read_journal(run.place.attempt(1).samples(node))
+
+
+def test_what_each_node_measures_is_in_its_file_and_in_live_json(start, tmp_path, wait_until):
+    run = start(waiting(tmp_path), nodes=2, ranks=2, metric=STEPS, sampling=Sampling(1), seconds=FAST)
+    ranks = wait_until(
+        lambda: [ranks for ranks in [ranks_of(run)] if len(ranks) == 4 and all("cpu" in it for it in ranks.values())]
+    )[0]
+    (tmp_path / "go").touch()
+    assert run.wait() == 0, run.log
+    assert {number: (rank["step"], rank["total_steps"], rank["metrics"]) for number, rank in ranks.items()} == {
+        number: (number + 3, 90, {"loss": 0.5}) for number in range(4)
+    }
+    assert all(rank["memory"] > 0 and rank["output_age"] >= 0 for rank in ranks.values())
+    for node in range(2):
+        header, *periods = lines_of(run, node)
+        assert set(header["node"]) == {"cpus", "memory", "memory_scope"}
+        assert header["interval"] == 1
+        assert set(periods[0]["ranks"]) == {str(2 * node), str(2 * node + 1)}
+        assert {"cpu", "memory", "disk_free"} <= set(periods[0]["node"])
+        assert (run.place.attempt(1).samples(node).stat().st_mode & 0o777) == 0o600
+
+
+def test_a_killed_sampler_is_replaced_and_the_run_is_not_harmed(start, tmp_path, wait_until):
+    run = start(waiting(tmp_path), ranks=1, sampling=Sampling(1), seconds=FAST)
+    first = wait_until(lambda: run.pid_of("sample"))
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: run.pid_of("sample") not in {None, first})
+    wait_until(lambda: ranks_of(run))
+    (tmp_path / "go").touch()
+    assert run.wait() == 0, run.log
+    assert lines_of(run)[-1]["ranks"]
+    assert not run.pid_of("sample")
+
+
+def test_a_sampler_that_cannot_run_is_given_up_and_the_run_is_not_harmed(start, tmp_path, wait_until):
+    crash = "\ndef main(arguments):\n    raise SystemExit(1)\n"
+    run = start(waiting(tmp_path), ranks=1, seconds=FAST, sampling=Sampling(1), code={"sampling.worker": crash})
+    wait_until(lambda: "it is not restarted" in run.log)
+    (tmp_path / "go").touch()
+    assert run.wait() == 0, run.log
+    assert lines_of(run) == []
+
+
+def test_a_hung_driver_leaves_only_the_values_of_gpus_missing(start, tmp_path, wait_until):
+    hang = "\ndef open_source(visible):\n    import time\n    time.sleep(600)\n"
+    gpus = "\nAttempt.visible_gpus = None\n"
+    code = {"sampling.gpus": hang, "attempt": gpus}
+    run = start(waiting(tmp_path), ranks=1, sampling=Sampling(1), seconds=FAST, code=code)
+    wait_until(lambda: "cpu" in ranks_of(run).get(0, {}))
+    (tmp_path / "go").touch()
+    assert run.wait() == 0, run.log
+    assert lines_of(run)[-1]["ranks"]
+
+
+def test_sampling_can_be_off(start, tmp_path, wait_until):
+    run = start(waiting(tmp_path), ranks=1, sampling=Sampling(None), seconds=FAST)
+    wait_until(run.output)
+    assert not run.pid_of("sample")
+    (tmp_path / "go").touch()
+    assert run.wait() == 0, run.log
+    assert lines_of(run) == []
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_each_task_of_an_array_has_its_own_samples(number, start, tmp_path, wait_until):
+    run = start(waiting(tmp_path), ranks=1, indices=[0, 1], task=number, sampling=Sampling(1), seconds=FAST)
+    wait_until(lambda: ranks_of(run))
+    (tmp_path / "go").touch()
+    assert run.wait() == 0, run.log
+    assert lines_of(run)[-1]["ranks"]
+
+
+def test_a_full_disk_harms_nothing(start, tmp_path, wait_until):
+    full = "\nclass _Full:\n    def __getattr__(self, name):\n        return getattr(_os, name)\n"
+    full += "    def open(self, *_):\n        raise OSError(28, 'No space left on device')\n_os, os = os, _Full()\n"
+    code = {"sampling.worker": full}
+    run = start(waiting(tmp_path), ranks=1, sampling=Sampling(1), seconds=FAST, code=code)
+    wait_until(lambda: "cpu" in ranks_of(run).get(0, {}))
+    (tmp_path / "go").touch()
+    assert run.wait() == 0, run.log
+    assert lines_of(run) == []

@@ -1,0 +1,193 @@
+"""`serried report` and `serried rule` as users meet them. The samples of GPUs are stand-ins."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from sampled import a_gpu, a_rank, write_samples
+
+USUAL = {"nodes": 2, "ranks": 2, "gpus": 2, "cpus": 16, "memory_mb": 128 * 1024, "time_seconds": 36000}
+
+
+@pytest.fixture
+def measured(make):
+    """A run on two nodes whose last rank is slow."""
+
+    def begin(run="k3f9q2", **options):
+        made = make(run, **{**USUAL, **options})
+        attempt = made.attempt()
+        write_samples(attempt, 0, gpus=[a_gpu()] * 2, ranks=[a_rank()] * 2)
+        write_samples(attempt, 1, gpus=[a_gpu(), a_gpu(55.0)], ranks=[a_rank(), a_rank(2.5)])
+        return made.ending(seconds=3600.0)
+
+    return begin
+
+
+PAGE = """\
+k3f9q2 train COMPLETED
+
+  command      python train.py
+  cluster      fir, job 123
+  size         2 nodes, each with 2 GPUs, 16 CPUs, 128 GiB
+  nodes        n1, n2
+  started      2026-11-18 11:07:40
+  ended        2026-11-18 11:17:40
+  GPUs         NVIDIA H200
+  measured     every 5 s, GPUs by stand-in
+
+use
+  GPU busy     [||||||||||||||||||||||||||||||||        ]  81 %  55 to 90 %
+  GPU memory   [|||||||||||||||||||||||||||||           ]  71 %  peak 100 GiB
+  GPU power    [||||||||||||||||||||||||||||||||||      ]  86 %  600 of 700 W
+  CPU          [||||||||||||||||||||                    ]  50 %  8.0 of 16 cores
+  memory       [||||||||||||                            ]  31 %  peak 40 GiB
+  time         [||||                                    ]  10 %  1h00m of 10h00m
+
+nodes
+  NODE  CPU  OF  MEMORY  OF       DISK FREE
+  n1    8.0  16  40 GiB  128 GiB  80 GiB
+  n2    8.0  16  40 GiB  128 GiB  80 GiB
+
+GPUs
+  NODE  GPU  RANK  BUSY  MEMORY   OF       POWER  MAX TEMP
+  n1    0    0     90 %  100 GiB  140 GiB  600 W  60 °C
+  n1    1    1     90 %  100 GiB  140 GiB  600 W  60 °C
+  n2    0    2     90 %  100 GiB  140 GiB  600 W  60 °C
+  n2    1    3     55 %  100 GiB  140 GiB  600 W  60 °C
+
+between ranks
+             MEDIAN   EXTREME  OF
+  step time  250 ms   400 ms   rank 3 on n2 (1.60 x)
+  data wait  2 %      2 %      all alike
+  GPU busy   90 %     55 %     GPU 1 on n2 (rank 3) (0.61 x)
+  GPU power  600 W    600 W    all alike
+  memory     4.0 GiB  4.0 GiB  all alike
+
+notes
+  ! The steps of rank 3 on n2 take 1.6 times as long as the median.
+    Compare that GPU and its data wait with the others, then exclude `n2` if it
+    is slower: a training is as fast as its slowest rank.
+    serried rule straggler
+  - GPU 1 on n2 (rank 3) was busy 55 % of the time, the median 90 %.
+    Look for work that only this rank does: validation, checkpoints, more or
+    slower data: in a synchronous training the others wait for this rank.
+    serried rule ranks-spread
+  - The peak of memory was 31 % of 128 GiB per node.
+    Write `mem = "24G"`: a job that requests less memory fits on more nodes, so
+    it starts sooner.
+    serried rule cpu-mem-over
+  - The run needed 10 % of its 10h.
+    Write `time = "1h30m"`: the scheduler fits short jobs into gaps, so they
+    start sooner.
+    serried rule time-over
+"""
+
+
+def test_the_page_of_a_run(serried, measured):
+    measured()
+    done = serried("report", "last")
+    assert done.out == PAGE
+    assert max(map(len, PAGE.splitlines())) <= 80
+    assert (done.code, done.err) == (0, "")
+
+
+def test_notes_can_be_muted(serried, measured):
+    measured()
+    done = serried("report", "--mute", "straggler", "--mute", "ranks-spread", "--mute", "cpu-mem-over")
+    assert [line for line in done.out.splitlines() if "serried rule" in line] == ["    serried rule time-over"]
+    assert serried("report", "--mute", "nothing").code == 2
+
+
+def test_the_json_of_a_run(serried, measured):
+    measured()
+    value = json.loads(serried("report", "--json").out)
+    (run,) = value["runs"]
+    assert value["schema"] == 1
+    assert run["gpu_busy"] == [55.0, pytest.approx(81.25), 90.0]
+    assert [note["rule"] for note in run["notes"]] == ["straggler", "ranks-spread", "cpu-mem-over", "time-over"]
+    assert run["notes"][3]["change"] == 'time = "1h30m"'
+    assert run["spread"][0] == {
+        "kind": "step-time",
+        "count": 4,
+        "median": 0.25,
+        "extreme": 0.4,
+        "where": "rank 3 on n2",
+        "host": "n2",
+    }
+    assert [gpu["rank"] for gpu in run["measured"]["gpus"]] == [0, 1, 2, 3]
+
+
+def test_several_runs_are_a_table(serried, measured, make):
+    measured()
+    measured("abcdef", name="other")
+    make("pending")
+    assert serried("report", "k3f9q2", "abcdef").out == (
+        "RUN     NAME   STATE      ELAPSED  TIME  CPU   MEM   GPU\n"
+        "k3f9q2  train  COMPLETED  1h00m    10 %  50 %  31 %  81 %\n"
+        "abcdef  other  COMPLETED  1h00m    10 %  50 %  31 %  81 %\n"
+    )
+
+
+def test_an_array_is_a_table_of_the_tasks_that_have_begun(serried, make):
+    made = make(indices=range(2), **{**USUAL, "nodes": 1})
+    for task in (0, 1):
+        write_samples(made.attempt(task=task), gpus=[a_gpu(40.0 + task)] * 2)
+        made.ending(task=task, seconds=1800.0)
+    done = serried("report", "k3f9q2")
+    assert done.out == (
+        "RUN       NAME   STATE      ELAPSED  TIME  CPU   MEM   GPU\n"
+        "k3f9q2/0  train  COMPLETED  30m00s   5 %   50 %  31 %  40 %\n"
+        "k3f9q2/1  train  COMPLETED  30m00s   5 %   50 %  31 %  41 %\n"
+    )
+    assert "GPU busy     [||||||||||||||||                        ]  41 %" in serried("report", "k3f9q2/1").out
+
+
+def test_a_run_without_samples_says_why(serried, make):
+    run = make(**USUAL)
+    run.ending()
+    done = serried("report")
+    assert (
+        "  measured     nothing: the run was too short for samples, sampling was off, or an earlier version of Serried "
+        "ran it\n" in done.out
+    )
+    assert "notes" not in done.out
+    shutil.rmtree(run.where.path)
+    assert (
+        "  measured     nothing: the run directory was removed, and the record has no summary" in serried("report").out
+    )
+
+
+def test_damage_is_reported_and_harms_nothing(serried, measured):
+    path = measured().where.attempt(1).samples(0)
+    path.write_bytes(path.read_bytes() + b'\x00\xff\n{"t": "soon"}\n{"t": 17')
+    assert "  measured     every 5 s, GPUs by stand-in, 2 damaged lines\n" in serried("report").out
+
+
+def test_the_name_of_a_host_cannot_move_the_cursor(serried, measured):
+    path = measured().where.attempt(1).samples(1)
+    path.write_text(path.read_text(encoding="utf-8").replace('"n2"', '"n2\\u001b[2J\\u202e"'), encoding="utf-8")
+    out = serried("report").out
+    assert "\x1b" not in out
+    assert "\u202e" not in out
+
+
+def test_the_change_names_the_key_that_the_project_uses(serried, make, tmp_path):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "serried.toml").write_text('[experiments.train.resources]\nmem_per_node = "128G"\n', encoding="utf-8")
+    made = make(source=str(folder), **USUAL)
+    write_samples(made.attempt(), gpus=[a_gpu()] * 2)
+    made.ending(seconds=3600.0)
+    assert 'Write `mem_per_node = "48G"`' in serried("report").out
+
+
+def test_the_list_and_the_page_of_rules(serried):
+    lines = serried("rule").out.splitlines()
+    assert lines[:2] == ["RULE                     MEANING", "oom                      The run ran out of memory"]
+    assert serried("rule", "gpu-low").out.startswith("# gpu-low\n\nThe GPUs were busy for a small part of the time.\n")
+    assert json.loads(serried("rule", "oom", "--json").out)["rules"][0]["title"] == "The run ran out of memory"
+    done = serried("rule", "gpu-lo")
+    assert (done.code, done.err) == (2, "error: unknown rule: `gpu-lo`\n\nhint: did you mean `gpu-low`?\n")

@@ -1,0 +1,265 @@
+"""Each rule on samples: those of GPUs are stand-ins, as `sampled` writes them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from sampled import GIB, a_gpu, a_rank, write_samples
+from serried.errors import UsageError
+from serried.metrics import samples
+from serried.metrics.measured import Measurements, measured_of
+from serried.protocol.layout import TaskDirectory
+from serried.report.rules import RULES, judge, page_of, title_of
+from serried.report.usage import Peer, Spelling, Usage
+
+
+@pytest.fixture
+def measure(tmp_path):
+    """The measurements of nodes, each given as the options of `write_samples`."""
+
+    def of(*nodes):
+        place = TaskDirectory(tmp_path)
+        for at, options in enumerate(nodes):
+            write_samples(place.attempt(1), at, **options)
+        return measured_of(samples.read(place))
+
+    return of
+
+
+def a_usage(measured=None, **changes):
+    usual = Usage(
+        id="k3f9q2",
+        state="COMPLETED",
+        seconds=1800,
+        limit_seconds=3600,
+        nodes=1,
+        ranks=4,
+        gpus=4,
+        cpus=16,
+        memory=128 * GIB,
+        spelling=Spelling(memory_units=4, cpu_units=4),
+    )
+    return dataclasses.replace(usual, measured=measured or Measurements(), **changes)
+
+
+def rules_of(usage, **options):
+    return [note.rule for note in judge(usage, **options)]
+
+
+def note_of(usage, rule):
+    (note,) = [note for note in judge(usage) if note.rule == rule]
+    return note
+
+
+WELL = {"gpus": [a_gpu()] * 4, "ranks": [a_rank()] * 4, "memory": 110 * GIB}
+
+
+def test_a_run_that_uses_what_it_has_gets_no_notes(measure):
+    assert rules_of(a_usage(measure(WELL), limit_seconds=2400)) == []
+
+
+def test_idle_gpus_are_named_and_the_change_is_the_number_in_use(measure):
+    gpus = [a_gpu(), a_gpu(), a_gpu(0.0, 0.0, 70.0), a_gpu(0.0, 0.0, 70.0)]
+    note = note_of(a_usage(measure({**WELL, "gpus": gpus})), "gpu-idle")
+    assert (note.fact, note.change, note.is_serious) == ("2 of 4 GPUs did nothing (n1: 2, 3)", "gpus = 2", True)
+
+
+def test_gpus_that_differ_between_nodes_get_no_single_number(measure):
+    idle = a_gpu(0.0, 0.0, 70.0)
+    nodes = [{"gpus": [idle, a_gpu()]}, {"gpus": [a_gpu(), a_gpu()]}]
+    note = note_of(a_usage(measure(*nodes), nodes=2, gpus=2), "gpu-idle")
+    assert (note.fact, note.change) == ("1 of 4 GPUs did nothing (n1: 0)", "")
+
+
+def test_an_idle_gpu_that_holds_memory_is_a_hung_rank(measure):
+    gpus = [a_gpu(), a_gpu(), a_gpu(), a_gpu(1.0, 40 * GIB, 110.0)]
+    usage = a_usage(measure({**WELL, "gpus": gpus}))
+    note = note_of(usage, "gpu-idle-holding-memory")
+    assert note.fact == "GPU 3 on n1 (rank 3) was idle for 30m and held 40 GiB"
+    assert note.advice == "look for the reason in `serried logs k3f9q2 --rank 3`"
+    assert "gpu-idle" not in rules_of(usage)
+
+
+@pytest.mark.parametrize(("busy", "serious"), [(24.0, False), (12.0, True)])
+def test_little_use_of_gpus(measure, busy, serious):
+    note = note_of(a_usage(measure({**WELL, "gpus": [a_gpu(busy)] * 4})), "gpu-low")
+    assert (note.fact, note.change, note.is_serious) == (f"the GPUs were busy {busy:.0f} % of the time", "", serious)
+
+
+def test_little_use_of_gpus_for_lack_of_cpus(measure):
+    note = note_of(a_usage(measure({**WELL, "gpus": [a_gpu(20.0)] * 4, "cpu": 15.8})), "gpu-low")
+    assert note.change == "cpus = 8"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "fact"),
+    [
+        (a_gpu(98.0, power=280.0), "they drew 40 % of the power limit"),
+        (a_gpu(98.0, sm_active=12.0), "12 % of their multiprocessors were at work"),
+    ],
+)
+def test_busy_and_cold_gpus(measure, gpu, fact):
+    note = note_of(a_usage(measure({**WELL, "gpus": [gpu] * 4})), "gpu-busy-but-cold")
+    assert note.fact == f"the GPUs were busy 98 % of the time, but {fact}"
+
+
+def test_free_memory_of_gpus(measure):
+    note = note_of(a_usage(measure({**WELL, "gpus": [a_gpu(memory=30 * GIB)] * 4})), "gpu-mem-low")
+    assert note.fact == "the peak of GPU memory was 30 GiB of 140 GiB"
+
+
+def test_a_lost_gpu_and_its_errors(measure, monkeypatch):
+    monkeypatch.setattr("time.localtime", __import__("time").gmtime)
+    gpus = [a_gpu(), a_gpu(xid=[79], ecc_errors=2)]
+    note = note_of(a_usage(measure({"gpus": gpus, "ranks": [a_rank()] * 2, "lost": 1})), "gpu-lost")
+    assert note.fact == "GPU 1 on n1 (rank 1) disappeared at 11:22:40 and reported XID 79 and had 2 memory errors"
+    assert note.advice == "send `n1` and these numbers to the support of your site"
+
+
+def test_a_hot_gpu_is_named_and_a_power_limit_is_normal(measure):
+    capped, hot = a_gpu(throttled=["power-cap"]), a_gpu(throttled=["power-cap", "thermal"])
+    assert "gpu-hot" not in rules_of(a_usage(measure({**WELL, "gpus": [capped] * 4})))
+    note = note_of(a_usage(measure({**WELL, "gpus": [capped, hot, capped, capped]})), "gpu-hot")
+    assert note.fact == "GPU 1 on n1 (rank 1) was slowed down for 100 % of the time (thermal), at up to 60 °C"
+
+
+def test_gpus_spread_over_nodes(measure):
+    note = note_of(a_usage(measure({}, {}), nodes=2, gpus=1), "gpu-fragmented")
+    assert note.change == "nodes = 1, gpus = 2"
+
+
+@pytest.mark.parametrize(
+    ("spelling", "change"),
+    [
+        (Spelling(memory_units=4), 'mem = "15G"'),
+        (Spelling('mem_per_node = "{}"'), 'mem_per_node = "60G"'),
+        (Spelling('mem_per_cpu = "{}"', 16), 'mem_per_cpu = "4G"'),
+        (Spelling("--mem={}"), "--mem=60G"),
+    ],
+)
+def test_memory_that_was_not_used(measure, spelling, change):
+    measured = measure({**WELL, "memory": 50 * GIB})
+    note = note_of(a_usage(measured, memory=256 * GIB, spelling=spelling), "cpu-mem-over")
+    assert (note.fact, note.change) == ("the peak of memory was 20 % of 256 GiB per node", change)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"has_default_memory": True}, {"has_whole_nodes": True}, {"memory": None}, {"memory": 190 * GIB}],
+    ids=["default", "whole nodes", "not requested", "less than 50 GiB per GPU"],
+)
+def test_memory_that_no_one_chose_or_that_is_little_gets_no_note(measure, changes):
+    usage = a_usage(measure({**WELL, "memory": 50 * GIB}), **{"memory": 256 * GIB, **changes})
+    assert "cpu-mem-over" not in rules_of(usage)
+
+
+def test_more_cpus_than_a_node_has_for_each_gpu(measure):
+    note = note_of(a_usage(measure({**WELL, "cpu": 10.0, "cpus": 64}), cpus=64), "cpu-per-gpu-high")
+    assert (note.fact, note.change) == ("16 CPUs for each GPU, of which 2.5 were in use", "cpus = 3")
+
+
+def test_cpus_of_a_run_without_gpus(measure):
+    note = note_of(a_usage(measure({"cpu": 3.0}), gpus=0, spelling=Spelling()), "cpu-low")
+    assert (note.fact, note.change) == ("3.0 of 16 CPUs per node were in use", "cpus = 4")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "limit", "change", "serious"),
+    [
+        (4 * 3600, 86400, 'time = "5h"', False),
+        (1800, 3601, 'time = "40m"', False),
+        (7200, 4 * 86400, 'time = "2h30m"', True),
+        (3 * 86400, 7 * 86400, 'time = "3d18h"', False),
+    ],
+)
+def test_time_that_was_not_needed(measure, seconds, limit, change, serious):
+    note = note_of(a_usage(measure(WELL), seconds=seconds, limit_seconds=limit), "time-over")
+    assert (note.change, note.is_serious) == (change, serious)
+
+
+def test_time_for_a_scheduler(measure):
+    usage = a_usage(
+        measure(WELL), seconds=14400, limit_seconds=86400, spelling=Spelling(time="--time={}", is_walltime=True)
+    )
+    assert note_of(usage, "time-over").change == "--time=5:00:00"
+
+
+def test_a_time_limit_with_known_steps(measure):
+    ranks = [a_rank(step=1500, total_steps=6000)] * 4
+    usage = a_usage(measure({**WELL, "ranks": ranks}), state="TIMEOUT", seconds=3600)
+    note = note_of(usage, "timeout")
+    assert (note.fact, note.change) == ("the run hit its time limit at step 1,500 of 6,000", 'time = "5h"')
+
+
+def test_a_time_limit_without_steps():
+    note = note_of(a_usage(state="TIMEOUT", seconds=3600), "timeout")
+    assert (note.fact, note.change) == ("the run hit its time limit of 1h", "")
+
+
+def test_a_run_out_of_memory_has_one_note(measure):
+    notes = judge(a_usage(measure({**WELL, "memory": 127 * GIB}), state="OUT_OF_MEMORY"))
+    assert [(note.rule, note.change) for note in notes] == [("oom", 'mem = "48G"')]
+
+
+def test_a_gpu_out_of_memory_is_told_apart(measure):
+    full = {**WELL, "gpus": [a_gpu(memory=139 * GIB)] * 4, "memory": 50 * GIB}
+    note = note_of(a_usage(measure(full), state="OUT_OF_MEMORY"), "oom")
+    assert note.fact == "a GPU ran out of memory: 99 % of 140 GiB were in use"
+
+
+def test_a_straggler_and_its_node(measure):
+    nodes = [{"ranks": [a_rank(), a_rank()]}, {"ranks": [a_rank(), a_rank(2.5)]}]
+    note = note_of(a_usage(measure(*nodes), nodes=2, ranks=2, gpus=0), "straggler")
+    assert note.fact == "the steps of rank 3 on n2 take 1.6 times as long as the median"
+
+
+@pytest.mark.parametrize(
+    ("waits", "fact"),
+    [
+        ((0.4, 0.4, 0.5, 0.5), "the ranks waited for data 45 % of the time"),
+        ((0.0, 0.0, 0.0, 0.5), "rank 3 on n1 waited for data 50 % of the time"),
+    ],
+)
+def test_waiting_for_data(measure, waits, fact):
+    note = note_of(a_usage(measure({**WELL, "ranks": [a_rank(wait=wait) for wait in waits]})), "data-stall")
+    assert note.fact == fact
+
+
+def test_one_gpu_that_is_less_busy(measure):
+    note = note_of(a_usage(measure({**WELL, "gpus": [a_gpu(), a_gpu(), a_gpu(), a_gpu(55.0)]})), "ranks-spread")
+    assert note.fact == "GPU 3 on n1 (rank 3) was busy 55 % of the time, the median 90 %"
+
+
+def test_poor_scaling_against_a_smaller_run(measure):
+    note = note_of(a_usage(measure(WELL), peer=Peer("abcdef", 1, 300.0)), "scaling-poor")
+    assert note.fact == "4 GPUs reach 43 % of the speed per GPU of the 1 in abcdef"
+    assert note.why == "1.7 times the samples per second for 4.0 times the cost"
+    assert "scaling-poor" not in rules_of(a_usage(measure(WELL), peer=Peer("abcdef", 1, 140.0)))
+
+
+def test_short_runs_and_slices_of_gpus_are_not_judged(measure):
+    idle = measure({**WELL, "gpus": [a_gpu(0.0, 0.0, 70.0)] * 4})
+    assert "gpu-idle" not in rules_of(a_usage(idle, seconds=200))
+    slices = tuple(dataclasses.replace(gpu, name="NVIDIA H200 MIG 1g.18gb") for gpu in idle.gpus)
+    assert "gpu-idle" not in rules_of(a_usage(dataclasses.replace(idle, gpus=slices)))
+
+
+def test_a_rule_can_be_muted(measure):
+    usage = a_usage(measure({**WELL, "gpus": [a_gpu(20.0)] * 4}))
+    assert rules_of(usage) == ["gpu-low", "time-over"]
+    assert rules_of(usage, mute=["gpu-low"]) == ["time-over"]
+
+
+def test_each_rule_has_a_page_and_survives_a_run_without_samples():
+    for name in RULES:
+        assert all(word in page_of(name) for word in ("**Condition:**", "**Meaning:**", "**Change:**"))
+        assert title_of(name)
+    assert rules_of(a_usage(limit_seconds=None, cpus=None, memory=None)) == []
+
+
+def test_an_unknown_rule_is_refused_with_a_suggestion():
+    with pytest.raises(UsageError) as raised:
+        page_of("gpu-lo")
+    assert raised.value.hint == "did you mean `gpu-low`?"
