@@ -34,7 +34,7 @@ def command(*, run: str | None, port: int | None, path: Path | None) -> None:
     Run it on the login node, and leave it running. It prints an `ssh` command for your
     own machine, and an address for your browser. The address contains a token: other
     users of this node get the error 403. The page only reads, and loads nothing from
-    other servers. Ctrl-C ends it; the runs go on.
+    other servers. Ctrl-C ends the page; it stops no run.
 
     \b
       pip install 'serried[ui]'
@@ -97,5 +97,5 @@ def _report(listener: socket.socket, path: Path | None, fragment: str) -> None:
         console.out(f"  {loopback.tunnel(number, os.environ)}")
     console.say("and in its browser:")
     console.out(f"  http://{loopback.ADDRESS}:{number}/{fragment}")
-    console.say("Ctrl-C ends the page; the runs go on")
+    console.say("Ctrl-C ends the page; it stops no run")
     sys.stdout.flush()  # a pipe gets the lines now, too
