@@ -85,7 +85,7 @@ MEANT = {
     "logs": "log tail output cat print follow",
     "show": "info describe inspect view plan",
     "queue": "sinfo pbsnodes free gpus idle availability",
-    "metrics": "export csv dmon prometheus gpu stats",
+    "metrics": "export csv dmon prometheus nvidia-smi",
     "why": "explain diagnose",
     "stacks": "stack traceback hang py-spy gdb pstack",
     "attach": "debug enter",
