@@ -284,6 +284,7 @@ def test_what_travels_to_the_compute_node_is_python_3_9(path: Path):
 
 BY_MODULE = {
     "cli/tensorboard.py": {"click", "tensorboard", "werkzeug"},
+    "ui/watch/app.py": {"textual"},
     "train/tracking/wandb_sink.py": {"torch", "wandb"},
     "train/tracking/wandb_agent.py": {"torch", "yaml"},  # wandb depends on it
     "train/tracking/mlflow_sink.py": {"torch", "mlflow"},

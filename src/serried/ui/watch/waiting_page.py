@@ -1,0 +1,93 @@
+"""The page of a run that waits: why, since when, until when, and what would start sooner. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from serried.plan import Allocation
+from serried.protocol.reasons import Reason
+from serried.ui.text import duration, local_time, wrapped
+from serried.ui.watch.drawing import Line, Look, Span, cut, line, titled
+from serried.ui.watch.list_page import STYLES
+from serried.ui.watch.run_page import fit_name, footer
+
+KEYS = (("esc", "back"), ("S", "stop"), ("?", "help"), ("q", "quit"))
+_LABEL = 12
+_LONG_SECONDS = 4 * 3600
+
+
+@dataclass(frozen=True)
+class WaitingPage:
+    id: str
+    name: str
+    state: str
+    size: str = ""
+    why: str = ""
+    """In plain words."""
+    reason: str = ""
+    """The scheduler's own word."""
+    waited: float | None = None
+    starts: float | None = None
+    starts_in: float | None = None
+    steps: tuple[str, ...] = ()
+    sooner: tuple[str, ...] = ()
+    notice: str = ""
+
+
+def sooner(reason: Reason | None, request: Allocation) -> tuple[str, ...]:
+    """What would start sooner, by what the run requests. Only where it waits for resources."""
+    if reason not in (Reason.QUEUED, None):
+        return ()
+    changes = []
+    limit = request.time_seconds
+    if limit is None or limit >= _LONG_SECONDS:
+        stated = f"it requests {duration(limit)}" if limit else "it requests none"
+        changes.append(f"a shorter `time` ({stated}): short jobs fill gaps before larger ones")
+    if request.nodes > 1:
+        changes.append(f"fewer `nodes` (it requests {request.nodes}): all of them have to be free at once")
+    if request.gpu_type:
+        changes.append(f"any type of GPU: without `gpu_type` (it requests {request.gpu_type})")
+    if request.exclusive:
+        changes.append("a part of a node: without `exclusive`")
+    if request.constraint:
+        changes.append(f"more kinds of nodes: without `constraint` ({', '.join(request.constraint)})")
+    return tuple(changes)
+
+
+def draw(page: WaitingPage, look: Look) -> list[Line]:
+    """As many lines as the terminal has rows."""
+    state = Span(page.state, STYLES.get(page.state, "bad"))
+    lines = [line(Span(f"{page.id} ", "head"), fit_name(page.name, look), " ", state, f"  {page.size}")]
+    lines += [line(Span(f"! {page.notice}", "warning"))] if page.notice else []
+    lines.append(())
+    lines.append(titled("why it waits", look.columns, look))
+    lines += _fact("", page.why or "the scheduler gives no reason", look)
+    lines += _fact("reason", page.reason, look)
+    lines += _fact("waits for", duration(page.waited) if page.waited is not None else "", look)
+    lines += _fact("expected", _expected(page), look)
+    if page.sooner:
+        lines += [(), titled("what would start sooner", look.columns, look)]
+        lines += [one for change in page.sooner for one in _fact("", f"- {change}", look)]
+    if page.steps:
+        lines += [(), titled("what to do", look.columns, look)]
+        lines += [one for step in page.steps for one in _fact("", f"- {step}", look)]
+    lines = [cut(drawn, look.columns) for drawn in lines[: look.rows - 1]]
+    lines += [()] * (look.rows - 1 - len(lines))
+    return [*lines, footer(KEYS)]
+
+
+def _expected(page: WaitingPage) -> str:
+    if page.starts is None or page.starts_in is None:
+        return "no estimate yet"
+    if page.starts_in <= 0:
+        return "now"
+    return f"{local_time(page.starts)}, in {duration(page.starts_in)}"
+
+
+def _fact(label: str, text: str, look: Look) -> list[Line]:
+    if not text:
+        return []
+    indent = _LABEL if label else 0
+    texts = wrapped(text, max(look.columns - indent - 2, 20))
+    first = [line(Span(f"  {label:<{indent}}", "quiet"), texts[0])]
+    return [*first, *(line(" " * (indent + 2), further) for further in texts[1:])]
