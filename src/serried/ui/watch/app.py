@@ -29,7 +29,7 @@ STYLES = {
     "warning": "$text-warning",
     "busy": "$text-primary",
     "waiting": "$text-warning",
-    "quiet": "$text-muted",
+    "quiet": "$foreground 60%",
     "head": "bold",
     "hint": "bold $text-accent",
     "selected": "reverse",
@@ -67,14 +67,16 @@ class Dialog(ModalScreen[bool]):
         self._box = Vertical(Static(content(lines)), id="dialog")
         self._box.border_title = title
         self._box.styles.border = ("ascii" if ascii_only else "round", "gray")
-        self._asks, self._opened = asks, time.monotonic()
+        self._asks, self._opened, self._is_answered = asks, time.monotonic(), False
 
     def compose(self) -> ComposeResult:
         yield self._box
 
     def on_key(self, event: Key) -> None:
         event.stop()
-        if not self._asks or time.monotonic() - self._opened >= CONFIRM_AFTER_SECONDS:
+        is_read = not self._asks or time.monotonic() - self._opened >= CONFIRM_AFTER_SECONDS
+        if is_read and not self._is_answered:
+            self._is_answered = True
             self.dismiss(self._asks and event.key == "y")
 
     def on_paste(self, event: Paste) -> None:

@@ -64,6 +64,20 @@ def cut(drawn: Line, columns: int) -> Line:
     return (*spans, Span(" " * left)) if left > 0 else tuple(spans)
 
 
+def whole(lines: Sequence[Line], last: Line, look: Look) -> list[Line]:
+    """The page: lines cut to the terminal's size, and one more at its bottom."""
+    shown = [*lines[: max(look.rows - 1, 0)], *[()] * (look.rows - 1 - len(lines)), last]
+    fitted = [cut(drawn, look.columns) for drawn in shown]
+    return [_in_ascii(drawn) for drawn in fitted] if look.ascii else fitted
+
+
+def _in_ascii(drawn: Line) -> Line:
+    """For terminals that have no other characters."""
+    return tuple(
+        Span("".join(one if one.isascii() else "?" * width(one) for one in text), style) for text, style in drawn
+    )
+
+
 def beside(left: Sequence[Line], right: Sequence[Line], columns: int, gap: int = 2) -> list[Line]:
     """Two blocks in one, the left one `columns` wide."""
     rows = max(len(left), len(right))

@@ -3,40 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from serried.fs.files import read_json
+from serried.errors import SerriedError
 from serried.metrics import samples
 from serried.protocol import names
 from serried.protocol.layout import AttemptDirectory
 from serried.protocol.sizes import counted
-from serried.records import logs
+from serried.records import live, logs
 from serried.records.evidence import latest_attempt
 from serried.records.explain import Explanation
 from serried.records.index import Selection
-from serried.records.record import RecordUnreadable
 from serried.records.run_status import RunStatus
 from serried.ui.text import ago, duration, without_escapes
-from serried.ui.watch import live_view
 from serried.ui.watch.drawing import Point, number
 from serried.ui.watch.list_page import Row, in_order
 from serried.ui.watch.live_view import GpuKey, LiveView
 from serried.ui.watch.run_page import RunPage
-from serried.ui.watch.waiting_page import WaitingPage, sooner
+from serried.ui.watch.waiting_page import WaitingPage
 
 _TAIL_LINES, _TAIL_BYTES = 300, 1 << 16
 _MOST_NODES = 64
 _PERIODS, _PERIODS_OF_FIRST = 60, 1000
 _LARGEST_METRICS = 64 << 20
 _NOT_METRICS = frozenset({"attempt", "step", "t", "resumed"})
+_OLD_QUEUE_SECONDS = 900.0
 _RARELY_SECONDS = 15.0
 _SHARE = 20
 """Reading metrics and samples takes at most one of so many seconds."""
 
 
-def row_of(status: RunStatus, live: LiveView | None, now: float) -> Row:
+def row_of(status: RunStatus, view: LiveView | None, now: float) -> Row:
     """A run in the list."""
     summary = status.summary
     return Row(
@@ -45,7 +45,7 @@ def row_of(status: RunStatus, live: LiveView | None, now: float) -> Row:
         status.state,
         _size(status),
         duration(elapsed(status, now)),
-        _note(status, live, now),
+        _note(status, view, now),
         summary.project if summary else "",
         (status.verdict.since if status.has_ended else None) or status.created,
     )
@@ -80,12 +80,12 @@ def _size(status: RunStatus) -> str:
     return f"{summary.nodes}x{per_node} gpu"
 
 
-def _note(status: RunStatus, live: LiveView | None, now: float) -> str:
+def _note(status: RunStatus, view: LiveView | None, now: float) -> str:
     if status.tasks is not None:
         done = sum(verdict.has_ended for verdict in status.tasks.values())
         return f"{done} of {counted(len(status.tasks), 'task')} ended"
-    if status.state == names.RUNNING and live is not None:
-        return "; ".join(filter(None, (live.warnings[0] if live.warnings else "", progress(live))))
+    if status.state == names.RUNNING and view is not None:
+        return "; ".join(filter(None, (view.warnings[0] if view.warnings else "", progress(view))))
     if status.has_ended:
         when = ago(now - status.verdict.since) if status.verdict.since is not None else ""
         message = status.verdict.message if status.state != names.COMPLETED else ""
@@ -94,14 +94,13 @@ def _note(status: RunStatus, live: LiveView | None, now: float) -> str:
     return ", ".join(filter(None, (status.verdict.message or status.reason, soon)))
 
 
-def progress(live: LiveView) -> str:
-    """`step 1200/5000, GPU 97%, last step 8m00s ago`."""
-    leader, age = live.leader, live.step_age
-    parts = []
-    if leader is not None and leader.step is not None:
-        parts.append(f"step {number(leader.step)}" + (f"/{number(leader.total_steps)}" if leader.total_steps else ""))
-    parts += [f"GPU {live.gpu_busy:.0f}%"] if live.gpu_busy is not None else []
-    parts += [f"last step {duration(age)} ago"] if age is not None and age > 60 else []
+def progress(view: LiveView) -> str:
+    """`step 1200/5000, loss 0.31, GPU 97%`; and how long ago the last step was, if that is long."""
+    now, age = view.progress, view.step_age
+    parts = [] if now.step is None else [f"step {now.step}" + (f"/{now.total_steps}" if now.total_steps else "")]
+    parts += [f"last {duration(age)} ago"] if age is not None and now.is_stalled else []
+    parts += [f"{now.shown_metric[0]} {number(now.shown_metric[1])}"] if now.shown_metric else []
+    parts += [f"GPU {now.gpu_busy:.0f}%"] if now.gpu_busy is not None else []
     return ", ".join(parts)
 
 
@@ -112,10 +111,7 @@ def notice_of(status: RunStatus | None, now: float) -> str:
 
 
 def waiting_page(status: RunStatus, explanation: Explanation | None, now: float) -> WaitingPage:
-    try:
-        changes = sooner(status.waits_because, status.record.plan.allocation)
-    except RecordUnreadable:
-        changes = ()
+    ahead, openings = _openings(status, now)
     return WaitingPage(
         status.id,
         status.summary.name if status.summary else "?",
@@ -126,10 +122,34 @@ def waiting_page(status: RunStatus, explanation: Explanation | None, now: float)
         waited=now - status.created if status.created else None,
         starts=status.starts,
         starts_in=status.starts - now if status.starts is not None else None,
+        ahead=ahead,
         steps=explanation.steps if explanation else (),
-        sooner=changes,
+        sooner=openings,
         notice=notice_of(status, now),
     )
+
+
+def _openings(status: RunStatus, now: float) -> tuple[str, tuple[str, ...]]:
+    """The jobs ahead, and what would start sooner, by the last answer to `serried queue`. Asks nothing."""
+    from serried.schedulers import occupancy_cache, openings  # only for runs that wait
+    from serried.ui.opening_lines import opening_text
+
+    if status.summary is None or not status.job:
+        return "", ()
+    unknown = (f"`serried queue {status.id}` asks the scheduler",)
+    try:
+        look = occupancy_cache.remembered(status.summary.scheduler, os.environ, seconds=_OLD_QUEUE_SECONDS)
+    except SerriedError:
+        look = None
+    ids = status.job.split(",")
+    job = next((one for one in look.occupancy.mine if one.id in ids), None) if look else None
+    if look is None or job is None or not job.waits_for_resources:
+        return "", unknown if look is None else ()
+    before = openings.ahead_of(look.occupancy, job)
+    shape = openings.JobShape.of(job)
+    found = openings.sooner(look.occupancy, shape, before, now)
+    count = f"{counted(sum(one.tasks for one in before), 'job')}, as of {duration(look.age(now))} ago"
+    return count, tuple(opening_text(one, shape) for one in found)
 
 
 def size_in_words(status: RunStatus) -> str:
@@ -157,13 +177,15 @@ class RunReader:
     def page(self, status: RunStatus, explanation: Explanation | None, log: int) -> RunPage:
         now = time.time()
         attempt = latest_attempt(self.selection.place)
-        live = self.live(attempt) if attempt and not status.has_ended else None
-        self._read_rarely(attempt, live)
+        view = None
+        if attempt is not None and not status.has_ended:
+            view = self.live(attempt, status.summary.metric if status.summary else "")
+        self._read_rarely(attempt, view)
         found = self._logs(status, attempt)
         log = min(max(log, 0), max(len(found) - 1, 0))
-        advice = list(live.warnings) if live else [warning["message"] for warning in status.warnings]
-        if live is not None and live.is_stale:
-            advice.insert(0, f"the head agent has not reported for {duration(live.age)}")
+        advice = list(view.warnings) if view else [warning["message"] for warning in status.warnings]
+        if view is not None and view.progress.is_stale:
+            advice.insert(0, f"the head agent has not reported for {duration(view.progress.age)}")
         message = status.verdict.message
         meaning = explanation.meaning if explanation and status.has_ended else ""
         return RunPage(
@@ -174,11 +196,11 @@ class RunReader:
             size=size_in_words(status),
             elapsed=elapsed(status, now),
             limit=status.summary.time_seconds if status.summary else None,
-            live=live,
+            live=view,
             recent=self._recent,
             recent_seconds=self._period,
             curves=self._curves,
-            logs=tuple(self._named(one, live) for one in found),
+            logs=tuple(self._named(one, view) for one in found),
             log=log,
             log_lines=tail(found[log].path) if found else (),
             advice=tuple(advice),
@@ -187,17 +209,16 @@ class RunReader:
             steps=explanation.steps if explanation and status.has_ended else (),
         )
 
-    def live(self, attempt: AttemptDirectory) -> LiveView | None:
+    def live(self, attempt: AttemptDirectory, metric: str) -> LiveView | None:
         """live.json, with its age by this machine's clock alone, once it has changed before our eyes."""
-        document = read_json(attempt.live)
-        view = live_view.view(document)
-        if view is None:
+        document = live.read(attempt.live)
+        if document is None:
             return None
         now = time.monotonic()
-        if self._t is None or self._t[0] != view.t:
-            age = min(_age_of(attempt.live), max(time.time() - view.t, 0.0)) if self._t is None else 0.0
-            self._t = view.t, now - age
-        return live_view.view(document, now - self._t[1])
+        if self._t is None or self._t[0] != document.t:
+            age = min(_age_of(attempt.live), document.age(time.time())) if self._t is None else 0.0
+            self._t = document.t, now - age
+        return LiveView(live.RunProgress(document, now - self._t[1], metric))
 
     def _logs(self, status: RunStatus, attempt: AttemptDirectory | None) -> list[logs.RankLog]:
         if attempt is None or status.summary is None:
@@ -208,17 +229,17 @@ class RunReader:
         return found
 
     @staticmethod
-    def _named(log: logs.RankLog, live: LiveView | None) -> str:
+    def _named(log: logs.RankLog, view: LiveView | None) -> str:
         if log.rank == names.SCRIPT_RANK:
             return "the script"
-        host = next((rank.host for rank in live.ranks if rank.node == log.node), "") if live else ""
+        host = next((node.host for node in view.live.nodes if node.node == log.node), "") if view else ""
         return f"rank {log.rank} on {host or f'node {log.node}'}" + (f", launch {log.launch}" if log.launch else "")
 
-    def _read_rarely(self, attempt: AttemptDirectory | None, live: LiveView | None) -> None:
+    def _read_rarely(self, attempt: AttemptDirectory | None, view: LiveView | None) -> None:
         began = time.monotonic()
         if attempt is None or began < self._read_again:
             return
-        nodes = sorted({gpu.node for gpu in live.gpus} | {0})[:_MOST_NODES] if live else [0]
+        nodes = sorted({gpu.node for gpu in view.gpus} | {0})[:_MOST_NODES] if view else [0]
         periods = {
             node: samples.newest(attempt.samples(node), _PERIODS if node else _PERIODS_OF_FIRST) for node in nodes
         }

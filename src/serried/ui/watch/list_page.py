@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from serried.protocol import names
 from serried.records.verdict import SUBMITTING, UNCERTAIN
 from serried.ui.text import fit, pad, width
-from serried.ui.watch.drawing import Line, Look, Span, cut, line, plain
+from serried.ui.watch.drawing import Line, Look, Span, cut, line, plain, whole
 
 STYLES = {
     names.COMPLETED: "good",
@@ -95,14 +95,12 @@ def draw(page: ListPage, look: Look) -> list[Line]:
     head = line(Span(page.title, "head"), Span(f"  {count}", "quiet"), *_filter(page, look))
     notice = [line(Span(f"! {page.notice}", "warning"))] if page.notice else []
     widths = _widths(shown, look.columns)
-    body = look.rows - 3 - len(notice)
+    body = max(look.rows - 3 - len(notice), 1)
     at = next((place for place, row in enumerate(shown) if row.id == page.selected), 0)
     first = min(max(at - body // 2, 0), max(len(shown) - body, 0))
     rows = [_row(row, widths, look, is_selected=row.id == page.selected) for row in shown[first : first + body]]
-    lines = [head, *notice, _heads(widths), *(rows or [_empty(page)])]
-    lines += [()] * (look.rows - 1 - len(lines))
     keys = "enter keep the filter  esc drop it" if page.is_typing else KEYS
-    return [*lines[: look.rows - 1], line(Span(keys, "hint"))]
+    return whole([head, *notice, _heads(widths), *(rows or [_empty(page)])], line(Span(keys, "hint")), look)
 
 
 def _filter(page: ListPage, look: Look) -> tuple[Span, ...]:

@@ -61,6 +61,7 @@ class Reader:
         self._has_ended = threading.Event()
         self._found: dict[str, RunStatus] = {}
         """By id of the run."""
+        self._has_asked = False
         self._settled: set[str] = set()
         """Runs whose record has their end: they never change."""
         self._explained: dict[str, tuple[RunStatus, Explanation]] = {}
@@ -110,7 +111,7 @@ class Reader:
         kept = {record.id: self._found[record.id] for record in records if record.id in self._settled}
         self._found = {**kept, **{status.id: status for status in found}}
         self._settled = {*kept, *(status.id for status in found if _is_settled(status.record))}
-        self._rows_at = 0.0
+        self._rows_at, self._has_asked = 0.0, True
         self._explain(self._shown.selection)
         return found
 
@@ -169,12 +170,11 @@ class Reader:
 
     def _pages(self, shown: Shown) -> Pages:
         now = time.time()
-        before, found = self.pages, self._found
-        rows = before.rows
+        found, rows = self._found, self.pages.rows
         if shown.selection is None or not rows:
             rows = self._rows(found, now)
         notice = next((facts.notice_of(status, now) for status in found.values() if status.verdict.stale), "")
-        pages = Pages(rows, is_read=bool(found) or before.is_read or self._rows_at > 0, notice=notice)
+        pages = Pages(rows, is_read=self._has_asked, notice=notice)
         status = self._status_of(shown.selection)
         if shown.selection is None or status is None:
             return pages
@@ -202,7 +202,7 @@ class Reader:
         lives = {}
         for run, reader in self._followed.items():
             attempt = latest_attempt(reader.selection.place)
-            lives[run] = reader.live(attempt) if attempt else None
+            lives[run] = reader.live(attempt, "") if attempt else None
         self._rows_at = time.monotonic()
         return in_order([facts.row_of(status, lives.get(status.id), now) for status in found.values()])
 

@@ -16,11 +16,11 @@ from serried.ui.watch.drawing import (
     beside,
     block,
     curve,
-    cut,
     line,
     number,
     sparkline,
     titled,
+    whole,
 )
 from serried.ui.watch.list_page import STYLES
 from serried.ui.watch.live_view import Gpu, GpuKey, LiveView, Quantity, Rank, known_quantities
@@ -38,8 +38,6 @@ KEYS = (
 _FEW_RANKS = 16
 """Up to here each rank has its value in figures."""
 _CELL = 9
-_LATE_SECONDS = 60.0
-"""A last step before that is worth a colour."""
 _GIB = 1 << 30
 _GPU_FIXED = 40
 _NARROWEST_LEFT = 46
@@ -94,9 +92,7 @@ def draw(page: RunPage, choice: Choice, look: Look) -> list[Line]:
     room = look.rows - 1 - len(head)
     body = [] if choice.is_log_only else _measured(page, choice, look, room)
     log = _log(page, look, room - len(body))
-    lines = [cut(drawn, look.columns) for drawn in (*head, *body, *log)]
-    lines += [()] * (look.rows - 1 - len(lines))
-    return [*lines[: look.rows - 1], footer(KEYS)]
+    return whole([*head, *body, *log], footer(KEYS), look)
 
 
 def footer(keys: Sequence[tuple[str, str]]) -> Line:
@@ -138,31 +134,30 @@ def plain_text(text: str) -> str:
 def _progress(page: RunPage, look: Look) -> list[Line]:
     columns = max(look.columns // 4, 10)
     elapsed, live = page.elapsed, page.live
-    left = live.limit_seconds_left if live and live.limit_seconds_left is not None else None
+    left = live.progress.limit_seconds_left if live else None
     if left is None and page.limit and elapsed is not None and not page.has_ended:
         left = max(page.limit - elapsed, 0.0)
     time = duration(elapsed) + (f" of {duration(page.limit)}" if page.limit else "")
     time += f", {duration(left)} left" if left is not None and not page.has_ended else ""
     share = elapsed / page.limit if elapsed is not None and page.limit else None
-    is_late = share is not None and share > 0.9 and not page.has_ended
+    is_late = not page.has_ended and ((share or 0.0) > 0.9 or bool(live and live.progress.is_too_slow))
     lines = [line(" time  ", *bar(share, columns, look, "warning" if is_late else "busy"), f"  {time}")]
     return [*lines, *([_step(live, columns, look)] if live else [])]
 
 
-def _step(live: LiveView, columns: int, look: Look) -> Line:
-    leader = live.leader
-    if leader is None or leader.step is None:
+def _step(view: LiveView, columns: int, look: Look) -> Line:
+    now = view.progress
+    if now.step is None:
         return line(" step  ", Span("no step yet: run.log, or `metric.from`, tells the step", "quiet"))
-    total, slowest = leader.total_steps, live.slowest_step
-    text = f"{leader.step:.0f}" + (f" of {total:.0f}" if total else "")
-    text += f" (slowest rank {slowest:.0f})" if slowest is not None and slowest < leader.step - 1 else ""
-    rate, left, age = live.steps_per_second, live.seconds_left, live.step_age
-    text += f", {number(rate)}/s" if rate is not None else ""
-    text += f", {duration(left)} left" if left is not None else ""
-    late = (
-        Span(f"  last {duration(age)} ago", "bad" if age > _LATE_SECONDS else "quiet") if age is not None else Span("")
-    )
-    return line(" step  ", *bar(leader.step / total if total else None, columns, look), f"  {text}", late)
+    total, slowest, fastest = now.total_steps, view.slowest_step, view.fastest_step
+    text = f"{now.step}" + (f" of {total}" if total else "")
+    if slowest is not None and fastest is not None and fastest - slowest > 1:
+        text += f" (ranks {slowest:.0f} to {fastest:.0f})"
+    text += f", {number(now.steps_per_second)}/s" if now.steps_per_second is not None else ""
+    text += f", {duration(now.seconds_left)} left" if now.seconds_left is not None else ""
+    age = view.step_age
+    last = Span(f"  last {duration(age)} ago" if age is not None else "", "bad" if now.is_stalled else "quiet")
+    return line(" step  ", *bar(now.step / total if total else None, columns, look), f"  {text}", last)
 
 
 def _measured(page: RunPage, choice: Choice, look: Look, room: int) -> list[Line]:
@@ -188,8 +183,10 @@ def _gpus(page: RunPage, live: LiveView, choice: Choice, look: Look, rows: int) 
     fitting = rows - 2
     first = min(choice.first_gpu, max(len(live.gpus) - fitting, 0))
     shown = live.gpus[first : first + fitting]
-    which = f"{first + 1}-{first + len(shown)} of {live.all_gpus}" if live.all_gpus > len(shown) else str(live.all_gpus)
-    mean = f"mean {live.gpu_busy:.0f}%" if live.gpu_busy is not None else ""
+    which = (
+        f"{first + 1}-{first + len(shown)} of {live.live.gpus}" if live.live.gpus > len(shown) else str(live.live.gpus)
+    )
+    mean = f"mean {live.live.gpu_busy:.0f}%" if live.live.gpu_busy is not None else ""
     spark = max(look.columns - _GPU_FIXED, 4)
     unit = "C" if look.ascii else "°C"
     mean += f", last {duration(spark * page.recent_seconds)}" if page.recent and mean else ""
@@ -202,17 +199,18 @@ def _gpus(page: RunPage, live: LiveView, choice: Choice, look: Look, rows: int) 
 
 
 def _gpu(gpu: Gpu, recent: Sequence[float | None], spark: int, look: Look) -> Line:
-    name = fit(f"{fit(plain_text(gpu.host), 9 - len(str(gpu.index)))}:{gpu.index}", 10)
-    busy = "?" if gpu.busy is None else f"{gpu.busy:.0f}%"
-    style = "quiet" if gpu.busy is None else "bad" if gpu.busy <= 15 else "warning" if gpu.busy < 50 else "good"
-    memory = f"{_gib(gpu.memory)}/{_gib(gpu.memory_total)}"
-    power = f"{_whole(gpu.power)}/{_whole(gpu.power_cap)}"
+    now = gpu.now
+    name = fit(f"{fit(plain_text(gpu.host), 9 - len(str(now.gpu)))}:{now.gpu}", 10)
+    busy = "?" if now.busy is None else f"{now.busy:.0f}%"
+    style = "quiet" if now.busy is None else "bad" if now.busy <= 15 else "warning" if now.busy < 50 else "good"
+    memory = f"{_gib(now.memory)}/{_gib(now.memory_total)}"
+    power = f"{_whole(now.power)}/{_whole(now.power_cap)}"
     return line(
         f" {pad(name, 10)} ",
         Span(f"{busy:>4}", style),
         " ",
         Span(sparkline(recent, spark, look), style),
-        f" {memory:>9} {power:>8} {_whole(gpu.temperature):>3}",
+        f" {memory:>9} {power:>8} {_whole(now.temperature):>3}",
     )
 
 
@@ -240,21 +238,21 @@ def _curve(page: RunPage, choice: Choice, look: Look, rows: int) -> list[Line]:
 def _map(live: LiveView, choice: Choice, look: Look) -> list[Line]:
     """Each rank as a cell, several of them in a row."""
     quantities = known_quantities(live.ranks)
-    if not quantities or live.all_ranks < 2:
+    if not quantities or live.live.ranks < 2:
         return []
     quantity = quantities[choice.quantity % len(quantities)]
     values = [value for rank in live.ranks if (value := quantity.value(rank)) is not None]
     median = statistics.median(values)
     lowest = min(live.ranks, key=lambda rank: _or(quantity.value(rank), max(values)))
     highest = max(live.ranks, key=lambda rank: _or(quantity.value(rank), min(values)))
-    spread = " ".join(
-        f"{word} {quantity.text(_or(quantity.value(rank), median))} at rank {rank.number}"
+    spread = ", ".join(
+        f"{word} {quantity.text(_or(quantity.value(rank), median))} at rank {rank.now.rank}"
         for word, rank in (("min", lowest), ("max", highest))
     )
     title = titled(
-        f"{len(live.ranks)} of {live.all_ranks} ranks: {quantity.title}"
-        if len(live.ranks) < live.all_ranks
-        else f"{live.all_ranks} ranks: {quantity.title}",
+        f"{len(live.ranks)} of {live.live.ranks} ranks: {quantity.title}"
+        if len(live.ranks) < live.live.ranks
+        else f"{live.live.ranks} ranks: {quantity.title}",
         look.columns,
         look,
         note=f"median {quantity.text(median)}, {spread}",
@@ -277,7 +275,7 @@ def _figures(ranks: Sequence[Rank], quantity: Quantity, median: float, look: Loo
             value = quantity.value(rank)
             text = "?" if value is None else quantity.text(value)
             style = "quiet" if value is None else quantity.judge(value, median)
-            spans += [Span(f"{rank.number:>2} ", "quiet"), Span(f"{text:<{_CELL - 3}}", style)]
+            spans += [Span(f"{rank.now.rank:>2} ", "quiet"), Span(f"{text:<{_CELL - 3}}", style)]
         lines.append(line(*spans))
     return lines
 
@@ -287,7 +285,7 @@ def _cells(ranks: Sequence[Rank], quantity: Quantity, median: float, most: float
     top = quantity.top or most or 1.0
     lines = []
     for start in range(0, len(ranks), per_row):
-        spans: list[Span | str] = [Span(f"{ranks[start].number:>5} ", "quiet")]
+        spans: list[Span | str] = [Span(f"{ranks[start].now.rank:>5} ", "quiet")]
         for rank in ranks[start : start + per_row]:
             value = quantity.value(rank)
             style = "quiet" if value is None else quantity.judge(value, median)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from serried.plan import Allocation
-from serried.protocol.reasons import Reason
 from serried.ui.text import duration, local_time, wrapped
-from serried.ui.watch.drawing import Line, Look, Span, cut, line, titled
+from serried.ui.watch.drawing import Line, Look, Span, line, titled, whole
 from serried.ui.watch.list_page import STYLES
 from serried.ui.watch.run_page import fit_name, footer
 
 KEYS = (("esc", "back"), ("S", "stop"), ("?", "help"), ("q", "quit"))
 _LABEL = 12
-_LONG_SECONDS = 4 * 3600
 
 
 @dataclass(frozen=True)
@@ -30,28 +27,10 @@ class WaitingPage:
     starts: float | None = None
     starts_in: float | None = None
     steps: tuple[str, ...] = ()
+    ahead: str = ""
+    """The jobs that come first."""
     sooner: tuple[str, ...] = ()
     notice: str = ""
-
-
-def sooner(reason: Reason | None, request: Allocation) -> tuple[str, ...]:
-    """What would start sooner, by what the run requests. Only where it waits for resources."""
-    if reason not in (Reason.QUEUED, None):
-        return ()
-    changes = []
-    limit = request.time_seconds
-    if limit is None or limit >= _LONG_SECONDS:
-        stated = f"it requests {duration(limit)}" if limit else "it requests none"
-        changes.append(f"a shorter `time` ({stated}): short jobs fill gaps before larger ones")
-    if request.nodes > 1:
-        changes.append(f"fewer `nodes` (it requests {request.nodes}): all of them have to be free at once")
-    if request.gpu_type:
-        changes.append(f"any type of GPU: without `gpu_type` (it requests {request.gpu_type})")
-    if request.exclusive:
-        changes.append("a part of a node: without `exclusive`")
-    if request.constraint:
-        changes.append(f"more kinds of nodes: without `constraint` ({', '.join(request.constraint)})")
-    return tuple(changes)
 
 
 def draw(page: WaitingPage, look: Look) -> list[Line]:
@@ -64,6 +43,7 @@ def draw(page: WaitingPage, look: Look) -> list[Line]:
     lines += _fact("", page.why or "the scheduler gives no reason", look)
     lines += _fact("reason", page.reason, look)
     lines += _fact("waits for", duration(page.waited) if page.waited is not None else "", look)
+    lines += _fact("ahead", page.ahead, look)
     lines += _fact("expected", _expected(page), look)
     if page.sooner:
         lines += [(), titled("what would start sooner", look.columns, look)]
@@ -71,9 +51,7 @@ def draw(page: WaitingPage, look: Look) -> list[Line]:
     if page.steps:
         lines += [(), titled("what to do", look.columns, look)]
         lines += [one for step in page.steps for one in _fact("", f"- {step}", look)]
-    lines = [cut(drawn, look.columns) for drawn in lines[: look.rows - 1]]
-    lines += [()] * (look.rows - 1 - len(lines))
-    return [*lines, footer(KEYS)]
+    return whole(lines, footer(KEYS), look)
 
 
 def _expected(page: WaitingPage) -> str:
