@@ -1,6 +1,6 @@
 """The pages of `serried watch` as text.
 
-`RENEW_SCREENS=1 .venv/bin/pytest tests/ui -k watch` writes them again to tests/ui/screens. Look at the difference.
+`RENEW_SCREENS=1 .venv/bin/pytest tests/ui -k watch` writes them again to tests/ui/screens. Canvas at the difference.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import pytest
 from serried.records import live
 from serried.ui.text import width
 from serried.ui.watch import list_page, run_page, waiting_page
-from serried.ui.watch.drawing import Look, plain
-from serried.ui.watch.list_page import ListPage, Row
+from serried.ui.watch.drawing import Canvas, plain
+from serried.ui.watch.list_page import ListPage, RunRow
 from serried.ui.watch.run_page import Choice
 from serried.ui.watch.waiting_page import WaitingPage
 from tables import for_each
@@ -22,11 +22,11 @@ from watching import a_live, a_page, matches, screen
 HOSTILE = "[red]$(id)[/red] \x1b[31m\x1b]0;title\x07 名前 " + "n" * 300
 
 ROWS = (
-    Row("k3f9q2", "train", "RUNNING", "2x4 gpu", "1h12m", "step 1200/5000, loss 0.31, GPU 97%", "digits"),
-    Row("m2n3p4", "lr-sweep", "RUNNING", "1x1 gpu", "3m07s", "12 of 96 tasks ended", "digits"),
-    Row("a7b8c9", "large", "PENDING", "16x8 gpu", "2d03h", "Priority, starts in 3h12m", "digits"),
-    Row("q9r8s7", "train", "FAILED", "2x4 gpu", "12s", "rank 3 on n2 exited with status 1, 5m ago", "digits"),
-    Row("z2y3x4", "train", "COMPLETED", "2x4 gpu", "10m00s", "3d ago", "digits"),
+    RunRow("k3f9q2", "train", "RUNNING", "2x4 gpu", "1h12m", "step 1200/5000, loss 0.31, GPU 97%", "digits"),
+    RunRow("m2n3p4", "lr-sweep", "RUNNING", "1x1 gpu", "3m07s", "12 of 96 tasks ended", "digits"),
+    RunRow("a7b8c9", "large", "PENDING", "16x8 gpu", "2d03h", "Priority, starts in 3h12m", "digits"),
+    RunRow("q9r8s7", "train", "FAILED", "2x4 gpu", "12s", "rank 3 on n2 exited with status 1, 5m ago", "digits"),
+    RunRow("z2y3x4", "train", "COMPLETED", "2x4 gpu", "10m00s", "3d ago", "digits"),
 )
 WAITING = WaitingPage(
     "a7b8c9",
@@ -68,23 +68,23 @@ FAILED = a_page(
 
 @for_each("name", sorted(SCREENS))
 def test_a_page_looks_as_it_did_on_80_columns_and_24_rows(name):
-    assert matches(name, screen(SCREENS[name](Look())))
+    assert matches(name, screen(SCREENS[name](Canvas())))
 
 
 @for_each("name", ["run", "run-512-ranks", "runs"])
 def test_a_page_needs_no_more_than_ascii(name):
-    text = screen(SCREENS[name](Look(ascii=True)))
+    text = screen(SCREENS[name](Canvas(ascii=True)))
     assert text.isascii()
     assert matches(f"{name}-ascii", text)
 
 
 def test_a_larger_terminal_shows_more():
-    assert matches("run-130x45", screen(run_page.draw(a_page(a_live(2, 8)), Choice(), Look(130, 45))))
+    assert matches("run-130x45", screen(run_page.draw(a_page(a_live(2, 8)), Choice(), Canvas(130, 45))))
 
 
 @pytest.mark.parametrize("size", [(80, 24), (40, 10), (20, 5), (1, 1), (200, 60)])
 def test_every_page_has_the_size_of_its_terminal_whatever_it_shows(size):
-    look = Look(*size)
+    look = Canvas(*size)
     pages = {
         **{name: draw(look) for name, draw in SCREENS.items()},
         "hostile": run_page.draw(
@@ -99,7 +99,7 @@ def test_every_page_has_the_size_of_its_terminal_whatever_it_shows(size):
             look,
         ),
         "hostile list": list_page.draw(
-            ListPage(HOSTILE, (Row(HOSTILE, HOSTILE, "FAILED", note=HOSTILE),), HOSTILE), look
+            ListPage(HOSTILE, (RunRow(HOSTILE, HOSTILE, "FAILED", note=HOSTILE),), HOSTILE), look
         ),
     }
     assert {name: len(lines) for name, lines in pages.items() if len(lines) != look.rows} == {}
@@ -120,7 +120,7 @@ def test_every_page_has_the_size_of_its_terminal_whatever_it_shows(size):
     ],
 )
 def test_a_damaged_live_file_still_gives_a_page(document):
-    assert len(run_page.draw(a_page(document), Choice(), Look())) == 24
+    assert len(run_page.draw(a_page(document), Choice(), Canvas())) == 24
 
 
 def test_a_training_without_a_step_for_minutes_shows_how_long():
@@ -128,7 +128,7 @@ def test_a_training_without_a_step_for_minutes_shows_how_long():
     for rank in document["nodes"][0]["ranks"]:
         rank["step_age"] = 480.0
     page = a_page(document)
-    *_, step = run_page.header(page, Look())[:3]
+    *_, step = run_page.header(page, Canvas())[:3]
     assert plain(step).endswith("1200 of 5000  last 8m01s ago")
     assert step[-1].style == "bad"
 
@@ -141,7 +141,7 @@ def test_a_head_that_does_not_report_is_stale_by_the_interval_of_its_file():
 
 def test_values_of_a_curve_that_are_not_finite_are_left_out():
     page = a_page(curves={"loss": [(0.0, 1.0), (1.0, math.nan), (2.0, math.inf), (3.0, 2.0)]})
-    assert "nan" not in screen(run_page.draw(page, Choice(), Look()))
+    assert "nan" not in screen(run_page.draw(page, Choice(), Canvas()))
 
 
 def test_a_selection_stays_with_its_run_wherever_that_moves():
@@ -153,10 +153,10 @@ def test_a_selection_stays_with_its_run_wherever_that_moves():
 
 def test_running_runs_come_first_then_those_that_wait_then_the_latest():
     rows = [
-        Row("b", "", "COMPLETED", at=2.0),
-        Row("c", "", "FAILED", at=3.0),
-        Row("d", "", "PENDING"),
-        Row("e", "", "RUNNING"),
+        RunRow("b", "", "COMPLETED", at=2.0),
+        RunRow("c", "", "FAILED", at=3.0),
+        RunRow("d", "", "PENDING"),
+        RunRow("e", "", "RUNNING"),
     ]
     assert [row.id for row in list_page.in_order(rows)] == ["e", "d", "c", "b"]
 

@@ -45,10 +45,10 @@ def command(*, run: str | None, once: bool, light: bool, ascii_only: bool) -> No
 
 def _print(selection: Selection | None, *, ascii_only: bool) -> None:
     from serried.ui.watch import once
-    from serried.ui.watch.drawing import Look, plain
+    from serried.ui.watch.drawing import Canvas, plain
 
     size = shutil.get_terminal_size((80, 24))
-    for drawn in once.lines(selection, Look(size.columns, size.lines, ascii_only)):
+    for drawn in once.lines(selection, Canvas(size.columns, size.lines, ascii_only)):
         console.out(plain(drawn).rstrip())
 
 

@@ -19,9 +19,9 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from serried.records.index import Selection
-from serried.ui.watch.drawing import Line, Look, Span, line
+from serried.ui.watch.drawing import Canvas, Line, Span, line
 from serried.ui.watch.reader import Reader
-from serried.ui.watch.viewer import HELP, NOTICE_SECONDS, Request, StopRequest, Viewer
+from serried.ui.watch.viewer import HELP, NOTICE_SECONDS, KeyAction, StopRequest, Viewer
 
 STYLES = {
     "good": "$text-success",
@@ -51,12 +51,12 @@ def content(lines: Sequence[Line]) -> Content:
 class Screenful(Widget):
     """The whole terminal as one text."""
 
-    def __init__(self, draw: Callable[[Look], list[Line]]) -> None:
+    def __init__(self, draw: Callable[[Canvas], list[Line]]) -> None:
         super().__init__()
         self._draw = draw
 
     def render(self) -> Content:
-        return content(self._draw(Look(self.size.width, self.size.height)))
+        return content(self._draw(Canvas(self.size.width, self.size.height)))
 
 
 class Dialog(ModalScreen[bool]):
@@ -114,7 +114,7 @@ class WatchApp(App[None]):
         self._stop_run, self._ascii = stop, ascii_only
 
     def compose(self) -> ComposeResult:
-        yield Screenful(lambda look: self.viewer.lines(look._replace(ascii=self._ascii)))
+        yield Screenful(lambda canvas: self.viewer.lines(canvas._replace(ascii=self._ascii)))
 
     def on_mount(self) -> None:
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -152,11 +152,11 @@ class WatchApp(App[None]):
         request = self.viewer.press(event.key, (event.character or "") if event.is_printable else "")
         if isinstance(request, StopRequest):
             self.ask_to_stop(request)
-        elif request is Request.QUIT:
+        elif request is KeyAction.QUIT:
             self.exit()
-        elif request is Request.THEME:
+        elif request is KeyAction.THEME:
             self.theme = LIGHT if self.theme == DARK else DARK
-        elif request is Request.HELP:
+        elif request is KeyAction.HELP:
             keys = [line(Span(f"{keys:<12}", "hint"), what) for keys, what in HELP]
             self.push_screen(
                 Dialog("keys", [*keys, (), line("any key closes this")], asks=False, ascii_only=self._ascii)

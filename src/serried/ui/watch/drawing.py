@@ -29,7 +29,7 @@ class Span(NamedTuple):
 Line = tuple[Span, ...]
 
 
-class Look(NamedTuple):
+class Canvas(NamedTuple):
     """The size of the terminal, and the characters that it has."""
 
     columns: int = 80
@@ -64,11 +64,11 @@ def cut(drawn: Line, columns: int) -> Line:
     return (*spans, Span(" " * left)) if left > 0 else tuple(spans)
 
 
-def whole(lines: Sequence[Line], last: Line, look: Look) -> list[Line]:
+def whole(lines: Sequence[Line], last: Line, canvas: Canvas) -> list[Line]:
     """The page: lines cut to the terminal's size, and one more at its bottom."""
-    shown = [*lines[: max(look.rows - 1, 0)], *[()] * (look.rows - 1 - len(lines)), last]
-    fitted = [cut(drawn, look.columns) for drawn in shown]
-    return [_in_ascii(drawn) for drawn in fitted] if look.ascii else fitted
+    shown = [*lines[: max(canvas.rows - 1, 0)], *[()] * (canvas.rows - 1 - len(lines)), last]
+    fitted = [cut(drawn, canvas.columns) for drawn in shown]
+    return [_in_ascii(drawn) for drawn in fitted] if canvas.ascii else fitted
 
 
 def _in_ascii(drawn: Line) -> Line:
@@ -85,9 +85,9 @@ def beside(left: Sequence[Line], right: Sequence[Line], columns: int, gap: int =
     return [(*cut(one, columns), Span(" " * gap), *other) for one, other in zip(*blocks, strict=True)]
 
 
-def titled(title: str, columns: int, look: Look, *, note: str = "") -> Line:
+def titled(title: str, columns: int, canvas: Canvas, *, note: str = "") -> Line:
     """The heading of a block, with a rule to the right edge."""
-    rule = "-" if look.ascii else "─"
+    rule = "-" if canvas.ascii else "─"
     words = fit(f"{printable(title)} ", columns)
     behind = f" {note}" if note and width(words) + len(note) + 3 < columns else ""
     return (
@@ -97,28 +97,28 @@ def titled(title: str, columns: int, look: Look, *, note: str = "") -> Line:
     )
 
 
-def bar(share: float | None, columns: int, look: Look, style: str = "busy") -> Line:
+def bar(share: float | None, columns: int, canvas: Canvas, style: str = "busy") -> Line:
     """A bar of `columns`, filled to `share` of 1."""
-    full, empty = ("#", ".") if look.ascii else ("█", "░")
+    full, empty = ("#", ".") if canvas.ascii else ("█", "░")
     filled = 0 if share is None or math.isnan(share) else round(min(max(share, 0.0), 1.0) * columns)
     return (Span(full * filled, style), Span(empty * (columns - filled), "quiet"))
 
 
-def block(share: float | None, look: Look) -> str:
+def block(share: float | None, canvas: Canvas) -> str:
     """One character for a share of 1."""
     if share is None or math.isnan(share):
-        return _MISSING_ASCII if look.ascii else _MISSING
-    blocks = _BLOCKS_ASCII if look.ascii else _BLOCKS
+        return _MISSING_ASCII if canvas.ascii else _MISSING
+    blocks = _BLOCKS_ASCII if canvas.ascii else _BLOCKS
     return blocks[min(int(min(max(share, 0.0), 1.0) * len(blocks)), len(blocks) - 1)]
 
 
-def sparkline(values: Sequence[float | None], columns: int, look: Look, top: float = 100.0) -> str:
+def sparkline(values: Sequence[float | None], columns: int, canvas: Canvas, top: float = 100.0) -> str:
     """The last `columns` values, each as one character."""
     shown = values[-columns:] if columns > 0 else ()
-    return "".join(block(None if value is None else value / top, look) for value in shown).rjust(columns)
+    return "".join(block(None if value is None else value / top, canvas) for value in shown).rjust(columns)
 
 
-def curve(points: Iterable[Point], columns: int, rows: int, look: Look) -> list[str]:
+def curve(points: Iterable[Point], columns: int, rows: int, canvas: Canvas) -> list[str]:
     """A plot of the points in `rows` lines, with its largest and smallest value, and its first and last x below.
 
     In braille a character has 2x4 dots; in ASCII it is one. Values that are not finite are left out.
@@ -127,15 +127,15 @@ def curve(points: Iterable[Point], columns: int, rows: int, look: Look) -> list[
     plot_columns, plot_rows = columns - _LABEL - 1, rows - 1
     if len(finite) < 2 or plot_columns < 4 or plot_rows < 1:
         return []
-    across, down = (1, 1) if look.ascii else (2, 4)
+    across, down = (1, 1) if canvas.ascii else (2, 4)
     heights = _binned(finite, plot_columns * across)
     low, high = min(heights.values()), max(heights.values())
     cells = _cells(heights, plot_rows, across, down)
     labels = {0: number(high), plot_rows - 1: number(low)} if high > low else {plot_rows // 2: number(high)}
-    edge = "|" if look.ascii else "│"
+    edge = "|" if canvas.ascii else "│"
     drawn = [
         f"{labels.get(row, ''):>{_LABEL}}{edge}"
-        + "".join(_mark(cells.get((row, at), 0), look) for at in range(plot_columns))
+        + "".join(_mark(cells.get((row, at), 0), canvas) for at in range(plot_columns))
         for row in range(plot_rows)
     ]
     first, last = number(finite[0][0]), number(finite[-1][0])
@@ -176,8 +176,8 @@ def _put(cells: dict[tuple[int, int], int], x: int, y: int, across: int, down: i
     cells[cell] = cells.get(cell, 0) | _DOTS[y % down][x % across]
 
 
-def _mark(dots: int, look: Look) -> str:
-    if look.ascii:
+def _mark(dots: int, canvas: Canvas) -> str:
+    if canvas.ascii:
         return "*" if dots else " "
     return chr(_BRAILLE + dots) if dots else " "
 

@@ -20,7 +20,7 @@ from serried.records.index import Selection
 from serried.records.run_status import RunStatus
 from serried.ui.text import ago, duration, without_escapes
 from serried.ui.watch.drawing import Point, number
-from serried.ui.watch.list_page import Row, in_order
+from serried.ui.watch.list_page import RunRow, in_order
 from serried.ui.watch.live_view import GpuKey, LiveView
 from serried.ui.watch.run_page import RunPage
 from serried.ui.watch.waiting_page import WaitingPage
@@ -36,10 +36,10 @@ _SHARE = 20
 """Reading metrics and samples takes at most one of so many seconds."""
 
 
-def row_of(status: RunStatus, view: LiveView | None, now: float) -> Row:
+def row_of(status: RunStatus, view: LiveView | None, now: float) -> RunRow:
     """A run in the list."""
     summary = status.summary
-    return Row(
+    return RunRow(
         status.id,
         summary.name if summary else "?",
         status.state,
@@ -51,12 +51,12 @@ def row_of(status: RunStatus, view: LiveView | None, now: float) -> Row:
     )
 
 
-def task_rows(status: RunStatus) -> tuple[Row, ...]:
+def task_rows(status: RunStatus) -> tuple[RunRow, ...]:
     """The tasks of an array."""
     name = status.summary.name if status.summary else "?"
     return in_order(
         [
-            Row(f"{status.id}/{task}", name, verdict.state, note=verdict.message, at=verdict.since or 0.0)
+            RunRow(f"{status.id}/{task}", name, verdict.state, note=verdict.message, at=verdict.since or 0.0)
             for task, verdict in (status.tasks or {}).items()
         ]
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from serried.protocol import names
 from serried.records.verdict import SUBMITTING, UNCERTAIN
 from serried.ui.text import fit, pad, width
-from serried.ui.watch.drawing import Line, Look, Span, cut, line, plain, whole
+from serried.ui.watch.drawing import Canvas, Line, Span, cut, line, plain, whole
 
 STYLES = {
     names.COMPLETED: "good",
@@ -28,7 +28,7 @@ _ID, _TIME, _SIZE, _WIDEST_ID = 6, 6, 9, 14
 
 
 @dataclass(frozen=True)
-class Row:
+class RunRow:
     id: str
     name: str
     state: str
@@ -48,7 +48,7 @@ class Row:
 @dataclass(frozen=True)
 class ListPage:
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[RunRow, ...]
     selected: str = ""
     """The id of the selected row."""
     word: str = ""
@@ -60,11 +60,11 @@ class ListPage:
     """False until the runs were read for the first time."""
 
     @property
-    def shown(self) -> list[Row]:
+    def shown(self) -> list[RunRow]:
         return [row for row in self.rows if row.matches(self.word)]
 
 
-def in_order(rows: Sequence[Row]) -> tuple[Row, ...]:
+def in_order(rows: Sequence[RunRow]) -> tuple[RunRow, ...]:
     """The running ones first, then those that wait, then the others, the latest first."""
     return tuple(sorted(rows, key=lambda row: (_ORDER.get(row.state, _LAST), -row.at, row.id)))
 
@@ -78,7 +78,7 @@ def moved(page: ListPage, by: int) -> str:
     return ids[min(max(at + by, 0), len(ids) - 1)]
 
 
-def kept(before: Sequence[Row], rows: Sequence[Row], selected: str) -> str:
+def kept(before: Sequence[RunRow], rows: Sequence[RunRow], selected: str) -> str:
     """The selection after a refresh: the same run wherever it is now; without it, the row that took its place."""
     ids = [row.id for row in rows]
     if selected in ids or not ids:
@@ -88,29 +88,29 @@ def kept(before: Sequence[Row], rows: Sequence[Row], selected: str) -> str:
     return ids[min(at, len(ids) - 1)]
 
 
-def draw(page: ListPage, look: Look) -> list[Line]:
+def draw(page: ListPage, canvas: Canvas) -> list[Line]:
     """As many lines as the terminal has rows."""
     shown = page.shown
     count = f"{len(shown)} of {len(page.rows)}" if page.word else str(len(page.rows))
-    head = line(Span(page.title, "head"), Span(f"  {count}", "quiet"), *_filter(page, look))
+    head = line(Span(page.title, "head"), Span(f"  {count}", "quiet"), *_filter(page, canvas))
     notice = [line(Span(f"! {page.notice}", "warning"))] if page.notice else []
-    widths = _widths(shown, look.columns)
-    body = max(look.rows - 3 - len(notice), 1)
+    widths = _widths(shown, canvas.columns)
+    body = max(canvas.rows - 3 - len(notice), 1)
     at = next((place for place, row in enumerate(shown) if row.id == page.selected), 0)
     first = min(max(at - body // 2, 0), max(len(shown) - body, 0))
-    rows = [_row(row, widths, look, is_selected=row.id == page.selected) for row in shown[first : first + body]]
+    rows = [_row(row, widths, canvas, is_selected=row.id == page.selected) for row in shown[first : first + body]]
     keys = "enter keep the filter  esc drop it" if page.is_typing else KEYS
-    return whole([head, *notice, _heads(widths), *(rows or [_empty(page)])], line(Span(keys, "hint")), look)
+    return whole([head, *notice, _heads(widths), *(rows or [_empty(page)])], line(Span(keys, "hint")), canvas)
 
 
-def _filter(page: ListPage, look: Look) -> tuple[Span, ...]:
+def _filter(page: ListPage, canvas: Canvas) -> tuple[Span, ...]:
     if not (page.word or page.is_typing):
         return ()
-    cursor = Span("_" if look.ascii else "▏", "busy") if page.is_typing else Span("")
+    cursor = Span("_" if canvas.ascii else "▏", "busy") if page.is_typing else Span("")
     return (Span("  /"), Span(page.word, "head"), cursor)
 
 
-def _widths(rows: Sequence[Row], columns: int) -> tuple[int, int, int]:
+def _widths(rows: Sequence[RunRow], columns: int) -> tuple[int, int, int]:
     """Of ids, names and states."""
     ids = min(max([_ID, *(width(row.id) for row in rows)]), _WIDEST_ID)
     state = max([7, *(width(row.state) for row in rows)])
@@ -124,7 +124,7 @@ def _heads(widths: tuple[int, int, int]) -> Line:
     return line(Span(words, "head"))
 
 
-def _row(row: Row, widths: tuple[int, int, int], look: Look, *, is_selected: bool) -> Line:
+def _row(row: RunRow, widths: tuple[int, int, int], canvas: Canvas, *, is_selected: bool) -> Line:
     ids, name, state = widths
     marker = ">" if is_selected else " "
     cells = line(
@@ -133,7 +133,7 @@ def _row(row: Row, widths: tuple[int, int, int], look: Look, *, is_selected: boo
         f"  {_cell(row.size, _SIZE)}{row.time:>{_TIME}}  ",
         Span(row.note, "quiet"),
     )
-    cells = cut(cells, look.columns)
+    cells = cut(cells, canvas.columns)
     return (Span(plain(cells), "selected"),) if is_selected else cells
 
 

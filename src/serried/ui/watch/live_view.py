@@ -14,7 +14,7 @@ GpuKey = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuView:
     node: int
     host: str
     now: LiveGpu
@@ -25,7 +25,7 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Rank:
+class RankView:
     host: str
     now: LiveRank
     busy: float | None = None
@@ -41,11 +41,11 @@ class LiveView:
         return self.progress.live
 
     @property
-    def gpus(self) -> list[Gpu]:
-        return [Gpu(node.node, node.host, gpu) for node in self.live.nodes for gpu in node.gpus]
+    def gpus(self) -> list[GpuView]:
+        return [GpuView(node.node, node.host, gpu) for node in self.live.nodes for gpu in node.gpus]
 
     @property
-    def ranks(self) -> list[Rank]:
+    def ranks(self) -> list[RankView]:
         ranks = [rank for node in self.live.nodes for rank in _ranks(node)]
         return sorted(ranks, key=lambda it: it.now.rank)
 
@@ -68,13 +68,13 @@ class LiveView:
         return tuple(str(warning["message"]) for warning in self.live.warnings)
 
 
-def _ranks(node: LiveNode) -> Iterator[Rank]:
+def _ranks(node: LiveNode) -> Iterator[RankView]:
     busy = [gpu.busy for gpu in node.gpus]
     known = [value for value in busy if value is not None]
     mean = statistics.mean(known) if known else None
     each = busy if len(busy) == len(node.ranks) else [mean] * len(node.ranks)
     for rank, its in zip(sorted(node.ranks, key=lambda it: it.rank), each, strict=True):
-        yield Rank(node.host, rank, its)
+        yield RankView(node.host, rank, its)
 
 
 class Quantity(NamedTuple):
@@ -82,7 +82,7 @@ class Quantity(NamedTuple):
 
     name: str
     title: str
-    value: Callable[[Rank], float | None]
+    value: Callable[[RankView], float | None]
     text: Callable[[float], str]
     top: float | None
     """The value of a full cell; None for the largest of all ranks."""
@@ -110,6 +110,6 @@ QUANTITIES = (
 )
 
 
-def known_quantities(ranks: Sequence[Rank]) -> list[Quantity]:
+def known_quantities(ranks: Sequence[RankView]) -> list[Quantity]:
     """Those that at least one rank has."""
     return [quantity for quantity in QUANTITIES if any(quantity.value(rank) is not None for rank in ranks)]

@@ -20,7 +20,7 @@ from serried.records.record import Record, RecordUnreadable
 from serried.records.run_status import RunStatus
 from serried.records.status import Pace, has_ended_by_file, statuses, task_of
 from serried.ui.watch import facts
-from serried.ui.watch.list_page import Row, in_order
+from serried.ui.watch.list_page import RunRow, in_order
 from serried.ui.watch.run_page import RunPage
 from serried.ui.watch.waiting_page import WaitingPage
 
@@ -41,12 +41,12 @@ class Shown:
 class Pages:
     """What was read last."""
 
-    rows: tuple[Row, ...] = ()
+    rows: tuple[RunRow, ...] = ()
     is_read: bool = False
     notice: str = ""
     of: str = ""
     """The id of the run or task that the others show."""
-    tasks: tuple[Row, ...] | None = None
+    tasks: tuple[RunRow, ...] | None = None
     page: RunPage | WaitingPage | None = None
 
 
@@ -192,7 +192,7 @@ class Reader:
             self._run = facts.RunReader(shown.selection or Selection(status.record))
         return self._run.page(status, explanation, shown.log)
 
-    def _rows(self, found: dict[str, RunStatus], now: float) -> tuple[Row, ...]:
+    def _rows(self, found: dict[str, RunStatus], now: float) -> tuple[RunRow, ...]:
         """The list, with what running runs do now: these files are read every few seconds."""
         if time.monotonic() - self._rows_at < _LIVE_SECONDS and self._rows_at:
             return self.pages.rows
@@ -215,5 +215,5 @@ def _is_settled(record: Record) -> bool:
 
 
 def _has_begun(selection: Selection | None) -> bool:
-    """Whether a run that waits has had an attempt, whose output is worth a look."""
+    """Whether a run that waits has had an attempt, whose output is worth a canvas."""
     return selection is not None and latest_attempt(selection.place) is not None

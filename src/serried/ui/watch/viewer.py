@@ -12,8 +12,8 @@ from serried.records import index
 from serried.records.index import Selection
 from serried.ui.text import fit
 from serried.ui.watch import list_page, run_page, waiting_page
-from serried.ui.watch.drawing import Line, Look, line
-from serried.ui.watch.list_page import ListPage, Row
+from serried.ui.watch.drawing import Canvas, Line, line
+from serried.ui.watch.list_page import ListPage, RunRow
 from serried.ui.watch.reader import Pages, Reader, Shown
 from serried.ui.watch.run_page import Choice, RunPage
 from serried.ui.watch.waiting_page import WaitingPage
@@ -38,7 +38,7 @@ HELP = (
 Page = ListPage | RunPage | WaitingPage | None
 
 
-class Request(Enum):
+class KeyAction(Enum):
     """What only the terminal can do."""
 
     QUIT = auto()
@@ -63,7 +63,7 @@ class Viewer:
         self._choice = Choice()
         self._log = 0
         self._word, self._is_typing = "", False
-        self._lists: list[tuple[tuple[Row, ...], str]] = [((), ""), ((), "")]
+        self._lists: list[tuple[tuple[RunRow, ...], str]] = [((), ""), ((), "")]
         """Rows and the selected id: of the list of runs, and of that of tasks."""
         self._notice = ("", 0.0)
         self._show()
@@ -82,17 +82,17 @@ class Viewer:
         """Show a message for some seconds."""
         self._notice = text, time.monotonic() + NOTICE_SECONDS
 
-    def lines(self, look: Look) -> list[Line]:
+    def lines(self, canvas: Canvas) -> list[Line]:
         """The screen as text: as many lines as it has rows."""
         page = self._page(self._reader.pages)
         if isinstance(page, ListPage):
-            return list_page.draw(page, look)
+            return list_page.draw(page, canvas)
         if isinstance(page, WaitingPage):
-            return waiting_page.draw(page, look)
+            return waiting_page.draw(page, canvas)
         if isinstance(page, RunPage):
-            return run_page.draw(page, self._choice, look)
+            return run_page.draw(page, self._choice, canvas)
         notice = self._reader.pages.notice or f"reading the files of {self._opened[-1]}"
-        return [line(notice), *[()] * (look.rows - 2), run_page.footer(waiting_page.KEYS)]
+        return [line(notice), *[()] * (canvas.rows - 2), run_page.footer(waiting_page.KEYS)]
 
     def _page(self, pages: Pages) -> Page:
         text, until = self._notice
@@ -115,7 +115,7 @@ class Viewer:
         if self._is_typing and text:
             self._type(text.splitlines()[0])
 
-    def press(self, key: str, character: str = "") -> Request | StopRequest | None:
+    def press(self, key: str, character: str = "") -> KeyAction | StopRequest | None:
         """Do what the key means, or return what the terminal has to do. `character` is what it would print."""
         page = self._page(self._reader.pages)
         if self._is_typing:
@@ -151,7 +151,7 @@ class Viewer:
         at = bool(self._opened)
         self._lists[at] = self._lists[at][0], run
 
-    def _on_list_key(self, key: str, page: ListPage) -> Request | StopRequest | None:
+    def _on_list_key(self, key: str, page: ListPage) -> KeyAction | StopRequest | None:
         selected = next((row for row in page.shown if row.id == page.selected), None)
         if key in _STEPS:
             self._move(_STEPS[key])
@@ -166,7 +166,7 @@ class Viewer:
             return StopRequest(selected.id, selected.name, selected.state)
         return _request(key)
 
-    def _on_run_key(self, key: str, page: Page) -> Request | StopRequest | None:
+    def _on_run_key(self, key: str, page: Page) -> KeyAction | StopRequest | None:
         choice = self._choice
         if key == "escape":
             self._back()
@@ -200,5 +200,5 @@ class Viewer:
             self._show()
 
 
-def _request(key: str) -> Request | None:
-    return {"q": Request.QUIT, "question_mark": Request.HELP, "t": Request.THEME}.get(key)
+def _request(key: str) -> KeyAction | None:
+    return {"q": KeyAction.QUIT, "question_mark": KeyAction.HELP, "t": KeyAction.THEME}.get(key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from serried.ui.text import duration, local_time, wrapped
-from serried.ui.watch.drawing import Line, Look, Span, line, titled, whole
+from serried.ui.watch.drawing import Canvas, Line, Span, line, titled, whole
 from serried.ui.watch.list_page import STYLES
 from serried.ui.watch.run_page import fit_name, footer
 
@@ -33,25 +33,25 @@ class WaitingPage:
     notice: str = ""
 
 
-def draw(page: WaitingPage, look: Look) -> list[Line]:
+def draw(page: WaitingPage, canvas: Canvas) -> list[Line]:
     """As many lines as the terminal has rows."""
     state = Span(page.state, STYLES.get(page.state, "bad"))
-    lines = [line(Span(f"{page.id} ", "head"), fit_name(page.name, look), " ", state, f"  {page.size}")]
+    lines = [line(Span(f"{page.id} ", "head"), fit_name(page.name, canvas), " ", state, f"  {page.size}")]
     lines += [line(Span(f"! {page.notice}", "warning"))] if page.notice else []
     lines.append(())
-    lines.append(titled("why it waits", look.columns, look))
-    lines += _fact("", page.why or "the scheduler gives no reason", look)
-    lines += _fact("reason", page.reason, look)
-    lines += _fact("waits for", duration(page.waited) if page.waited is not None else "", look)
-    lines += _fact("ahead", page.ahead, look)
-    lines += _fact("expected", _expected(page), look)
+    lines.append(titled("why it waits", canvas.columns, canvas))
+    lines += _fact("", page.why or "the scheduler gives no reason", canvas)
+    lines += _fact("reason", page.reason, canvas)
+    lines += _fact("waits for", duration(page.waited) if page.waited is not None else "", canvas)
+    lines += _fact("ahead", page.ahead, canvas)
+    lines += _fact("expected", _expected(page), canvas)
     if page.sooner:
-        lines += [(), titled("what would start sooner", look.columns, look)]
-        lines += [one for change in page.sooner for one in _fact("", f"- {change}", look)]
+        lines += [(), titled("what would start sooner", canvas.columns, canvas)]
+        lines += [one for change in page.sooner for one in _fact("", f"- {change}", canvas)]
     if page.steps:
-        lines += [(), titled("what to do", look.columns, look)]
-        lines += [one for step in page.steps for one in _fact("", f"- {step}", look)]
-    return whole(lines, footer(KEYS), look)
+        lines += [(), titled("what to do", canvas.columns, canvas)]
+        lines += [one for step in page.steps for one in _fact("", f"- {step}", canvas)]
+    return whole(lines, footer(KEYS), canvas)
 
 
 def _expected(page: WaitingPage) -> str:
@@ -62,10 +62,10 @@ def _expected(page: WaitingPage) -> str:
     return f"{local_time(page.starts)}, in {duration(page.starts_in)}"
 
 
-def _fact(label: str, text: str, look: Look) -> list[Line]:
+def _fact(label: str, text: str, canvas: Canvas) -> list[Line]:
     if not text:
         return []
     indent = _LABEL if label else 0
-    texts = wrapped(text, max(look.columns - indent - 2, 20))
+    texts = wrapped(text, max(canvas.columns - indent - 2, 20))
     first = [line(Span(f"  {label:<{indent}}", "quiet"), texts[0])]
     return [*first, *(line(" " * (indent + 2), further) for further in texts[1:])]
