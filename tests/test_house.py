@@ -286,6 +286,7 @@ BY_MODULE = {
     "ui/web/app.py": {"starlette"},
     "ui/web/server.py": {"uvicorn"},
     "cli/tensorboard.py": {"click", "tensorboard", "werkzeug"},
+    "ui/watch/app.py": {"textual"},
     "train/tracking/wandb_sink.py": {"torch", "wandb"},
     "train/tracking/wandb_agent.py": {"torch", "yaml"},  # wandb depends on it
     "train/tracking/mlflow_sink.py": {"torch", "mlflow"},

@@ -118,6 +118,7 @@ def make_run(tmp_path, monkeypatch, fake_script):
         *,
         nodes=1,
         ranks=2,
+        gpus=0,
         time_seconds=None,
         indices=None,
         python=None,
@@ -142,7 +143,9 @@ def make_run(tmp_path, monkeypatch, fake_script):
                 python=python,
                 **(site or {}),
             ),
-            allocation=Allocation(nodes=nodes, ranks=ranks, gpus=0, cpus=2, memory_mb=None, time_seconds=time_seconds),
+            allocation=Allocation(
+                nodes=nodes, ranks=ranks, gpus=gpus, cpus=2, memory_mb=None, time_seconds=time_seconds
+            ),
             source=changes.pop("source", Source(directory=str(project), snapshot=False)),
             shell=isinstance(command, str),
             limit=Limit(**{"grace_seconds": 2, **(limit or {})}),

@@ -125,7 +125,7 @@ def test_each_doubt_has_a_code_a_sentence_and_a_step(document, code, message, se
     running(document)
     why = json.loads(serried("why", "last", "--json").out)["runs"][0]
     assert why["warnings"] == [{"code": code, "message": message}]
-    assert bool(why["advice"]) == (code != "gpu-lost")
+    assert why["advice"] != []
     assert why["meaning"] is None
 
 

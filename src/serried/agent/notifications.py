@@ -1,4 +1,4 @@
-"""Notify people when a run begins, ends or stalls, by their own command and by a webhook.
+"""Notify people when a run begins, ends, stalls or needs attention, by their own command and by a webhook.
 
 Best effort, at most once for each event. A separate process sends the notifications, in bounded time. No run fails
 because of it, and only a run that has ended waits for it.
@@ -34,16 +34,20 @@ _tried: Set[str] = set()
 """Events that this process has sent, or knows to be sent."""
 
 
-def notify(work: Attempt, event: str, **facts: Any) -> Optional[int]:
-    """Send `event` once, if the plan requests it. Returns the pid of the sending process. Never raises."""
+def notify(work: Attempt, event: str, kind: str = "", /, **facts: Any) -> Optional[int]:
+    """Send `event`, once for each `kind`, if the plan requests it. Never raises.
+
+    Returns the pid of the sending process.
+    """
     wanted = work.plan.get("notify") or {}
-    if event not in wanted.get("on", ()) or event in _tried:
+    name = f"{event}-{kind}" if kind else event
+    if event not in wanted.get("on", ()) or name in _tried:
         return None
-    _tried.add(event)
+    _tried.add(name)
     try:
         files.make_directory(work.run.notices, work.directory_mode)
         mine = f"{work.process_tag} {os.uname().nodename} {os.getpid()}"
-        if files.claim(work.run.notices / event, mine) != mine:
+        if files.claim(work.run.notices / name, mine) != mine:
             return None
         return _start(work, json.dumps(_document(work, event, facts)).encode())
     except (OSError, ValueError) as error:
@@ -83,7 +87,11 @@ def _have_all_completed(work: Attempt) -> bool:
 def _document(work: Attempt, event: str, facts: Dict[str, Any]) -> Dict[str, Any]:
     plan = work.plan
     run = plan["run"] if work.task is None else f"{plan['run']}/{work.task}"
-    words = {names.EVENT_START: "has started", names.EVENT_STALL: "is silent: no rank has written anything for a while"}
+    words = {
+        names.EVENT_START: "has started",
+        names.EVENT_STALL: "is silent: no rank has written anything for a while",
+        names.EVENT_ANOMALY: f"needs attention: {facts.get('message')}",
+    }
     news = words.get(event) or f"{facts.get('state')}: {facts.get('message')}"
     text = f"{plan['name']} ({run}) on {plan['site']['name']} {news}"
     return {

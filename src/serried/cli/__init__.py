@@ -27,6 +27,7 @@ GROUPS = {
     },
     "Look": {
         "ps": "List runs, the running ones first.",
+        "watch": "Watch runs live: steps, GPUs, loss, output.",
         "show": "Show a run's plan, timeline and files.",
         "logs": "Print or follow the output of the ranks.",
         "metrics": "Export logged and measured values: CSV, JSON, Prometheus.",
@@ -77,7 +78,8 @@ VERBS = {verb: words for group in GROUPS.values() for verb, words in group.items
 """The help of each command, in one line."""
 
 MEANT = {
-    "ps": "list ls jobs runs squeue sacct qstat status top watch",
+    "ps": "list ls jobs runs squeue sacct qstat status",
+    "watch": "top htop monitor dashboard live nvitop turm",
     "submit": "sbatch qsub send start launch queue-up",
     "run": "exec torchrun mpirun",
     "sweep": "tune grid search optimize hyperparameters multirun",
@@ -86,7 +88,7 @@ MEANT = {
     "logs": "log tail output cat print follow",
     "show": "info describe inspect view plan",
     "queue": "sinfo pbsnodes free gpus idle availability",
-    "metrics": "export csv dmon prometheus gpu stats",
+    "metrics": "export csv dmon prometheus nvidia-smi",
     "why": "explain diagnose",
     "stacks": "stack traceback hang py-spy gdb pstack",
     "attach": "debug enter",

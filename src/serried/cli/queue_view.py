@@ -11,8 +11,9 @@ from serried.protocol.reasons import Reason
 from serried.protocol.sizes import counted
 from serried.schedulers import occupancy_cache, openings
 from serried.schedulers.occupancy import GROUP, USER, GpuCount, Occupancy, PartitionUse, QueuedJob, Quota, count_gpus
-from serried.schedulers.openings import JobShape, Opening
+from serried.schedulers.openings import JobShape
 from serried.ui import console
+from serried.ui.opening_lines import opening_text, time_option
 from serried.ui.text import duration, local_time, memory, printable
 
 MOST_JOBS = 5
@@ -101,7 +102,7 @@ def _rows(occupancy: Occupancy, partition: PartitionUse) -> Iterator[list[str]]:
 
 
 def _limit(seconds: int | None) -> str:
-    return "-" if seconds is None else _time_option(seconds)
+    return "-" if seconds is None else time_option(seconds)
 
 
 def _notes(page: Page) -> Iterator[str]:
@@ -119,7 +120,7 @@ def _notes(page: Page) -> Iterator[str]:
 def _quota(quota: Quota, occupancy: Occupancy) -> str:
     kind, _, of_type = quota.resource.partition(":")
     if kind == "time":
-        return f"{quota.where}: a time limit of at most {_time_option(quota.most)}"
+        return f"{quota.where}: a time limit of at most {time_option(quota.most)}"
     if kind == "memory":
         what = f"{memory(quota.most)} of memory"
     else:
@@ -159,7 +160,7 @@ def _shape(shape: JobShape) -> str:
         size += f" x {shape.gpus} {kind}GPU{'s' * (shape.gpus > 1)}"
     else:
         size += f" x {counted(shape.cpus, 'CPU')}"
-    limit = f" for {_time_option(shape.seconds)}" if shape.seconds else ""
+    limit = f" for {time_option(shape.seconds)}" if shape.seconds else ""
     where = f" in {printable(', '.join(shape.partitions))}" if shape.partitions else ""
     return f"{size}{limit}{where}"
 
@@ -213,24 +214,4 @@ def _advice(page: Page, shape: JobShape, ahead: Sequence[QueuedJob]) -> Iterator
         first = ", if the jobs ahead leave it" if ahead else ""
         yield "fits", f"all that it requests is free now in {printable(', '.join(where))}{first}"
     for at, opening in enumerate(openings.sooner(page.occupancy, shape, ahead, page.now)):
-        yield ("sooner" if at == 0 else ""), _opening(opening, shape)
-
-
-def _opening(opening: Opening, shape: JobShape) -> str:
-    its = opening.shape
-    partition = printable(its.partitions[0])
-    if opening.kind == openings.SMALLER:
-        gpus = f" --gpus {its.gpus}" if its.gpus != shape.gpus else ""
-        return f"`--nodes {its.nodes}{gpus}` fits what is free now in {partition}"
-    limit = f" --time {_time_option(its.seconds)}" if its.seconds and its.seconds != shape.seconds else ""
-    if opening.kind == openings.PARTITION:
-        return f"`--partition {partition}{limit}` fits what is free there now, and no job waits there"
-    return f"`{limit.strip()}` fits before the next job ahead is expected to start"
-
-
-def _time_option(seconds: int) -> str:
-    """As `--time` reads it: `2d`, `12h`, `90m`."""
-    for unit, letter in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds % unit == 0:
-            return f"{seconds // unit}{letter}"
-    return f"{seconds}s"
+        yield ("sooner" if at == 0 else ""), opening_text(opening, shape)

@@ -85,6 +85,7 @@ OF_COMMANDS = (
         "ranks get the variables of torch",
         original=None,
     ),
+    Known(r"PYTHONBREAKPOINT", "`breakpoint()` uses the terminal of `serried run`", original=None),
     Known(r"SLURM_CPU_BIND\w*", "Serried binds each rank to its CPUs", is_optional=True),
     Known(r"SLURM_NTASKS_PER_NODE|SLURM_UMASK", "Serried makes the request", is_optional=True),
     Known(r"SLURM_TMPDIR", "each run has a folder on the node's disk", original=None),

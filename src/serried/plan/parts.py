@@ -215,7 +215,7 @@ class Notify(NamedTuple):
     webhook: Annotated[str | None, KeySpec("WEBHOOK", "Name of the secret variable with the webhook's address.")] = None
     on: Annotated[
         tuple[str, ...],
-        KeySpec("EVENTS", "Events: `start`, `finish`, `fail`, `stall`.", "`finish` and `fail`"),
+        KeySpec("EVENTS", "Events: `start`, `finish`, `fail`, `stall`, `anomaly`.", "`finish` and `fail`"),
     ] = ("finish", "fail")
 
 

@@ -54,6 +54,9 @@ class JournalEvent:
     STACKS = "stacks"
     """id, nodes: these nodes are to write the stacks of their ranks."""
 
+    ANOMALY = "anomaly"
+    """code, message, and ranks or nodes: something unusual, which may have passed since."""
+
     # Both.
     STARTED = "started"
     """node, host in the head's journal: all ranks of a node. rank, local_rank, pid in a node's: one rank."""

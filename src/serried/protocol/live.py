@@ -26,7 +26,8 @@ those of the file.
 
 from __future__ import annotations
 
-from typing import Any, Dict
+import math
+from typing import Any, Dict, List, Optional
 
 Node = Dict[str, Any]
 """An entry of `nodes`. It is also what a sampler reports to the agent of its node, and that agent to the head."""
@@ -42,3 +43,15 @@ def interval_of(nodes: int) -> float:
     So the head receives at most about a dozen reports a second up to 768 nodes, and 68 from 4,096 nodes.
     """
     return min(max(SHORTEST_SECONDS, SHORTEST_SECONDS * nodes / MANY_NODES), LONGEST_SECONDS)
+
+
+def entries(node: Node, name: str) -> List[Dict[str, Any]]:
+    """The `gpus`, `ranks` or `warnings` of a node, whatever another version has sent."""
+    found = node.get(name)
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+
+
+def number(value: Any) -> Optional[float]:
+    """A finite number, or None."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None

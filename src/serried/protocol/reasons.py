@@ -73,6 +73,10 @@ class Reason(str, enum.Enum):
     NOT_FINITE = "not-finite"
     LIMIT_TOO_NEAR = "limit-too-near"
     WAITS_FOR_DATA = "waits-for-data"
+    GPU_IDLE = "gpu-idle"
+    GPU_LOST = "gpu-lost"
+    DISK_NEARLY_FULL = "disk-nearly-full"
+    SLOW_RANK = "slow-rank"
 
     # The head agent gave up a node.
     CONNECTION_ENDED = "connection-ended"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+from typing import Any, Iterable, List, Mapping
 
 _MINUTE, _HOUR = 60, 3600
 
@@ -20,6 +20,17 @@ def spell(size: int) -> str:
 def counted(number: int, noun: str) -> str:
     """`1 file`, `1,281,167 files`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def ranges(indices: Iterable[int]) -> str:
+    """`0-3,7`."""
+    found: List[List[int]] = []
+    for index in sorted(indices):
+        if found and found[-1][1] == index - 1:
+            found[-1][1] = index
+        else:
+            found.append([index, index])
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in found)
 
 
 def progress(facts: Mapping[str, Any]) -> str:

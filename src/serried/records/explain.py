@@ -61,12 +61,24 @@ _WARNING_STEPS: Mapping[str, tuple[str, ...]] = {
     Reason.WAITS_FOR_DATA: (
         "use more workers in the data loader, or stage the data to the nodes' disks: docs/data.md",
     ),
+    Reason.GPU_IDLE: (
+        "does every rank use its GPU? `serried stacks {run}` prints what ranks do now",
+        "request fewer GPUs if the program does not use them",
+    ),
+    Reason.GPU_LOST: ("`serried rerun {run}` on other nodes, and a report to the site: the GPU may be defective",),
+    Reason.DISK_NEARLY_FULL: ("write large files to the folder of results, or delete those that are not needed",),
+    Reason.SLOW_RANK: (
+        "the same node in several runs: exclude it, and report it to the site",
+        "the same rank on any node: its share of the data may be larger, or slower to read",
+    ),
     Reason.LAUNCH_FAILED_UNSEEN: (
         "`serried logs --launch ID` prints the output of that launch's ranks",
         "a launcher that the script itself starts, with bash (`#!/bin/bash`), lets such a failure fail the run",
     ),
 }
 """By the code of a warning."""
+_WHILE_IT_RUNS = frozenset({Reason.STALLED, Reason.NOT_FINITE, Reason.GPU_IDLE})
+"""Warnings whose steps make no sense after the end."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +166,7 @@ def explain(status: RunStatus) -> Explanation:
         is_well = status.state == names.RUNNING and not explained.meaning and status.verdict.stale is None
         return replace(explained, meaning="it runs, without a known problem") if is_well else explained
     codes = dict.fromkeys(warning.get("code", "") for warning in warnings)
+    codes = {code: None for code in codes if not (status.has_ended and code in _WHILE_IT_RUNS)}
     steps = [step.replace("{run}", status.id) for code in codes for step in _WARNING_STEPS.get(code, ())]
     return replace(explained, warnings=warnings, steps=(*explained.steps, *steps))
 

@@ -395,7 +395,7 @@ def wait(
     `observe` receives the statuses after each query; `tick` is called about once a second.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    interval, before = _FIRST_SECONDS, ""
+    pace = Pace()
     stuck: set[str] = set()
     while True:
         found = statuses_of(selections)
@@ -407,10 +407,20 @@ def wait(
         open_ = [selection for selection, is_done in zip(selections, over, strict=True) if not is_done]
         if not open_ or (deadline is not None and time.monotonic() >= deadline):
             return found
+        _watch_files(open_, time.monotonic() + pace.after(found), deadline, tick)
+
+
+class Pace:
+    """The seconds until the next query: more and more while nothing changes."""
+
+    def __init__(self) -> None:
+        self._seconds, self._before = _FIRST_SECONDS, ""
+
+    def after(self, found: Iterable[RunStatus]) -> float:
         now = repr([(status.state, status.attempt, _count_ended(status)) for status in found])
-        interval = _FIRST_SECONDS if now != before else min(interval * _GROWTH, _LONGEST_SECONDS)
-        before = now
-        _watch_files(open_, time.monotonic() + interval, deadline, tick)
+        self._seconds = _FIRST_SECONDS if now != self._before else min(self._seconds * _GROWTH, _LONGEST_SECONDS)
+        self._before = now
+        return self._seconds
 
 
 def is_over(status: RunStatus) -> bool:

@@ -36,7 +36,11 @@ _REASONS: Mapping[str, str] = {
     Reason.LAUNCHER: "the launcher failed",
 }
 
-_MESSAGES = {JournalEvent.LAUNCH_FAILED: "the launch failed", Reason.RANKS_APART: "warning"}
+_MESSAGES = {
+    JournalEvent.LAUNCH_FAILED: "the launch failed",
+    Reason.RANKS_APART: "warning",
+    JournalEvent.ANOMALY: "warning",
+}
 """Events of the head that carry a message."""
 
 _FROM = {

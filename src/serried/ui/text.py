@@ -61,6 +61,11 @@ def _strip(text: str) -> str:
     return _CONTROL.sub("", _ESCAPE.sub("", text))
 
 
+def without_escapes(line: str) -> str:
+    """What a terminal would show of a line of a program's output, on one line and without colours."""
+    return printable(_strip(overwritten(line)).expandtabs())
+
+
 def overwritten(line: str) -> str:
     """What a terminal would show of a line with carriage returns: progress bars write over themselves."""
     shown = ""

@@ -163,6 +163,7 @@ def test_a_rank_finds_torchs_names_ours_and_those_it_knew_before():
         "PYTHONPATH": "/r/digits/train/k3f9q2/library.zip",
         "PYTHONFAULTHANDLER": "1",
         "PYTHONUNBUFFERED": "1",
+        "PYTHONBREAKPOINT": "serried.process.breakpoints.enter",
     }
 
 

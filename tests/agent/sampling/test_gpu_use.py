@@ -11,20 +11,17 @@ from serried.agent.sampling.gpus import GpuSource
 from serried.protocol import names
 
 GB = 10**9
-OWN, OTHER, ANOTHER = 10, 20, 30
+OWN = 10
 
 
 class Stub(GpuSource):
-    """A driver with so much memory in use and such processes on GPU 0."""
+    """A driver with such processes on GPU 1, `p10=BYTES`."""
 
-    def __init__(self, memory: int, **processes: int) -> None:
-        self._memory, self._processes = memory, {int(pid[1:]): used for pid, used in processes.items()}
-
-    def read(self):
-        return {0: {"memory": self._memory}, 1: {"memory": 0}}
+    def __init__(self, **processes: int) -> None:
+        self._processes = {int(pid[1:]): used for pid, used in processes.items()}
 
     def processes(self):
-        return {0: self._processes} if self._processes else {}
+        return {1: self._processes}
 
 
 def found(source: GpuSource) -> list[tuple[int, int]]:
@@ -32,23 +29,18 @@ def found(source: GpuSource) -> list[tuple[int, int]]:
 
 
 def test_processes_of_others_are_counted_and_own_ones_are_not():
-    assert in_use(Stub(9 * GB, p10=4 * GB, p20=3 * GB, p30=2 * GB), lambda pid: pid == OWN) == [
-        {"gpu": 0, "processes": 2, "memory": 5 * GB}
+    assert in_use(Stub(p10=4 * GB, p20=3 * GB, p30=2 * GB), lambda pid: pid == OWN) == [
+        {"gpu": 1, "processes": 2, "memory": 5 * GB}
     ]
-    assert found(Stub(9 * GB, p10=9 * GB)) == []
+    assert found(Stub(p10=9 * GB)) == []
 
 
 def test_a_process_whose_memory_is_not_known_counts():
-    assert found(Stub(9 * GB, p20=0)) == [(1, 0)]
+    assert found(Stub(p20=0)) == [(1, 0)]
 
 
 def test_a_display_does_not_count():
-    assert found(Stub(GB, p20=GB // 50)) == []
-
-
-def test_memory_without_a_visible_process_counts_if_no_driver_would_reserve_it():
-    assert found(Stub(GB)) == []
-    assert found(Stub(30 * GB)) == [(0, 30 * GB)]
+    assert found(Stub(p20=GB // 50)) == []
 
 
 def test_processes_of_the_attempt_have_its_mark():

@@ -19,6 +19,7 @@ from serried.agent.comms import job_environment, rendezvous
 from serried.agent.comms.node_registry import NodeAgent, NodeRegistry
 from serried.agent.head import monitor
 from serried.agent.head.agent_launcher import AgentLauncher, agent_environment, sweep_nodes
+from serried.agent.head.anomalies import Anomaly
 from serried.agent.head.live_file import LiveFile
 from serried.agent.launchers.head_side import Failure, LauncherCoordinator
 from serried.agent.loop import Loop
@@ -104,7 +105,8 @@ class Head:
         self._nodes = NodeRegistry(self.loop, work.nodes, hostlist.expand(options.hosts), self)
         self._deadline = deadline.deadline_of(work, options.end, options.age)
         self._monitor = monitor.Monitor(self, self._nodes, self._deadline)
-        self._live = LiveFile(work, self._nodes, self.loop.awake, self._deadline.at if self._deadline else None)
+        ends = self._deadline.at if self._deadline else None
+        self._live = LiveFile(work, self._nodes, self.loop.awake, ends, self._record_anomaly)
         self._stage_in = StageInCoordinator(work, self._nodes, self.log_event, self._fail_launch, self._start_ranks)
         self._search = TrialSearch(self.loop, work, self._prune, self._fail_launch) if work.search else None
         self._script: Optional[ScriptProcess] = None
@@ -345,6 +347,11 @@ class Head:
                 notice = self._script.send_notice(notice)
             self.log_event(JournalEvent.STOPPING, reason=reason, because=because, save=True, notice=notice, **facts)
             self._nodes.broadcast(ToNode.STOP, reason=reason, hard=False, grace=0)
+
+    def _record_anomaly(self, anomaly: Anomaly) -> None:
+        if self._stop_reason is None and not self._has_ended:  # ranks that save or end take no steps
+            self.log_event(JournalEvent.ANOMALY, **anomaly)
+            notifications.notify(self.work, names.EVENT_ANOMALY, anomaly["code"], **anomaly)
 
     # The launcher, and the end.
 

@@ -10,14 +10,15 @@ import itertools
 import json
 import math
 import time
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from serried.agent.attempt import Attempt
 from serried.agent.comms.node_registry import NodeAgent
+from serried.agent.head.anomalies import Anomalies, Anomaly, NodeSample
 from serried.fs import files
 from serried.protocol import SCHEMA, live
 from serried.protocol.json_lines import Message
-from serried.protocol.live import Node
+from serried.protocol.live import Node, entries, number
 
 MOST_ENTRIES = 4096
 """Nodes, ranks and GPUs in the file, of about 230 bytes each: more than enough for 512 ranks with a GPU each."""
@@ -30,8 +31,14 @@ _AGES = ("step_age", "output_age")
 
 class LiveFile:
     def __init__(
-        self, work: Attempt, nodes: Iterable[NodeAgent], clock: Callable[[], float], ends: Optional[float]
+        self,
+        work: Attempt,
+        nodes: Iterable[NodeAgent],
+        clock: Callable[[], float],
+        ends: Optional[float],
+        on_anomaly: Callable[[Anomaly], None] = lambda _: None,
     ) -> None:
+        """`on_anomaly` gets each warning that is to be recorded, once."""
         self.interval = max(live.interval_of(work.nodes), work.sampling_seconds or 0.0)
         """Seconds between two versions of the file."""
         self._path, self._mode = work.directory.attempt(work.number).live, work.file_mode
@@ -43,6 +50,8 @@ class LiveFile:
         """When the scheduler ends the job, in seconds since the epoch; None without a limit."""
         self._samples: Dict[int, Tuple[float, Node]] = {}
         """By node, with the time of its arrival."""
+        self._anomalies = Anomalies(is_script=work.is_script)
+        self._on_anomaly = on_anomaly
         self._last_message_at = 0.0
         """Of any node, when the file was written."""
 
@@ -71,24 +80,41 @@ class LiveFile:
             "interval": self.interval,
             "limit_seconds_left": None if self._ends is None else round(max(self._ends - time.time(), 0.0), 1),
             "nodes": [self._entry(agents[index], now) for index in self._listed(agents, now)],
-            "ranks": max(self._ranks, sum(len(_entries(node, "ranks")) for _, node in samples)),
-            "gpus": sum(len(_entries(node, "gpus")) for _, node in samples),
+            "ranks": max(self._ranks, sum(len(entries(node, "ranks")) for _, node in samples)),
+            "gpus": sum(len(entries(node, "gpus")) for _, node in samples),
             "gpu_busy": round(sum(busy) / len(busy), 1) if busy else None,
             "samples_per_second": round(sum(rates), 2) if rates else None,
             "warnings": [
-                {"node": index, **warning}
-                for index, (_, node) in sorted(self._samples.items())
-                for warning in _entries(node, "warnings")
+                *(
+                    {"node": index, **warning}
+                    for index, (_, node) in sorted(self._samples.items())
+                    for warning in entries(node, "warnings")
+                ),
+                *self._look(agents, now),
             ],
         }
         return {key: value for key, value in document.items() if value is not None}
+
+    def _look(self, agents: Mapping[int, NodeAgent], now: float) -> List[Anomaly]:
+        """The anomalies that hold now, by samples that are not too old."""
+        found = self._anomalies.look(
+            now,
+            [
+                NodeSample(index, agents[index].host, now - at, node)
+                for index, (at, node) in sorted(self._samples.items())
+                if index in agents and now - at <= OLD_INTERVALS * self.interval
+            ],
+        )
+        for anomaly in self._anomalies.new(now, found):
+            self._on_anomaly(anomaly)
+        return found
 
     def _entry(self, agent: NodeAgent, now: float) -> Node:
         """The node's sample, with ages as of now."""
         at, node = self._samples.get(agent.index, (now, {}))
         ranks = [
-            {**rank, **{key: round(rank[key] + now - at, 1) for key in _AGES if _number(rank.get(key)) is not None}}
-            for rank in _entries(node, "ranks")
+            {**rank, **{key: round(rank[key] + now - at, 1) for key in _AGES if number(rank.get(key)) is not None}}
+            for rank in entries(node, "ranks")
         ]
         own = {key: value for key, value in node.items() if key != "warnings"}
         place = {"node": agent.index, "host": agent.host, "age": round(max(now - agent.last_message_at, 0.0), 1)}
@@ -122,7 +148,7 @@ def _extremes(nodes: Dict[int, Tuple[float, Node]]) -> List[List[int]]:
         ordered(lambda _, node: min(_values(node, "ranks", "steps_per_second"), default=math.inf)),
         ordered(lambda _, node: min(_values(node, "gpus", "busy"), default=math.inf)),
         ordered(lambda _, node: -max(_values(node, "gpus", "busy"), default=0.0)),
-        ordered(lambda _, node: -(_number(node.get("memory")) or 0.0)),
+        ordered(lambda _, node: -(number(node.get("memory")) or 0.0)),
         ordered(lambda _, node: -max(_values(node, "gpus", "temperature"), default=0.0)),
     ]
 
@@ -138,20 +164,10 @@ def _interleaved(orders: Sequence[Sequence[int]]) -> Iterator[int]:
 
 
 def _size(node: Node) -> int:
-    metrics = sum(len(rank.get("metrics") or ()) for rank in _entries(node, "ranks"))
-    return len(_entries(node, "ranks")) + len(_entries(node, "gpus")) + metrics // METRICS_OF_AN_ENTRY
-
-
-def _entries(node: Node, name: str) -> List[Dict[str, Any]]:
-    entries = node.get(name)
-    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    metrics = sum(len(rank.get("metrics") or ()) for rank in entries(node, "ranks"))
+    return len(entries(node, "ranks")) + len(entries(node, "gpus")) + metrics // METRICS_OF_AN_ENTRY
 
 
 def _values(node: Node, name: str, key: str) -> List[float]:
-    numbers = (_number(entry.get(key)) for entry in _entries(node, name))
+    numbers = (number(entry.get(key)) for entry in entries(node, name))
     return [number for number in numbers if number is not None]
-
-
-def _number(value: Any) -> Optional[float]:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None

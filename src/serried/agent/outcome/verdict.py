@@ -86,6 +86,7 @@ def document(
         stated.append(condition(Reason.RESULTS_MISSING, _missing_sentence(absent)))
     warned = [*([] if failure else _unconnected_warnings(evidence)), *side_commands.warnings(evidence.head)]
     warned += gpu_use.warnings(evidence.head)
+    warned += [{"code": it["code"], "message": it["message"]} for it in evidence.all(JournalEvent.ANOMALY)]
     if verdict.state == names.COMPLETED:
         warned = [*warned, *_unseen_warnings(evidence)]
     if failure and verdict.state != names.COMPLETED:

@@ -56,6 +56,8 @@ OF_A_RANK = ("rank", "local_rank")
 
 SWITCHES = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 """Defaults: output without delay, and stacks when a rank is aborted or crashes."""
+BREAKPOINT_HOOK = "serried.process.breakpoints.enter"
+"""The default of PYTHONBREAKPOINT. (To import that module would import `pdb`.)"""
 
 DEBUG = {
     "NCCL_DEBUG": "INFO",
@@ -223,7 +225,11 @@ def environment(work: Attempt, place: RankPlace, inherited: Mapping[str, str]) -
     known = {**inherited, **own}
     if "OMP_NUM_THREADS" not in known:
         own["OMP_NUM_THREADS"] = own[names.THREADS] = str(place.threads)
-    switches = {**SWITCHES, **(_debug(work, place) if work.plan.get("debug") else {})}
+    switches = {
+        **SWITCHES,
+        "PYTHONBREAKPOINT": BREAKPOINT_HOOK,
+        **(_debug(work, place) if work.plan.get("debug") else {}),
+    }
     own.update((name, value) for name, value in switches.items() if name not in known)
     if place.local and not known.get("SLURM_TMPDIR"):
         own["SLURM_TMPDIR"] = place.local

@@ -21,6 +21,7 @@ from serried.agent.outcome import reconcile
 from serried.fs import files
 from serried.protocol import drawing, names, successor_commands
 from serried.protocol.reasons import NOT_STARTED, Reason
+from serried.protocol.sizes import ranges
 
 SPARE = 1.5
 """The time that must be left for a trial, in times of the longest so far."""
@@ -53,7 +54,7 @@ def answer(options: Options, *, may_have_one: bool) -> str:
     if options.ended is not None and not (_may_draw(work, options.ended) and _has_time(work, options)):
         return ""
     trial = draw(work, options.job, may_have_one=may_have_one)
-    return f"{IDLE} {compress(_idle(work))}".strip() if trial is None else str(trial)
+    return f"{IDLE} {ranges(_idle(work))}".strip() if trial is None else str(trial)
 
 
 def _may_draw(work: Attempt, ended: int) -> bool:
@@ -111,14 +112,3 @@ def _idle(work: Attempt) -> Iterable[int]:
         for task in work.tasks
         if task not in busy and task != work.task and successor_commands.offset_of(offsets, task) == offset
     )
-
-
-def compress(indices: Iterable[int]) -> str:
-    """`0-3,7`."""
-    ranges: List[List[int]] = []
-    for index in sorted(indices):
-        if ranges and ranges[-1][1] == index - 1:
-            ranges[-1][1] = index
-        else:
-            ranges.append([index, index])
-    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in ranges)

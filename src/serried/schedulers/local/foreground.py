@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -79,7 +79,7 @@ def run_here(
         tick()
         time.sleep(min(seconds, TICK_SECONDS))
 
-    with _interrupting(supervisor):
+    with _interrupting(supervisor), _restored_terminal(environment.get(names.TERMINAL)):
         supervisor.run(pause, seize=slots)
         tick()
     failed = [task.standing for task in supervisor.tasks if task.standing.state != names.COMPLETED]
@@ -95,6 +95,23 @@ def _terminal(plan: Plan) -> dict[str, str]:
         return {names.TERMINAL: os.ttyname(0)} if is_ours else {}
     except OSError:
         return {}
+
+
+@contextmanager
+def _restored_terminal(terminal: str | None) -> Iterator[None]:
+    """Restore the modes of the terminal at the end: a debugger that was killed at its prompt has changed them."""
+    if terminal is None:
+        yield
+        return
+    import termios
+
+    modes = termios.tcgetattr(0)
+    try:
+        yield
+    finally:
+        with suppress(termios.error):
+            if os.tcgetpgrp(0) == os.getpgrp():
+                termios.tcsetattr(0, termios.TCSADRAIN, modes)
 
 
 def _slots(request: JobRequest, gpu_ids: Sequence[str]) -> tuple[str, ...]:

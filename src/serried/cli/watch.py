@@ -1,0 +1,84 @@
+"""`serried watch`: runs on a full terminal, while they run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+
+import click
+
+from serried import shell
+from serried.cli import run_view
+from serried.errors import MissingProgramError, SerriedError, UsageError
+from serried.records.index import Selection
+from serried.ui import console
+
+
+@click.command()
+@click.argument("run", metavar="[RUN]", required=False, shell_complete=run_view.complete_runs)
+@click.option("--once", is_flag=True, help="Print the page once, as plain text.")
+@click.option("--light", is_flag=True, help="Colours for a light terminal.")
+@click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters only.")
+def command(*, run: str | None, once: bool, light: bool, ascii_only: bool) -> None:
+    r"""Watch runs: state, step, time left, GPUs, loss, ranks and output.
+
+    Without RUN it lists all runs. Closing it changes nothing: the runs continue. The keys are at the bottom,
+    and `?` explains them. It needs Textual:
+
+    \b
+      pip install 'serried[watch]'
+
+    \b
+    serried watch
+    serried watch last
+    serried watch last --once        works without Textual, and in a pipe
+    """
+    selection = run_view.select(run) if run else None
+    ascii_only = ascii_only or "utf" not in (sys.stdout.encoding or "").lower()
+    if once:
+        _print(selection, ascii_only=ascii_only)
+    else:
+        _watch(selection, light=light, ascii_only=ascii_only)
+
+
+def _print(selection: Selection | None, *, ascii_only: bool) -> None:
+    from serried.ui.watch import once
+    from serried.ui.watch.drawing import Canvas, plain
+
+    size = shutil.get_terminal_size((80, 24))
+    for drawn in once.lines(selection, Canvas(size.columns, size.lines, ascii_only)):
+        console.out(plain(drawn).rstrip())
+
+
+def _watch(selection: Selection | None, *, light: bool, ascii_only: bool) -> None:
+    streams = (sys.stdin, sys.stdout, sys.stderr)  # Textual draws on the last one
+    if not all(stream.isatty() for stream in streams) or os.environ.get("TERM", "dumb") == "dumb":
+        raise UsageError("`serried watch` needs a terminal", hint="serried watch --once prints the page once")
+    try:
+        with console.status_line("starting"):
+            from serried.ui.watch.app import WatchApp
+    except ImportError as error:
+        hint = "pip install 'serried[watch]'; serried watch --once needs nothing more"
+        raise MissingProgramError(f"Textual is not installed beside Serried: {error}", hint=hint) from None
+    app = WatchApp(selection, stop, light=light, ascii_only=ascii_only)
+    app.run(mouse=False)
+    if app.crash is not None:
+        raise app.crash
+    if app.ended_by is not None:
+        sys.exit(128 + app.ended_by)
+    sys.exit(app.return_code)
+
+
+def stop(run: str) -> str:
+    """Stop a run as `serried stop` does, by that command itself; return the last line that it prints."""
+    began = time.monotonic()
+    try:
+        done = shell.run([sys.executable, "-m", "serried", "stop", "--yes", run], env=os.environ)
+    except SerriedError as error:
+        return error.message
+    printed = [text for text in (done.stderr or done.stdout).splitlines() if text.strip()]
+    if done.status:
+        return next((text for text in printed if text.startswith("error: ")), f"serried stop ended with {done.status}")
+    return printed[-1] if printed else f"stopped {run} after {time.monotonic() - began:.0f} s"

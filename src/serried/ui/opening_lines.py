@@ -1,0 +1,27 @@
+"""What would start sooner, as options to type."""
+
+from __future__ import annotations
+
+from serried.schedulers import openings
+from serried.schedulers.openings import JobShape, Opening
+from serried.ui.text import printable
+
+
+def opening_text(opening: Opening, shape: JobShape) -> str:
+    its = opening.shape
+    partition = printable(its.partitions[0])
+    if opening.kind == openings.SMALLER:
+        gpus = f" --gpus {its.gpus}" if its.gpus != shape.gpus else ""
+        return f"`--nodes {its.nodes}{gpus}` fits what is free now in {partition}"
+    limit = f" --time {time_option(its.seconds)}" if its.seconds and its.seconds != shape.seconds else ""
+    if opening.kind == openings.PARTITION:
+        return f"`--partition {partition}{limit}` fits what is free there now, and no job waits there"
+    return f"`{limit.strip()}` fits before the next job ahead is expected to start"
+
+
+def time_option(seconds: int) -> str:
+    """As `--time` reads it: `2d`, `12h`, `90m`."""
+    for unit, letter in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds % unit == 0:
+            return f"{seconds // unit}{letter}"
+    return f"{seconds}s"

@@ -1,0 +1,312 @@
+"""Reads what the pages show. Each function may wait for a file system: only reading threads and `--once` call them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from serried.errors import SerriedError
+from serried.metrics import samples
+from serried.protocol import names
+from serried.protocol.layout import AttemptDirectory
+from serried.protocol.sizes import counted
+from serried.records import live, logs
+from serried.records.evidence import latest_attempt
+from serried.records.explain import Explanation
+from serried.records.index import Selection
+from serried.records.run_status import RunStatus
+from serried.ui.text import ago, duration, without_escapes
+from serried.ui.watch.drawing import Point, number
+from serried.ui.watch.list_page import RunRow, in_order
+from serried.ui.watch.live_view import GpuKey, LiveView
+from serried.ui.watch.run_page import RunPage
+from serried.ui.watch.waiting_page import WaitingPage
+
+_TAIL_LINES, _TAIL_BYTES = 300, 1 << 16
+_MOST_NODES = 64
+_PERIODS, _PERIODS_OF_FIRST = 60, 1000
+_LARGEST_METRICS = 64 << 20
+_NOT_METRICS = frozenset({"attempt", "step", "t", "resumed"})
+_OLD_QUEUE_SECONDS = 900.0
+_RARELY_SECONDS = 15.0
+_SHARE = 20
+"""Reading metrics and samples takes at most one of so many seconds."""
+
+
+def row_of(status: RunStatus, view: LiveView | None, now: float) -> RunRow:
+    """A run in the list."""
+    summary = status.summary
+    return RunRow(
+        status.id,
+        summary.name if summary else "?",
+        status.state,
+        _size(status),
+        duration(elapsed(status, now)),
+        _note(status, view, now),
+        summary.project if summary else "",
+        (status.verdict.since if status.has_ended else None) or status.created,
+    )
+
+
+def task_rows(status: RunStatus) -> tuple[RunRow, ...]:
+    """The tasks of an array."""
+    name = status.summary.name if status.summary else "?"
+    return in_order(
+        [
+            RunRow(f"{status.id}/{task}", name, verdict.state, note=verdict.message, at=verdict.since or 0.0)
+            for task, verdict in (status.tasks or {}).items()
+        ]
+    )
+
+
+def elapsed(status: RunStatus, now: float) -> float | None:
+    """How long it ran, runs or waits."""
+    if status.has_ended:
+        return status.seconds
+    start = status.started if status.state == names.RUNNING and status.tasks is None else status.created
+    return max(now - start, 0.0) if start else None
+
+
+def _size(status: RunStatus) -> str:
+    summary = status.summary
+    if summary is None:
+        return "?"
+    if not summary.gpus:
+        return f"{summary.nodes}x{summary.ranks} cpu"
+    per_node = f"{summary.gpus}" if summary.ranks == summary.gpus else f"{summary.ranks}/{summary.gpus}"
+    return f"{summary.nodes}x{per_node} gpu"
+
+
+def _note(status: RunStatus, view: LiveView | None, now: float) -> str:
+    if status.tasks is not None:
+        done = sum(verdict.has_ended for verdict in status.tasks.values())
+        return f"{done} of {counted(len(status.tasks), 'task')} ended"
+    if status.state == names.RUNNING and view is not None:
+        return "; ".join(filter(None, (view.warnings[0] if view.warnings else "", progress(view))))
+    if status.has_ended:
+        when = ago(now - status.verdict.since) if status.verdict.since is not None else ""
+        message = status.verdict.message if status.state != names.COMPLETED else ""
+        return ", ".join(filter(None, (message, when)))
+    soon = f"starts in {duration(status.starts - now)}" if status.starts and status.starts > now else ""
+    return ", ".join(filter(None, (status.verdict.message or status.reason, soon)))
+
+
+def progress(view: LiveView) -> str:
+    """`step 1200/5000, loss 0.31, GPU 97%`; and how long ago the last step was, if that is long."""
+    now, age = view.progress, view.step_age
+    parts = [] if now.step is None else [f"step {now.step}" + (f"/{now.total_steps}" if now.total_steps else "")]
+    parts += [f"last {duration(age)} ago"] if age is not None and now.is_stalled else []
+    parts += [f"{now.shown_metric[0]} {number(now.shown_metric[1])}"] if now.shown_metric else []
+    parts += [f"GPU {now.gpu_busy:.0f}%"] if now.gpu_busy is not None else []
+    return ", ".join(parts)
+
+
+def notice_of(status: RunStatus | None, now: float) -> str:
+    if status is None or status.verdict.stale is None:
+        return ""
+    return f"the scheduler does not answer; this state is from {ago(now - status.verdict.stale)}"
+
+
+def waiting_page(status: RunStatus, explanation: Explanation | None, now: float) -> WaitingPage:
+    ahead, openings = _openings(status, now)
+    return WaitingPage(
+        status.id,
+        status.summary.name if status.summary else "?",
+        status.state,
+        size=size_in_words(status),
+        why=explanation.meaning if explanation else status.verdict.message or status.scheduler_explanation,
+        reason=status.reason,
+        waited=now - status.created if status.created else None,
+        starts=status.starts,
+        starts_in=status.starts - now if status.starts is not None else None,
+        ahead=ahead,
+        steps=explanation.steps if explanation else (),
+        sooner=openings,
+        notice=notice_of(status, now),
+    )
+
+
+def _openings(status: RunStatus, now: float) -> tuple[str, tuple[str, ...]]:
+    """The jobs ahead, and what would start sooner, by the last answer to `serried queue`. Asks nothing."""
+    from serried.schedulers import occupancy_cache, openings  # only for runs that wait
+    from serried.ui.opening_lines import opening_text
+
+    if status.summary is None or not status.job:
+        return "", ()
+    unknown = (f"`serried queue {status.id}` asks the scheduler",)
+    try:
+        look = occupancy_cache.remembered(status.summary.scheduler, os.environ, seconds=_OLD_QUEUE_SECONDS)
+    except SerriedError:
+        look = None
+    ids = status.job.split(",")
+    job = next((one for one in look.occupancy.mine if one.id in ids), None) if look else None
+    if look is None or job is None or not job.waits_for_resources:
+        return "", unknown if look is None else ()
+    before = openings.ahead_of(look.occupancy, job)
+    shape = openings.JobShape.of(job)
+    found = openings.sooner(look.occupancy, shape, before, now)
+    count = f"{counted(sum(one.tasks for one in before), 'job')}, as of {duration(look.age(now))} ago"
+    return count, tuple(opening_text(one, shape) for one in found)
+
+
+def size_in_words(status: RunStatus) -> str:
+    summary = status.summary
+    if summary is None:
+        return ""
+    ranks = summary.nodes * max(summary.ranks, 1)
+    gpus = f", {counted(summary.nodes * summary.gpus, 'GPU')}" if summary.gpus else f", {counted(ranks, 'rank')}"
+    again = f", attempt {status.attempt}" if (status.attempt or 1) > 1 else ""
+    return f"{counted(summary.nodes, 'node')}{gpus} on {summary.cluster}{again}"
+
+
+class RunReader:
+    """Reads the files of one run again and again: the small ones each time, the others seldom."""
+
+    def __init__(self, selection: Selection) -> None:
+        self.selection = selection
+        self._t: tuple[float, float] | None = None
+        """`t` of live.json, and when it would have been 0 s old by our clock."""
+        self._read_again = 0.0
+        self._curves: Mapping[str, Sequence[Point]] = {}
+        self._recent: dict[GpuKey, list[float | None]] = {}
+        self._period = 30.0
+
+    def page(self, status: RunStatus, explanation: Explanation | None, log: int) -> RunPage:
+        now = time.time()
+        attempt = latest_attempt(self.selection.place)
+        view = None
+        if attempt is not None and not status.has_ended:
+            view = self.live(attempt, status.summary.metric if status.summary else "")
+        self._read_rarely(attempt, view)
+        found = self._logs(status, attempt)
+        log = min(max(log, 0), max(len(found) - 1, 0))
+        advice = list(view.warnings) if view else [warning["message"] for warning in status.warnings]
+        if view is not None and view.progress.is_stale:
+            advice.insert(0, f"the head agent has not reported for {duration(view.progress.age)}")
+        message = status.verdict.message
+        meaning = explanation.meaning if explanation and status.has_ended else ""
+        return RunPage(
+            status.id,
+            status.summary.name if status.summary else "?",
+            status.state,
+            message="; ".join(dict.fromkeys(filter(None, (message, meaning)))),
+            size=size_in_words(status),
+            elapsed=elapsed(status, now),
+            limit=status.summary.time_seconds if status.summary else None,
+            live=view,
+            recent=self._recent,
+            recent_seconds=self._period,
+            curves=self._curves,
+            logs=tuple(self._named(one, view) for one in found),
+            log=log,
+            log_lines=tail(found[log].path) if found else (),
+            advice=tuple(advice),
+            notice=notice_of(status, now),
+            has_ended=status.has_ended,
+            steps=explanation.steps if explanation and status.has_ended else (),
+        )
+
+    def live(self, attempt: AttemptDirectory, metric: str) -> LiveView | None:
+        """live.json, with its age by this machine's clock alone, once it has changed before our eyes."""
+        document = live.read(attempt.live)
+        if document is None:
+            return None
+        now = time.monotonic()
+        if self._t is None or self._t[0] != document.t:
+            age = min(_age_of(attempt.live), document.age(time.time())) if self._t is None else 0.0
+            self._t = document.t, now - age
+        return LiveView(live.RunProgress(document, now - self._t[1], metric))
+
+    def _logs(self, status: RunStatus, attempt: AttemptDirectory | None) -> list[logs.RankLog]:
+        if attempt is None or status.summary is None:
+            return []
+        found = logs.rank_logs(attempt, status.summary)
+        if status.summary.script:
+            found += [log for launch in [*logs.launch_logs(attempt).values()][-1:] for log in launch]
+        return found
+
+    @staticmethod
+    def _named(log: logs.RankLog, view: LiveView | None) -> str:
+        if log.rank == names.SCRIPT_RANK:
+            return "the script"
+        host = next((node.host for node in view.live.nodes if node.node == log.node), "") if view else ""
+        return f"rank {log.rank} on {host or f'node {log.node}'}" + (f", launch {log.launch}" if log.launch else "")
+
+    def _read_rarely(self, attempt: AttemptDirectory | None, view: LiveView | None) -> None:
+        began = time.monotonic()
+        if attempt is None or began < self._read_again:
+            return
+        nodes = sorted({gpu.node for gpu in view.gpus} | {0})[:_MOST_NODES] if view else [0]
+        periods = {
+            node: samples.newest(attempt.samples(node), _PERIODS if node else _PERIODS_OF_FIRST) for node in nodes
+        }
+        self._recent = {
+            (node, int(gpu)): values
+            for node, its in periods.items()
+            for gpu, values in busy_of(its[-_PERIODS:]).items()
+            if gpu.isdecimal()
+        }
+        self._period = periods[0][-1].seconds or 30.0 if periods.get(0) else 30.0
+        self._curves = self._logged() or sampled_metrics(periods.get(0, []))
+        self._read_again = time.monotonic() + max(_RARELY_SECONDS, _SHARE * (time.monotonic() - began))
+
+    def _logged(self) -> dict[str, list[Point]]:
+        """The values of `run.log`, by name."""
+        place = self.selection.place
+        ranks = logs.ranks_with_metrics(place)
+        if (
+            not ranks
+            or sum(_size_of(path) for path in place.attempts.glob("*/node-*/metrics-*.jsonl")) > _LARGEST_METRICS
+        ):
+            return {}
+        return curves_of(logs.metrics(place, ranks[0]))
+
+
+def tail(path: Path) -> tuple[str, ...]:
+    """The last lines as a terminal would show them, without colours: of a file of any size, in constant memory."""
+    return tuple(map(without_escapes, logs.last_lines(path, _TAIL_LINES, _TAIL_BYTES)))
+
+
+def curves_of(rows: Iterable[Mapping[str, object]]) -> dict[str, list[Point]]:
+    curves: dict[str, list[Point]] = {}
+    for row in rows:
+        step = row.get("step")
+        for name, value in row.items():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if name not in _NOT_METRICS and is_number and isinstance(step, int):
+                with contextlib.suppress(OverflowError):
+                    curves.setdefault(name, []).append((float(step), float(value)))  # type: ignore[arg-type]
+    return curves
+
+
+def sampled_metrics(periods: Sequence[samples.Period]) -> dict[str, list[Point]]:
+    """The metrics that the agent read, of the first rank that has some."""
+    rank = next((name for period in periods for name, it in period.ranks.items() if it.get("metrics")), None)
+    rows = [period.ranks[rank] for period in periods if rank in period.ranks] if rank is not None else []
+    return curves_of(
+        {**metrics, "step": it.get("step")} for it in rows if isinstance(metrics := it.get("metrics"), dict)
+    )
+
+
+def busy_of(periods: Sequence[samples.Period]) -> dict[str, list[float | None]]:
+    """The mean busy percentage of each GPU in each period."""
+    gpus = {gpu for period in periods for gpu in period.gpus}
+    ranges = {gpu: [samples.range_in(period.gpus.get(gpu, {}), "busy") for period in periods] for gpu in gpus}
+    return {gpu: [it.mean if it else None for it in found] for gpu, found in ranges.items()}
+
+
+def _age_of(path: Path) -> float:
+    try:
+        return max(time.time() - path.stat().st_mtime, 0.0)
+    except OSError:
+        return 0.0
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

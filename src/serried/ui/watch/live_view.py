@@ -1,0 +1,115 @@
+"""What a run does now, as its page shows it: GPUs and ranks of all nodes, from live.json. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from serried.records.live import Live, LiveGpu, LiveNode, LiveRank, RunProgress
+
+GpuKey = tuple[int, int]
+"""A node and a GPU's index on it."""
+
+
+@dataclass(frozen=True)
+class GpuView:
+    node: int
+    host: str
+    now: LiveGpu
+
+    @property
+    def key(self) -> GpuKey:
+        return self.node, self.now.gpu
+
+
+@dataclass(frozen=True)
+class RankView:
+    host: str
+    now: LiveRank
+    busy: float | None = None
+    """Of its GPU; the mean of the node's GPUs if ranks and GPUs differ in number."""
+
+
+@dataclass(frozen=True)
+class LiveView:
+    progress: RunProgress
+
+    @property
+    def live(self) -> Live:
+        return self.progress.live
+
+    @property
+    def gpus(self) -> list[GpuView]:
+        return [GpuView(node.node, node.host, gpu) for node in self.live.nodes for gpu in node.gpus]
+
+    @property
+    def ranks(self) -> list[RankView]:
+        ranks = [rank for node in self.live.nodes for rank in _ranks(node)]
+        return sorted(ranks, key=lambda it: it.now.rank)
+
+    @property
+    def slowest_step(self) -> float | None:
+        return min((rank.now.step for rank in self.ranks if rank.now.step is not None), default=None)
+
+    @property
+    def fastest_step(self) -> float | None:
+        return max((rank.now.step for rank in self.ranks if rank.now.step is not None), default=None)
+
+    @property
+    def step_age(self) -> float | None:
+        """Seconds since any rank made a step, by now."""
+        ages = [rank.now.step_age for rank in self.ranks if rank.now.step_age is not None]
+        return min(ages) + self.progress.age if ages else None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return tuple(str(warning["message"]) for warning in self.live.warnings)
+
+
+def _ranks(node: LiveNode) -> Iterator[RankView]:
+    busy = [gpu.busy for gpu in node.gpus]
+    known = [value for value in busy if value is not None]
+    mean = statistics.mean(known) if known else None
+    each = busy if len(busy) == len(node.ranks) else [mean] * len(node.ranks)
+    for rank, its in zip(sorted(node.ranks, key=lambda it: it.rank), each, strict=True):
+        yield RankView(node.host, rank, its)
+
+
+class Quantity(NamedTuple):
+    """What the map of ranks shows of each rank."""
+
+    name: str
+    title: str
+    value: Callable[[RankView], float | None]
+    text: Callable[[float], str]
+    top: float | None
+    """The value of a full cell; None for the largest of all ranks."""
+    judge: Callable[[float, float], str]
+    """The style of a value, with the median of all ranks."""
+
+
+def _of_busy(value: float, _: float) -> str:
+    return "bad" if value <= 15 else "warning" if value < 50 else "good"
+
+
+def _of_rate(value: float, median: float) -> str:
+    return "bad" if value * 1.2 < median else "good"
+
+
+def _of_wait(value: float, _: float) -> str:
+    return "bad" if value > 0.2 else "warning" if value > 0.1 else "good"
+
+
+QUANTITIES = (
+    Quantity("busy", "GPU busy, %", lambda it: it.busy, lambda value: f"{value:.0f}%", 100.0, _of_busy),
+    Quantity("steps", "steps per second", lambda it: it.now.steps_per_second, lambda it: f"{it:.3g}", None, _of_rate),
+    Quantity("wait", "data wait, %", lambda it: it.now.data_wait, lambda value: f"{100 * value:.0f}%", 1.0, _of_wait),
+    Quantity("cpu", "CPU cores", lambda it: it.now.cpu, lambda value: f"{value:.1f}", None, lambda *_: "good"),
+)
+
+
+def known_quantities(ranks: Sequence[RankView]) -> list[Quantity]:
+    """Those that at least one rank has."""
+    return [quantity for quantity in QUANTITIES if any(quantity.value(rank) is not None for rank in ranks)]

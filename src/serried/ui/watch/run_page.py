@@ -1,0 +1,317 @@
+"""The page of one run: header, GPUs, loss, ranks, output. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from serried.ui.text import duration, fit, pad, wrapped
+from serried.ui.watch.drawing import (
+    Canvas,
+    Line,
+    Point,
+    Span,
+    bar,
+    beside,
+    block,
+    curve,
+    line,
+    number,
+    sparkline,
+    titled,
+    whole,
+)
+from serried.ui.watch.list_page import STYLES
+from serried.ui.watch.live_view import GpuKey, GpuView, LiveView, Quantity, RankView, known_quantities
+
+KEYS = (
+    ("esc", "back"),
+    ("left right", "rank"),
+    ("m", "metric"),
+    ("h", "map"),
+    ("l", "log"),
+    ("S", "stop"),
+    ("?", "help"),
+    ("q", "quit"),
+)
+_FEW_RANKS = 16
+"""Up to here each rank has its value in figures."""
+_CELL = 9
+_GIB = 1 << 30
+_GPU_FIXED = 40
+_NARROWEST_LEFT = 46
+
+
+@dataclass(frozen=True)
+class RunPage:
+    id: str
+    name: str
+    state: str
+    message: str = ""
+    size: str = ""
+    """`2 nodes, 8 GPUs on fir`."""
+    elapsed: float | None = None
+    limit: float | None = None
+    live: LiveView | None = None
+    recent: Mapping[GpuKey, Sequence[float | None]] = field(default_factory=dict)
+    """Busy percentages of the last periods, the latest last."""
+    recent_seconds: float = 30.0
+    """Of one period."""
+    curves: Mapping[str, Sequence[Point]] = field(default_factory=dict)
+    logs: tuple[str, ...] = ()
+    """The names of the logs: `rank 3 on n01`."""
+    log: int = 0
+    log_lines: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+    notice: str = ""
+    has_ended: bool = False
+    steps: tuple[str, ...] = ()
+    """What to do about a run that has failed."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the user chose to see."""
+
+    quantity: int = 0
+    metric: int = 0
+    first_gpu: int = 0
+    is_log_only: bool = False
+
+    def changed(self, key: str) -> Choice:
+        """After the key `m`, `h` or `l`."""
+        if key == "l":
+            return replace(self, is_log_only=not self.is_log_only)
+        return replace(self, metric=self.metric + 1) if key == "m" else replace(self, quantity=self.quantity + 1)
+
+
+def draw(page: RunPage, choice: Choice, canvas: Canvas) -> list[Line]:
+    """As many lines as the terminal has rows."""
+    head = header(page, canvas)
+    room = canvas.rows - 1 - len(head)
+    body = [] if choice.is_log_only else _measured(page, choice, canvas, room)
+    log = _log(page, canvas, room - len(body))
+    return whole([*head, *body, *log], footer(KEYS), canvas)
+
+
+def footer(keys: Sequence[tuple[str, str]]) -> Line:
+    return tuple(span for key, what in keys for span in (Span(key, "hint"), Span(f" {what}  ")))
+
+
+def header(page: RunPage, canvas: Canvas) -> list[Line]:
+    state = Span(page.state, STYLES.get(page.state, "bad"))
+    title = line(Span(f"{page.id} ", "head"), fit_name(page.name, canvas), " ", state, f"  {page.size}")
+    warnings = [*([page.notice] if page.notice else []), *page.advice]
+    return [title, *_message(page, canvas), *_progress(page, canvas), *_warnings(warnings, canvas)]
+
+
+def fit_name(name: str, canvas: Canvas) -> str:
+    return fit(name, max(canvas.columns // 3, 12))
+
+
+def _message(page: RunPage, canvas: Canvas) -> list[Line]:
+    if not page.message:
+        return []
+    texts = wrapped(page.message, canvas.columns - 2)[:2]
+    steps = [f"- {step}" for step in page.steps[:2]] if page.has_ended else []
+    return [line(Span(f"  {text}", "" if page.has_ended else "quiet")) for text in (*texts, *steps)]
+
+
+def _warnings(warnings: Sequence[str], canvas: Canvas) -> list[Line]:
+    """One line: the first warning, and the number of the others."""
+    if not warnings:
+        return []
+    more = f" (+{len(warnings) - 1} more: serried why)" if len(warnings) > 1 else ""
+    text = fit(plain_text(warnings[0]), canvas.columns - 2 - len(more))
+    return [line(Span(f"! {text}{more}", "warning"))]
+
+
+def plain_text(text: str) -> str:
+    return "".join(span.text for span in line(text))
+
+
+def _progress(page: RunPage, canvas: Canvas) -> list[Line]:
+    columns = max(canvas.columns // 4, 10)
+    elapsed, live = page.elapsed, page.live
+    left = live.progress.limit_seconds_left if live else None
+    if left is None and page.limit and elapsed is not None and not page.has_ended:
+        left = max(page.limit - elapsed, 0.0)
+    time = duration(elapsed) + (f" of {duration(page.limit)}" if page.limit else "")
+    time += f", {duration(left)} left" if left is not None and not page.has_ended else ""
+    share = elapsed / page.limit if elapsed is not None and page.limit else None
+    is_late = not page.has_ended and ((share or 0.0) > 0.9 or bool(live and live.progress.is_too_slow))
+    lines = [line(" time  ", *bar(share, columns, canvas, "warning" if is_late else "busy"), f"  {time}")]
+    return [*lines, *([_step(live, columns, canvas)] if live else [])]
+
+
+def _step(view: LiveView, columns: int, canvas: Canvas) -> Line:
+    now = view.progress
+    if now.step is None:
+        return line(" step  ", Span("no step yet: run.log, or `metric.from`, tells the step", "quiet"))
+    total, slowest, fastest = now.total_steps, view.slowest_step, view.fastest_step
+    text = f"{now.step}" + (f" of {total}" if total else "")
+    if slowest is not None and fastest is not None and fastest - slowest > 1:
+        text += f" (ranks {slowest:.0f} to {fastest:.0f})"
+    text += f", {number(now.steps_per_second)}/s" if now.steps_per_second is not None else ""
+    text += f", {duration(now.seconds_left)} left" if now.seconds_left is not None else ""
+    age = view.step_age
+    last = Span(f"  last {duration(age)} ago" if age is not None else "", "bad" if now.is_stalled else "quiet")
+    return line(" step  ", *bar(now.step / total if total else None, columns, canvas), f"  {text}", last)
+
+
+def _measured(page: RunPage, choice: Choice, canvas: Canvas, room: int) -> list[Line]:
+    """GPUs and the curve beside each other, and the map of ranks below."""
+    live = page.live
+    ranks = _map(live, choice, canvas) if live else []
+    most = room - 4 - len(ranks)
+    wanted = max(len(live.gpus) + 2 if live and live.gpus else 0, 7 if page.curves else 2)
+    rows = min(wanted, most) if canvas.rows < 40 else min(max(wanted, most // 2), most)
+    if rows < 2:
+        return ranks[: max(room - 4, 0)]
+    has_gpus = bool(live and live.gpus)
+    left_columns = max(_NARROWEST_LEFT, canvas.columns * 11 // 20) if has_gpus else 0
+    right_canvas = canvas._replace(columns=canvas.columns - left_columns - 2 if has_gpus else canvas.columns)
+    right = _curve(page, choice, right_canvas, rows)
+    if not has_gpus or live is None:
+        return [*right, *ranks]
+    left = _gpus(page, live, choice, canvas._replace(columns=left_columns), rows)
+    return [*beside(left, right, left_columns), *ranks]
+
+
+def _gpus(page: RunPage, live: LiveView, choice: Choice, canvas: Canvas, rows: int) -> list[Line]:
+    fitting = rows - 2
+    first = min(choice.first_gpu, max(len(live.gpus) - fitting, 0))
+    shown = live.gpus[first : first + fitting]
+    which = (
+        f"{first + 1}-{first + len(shown)} of {live.live.gpus}" if live.live.gpus > len(shown) else str(live.live.gpus)
+    )
+    mean = f"mean {live.live.gpu_busy:.0f}%" if live.live.gpu_busy is not None else ""
+    spark = max(canvas.columns - _GPU_FIXED, 4)
+    unit = "C" if canvas.ascii else "°C"
+    mean += f", last {duration(spark * page.recent_seconds)}" if page.recent and mean else ""
+    heads = f" {'':10} busy {'':{spark}} {'memory G':>9} {'power W':>8} {unit:>3}"
+    return [
+        titled(f"GPUs {which}", canvas.columns, canvas, note=mean),
+        line(Span(heads, "quiet")),
+        *(_gpu(gpu, page.recent.get(gpu.key, ()), spark, canvas) for gpu in shown),
+    ]
+
+
+def _gpu(gpu: GpuView, recent: Sequence[float | None], spark: int, canvas: Canvas) -> Line:
+    now = gpu.now
+    name = fit(f"{fit(plain_text(gpu.host), 9 - len(str(now.gpu)))}:{now.gpu}", 10)
+    busy = "?" if now.busy is None else f"{now.busy:.0f}%"
+    style = "quiet" if now.busy is None else "bad" if now.busy <= 15 else "warning" if now.busy < 50 else "good"
+    memory = f"{_gib(now.memory)}/{_gib(now.memory_total)}"
+    power = f"{_whole(now.power)}/{_whole(now.power_cap)}"
+    return line(
+        f" {pad(name, 10)} ",
+        Span(f"{busy:>4}", style),
+        " ",
+        Span(sparkline(recent, spark, canvas), style),
+        f" {memory:>9} {power:>8} {_whole(now.temperature):>3}",
+    )
+
+
+def _gib(value: float | None) -> str:
+    return "?" if value is None else f"{value / _GIB:.0f}"
+
+
+def _whole(value: float | None) -> str:
+    return "?" if value is None else f"{value:.0f}"
+
+
+def _curve(page: RunPage, choice: Choice, canvas: Canvas, rows: int) -> list[Line]:
+    if not page.curves:
+        hint = "no metrics yet: run.log(loss=…), or `metric.from`"
+        return [titled("metrics", canvas.columns, canvas), line(Span(f" {hint}", "quiet"))][:rows]
+    names = list(page.curves)
+    at = choice.metric % len(names)
+    points = page.curves[names[at]]
+    last = f" {number(points[-1][1])}" if points else ""
+    title = titled(
+        f"{names[at]}{last}", canvas.columns, canvas, note=f"{at + 1} of {len(names)}" if len(names) > 1 else ""
+    )
+    drawn = curve(points, canvas.columns, min(rows - 1, 16), canvas)
+    return [title, *(line(Span(text, "busy")) for text in drawn or [" one value so far"])]
+
+
+def _map(live: LiveView, choice: Choice, canvas: Canvas) -> list[Line]:
+    """Each rank as a cell, several of them in a row."""
+    quantities = known_quantities(live.ranks)
+    if not quantities or live.live.ranks < 2:
+        return []
+    quantity = quantities[choice.quantity % len(quantities)]
+    values = [value for rank in live.ranks if (value := quantity.value(rank)) is not None]
+    median = statistics.median(values)
+    lowest = min(live.ranks, key=lambda rank: _or(quantity.value(rank), max(values)))
+    highest = max(live.ranks, key=lambda rank: _or(quantity.value(rank), min(values)))
+    spread = ", ".join(
+        f"{word} {quantity.text(_or(quantity.value(rank), median))} at rank {rank.now.rank}"
+        for word, rank in (("min", lowest), ("max", highest))
+    )
+    title = titled(
+        f"{len(live.ranks)} of {live.live.ranks} ranks: {quantity.title}"
+        if len(live.ranks) < live.live.ranks
+        else f"{live.live.ranks} ranks: {quantity.title}",
+        canvas.columns,
+        canvas,
+        note=f"median {quantity.text(median)}, {spread}",
+    )
+    if len(live.ranks) <= _FEW_RANKS:
+        return [title, *_figures(live.ranks, quantity, median, canvas)]
+    return [title, *_cells(live.ranks, quantity, median, max(values), canvas)]
+
+
+def _or(value: float | None, other: float) -> float:
+    return other if value is None else value
+
+
+def _figures(ranks: Sequence[RankView], quantity: Quantity, median: float, canvas: Canvas) -> list[Line]:
+    per_row = max((canvas.columns - 1) // _CELL, 1)
+    lines = []
+    for start in range(0, len(ranks), per_row):
+        spans: list[Span | str] = [" "]
+        for rank in ranks[start : start + per_row]:
+            value = quantity.value(rank)
+            text = "?" if value is None else quantity.text(value)
+            style = "quiet" if value is None else quantity.judge(value, median)
+            spans += [Span(f"{rank.now.rank:>2} ", "quiet"), Span(f"{text:<{_CELL - 3}}", style)]
+        lines.append(line(*spans))
+    return lines
+
+
+def _cells(ranks: Sequence[RankView], quantity: Quantity, median: float, most: float, canvas: Canvas) -> list[Line]:
+    per_row = max((canvas.columns - 6) // 16 * 16, 16)
+    top = quantity.top or most or 1.0
+    lines = []
+    for start in range(0, len(ranks), per_row):
+        spans: list[Span | str] = [Span(f"{ranks[start].now.rank:>5} ", "quiet")]
+        for rank in ranks[start : start + per_row]:
+            value = quantity.value(rank)
+            style = "quiet" if value is None else quantity.judge(value, median)
+            spans.append(Span(block(None if value is None else value / top, canvas), style))
+        lines.append(line(*_merged(spans)))
+    return lines
+
+
+def _merged(spans: Sequence[Span | str]) -> list[Span]:
+    """Neighbours of one style as one span."""
+    merged: list[Span] = []
+    for span in (Span(one) if isinstance(one, str) else one for one in spans):
+        if merged and merged[-1].style == span.style:
+            merged[-1] = Span(merged[-1].text + span.text, span.style)
+        else:
+            merged.append(span)
+    return merged
+
+
+def _log(page: RunPage, canvas: Canvas, rows: int) -> list[Line]:
+    if rows < 1:
+        return []
+    name = page.logs[page.log] if page.log < len(page.logs) else "no output yet"
+    note = f"{page.log + 1} of {len(page.logs)}" if len(page.logs) > 1 else ""
+    room = rows - 1
+    lines = [fit(text, canvas.columns - 1) for text in (page.log_lines[-room:] if room else ())]
+    return [titled(f"output of {name}" if page.logs else name, canvas.columns, canvas, note=note), *map(line, lines)]

@@ -1,0 +1,204 @@
+"""What the user looks at, and what each key does. Without a terminal, so that tests need none."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from enum import Enum, auto
+from typing import NamedTuple
+
+from serried.errors import SerriedError
+from serried.records import index
+from serried.records.index import Selection
+from serried.ui.text import fit
+from serried.ui.watch import list_page, run_page, waiting_page
+from serried.ui.watch.drawing import Canvas, Line, line
+from serried.ui.watch.list_page import ListPage, RunRow
+from serried.ui.watch.reader import Pages, Reader, Shown
+from serried.ui.watch.run_page import Choice, RunPage
+from serried.ui.watch.waiting_page import WaitingPage
+
+NOTICE_SECONDS = 8.0
+_FAR = 1 << 30
+_STEPS = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -10, "pagedown": 10, "home": -_FAR, "end": _FAR}
+HELP = (
+    ("up down", "select a run, or scroll the GPUs"),
+    ("enter", "open the selected run"),
+    ("esc", "back; drop the filter"),
+    ("/", "filter the list: words of id, name, state or project"),
+    ("left right", "output of the rank before, of the next"),
+    ("m", "next metric in the curve"),
+    ("h", "next quantity in the map of ranks"),
+    ("l", "only the output, and back"),
+    ("t", "light or dark"),
+    ("S", "stop the run, as `serried stop`; asks first"),
+    ("q", "quit; runs continue"),
+)
+
+Page = ListPage | RunPage | WaitingPage | None
+
+
+class KeyAction(Enum):
+    """What only the terminal can do."""
+
+    QUIT = auto()
+    HELP = auto()
+    THEME = auto()
+
+
+class StopRequest(NamedTuple):
+    run: str
+    name: str
+    state: str
+
+    @property
+    def question(self) -> str:
+        return f"stop {self.run} ({fit(self.name, 40)}, {self.state})?"
+
+
+class Viewer:
+    def __init__(self, reader: Reader, selection: Selection | None = None) -> None:
+        self._reader = reader
+        self._opened: list[Selection] = [selection] if selection else []
+        self._choice = Choice()
+        self._log = 0
+        self._word, self._is_typing = "", False
+        self._lists: list[tuple[tuple[RunRow, ...], str]] = [((), ""), ((), "")]
+        """Rows and the selected id: of the list of runs, and of that of tasks."""
+        self._notice = ("", 0.0)
+        self._show()
+
+    # Reading and drawing.
+
+    def on_read(self) -> None:
+        """Keep what was selected though the lists have changed."""
+        pages = self._reader.pages
+        for at, rows in enumerate((pages.rows, pages.tasks or ())):
+            before, selected = self._lists[at]
+            if rows:
+                self._lists[at] = rows, list_page.kept(before, rows, selected)
+
+    def notify(self, text: str) -> None:
+        """Show a message for some seconds."""
+        self._notice = text, time.monotonic() + NOTICE_SECONDS
+
+    def lines(self, canvas: Canvas) -> list[Line]:
+        """The screen as text: as many lines as it has rows."""
+        page = self._page(self._reader.pages)
+        if isinstance(page, ListPage):
+            return list_page.draw(page, canvas)
+        if isinstance(page, WaitingPage):
+            return waiting_page.draw(page, canvas)
+        if isinstance(page, RunPage):
+            return run_page.draw(page, self._choice, canvas)
+        notice = self._reader.pages.notice or f"reading the files of {self._opened[-1]}"
+        return [line(notice), *[()] * (canvas.rows - 2), run_page.footer(waiting_page.KEYS)]
+
+    def _page(self, pages: Pages) -> Page:
+        text, until = self._notice
+        now = text if time.monotonic() < until else ""
+        if self._opened and pages.of != str(self._opened[-1]):
+            return None
+        if self._opened and pages.tasks is None:
+            return dataclasses.replace(pages.page, notice=now) if pages.page is not None and now else pages.page
+        title = f"tasks of {self._opened[-1]}" if self._opened else "runs"
+        rows, selected = self._lists[bool(self._opened)]
+        return ListPage(title, rows, selected, self._word, self._is_typing, now or pages.notice, pages.is_read)
+
+    def _show(self) -> None:
+        self._reader.show(Shown(self._opened[-1] if self._opened else None, self._log))
+
+    # Keys.
+
+    def paste(self, text: str) -> None:
+        """Pasted text is no command. It may be a filter."""
+        if self._is_typing and text:
+            self._type(text.splitlines()[0])
+
+    def press(self, key: str, character: str = "") -> KeyAction | StopRequest | None:
+        """Do what the key means, or return what the terminal has to do. `character` is what it would print."""
+        page = self._page(self._reader.pages)
+        if self._is_typing:
+            self._on_filter_key(key, character)
+            return None
+        if isinstance(page, ListPage):
+            return self._on_list_key(key, page)
+        return self._on_run_key(key, page)
+
+    def _on_filter_key(self, key: str, character: str) -> None:
+        if key in ("enter", "escape"):
+            self._is_typing = False
+            self._word = self._word if key == "enter" else ""
+        elif key == "backspace":
+            self._word = self._word[:-1]
+        elif key in ("up", "down"):
+            self._move(_STEPS[key])
+        else:
+            self._type(character)
+
+    def _type(self, text: str) -> None:
+        self._word += "".join(character for character in text if character.isprintable())
+        page = self._page(self._reader.pages)
+        if isinstance(page, ListPage) and page.shown and page.selected not in {row.id for row in page.shown}:
+            self._select(page.shown[0].id)
+
+    def _move(self, by: int) -> None:
+        page = self._page(self._reader.pages)
+        if isinstance(page, ListPage):
+            self._select(list_page.moved(page, by))
+
+    def _select(self, run: str) -> None:
+        at = bool(self._opened)
+        self._lists[at] = self._lists[at][0], run
+
+    def _on_list_key(self, key: str, page: ListPage) -> KeyAction | StopRequest | None:
+        selected = next((row for row in page.shown if row.id == page.selected), None)
+        if key in _STEPS:
+            self._move(_STEPS[key])
+        elif key == "slash":
+            self._is_typing = True
+        elif key == "enter" and selected:
+            self._open(selected.id)
+        elif key == "escape":
+            self._back() if not self._word else None
+            self._word = ""
+        elif key == "S" and selected:
+            return StopRequest(selected.id, selected.name, selected.state)
+        return _request(key)
+
+    def _on_run_key(self, key: str, page: Page) -> KeyAction | StopRequest | None:
+        choice = self._choice
+        if key == "escape":
+            self._back()
+        elif key in ("m", "h", "l"):
+            self._choice = choice.changed(key)
+        elif isinstance(page, RunPage) and key in ("left", "right"):
+            self._log = min(max(page.log + (1 if key == "right" else -1), 0), max(len(page.logs) - 1, 0))
+            self._show()
+        elif isinstance(page, RunPage) and key in _STEPS:
+            most = len(page.live.gpus) - 1 if page.live else 0
+            first = min(max(choice.first_gpu + _STEPS[key], 0), max(most, 0))
+            self._choice = dataclasses.replace(choice, first_gpu=first)
+        elif key == "S" and isinstance(page, RunPage | WaitingPage):
+            return StopRequest(page.id, page.name, page.state)
+        return _request(key)
+
+    def _open(self, run: str) -> None:
+        try:
+            selection = index.find(run)
+        except SerriedError as error:
+            self.notify(error.message)
+            return
+        self._opened.append(selection)
+        self._choice, self._log, self._word = Choice(), 0, ""
+        self._show()
+
+    def _back(self) -> None:
+        if self._opened:
+            self._opened.pop()
+            self._word = ""
+            self._show()
+
+
+def _request(key: str) -> KeyAction | None:
+    return {"q": KeyAction.QUIT, "question_mark": KeyAction.HELP, "t": KeyAction.THEME}.get(key)

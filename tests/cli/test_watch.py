@@ -1,0 +1,97 @@
+"""`serried watch --once`, and what it says where it cannot draw."""
+
+from __future__ import annotations
+
+import sys
+
+from serried.cli import watch
+from serried.protocol import names
+from serried.schedulers.interface import Job
+from test_house import modules_after
+from watching import a_live, matches, write_live
+
+
+def running(make, slurm, run="k3f9q2", *, job="123", **options):
+    made = make(run, job=job, **options)
+    slurm.tell(Job(job, None, names.RUNNING, name=f"train-{run}"))
+    return made
+
+
+def test_once_prints_the_page_of_a_run(serried, make, slurm):
+    made = running(make, slurm)
+    write_live(made.attempt(), a_live(2, 2, warnings=["rank 3 waits for data 41% of the time"]))
+    made.log(0, "epoch 1\nepoch 2\r50%|#####     |")
+
+    done = serried("watch", "k3f9q2", "--once")
+
+    assert (done.code, done.err) == (0, "")
+    assert matches("once-run", done.out)
+
+
+def test_once_prints_the_list_of_runs(serried, make, slurm):
+    running(make, slurm)
+    make("m2n3p4", job="124").ending("FAILED")
+
+    done = serried("watch", "--once", "--ascii")
+
+    assert done.code == 0
+    assert done.out.isascii()
+    assert matches("once-runs", done.out)
+
+
+def test_once_prints_why_a_run_waits(serried, make, slurm):
+    make("a7b8c9", job="125")
+    slurm.tell(Job("125", None, names.PENDING, name="train-a7b8c9", reason="Priority"))
+    done = serried("watch", "a7b8c9", "--once")
+    assert matches("once-waiting", done.out)
+
+
+def test_without_a_terminal_it_names_the_option_that_works(serried):
+    done = serried("watch")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == ("error: `serried watch` needs a terminal\n\nhint: serried watch --once prints the page once\n")
+
+
+def test_without_textual_it_says_how_to_install_it(serried, monkeypatch):
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delitem(sys.modules, "serried.ui.watch.app", raising=False)
+    monkeypatch.setitem(sys.modules, "textual", None)
+    monkeypatch.setitem(sys.modules, "textual.app", None)
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    done = serried("watch")
+
+    assert done.code != 0
+    assert "error: Textual is not installed beside Serried" in done.err
+    assert "hint: pip install 'serried[watch]'" in done.err
+
+
+def test_once_needs_no_textual():
+    loaded = modules_after("import serried.cli.watch, serried.ui.watch.once")
+    assert "serried.ui.watch.reader" in loaded
+    assert loaded & {"textual", "asyncio", "rich"} == set()
+
+
+def test_stopping_is_the_command_itself(monkeypatch):
+    """`stop` returns what a user would read last."""
+    calls = []
+    answers = [
+        (0, "k3f9q2 train CANCELLED after 12s\n"),
+        (3, "error: the scheduler does not answer\n\nhint: later\n"),
+        (9, ""),
+    ]
+
+    def run(argv, **_):
+        calls.append(argv[1:])
+        status, printed = answers[len(calls) - 1]
+        return watch.shell.Result(tuple(argv), status, "", printed)
+
+    monkeypatch.setattr(watch.shell, "run", run)
+    assert [watch.stop("k3f9q2") for _ in answers] == [
+        "k3f9q2 train CANCELLED after 12s",
+        "error: the scheduler does not answer",
+        "serried stop ended with 9",
+    ]
+    assert calls == [["-m", "serried", "stop", "--yes", "k3f9q2"]] * 3
