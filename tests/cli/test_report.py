@@ -160,6 +160,22 @@ def test_a_run_without_samples_says_why(serried, make):
     )
 
 
+def test_the_use_of_a_run_survives_its_run_directory(serried, measured):
+    run = measured()
+    serried("ps", "--all")
+    shutil.rmtree(run.where.path)
+    assert serried("report").out == PAGE
+    assert (run.record.directory.usage.stat().st_mode & 0o777) == 0o600
+
+
+def test_a_damaged_summary_in_the_record_is_ignored(serried, measured):
+    run = measured()
+    serried("ps", "--all")
+    shutil.rmtree(run.where.path)
+    run.record.directory.usage.write_text('{"nodes": [{}], "gpus": 3}', encoding="utf-8")
+    assert "  measured     nothing: the run directory was removed" in serried("report").out
+
+
 def test_damage_is_reported_and_harms_nothing(serried, measured):
     path = measured().where.attempt(1).samples(0)
     path.write_bytes(path.read_bytes() + b'\x00\xff\n{"t": "soon"}\n{"t": 17')

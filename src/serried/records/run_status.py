@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from serried import schedulers
 from serried.errors import SerriedError
-from serried.fs.files import read_journal
+from serried.fs.files import read_journal, write_json
 from serried.protocol import SCHEMA, names, reasons
 from serried.protocol.events import JournalEvent
 from serried.protocol.reasons import Reason
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from serried.records.live import RunProgress
 
 MOST_TASKS_READ = 16
+_LINES_OF_SAMPLES = 500
+"""How many lines the first reader of an end parses: a fraction of a second."""
+
 _FOR_GOOD_SECONDS = 86400.0
 """A file system may be away for hours. An end without proof, LOST above all, is written down after a day."""
 
@@ -205,8 +208,21 @@ def keep_end(status: RunStatus, evidence: Evidence, now: float) -> RunStatus:
     if status.tasks is not None:
         document["tasks"] = ranges_by_state(status.tasks)
     with contextlib.suppress(OSError):  # a full home must not hide how a run ended
+        if status.tasks is None:
+            _keep_usage(status.record)
         status.record.write_end(document)
     return status
+
+
+def _keep_usage(record: Record) -> None:
+    """Write the samples in a few numbers into the record: sites purge run directories. Raises OSError."""
+    if next(record.where.attempts.glob("*/node-*/samples.jsonl"), None) is None:
+        return
+    from serried.metrics import measured, samples  # once in the life of a run
+
+    found = measured.measured_of(samples.read(record.where, most_lines=_LINES_OF_SAMPLES))
+    if found.nodes:
+        write_json(record.directory.usage, found.to_json())
 
 
 def read_end(record: Record) -> RunStatus:
