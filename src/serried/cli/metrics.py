@@ -17,8 +17,8 @@ from serried.metrics import formats
 from serried.metrics.formats import Csv, Dmon, JsonLines
 from serried.metrics.tables import GPUS, NODES, RANKS, Row
 from serried.protocol import SCHEMA
+from serried.records.exported import STEPS, MeasuredRows
 from serried.records.index import Selection
-from serried.records.measured import STEPS, MeasuredRows
 from serried.ui import console
 
 CSV, JSON, JSONL, DMON, PROMETHEUS = "csv", "json", "jsonl", "dmon", "prometheus"
