@@ -12,6 +12,7 @@ import math
 import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.comms.node_registry import NodeAgent
 from serried.agent.head.anomalies import Anomalies, Anomaly, NodeSample
@@ -54,6 +55,7 @@ class LiveFile:
         self._on_anomaly = on_anomaly
         self._last_message_at = 0.0
         """Of any node, when the file was written."""
+        self._is_broken = False
 
     def on_sample(self, agent: NodeAgent, message: Message) -> None:
         self._samples[agent.index] = (self._clock(), {key: it for key, it in message.items() if key != "event"})
@@ -63,8 +65,15 @@ class LiveFile:
         newest = max((agent.last_message_at for agent in self._nodes), default=0.0)
         if newest == self._last_message_at:
             return
+        try:
+            content = json.dumps(self._document(), separators=(",", ":")).encode()
+        except Exception as error:  # noqa: BLE001 - a bug in watching must not end a training
+            if not self._is_broken:
+                system.log(f"cannot tell what the nodes do: {error!r}")
+            self._is_broken = True
+            return
         with contextlib.suppress(OSError):  # a full disk, or a run directory that was deleted
-            files.write_unsynced(self._path, json.dumps(self._document(), separators=(",", ":")).encode(), self._mode)
+            files.write_unsynced(self._path, content, self._mode)
             self._last_message_at = newest
 
     def _document(self) -> Dict[str, Any]:
