@@ -30,7 +30,7 @@ RATES_SECONDS = 10.0
 MOST_HELD = 512
 
 Gauges = Callable[[], Dict[str, float]]
-"""Values to sample: seconds waited for data since the start, peak memory in bytes."""
+"""Values to sample: seconds waited for data and samples read since the start, the expected last step, peak memory."""
 
 
 def default_path(environ: Mapping[str, str], rank: int) -> Optional[Path]:
@@ -63,6 +63,11 @@ class Metrics:
         self._rated_step: Optional[int] = None
         self._last_step: Optional[int] = None
         self._waited = 0.0
+        self._read = 0.0
+        self.total_steps: Optional[int] = None
+        """The last step, as the script has set it."""
+        self._expected_steps: Optional[int] = None
+        self._written_total: Optional[int] = None
 
     def resume(self, step: int) -> None:
         """This attempt continues after `step`, even if an earlier one logged later steps."""
@@ -92,9 +97,18 @@ class Metrics:
             for moment, step, values in held
         ]
         if self._file is not None:
-            self._put([json.dumps({"t": round(at, 3), "step": step, **_finite(values)}) for at, step, values in points])
+            lines = [json.dumps({"t": round(at, 3), "step": step, **_finite(values)}) for at, step, values in points]
+            self._put(lines + self._total_line())
         if self.tracker is not None and self.tracker.is_on:
             self.tracker.feed(points)
+
+    def _total_line(self) -> List[str]:
+        """The last step, if that has changed. Not before the first step: a file may begin with `resumed`."""
+        total = self._expected_steps if self.total_steps is None else self.total_steps
+        if total == self._written_total:
+            return []
+        self._written_total = total
+        return [json.dumps({"t": round(time.time(), 3), "total_steps": total})]
 
     def _put(self, lines: List[str]) -> None:
         if self._file is not None:
@@ -113,15 +127,19 @@ class Metrics:
     def _rate(self, step: int, now: float) -> None:
         """Log throughput and gauges since the last call."""
         gauges = self._gauges()
-        waited = gauges.pop("waited_seconds", None)
+        waited, read = gauges.pop("waited_seconds", None), gauges.pop("read_samples", None)
+        total = gauges.pop("total_steps", None)
         if self._rated_step is not None and step > self._rated_step:
             seconds = now - self._rated
             rates = {"steps_per_second": (step - self._rated_step) / seconds, **gauges}
             rates["step_seconds"] = seconds / (step - self._rated_step)
             if waited is not None:
                 rates["wait_share"] = (waited - self._waited) / seconds
+            if read is not None:
+                rates["samples_per_second"] = (read - self._read) / seconds
+            self._expected_steps = None if total is None else int(total)
             self._held.append((time.time(), step, {f"serried/{name}": value for name, value in rates.items()}))
-        self._rated, self._rated_step, self._waited = now, step, waited or 0.0
+        self._rated, self._rated_step, self._waited, self._read = now, step, waited or 0.0, read or 0.0
 
 
 def _keep(name: str, value: Any) -> Any:

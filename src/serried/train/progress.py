@@ -29,6 +29,11 @@ class Progress:
         self._counts = [0]
         """The epoch counts of this process's loops."""
 
+    @property
+    def epoch_count(self) -> int:
+        """The epochs of the present loop; 0 before the first."""
+        return self._counts[-1]
+
     def advance(self, step: Optional[int]) -> int:
         """Go to `step`, by default to the next one, and return it."""
         self.step = self.step + 1 if step is None else step

@@ -243,6 +243,18 @@ class Session:
             self._metrics.write()
         return reached
 
+    @property
+    def total_steps(self) -> Optional[int]:
+        """The step of `log` with which the training ends, for `serried ps` and `show`, which print the time left.
+
+        Set it unless the script logs a step for each batch of one loader in `epochs`: then it is known.
+        """
+        return self._metrics.total_steps
+
+    @total_steps.setter
+    def total_steps(self, count: Optional[int]) -> None:
+        self._metrics.total_steps = None if count is None else int(count)
+
     # Uneven data.
 
     def uneven(
@@ -338,7 +350,27 @@ class Session:
         waits = [loader.waited_seconds for loader in self.loaders if hasattr(loader, "waited_seconds")]
         if waits:
             gauges["waited_seconds"] = sum(waits)
+        counts = (getattr(loader, "read_samples", None) for loader in self.loaders)
+        read = [count for count in counts if count is not None]
+        if read:
+            gauges["read_samples"] = sum(read)
+        total = self._expected_steps()
+        if total:
+            gauges["total_steps"] = total
         return {**gauges, "peak_memory_bytes": metrics.peak_memory(self.device)}
+
+    def _expected_steps(self) -> Optional[int]:
+        """The last step of the loop over epochs; None unless the script logs a step for each batch of one loader."""
+        trained: List[Any] = [loader for loader in self.loaders if getattr(loader, "steps", None) is not None]
+        if len(trained) != 1:
+            return None
+        try:
+            steps = len(trained[0])
+        except (TypeError, NotImplementedError):
+            return None
+        done = self._progress.epoch * steps + trained[0].steps
+        is_per_batch = self._progress.step in {done, done - 1}  # counted from one or from zero
+        return self._progress.epoch_count * steps if is_per_batch else None
 
 
 def _elsewhere(directory: Optional[Path]) -> Optional[Path]:

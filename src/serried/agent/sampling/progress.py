@@ -140,8 +140,8 @@ class RankProgress:
         behind = now - time.time()
         for line in lines:
             entry = _parsed(line)
-            if _is_count(entry.get("total_steps")) and STEP not in entry:
-                self._steps.total = entry["total_steps"]
+            if "total_steps" in entry and STEP not in entry:
+                self._steps.total = entry["total_steps"] if _is_count(entry["total_steps"]) else None
             if not _is_count(entry.get(STEP)):
                 continue
             at = entry.get("t")

@@ -105,6 +105,7 @@ class Loader:
         self._shard = shard
         self._layout = layout
         self._resume = resume
+        self._is_batched = batched
         self._seed = shard.seed
         self._position = LoaderPosition()
         self._data_wait = DataWait()
@@ -161,6 +162,16 @@ class Loader:
     def waited_seconds(self) -> float:
         """How long training has waited for data so far."""
         return self._data_wait.seconds
+
+    @property
+    def read_samples(self) -> Optional[int]:
+        """Items that this rank has read for training so far; None for evaluation, and if items are batches already."""
+        return self._data_wait.batches * self.batch_size if self._resume and self._is_batched else None
+
+    @property
+    def steps(self) -> Optional[int]:
+        """Steps of this epoch that have been read for training; None for evaluation."""
+        return -(-self.samples // self.global_batch) if self._resume else None
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass; without it every pass is a new epoch. `run.epochs` calls this."""

@@ -184,10 +184,12 @@ class LoaderPosition:
 
 
 class DataWait:
-    """The time that a loop has waited for its batches."""
+    """The time that a loop has waited for its batches, and their number."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self.batches = 0
+        """The number of batches that it got."""
 
     def timed(self, batches: Iterator[T]) -> Iterator[T]:
         while True:
@@ -198,4 +200,5 @@ class DataWait:
                 return
             finally:
                 self.seconds += time.perf_counter() - began
+            self.batches += 1
             yield batch

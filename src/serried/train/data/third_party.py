@@ -61,6 +61,16 @@ class ThirdPartyLoader:
     def waited_seconds(self) -> float:
         return self._data_wait.seconds
 
+    @property
+    def read_samples(self) -> Optional[int]:
+        """As of a Loader, if the loader has a batch size."""
+        size = getattr(self.loader, "batch_size", None)
+        return self._data_wait.batches * size if self._resume and isinstance(size, int) else None
+
+    @property
+    def steps(self) -> Optional[int]:
+        return self._position.samples if self._resume else None
+
     def set_epoch(self, epoch: int) -> None:
         self._position.set_epoch(epoch)
 
