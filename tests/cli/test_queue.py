@@ -22,7 +22,7 @@ RECORDED = Path(__file__).parents[1] / "schedulers" / "occupancy"
 AT = 1_795_477_200.0
 """When it was recorded."""
 REAL_SCHEDULER = schedulers.get
-QOS = "normal|||2|cpu=64,gres/gpu=4|||\n"
+QOS = "normal|||20|cpu=64,gres/gpu=4|||\n"
 ASSOC = "def-ada||normal|||||\n"
 ME = pwd.getpwuid(os.getuid()).pw_name
 
@@ -39,9 +39,7 @@ short      1h     a100  2     6     0    0/2    27/32  0    1
   1 more job cannot start yet: held, behind another job, or at a limit
   1 partition that you cannot use or that the site hides: `--json` lists all
 
-limits    QoS normal: at most 2 jobs in the queue for you, 14 in use
-          QoS normal: at most 64 CPUs for you, 5 in use
-          QoS normal: at most 4 GPUs for you, 3 in use
+limits    QoS normal: at most 20 submitted jobs (14 in use), 64 CPUs (5 in use), 4 GPUs (3 in use) for you
 
 k3f9q2 train, job 13: 2 nodes x 3 a100 GPUs for 10h in lab
   reason    other jobs in the queue come first
@@ -61,12 +59,19 @@ job 15: 1 node x 1 CPU in lab
 
 
 @pytest.fixture
-def answered(serried, clock, fake_slurm, tmp_path, monkeypatch):  # noqa: ARG001 - `serried` patches before we do
+def now(serried, monkeypatch):  # noqa: ARG001 - `serried` has a clock that runs while a program is waited for
+    """The time, which stands still."""
+    moments = [AT]
+    monkeypatch.setattr(time, "time", lambda: moments[-1])
+    return moments
+
+
+@pytest.fixture
+def answered(now, fake_slurm, tmp_path, monkeypatch):  # noqa: ARG001 - it patches before we do
     """A Slurm that answered 12 s ago, and that must not be queried again."""
     fake_slurm()
     monkeypatch.setattr(schedulers, "get", REAL_SCHEDULER)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(time, "time", lambda: AT + clock.passed)
     texts = {name: (RECORDED / f"{name}.txt").read_text() for name in ("sinfo", "squeue", "partitions")}
     texts["squeue"] = texts["squeue"].replace("ada", ME)
     survey = schedulers.slurm.occupancy
@@ -169,8 +174,8 @@ def test_json_has_every_partition_and_the_reason_codes(serried, make):
 
 
 @pytest.mark.usefixtures("answered")
-def test_an_old_answer_is_shown_with_a_warning(serried, clock, monkeypatch):
-    clock.passed += 3600
+def test_an_old_answer_is_shown_with_a_warning(serried, now, monkeypatch):
+    now.append(AT + 3600)
 
     def fail(*_: object) -> dict[str, str]:
         raise SchedulerUnreachable("Slurm's controller does not answer `sinfo`")
@@ -203,6 +208,49 @@ def test_a_scheduler_that_never_answered_is_exit_code_3(serried, fake_slurm, tmp
         "error: Slurm's controller does not answer `sinfo`\n  | Unable to contact slurm controller\n\n"
         "hint: try again in a minute: it is queried every 60 s at most\n"
     )
+
+
+PBS_PAGE = """\
+PBS, as of now
+
+free      4 of 4 GPUs, at most 2 on one node
+          8 of 8 CPUs; 2 of 2 nodes
+
+PARTITION  LIMIT  GPU  FREE  USED  OUT  NODES  CPUS  RUN  WAIT
+workq *    -      any  4     0     0    2/2    8/8   2    1
+short      12h    any  4     0     0    2/2    8/8   0    0
+
+  4 more jobs cannot start yet: held, behind another job, or at a limit
+
+limits    partition short: at most 1 running job (0 in use) for you; 64 GiB of memory, 4 GPUs, 2 nodes, 12h of time \
+for one job
+
+you have no jobs here
+"""
+
+
+@pytest.mark.usefixtures("now")
+def test_a_pbs_is_queried_by_three_commands_once(serried, tmp_path, monkeypatch):
+    bin_, pbs = tmp_path / "bin", RECORDED.parent / "pbs"
+    bin_.mkdir()
+    answers = {
+        "pbsnodes": f"cat {pbs}/pbsnodes-a.txt",
+        "qsub": "exit 1",
+        "qstat": 'case "$*" in\n'
+        f'"-a -s -w") cat {RECORDED}/qstat-a-s-w.txt ;;\n'
+        f'"-Q -f") cat {pbs}/qstat-Q-f.txt ;;\n"-B -f") cat {pbs}/qstat-B-f.txt ;;\nesac',
+    }
+    for name, answer in answers.items():
+        (bin_ / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {tmp_path}/calls\n{answer}\n')
+        (bin_ / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bin_}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    monkeypatch.chdir(tmp_path)
+
+    done = [serried("queue", "--cluster", "pbs") for _ in range(2)]
+
+    assert [(one.out, one.code) for one in done] == [(PBS_PAGE, 0)] * 2, done[0].err
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls == ["pbsnodes -av", "qstat -a -s -w", "qstat -Q -f", "qstat -B -f"]
 
 
 def test_a_cluster_elsewhere_cannot_be_queried(serried, tmp_path, monkeypatch):

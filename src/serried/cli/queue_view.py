@@ -10,21 +10,32 @@ from serried.cli.queue_page import Page, Planned, rivals_of, used_of
 from serried.protocol.reasons import Reason
 from serried.protocol.sizes import counted
 from serried.schedulers import occupancy_cache, openings
-from serried.schedulers.occupancy import GROUP, USER, GpuCount, Occupancy, PartitionUse, QueuedJob, Quota, count_gpus
+from serried.schedulers.occupancy import (
+    GROUP,
+    JOB,
+    USER,
+    GpuCount,
+    Occupancy,
+    PartitionUse,
+    QueuedJob,
+    Quota,
+    count_gpus,
+)
 from serried.schedulers.openings import JobShape
 from serried.ui import console
 from serried.ui.opening_lines import opening_text, time_option
 from serried.ui.text import duration, local_time, memory, printable
 
 MOST_JOBS = 5
+MOST_LIMITS = 6
 REMEMBERED_SECONDS = 600.0
 
 _RESOURCES = {
-    "jobs": "running jobs",
-    "queued": "jobs in the queue",
-    "gpus": "GPUs",
-    "cpus": "CPUs",
-    "nodes": "nodes",
+    "jobs": "running job",
+    "queued": "submitted job",
+    "gpus": "GPU",
+    "cpus": "CPU",
+    "nodes": "node",
 }
 
 
@@ -40,9 +51,12 @@ def lines(page: Page) -> Iterator[str]:
         yield ""
         for note in notes:
             yield from console.behind("  ", note)
-    if quotas := [_quota(quota, page.occupancy) for quota in page.occupancy.quotas]:
+    if limits := [*_limits(page)]:
         yield ""
-        yield from _labelled([("limits" if at == 0 else "", text) for at, text in enumerate(quotas)])
+        more = [f"{len(limits) - MOST_LIMITS} more: `--json` lists all"] if len(limits) > MOST_LIMITS else []
+        yield from _labelled(
+            [("limits" if at == 0 else "", text) for at, text in enumerate([*limits[:MOST_LIMITS], *more])]
+        )
     if page.planned:
         yield ""
         yield from _planned(page, page.planned)
@@ -117,18 +131,28 @@ def _notes(page: Page) -> Iterator[str]:
         yield f"{counted(hidden, 'partition')} that you cannot use or that the site hides: `--json` lists all"
 
 
-def _quota(quota: Quota, occupancy: Occupancy) -> str:
-    kind, _, of_type = quota.resource.partition(":")
+def _limits(page: Page) -> Iterator[str]:
+    """A line for each place of limits: the user's own, those of one job, those of all users."""
+    shown = {one.name for one in page.partitions}
+    quotas = [one for one in page.occupancy.quotas if not one.partition or one.partition in shown]
+    for where in dict.fromkeys(one.where for one in quotas):
+        parts = [
+            f"{', '.join(_amount(one, page.occupancy) for one in quotas if (one.where, one.of) == (where, of))} {whose}"
+            for of, whose in ((USER, "for you"), (JOB, "for one job"), (GROUP, "for all users together"))
+            if any((one.where, one.of) == (where, of) for one in quotas)
+        ]
+        yield f"{where}: at most {'; '.join(parts)}"
+
+
+def _amount(quota: Quota, occupancy: Occupancy) -> str:
+    kind, _, gpu_type = quota.resource.partition(":")
     if kind == "time":
-        return f"{quota.where}: a time limit of at most {time_option(quota.most)}"
+        return f"{time_option(quota.most)} of time"
     if kind == "memory":
-        what = f"{memory(quota.most)} of memory"
-    else:
-        what = f"{quota.most} {of_type + ' ' if of_type else ''}{_RESOURCES[kind]}"
-    if quota.of == USER:
-        used = used_of(quota, occupancy)
-        return f"{quota.where}: at most {what} for you" + (f", {used} in use" if used is not None else "")
-    return f"{quota.where}: at most {what} for " + ("all users together" if quota.of == GROUP else "one job")
+        return f"{memory(quota.most)} of memory"
+    used = used_of(quota, occupancy)
+    noun = f"{gpu_type} {_RESOURCES[kind]}" if gpu_type else _RESOURCES[kind]
+    return counted(quota.most, noun) + (f" ({used} in use)" if used is not None else "")
 
 
 def _own(page: Page) -> Iterator[str]:
