@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+
 import pytest
 
-from building import A_SCRIPT
+from building import A_SCRIPT, CREATED
 from serried.schedulers.interface import Job
 from serried.ui import console
 
@@ -103,4 +106,30 @@ def test_on_a_terminal_the_bars_of_several_ranks_move_at_the_bottom(serried, mak
         "\r\x1b[2K[0]  1%|\n[1]  2%|"
         "\r\x1b[2K\x1b[A\x1b[2K[0]  1%|\n\r\x1b[2K[1]  2%|"
         "\r\x1b[2K[1]  3%|\n"
+    )
+
+
+def test_output_since_a_time_begins_at_the_sample_before_it(serried, twice):
+    attempt = twice.ending(number=2).where.attempt(2)
+    attempt.samples(0).write_text(
+        "".join(
+            json.dumps({"t": CREATED + at, "ranks": {"0": {"log": size}, "1": {"log": 0}}}) + "\n"
+            for at, size in ((60, 4), (120, 8), (180, 14))
+        )
+    )
+    for rank in range(2):
+        os.utime(attempt.rank_log(0, rank), (CREATED + 180, CREATED + 180))
+    done = serried("logs", "last", "--since", "58m")  # two minutes after it was created
+    assert done.out == "[0] three\n[1] four\n[1] five\n"
+    assert serried("logs", "last", "--rank", "0", "--since", "59m").out == "two\nthree\n"
+    assert serried("logs", "last", "--rank", "0", "--since", "59m", "--tail", "1").out == "three\n"
+    assert serried("logs", "last", "--since", "x").err.startswith("error: cannot read `x` of `--since` as a time\n")
+
+
+def test_logs_without_samples_are_printed_from_their_beginning_with_one_note(serried, make):
+    make(nodes=1, ranks=2).log(0, "a\n").log(1, "b\n").ending()
+    done = serried("logs", "last", "--since", "1h")
+    assert (done.out, done.err) == (
+        "[0] a\n[1] b\n",
+        "note: no samples tell when all of these logs grew; such logs follow from their beginning\n",
     )

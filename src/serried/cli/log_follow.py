@@ -68,8 +68,9 @@ class _Followed:
         attempt: AttemptDirectory | None = None
         are_launched = self._choice.is_of_launch(self._selection)
         attempts = self._attempts()
-        start = self._choice.start if self._shown is None else _from_its_beginning
+        is_first = self._shown is None
         for attempt in attempts:
+            start = self._choice.starts(attempt) if is_first else _from_its_beginning
             if attempt.number != self._shown:
                 self._begin(attempt)
                 logs = [] if are_launched else self._choice.of(attempt, self._selection)

@@ -36,15 +36,30 @@ class LogChoice:
     tail: int | None = None
     """How many of the last lines of each rank."""
     all_attempts: bool = False
+    since: float | None = None
+    """Seconds since 1970."""
 
     @property
     def is_of_all_ranks(self) -> bool:
         chosen = (self.rank, self.node, self.attempt, self.beside, self.launch)
         return not self.launcher and all(it is None for it in chosen)
 
-    def start(self, log: RankLog) -> int:
-        """The first byte to print."""
-        return 0 if self.tail is None else start_of_last_lines(log.path, self.tail)
+    def starts(self, attempt: AttemptDirectory) -> Callable[[RankLog], int]:
+        """The first byte to print of each log. A note says once if `since` cannot be kept."""
+        times, notes = None, ["no samples tell when all of these logs grew; such logs follow from their beginning"]
+        if self.since is not None:
+            from serried.records.log_times import LogTimes  # only for --since
+
+            times = LogTimes(attempt, self.since)
+
+        def start(log: RankLog) -> int:
+            since = times.start(log) if times else 0
+            if since is None and notes:
+                console.note(notes.pop())
+            last = start_of_last_lines(log.path, self.tail) if self.tail else 0
+            return max(since or 0, last)
+
+        return start
 
     def is_of_launch(self, selection: Selection) -> bool:
         """Whether this chooses ranks that a job script launches. They may begin at any time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import click
 
@@ -27,6 +28,7 @@ from serried.ui import console
 @click.option("--attempt", type=click.IntRange(1), metavar="K", help="Attempt K instead of the latest.")
 @click.option("--all-attempts", is_flag=True, help="All attempts in their order, each below a heading.")
 @click.option("-n", "--tail", type=click.IntRange(1), metavar="N", help="Only the last N lines of each rank.")
+@click.option("--since", metavar="TIME", help="Only output since: 10m, 2h, 2026-11-20T08:00.")
 def command(
     *,
     run: str,
@@ -39,6 +41,7 @@ def command(
     attempt: int | None,
     all_attempts: bool,
     tail: int | None,
+    since: str | None,
 ) -> None:
     r"""Print or follow the output of the ranks, or of a job script.
 
@@ -56,8 +59,9 @@ def command(
     """
     if all_attempts and attempt is not None:
         raise UsageError("`--attempt` and `--all-attempts` contradict each other", hint="leave one of them out")
+    oldest = run_view.moment("--since", since, time.time()) if since else None
     selection = run_view.select(run)
-    choice = LogChoice(rank, node, attempt, launcher, beside, launch, tail, all_attempts)
+    choice = LogChoice(rank, node, attempt, launcher, beside, launch, tail, all_attempts, oldest)
     if len(selection.tasks) == 1:
         selection = Selection(selection.record, selection.tasks[0])
     if selection.is_array:
@@ -99,13 +103,13 @@ def _show_array(selection: Selection, *, is_overview: bool) -> None:
 def _print(selection: Selection, choice: LogChoice) -> None:
     has_printed = False
     for attempt in attempts_of(selection, choice):
-        logs = choice.of(attempt, selection)
+        logs, start = choice.of(attempt, selection), choice.starts(attempt)
         if choice.all_attempts:
             console.out(heading(attempt))
         elif len(logs) == 1 and not console.is_terminal():
-            has_printed = _copy(logs[0], choice.start(logs[0]))
+            has_printed = _copy(logs[0], start(logs[0]))
             continue
-        printer = Printer(logs, choice.start)
+        printer = Printer(logs, start)
         printer.pump()
         printer.finish()
         has_printed |= printer.has_printed

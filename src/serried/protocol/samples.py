@@ -16,7 +16,8 @@ Every other line is a period:
      "gpus": {"0": {"busy": R, "memory": R, "power": R, "temperature": R, "clock": R, "sm_active": R,
                     "throttled": ["power-cap"], "ecc_errors": 0, "xid": [79]}},
      "ranks": {"0": {"cpu": R, "memory": R, "read": R, "write": R, "step": 1200, "total_steps": 5000,
-                     "steps_per_second": R, "samples_per_second": R, "data_wait": R, "metrics": {"loss": 0.31}}}}
+                     "steps_per_second": R, "samples_per_second": R, "data_wait": R, "metrics": {"loss": 0.31},
+                     "log": 52318}}}
 
 R is `[minimum, mean, maximum]` of the period's samples. A quantity that could not be measured is missing; so is a GPU
 that the driver lost. Units: `t` seconds since 1970 at the end of the period, CPUs in cores, memory and disk in bytes,
@@ -25,6 +26,8 @@ MHz, `data_wait` as a share of the time. `memory` of a node is the working set w
 dropped; `memory_scope` says of what: `job` (its control group, with its limit) or `node`.
 
 `metrics` are the values that the rank reported last: numbers, or `nan`, `inf` and `-inf` as texts.
+
+`log` is the size of the rank's log in bytes: `serried logs --since` finds the place of a time by it.
 
 GPUs have the index that the job's programs use, and ranks their number in the attempt.
 """

@@ -123,6 +123,11 @@ class RankProgress:
             **({} if self._output is None else {"output_age": round(age, 1)}),
         }
 
+    @property
+    def log_bytes(self) -> int:
+        """The size of the log at the last sample."""
+        return self._printed.size
+
     def _output_age(self, now: float) -> float:
         if not self._printed.changed_at:
             return 0.0

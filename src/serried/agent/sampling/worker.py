@@ -89,6 +89,7 @@ class Sampler:
             ranks[rank] = {**ranks.get(rank, {}), **quantities}
         gpus = self._gpus.values()
         self._period.add(node, gpus, ranks)
+        self._period.add_ranks({rank: {"log": one.log_bytes} for rank, one in self._progress.items()})
         if now - self._period.began_at >= self._period_seconds:
             self._write_period(now)
         used, self._gpus.used_by_others = self._gpus.used_by_others, []
