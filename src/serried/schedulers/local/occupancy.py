@@ -6,12 +6,14 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from serried.clusters import machine
 from serried.fs import files
 from serried.schedulers.local import jobs
+from serried.schedulers.local.jobs import SlotClaim, SlotTable
 from serried.schedulers.occupancy import NodeUse, Occupancy, PartitionUse, QueuedJob
 
 BUSY_MB = 1024
@@ -40,8 +42,16 @@ def ask(environ: Mapping[str, str], user: str, seconds: float) -> dict[str, str]
             }
         ),
         "memory": _memory(),
-        "slots": json.dumps(files.read_json(jobs.root() / "slots.json") or {}),
+        "slots": json.dumps(_slots()),
     }
+
+
+def _slots() -> dict[str, Any]:
+    """The table without the claims of dead processes. The next job that needs slots removes those for good."""
+    written = files.read_json(jobs.root() / "slots.json") or {}
+    table = SlotTable(*([*map(SlotClaim.from_json, written.get(name, ()))] for name in ("waiting", "taken")))
+    table.drop_dead(lambda holder: holder.is_alive)
+    return asdict(table)
 
 
 def _memory() -> str:
