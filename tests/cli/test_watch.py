@@ -78,7 +78,7 @@ def test_stopping_is_the_command_itself(monkeypatch):
     """`stop` returns what a user would read last."""
     calls = []
     answers = [
-        (0, "k3f9q2 train CANCELLED after 12s\n"),
+        (0, "k3f9q2 train CANCELLED after 12s\n  warning: no rank has saved\n"),
         (3, "error: the scheduler does not answer\n\nhint: later\n"),
         (9, ""),
     ]
@@ -86,12 +86,12 @@ def test_stopping_is_the_command_itself(monkeypatch):
     def run(argv, **_):
         calls.append(argv[1:])
         status, printed = answers[len(calls) - 1]
-        return watch.shell.Result(tuple(argv), status, "", printed)
+        return watch.shell.Result(tuple(argv), status, "", f"note: stopping\n{printed}")
 
     monkeypatch.setattr(watch.shell, "run", run)
     assert [watch.stop("k3f9q2") for _ in answers] == [
         "k3f9q2 train CANCELLED after 12s",
         "error: the scheduler does not answer",
-        "serried stop ended with 9",
+        "`serried stop k3f9q2` ended with exit status 9",
     ]
     assert calls == [["-m", "serried", "stop", "--yes", "k3f9q2"]] * 3

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import time
 
 import click
 
@@ -72,13 +71,11 @@ def _watch(selection: Selection | None, *, light: bool, ascii_only: bool) -> Non
 
 
 def stop(run: str) -> str:
-    """Stop a run as `serried stop` does, by that command itself; return the last line that it prints."""
-    began = time.monotonic()
+    """Stop a run as `serried stop` does, by that command itself; return the line that it prints about the run."""
     try:
         done = shell.run([sys.executable, "-m", "serried", "stop", "--yes", run], env=os.environ)
     except SerriedError as error:
         return error.message
-    printed = [text for text in (done.stderr or done.stdout).splitlines() if text.strip()]
-    if done.status:
-        return next((text for text in printed if text.startswith("error: ")), f"serried stop ended with {done.status}")
-    return printed[-1] if printed else f"stopped {run} after {time.monotonic() - began:.0f} s"
+    begin = "error: " if done.status else f"{run} "
+    about = [text for text in done.stderr.splitlines() if text.startswith(begin)]
+    return about[-1] if about else f"`serried stop {run}` ended with exit status {done.status}"

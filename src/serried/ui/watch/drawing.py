@@ -118,7 +118,12 @@ def sparkline(values: Sequence[float | None], columns: int, canvas: Canvas, top:
     return "".join(block(None if value is None else value / top, canvas) for value in shown).rjust(columns)
 
 
-def curve(points: Iterable[Point], columns: int, rows: int, canvas: Canvas) -> list[str]:
+def footer(keys: Sequence[tuple[str, str]]) -> Line:
+    """The keys at the bottom of a page, and what they do."""
+    return tuple(span for key, what in keys for span in (Span(key, "hint"), Span(f" {what}  ")))
+
+
+def curve(points: Iterable[Point], columns: int, rows: int, canvas: Canvas) -> list[Line]:
     """A plot of the points in `rows` lines, with its largest and smallest value, and its first and last x below.
 
     In braille a character has 2x4 dots; in ASCII it is one. Values that are not finite are left out.
@@ -134,12 +139,15 @@ def curve(points: Iterable[Point], columns: int, rows: int, canvas: Canvas) -> l
     labels = {0: number(high), plot_rows - 1: number(low)} if high > low else {plot_rows // 2: number(high)}
     edge = "|" if canvas.ascii else "│"
     drawn = [
-        f"{labels.get(row, ''):>{_LABEL}}{edge}"
-        + "".join(_mark(cells.get((row, at), 0), canvas) for at in range(plot_columns))
+        (
+            Span(f"{labels.get(row, ''):>{_LABEL}}{edge}", "quiet"),
+            Span("".join(_mark(cells.get((row, at), 0), canvas) for at in range(plot_columns)), "busy"),
+        )
         for row in range(plot_rows)
     ]
     first, last = number(finite[0][0]), number(finite[-1][0])
-    return [*drawn, " " * (_LABEL + 1) + first + last.rjust(max(plot_columns - len(first), len(last) + 1))]
+    below = " " * (_LABEL + 1) + first + last.rjust(max(plot_columns - len(first), len(last) + 1))
+    return [*drawn, (Span(below, "quiet"),)]
 
 
 def _binned(points: Sequence[Point], bins: int) -> dict[int, float]:

@@ -25,6 +25,7 @@ from serried.ui.watch.live_view import GpuKey, LiveView
 from serried.ui.watch.run_page import RunPage
 from serried.ui.watch.waiting_page import WaitingPage
 
+_FAILED = names.ENDED - {names.COMPLETED, names.CANCELLED}
 _TAIL_LINES, _TAIL_BYTES = 300, 1 << 16
 _MOST_NODES = 64
 _PERIODS, _PERIODS_OF_FIRST = 60, 1000
@@ -206,7 +207,7 @@ class RunReader:
             advice=tuple(advice),
             notice=notice_of(status, now),
             has_ended=status.has_ended,
-            steps=explanation.steps if explanation and status.has_ended else (),
+            steps=explanation.steps if explanation and status.state in _FAILED else (),
         )
 
     def live(self, attempt: AttemptDirectory, metric: str) -> LiveView | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from serried.protocol import names
 from serried.records.verdict import SUBMITTING, UNCERTAIN
 from serried.ui.text import fit, pad, width
-from serried.ui.watch.drawing import Canvas, Line, Span, cut, line, plain, whole
+from serried.ui.watch.drawing import Canvas, Line, Span, cut, footer, line, plain, whole
 
 STYLES = {
     names.COMPLETED: "good",
@@ -21,7 +21,8 @@ STYLES = {
     UNCERTAIN: "warning",
 }
 """Of states; every other state is a failure."""
-KEYS = "enter open  / filter  S stop  t light  ? help  q quit"
+KEYS = (("enter", "open"), ("/", "filter"), ("S", "stop"), ("t", "light"), ("?", "help"), ("q", "quit"))
+_TYPING_KEYS = (("enter", "keep the filter"), ("esc", "drop it"))
 _ORDER = {names.RUNNING: 0, names.PENDING: 1, SUBMITTING: 1, names.UNKNOWN: 2, UNCERTAIN: 2}
 _LAST = 3
 _ID, _TIME, _SIZE, _WIDEST_ID = 6, 6, 9, 14
@@ -99,8 +100,8 @@ def draw(page: ListPage, canvas: Canvas) -> list[Line]:
     at = next((place for place, row in enumerate(shown) if row.id == page.selected), 0)
     first = min(max(at - body // 2, 0), max(len(shown) - body, 0))
     rows = [_row(row, widths, canvas, is_selected=row.id == page.selected) for row in shown[first : first + body]]
-    keys = "enter keep the filter  esc drop it" if page.is_typing else KEYS
-    return whole([head, *notice, _heads(widths), *(rows or [_empty(page)])], line(Span(keys, "hint")), canvas)
+    keys = footer(_TYPING_KEYS if page.is_typing else KEYS)
+    return whole([head, *notice, _heads(widths), *(rows or [_empty(page)])], keys, canvas)
 
 
 def _filter(page: ListPage, canvas: Canvas) -> tuple[Span, ...]:

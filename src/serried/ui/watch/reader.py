@@ -215,5 +215,5 @@ def _is_settled(record: Record) -> bool:
 
 
 def _has_begun(selection: Selection | None) -> bool:
-    """Whether a run that waits has had an attempt, whose output is worth a canvas."""
+    """Whether a run that waits has had an attempt, whose output is worth showing."""
     return selection is not None and latest_attempt(selection.place) is not None

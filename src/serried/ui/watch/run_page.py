@@ -16,6 +16,7 @@ from serried.ui.watch.drawing import (
     beside,
     block,
     curve,
+    footer,
     line,
     number,
     sparkline,
@@ -93,10 +94,6 @@ def draw(page: RunPage, choice: Choice, canvas: Canvas) -> list[Line]:
     body = [] if choice.is_log_only else _measured(page, choice, canvas, room)
     log = _log(page, canvas, room - len(body))
     return whole([*head, *body, *log], footer(KEYS), canvas)
-
-
-def footer(keys: Sequence[tuple[str, str]]) -> Line:
-    return tuple(span for key, what in keys for span in (Span(key, "hint"), Span(f" {what}  ")))
 
 
 def header(page: RunPage, canvas: Canvas) -> list[Line]:
@@ -234,7 +231,7 @@ def _curve(page: RunPage, choice: Choice, canvas: Canvas, rows: int) -> list[Lin
         f"{names[at]}{last}", canvas.columns, canvas, note=f"{at + 1} of {len(names)}" if len(names) > 1 else ""
     )
     drawn = curve(points, canvas.columns, min(rows - 1, 16), canvas)
-    return [title, *(line(Span(text, "busy")) for text in drawn or [" one value so far"])]
+    return [title, *(drawn or [line(Span(" one value so far", "quiet"))])]
 
 
 def _map(live: LiveView, choice: Choice, canvas: Canvas) -> list[Line]:

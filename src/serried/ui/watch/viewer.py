@@ -8,11 +8,12 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from serried.errors import SerriedError
+from serried.protocol import names
 from serried.records import index
 from serried.records.index import Selection
 from serried.ui.text import fit
 from serried.ui.watch import list_page, run_page, waiting_page
-from serried.ui.watch.drawing import Canvas, Line, line
+from serried.ui.watch.drawing import Canvas, Line, footer, line
 from serried.ui.watch.list_page import ListPage, RunRow
 from serried.ui.watch.reader import Pages, Reader, Shown
 from serried.ui.watch.run_page import Choice, RunPage
@@ -92,7 +93,7 @@ class Viewer:
         if isinstance(page, RunPage):
             return run_page.draw(page, self._choice, canvas)
         notice = self._reader.pages.notice or f"reading the files of {self._opened[-1]}"
-        return [line(notice), *[()] * (canvas.rows - 2), run_page.footer(waiting_page.KEYS)]
+        return [line(notice), *[()] * (canvas.rows - 2), footer(waiting_page.KEYS)]
 
     def _page(self, pages: Pages) -> Page:
         text, until = self._notice
@@ -163,7 +164,7 @@ class Viewer:
             self._back() if not self._word else None
             self._word = ""
         elif key == "S" and selected:
-            return StopRequest(selected.id, selected.name, selected.state)
+            return self._stop(StopRequest(selected.id, selected.name, selected.state))
         return _request(key)
 
     def _on_run_key(self, key: str, page: Page) -> KeyAction | StopRequest | None:
@@ -180,8 +181,14 @@ class Viewer:
             first = min(max(choice.first_gpu + _STEPS[key], 0), max(most, 0))
             self._choice = dataclasses.replace(choice, first_gpu=first)
         elif key == "S" and isinstance(page, RunPage | WaitingPage):
-            return StopRequest(page.id, page.name, page.state)
+            return self._stop(StopRequest(page.id, page.name, page.state))
         return _request(key)
+
+    def _stop(self, request: StopRequest) -> StopRequest | None:
+        if request.state not in names.ENDED:
+            return request
+        self.notify(f"{request.run} has ended: {request.state}")
+        return None
 
     def _open(self, run: str) -> None:
         try:

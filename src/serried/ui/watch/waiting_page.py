@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from serried.ui.text import duration, local_time, wrapped
-from serried.ui.watch.drawing import Canvas, Line, Span, line, titled, whole
+from serried.ui.watch.drawing import Canvas, Line, Span, footer, line, titled, whole
 from serried.ui.watch.list_page import STYLES
-from serried.ui.watch.run_page import fit_name, footer
+from serried.ui.watch.run_page import fit_name
 
 KEYS = (("esc", "back"), ("S", "stop"), ("?", "help"), ("q", "quit"))
 _LABEL = 12
