@@ -7,12 +7,13 @@ import gc
 import re
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from serried.cli import run_view
-from serried.errors import RunNotFoundError, SerriedError
+from serried.errors import RunNotFoundError, SerriedError, UsageError
 from serried.metrics import samples
 from serried.protocol import names
 from serried.records.index import LAST, Selection
@@ -36,7 +37,10 @@ _JOB = re.compile(r"\d+(_\d+|\[\d+\])?(\.[\w.-]+)?")
 @click.option("--mute", metavar="RULE", multiple=True, help="Leave out the notes of a rule. May be repeated.")
 @click.option("--all", "all_tasks", is_flag=True, help=f"List all tasks of an array, not only {_MOST_TASKS}.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_json: bool) -> None:
+@click.option(
+    "--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw one run over time: .png, .svg, .pdf."
+)
+def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_json: bool, plot: Path | None) -> None:
     r"""Report how well runs used what they requested, and what to change.
 
     One run is a page: the use of GPUs, CPUs, memory and time, the spread between ranks, and notes with the
@@ -45,7 +49,7 @@ def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_jso
 
     \b
     serried report                       the newest run
-    serried report lr-sweep/17
+    serried report lr-sweep/17 --plot use.png
     serried report lr-sweep              each trial in a line
     serried report 4711                  a job of the scheduler
     serried rule gpu-low                 the meaning of a note
@@ -53,11 +57,19 @@ def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_jso
     gc.disable()  # this process is short, and looking for cycles in samples takes half of its time
     for name in mute:
         rules.page_of(name)
+    if plot is not None:
+        from serried.ui import report_picture  # only for pictures
+
+        report_picture.check(plot)
     chosen, jobs = _chosen(runs or (LAST,))
     statuses = _statuses(chosen)
     several = len(chosen) + len(jobs) > 1 or any(selection.is_array for selection in chosen)
     usages, omitted = _usages(statuses, several=several, all_tasks=all_tasks)
     usages += jobs
+    if plot is not None:
+        if several or not chosen:
+            raise UsageError("`--plot` draws one run or one task", hint="serried report RUN/17 --plot use.png")
+        report_picture.write(usages[0], samples.read(chosen[0].place), plot)
     if as_json:
         _out_json(usages, mute, several=several, omitted=omitted)
     elif several:

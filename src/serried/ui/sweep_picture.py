@@ -11,7 +11,7 @@ import os
 import statistics
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -72,6 +72,11 @@ def write(results: SweepResults, path: Path) -> None:
             f"sweep `{results.sweep.first}` has no metric, so `--plot` has no values",
             hint=f"serried sweep show {results.sweep.first} --metric NAME:max --plot {path}",
         )
+    save(lambda: figure(results), path)
+
+
+def save(draw: Callable[[], Figure], path: Path) -> None:
+    """Write the figure that `draw` makes in our style. Raises UsageError if it cannot be written."""
     content = io.BytesIO()
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     import matplotlib as mpl
@@ -80,7 +85,7 @@ def write(results: SweepResults, path: Path) -> None:
         warnings.simplefilter("ignore")  # a character that the font lacks becomes a box
         mpl.rcdefaults()  # the user's own matplotlibrc may need LaTeX
         mpl.rcParams.update(_STYLE)
-        figure(results).savefig(content, format=path.suffix.lower()[1:])
+        draw().savefig(content, format=path.suffix.lower()[1:])
     try:
         path.write_bytes(content.getvalue())
     except OSError as error:
