@@ -210,6 +210,7 @@ _A_LIVE_RANK = {
     "step": 1200,
     "total_steps": 5000,
     "step_age": 0.4,
+    "step_gap": 0.32,
     "steps_per_second": 3.1,
     "samples_per_second": 198.4,
     "data_wait": 0.02,

@@ -116,7 +116,7 @@ def test_a_training_without_a_step_for_long_stalls_and_has_no_rate():
         None,
         None,
     )
-    slow = [progress(live_of(NOW, a_live_node(step_age=age, steps_per_second=0.02))) for age in (420.0, 501.0)]
+    slow = [progress(live_of(NOW, a_live_node(step_age=age, step_gap=50.0))) for age in (420.0, 501.0)]
     assert [one.is_stalled for one in slow] == [False, True]
     seldom = [progress(live_of(NOW, a_live_node(step_age=age), interval=40.0)) for age in (150.0, 170.0)]
     assert [one.is_stalled for one in seldom] == [False, True]

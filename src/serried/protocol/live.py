@@ -8,15 +8,17 @@ Readers learn from this one small file what all nodes do, and ask neither the no
                 "gpus": [{"gpu": 0, "name": "NVIDIA H200", "busy": 97.0, "memory": 120259084288,
                           "memory_total": 150754820096, "power": 640.0, "power_cap": 700.0, "temperature": 61.0}],
                 "ranks": [{"rank": 0, "cpu": 1.0, "memory": 4294967296, "output_age": 2.0,
-                           "step": 1200, "total_steps": 5000, "step_age": 0.4, "steps_per_second": 3.1,
-                           "samples_per_second": 198.4, "data_wait": 0.02, "metrics": {"loss": 0.31}}]}],
+                           "step": 1200, "total_steps": 5000, "step_age": 0.4, "step_gap": 0.32,
+                           "steps_per_second": 3.1, "samples_per_second": 198.4, "data_wait": 0.02,
+                           "metrics": {"loss": 0.31}}]}],
      "ranks": 8, "gpus": 8, "gpu_busy": 96.1, "samples_per_second": 1587.0,
      "warnings": [{"code": "stalled", "message": "…", "ranks": [3]}]}
 
 `t` is the head's clock, and `limit_seconds_left` the time until the scheduler ends the job, by the same clock. Every
 age is in seconds at the time `t`, by the clock that measured it, because clocks of nodes differ: `age` since the node's
-last message, `step_age` since the rank's step changed, `output_age` since it wrote to its log. Other units are those of
-`serried.protocol.samples`; values are those of the last sample. What is unknown is missing.
+last message, `step_age` since the rank's step changed, `output_age` since it wrote to its log. `step_gap` is the usual
+time between two reported steps; when no more steps come, `steps_per_second` falls and `step_gap` stays. Other units are
+those of `serried.protocol.samples`; values are those of the last sample. What is unknown is missing.
 
 With many nodes the file lists only some of them: the first one and those at the extremes. `ranks` and `gpus` are always
 the numbers of all. So are `gpu_busy`, the mean of all GPUs, and `samples_per_second`, the sum of all ranks, each of

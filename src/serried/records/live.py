@@ -48,6 +48,8 @@ class LiveRank:
     step: float | None = None
     total_steps: float | None = None
     step_age: float | None = None
+    step_gap: float | None = None
+    """Seconds between two reported steps, before they stopped coming."""
     steps_per_second: float | None = None
     samples_per_second: float | None = None
     data_wait: float | None = None
@@ -128,10 +130,15 @@ class RunProgress:
         return int(self.lead.total_steps) if self.lead.total_steps else None
 
     @property
+    def usual_gap(self) -> float:
+        """Seconds between two reported steps; 0 if that is unknown."""
+        rate = self.lead.steps_per_second
+        return self.lead.step_gap if self.lead.step_gap is not None else 1 / rate if rate else 0.0
+
+    @property
     def is_stalled(self) -> bool:
         """Whether the last step is so long ago that the training may hang."""
-        age, rate = self.lead.step_age, self.lead.steps_per_second
-        usual = 1 / rate if rate else 0.0
+        age, usual = self.lead.step_age, self.usual_gap
         least = max(STALLED_STEPS * usual, STALLED_SECONDS, STALLED_INTERVALS * self.live.interval)
         return age is not None and age > least
 
@@ -263,14 +270,16 @@ def _gpu(at: int, entry: Mapping[str, Any]) -> LiveGpu:
     return LiveGpu(gpu=_index(entry, "gpu", at), name=str(entry.get("name") or ""), **numbers)
 
 
-_RANK = ("cpu", "memory", "output_age", "step", "total_steps", "step_age", "steps_per_second", "samples_per_second")
+_RANK = ("cpu", "memory", "output_age", "step", "total_steps", "step_age", "step_gap", "steps_per_second")
 
 
 def _rank(at: int, entry: Mapping[str, Any]) -> LiveRank:
     metrics = entry.get("metrics")
     values = {str(name): _metric(value) for name, value in metrics.items()} if isinstance(metrics, dict) else {}
     kept = {name: value for name, value in values.items() if value is not None}
-    return LiveRank(rank=_index(entry, "rank", at), metrics=kept, **_numbers(entry, *_RANK, "data_wait"))
+    return LiveRank(
+        rank=_index(entry, "rank", at), metrics=kept, **_numbers(entry, *_RANK, "samples_per_second", "data_wait")
+    )
 
 
 def _entries(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:

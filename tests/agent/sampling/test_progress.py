@@ -45,6 +45,7 @@ def test_the_librarys_file_gives_step_rate_and_metrics(tmp_path):
     rank.add(at(0, step=140, note="text", **rates))
     found = rank.after(0.0)
     assert found.pop("steps_per_second") == pytest.approx(2.0, rel=0.01)
+    assert found.pop("step_gap") == pytest.approx(20.0, rel=0.01)
     assert found == {
         "step": 140,
         "total_steps": 500,
@@ -90,7 +91,7 @@ def test_a_program_that_begins_again_has_no_negative_rate():
     steps = Steps()
     for moment, step in ((0, 100), (10, 200), (11, 5), (21, 15)):
         steps.reach(step, moment)
-    assert steps.quantities(21.0) == {"step": 15, "step_age": 0.0, "steps_per_second": 1.0}
+    assert steps.quantities(21.0) == {"step": 15, "step_age": 0.0, "steps_per_second": 1.0, "step_gap": 10.0}
 
 
 def test_named_groups_of_the_output_are_steps_and_metrics(tmp_path):

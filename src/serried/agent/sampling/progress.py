@@ -72,7 +72,12 @@ class Steps:
         if self.total is not None:
             found["total_steps"] = self.total
         rate = self._rate(now)
-        return found if rate is None else {**found, "steps_per_second": rate}
+        return found if rate is None else {**found, "steps_per_second": rate, "step_gap": round(self._gap, 4)}
+
+    @property
+    def _gap(self) -> float:
+        """The mean time between two reported steps; the rate falls while the next one is overdue, this does not."""
+        return (self._history[-1][0] - self._history[0][0]) / max(len(self._history) - 1, 1)
 
     def is_overdue(self, now: float) -> bool:
         """No step for longer than the steps before took together."""
