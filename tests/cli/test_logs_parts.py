@@ -123,6 +123,11 @@ def test_output_since_a_time_begins_at_the_sample_before_it(serried, twice):
     assert done.out == "[0] three\n[1] four\n[1] five\n"
     assert serried("logs", "last", "--rank", "0", "--since", "59m").out == "two\nthree\n"
     assert serried("logs", "last", "--rank", "0", "--since", "59m", "--tail", "1").out == "three\n"
+    nothing = serried("logs", "last", "--since", "50m")
+    assert (nothing.out, nothing.err) == (
+        "",
+        f"{LATEST}note: no output since 2026-11-18 11:16:40\nk3f9q2 train COMPLETED after 10m00s of attempt 2\n",
+    )
     assert serried("logs", "last", "--since", "x").err.startswith("error: cannot read `x` of `--since` as a time\n")
 
 

@@ -18,7 +18,7 @@ from serried.records.index import Selection
 from serried.records.logs import Lines, RankLog, Tail, logs_of_launch, rank_logs, start_of_last_lines
 from serried.records.status import statuses_of
 from serried.ui import console
-from serried.ui.text import duration, harmless, overwritten, printable, unfinished_lines
+from serried.ui.text import duration, harmless, local_time, overwritten, printable, unfinished_lines
 
 
 @dataclass(frozen=True)
@@ -179,6 +179,10 @@ def nothing_written(selection: Selection, choice: LogChoice) -> None:
     """Print why there is no output, and the output of the job script if there is any."""
     status = statuses_of([selection])[0]
     record = selection.record
+    if choice.since is not None:
+        console.note(f"no output since {local_time(choice.since)}")
+        run_view.say_how(status)
+        return
     if choice.launcher:
         if record.summary.script:
             console.note(f"the output of launchers in a job script is in that of the script: serried logs {selection}")

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
+from types import SimpleNamespace
 
+from evidence import STARTED, ended, evidence, exit_of
+from serried.agent import notifications
 from serried.agent.head.anomalies import Anomalies, NodeSample
+from serried.agent.head.live_file import LiveFile
 from serried.agent.head.step_pace import StepPace
+from serried.agent.outcome import verdict
+from serried.fs.files import make_directory
+from serried.protocol.layout import RunDirectory, TaskDirectory
 
 GPU = {"gpu": 0, "busy": 97.0, "memory": 40e9}
 GB = 10**9
@@ -228,3 +236,42 @@ def test_five_hundred_ranks_are_looked_at_together():
     watched.train(100)
     (warning,) = watched.train(120, steps=0, prints=False)
     assert warning["message"].startswith("no step and no output for 2m on ranks 0-511;")
+
+
+def test_warnings_are_in_the_live_file_and_each_is_recorded_once(tmp_path):
+    recorded = []
+    directory, agent = TaskDirectory(tmp_path), SimpleNamespace(index=0, host="n0", last_message_at=1.0)
+    work = SimpleNamespace(
+        directory=directory, number=1, nodes=1, world_size=1, is_script=False, file_mode=0o600, sampling_seconds=5.0
+    )
+    make_directory(directory.attempt(1).path)
+    live = LiveFile(work, [agent], lambda: agent.last_message_at, None, recorded.append)
+    for value in ("nan", "nan", 0.3):
+        agent.last_message_at += 5
+        live.on_sample(agent, {"event": "sample", "ranks": [{"rank": 0, "metrics": {"loss": value}}]})
+        live.write()
+        written = json.loads(directory.attempt(1).live.read_text())["warnings"]
+        assert written == (recorded if value == "nan" else [])
+    assert recorded == [{"code": "not-finite", "message": "`loss` is nan on rank 0", "ranks": [0]}]
+
+
+def test_an_anomaly_is_sent_once_for_each_code(tmp_path, monkeypatch):
+    sent = []
+    monkeypatch.setattr(notifications, "_tried", set())
+    monkeypatch.setattr(notifications, "_start", lambda _, document: sent.append(json.loads(document)["text"]))
+    plan = {"notify": {"on": ["anomaly"]}, "run": "k3f9q2", "name": "train", "site": {"name": "fir"}}
+    work = SimpleNamespace(
+        plan={**plan, "project": "p", "experiment": "train"}, run=RunDirectory(tmp_path), task=None, number=1,
+        process_tag="1", directory_mode=0o700,
+    )  # fmt: skip
+    for code, message in (("stalled", "no step"), ("gpu-lost", "a GPU"), ("stalled", "again")):
+        notifications.notify(work, "anomaly", code, message=message)
+    assert sent == [f"train (k3f9q2) on fir needs attention: {message}" for message in ("no step", "a GPU")]
+    assert sorted(path.name for path in work.run.notices.iterdir()) == ["anomaly-gpu-lost", "anomaly-stalled"]
+
+
+def test_the_end_of_an_attempt_tells_what_was_noticed():
+    noticed = {"code": "gpu-lost", "message": "GPU 0 on n1 was lost", "nodes": [0]}
+    head = [*STARTED, {"t": 2.0, "event": "anomaly", **noticed}, ended(0, exit_of(0)), ended(1, exit_of(1))]
+    document = verdict.document(evidence(head), None, [], verdict.AttemptVerdict("COMPLETED", 0, None, "fine"))
+    assert document["warnings"] == [{"code": "gpu-lost", "message": "GPU 0 on n1 was lost"}]
