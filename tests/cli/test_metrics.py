@@ -48,8 +48,8 @@ PERIODS = (
 STEP = {"step": 1200, "total_steps": 5000, "steps_per_second": [3.0, 3.1, 3.2], "metrics": {"loss": 0.31}}
 
 
-def write(run, *entries, node=0, number=1, raw=""):
-    path = run.attempt(number).samples(node)
+def write(run, *entries, node=0, number=1, task=None, raw=""):
+    path = run.attempt(number, task=task).samples(node)
     make_directory(path.parent)
     with path.open("a") as file:
         file.write("".join(f"{json.dumps(entry)}\n" for entry in entries) + raw)
@@ -256,6 +256,21 @@ def test_a_followed_prometheus_file_is_replaced_and_ends_with_the_state(serried,
     assert "serried_rank" not in ending
     assert stat.S_IMODE(file.stat().st_mode) & 0o400
     assert [path.name for path in tmp_path.iterdir() if "prom" in path.name] == ["serried.prom"]
+
+
+def test_a_time_that_no_calendar_has_is_empty(serried, make):
+    run = make()
+    log_steps(run, {"t": 10**400, "step": 1}, {"t": 1e20, "step": 2}, {"t": "x", "step": 3}, {"step": 4})
+    assert serried("metrics").out == "time,attempt,rank,step\n,1,0,1\n,1,0,2\n,1,0,3\n,1,0,4\n"
+
+
+def test_an_array_has_metrics_by_task(serried, make):
+    run = make(indices=(3, 4))
+    write(run, ABOUT, PERIODS[0], task=4)
+    done = serried("metrics", "last", "--what", "gpus")
+    assert (done.code, done.out) == (2, "")
+    assert "hint: name one: serried metrics k3f9q2/3\n" in done.err
+    assert len(serried("metrics", "last/4", "--what", "gpus").out.splitlines()) == 3
 
 
 MISTAKES = [

@@ -5,7 +5,7 @@ from serried.protocol import gpu_use
 
 def event(host: str, *gpus: tuple[int, int, float]) -> dict[str, object]:
     found = [{"gpu": gpu, "processes": processes, "memory": int(used * 1e9)} for gpu, processes, used in gpus]
-    return {"event": "gpus-in-use", "host": host, "gpus": found}
+    return {"event": "gpus-in-use", "node": int(host[1:]), "host": host, "gpus": found}
 
 
 def test_gpus_of_one_node_are_named():
@@ -19,7 +19,7 @@ def test_gpus_of_one_node_are_named():
 
 def test_gpus_of_many_nodes_are_one_warning():
     events = [event("n01", (0, 2, 31), (2, 0, 1)), *(event(f"n0{number}", (3, 1, 0)) for number in (2, 3))]
-    (warning,) = gpu_use.warnings(events)
+    (warning,) = gpu_use.warnings(reversed(events))
     assert warning["message"] == (
         "other programs used GPUs 0, 2 on n01 and 2 GPUs on other nodes when the ranks started: "
         "4 processes, 32.0 GB of GPU memory"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -116,7 +115,7 @@ def _metrics(quantities: Quantities) -> Row:
 
 def moment(t: object) -> str | None:
     """`2026-11-20T04:00:12.345Z`; None for a time that no calendar has."""
-    if not isinstance(t, int | float) or not math.isfinite(t):
+    if not isinstance(t, int | float):
         return None
     try:
         at = dt.datetime.fromtimestamp(t, dt.UTC)

@@ -11,8 +11,12 @@ from serried.protocol.reasons import Reason
 
 def warnings(events: Iterable[Mapping[str, Any]]) -> List[Dict[str, str]]:
     """One warning for all nodes, by the head's journal of an attempt."""
-    found = {event.get("host"): event for event in events if event.get("event") == JournalEvent.GPUS_IN_USE}
-    return [{"code": Reason.GPUS_IN_USE, "message": _sentence(list(found.values()))}] if found else []
+    found = {event["node"]: event for event in events if event.get("event") == JournalEvent.GPUS_IN_USE}
+    return (
+        [{"code": Reason.GPUS_IN_USE, "message": _sentence(sorted(found.values(), key=lambda event: event["node"]))}]
+        if found
+        else []
+    )
 
 
 def _sentence(events: Sequence[Mapping[str, Any]]) -> str:

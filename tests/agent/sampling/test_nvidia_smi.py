@@ -10,6 +10,7 @@ import pytest
 
 from serried.agent.sampling.gpus import open_source
 from serried.agent.sampling.nvidia_smi import NvidiaSmi
+from serried.protocol import names
 
 GIB = 1 << 30
 FIRST = "GPU-1a, NVIDIA A100-SXM4-80GB, 81920, 400.00, 97, 71000, 398.51, 61, 1410, 2, 0x0000000000000004"
@@ -116,6 +117,17 @@ def test_a_mig_device_is_listed_without_values(smi):
 def test_processes_are_listed_by_gpu(smi):
     smi(FIRST, SECOND, apps="GPU-2b, 4711, 1024\nGPU-2b, 4712, [N/A]\nGPU-9z, 1, 1\nNo running processes found")
     assert NvidiaSmi("1").processes() == {0: {4711: GIB, 4712: 0}}
+
+
+def test_the_command_does_not_count_as_a_process_that_the_program_left_behind(smi, monkeypatch, tmp_path):
+    monkeypatch.setenv(names.MARK, "k3f9q2/-/1")
+    smi(FIRST)
+    program = Path(tmp_path, "nvidia-smi")
+    program.write_text(f"#!/bin/sh\nenv > {tmp_path}/environ\necho '{FIRST}'\n")
+    NvidiaSmi(None)
+    environ = Path(tmp_path, "environ").read_text().splitlines()
+    assert f"{names.SIDE_COMMAND}=1" in environ
+    assert [entry for entry in environ if entry.startswith(f"{names.MARK}=")] == []
 
 
 def test_a_node_without_the_command_has_no_source(monkeypatch, tmp_path):

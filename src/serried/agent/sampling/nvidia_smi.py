@@ -8,6 +8,7 @@ import subprocess
 from typing import Dict, List, Mapping, Optional, Sequence
 
 from serried.agent.sampling.gpus import Device, GpuSource, Values, select, throttle_words
+from serried.protocol import names
 
 SECONDS = 20.0
 """How long the command may take. Without the driver's persistence mode each one initialises all GPUs."""
@@ -138,7 +139,9 @@ def _run(query: str) -> str:
     """
     command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
     null = subprocess.DEVNULL
-    environ = {**os.environ, "LC_ALL": "C"}
+    # The agent must not take a command that hangs for a process that the program left behind.
+    environ = {name: value for name, value in os.environ.items() if name != names.MARK}
+    environ.update({names.SIDE_COMMAND: "1", "LC_ALL": "C"})
     try:
         done = subprocess.run(
             command, stdin=null, stdout=subprocess.PIPE, stderr=null, timeout=SECONDS, env=environ, check=False
