@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from serried.fs.files import Journal, make_directory, write_json
-from serried.plan import Allocation, Array, Limit, Plan, Source, UserScript
+from serried.plan import Allocation, Array, Limit, Plan, ReportSettings, Source, UserScript
 from serried.protocol.successor_commands import token_of
 from serried.records.record import Record, Submission
 from stub_scheduler import site_of
@@ -29,6 +29,7 @@ def a_plan(
     script=None,
     sweep=None,
     source="/home/ada/digits",
+    report=ReportSettings(),  # noqa: B008 - it never changes
     **allocation,
 ):
     sizes = {"nodes": 2, "ranks": 2, "gpus": 0, "cpus": 4, "memory_mb": None, "time_seconds": 3600}
@@ -48,6 +49,7 @@ def a_plan(
         beside=beside,
         script=script,
         sweep=sweep,
+        report=report,
     )
 
 

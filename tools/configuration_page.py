@@ -72,6 +72,7 @@ TABLES: tuple[tuple[str, type, str], ...] = (
         plan.Sampling,
         "Measurements while ranks run: see [sampling](sampling.md).",
     ),
+    ("[experiments.NAME.report]", plan.ReportSettings, "Notes about the use of a run: see [report](report.md)."),
     (
         "[experiments.NAME.track]",
         plan.Track,

@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from sampled import a_gpu, a_rank, write_samples
+from serried.plan import ReportSettings
 
 USUAL = {"nodes": 2, "ranks": 2, "gpus": 2, "cpus": 16, "memory_mb": 128 * 1024, "time_seconds": 36000}
 
@@ -99,6 +100,15 @@ def test_notes_can_be_muted(serried, measured):
     done = serried("report", "--mute", "straggler", "--mute", "ranks-spread", "--mute", "cpu-mem-over")
     assert [line for line in done.out.splitlines() if "serried rule" in line] == ["    serried rule time-over"]
     assert serried("report", "--mute", "nothing").code == 2
+
+
+def test_an_experiment_can_mute_rules(serried, make):
+    made = make(report=ReportSettings(mute=("time-over", "cpu-mem-over", "gone")), **USUAL)
+    write_samples(made.attempt(), gpus=[a_gpu()] * 2, ranks=[a_rank()] * 2)
+    made.ending(seconds=3600.0)
+    done = serried("report")
+    assert done.out.endswith("notes\n  none: nothing stands out\n")
+    assert done.err == "note: `report.mute` of the run names an unknown rule: gone\n"
 
 
 def test_the_json_of_a_run(serried, measured):

@@ -243,6 +243,7 @@ OF_EACH_TABLE = {
     "track.sinks": ["wandb"],
     "metric.name": "loss",
     "sampling.every": "9s",
+    "report.mute": ["gpu-low"],
 }
 
 

@@ -76,6 +76,9 @@ def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_jso
         _out_table(usages, omitted)
     else:
         (usage,) = usages
+        unknown = [name for name in usage.mute if name not in rules.RULES]
+        if unknown:
+            console.note(f"`report.mute` of the run names an unknown rule: {', '.join(unknown)}")
         for line in report_page.page(usage, rules.judge(usage, mute)):
             console.out(line)
     run_view.warn_if_stale(statuses)

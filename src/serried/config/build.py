@@ -27,7 +27,19 @@ from serried.config.layers import Files, Origin, Setting, user_folder
 from serried.config.toml import Keys, dotted
 from serried.config.values import BadValue, Item, is_elsewhere, is_path, is_reference, is_source
 from serried.errors import ConfigError, UsageError
-from serried.plan import Build, Container, Launch, Limit, Notify, ReportedMetric, Sampling, Staged, Sync, Track
+from serried.plan import (
+    Build,
+    Container,
+    Launch,
+    Limit,
+    Notify,
+    ReportedMetric,
+    ReportSettings,
+    Sampling,
+    Staged,
+    Sync,
+    Track,
+)
 from serried.protocol import binds, names
 
 ARCHIVES = {
@@ -126,6 +138,7 @@ class Builder:
             track=self._table(Track, ("track",)),
             metric=self._table(ReportedMetric, ("metric",)),
             sampling=self._table(Sampling, ("sampling",)),
+            report=self._table(ReportSettings, ("report",)),
         )
 
     def _table(self, table: type[Part], place: Keys) -> Part:

@@ -27,6 +27,7 @@ from serried.plan import (
     Limit,
     Notify,
     ReportedMetric,
+    ReportSettings,
     Sampling,
     SideCommand,
     Site,
@@ -256,6 +257,7 @@ class Experiment:
     track: Track = field(default_factory=Track)
     metric: ReportedMetric = field(default_factory=ReportedMetric)
     sampling: Sampling = field(default_factory=Sampling)
+    report: ReportSettings = field(default_factory=ReportSettings)
 
 
 @dataclass(frozen=True)
@@ -450,5 +452,6 @@ PARTS: Mapping[str, type] = {
     "track": Track,
     "metric": ReportedMetric,
     "sampling": Sampling,
+    "report": ReportSettings,
 }
 """An experiment's tables. `[defaults]` and `[clusters.NAME]` may have them too, for all runs and all runs there."""

@@ -25,6 +25,7 @@ from serried.plan.parts import (
     Limit,
     Notify,
     ReportedMetric,
+    ReportSettings,
     Sampling,
     SideCommand,
     Site,
@@ -49,6 +50,7 @@ __all__ = [
     "Limit",
     "Notify",
     "Plan",
+    "ReportSettings",
     "ReportedMetric",
     "Resume",
     "Sampling",
@@ -282,6 +284,7 @@ class Plan:
     track: Track | None = None
     metric: ReportedMetric | None = None
     sampling: Sampling = Sampling()  # noqa: RUF009 - it never changes
+    report: ReportSettings = ReportSettings()  # noqa: RUF009 - it never changes
     beside: tuple[SideCommand, ...] = ()
     array: Array | None = None
     sweep: Sweep | None = None

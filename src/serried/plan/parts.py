@@ -252,6 +252,15 @@ class Sampling(NamedTuple):
     ] = 5
 
 
+class ReportSettings(NamedTuple):
+    """Of `serried report`."""
+
+    mute: Annotated[
+        tuple[str, ...],
+        KeySpec("TEXTS", "Rules whose notes `serried report` leaves out: see [rules](rules.md)."),
+    ] = ()
+
+
 class ReportedMetric(NamedTuple):
     """A metric of a program that does not log it by `serried.train`."""
 

@@ -65,6 +65,7 @@ def plan(
         track=_track(experiment, project.name),
         metric=experiment.metric if experiment.metric.source else None,
         sampling=experiment.sampling,
+        report=experiment.report,
         beside=experiment.beside,
         array=array,
         defaults=_defaults(resolved, left_out(experiment.resources)),

@@ -46,7 +46,11 @@ def judge(usage: Usage, mute: Collection[str] = ()) -> list[Note]:
     is_short = (usage.seconds or 0) < SHORTEST_SECONDS
     found: list[Note] = []
     for name, rule in RULES.items():
-        if name in mute or (name not in _OF_ENDS and (is_short or usage.state == names.OUT_OF_MEMORY)):
+        if (
+            name in mute
+            or name in usage.mute
+            or (name not in _OF_ENDS and (is_short or usage.state == names.OUT_OF_MEMORY))
+        ):
             continue
         note = rule(usage)
         if note is not None:

@@ -58,6 +58,7 @@ def usage_of(status: RunStatus, now: float, *, most_lines: int = samples.MOST_LI
         measured=measured,
         missing="" if measured.nodes else _missing(status),
         spelling=spelling_of(plan),
+        mute=plan.report.mute,
     )
 
 

@@ -78,6 +78,8 @@ class Usage:
     """Why nothing was measured; empty if something was."""
     spelling: Spelling = Spelling()
     peer: Peer | None = None
+    mute: tuple[str, ...] = ()
+    """Rules that the experiment mutes."""
     is_ours: bool = True
     """Serried started it."""
 
@@ -168,7 +170,7 @@ class Usage:
 
     def to_json(self) -> dict[str, Any]:
         fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        for internal in ("spelling", "measured", "is_ours", "peer"):
+        for internal in ("spelling", "measured", "is_ours", "peer", "mute"):
             del fields[internal]
         return {
             **fields,
