@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from serried import schedulers
 from serried.errors import SchedulerUnreachable
 from serried.schedulers import occupancy_cache
 from serried.schedulers.occupancy import Occupancy, QueuedJob
@@ -43,7 +44,7 @@ class Survey:
 @pytest.fixture
 def survey(state_home, monkeypatch: pytest.MonkeyPatch) -> Survey:  # noqa: ARG001 - the cache is below it
     survey = Survey()
-    monkeypatch.setattr(occupancy_cache, "_survey", lambda _name: survey)
+    monkeypatch.setattr(schedulers, "occupancy_survey", lambda _name: survey)
     return survey
 
 

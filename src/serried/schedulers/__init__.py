@@ -15,6 +15,7 @@ from serried.protocol.names import OF_LAUNCHERS
 if TYPE_CHECKING:
     from serried.schedulers.directives import DirectiveReader
     from serried.schedulers.interface import Scheduler, Script, Traits
+    from serried.schedulers.occupancy import OccupancySurvey
     from serried.schedulers.survey import Inside, SiteSurvey
 
 NAMES = tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("*/scheduler.py")))
@@ -38,6 +39,11 @@ def traits(name: str) -> Traits:
 def site(name: str) -> SiteSurvey:
     """Its survey of its cluster."""
     return cast("SiteSurvey", _module(name, ".site"))
+
+
+def occupancy_survey(name: str) -> OccupancySurvey:
+    """How full its cluster is."""
+    return cast("OccupancySurvey", _module(name, ".occupancy"))
 
 
 def script(name: str) -> Script:

@@ -7,18 +7,16 @@ processes that look at once ask once, and a scheduler that does not answer is le
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import pwd
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
+from serried import schedulers
 from serried.errors import SchedulerUnreachable, SerriedError
 from serried.fs import files
-from serried.schedulers import traits
 from serried.schedulers.client import Answer, Cache, timeout_setting
 from serried.schedulers.occupancy import Occupancy, OccupancySurvey
 
@@ -50,11 +48,11 @@ def look(scheduler: str, environ: Mapping[str, str], *, refresh: bool = False) -
 
     Raises SchedulerUnreachable if there is no answer at all, after `ASKING_SECONDS` at the latest.
     """
-    survey = _survey(scheduler)
+    survey = schedulers.occupancy_survey(scheduler)
     cache = _cache(scheduler, survey, environ)
     answer, now = cache.last(), time.time()
     fresh = REFRESH_SECONDS if refresh else FRESH_SECONDS
-    fresh = 0.0 if traits(scheduler).is_this_machine else fresh
+    fresh = 0.0 if schedulers.traits(scheduler).is_this_machine else fresh
     problem: SerriedError | None = None
     if answer is None or not 0 <= now - answer.at < fresh:
         patience = timeout_setting() or (GLANCE_SECONDS if answer and now - answer.at < HOUR else ASKING_SECONDS)
@@ -71,15 +69,11 @@ def look(scheduler: str, environ: Mapping[str, str], *, refresh: bool = False) -
 
 def remembered(scheduler: str, environ: Mapping[str, str], *, seconds: float) -> Look | None:
     """The last answer, if it is at most `seconds` old. Asks nothing."""
-    survey = _survey(scheduler)
+    survey = schedulers.occupancy_survey(scheduler)
     answer = _cache(scheduler, survey, environ).last()
     if answer is None or time.time() - answer.at > seconds:
         return None
     return Look(survey.read(answer.texts, _user()), answer.at)
-
-
-def _survey(scheduler: str) -> OccupancySurvey:
-    return cast("OccupancySurvey", importlib.import_module(f"serried.schedulers.{scheduler}.occupancy"))
 
 
 def _cache(scheduler: str, survey: OccupancySurvey, environ: Mapping[str, str]) -> Cache:
