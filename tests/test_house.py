@@ -55,6 +55,7 @@ TRAVELLERS = ("agent", "protocol", "process", "fs")
 """What goes to the compute node: the standard library of Python 3.9, `protocol`, `process` and `fs`, nothing else."""
 
 WITHIN_AGENT = (
+    "attach",
     "shell",
     "head",
     "node",

@@ -25,6 +25,7 @@ ROLES = {
     "search": "trials.search",
     "draw": "trials.draw",
     "notify": "notifications",
+    "attach": "attach",
     "stacks": "stacks.worker",
     "shell": "shell",
     "sweep": "orphans",

@@ -125,7 +125,8 @@ def _program(work: Attempt, words: List[str], given: Dict[str, str], own: Path) 
     if inside is None:
         if not words:
             rc = own / "bashrc"
-            rc.write_bytes(system.encode(_rc(work, {**system.environment(), **given})))
+            lines = startup_lines(work.plan["experiment"], {**system.environment(), **given})
+            rc.write_bytes(system.encode(lines))
             words = ["/bin/bash", "--rcfile", str(rc), "-i"]
         return words, {**command.visible(work, system.environment()), **given}
     every = {**inside.inherited(system.environment()), **given}
@@ -134,11 +135,11 @@ def _program(work: Attempt, words: List[str], given: Dict[str, str], own: Path) 
     )
 
 
-def _rc(work: Attempt, environment: Dict[str, str]) -> str:
+def startup_lines(prompt: str, environment: Dict[str, str]) -> str:
     """The startup file: the user's own, then the variables that it must not change, and a prompt."""
     lines = ["[[ -r ~/.bashrc ]] && . ~/.bashrc"]
     lines += [f"export {name}={shlex.quote(environment[name])}" for name in KEPT if name in environment]
-    lines.append(f"PS1={shlex.quote('(' + work.plan['experiment'] + ') ')}$PS1")
+    lines.append(f"PS1={shlex.quote(f'({prompt}) ')}$PS1")
     return "\n".join(lines) + "\n"
 
 

@@ -23,6 +23,7 @@ GROUPS = {
         "rerun": "Submit an old run again, from its newest checkpoint.",
         "check-resume": "Check that a training resumes exactly.",
         "shell": "Open a shell on a node, or in a running job.",
+        "attach": "Open a shell beside a running rank.",
         "stage": "Show the data to stage in, or stage it in advance.",
     },
     "Look": {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serried.script.job import render, render_errand, render_join, render_setup, render_shell
+from serried.script.job import render, render_attach, render_errand, render_join, render_setup, render_shell
 from serried.script.package import agent, library, put
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "library",
     "put",
     "render",
+    "render_attach",
     "render_errand",
     "render_join",
     "render_setup",

@@ -286,6 +286,11 @@ def render_join(plan: Plan, attempt: int, task: int | None, *, python: str) -> s
     return f'{_beginning(plan, "", python)}{environment}exec "${{serried_agent[@]}}" shell {which} -- "$@"\n'
 
 
+def render_attach(plan: Plan, words: Sequence[str], *, python: str) -> str:
+    """Lines for `bash -c` on a node where `plan` runs: the agent's role `attach`, and the command in the arguments."""
+    return f'{_beginning(plan, "", python)}exec "${{serried_agent[@]}}" attach {shlex.join(words)} -- "$@"\n'
+
+
 def render_errand(plan: Plan, words: Sequence[str], *, python: str) -> str:
     """A script that runs a role of the agent on a node of `plan`, after its jobs have ended."""
     return f'#!/bin/bash\n{_beginning(plan, "", python)}exec "${{serried_agent[@]}}" {shlex.join(words)}\n'

@@ -20,6 +20,7 @@ from serried.fs import files
 from serried.fs.files import MODES
 from serried.protocol import names
 from serried.protocol.layout import RunDirectory
+from serried.records.rank_processes import RankProcess
 from serried.records.run_status import RunStatus
 from serried.schedulers.interface import Job, Scheduler
 from serried.submission.deliver import Prepared, make_run_directory, plain_errors, probe, remove_empty_above
@@ -179,6 +180,26 @@ def join_command(
     status: RunStatus, node: int, words: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[tuple[str, ...], Mapping[str, str]]:
     """The command for a shell, or `words`, on a node of a running run, and its environment. Raises UsageError."""
+    check_joinable(status, node)
+    plan = status.record.plan
+    text = script.render_join(plan, status.attempt or 1, status.task, python=sys.executable)
+    environment = inherit.job_environment(plan.environment, environ)
+    return _joining(status, node, text, words), schedulers.scrub(environment)
+
+
+def attach_command(
+    status: RunStatus, process: RankProcess, words: Sequence[str], environ: Mapping[str, str]
+) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """The same with the environment of a rank that runs there."""
+    check_joinable(status, process.node)
+    task = () if status.task is None else ("--task", str(status.task))
+    which = (str(status.attempt), str(process.rank), str(process.pid), *task)
+    text = script.render_attach(status.record.plan, which, python=sys.executable)
+    return _joining(status, process.node, text, words), schedulers.scrub(environ)
+
+
+def check_joinable(status: RunStatus, node: int = 0) -> None:
+    """Raise UsageError if no process can be started on that node in the run's job."""
     plan = status.record.plan
     if status.state != names.RUNNING or status.job is None or not status.attempt:
         hint = "`serried shell EXPERIMENT` requests a new allocation"
@@ -191,16 +212,18 @@ def join_command(
     if not 0 <= node < len(status.node_names):
         listed = ", ".join(status.node_names)
         raise UsageError(f"run `{status.id}` has no node {node}", hint=f"from 0: {listed}" if listed else None)
-    environment = inherit.job_environment(plan.environment, environ)
-    text = script.render_join(plan, status.attempt, status.task, python=sys.executable)
+
+
+def _joining(status: RunStatus, node: int, text: str, words: Sequence[str]) -> tuple[str, ...]:
+    """The command that runs the lines `text` on that node, in the run's job and on our terminal."""
+    plan, job = status.record.plan, status.job or ""
     scheduler = schedulers.get(plan.site.scheduler)
-    argv = scheduler.join(
-        status.record.job_of(status.job, status.task),
+    return scheduler.join(
+        status.record.job_of(job, status.task),
         status.node_names[node],
         ("/bin/bash", "-c", text, "serried", *words),
         has_terminal=_has_terminal(),
     )
-    return argv, schedulers.scrub(environment)
 
 
 def _has_terminal() -> bool:
