@@ -20,6 +20,7 @@ from serried.protocol import SCHEMA
 from serried.records.exported import STEPS, MeasuredRows
 from serried.records.index import Selection
 from serried.ui import console
+from serried.ui.text import harmless
 
 CSV, JSON, JSONL, DMON, PROMETHEUS = "csv", "json", "jsonl", "dmon", "prometheus"
 _PAUSE_SECONDS = 1.0
@@ -103,7 +104,7 @@ def _print(selection: Selection, measured: MeasuredRows, form: str) -> None:
     if form == JSON:
         _out_json(selection, measured.what, rows)
         return
-    writer = _writer(form, measured, measured.rows())
+    writer = _writer(form, measured)
     _out(writer.header())
     _out(*writer.lines(rows))
 
@@ -129,12 +130,14 @@ def _follow(selection: Selection, measured: MeasuredRows, form: str) -> None:
     writer: Writer | None = None
     while True:
         is_over = clock.is_run_over()  # before the files, which may grow between two looks
-        rows = measured.new_rows()
-        if rows and writer is None:
-            writer = _writer(form, measured, rows)
-            _out(writer.header())
-        if rows and writer is not None:
-            _out(*writer.lines(rows))
+        has_new = False
+        for row in measured.new_rows():
+            if writer is None:
+                writer = _writer(JSONL if form == JSON else form, measured)
+                _out(writer.header())
+            _out(*writer.lines([row]))
+            has_new = True
+        if has_new:
             sys.stdout.flush()
         elif is_over:
             break
@@ -144,16 +147,16 @@ def _follow(selection: Selection, measured: MeasuredRows, form: str) -> None:
         _say_why_empty(selection, measured)
 
 
-def _writer(form: str, measured: MeasuredRows, rows: Iterable[Row]) -> Writer:
-    """`rows` has the columns of CSV, whose header comes first."""
+def _writer(form: str, measured: MeasuredRows) -> Writer:
     if form == CSV:
-        return Csv(measured.columns(rows))
+        return Csv(measured.columns(measured.rows()))  # a look at all rows: the header comes first
     return Dmon() if form == DMON else JsonLines()
 
 
 def _out(*lines: str) -> None:
+    is_terminal = console.is_terminal()
     for line in filter(None, lines):
-        console.out(line)
+        console.out(harmless(line) if is_terminal else line)
 
 
 def _say_why_empty(selection: Selection, measured: MeasuredRows) -> None:

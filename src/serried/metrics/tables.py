@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import deque
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from serried.fs.files import numbers
@@ -42,7 +43,7 @@ def rows(place: TaskDirectory, what: str, node: int | None = None) -> Iterator[R
             yield from _rows_of(period, what, _key(attempt, number, about))
 
 
-def files(place: TaskDirectory, node: int | None) -> Iterator[tuple[Any, int, int]]:
+def files(place: TaskDirectory, node: int | None) -> Iterator[tuple[Path, int, int]]:
     """The path, attempt and node of each file of samples."""
     for number in numbers(place.attempts):
         attempt: AttemptDirectory = place.attempt(number)
@@ -56,26 +57,30 @@ class NewRows:
 
     def __init__(self, place: TaskDirectory, what: str, node: int | None = None) -> None:
         self._place, self._what, self._node = place, what, node
-        self._seen: dict[Any, tuple[Quantities, deque[float]]] = {}
+        self._seen: dict[Path, tuple[Quantities, deque[float]]] = {}
         """By file: the description of its node, and the times of its last periods."""
 
-    def look(self) -> list[Row]:
-        found: list[tuple[float, list[Row]]] = []
+    def look(self) -> Iterator[Row]:
+        fresh: list[tuple[float, list[Row]]] = []
         for path, attempt, node in files(self._place, self._node):
-            for about, period in self._new_in(path):
-                found.append((period.t, list(_rows_of(period, self._what, _key(attempt, node, about)))))
-        return [row for _, of_period in sorted(found, key=lambda entry: entry[0]) for row in of_period]
+            if path not in self._seen:
+                yield from self._history(path, attempt, node)
+                continue
+            about, times = self._seen[path]
+            for period in samples.newest(path, _NEWEST):
+                if period.t not in times:
+                    times.append(period.t)
+                    fresh.append((period.t, list(_rows_of(period, self._what, _key(attempt, node, about)))))
+        for _, rows_of_period in sorted(fresh, key=lambda entry: entry[0]):
+            yield from rows_of_period
 
-    def _new_in(self, path: Any) -> list[tuple[Quantities, Period]]:
-        if path not in self._seen:
-            new = list(samples.stream(path))
-            if new:
-                self._seen[path] = new[-1][0], deque((period.t for _, period in new), maxlen=4 * _NEWEST)
-            return new
-        about, times = self._seen[path]
-        fresh = [period for period in samples.newest(path, _NEWEST) if period.t not in times]
-        times.extend(period.t for period in fresh)
-        return [(about, period) for period in fresh]
+    def _history(self, path: Path, attempt: int, node: int) -> Iterator[Row]:
+        """All of a file, which may be long."""
+        times: deque[float] = deque(maxlen=4 * _NEWEST)
+        for about, period in samples.stream(path):
+            times.append(period.t)
+            self._seen[path] = about, times
+            yield from _rows_of(period, self._what, _key(attempt, node, about))
 
 
 def _key(attempt: int, node: int, about: Quantities) -> Row:

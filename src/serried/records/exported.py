@@ -41,9 +41,9 @@ class MeasuredRows:
         for entry in logs.metrics(self._place, self.rank_of_steps):
             yield _step(entry, entry["attempt"], self.rank_of_steps)
 
-    def new_rows(self) -> list[Row]:
+    def new_rows(self) -> Iterator[Row]:
         """Those since the last call, at first all. Steps that a later attempt repeats come again."""
-        return [row for row in self._new.look() if self._is_chosen(row)]
+        return filter(self._is_chosen, self._new.look())
 
     def columns(self, rows: Iterable[Row]) -> list[str]:
         """The columns that all rows have, and those that only `rows` have."""
@@ -62,11 +62,12 @@ class NewSteps:
         self._place, self._rank = place, rank
         self._tails: dict[Path, tuple[int, Tail, LineBuffer]] = {}
 
-    def look(self) -> list[Row]:
+    def look(self) -> Iterator[Row]:
         for number in attempt_numbers(self._place):
             for path in self._place.attempt(number).path.glob(f"node-*/metrics-{self._rank}.jsonl"):
                 self._tails.setdefault(path, (number, Tail(path), LineBuffer()))
-        return [row for attempt, tail, lines in self._tails.values() for row in self._read(attempt, tail, lines)]
+        for attempt, tail, lines in self._tails.values():
+            yield from self._read(attempt, tail, lines)
 
     def _read(self, attempt: int, tail: Tail, lines: LineBuffer) -> Iterator[Row]:
         while added := tail.read():
