@@ -124,6 +124,16 @@ def test_a_run_can_be_stopped_and_waiting_has_an_end(wait_until):
 
 
 @pytest.mark.runs
+def test_what_a_run_does_now_is_its_progress_until_it_ends(wait_until):
+    run = serried.submit("python train.py wait", cluster="local")
+    progress = wait_until(lambda: run.progress)
+    assert (progress["step"], progress["ranks"]) == (None, 1)
+    run.stop()
+    run.wait(900)
+    assert run.progress is None
+
+
+@pytest.mark.runs
 def test_an_array_has_tasks():
     run = serried.submit("python train.py", cluster="local", array=range(2), settings={"resources.cpus": 1})
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
 import pytest
 
-from building import a_live_node, live_of
+from building import a_live_node, a_plan, live_of
+from serried.plan import ReportedMetric, Sweep
 from serried.records.live import RunProgress, parse, progress_of
+from serried.records.record import Summary
 from serried.ui import progress_lines
 
 NOW = 1_795_000_000.0
@@ -34,7 +37,7 @@ def test_the_whole_progress_as_json():
         "output_age": 2.0,
         "data_wait": 0.02,
         "gpu_busy": 94.0,
-        "seconds_left": pytest.approx(3800 / 3.1),
+        "seconds_left": 1225.8,
         "limit_seconds_left": 2880.0,
         "ranks": 2,
         "warnings": [],
@@ -139,6 +142,18 @@ def test_the_plans_metric_is_shown_else_the_loss_else_the_first():
     assert progress(document).to_json()["metrics"]["val_loss"] == "nan"
     assert progress(live_of(NOW, a_live_node(metrics={"a": 1, "b": 2}))).shown_metric == ("a", 1.0)
     assert progress(live_of(NOW, a_live_node(metrics={}))).shown_metric is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "name"),
+    [
+        ({"metric": ReportedMetric("val_acc", r"stdout:val_acc=(\S+)")}, "val_acc"),
+        ({"sweep": Sweep("k3f9q2", ("lr",), metric="f1")}, "f1"),
+        ({}, ""),
+    ],
+)
+def test_the_metric_of_a_plan_is_the_experiments_or_the_sweeps(facts, name):
+    assert Summary.of(dataclasses.replace(a_plan(), **facts)).metric == name
 
 
 def test_the_limit_that_comes_before_the_last_step():

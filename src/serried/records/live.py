@@ -212,8 +212,8 @@ class RunProgress:
             "output_age": self.silent_seconds,
             "data_wait": self.data_wait,
             "gpu_busy": self.gpu_busy,
-            "seconds_left": self.seconds_left,
-            "limit_seconds_left": self.limit_seconds_left,
+            "seconds_left": _rounded(self.seconds_left),
+            "limit_seconds_left": _rounded(self.limit_seconds_left),
             "ranks": self.live.ranks,
             "warnings": [dict(warning) for warning in self.live.warnings],
         }
@@ -310,6 +310,10 @@ def _metric(value: Any) -> float | None:
         return float(value)
     except (ValueError, OverflowError):
         return None
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -110,7 +110,7 @@ class Summary:
                 stages=bool((plan.get("data") or {}).get("stage")),
                 sweep=(plan.get("sweep") or {}).get("first"),
                 script=plan.get("script") is not None,
-                metric=str((plan.get("sweep") or {}).get("metric") or ""),
+                metric=str((plan.get("metric") or {}).get("name") or (plan.get("sweep") or {}).get("metric") or ""),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RecordUnreadable(f"its plan.json is not valid ({error!r})") from error
