@@ -90,6 +90,7 @@ def _plan(experiment: str, cluster: str | None) -> Planned:
         memory_mb=its.memory_mb or 0,
         seconds=its.time_seconds,
         partitions=tuple(its.partition.split(",")) if its.partition else (),
+        qos=its.qos or "",
         whole_nodes=its.exclusive or its.memory_mb == 0,
     )
     return Planned(experiment, shape, len(plan.array.indices) if plan.array else 1)

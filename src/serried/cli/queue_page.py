@@ -9,7 +9,7 @@ from typing import Any
 from serried import schedulers
 from serried.protocol.times import iso
 from serried.schedulers import openings
-from serried.schedulers.occupancy import USER, GpuCount, Occupancy, PartitionUse, QueuedJob, Quota, count_gpus
+from serried.schedulers.occupancy import GpuCount, Occupancy, PartitionUse, QueuedJob, count_gpus
 from serried.schedulers.occupancy_cache import Look
 from serried.schedulers.openings import JobShape
 
@@ -49,21 +49,6 @@ class Page:
         return [one for one in self.occupancy.shown_partitions() if not self.is_for_one or one.name in own]
 
 
-def used_of(quota: Quota, occupancy: Occupancy) -> int | None:
-    """How much of a user's quota is in use; None if unknown."""
-    if quota.of != USER or quota.resource in ("time", "memory") or ":" in quota.resource:
-        return None
-    own = [
-        job
-        for job in occupancy.mine
-        if (not quota.qos or job.qos == quota.qos) and (not quota.partition or quota.partition in job.partitions)
-    ]
-    if quota.resource == "queued":
-        return sum(job.tasks for job in own)
-    running = [job for job in own if job.is_running]
-    return sum({"jobs": 1, "gpus": job.gpus, "cpus": job.cpus, "nodes": job.nodes}[quota.resource] for job in running)
-
-
 def rivals_of(occupancy: Occupancy, shape: JobShape) -> list[QueuedJob]:
     """The jobs that wait in the partitions of a job that is not submitted."""
     names = {one.name for one in openings.partitions_for(occupancy, shape)}
@@ -80,7 +65,7 @@ def to_json(page: Page) -> dict[str, Any]:
         "problem": look.problem.message if look.problem else None,
         "gpus": [_count_json(count) for count in count_gpus(occupancy.nodes)],
         "partitions": [_partition_json(occupancy, one) for one in occupancy.partitions],
-        "limits": [{**quota._asdict(), "used": used_of(quota, occupancy)} for quota in occupancy.quotas],
+        "limits": [{**quota._asdict(), "used": openings.used_of(quota, occupancy)} for quota in occupancy.quotas],
         "sees_all_jobs": occupancy.sees_all_jobs,
         "waiting": [_job_json(page, job) for job in page.waiting],
         "plan": _planned_json(page, page.planned) if page.planned else None,
@@ -127,8 +112,11 @@ def _job_json(page: Page, job: QueuedJob) -> dict[str, Any]:
         "cause": scheduler.classify(job.reason),
         "ahead_jobs": sum(one.tasks for one in ahead) if job.waits_for_resources else None,
         "expected_start": iso(job.starts),
-        **(_openings_json(page, JobShape.of(job), ahead) if job.waits_for_resources else {"fits_in": [], "sooner": []}),
+        **(_openings_json(page, JobShape.of(job), ahead) if job.waits_for_resources else _NO_OPENINGS),
     }
+
+
+_NO_OPENINGS: Mapping[str, Any] = {"limits_in_the_way": [], "fits_in": [], "sooner": []}
 
 
 def _planned_json(page: Page, planned: Planned) -> dict[str, Any]:
@@ -144,5 +132,7 @@ def _planned_json(page: Page, planned: Planned) -> dict[str, Any]:
 
 def _openings_json(page: Page, shape: JobShape, ahead: Sequence[QueuedJob]) -> dict[str, Any]:
     where = openings.fits_now(page.occupancy, shape)
-    found = openings.sooner(page.occupancy, shape, ahead, page.now)
-    return {"fits_in": where, "sooner": [opening.to_json() for opening in found]}
+    quotas = openings.quotas_in_the_way(page.occupancy, shape)
+    found = [] if quotas else openings.sooner(page.occupancy, shape, ahead, page.now)
+    limits = [quota._asdict() for quota in quotas]
+    return {"limits_in_the_way": limits, "fits_in": where, "sooner": [opening.to_json() for opening in found]}

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from serried import schedulers
-from serried.cli.queue_page import Page, Planned, rivals_of, used_of
+from serried.cli.queue_page import Page, Planned, rivals_of
 from serried.protocol.reasons import Reason
 from serried.protocol.sizes import counted
 from serried.schedulers import occupancy_cache, openings
@@ -150,7 +150,7 @@ def _amount(quota: Quota, occupancy: Occupancy) -> str:
         return f"{time_option(quota.most)} of time"
     if kind == "memory":
         return f"{memory(quota.most)} of memory"
-    used = used_of(quota, occupancy)
+    used = openings.used_of(quota, occupancy)
     noun = f"{gpu_type} {_RESOURCES[kind]}" if gpu_type else _RESOURCES[kind]
     return counted(quota.most, noun) + (f" ({used} in use)" if used is not None else "")
 
@@ -234,6 +234,11 @@ def _planned(page: Page, planned: Planned) -> Iterator[str]:
 
 
 def _advice(page: Page, shape: JobShape, ahead: Sequence[QueuedJob]) -> Iterator[tuple[str, str]]:
+    if quotas := openings.quotas_in_the_way(page.occupancy, shape):
+        for at, quota in enumerate(quotas):
+            whose = "you" if quota.of == USER else "one job"
+            yield ("limit" if at == 0 else ""), f"{quota.where} allows {whose} {_amount(quota, page.occupancy)}"
+        return
     if where := openings.fits_now(page.occupancy, shape):
         first = ", if the jobs ahead leave it" if ahead else ""
         yield "fits", f"all that it requests is free now in {printable(', '.join(where))}{first}"
