@@ -9,6 +9,7 @@ import math
 
 import pytest
 
+from house import ROOT
 from serried.records import live
 from serried.ui.text import width
 from serried.ui.watch import list_page, run_page, waiting_page
@@ -19,6 +20,7 @@ from serried.ui.watch.waiting_page import WaitingPage
 from tables import for_each
 from watching import a_live, a_page, matches, screen
 
+DOCS = ROOT / "docs" / "watch.md"
 HOSTILE = "[red]$(id)[/red] \x1b[31m\x1b]0;title\x07 名前 " + "n" * 300
 
 ROWS = (
@@ -69,6 +71,10 @@ FAILED = a_page(
 @for_each("name", sorted(SCREENS))
 def test_a_page_looks_as_it_did_on_80_columns_and_24_rows(name):
     assert matches(name, screen(SCREENS[name](Canvas())))
+
+
+def test_the_documentation_shows_the_page_as_it_is():
+    assert f"```text\n{screen(SCREENS['run'](Canvas()))}```" in DOCS.read_text(encoding="utf-8")
 
 
 @for_each("name", ["run", "run-512-ranks", "runs"])
@@ -129,7 +135,7 @@ def test_a_training_without_a_step_for_minutes_shows_how_long():
         rank["step_age"] = 480.0
     page = a_page(document)
     *_, step = run_page.header(page, Canvas())[:3]
-    assert plain(step).endswith("1200 of 5000  last 8m01s ago")
+    assert plain(step).endswith("1200 of 5000, last 8m01s ago")
     assert step[-1].style == "bad"
 
 

@@ -40,7 +40,12 @@ class Canvas(NamedTuple):
 def line(*parts: str | Span) -> Line:
     """A line of strings and spans. Whatever could move a cursor is spelled out."""
     spans = [part if isinstance(part, Span) else Span(part) for part in parts]
-    return tuple(Span(printable(span.text), span.style) for span in spans if span.text)
+    return tuple(one if _is_plain(one.text) else Span(printable(one.text), one.style) for one in spans if one.text)
+
+
+def _is_plain(text: str) -> bool:
+    """As most texts are, of which a page has hundreds."""
+    return text.isascii() and text.isprintable()
 
 
 def plain(drawn: Line) -> str:
@@ -89,7 +94,7 @@ def titled(title: str, columns: int, canvas: Canvas, *, note: str = "") -> Line:
     """The heading of a block, with a rule to the right edge."""
     rule = "-" if canvas.ascii else "─"
     words = fit(f"{printable(title)} ", columns)
-    behind = f" {note}" if note and width(words) + len(note) + 3 < columns else ""
+    behind = f" {note}" if note and width(words) + width(note) + 1 < columns else ""
     return (
         Span(words, "head"),
         Span(rule * max(columns - width(words) - width(behind), 0), "quiet"),

@@ -149,8 +149,9 @@ def _openings(status: RunStatus, now: float) -> tuple[str, tuple[str, ...]]:
     before = openings.ahead_of(look.occupancy, job)
     shape = openings.JobShape.of(job)
     found = openings.sooner(look.occupancy, shape, before, now)
-    count = f"{counted(sum(one.tasks for one in before), 'job')}, as of {duration(look.age(now))} ago"
-    return count, tuple(opening_text(one, shape) for one in found)
+    jobs = sum(one.tasks for one in before)
+    count = counted(jobs, "job") if jobs else "no job that waits in the same partition"
+    return f"{count}, as of {duration(look.age(now))} ago", tuple(opening_text(one, shape) for one in found)
 
 
 def size_in_words(status: RunStatus) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from serried.records.live import Live, LiveGpu, LiveNode, LiveRank, RunProgress
@@ -40,22 +41,21 @@ class LiveView:
     def live(self) -> Live:
         return self.progress.live
 
-    @property
+    @cached_property
     def gpus(self) -> list[GpuView]:
         return [GpuView(node.node, node.host, gpu) for node in self.live.nodes for gpu in node.gpus]
 
-    @property
+    @cached_property
     def ranks(self) -> list[RankView]:
         ranks = [rank for node in self.live.nodes for rank in _ranks(node)]
         return sorted(ranks, key=lambda it: it.now.rank)
 
     @property
-    def slowest_step(self) -> float | None:
-        return min((rank.now.step for rank in self.ranks if rank.now.step is not None), default=None)
-
-    @property
-    def fastest_step(self) -> float | None:
-        return max((rank.now.step for rank in self.ranks if rank.now.step is not None), default=None)
+    def apart(self) -> tuple[float, float] | None:
+        """The lowest and the highest step, if ranks are further apart than samples at different moments explain."""
+        steps = [rank.now.step for rank in self.ranks if rank.now.step is not None]
+        usual = 1 + 2 * self.live.interval * (self.progress.steps_per_second or 0.0)
+        return (min(steps), max(steps)) if steps and max(steps) - min(steps) > usual else None
 
     @property
     def step_age(self) -> float | None:
@@ -88,6 +88,8 @@ class Quantity(NamedTuple):
     """The value of a full cell; None for the largest of all ranks."""
     judge: Callable[[float, float], str]
     """The style of a value, with the median of all ranks."""
+    worst: str = "min"
+    """The end that a straggler is at."""
 
 
 def _of_busy(value: float, _: float) -> str:
@@ -105,7 +107,9 @@ def _of_wait(value: float, _: float) -> str:
 QUANTITIES = (
     Quantity("busy", "GPU busy, %", lambda it: it.busy, lambda value: f"{value:.0f}%", 100.0, _of_busy),
     Quantity("steps", "steps per second", lambda it: it.now.steps_per_second, lambda it: f"{it:.3g}", None, _of_rate),
-    Quantity("wait", "data wait, %", lambda it: it.now.data_wait, lambda value: f"{100 * value:.0f}%", 1.0, _of_wait),
+    Quantity(
+        "wait", "data wait, %", lambda it: it.now.data_wait, lambda value: f"{100 * value:.0f}%", 1.0, _of_wait, "max"
+    ),
     Quantity("cpu", "CPU cores", lambda it: it.now.cpu, lambda value: f"{value:.1f}", None, lambda *_: "good"),
 )
 

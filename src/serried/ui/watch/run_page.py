@@ -146,15 +146,13 @@ def _step(view: LiveView, columns: int, canvas: Canvas) -> Line:
     now = view.progress
     if now.step is None:
         return line(" step  ", Span("no step yet: run.log, or `metric.from`, tells the step", "quiet"))
-    total, slowest, fastest = now.total_steps, view.slowest_step, view.fastest_step
-    text = f"{now.step}" + (f" of {total}" if total else "")
-    if slowest is not None and fastest is not None and fastest - slowest > 1:
-        text += f" (ranks {slowest:.0f} to {fastest:.0f})"
-    text += f", {number(now.steps_per_second)}/s" if now.steps_per_second is not None else ""
-    text += f", {duration(now.seconds_left)} left" if now.seconds_left is not None else ""
-    age = view.step_age
-    last = Span(f"  last {duration(age)} ago" if age is not None else "", "bad" if now.is_stalled else "quiet")
-    return line(" step  ", *bar(now.step / total if total else None, columns, canvas), f"  {text}", last)
+    total, age = now.total_steps, view.step_age
+    last = Span(f", last {duration(age)} ago" if age is not None else "", "bad" if now.is_stalled else "")
+    rest = f", {now.steps_per_second:.3g}/s" if now.steps_per_second is not None else ""
+    rest += f", {duration(now.seconds_left)} left" if now.seconds_left is not None else ""
+    rest += ", ranks {:.0f} to {:.0f}".format(*view.apart) if view.apart else ""
+    progress = bar(now.step / total if total else None, columns, canvas)
+    return line(" step  ", *progress, f"  {now.step}" + (f" of {total}" if total else ""), last, rest)
 
 
 def _measured(page: RunPage, choice: Choice, canvas: Canvas, room: int) -> list[Line]:
@@ -244,18 +242,16 @@ def _map(live: LiveView, choice: Choice, canvas: Canvas) -> list[Line]:
     median = statistics.median(values)
     lowest = min(live.ranks, key=lambda rank: _or(quantity.value(rank), max(values)))
     highest = max(live.ranks, key=lambda rank: _or(quantity.value(rank), min(values)))
-    spread = ", ".join(
-        f"{word} {quantity.text(_or(quantity.value(rank), median))} at rank {rank.now.rank}"
+    ends = {
+        word: f"{word} {quantity.text(_or(quantity.value(rank), median))} at rank {rank.now.rank}"
         for word, rank in (("min", lowest), ("max", highest))
-    )
-    title = titled(
-        f"{len(live.ranks)} of {live.live.ranks} ranks: {quantity.title}"
-        if len(live.ranks) < live.live.ranks
-        else f"{live.live.ranks} ranks: {quantity.title}",
-        canvas.columns,
-        canvas,
-        note=f"median {quantity.text(median)}, {spread}",
-    )
+    }
+    which = f"{len(live.ranks)} of {live.live.ranks}" if len(live.ranks) < live.live.ranks else str(live.live.ranks)
+    name, middle = f"{which} ranks: {quantity.title}", f"median {quantity.text(median)}"
+    note = ", ".join((middle, *ends.values()))
+    if len(name) + len(note) + 2 >= canvas.columns:
+        note = f"{middle}, {ends[quantity.worst]}"
+    title = titled(name, canvas.columns, canvas, note=note)
     if len(live.ranks) <= _FEW_RANKS:
         return [title, *_figures(live.ranks, quantity, median, canvas)]
     return [title, *_cells(live.ranks, quantity, median, max(values), canvas)]
