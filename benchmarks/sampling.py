@@ -126,7 +126,8 @@ def main() -> None:
             Figure(
                 f"processor time for {RANKS} ranks with {WORKERS} workers each, every {EVERY} s",
                 f"{share['serried']:.2f}% of a core",
-                f"nvitop's collector, of the node alone: {share['nvitop']:.2f}%; wandb's system metrics: {share['wandb']:.2f}%",
+                f"nvitop's collector, of the node alone: {share['nvitop']:.2f}%; "
+                f"wandb's system metrics: {share['wandb']:.2f}%",
                 "≤ 0.5%",
                 share["serried"] <= 0.5,
             ),
