@@ -97,7 +97,9 @@ def _plausible(node: NodeSamples) -> Sequence[Period]:
     return [period for period in node.periods if abs(period.t - middle) <= room]
 
 
-def _points(node: NodeSamples, start: float, name: str, quantities: Sequence[tuple[Period, Quantities]]) -> list[Stretch]:
+def _points(
+    node: NodeSamples, start: float, name: str, quantities: Sequence[tuple[Period, Quantities]]
+) -> list[Stretch]:
     zero = quantities[0][0].t - quantities[0][0].seconds
     points = []
     for period, found in quantities:
