@@ -132,11 +132,17 @@ class Usage:
         return combined((node.seconds or 1.0, node.cpu) for node in self.measured.nodes)
 
     @property
+    def cpus_of_node(self) -> float | None:
+        return max((node.cpus for node in self.measured.nodes if node.cpus), default=None)
+
+    @property
+    def memory_of_node(self) -> float | None:
+        return max((node.memory_total for node in self.measured.nodes if node.memory_total), default=None)
+
+    @property
     def cpus_per_node(self) -> float | None:
         """The CPUs requested, else those that the node has."""
-        if self.cpus and not self.has_whole_nodes:
-            return self.cpus
-        return max((node.cpus for node in self.measured.nodes if node.cpus), default=self.cpus)
+        return self.cpus if self.cpus and not self.has_whole_nodes else self.cpus_of_node or self.cpus
 
     @property
     def node_memory(self) -> Range | None:
@@ -151,8 +157,7 @@ class Usage:
     @property
     def memory_per_node(self) -> float | None:
         """The memory requested, else that of the node."""
-        known = [node.memory_total for node in self.measured.nodes if node.memory_total]
-        return self.memory or max(known, default=None)
+        return self.memory or self.memory_of_node
 
     @property
     def _hosts_of_ranks(self) -> set[tuple[str, int]]:
