@@ -36,7 +36,9 @@ def a_rank(steps=4.0, wait=0.02, memory=4 * GIB, **more):
     }
 
 
-def write_samples(attempt, node=0, *, gpus=(), ranks=(), minutes=30, cpu=8.0, cpus=16, memory=40 * GIB, lost=None):
+def write_samples(
+    attempt, node=0, *, gpus=(), ranks=(), minutes=30, cpu=8.0, cpus=16, memory=40 * GIB, lost=None, scope="job"
+):
     """One file: `gpus` and `ranks` as `a_gpu` and `a_rank` make them; `lost` is a GPU that disappears halfway."""
     path = attempt.samples(node)
     make_directory(path.parent)
@@ -45,7 +47,7 @@ def write_samples(attempt, node=0, *, gpus=(), ranks=(), minutes=30, cpu=8.0, cp
         "t": T,
         "host": f"n{node + 1}",
         "interval": 5.0,
-        "node": {"cpus": cpus, "memory": 128 * GIB, "memory_scope": "job"},
+        "node": {"cpus": cpus, "memory": 128 * GIB, "memory_scope": scope},
         "gpu_source": "stand-in",
         "gpus": {str(at): {"name": "NVIDIA H200", "memory": 140 * GIB, "power_cap": 700.0} for at in range(len(gpus))},
     }

@@ -15,10 +15,10 @@ BUDGETS = {
     "finished": {"ps": 36, "logs": 41, "stop": 37, "wait": 47, "why": 42, "show": 56, "fetch": 55},
     "array": {"ps": 36, "logs": 41, "stop": 37, "wait": 47, "why": 42, "show": 56, "fetch": 55},
     "waiting_here": {"ps": 42, "logs": 47, "why": 48, "show": 62},
-    # Runs that run have progress, of which three modules know: live.json, its reader, its words.
-    "running_here": {"ps": 45, "logs": 41, "why": 51, "show": 65},
+    # Runs that run have progress, of which four modules know: live.json, its reader, words and doubts.
+    "running_here": {"ps": 45, "logs": 41, "why": 52, "show": 66},
     # Two of them only for a query of their own: on a fast machine the answer to `ps` is still valid.
-    "running_on_slurm": {"ps": 48, "logs": 41, "why": 55, "show": 69},
+    "running_on_slurm": {"ps": 48, "logs": 41, "why": 56, "show": 70},
 }
 """By the state of the run and by reader; raise one only for what its users gain."""
 

@@ -45,7 +45,7 @@ def _runs(running, make):
         job="6",
         name="cpu",
     )
-    running("gggggg", job="7", name="older")
+    running("gggggg", live_of(NOW - 3, a_live_node(step=5000, step_age=423.0)), job="7", name="saves")
     make("hhhhhh", name="broken", job="8").ending("FAILED")
 
 
@@ -59,7 +59,7 @@ def test_what_each_run_does_in_a_pipe(serried):
         "dddddd  slow      RUNNING  2x2 cpu  fir      12m34s  step 1200/5000 loss 0.312 3.1 it/s, limit in 9m\n"
         "eeeeee  script    RUNNING  2x2 cpu  fir      12m34s  GPUs 94% busy, no output for 7m\n"
         "ffffff  cpu       RUNNING  2x2 cpu  fir      12m34s  limit in 47m\n"
-        "gggggg  older     RUNNING  2x2 cpu  fir      12m34s\n"
+        "gggggg  saves     RUNNING  2x2 cpu  fir      12m34s  step 5000/5000 loss 0.312 3.1 it/s, last step 7m ago\n"
         "hhhhhh  broken    FAILED   2x2 cpu  fir      10m00s  rank 3 on n2 exited with status 1, 49m ago\n"
     )
 
@@ -75,7 +75,7 @@ def test_80_columns_hold_what_matters_most_and_every_age(serried):
         "dddddd  slow      RUNNING  2x2 cpu  12m34s  step 1200/5000, limit in 9m",
         "eeeeee  script    RUNNING  2x2 cpu  12m34s  GPUs 94% busy, no output for 7m",
         "ffffff  cpu       RUNNING  2x2 cpu  12m34s  limit in 47m",
-        "gggggg  older     RUNNING  2x2 cpu  12m34s",
+        "gggggg  saves     RUNNING  2x2 cpu  12m34s  step 5000/5000, last step 7m ago",
         "hhhhhh  broken    FAILED   2x2 cpu  10m00s  rank 3 on n2 exited with s…, 49m ago",
     ]
     assert max(map(len, lines)) <= 80

@@ -7,8 +7,11 @@ import shutil
 
 import pytest
 
-from sampled import a_gpu, a_rank, write_samples
+from sampled import GIB, a_gpu, a_rank, write_samples
+from serried import schedulers
 from serried.plan import ReportSettings
+from serried.schedulers.accounts import JobAccount, NodeAccount
+from serried.schedulers.slurm import accounts
 
 USUAL = {"nodes": 2, "ranks": 2, "gpus": 2, "cpus": 16, "memory_mb": 128 * 1024, "time_seconds": 36000}
 
@@ -208,6 +211,62 @@ def test_the_change_names_the_key_that_the_project_uses(serried, make, tmp_path)
     write_samples(made.attempt(), gpus=[a_gpu()] * 2)
     made.ending(seconds=3600.0)
     assert 'Write `mem_per_node = "48G"`' in serried("report").out
+
+
+def test_a_job_that_no_run_has_is_looked_up_in_the_accounts(serried, slurm, monkeypatch):
+    monkeypatch.setattr(schedulers, "here", lambda _: "slurm")
+    slurm.on_record["4711"] = [
+        JobAccount(
+            "4711",
+            "theirs",
+            "COMPLETED",
+            accounts.OPTIONS,
+            cluster="fir",
+            seconds=3600.0,
+            limit_seconds=36000.0,
+            cpus=8,
+            memory=64 * GIB,
+            used=(NodeAccount("n1", 8.0, 14400.0, 30 * GIB, 64 * GIB),),
+            source="jobstats",
+        )
+    ]
+    assert serried("report", "4711").out == (
+        "4711 theirs COMPLETED\n"
+        "\n"
+        "  cluster      fir\n"
+        "  size         1 node with 8 CPUs, 64 GiB\n"
+        "  measured     jobstats\n"
+        "\n"
+        "use\n"
+        "  CPU          [||||||||||||||||||||                    ]  50 %  4.0 of 8 cores\n"
+        "  memory       [|||||||||||||||||||                     ]  47 %  peak 30 GiB\n"
+        "  time         [||||                                    ]  10 %  1h00m of 10h00m\n"
+        "\n"
+        "notes\n"
+        "  - The peak of memory was 47 % of 64 GiB per node.\n"
+        "    Write `--mem=36G`: a job that requests less memory fits on more nodes, so it\n"
+        "    starts sooner.\n"
+        "    serried rule cpu-mem-over\n"
+        "  - The run needed 10 % of its 10h.\n"
+        "    Write `--time=1:30:00`: the scheduler fits short jobs into gaps, so they\n"
+        "    start sooner.\n"
+        "    serried rule time-over\n"
+    )
+    done = serried("report", "4712")
+    assert (done.code, done.err) == (
+        2,
+        "error: unknown run: `4712`, and Slurm does not list job 4712\n\nhint: serried ps --all lists the runs\n",
+    )
+
+
+def test_a_picture_is_of_one_run(serried, measured, tmp_path):
+    measured()
+    measured("abcdef")
+    done = serried("report", "k3f9q2", "abcdef", "--plot", str(tmp_path / "use.png"))
+    assert (done.code, done.err) == (
+        2,
+        "error: `--plot` draws one run or one task\n\nhint: serried report RUN/17 --plot use.png\n",
+    )
 
 
 def test_the_list_and_the_page_of_rules(serried):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import containing
 from place import Place
 
 HANGS = """
@@ -79,10 +80,13 @@ def test_the_rank_that_hangs_elsewhere_comes_first_and_all_run_on(place: Place, 
 
 
 @pytest.mark.slurm
-def test_ranks_that_a_launcher_started(slurm: Place, wait_until):
-    size = ("--nodes", "2", "--ranks", "1", "--cpus", "1", "--mem", "100M", "--set", "launch.kind=srun")
+@pytest.mark.parametrize("kind", ["srun", "torchrun"])
+def test_ranks_that_a_launcher_started(slurm: Place, wait_until, kind: str):
+    size = ("--nodes", "2", "--ranks", "1", "--cpus", "1", "--mem", "500M", "--launch", kind)
     run = begin(slurm, *size, "--", sys.executable, "train.py", wait_until=wait_until, ranks=2)
     wait_until(lambda: innermost(slurm, run) == {0: "all_reduce", 1: "wait_for_data"})
+    hosts = json.loads(stacks(slurm, run, "--json"))["ranks"]
+    assert [one["host"] for one in hosts] == slurm.show(run)["node_names"]
     stop(slurm, run)
 
 
@@ -95,6 +99,27 @@ def test_the_programs_of_a_job_script(place: Place, wait_until):
     log: Path = place.directory(run) / "attempts" / "1" / "script.log"
     wait_until(lambda: "started" in log.read_text())
     wait_until(lambda: innermost(place, run) == {-1: "all_reduce"})
+    stop(place, run)
+
+
+@pytest.mark.parametrize("runtime", ["apptainer", "ch-run"])
+def test_a_rank_in_a_container_and_a_command_beside_it(local: Place, tmp_path: Path, wait_until, runtime: str):
+    image = rootfs = containing.skeleton(tmp_path / "a root")
+    if runtime == "apptainer":
+        image = containing.build(rootfs, tmp_path / "image.sif", containing.path_with(runtime))
+    command = [sys.executable, "train.py"]
+    (local.project / "serried.toml").write_text(
+        containing.table("experiments.x", {"command": command})
+        + containing.table("experiments.x.environment.env", {"RANK": "0"})
+        + containing.table(
+            "experiments.x.container", {"image": str(image), "runtime": runtime, "binds": containing.needed()}
+        )
+    )
+    place = Place(local.cluster, local.project, {**local.environ, "PATH": containing.path_with(runtime)})
+    run = begin(place, "x", "--ranks", "1", wait_until=wait_until, ranks=1)
+    wait_until(lambda: innermost(place, run) == {0: "all_reduce"})
+    done = place.serried("attach", run, "--", "sh", "-c", f"cat {containing.MARK}; echo $SERRIED_RUN_ID; pwd")
+    assert done.stdout == f"inside\n{run}\n{place.directory(run)}/source\n", done.stderr
     stop(place, run)
 
 

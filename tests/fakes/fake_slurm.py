@@ -345,7 +345,7 @@ def sacct(argv):
             spelled = str(job["id"]) if task["index"] is None else f"{job['id']}_{key}"
             if wanted == [""] or {str(job["id"]), spelled} & set(wanted):
                 row = account_row(job, task, spelled)
-                print(options["delimiter"].join(row[name] for name in options["format"].split(",")))
+                print(options["delimiter"].join(row.get(name, "") for name in options["format"].split(",")))
 
 
 def account_row(job, task, spelled):

@@ -53,6 +53,12 @@ def test_nodes_come_in_the_order_of_attempts_and_nodes(place):
     assert [node.attempt for node in samples.read(place, attempt=2).nodes] == [2]
 
 
+def test_nodes_of_a_lab_that_share_a_machine_have_names_of_their_own(place):
+    for node in (0, 1):
+        write(place, [{**ABOUT, "host": "vm"}, period(130.0)], node)
+    assert [node.host for node in samples.read(place).nodes] == ["vm (node 0)", "vm (node 1)"]
+
+
 def test_a_line_has_the_range_of_each_quantity(place):
     write(place, [ABOUT, period(130.0, gpus={"0": {"busy": [90, 95.5, 100], "ecc_errors": 2}})])
     (node,) = samples.read(place).nodes
@@ -120,7 +126,7 @@ def test_a_restarted_sampler_describes_its_node_again(place):
 
 def test_long_files_are_read_in_part_from_beginning_to_end(place):
     for node in range(2):
-        write(place, [ABOUT, *(period(100.0 + 30 * at) for at in range(5000))], node)
+        write(place, [{**ABOUT, "host": f"n{node}"}, *(period(100.0 + 30 * at) for at in range(5000))], node)
     found = samples.read(place, most_lines=200)
     assert 40 <= found.one_in <= 60
     for node in found.nodes:
@@ -128,7 +134,7 @@ def test_long_files_are_read_in_part_from_beginning_to_end(place):
         assert node.periods[0].t < 100.0 + 30 * 100
         assert node.periods[-1].t == 100.0 + 30 * 4999
         assert len(set(times(node))) == len(node.periods)
-        assert (node.host, node.damaged, node.disordered) == ("n01", 0, 0)
+        assert (node.host, node.damaged, node.disordered) == (f"n{node.node}", 0, 0)
 
 
 def test_all_lines_of_short_files_are_read(place):

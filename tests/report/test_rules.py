@@ -239,6 +239,15 @@ def test_poor_scaling_against_a_smaller_run(measure):
     assert "scaling-poor" not in rules_of(a_usage(measure(WELL), peer=Peer("abcdef", 1, 140.0)))
 
 
+def test_without_a_control_group_the_ranks_count_and_not_the_whole_node(measure):
+    ranks = [a_rank(memory=3 * GIB)] * 2
+    measured = measure({"ranks": ranks, "scope": "node"}, {"ranks": ranks, "scope": "node"})
+    usage = a_usage(measured, nodes=2, ranks=2, gpus=0)
+    assert usage.node_memory == (6 * GIB, 6 * GIB, 6 * GIB)
+    assert usage.cpu == (2.0, 2.0, 2.0)
+    assert "cpu-mem-over" not in rules_of(usage)
+
+
 def test_short_runs_and_slices_of_gpus_are_not_judged(measure):
     idle = measure({**WELL, "gpus": [a_gpu(0.0, 0.0, 70.0)] * 4})
     assert "gpu-idle" not in rules_of(a_usage(idle, seconds=200))

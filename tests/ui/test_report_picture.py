@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from sampled import a_gpu, a_rank, write_samples
@@ -50,6 +52,14 @@ def test_a_panel_for_each_resource_with_its_unit(measure):
 
 def test_a_run_without_gpus_has_two_panels(measure):
     assert titles(report_picture.figure(*measure({}))) == ["CPU", "memory"]
+
+
+def test_the_use_of_a_whole_node_is_compared_with_the_node(measure):
+    usage, found = measure({"scope": "node"})
+    figure = report_picture.figure(dataclasses.replace(usage, cpus=2, memory=1 << 30), found)
+    whole = "(of the whole node, with other jobs)"
+    assert titles(figure) == [f"CPU {whole}", f"memory {whole}"]
+    assert [axes.lines[-1].get_ydata()[0] for axes in figure.axes] == [16, 128]
 
 
 def test_a_lost_gpu_leaves_a_gap(measure):

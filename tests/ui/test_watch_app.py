@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from building import CREATED, RunOnDisk
+from building import A_SCRIPT, CREATED, RunOnDisk
 from fake_scheduler import FakeScheduler
 from serried import schedulers
 from serried.protocol import names
@@ -276,6 +276,42 @@ def test_an_error_of_a_reading_thread_ends_it_and_is_kept(make, slurm):
         await wait_for(lambda: app.crash is not None)
 
     assert isinstance(drive(look).crash, ZeroDivisionError)
+
+
+def test_records_that_cannot_be_read_for_a_moment_are_a_notice(make, slurm):
+    make()
+    real, is_away = slurm.poll, True
+
+    def poll(ids, since=None):
+        if is_away:
+            raise OSError(116, "Stale file handle")
+        return real(ids, since)
+
+    slurm.poll = poll
+
+    async def look(app, _, wait_for):
+        nonlocal is_away
+        await wait_for(lambda: "the records cannot be read: [Errno 116] Stale file handle" in text_of(app))
+        is_away = False
+        await wait_for(lambda: ">k3f9q2" in text_of(app))
+        assert "cannot be read" not in text_of(app)
+
+    assert drive(look).crash is None
+
+
+def test_a_job_script_has_its_own_output_and_that_of_the_ranks_it_launched(make):
+    made = make(script=A_SCRIPT)
+    made.attempt().script_log.write_text("hello from the script\n")
+    made.launch("1", "srun", "python", "train.py").launched("1", [0, 1], ends=(None,), text="hello from a rank\n")
+
+    async def look(app, pilot, wait_for):
+        await wait_for(lambda: "output of the script" in text_of(app))
+        assert "hello from the script" in text_of(app)
+        await pilot.press("right")
+        await wait_for(lambda: "output of rank 0 on node 0, launch 1" in text_of(app))
+        await wait_for(lambda: "hello from a rank" in text_of(app))
+
+    drive(look, index.find("k3f9q2"))
 
 
 def test_the_tasks_of_an_array_are_a_list_of_their_own(make, slurm):

@@ -55,14 +55,23 @@ def main(arguments: List[str]) -> int:
 
 def rank_environment(work: Attempt, pid: int) -> Optional[Tuple[Dict[str, str], str]]:
     """The variables and the working directory of the rank; None if `pid` is not a process of the attempt."""
-    variables = _variables(pid)
-    if variables.get(names.MARK) != work.process_tag:
-        return None
+    candidates = [pid, *linux.descendants(pid)]
+    if work.plan.get("container"):  # the runtime around the program may hide its environment, or have another
+        candidates.reverse()
+    for candidate in candidates:
+        variables = _variables(candidate)
+        if variables.get(names.MARK) == work.process_tag:
+            return variables, _directory(work, candidate)
+    return None
+
+
+def _directory(work: Attempt, pid: int) -> str:
+    """Its working directory, unless that was deleted or exists in its container only."""
     try:
-        directory = os.readlink(f"{linux.PROC}/{pid}/cwd")  # noqa: PTH115
+        found = os.readlink(f"{linux.PROC}/{pid}/cwd")  # noqa: PTH115
     except OSError:
-        directory = str(work.workdir)
-    return variables, directory
+        found = ""
+    return found if os.path.isdir(found) else str(work.workdir)  # noqa: PTH112
 
 
 def _variables(pid: int) -> Dict[str, str]:

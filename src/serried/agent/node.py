@@ -251,7 +251,7 @@ class Node:
             )
         if self.work.side_commands:
             self._side_commands = SideCommands(self.work, self._index, variables, self.loop, self._on_side_command_exit)
-        self._sampling.begin(variables.get("results", ""))
+        self._sampling.begin(message["hosts"][self._index], variables.get("results", ""))
         self.reap()
 
     def _on_side_command_exit(self, exit_: Exit) -> None:

@@ -80,7 +80,7 @@ VERBS = {verb: words for group in GROUPS.values() for verb, words in group.items
 
 MEANT = {
     "ps": "list ls jobs runs squeue sacct qstat status",
-    "watch": "top htop monitor dashboard live nvitop turm",
+    "watch": "top htop monitor live nvitop turm",
     "submit": "sbatch qsub send start launch queue-up",
     "run": "exec torchrun mpirun",
     "sweep": "tune grid search optimize hyperparameters multirun",

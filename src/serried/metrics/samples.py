@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -101,9 +102,16 @@ def read(place: TaskDirectory, *, attempt: int | None = None, most_lines: int = 
     places = [(number, node) for number in chosen for node in nodes_of(place.attempt(number))]
     share = max(most_lines // max(len(places), 1), _FEWEST_LINES)
     found = [_read_node(place.attempt(number), number, node, share) for number, node in places]
-    nodes = tuple(node for node in found if node.periods)
+    nodes = tuple(_with_own_names([node for node in found if node.periods]))
     without = tuple((node.attempt, node.node) for node in found if not node.periods)
     return Samples(nodes, without, max((node.one_in for node in nodes), default=1))
+
+
+def _with_own_names(files: Sequence[NodeSamples]) -> list[NodeSamples]:
+    """The nodes of a lab share the name of their machine."""
+    counts = Counter((file.attempt, file.host) for file in files)
+    shared = {host for (_, host), count in counts.items() if count > 1}
+    return [replace(file, host=f"{file.host} (node {file.node})") if file.host in shared else file for file in files]
 
 
 def newest(path: Path, count: int) -> list[Period]:

@@ -16,7 +16,7 @@ _FAR = 1.5
 
 
 @dataclass(frozen=True)
-class Point:
+class Stretch:
     begin: float
     end: float
     """Seconds of measured time since the start of the first attempt."""
@@ -28,7 +28,7 @@ class Series:
     host: str
     gpu: str
     """Empty for a quantity of the node."""
-    points: tuple[Point, ...]
+    points: tuple[Stretch, ...]
 
     @property
     def label(self) -> str:
@@ -52,7 +52,7 @@ def axis_of(samples: Samples) -> Axis:
 
 def of_gpus(samples: Samples, name: str) -> list[Series]:
     """The mean of a quantity of each GPU: `busy`, `memory`, `power` …"""
-    found: dict[tuple[str, str], list[Point]] = {}
+    found: dict[tuple[str, str], list[Stretch]] = {}
     starts = _starts(samples)
     for node in samples.nodes:
         for gpu in sorted({gpu for period in node.periods for gpu in period.gpus}, key=by_number):
@@ -64,7 +64,7 @@ def of_gpus(samples: Samples, name: str) -> list[Series]:
 
 def of_nodes(samples: Samples, name: str) -> list[Series]:
     """The mean of a quantity of each node: `cpu`, `memory`, `net_in` …"""
-    found: dict[str, list[Point]] = {}
+    found: dict[str, list[Stretch]] = {}
     starts = _starts(samples)
     for node in samples.nodes:
         quantities = [(period, period.node) for period in _plausible(node)]
@@ -97,12 +97,14 @@ def _plausible(node: NodeSamples) -> Sequence[Period]:
     return [period for period in node.periods if abs(period.t - middle) <= room]
 
 
-def _points(node: NodeSamples, start: float, name: str, quantities: Sequence[tuple[Period, Quantities]]) -> list[Point]:
+def _points(
+    node: NodeSamples, start: float, name: str, quantities: Sequence[tuple[Period, Quantities]]
+) -> list[Stretch]:
     zero = quantities[0][0].t - quantities[0][0].seconds
     points = []
     for period, found in quantities:
         values = range_in(found, name)
         if values is not None:
             end = start + period.t - zero
-            points.append(Point(end - period.seconds * node.one_in, end, values.mean))
+            points.append(Stretch(end - period.seconds * node.one_in, end, values.mean))
     return points

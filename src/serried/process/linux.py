@@ -66,6 +66,15 @@ def parent(pid: int) -> int:
     return int(fields[1]) if fields and fields[0] not in "ZX" else 0
 
 
+def descendants(pid: int) -> List[int]:
+    """The processes that `pid` and its children have started and that have a living parent, parents first."""
+    pairs = [(child, parent(child)) for child in sorted(pids())]
+    found = [pid]
+    for one in found:
+        found += [child for child, its_parent in pairs if its_parent == one and child not in found]
+    return found[1:]
+
+
 def environ(pid: int) -> bytes:
     """`NAME=value` entries, each ended by a NUL. Empty as `read`.
 

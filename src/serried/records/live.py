@@ -130,6 +130,10 @@ class RunProgress:
         return int(self.lead.total_steps) if self.lead.total_steps else None
 
     @property
+    def has_all_steps(self) -> bool:
+        return self.total_steps is not None and self.step is not None and self.step >= self.total_steps
+
+    @property
     def usual_gap(self) -> float:
         """Seconds between two reported steps; 0 if that is unknown."""
         rate = self.lead.steps_per_second
@@ -137,10 +141,10 @@ class RunProgress:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether the last step is so long ago that the training may hang."""
+        """Whether the last step is so long ago that the training may hang. After all steps there is other work."""
         age, usual = self.lead.step_age, self.usual_gap
         least = max(STALLED_STEPS * usual, STALLED_SECONDS, STALLED_INTERVALS * self.live.interval)
-        return age is not None and age > least
+        return age is not None and age > least and not self.has_all_steps
 
     @property
     def steps_per_second(self) -> float | None:
@@ -180,7 +184,7 @@ class RunProgress:
     def seconds_left(self) -> float | None:
         """By the rate of its steps; None if the rate or the number of steps is unknown."""
         rate = self.steps_per_second
-        if self.step is None or self.total_steps is None or not rate or self.is_stale:
+        if self.step is None or self.total_steps is None or not rate or self.is_stale or self.has_all_steps:
             return None
         return max((self.total_steps - self.step) / rate - self.age, 0.0)
 

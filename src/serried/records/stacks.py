@@ -88,9 +88,16 @@ def wait_for_answer(
         return len(found) == len(nodes) or None
 
     _until(have_all_answered, ANSWER_SECONDS, has_ended)
-    ranks = [rank for node in sorted(found) for rank in _ranks(node, found[node])]
+    hosts = _hosts(attempt)
+    ranks = [rank for node in sorted(found) for rank in _ranks(node, hosts.get(node, ""), found[node])]
     silent = tuple(node for node in nodes if node not in found)
     return StacksAnswer(tuple(sorted(ranks, key=lambda one: (one.launch or "", one.rank))), silent)
+
+
+def _hosts(attempt: AttemptDirectory) -> dict[int, str]:
+    """The name of each node, as the scheduler and `serried show` call it."""
+    events = [event for event in read_journal(attempt.events) if event.get("event") == JournalEvent.CONNECTED]
+    return {event["node"]: str(event["host"]) for event in events if {"node", "host"} <= event.keys()}
 
 
 def _nodes_of(attempt: AttemptDirectory, name: str) -> list[int] | None:
@@ -110,12 +117,12 @@ def _until(look: Callable[[], Any], seconds: float, has_ended: Callable[[], bool
         time.sleep(POLL_SECONDS)
 
 
-def _ranks(node: int, document: dict[str, Any]) -> Iterable[RankStacks]:
+def _ranks(node: int, host: str, document: dict[str, Any]) -> Iterable[RankStacks]:
     for entry in document.get("ranks", ()):
         yield RankStacks(
             rank=entry["rank"],
             node=node,
-            host=str(document.get("host", "")),
+            host=host or str(document.get("host", "")),
             launch=entry.get("launch"),
             processes=tuple(entry["processes"]),
             omitted=entry.get("omitted", 0),

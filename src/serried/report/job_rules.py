@@ -41,7 +41,7 @@ def cpu_mem_over(usage: Usage) -> Note | None:
     if peak is None or not requested or usage.has_default_memory or usage.has_whole_nodes:
         return None
     is_small = usage.gpus and requested / usage.gpus < MEMORY_PER_GPU
-    if is_small or not usage.has_own_memory or usage.state == names.OUT_OF_MEMORY:
+    if is_small or not usage.has_own_scope or usage.state == names.OUT_OF_MEMORY:
         return None
     if peak.maximum >= MEMORY_SHARE * requested or math.ceil(MARGIN * peak.maximum / GIB) * GIB >= requested:
         return None
@@ -81,7 +81,8 @@ def cpu_low(usage: Usage) -> Note | None:
     """A run without GPUs used few of its CPUs.
 
     **Condition:** the mean is below half of the requested CPUs, for a run without GPUs and with more than one CPU. This
-    threshold is Serried's own judgement. The rule is silent for whole nodes and for default requests.
+    threshold is Serried's own judgement. The rule is silent for whole nodes, for default requests, and where the job
+    shares its CPUs with others, as on this machine.
 
     **Meaning:** the program does not start enough threads or processes, or waits for files.
 
@@ -91,7 +92,7 @@ def cpu_low(usage: Usage) -> Note | None:
     cpu, cpus = usage.cpu, usage.cpus
     if usage.gpus or cpu is None or not cpus or cpus <= 1 or usage.has_whole_nodes or usage.has_default_cpus:
         return None
-    if cpu.mean >= CPU_SHARE * cpus or math.ceil(MARGIN * cpu.mean) >= cpus:
+    if not usage.has_own_scope or cpu.mean >= CPU_SHARE * cpus or math.ceil(MARGIN * cpu.mean) >= cpus:
         return None
     return Note(
         fact=f"{cpu.mean:.1f} of {cpus:.0f} CPUs per node were in use",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,30 +123,49 @@ class Usage:
 
     @property
     def cpu(self) -> Range | None:
-        """Cores in use on a node."""
+        """Cores in use on a node: by the ranks, if nothing was measured for the job alone."""
+        if not self.has_own_scope and self._hosts_of_ranks:
+            return combined(
+                (1.0, _sum(rank.cpu for rank in self.measured.ranks if (rank.host, rank.node) == place))
+                for place in self._hosts_of_ranks
+            )
         return combined((node.seconds or 1.0, node.cpu) for node in self.measured.nodes)
+
+    @property
+    def cpus_of_node(self) -> float | None:
+        return max((node.cpus for node in self.measured.nodes if node.cpus), default=None)
+
+    @property
+    def memory_of_node(self) -> float | None:
+        return max((node.memory_total for node in self.measured.nodes if node.memory_total), default=None)
 
     @property
     def cpus_per_node(self) -> float | None:
         """The CPUs requested, else those that the node has."""
-        if self.cpus and not self.has_whole_nodes:
-            return self.cpus
-        return max((node.cpus for node in self.measured.nodes if node.cpus), default=self.cpus)
+        return self.cpus if self.cpus and not self.has_whole_nodes else self.cpus_of_node or self.cpus
 
     @property
     def node_memory(self) -> Range | None:
-        """In use on a node, in bytes."""
+        """In use on a node, in bytes: by the ranks, if nothing was measured for the job alone."""
+        if not self.has_own_scope and self._hosts_of_ranks:
+            return combined(
+                (1.0, _sum(rank.memory for rank in self.measured.ranks if (rank.host, rank.node) == place))
+                for place in self._hosts_of_ranks
+            )
         return combined((node.seconds or 1.0, node.memory) for node in self.measured.nodes)
 
     @property
     def memory_per_node(self) -> float | None:
         """The memory requested, else that of the node."""
-        known = [node.memory_total for node in self.measured.nodes if node.memory_total]
-        return self.memory or max(known, default=None)
+        return self.memory or self.memory_of_node
 
     @property
-    def has_own_memory(self) -> bool:
-        """Memory was measured for the job, and not for the whole node with the programs of others."""
+    def _hosts_of_ranks(self) -> set[tuple[str, int]]:
+        return {(rank.host, rank.node) for rank in self.measured.ranks}
+
+    @property
+    def has_own_scope(self) -> bool:
+        """CPUs and memory were measured for the job, and not for the whole node with the programs of others."""
         return any(node.memory_scope == "job" for node in self.measured.nodes)
 
     @property
@@ -190,6 +210,11 @@ class Usage:
             "samples_per_second": self.samples_per_second,
             "measured": self.measured.to_json(),
         }
+
+
+def _sum(ranges: Iterable[Range | None]) -> Range | None:
+    known = [each for each in ranges if each is not None]
+    return Range(*map(sum, zip(*known, strict=True))) if known else None
 
 
 def _json(found: Range | None) -> list[float] | None:

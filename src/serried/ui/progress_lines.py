@@ -42,6 +42,8 @@ def _trouble(progress: RunProgress) -> str:
         return f"as of {_short(progress.age)} ago"
     if progress.is_stalled:
         return f"no step for {_short(progress.lead.step_age)}"
+    if progress.has_all_steps and progress.lead.step_age is not None:
+        return f"last step {_short(progress.lead.step_age)} ago"
     if progress.step is None and (progress.silent_seconds or 0.0) > _SILENT_SECONDS:
         return f"no output for {_short(progress.silent_seconds)}"
     return ""

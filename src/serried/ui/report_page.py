@@ -104,7 +104,7 @@ def _bars(usage: Usage) -> list[str]:
     elif usage.measured.nodes:
         lines.append(_unknown("CPU", ""))
     if memory is not None and total_memory:
-        scope = "" if usage.has_own_memory else ", whole node"
+        scope = "" if usage.has_own_scope else " of the ranks" if usage.measured.ranks else ", whole node"
         lines.append(_share("memory", memory.maximum, total_memory, f"peak {amount(memory.maximum)}{scope}"))
     if seconds is not None:
         text = duration(seconds)

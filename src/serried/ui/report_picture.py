@@ -40,6 +40,7 @@ class _Kind(NamedTuple):
 
 
 _GPU_MEMORY, _CPU, _MEMORY = _Kind("GPU memory", "GiB", GIB), _Kind("CPU", "cores", 1), _Kind("memory", "GiB", GIB)
+_WHOLE = " (of the whole node, with other jobs)"
 _UNITS = ((3 * 86400, 86400, "days"), (2 * 3600, 3600, "hours"), (300, 60, "minutes"))
 
 
@@ -70,9 +71,22 @@ def figure(usage: Usage, samples: Samples) -> Figure:
         _draw_curves(drawn.add_subplot(grid[1]), _GPU_MEMORY, gpu_memory, axis, usage.gpu_memory_total)
         panel = 2
     cpu, memory = series.of_nodes(samples, "cpu"), series.of_nodes(samples, "memory")
-    _draw_curves(drawn.add_subplot(grid[panel]), _CPU, cpu, axis, usage.cpus_per_node)
+    whole = "" if usage.has_own_scope else _WHOLE
+    _draw_curves(
+        drawn.add_subplot(grid[panel]),
+        _CPU._replace(title=f"CPU{whole}"),
+        cpu,
+        axis,
+        usage.cpus_per_node if usage.has_own_scope else usage.cpus_of_node,
+    )
     last = drawn.add_subplot(grid[panel + 1])
-    _draw_curves(last, _MEMORY, memory, axis, usage.memory_per_node)
+    _draw_curves(
+        last,
+        _MEMORY._replace(title=f"memory{whole}"),
+        memory,
+        axis,
+        usage.memory_per_node if usage.has_own_scope else usage.memory_of_node,
+    )
     _, unit = _unit(axis)
     last.set_xlabel(f"time in {unit}" + (", all attempts" if len(axis.starts) > 1 else ""))
     return drawn

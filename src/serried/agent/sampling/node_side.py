@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from typing import Callable, List, NamedTuple, Optional
 
@@ -55,11 +54,14 @@ class SamplerProcess:
         self._sent: Optional[List[RunningRank]] = None
         self._starts = 0
         self._has_ended = False
-        self._results = ""
+        self._host = self._results = ""
 
-    def begin(self, results: str) -> None:
-        """The ranks have been started, or their launcher has; `results` is their folder for results."""
-        self._results = results
+    def begin(self, host: str, results: str) -> None:
+        """The ranks have been started, or their launcher has.
+
+        `host` is the node's name among the nodes of the attempt, `results` the folder for results, if not the default.
+        """
+        self._host, self._results = host, results
         if self._work.sampling_seconds is not None:
             self._loop.after(min(DELAY_SECONDS, self._work.sampling_seconds), self._start)
 
@@ -96,7 +98,7 @@ class SamplerProcess:
                 "do": ToSampler.BEGIN,
                 "every": work.sampling_seconds,
                 "node": self._node,
-                "host": socket.gethostname(),
+                "host": self._host,
                 "folder": self._folder,
                 "attempt": str(attempt.path),
                 "results": self._results or str(work.directory.results),

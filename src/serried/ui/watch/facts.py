@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from serried.errors import SerriedError
 from serried.metrics import samples
 from serried.protocol import names
 from serried.protocol.layout import AttemptDirectory
@@ -23,7 +21,6 @@ from serried.ui.watch.drawing import Point, number
 from serried.ui.watch.list_page import RunRow, in_order
 from serried.ui.watch.live_view import GpuKey, LiveView
 from serried.ui.watch.run_page import RunPage
-from serried.ui.watch.waiting_page import WaitingPage
 
 _FAILED = names.ENDED - {names.COMPLETED, names.CANCELLED}
 _TAIL_LINES, _TAIL_BYTES = 300, 1 << 16
@@ -31,7 +28,6 @@ _MOST_NODES = 64
 _PERIODS, _PERIODS_OF_FIRST = 60, 1000
 _LARGEST_METRICS = 64 << 20
 _NOT_METRICS = frozenset({"attempt", "step", "t", "resumed"})
-_OLD_QUEUE_SECONDS = 900.0
 _RARELY_SECONDS = 15.0
 _SHARE = 20
 """Reading metrics and samples takes at most one of so many seconds."""
@@ -109,49 +105,6 @@ def notice_of(status: RunStatus | None, now: float) -> str:
     if status is None or status.verdict.stale is None:
         return ""
     return f"the scheduler does not answer; this state is from {ago(now - status.verdict.stale)}"
-
-
-def waiting_page(status: RunStatus, explanation: Explanation | None, now: float) -> WaitingPage:
-    ahead, openings = _openings(status, now)
-    return WaitingPage(
-        status.id,
-        status.summary.name if status.summary else "?",
-        status.state,
-        size=size_in_words(status),
-        why=explanation.meaning if explanation else status.verdict.message or status.scheduler_explanation,
-        reason=status.reason,
-        waited=now - status.created if status.created else None,
-        starts=status.starts,
-        starts_in=status.starts - now if status.starts is not None else None,
-        ahead=ahead,
-        steps=explanation.steps if explanation else (),
-        sooner=openings,
-        notice=notice_of(status, now),
-    )
-
-
-def _openings(status: RunStatus, now: float) -> tuple[str, tuple[str, ...]]:
-    """The jobs ahead, and what would start sooner, by the last answer to `serried queue`. Asks nothing."""
-    from serried.schedulers import occupancy_cache, openings  # only for runs that wait
-    from serried.ui.opening_lines import opening_text
-
-    if status.summary is None or not status.job:
-        return "", ()
-    unknown = (f"`serried queue {status.id}` asks the scheduler",)
-    try:
-        look = occupancy_cache.remembered(status.summary.scheduler, os.environ, seconds=_OLD_QUEUE_SECONDS)
-    except SerriedError:
-        look = None
-    ids = status.job.split(",")
-    job = next((one for one in look.occupancy.mine if one.id in ids), None) if look else None
-    if look is None or job is None or not job.waits_for_resources:
-        return "", unknown if look is None else ()
-    before = openings.ahead_of(look.occupancy, job)
-    shape = openings.JobShape.of(job)
-    found = openings.sooner(look.occupancy, shape, before, now)
-    jobs = sum(one.tasks for one in before)
-    count = counted(jobs, "job") if jobs else "no job that waits in the same partition"
-    return f"{count}, as of {duration(look.age(now))} ago", tuple(opening_text(one, shape) for one in found)
 
 
 def size_in_words(status: RunStatus) -> str:

@@ -19,7 +19,7 @@ from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable
 from serried.records.run_status import RunStatus
 from serried.records.status import Pace, has_ended_by_file, statuses, task_of
-from serried.ui.watch import facts
+from serried.ui.watch import facts, waiting_facts
 from serried.ui.watch.list_page import RunRow, in_order
 from serried.ui.watch.run_page import RunPage
 from serried.ui.watch.waiting_page import WaitingPage
@@ -62,6 +62,7 @@ class Reader:
         self._found: dict[str, RunStatus] = {}
         """By id of the run."""
         self._has_asked = False
+        self._problem = ""
         self._settled: set[str] = set()
         """Runs whose record has their end: they never change."""
         self._explained: dict[str, tuple[RunStatus, Explanation]] = {}
@@ -101,7 +102,11 @@ class Reader:
     def _read_states(self) -> None:
         pace = Pace()
         while not self._has_ended.is_set():
-            found = self._query()
+            found: list[RunStatus] = []
+            try:
+                found, self._problem = self._query(), ""
+            except (SerriedError, OSError) as error:  # a home that is away for a moment
+                self._problem = f"the records cannot be read: {error}"
             self._wake_files.set()
             self._wait_for_change(time.monotonic() + pace.after(found))
 
@@ -160,8 +165,8 @@ class Reader:
             before = self.pages
             try:
                 pages = self._pages(shown)
-            except SerriedError as error:
-                pages = Pages(before.rows, is_read=before.is_read, notice=error.message)
+            except (SerriedError, OSError) as error:
+                pages = Pages(before.rows, is_read=before.is_read, notice=f"files cannot be read: {error}")
             if shown is self._shown:
                 self.pages = pages
                 if pages != before:
@@ -173,7 +178,8 @@ class Reader:
         found, rows = self._found, self.pages.rows
         if shown.selection is None or not rows:
             rows = self._rows(found, now)
-        notice = next((facts.notice_of(status, now) for status in found.values() if status.verdict.stale), "")
+        stale = (facts.notice_of(status, now) for status in found.values() if status.verdict.stale)
+        notice = self._problem or next(stale, "")
         pages = Pages(rows, is_read=self._has_asked, notice=notice)
         status = self._status_of(shown.selection)
         if shown.selection is None or status is None:
@@ -187,7 +193,7 @@ class Reader:
     def _page(self, shown: Shown, status: RunStatus, now: float) -> RunPage | WaitingPage:
         explanation = self._explained[status.id][1] if status.id in self._explained else None
         if status.state not in (names.RUNNING, *names.ENDED) and not _has_begun(shown.selection):
-            return facts.waiting_page(status, explanation, now)
+            return waiting_facts.waiting_page(status, explanation, now)
         if self._run is None or str(self._run.selection) != str(shown.selection):
             self._run = facts.RunReader(shown.selection or Selection(status.record))
         return self._run.page(status, explanation, shown.log)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from serried.ui.text import duration, fit, pad, wrapped
+from serried.ui.watch import rank_map
 from serried.ui.watch.drawing import (
     Canvas,
     Line,
@@ -14,7 +14,6 @@ from serried.ui.watch.drawing import (
     Span,
     bar,
     beside,
-    block,
     curve,
     footer,
     line,
@@ -24,7 +23,7 @@ from serried.ui.watch.drawing import (
     whole,
 )
 from serried.ui.watch.list_page import STYLES
-from serried.ui.watch.live_view import GpuKey, GpuView, LiveView, Quantity, RankView, known_quantities
+from serried.ui.watch.live_view import GpuKey, GpuView, LiveView
 
 KEYS = (
     ("esc", "back"),
@@ -36,9 +35,6 @@ KEYS = (
     ("?", "help"),
     ("q", "quit"),
 )
-_FEW_RANKS = 16
-"""Up to here each rank has its value in figures."""
-_CELL = 9
 _GIB = 1 << 30
 _GPU_FIXED = 40
 _NARROWEST_LEFT = 46
@@ -158,7 +154,7 @@ def _step(view: LiveView, columns: int, canvas: Canvas) -> Line:
 def _measured(page: RunPage, choice: Choice, canvas: Canvas, room: int) -> list[Line]:
     """GPUs and the curve beside each other, and the map of ranks below."""
     live = page.live
-    ranks = _map(live, choice, canvas) if live else []
+    ranks = rank_map.draw(live, choice.quantity, canvas) if live else []
     most = room - 4 - len(ranks)
     wanted = max(len(live.gpus) + 2 if live and live.gpus else 0, 7 if page.curves else 2)
     rows = min(wanted, most) if canvas.rows < 40 else min(max(wanted, most // 2), most)
@@ -230,74 +226,6 @@ def _curve(page: RunPage, choice: Choice, canvas: Canvas, rows: int) -> list[Lin
     )
     drawn = curve(points, canvas.columns, min(rows - 1, 16), canvas)
     return [title, *(drawn or [line(Span(" one value so far", "quiet"))])]
-
-
-def _map(live: LiveView, choice: Choice, canvas: Canvas) -> list[Line]:
-    """Each rank as a cell, several of them in a row."""
-    quantities = known_quantities(live.ranks)
-    if not quantities or live.live.ranks < 2:
-        return []
-    quantity = quantities[choice.quantity % len(quantities)]
-    values = [value for rank in live.ranks if (value := quantity.value(rank)) is not None]
-    median = statistics.median(values)
-    lowest = min(live.ranks, key=lambda rank: _or(quantity.value(rank), max(values)))
-    highest = max(live.ranks, key=lambda rank: _or(quantity.value(rank), min(values)))
-    ends = {
-        word: f"{word} {quantity.text(_or(quantity.value(rank), median))} at rank {rank.now.rank}"
-        for word, rank in (("min", lowest), ("max", highest))
-    }
-    which = f"{len(live.ranks)} of {live.live.ranks}" if len(live.ranks) < live.live.ranks else str(live.live.ranks)
-    name, middle = f"{which} ranks: {quantity.title}", f"median {quantity.text(median)}"
-    note = ", ".join((middle, *ends.values()))
-    if len(name) + len(note) + 2 >= canvas.columns:
-        note = f"{middle}, {ends[quantity.worst]}"
-    title = titled(name, canvas.columns, canvas, note=note)
-    if len(live.ranks) <= _FEW_RANKS:
-        return [title, *_figures(live.ranks, quantity, median, canvas)]
-    return [title, *_cells(live.ranks, quantity, median, max(values), canvas)]
-
-
-def _or(value: float | None, other: float) -> float:
-    return other if value is None else value
-
-
-def _figures(ranks: Sequence[RankView], quantity: Quantity, median: float, canvas: Canvas) -> list[Line]:
-    per_row = max((canvas.columns - 1) // _CELL, 1)
-    lines = []
-    for start in range(0, len(ranks), per_row):
-        spans: list[Span | str] = [" "]
-        for rank in ranks[start : start + per_row]:
-            value = quantity.value(rank)
-            text = "?" if value is None else quantity.text(value)
-            style = "quiet" if value is None else quantity.judge(value, median)
-            spans += [Span(f"{rank.now.rank:>2} ", "quiet"), Span(f"{text:<{_CELL - 3}}", style)]
-        lines.append(line(*spans))
-    return lines
-
-
-def _cells(ranks: Sequence[RankView], quantity: Quantity, median: float, most: float, canvas: Canvas) -> list[Line]:
-    per_row = max((canvas.columns - 6) // 16 * 16, 16)
-    top = quantity.top or most or 1.0
-    lines = []
-    for start in range(0, len(ranks), per_row):
-        spans: list[Span | str] = [Span(f"{ranks[start].now.rank:>5} ", "quiet")]
-        for rank in ranks[start : start + per_row]:
-            value = quantity.value(rank)
-            style = "quiet" if value is None else quantity.judge(value, median)
-            spans.append(Span(block(None if value is None else value / top, canvas), style))
-        lines.append(line(*_merged(spans)))
-    return lines
-
-
-def _merged(spans: Sequence[Span | str]) -> list[Span]:
-    """Neighbours of one style as one span."""
-    merged: list[Span] = []
-    for span in (Span(one) if isinstance(one, str) else one for one in spans):
-        if merged and merged[-1].style == span.style:
-            merged[-1] = Span(merged[-1].text + span.text, span.style)
-        else:
-            merged.append(span)
-    return merged
 
 
 def _log(page: RunPage, canvas: Canvas, rows: int) -> list[Line]:

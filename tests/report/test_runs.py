@@ -1,0 +1,108 @@
+"""The usage of runs on disk: their plan, their status and their samples."""
+
+from __future__ import annotations
+
+import pytest
+
+from building import CREATED, RunOnDisk
+from fake_scheduler import FakeScheduler
+from sampled import a_rank, write_samples
+from serried.plan import UserScript
+from serried.records.record import Record
+from serried.records.status import statuses
+from serried.report.runs import peer_of, spelling_of, usage_of
+from serried.report.usage import Peer, Spelling
+from serried.schedulers.interface import Job
+
+USUAL = {"nodes": 1, "cpus": 8, "memory_mb": 16 * 1024, "gpus": 0}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run that has ended, with ranks of a given speed."""
+
+    def begin(name, ranks, steps, **options):
+        made = RunOnDisk(tmp_path / "scratch", name, ranks=ranks, **{**USUAL, **options})
+        write_samples(made.attempt(), ranks=[a_rank(steps)] * ranks)
+        return made.ending(seconds=1800.0)
+
+    return begin
+
+
+def usage(made, *jobs, now=CREATED + 7200):
+    (status,) = statuses([Record.load(made.plan.run)], FakeScheduler(*jobs), now=now)
+    return usage_of(status, now)
+
+
+def test_the_smallest_earlier_run_of_the_experiment_is_the_peer(run):
+    run("abc222", 2, 3.0)
+    run("abc333", 1, 4.0)
+    made = run("abc444", 4, 2.0)
+    for name in ("abc222", "abc333"):
+        usage(Made(name))  # ended, for all readers
+    found = usage(made)
+    assert found.samples_per_second == 4 * 64
+    assert peer_of(found, made.record) == Peer("abc333", 1, 128.0)
+
+
+class Made:
+    """A run by its id."""
+
+    def __init__(self, name):
+        self.plan = Record.load(name).plan
+
+
+def test_runs_with_gpus_and_runs_that_report_no_rate_are_no_peers(run, tmp_path):
+    usage(run("abc222", 1, 3.0, gpus=1))
+    usage(RunOnDisk(tmp_path / "scratch", "abc333", ranks=1, **USUAL).ending())
+    made = run("abc444", 4, 2.0)
+    assert peer_of(usage(made), made.record) is None
+
+
+def test_a_running_run_is_measured_so_far(tmp_path):
+    made = RunOnDisk(tmp_path / "scratch", ranks=2, **USUAL)
+    write_samples(made.attempt(), ranks=[a_rank()] * 2)
+    found = usage(made, Job("123", None, "RUNNING", nodes=("n1",)), now=CREATED + 660)
+    assert (found.state, found.seconds, found.missing) == ("RUNNING", 600.0, "")
+    assert len(found.measured.ranks) == 2
+
+
+def test_attempts_are_measured_together_and_the_time_is_that_of_the_last(tmp_path):
+    made = RunOnDisk(tmp_path / "scratch", ranks=1, **USUAL)
+    write_samples(made.attempt(1), ranks=[a_rank(2.0)], memory=10 << 30)
+    write_samples(made.attempt(2), ranks=[a_rank(4.0)], memory=5 << 30)
+    found = usage(made.ending(number=2, seconds=60.0))
+    assert (found.attempt, found.seconds) == (2, 60.0)
+    assert found.node_memory
+    assert found.node_memory.maximum == 10 << 30
+    assert found.measured.ranks[0].steps_per_second == 3.0
+
+
+def test_a_future_clock_does_not_make_a_running_time_negative(tmp_path):
+    made = RunOnDisk(tmp_path / "scratch", ranks=1, **USUAL)
+    made.attempt(started=CREATED + 9999)
+    found = usage(made, Job("123", None, "RUNNING"), now=CREATED + 660)
+    assert found.seconds == 0.0
+    assert found.missing == "the first samples arrive about half a minute after the start"
+
+
+@pytest.mark.parametrize(
+    ("text", "spelling"),
+    [
+        ("", Spelling('mem = "{}"', 2, cpu_units=2)),
+        ('[defaults.resources]\nmem_per_cpu = "2G"', Spelling('mem_per_cpu = "{}"', 8, cpu_units=2)),
+        ('[experiments.train.resources]\nmem_per_node = "9G"', Spelling('mem_per_node = "{}"', 1, cpu_units=2)),
+        ("experiments = 3", Spelling('mem = "{}"', 2, cpu_units=2)),
+        ("[broken", Spelling('mem = "{}"', 2, cpu_units=2)),
+    ],
+)
+def test_the_key_for_memory_is_the_one_that_the_project_uses(tmp_path, text, spelling):
+    (tmp_path / "serried.toml").write_text(text, encoding="utf-8")
+    made = RunOnDisk(tmp_path / "scratch", ranks=2, source=str(tmp_path), **USUAL)
+    assert spelling_of(made.plan) == spelling
+
+
+def test_a_job_script_gets_memory_per_node(tmp_path):
+    script = UserScript("/home/ada/job.sh", ("/bin/bash",))
+    made = RunOnDisk(tmp_path / "scratch", ranks=1, source=str(tmp_path), script=script, **USUAL)
+    assert spelling_of(made.plan).memory == 'mem_per_node = "{}"'
