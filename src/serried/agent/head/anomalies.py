@@ -6,10 +6,11 @@ when its reason does. A check prefers a missed anomaly to a false alarm.
 
 from __future__ import annotations
 
+import math
 import statistics
 from typing import Any, Callable, Dict, Generic, Hashable, Iterable, List, Mapping, NamedTuple, Sequence, Tuple, TypeVar
 
-from serried.agent.head.step_pace import StepPace
+from serried.agent.head.step_pace import SHORTEST_SECONDS, StepPace
 from serried.protocol.live import Node, entries, number
 from serried.protocol.reasons import Reason
 from serried.protocol.sizes import counted, ranges, spell
@@ -18,6 +19,8 @@ from serried.protocol.times import show_duration
 Anomaly = Dict[str, Any]
 """`code`, `message`, and the numbers of its `ranks` or `nodes`."""
 
+NOT_FINITE = ("nan", "inf", "-inf")
+"""As a sample writes these values, which JSON does not have."""
 IDLE_PERCENT, IDLE_SECONDS = 5.0, 600.0
 HELD_BYTES = 10**9
 """Less memory of an idle GPU may be the context of a library."""
@@ -105,7 +108,7 @@ class Stalled:
             output_age = number(rank.get("output_age"))
             quiet = age if output_age is None else min(age, output_age + sample.age)
             total = number(rank.get("total_steps"))
-            if quiet > pace.longest_pause and (total is None or step < total):
+            if quiet > SHORTEST_SECONDS and quiet > pace.longest_pause and (total is None or step < total):
                 stalled.append((age, _number_of(rank), pace))
         if not stalled:
             return []
@@ -126,8 +129,9 @@ def _not_finite(_now: float, samples: Sequence[NodeSample]) -> List[Anomaly]:
     for _, rank in _ranks(samples):
         metrics = rank.get("metrics")
         for name, value in metrics.items() if isinstance(metrics, dict) else ():
-            if "loss" in str(name).lower() and str(value).lower() in ("nan", "inf", "-inf", "infinity", "-infinity"):
-                found.setdefault((str(name), str(value).lower()), []).append(_number_of(rank))
+            is_finite = math.isfinite(value) if isinstance(value, float) else value not in NOT_FINITE
+            if not is_finite and "loss" in str(name).lower():
+                found.setdefault((str(name), str(value)), []).append(_number_of(rank))
     if not found:
         return []
     (name, value), ranks = next(iter(found.items()))
