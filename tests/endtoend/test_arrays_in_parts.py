@@ -46,7 +46,7 @@ raise SystemExit(85)
 """
 
 pytestmark = pytest.mark.slurm
-SMALL = ("--ranks", "1", "--set", "resources.mem=1G")
+SMALL = ("--ranks", "1", "--set", "resources.mem=1G", "--set", "sampling.every=off")
 
 
 @pytest.fixture

@@ -6,6 +6,9 @@ import re
 
 import pytest
 
+SHORT = ("--set", "sampling.every=off")
+"""The runs here end before a sampler starts."""
+
 
 @pytest.mark.parametrize(
     "options",
@@ -22,7 +25,7 @@ def test_a_run_leaves_as_many_files_as_the_plan_says(local, options):
     (local.project / "sub").mkdir()
     (local.project / "sub" / "data.txt").write_text("code")
 
-    done = local.serried("submit", *options)
+    done = local.serried("submit", *SHORT, *options)
 
     assert done.returncode == 0, done.stderr
     said = re.search(r"^files +(\d+) files and folders", done.stderr, re.MULTILINE)
@@ -34,7 +37,7 @@ def test_a_run_leaves_as_many_files_as_the_plan_says(local, options):
 
 @pytest.mark.slurm
 def test_a_run_on_two_nodes_leaves_as_many_files_as_the_plan_says(slurm):
-    done = slurm.serried("submit", "--nodes", "2", "--ranks", "2", "--launch", "srun", "--", "true")
+    done = slurm.serried("submit", *SHORT, "--nodes", "2", "--ranks", "2", "--launch", "srun", "--", "true")
 
     assert done.returncode == 0, done.stderr
     said = re.search(r"^files +(\d+) files and folders", done.stderr, re.MULTILINE)

@@ -108,7 +108,8 @@ def array_text(value: Any) -> str | None:
 
 
 def duration_or_off(value: Any) -> int | None:
-    return None if _is_off(value) else duration(value)
+    """None for `off` and 0."""
+    return None if _is_off(value) or value in {0, "0"} else duration(value)
 
 
 def memory(value: Any) -> int:

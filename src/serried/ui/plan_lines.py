@@ -28,8 +28,8 @@ from serried.schedulers.indices import compress
 from serried.snapshot import Revision, Survey
 from serried.ui.text import duration, memory
 
-FILES_OF_A_RUN, FILES_OF_A_TASK, FILES_OF_AN_ATTEMPT = 5, 2, 4
-"""`docs/run-directory.md` names them; then come each node's events, and a log for each rank and launcher."""
+FILES_OF_A_RUN, FILES_OF_A_TASK, FILES_OF_AN_ATTEMPT = 5, 2, 5
+"""`docs/run-directory.md` names them; then come events and samples of each node, and a log for each rank and launcher."""
 FOLDERS_OF_A_RUN, FOLDERS_OF_A_TASK = 2, 3
 _LISTED = 4
 
@@ -258,7 +258,8 @@ def _files_of_an_attempt(plan: Plan) -> int:
     logs = {"agent": 0, "single": 0, "horovod": 0, "srun": 1, "script": 1}.get(plan.launch.kind, nodes)
     logs += sum(1 if side.on == FIRST_NODE else nodes for side in plan.beside)
     ranks = 0 if plan.script else plan.allocation.ranks
-    return 1 + FILES_OF_AN_ATTEMPT + nodes * (2 + ranks) + logs
+    samples = plan.sampling.every_seconds is not None
+    return 1 + FILES_OF_AN_ATTEMPT + nodes * (2 + samples + ranks) + logs
 
 
 def _size_of_tree(survey: Survey) -> int:
