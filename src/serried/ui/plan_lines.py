@@ -29,7 +29,7 @@ from serried.snapshot import Revision, Survey
 from serried.ui.text import duration, memory
 
 FILES_OF_A_RUN, FILES_OF_A_TASK, FILES_OF_AN_ATTEMPT = 5, 2, 5
-"""`docs/run-directory.md` names them; then come events and samples of each node, and a log for each rank and launcher."""
+"""`docs/run-directory.md` names them; then come events and samples of each node, a log of each rank and launcher."""
 FOLDERS_OF_A_RUN, FOLDERS_OF_A_TASK = 2, 3
 _LISTED = 4
 
