@@ -132,6 +132,23 @@ def test_json_has_the_progress_of_running_runs(serried, running, make):
     assert (progress["step"], progress["total_steps"], progress["stale"]) == (1200, 5000, False)
 
 
+def test_a_run_that_runs_costs_one_more_file_and_others_none(serried, running, make, monkeypatch):
+    run = running("aaaaaa", live_of(NOW - 3), job="1")
+    make("bbbbbb").ending()
+    opened = []
+    monkeypatch.setattr(live, "read", lambda path: opened.append(path) or READ(path))
+    serried("ps")
+    assert opened == [run.attempt().live]
+
+
+@pytest.mark.usefixtures("_terminal")
+def test_a_command_in_a_note_is_never_cut(serried, make):
+    missing = [{"kind": "results", "host": "n1", "node": 0, "folder": "/disk/x", "files": 2, "problem": "full"}]
+    make("aaaaaa", name="a" * 40).ending(missing=missing)
+    note = serried("ps").out.splitlines()[1].partition("10m00s")[2]
+    assert note.strip() == "serried fetch aaaaaa, 49m ago"
+
+
 def test_a_damaged_live_json_is_as_good_as_none(serried, running):
     run = running("aaaaaa", job="1")
     run.attempt().live.write_bytes(b'{"schema": 1, "t": \xff')

@@ -232,6 +232,7 @@ def _note(status: RunStatus, now: float) -> Cell:
         parts.append(status.verdict.message)
     elif status.has_ended and missing_outputs.can_be_fetched(status.record.end):
         parts.append(f"files missing: serried fetch {status.record.id}")
+        shorter = [f"serried fetch {status.record.id}"]
     if status.has_ended and status.verdict.since is not None:
         ends.append(ago(now - status.verdict.since))
     if status.verdict.stale is not None:

@@ -157,6 +157,10 @@ def _progress(found: Sequence[RunStatus]) -> str:
 
 
 def _now(status: RunStatus) -> str:
+    if status.tasks is not None:
+        from serried.cli.ps import tasks_text  # only for arrays
+
+        return tasks_text(status)
     if status.progress is None:
         return ""
     from serried.ui import progress_lines  # only for runs that run

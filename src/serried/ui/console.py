@@ -148,6 +148,10 @@ class Cell:
     def whole(self) -> str:
         return ", ".join(filter(None, (self.text, self.end)))
 
+    @property
+    def shortest(self) -> str:
+        return ", ".join(filter(None, ((self.text, *self.shorter)[-1], self.end)))
+
     def fitted(self, columns_: int) -> str:
         """The longest text that fits with the end, else a part of the shortest one."""
         texts = [", ".join(filter(None, (text, self.end))) for text in (self.text, *self.shorter)]
@@ -169,7 +173,8 @@ def table(
     cells = [[_printable(cell) for cell in row] for row in cells]
     widths = [max([width(head), *(width(row[at].whole) for row in cells)]) for at, head in enumerate(heads)]
     if is_terminal():
-        _give_way(widths, shrink, columns())
+        least = max((width(row[-1].shortest) for row in cells if row[-1].shorter), default=0)
+        _give_way(widths, shrink, columns(), least)
     head = [Cell(text, "head") for text in heads]
     lines = [line for row in cells for line in (_broken(row, widths) if whole else [row])]
     return [_line(row, widths) for row in [head, *lines]]
@@ -204,10 +209,10 @@ def _pieces(line: str, room: int) -> list[str]:
     return [line[at : at + room] for at in range(0, len(line), room)] if width(line) > room > 0 else [line]
 
 
-def _give_way(widths: list[int], shrink: int | None, room: int) -> None:
-    """Narrow column `shrink` until the last column keeps a third of the line, then the last column."""
+def _give_way(widths: list[int], shrink: int | None, room: int, least: int) -> None:
+    """Narrow column `shrink` until the last one has `least` columns and a third of the line, then the last one."""
     gaps = 2 * (len(widths) - 1)
-    wanted_last = min(widths[-1], room // 3)
+    wanted_last = max(min(widths[-1], room // 3), min(least, room // 2))
     if shrink is not None:
         over = sum(widths[:-1]) + wanted_last + gaps - room
         widths[shrink] -= min(max(over, 0), max(widths[shrink] - _NARROWEST, 0))
