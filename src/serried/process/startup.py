@@ -1,7 +1,8 @@
 """What each Python process of a rank does first: it prepares a signal that writes its stacks, for `serried stacks`.
 
 This file is also `sitecustomize.py` of library.zip, which ranks have first on their path. So it imports no other module
-of Serried, and runs the `sitecustomize` of the environment, which it hides.
+of Serried and none that takes time, because each Python of a run imports it. It runs the `sitecustomize` of the
+environment, which it hides.
 
 The signal has a handler in C, which writes the stacks of all threads even if the interpreter hangs. It writes to a
 deleted file of this process, because a rank may have closed its stderr. `agent/stacks` opens the file in /proc/PID/fd.
@@ -10,15 +11,14 @@ No file, no signal: a process without a handler would die. Child processes by fo
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal` imports `enum`
 import os
-import signal
 import sys
-from typing import Optional
 
 STOP_FILE = "SERRIED_STOP_FILE"  # names.STOP_FILE: beside that file, on the node's own disk
 PREFIX = "serried-stacks-"
 """How the name of the file begins."""
-SIGNAL = int(getattr(signal, "SIGRTMAX", 0)) - 3
+SIGNAL = int(getattr(_signal, "SIGRTMAX", 0)) - 3
 """A real-time signal, which neither programs nor libraries use; negative on systems without."""
 _INSTALLED = "serried_stacks"
 """The attribute of `sys` with the pid that opened the file."""
@@ -41,16 +41,15 @@ def install() -> None:
         return  # the program runs without
 
 
-def run_hidden(own: str) -> Optional[object]:
+def run_hidden(own: str) -> None:
     """Run the `sitecustomize` behind the path entry `own`, and let it take the place of this module."""
-    from importlib import _bootstrap
-    from importlib.machinery import PathFinder
+    import _frozen_importlib  # loaded already, unlike `importlib.util`
+    import _frozen_importlib_external
 
-    spec = PathFinder.find_spec("sitecustomize", [entry for entry in sys.path if entry != own])
-    if spec is None or spec.loader is None:
-        return None
-    module: object = vars(_bootstrap)["_load"](spec)  # `importlib.util` takes milliseconds
-    return module
+    others = [entry for entry in sys.path if entry != own]
+    spec = _frozen_importlib_external.PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        vars(_frozen_importlib)["_load"](spec)
 
 
 if __name__ == "sitecustomize":
