@@ -68,7 +68,7 @@ def _node(node, per_node, slow):
     return {"node": node, "host": f"n{node + 1:02d}", "age": 1.3, "cpu": 12.4, "cpus": 16, "gpus": gpus, "ranks": ranks}
 
 
-def a_page(document=None, **changes):
+def a_page(document=None, *, state="RUNNING", **changes):
     """The page of a run in the middle of its training."""
     document = a_live(warnings=["rank 3 waits for data 41% of the time"], slow=3) if document is None else document
     parsed = live.parse(document)
@@ -87,7 +87,7 @@ def a_page(document=None, **changes):
         "advice": view.warnings if view else (),
         **changes,
     }
-    return RunPage("k3f9q2", "train", "RUNNING", **facts)
+    return RunPage("k3f9q2", "train", state, **facts)
 
 
 def screen(lines):

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from building import A_SCRIPT, CREATED, RunOnDisk
+from building import A_SCRIPT, CREATED, RunOnDisk, a_failure
 from fake_scheduler import FakeScheduler
 from serried import schedulers
 from serried.protocol import names
@@ -310,6 +310,21 @@ def test_a_job_script_has_its_own_output_and_that_of_the_ranks_it_launched(make)
         await pilot.press("right")
         await wait_for(lambda: "output of rank 0 on node 0, launch 1" in text_of(app))
         await wait_for(lambda: "hello from a rank" in text_of(app))
+
+    drive(look, index.find("k3f9q2"))
+
+
+def test_a_failed_run_shows_the_output_of_the_rank_that_failed_first(make):
+    made = make().ending("FAILED", first_failure=a_failure(3, tail=["no"]))
+    made.log(0, "rank 0 was fine\n").log(3, "RuntimeError: no\n")
+
+    async def look(app, pilot, wait_for):
+        await wait_for(lambda: "output of rank 3 on node 1" in text_of(app))
+        assert "RuntimeError: no" in text_of(app)
+        assert "k3f9q2 train FAILED" in text_of(app)
+        await pilot.press("left", "S")
+        await wait_for(lambda: "output of rank 2" in text_of(app))
+        await wait_for(lambda: "k3f9q2 has ended: FAILED" in text_of(app))
 
     drive(look, index.find("k3f9q2"))
 

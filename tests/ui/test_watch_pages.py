@@ -60,6 +60,7 @@ SCREENS = {
 }
 FAILED = a_page(
     {},
+    state="FAILED",
     message="rank 3 on n2 exited with status 1; the program itself ended with an error",
     elapsed=12.0,
     has_ended=True,

@@ -90,7 +90,7 @@ class WatchApp(App[None]):
     CSS = """
     Screen { background: $background; color: $foreground; }
     Screenful { width: 100%; height: 100%; }
-    Dialog { align: center middle; }
+    Dialog { align: center middle; background: $background 60%; }
     #dialog { width: auto; max-width: 76; height: auto; padding: 1 2; background: $surface; }
     #dialog Static { width: auto; max-width: 70; }
     """

@@ -129,7 +129,7 @@ class RunReader:
         self._recent: dict[GpuKey, list[float | None]] = {}
         self._period = 30.0
 
-    def page(self, status: RunStatus, explanation: Explanation | None, log: int) -> RunPage:
+    def page(self, status: RunStatus, explanation: Explanation | None, chosen: int | None) -> RunPage:
         now = time.time()
         attempt = latest_attempt(self.selection.place)
         view = None
@@ -137,7 +137,7 @@ class RunReader:
             view = self.live(attempt, status.summary.metric if status.summary else "")
         self._read_rarely(attempt, view)
         found = self._logs(status, attempt)
-        log = min(max(log, 0), max(len(found) - 1, 0))
+        log = _failed_log(found, explanation) if chosen is None else min(max(chosen, 0), max(len(found) - 1, 0))
         advice = list(view.warnings) if view else [warning["message"] for warning in status.warnings]
         if view is not None and view.progress.is_stale:
             advice.insert(0, f"the head agent has not reported for {duration(view.progress.age)}")
@@ -218,6 +218,13 @@ class RunReader:
         ):
             return {}
         return curves_of(logs.metrics(place, ranks[0]))
+
+
+def _failed_log(found: Sequence[logs.RankLog], explanation: Explanation | None) -> int:
+    """The place of the log of the rank that failed first; the first log if none has."""
+    failure = explanation.first_failure if explanation else None
+    failed = (failure.get("rank"), failure.get("launch") or "") if failure else None
+    return next((at for at, log in enumerate(found) if (log.rank, log.launch) == failed), 0)
 
 
 def tail(path: Path) -> tuple[str, ...]:

@@ -34,7 +34,8 @@ class Shown:
     """What the user looks at: the list (no selection), the tasks of an array, or a run."""
 
     selection: Selection | None = None
-    log: int = 0
+    log: int | None = None
+    """None for that of the rank that failed first, or of the first rank."""
 
 
 @dataclass(frozen=True)

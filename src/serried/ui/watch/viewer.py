@@ -62,7 +62,7 @@ class Viewer:
         self._reader = reader
         self._opened: list[Selection] = [selection] if selection else []
         self._choice = Choice()
-        self._log = 0
+        self._log: int | None = None
         self._word, self._is_typing = "", False
         self._lists: list[tuple[tuple[RunRow, ...], str]] = [((), ""), ((), "")]
         """Rows and the selected id: of the list of runs, and of that of tasks."""
@@ -197,7 +197,7 @@ class Viewer:
             self.notify(error.message)
             return
         self._opened.append(selection)
-        self._choice, self._log, self._word = Choice(), 0, ""
+        self._choice, self._log, self._word = Choice(), None, ""
         self._show()
 
     def _back(self) -> None:
