@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,6 @@ def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_jso
     serried report 4711                  a job of the scheduler
     serried rule gpu-low                 the meaning of a note
     """
-    gc.disable()  # this process is short, and looking for cycles in samples takes half of its time
     for name in mute:
         rules.page_of(name)
     if plot is not None:
@@ -64,7 +64,8 @@ def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_jso
     chosen, jobs = _chosen(runs or (LAST,))
     statuses = _statuses(chosen)
     several = len(chosen) + len(jobs) > 1 or any(selection.is_array for selection in chosen)
-    usages, omitted = _usages(statuses, several=several, all_tasks=all_tasks)
+    with _without_collection():
+        usages, omitted = _usages(statuses, several=several, all_tasks=all_tasks)
     usages += jobs
     if plot is not None:
         if several or not chosen:
@@ -125,10 +126,11 @@ def _usages(statuses: Sequence[RunStatus], *, several: bool, all_tasks: bool) ->
     now = time.time()
     if not several:
         return [_whole(status, now) for status in statuses], 0
-    each = [task for status in statuses for task in _tasks(status)]
+    each = [(status, index) for status in statuses for index in _begun(status)]
     shown = each if all_tasks else each[:_MOST_TASKS]
     share = samples.MOST_LINES // max(len(shown), 1)
-    return [usage_of(status, now, most_lines=share) for status in shown], len(each) - len(shown)
+    found = [status if index is None else task_of(status, index) for status, index in shown]
+    return [usage_of(status, now, most_lines=share) for status in found], len(each) - len(shown)
 
 
 def _whole(status: RunStatus, now: float) -> Usage:
@@ -136,12 +138,23 @@ def _whole(status: RunStatus, now: float) -> Usage:
     return dataclasses.replace(usage, peer=peer_of(usage, status.record) if status.task is None else None)
 
 
-def _tasks(status: RunStatus) -> list[RunStatus]:
-    """The tasks of an array that have begun; other runs themselves."""
+def _begun(status: RunStatus) -> list[int | None]:
+    """The tasks of an array that have begun; None for another run itself."""
     if status.tasks is None:
-        return [status]
-    begun = [index for index, verdict in status.tasks.items() if verdict.state != names.PENDING]
-    return [task_of(status, index) for index in begun]
+        return [None]
+    return [index for index, verdict in status.tasks.items() if verdict.state != names.PENDING]
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Looking for cycles among a million small objects would take half of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _out_table(usages: Sequence[Usage], omitted: int) -> None:
