@@ -5,6 +5,7 @@ A style is a word: the names of `serried.ui.console`, and `selected`. The text a
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -156,13 +157,17 @@ def curve(points: Iterable[Point], columns: int, rows: int, canvas: Canvas) -> l
 
 
 def _binned(points: Sequence[Point], bins: int) -> dict[int, float]:
-    """The mean value in each of `bins` equal parts of the x axis."""
+    """The mean value in each of `bins` equal parts of the x axis; between two of them, the line that joins them."""
     first, last = points[0][0], points[-1][0]
     scale = (bins - 1) / (last - first) if last > first else 0.0
-    sums: dict[int, list[float]] = {}
+    parts: dict[int, list[float]] = {}
     for x, y in points:
-        sums.setdefault(int((x - first) * scale), []).append(y)
-    return {place: sum(values) / len(values) for place, values in sums.items()}
+        parts.setdefault(int((x - first) * scale), []).append(y)
+    means = {place: sum(values) / len(values) for place, values in parts.items()}
+    for left, right in itertools.pairwise(sorted(means)):
+        slope = (means[right] - means[left]) / (right - left)
+        means |= {place: means[left] + slope * (place - left) for place in range(left + 1, right)}
+    return means
 
 
 def _cells(heights: dict[int, float], rows: int, across: int, down: int) -> dict[tuple[int, int], int]:
@@ -172,9 +177,7 @@ def _cells(heights: dict[int, float], rows: int, across: int, down: int) -> dict
     scale = most / (high - low) if high > low else 0.0
     cells: dict[tuple[int, int], int] = {}
     before: int | None = None
-    for x in range(max(heights) + 1):
-        if x not in heights:
-            continue
+    for x in sorted(heights):
         y = most - round((heights[x] - low) * scale) if scale else most // 2
         step = 0 if before is None or before == y else (1 if before < y else -1)
         for dot in range(before + step, y, step) if step and before is not None else ():

@@ -28,7 +28,7 @@ _MOST_NODES = 64
 _PERIODS, _PERIODS_OF_FIRST = 60, 1000
 _LARGEST_METRICS = 64 << 20
 _NOT_METRICS = frozenset({"attempt", "step", "t", "resumed"})
-_RARELY_SECONDS = 15.0
+_RARELY_SECONDS = 5.0
 _SHARE = 20
 """Reading metrics and samples takes at most one of so many seconds."""
 
