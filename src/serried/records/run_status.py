@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from serried import schedulers
 from serried.errors import SerriedError
-from serried.fs.files import read_journal, write_json
+from serried.fs.files import read_journal, write_text
 from serried.protocol import SCHEMA, names, reasons
 from serried.protocol.events import JournalEvent
 from serried.protocol.reasons import Reason
@@ -222,7 +223,7 @@ def _keep_usage(record: Record) -> None:
 
     found = measured.measured_of(samples.read(record.where, most_lines=_LINES_OF_SAMPLES))
     if found.nodes:
-        write_json(record.directory.usage, found.to_json())
+        write_text(record.directory.usage, json.dumps(found.to_json(), separators=(",", ":")) + "\n")
 
 
 def read_end(record: Record) -> RunStatus:
