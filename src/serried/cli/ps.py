@@ -24,7 +24,8 @@ _SHOWN = 10
 _ORDER = {names.RUNNING: 0, names.PENDING: 1, SUBMITTING: 1, names.UNKNOWN: 2, UNCERTAIN: 2}
 _LAST = 3
 _STATES = (names.PENDING, names.RUNNING, *sorted(names.ENDED), SUBMITTING, UNCERTAIN, names.UNKNOWN)
-_PROJECT_COLUMNS = 12
+_PROJECT_COLUMNS, _COLUMNS_FOR_BOTH = 12, 100
+"""The widest project, and the width of a terminal that has room for the columns PROJECT and CLUSTER."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,8 @@ def table(shown: Sequence[RunStatus], now: float) -> list[str]:
     """A line for each run below the heads. In a pipe the columns are always the same."""
     projects = {status.summary.project for status in shown if status.summary}
     clusters = {status.summary.cluster for status in shown if status.summary}
-    is_seen = {"PROJECT": len(projects) > 1, "CLUSTER": len(clusters) > 1 or not console.is_terminal()}
+    has_room = len(projects) < 2 or console.columns() >= _COLUMNS_FOR_BOTH
+    is_seen = {"PROJECT": len(projects) > 1, "CLUSTER": not console.is_terminal() or (len(clusters) > 1 and has_room)}
     rows = [_row(status, now) for status in shown]
     heads = [head for head in rows[0] if is_seen.get(head, True)]
     return console.table(heads, [[row[head] for head in heads] for row in rows], shrink=heads.index("NAME"))
