@@ -18,6 +18,7 @@ from serried.plan import Allocation, Plan
 from serried.protocol import names
 from serried.protocol.layout import TaskDirectory
 from serried.records import index
+from serried.records.evidence import claimed_at, latest_attempt
 from serried.records.record import Record, RecordUnreadable
 from serried.records.run_status import RunStatus
 from serried.report.usage import Peer, Spelling, Usage
@@ -33,6 +34,7 @@ def usage_of(status: RunStatus, now: float, *, most_lines: int = samples.MOST_LI
     plan = record.plan
     allocation = plan.allocation
     measured = measured_in(record, task, most_lines)
+    started = _started(status)
     return Usage(
         id=status.id,
         name=plan.name,
@@ -41,9 +43,9 @@ def usage_of(status: RunStatus, now: float, *, most_lines: int = samples.MOST_LI
         cluster=plan.site.name,
         command=_command(record, task),
         attempt=status.attempt or 1,
-        started=status.started,
+        started=started,
         ended=status.verdict.since if status.has_ended else None,
-        seconds=_seconds(status, now),
+        seconds=_seconds(status, started, now),
         limit_seconds=allocation.time_seconds,
         nodes=allocation.nodes,
         node_names=status.node_names or tuple(node.host for node in measured.nodes),
@@ -73,12 +75,19 @@ def measured_in(record: Record, task: int | None, most_lines: int) -> Measuremen
     return found
 
 
-def _seconds(status: RunStatus, now: float) -> float | None:
+def _started(status: RunStatus) -> float | None:
+    """Of a task that runs, only its attempt knows."""
+    if status.started is not None or status.state != names.RUNNING or status.tasks is not None:
+        return status.started
+    attempt = latest_attempt(status.record.where.task(status.task))
+    return claimed_at(attempt) if attempt is not None else None
+
+
+def _seconds(status: RunStatus, started: float | None, now: float) -> float | None:
     """Of the last attempt: of one that runs, so far."""
     if status.has_ended:
         return status.seconds
-    is_running = status.state == names.RUNNING and status.started is not None
-    return max(now - (status.started or now), 0.0) if is_running else None
+    return max(now - started, 0.0) if status.state == names.RUNNING and started is not None else None
 
 
 def _command(record: Record, task: int | None) -> str:

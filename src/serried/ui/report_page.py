@@ -222,6 +222,8 @@ def _value(kind: str, value: float) -> str:
 
 
 def _where(spread: Spread) -> str:
+    if spread.kind == DATA_WAIT:  # a share of the time: twice nothing is nothing
+        return spread.where if spread.extreme - spread.median >= _NOTABLE else "all alike"
     factor = spread.extreme / spread.median if spread.median > 0 else 1.0
     return f"{spread.where} ({factor:.2f} x)" if abs(factor - 1) >= _NOTABLE else "all alike"
 
