@@ -9,7 +9,7 @@ from fake_scheduler import FakeScheduler
 from sampled import a_rank, write_samples
 from serried.plan import UserScript
 from serried.records.record import Record
-from serried.records.status import statuses
+from serried.records.status import statuses, task_of
 from serried.report.runs import peer_of, spelling_of, usage_of
 from serried.report.usage import Peer, Spelling
 from serried.schedulers.interface import Job
@@ -65,6 +65,14 @@ def test_a_running_run_is_measured_so_far(tmp_path):
     found = usage(made, Job("123", None, "RUNNING", nodes=("n1",)), now=CREATED + 660)
     assert (found.state, found.seconds, found.missing) == ("RUNNING", 600.0, "")
     assert len(found.measured.ranks) == 2
+
+
+def test_a_running_task_is_timed_by_its_own_attempt(tmp_path):
+    made = RunOnDisk(tmp_path / "scratch", ranks=1, indices=range(2), **USUAL)
+    made.attempt(task=1, started=CREATED + 60)
+    slurm = FakeScheduler(Job("123", 0, "PENDING"), Job("123", 1, "RUNNING"))
+    (status,) = statuses([Record.load("k3f9q2")], slurm, now=CREATED + 660)
+    assert usage_of(task_of(status, 1), CREATED + 660).seconds == 600.0
 
 
 def test_attempts_are_measured_together_and_the_time_is_that_of_the_last(tmp_path):
