@@ -103,7 +103,7 @@ def test_json_gives_values_in_seconds_and_mebibytes():
 
 def test_settings_of_every_table_are_shown():
     shown = {line.partition(".")[0] for line in out(config_verb.command, "show").splitlines() if "." in line.split()[0]}
-    assert shown == {"project", "report", *definitions.PARTS, "cluster"}
+    assert shown == {"project", *definitions.PARTS, "cluster"}
 
 
 @for_each("words", [["show"], ["show", "--json"]])

@@ -257,7 +257,7 @@ class ReportSettings(NamedTuple):
 
     mute: Annotated[
         tuple[str, ...],
-        KeySpec("TEXTS", "Rules whose notes `serried report` leaves out: see [rules](rules.md)."),
+        KeySpec("TEXTS", "Rules whose notes `serried report` leaves out: see [rules](rules.md).", "none"),
     ] = ()
 
 
