@@ -82,7 +82,7 @@ def test_a_signal_ends_it_and_removes_the_socket(start, tmp_path, number):
     assert f":{path}" in tunnel.replace("'\"'\"'", "'")
     assert ask(UnixConnection(str(path)))[0] == 403
     process.send_signal(number)
-    process.wait(600)
+    assert process.wait(600) == 128 + number
     assert not path.exists()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 from pathlib import Path
 
@@ -61,11 +62,25 @@ def server(runs: Runs, token: str) -> uvicorn.Server:
 
 
 def serve(listener: socket.socket, token: str) -> None:
-    """Answer requests until a signal. The socket is closed then."""
+    """Answer requests until a signal. The socket is closed then.
+
+    An exception in a signal handler may leave the event loop hanging, so a closed terminal only asks the server to end.
+    """
     runs = Runs()
     runs.start()
+    served = server(runs, token)
+    hung_up = []
+
+    def hang_up(number: int, frame: object) -> None:  # noqa: ARG001
+        hung_up.append(number)
+        served.should_exit = True
+
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, hang_up)
     try:
-        server(runs, token).run(sockets=[listener])
+        served.run(sockets=[listener])
     finally:
         runs.close()
         listener.close()
+    if hung_up:
+        raise SystemExit(128 + hung_up[0])
