@@ -142,7 +142,7 @@ def curve(points: Iterable[Point], columns: int, rows: int, canvas: Canvas) -> l
     heights = _binned(finite, plot_columns * across)
     low, high = min(heights.values()), max(heights.values())
     cells = _cells(heights, plot_rows, across, down)
-    labels = {0: number(high), plot_rows - 1: number(low)} if high > low else {plot_rows // 2: number(high)}
+    labels = {0: _label(high), plot_rows - 1: _label(low)} if high > low else {plot_rows // 2: _label(high)}
     edge = "|" if canvas.ascii else "│"
     drawn = [
         (
@@ -156,17 +156,21 @@ def curve(points: Iterable[Point], columns: int, rows: int, canvas: Canvas) -> l
     return [*drawn, (Span(below, "quiet"),)]
 
 
+def _label(value: float) -> str:
+    text = number(value)
+    return text if len(text) <= _LABEL else f"{value:.0e}"
+
+
 def _binned(points: Sequence[Point], bins: int) -> dict[int, float]:
     """The mean value in each of `bins` equal parts of the x axis; between two of them, the line that joins them."""
     first, last = points[0][0], points[-1][0]
-    scale = (bins - 1) / (last - first) if last > first else 0.0
     parts: dict[int, list[float]] = {}
     for x, y in points:
-        parts.setdefault(int((x - first) * scale), []).append(y)
-    means = {place: sum(values) / len(values) for place, values in parts.items()}
+        parts.setdefault(int(_share(x, first, last) * (bins - 1)), []).append(y)
+    means = {place: sum(value / len(values) for value in values) for place, values in parts.items()}
     for left, right in itertools.pairwise(sorted(means)):
-        slope = (means[right] - means[left]) / (right - left)
-        means |= {place: means[left] + slope * (place - left) for place in range(left + 1, right)}
+        shares = {place: (place - left) / (right - left) for place in range(left + 1, right)}
+        means |= {place: means[left] * (1 - share) + means[right] * share for place, share in shares.items()}
     return means
 
 
@@ -174,17 +178,22 @@ def _cells(heights: dict[int, float], rows: int, across: int, down: int) -> dict
     """The dots of each character by row and column, with steps between neighbours filled."""
     low, high = min(heights.values()), max(heights.values())
     most = rows * down - 1
-    scale = most / (high - low) if high > low else 0.0
     cells: dict[tuple[int, int], int] = {}
     before: int | None = None
     for x in sorted(heights):
-        y = most - round((heights[x] - low) * scale) if scale else most // 2
+        y = most - round(_share(heights[x], low, high) * most) if high > low else most // 2
         step = 0 if before is None or before == y else (1 if before < y else -1)
         for dot in range(before + step, y, step) if step and before is not None else ():
             _put(cells, x, dot, across, down)
         _put(cells, x, y, across, down)
         before = y
     return cells
+
+
+def _share(value: float, low: float, high: float) -> float:
+    """Where `value` lies between two numbers, from 0 to 1. Halves, because the difference of two floats may be none."""
+    width = high / 2 - low / 2
+    return min(max((value / 2 - low / 2) / width, 0.0), 1.0) if width > 0 else 0.0
 
 
 def _put(cells: dict[tuple[int, int], int], x: int, y: int, across: int, down: int) -> None:
