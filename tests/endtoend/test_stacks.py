@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 import containing
 from place import Place
+from waiting import until
 
 HANGS = """
 import os, sys, threading, time
@@ -36,9 +38,10 @@ def begin(place: Place, *arguments: str, wait_until, ranks: int) -> str:
 
 
 def stacks(place: Place, run: str, *arguments: str) -> str:
-    done = place.serried("stacks", run, *arguments)
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    return done.stdout
+    """The output once all nodes answer in time."""
+    done = until(lambda: (found := place.serried("stacks", run, *arguments)).stderr == "" and found)
+    assert done.returncode == 0
+    return str(done.stdout)
 
 
 def innermost(place: Place, run: str) -> dict[int, str]:
@@ -63,14 +66,12 @@ def test_the_rank_that_hangs_elsewhere_comes_first_and_all_run_on(place: Place, 
 
     shown = json.loads(stacks(place, run, "--json"))
     assert (shown["schema"], shown["run"], shown["attempt"]) == (1, run, 1)
-    lines = wait_until(lambda: [line for line in stacks(place, run).splitlines() if not line.startswith("  and ")])
-    assert lines[0].startswith("rank 1 on ")
-    assert lines[0].endswith(": 1 of 4 ranks")
-    assert lines[1].split() == ["train.py:5", "wait_for_data"]
-    wait_until(lambda: "all_reduce" in stacks(place, run, "--rank", "3"))
-    assert "wait_for_data" not in stacks(place, run, "--rank", "3")
-    missing = place.serried("stacks", run, "--rank", "9")
-    assert (missing.returncode, missing.stderr.splitlines()[0]) == (2, f"error: run `{run}` has no running rank 9")
+    first_group = re.compile(r"rank 1 on .+: 1 of 4 ranks\n  train\.py:5 +wait_for_data\n")
+    wait_until(lambda: first_group.match(stacks(place, run)))
+    of_rank_3 = wait_until(lambda: "all_reduce" in (text := stacks(place, run, "--rank", "3")) and text)
+    assert "wait_for_data" not in of_rank_3
+    missing = f"error: run `{run}` has no running rank 9"
+    wait_until(lambda: place.serried("stacks", run, "--rank", "9").stderr.startswith(missing), what=missing)
 
     assert place.show(run)["state"] == "RUNNING"
     stop(place, run)
@@ -85,8 +86,8 @@ def test_ranks_that_a_launcher_started(slurm: Place, wait_until, kind: str):
     size = ("--nodes", "2", "--ranks", "1", "--cpus", "1", "--mem", "500M", "--launch", kind)
     run = begin(slurm, *size, "--", sys.executable, "train.py", wait_until=wait_until, ranks=2)
     wait_until(lambda: innermost(slurm, run) == {0: "all_reduce", 1: "wait_for_data"})
-    hosts = json.loads(stacks(slurm, run, "--json"))["ranks"]
-    assert [one["host"] for one in hosts] == slurm.show(run)["node_names"]
+    ranks = json.loads(stacks(slurm, run, "--json"))["ranks"]
+    assert {one["node"]: one["host"] for one in ranks} == dict(enumerate(slurm.show(run)["node_names"]))
     stop(slurm, run)
 
 

@@ -6,7 +6,7 @@ environment, which it hides.
 
 The signal has a handler in C, which writes the stacks of all threads even if the interpreter hangs. It writes to a
 deleted file of this process, because a rank may have closed its stderr. `agent/stacks` opens the file in /proc/PID/fd.
-No file, no signal: a process without a handler would die. Child processes by fork share the file.
+Child processes by fork share the file.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ import sys
 STOP_FILE = "SERRIED_STOP_FILE"  # names.STOP_FILE: beside that file, on the node's own disk
 PREFIX = "serried-stacks-"
 """How the name of the file begins."""
-SIGNAL = int(getattr(_signal, "SIGRTMAX", 0)) - 3
-"""A real-time signal, which neither programs nor libraries use; negative on systems without."""
+SIGNAL = int(_signal.SIGURG)
+"""A process without a handler ignores it. Most other signals would end a process that has just executed a new program.
+
+The kernel sends it only for urgent data, to a process that requests it. Go's runtime uses it for the same reasons.
+"""
 _INSTALLED = "serried_stacks"
 """The attribute of `sys` with the pid that opened the file."""
 
@@ -27,7 +30,7 @@ _INSTALLED = "serried_stacks"
 def install() -> None:
     """Prepare the signal, once. An empty PYTHONFAULTHANDLER, set by the user, prevents that."""
     folder = os.path.dirname(os.environ.get(STOP_FILE, ""))  # noqa: PTH120 - pathlib takes a millisecond
-    if not folder or SIGNAL < 0 or not os.environ.get("PYTHONFAULTHANDLER") or hasattr(sys, _INSTALLED):
+    if not folder or not os.environ.get("PYTHONFAULTHANDLER") or hasattr(sys, _INSTALLED):
         return
     try:
         import faulthandler

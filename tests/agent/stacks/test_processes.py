@@ -121,10 +121,18 @@ def test_a_program_that_has_closed_the_file_gets_no_signal(begin):
 
 
 def test_a_program_that_ignores_the_signal_gets_none(begin):
-    reset = f"signal.signal({int(SIGNAL)}, signal.SIG_DFL)"
+    reset = f"signal.signal({SIGNAL}, signal.SIG_DFL)"
     rank = begin(f"import signal, time; {reset}; print(flush=True); time.sleep(1000)")
     assert processes.describe(rank.pid, LIMIT)["problems"] == ["no-handler", "no-py-spy"]
     assert rank.poll() is None
+
+
+def test_a_process_that_executes_another_program_as_the_signal_comes_survives(tmp_path):
+    (tmp_path / "stacks").touch()
+    other = subprocess.Popen(["/bin/sh", "-c", "read line; exit 7"], stdin=subprocess.PIPE)
+    assert processes._dump(other.pid, str(tmp_path / "stacks"), LIMIT) == ""
+    other.communicate(b"\n")
+    assert other.returncode == 7
 
 
 def test_a_program_that_is_not_python_is_described_by_the_kernel(begin):
@@ -152,7 +160,7 @@ def test_a_stopped_process_does_not_answer_and_survives(begin, wait_until):
 
 
 def test_a_process_that_does_not_handle_the_signal_in_time_survives(begin, monkeypatch):
-    rank = begin(f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [{int(SIGNAL)}]); {HANGS.strip()}")
+    rank = begin(f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [{SIGNAL}]); {HANGS.strip()}")
     monkeypatch.setattr(processes, "ANSWER_SECONDS", 0.05)
     assert processes.describe(rank.pid, LIMIT)["problems"] == ["not-answered", "no-py-spy"]
     assert rank.poll() is None

@@ -81,7 +81,7 @@ def _handles(pid: int) -> bool:
     return bool(_mask(linux.read(pid, "status"), b"SigCgt:") & _BIT)
 
 
-_BIT = 1 << (SIGNAL - 1) if SIGNAL > 0 else 0
+_BIT = 1 << (SIGNAL - 1)
 
 
 def _mask(status: bytes, *names: bytes) -> int:
