@@ -156,3 +156,14 @@ def test_the_newest_periods_of_a_growing_file(place):
     assert [each.t for each in samples.newest(path, 2)] == [100.0 + 30 * 2998, 100.0 + 30 * 2999]
     assert len(samples.newest(path, 5000)) == 3000
     assert samples.newest(path.with_name("missing"), 2) == []
+
+
+def test_lines_that_are_left_out_do_not_fall_into_step_with_a_training(place):
+    """Every 20th line is the idle one of an evaluation."""
+    lines = [period(100.0 + 30 * at) for at in range(4000)]
+    for at, line in enumerate(lines):
+        line["gpus"] = {"0": {"busy": [0.0, 0.0 if at % 20 == 0 else 100.0, 100.0]}}
+    write(place, [ABOUT, *lines])
+    (node,) = samples.read(place, most_lines=200).nodes
+    idle = sum(each.gpus["0"]["busy"][1] == 0 for each in node.periods)
+    assert 0.02 <= idle / len(node.periods) <= 0.08

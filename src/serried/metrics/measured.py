@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,10 @@ IDLE_PERCENT = 5.0
 """Below this share of the time a GPU counts as idle (slurmwatch)."""
 HELD_BYTES = 1 << 30
 """More memory than this on a GPU belongs to a program; the driver itself holds some hundred MB."""
+LOST_SECONDS = 120.0
+"""A driver may fail to answer for a while, as at the end of an attempt."""
+_FEWEST_IDLE = 4
+"""Where lines were left out, an idle phase has so many lines in a row: fewer may be as many short pauses."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class GpuFigures:
     holding_seconds: float = 0.0
     """The longest time for which it was idle and a program held memory on it."""
     lost_at: float | None = None
-    """When it was last seen, if the samples of its node go on without it."""
+    """When the driver reported it last, if that was two minutes before the last sample of its node."""
 
     @property
     def is_mig(self) -> bool:
@@ -169,12 +173,18 @@ def _node(files: list[NodeSamples]) -> NodeFigures:
         node=files[-1].node,
         cpus=number_in(about, "cpus"),
         cpu=_over(periods, "cpu"),
-        memory=_over(periods, "memory"),
+        memory=_with_peak(_over(periods, "memory"), periods),
         memory_total=number_in(about, "memory"),
         memory_scope=str(about.get("memory_scope") or ""),
         disk_free=min((each for each in free if each is not None), default=None),
         seconds=sum(each.one_in * period.seconds for each in files for period in each.periods),
     )
+
+
+def _with_peak(memory: Range | None, periods: Iterable[tuple[Period, Quantities]]) -> Range | None:
+    """With the peak that each line carries on, for lines that were not read."""
+    peaks = [number_in(quantities, "memory_peak") or 0.0 for _, quantities in periods]
+    return memory and memory._replace(maximum=max([memory.maximum, *peaks]))
 
 
 def _gpus(files: list[NodeSamples]) -> list[GpuFigures]:
@@ -190,7 +200,6 @@ def _gpu(files: list[NodeSamples], gpu: str, rank: str) -> GpuFigures:
     periods = [(period, period.gpus[gpu]) for each in files for period in each.periods if gpu in period.gpus]
     about: Quantities = next((each.gpus[gpu] for each in reversed(files) if gpu in each.gpus), {})
     last = files[-1]
-    seen = [period.t for period in last.periods if gpu in period.gpus]
     seconds = sum(period.seconds for period, _ in periods)
     throttled: Counter[str] = Counter()
     for period, quantities in periods:
@@ -215,34 +224,53 @@ def _gpu(files: list[NodeSamples], gpu: str, rank: str) -> GpuFigures:
         xids=tuple(sorted({xid for _, quantities in periods for xid in _numbers(quantities.get("xid"))})),
         seconds=sum(each.one_in * period.seconds for each in files for period in each.periods if gpu in period.gpus),
         holding_seconds=max((_holding(each, gpu) for each in files), default=0.0),
-        lost_at=seen[-1] if seen and seen[-1] < last.periods[-1].t else None,
+        lost_at=_lost_at(last.periods, gpu),
     )
 
 
+def _lost_at(periods: Sequence[Period], gpu: str) -> float | None:
+    seen = max((at for at, period in enumerate(periods) if period.gpus.get(gpu, {}).keys() - {"xid"}), default=None)
+    if seen is None or len(periods) - seen <= 2:  # the last line of an attempt may lack what the driver answered late
+        return None
+    return periods[seen].t if periods[-1].t - periods[seen].t >= LOST_SECONDS else None
+
+
 def _holding(file: NodeSamples, gpu: str) -> float:
-    longest = stretch = 0.0
+    longest = 0.0
+    idle: list[Period] = []
     for period in file.periods:
         quantities = period.gpus.get(gpu, {})
         busy, memory = range_in(quantities, "busy"), range_in(quantities, "memory")
         holds = busy is not None and memory is not None and busy.mean < IDLE_PERCENT and memory.minimum > HELD_BYTES
-        stretch = stretch + period.seconds * file.one_in if holds else 0.0
-        longest = max(longest, stretch)
-    return longest
+        if holds:
+            idle.append(period)
+        else:
+            longest, idle = max(longest, _length(idle, file.one_in)), []
+    return max(longest, _length(idle, file.one_in))
+
+
+def _length(idle: Sequence[Period], one_in: int) -> float:
+    """Seconds, at least as far as the lines tell; clocks may jump."""
+    if one_in == 1:
+        return sum(period.seconds for period in idle)
+    if len(idle) < _FEWEST_IDLE:
+        return 0.0
+    return min(idle[-1].t - idle[0].t, one_in * sum(period.seconds for period in idle[1:]))
 
 
 def _ranks(files: Iterable[NodeSamples]) -> tuple[RankFigures, ...]:
-    periods: dict[str, list[tuple[Period, Quantities]]] = {}
-    homes: dict[str, NodeSamples] = {}
+    periods: dict[str, list[tuple[NodeSamples, list[tuple[Period, Quantities]]]]] = {}
     for file in files:
-        for period in file.periods:
-            for rank, quantities in period.ranks.items():
-                periods.setdefault(rank, []).append((period, quantities))
-                homes[rank] = file
+        for rank in dict.fromkeys(rank for period in file.periods for rank in period.ranks):
+            of_file = [(period, period.ranks[rank]) for period in file.periods if rank in period.ranks]
+            periods.setdefault(rank, []).append((file, of_file))
     ordered = sorted((rank for rank in periods if rank.isdecimal() and rank.isascii()), key=int)
-    return tuple(_rank(int(rank), homes[rank], periods[rank]) for rank in ordered)
+    return tuple(_rank(int(rank), periods[rank]) for rank in ordered)
 
 
-def _rank(rank: int, home: NodeSamples, periods: list[tuple[Period, Quantities]]) -> RankFigures:
+def _rank(rank: int, files: Sequence[tuple[NodeSamples, Sequence[tuple[Period, Quantities]]]]) -> RankFigures:
+    home = files[-1][0]
+    periods = [each for _, of_file in files for each in of_file]
     steps = _over(periods, "steps_per_second")
     samples = _over(periods, "samples_per_second")
     wait = _over(periods, "data_wait")
@@ -254,12 +282,25 @@ def _rank(rank: int, home: NodeSamples, periods: list[tuple[Period, Quantities]]
         node=home.node,
         cpu=_over(periods, "cpu"),
         memory=_over(periods, "memory"),
-        steps_per_second=steps and steps.mean,
+        steps_per_second=_counted_rate(files) or (steps and steps.mean),
         samples_per_second=samples and samples.mean,
         data_wait=wait and wait.mean,
         step=_last_integer(last),
         total_steps=_last_integer(totals),
     )
+
+
+def _counted_rate(files: Iterable[tuple[NodeSamples, Sequence[tuple[Period, Quantities]]]]) -> float | None:
+    """Steps per second from the first to the last line of each file: it does not depend on the lines between."""
+    steps = seconds = 0.0
+    for file, periods in files:
+        known = [(period, step) for period, each in periods if (step := number_in(each, "step")) is not None]
+        if len(known) < 2:
+            continue
+        passed, expected = known[-1][0].t - known[0][0].t, file.one_in * sum(period.seconds for period, _ in known[1:])
+        if known[-1][1] > known[0][1] and 0.4 * expected <= passed <= 1.5 * expected:  # the clock did not jump
+            steps, seconds = steps + known[-1][1] - known[0][1], seconds + passed
+    return steps / seconds if seconds else None
 
 
 def _last_integer(values: Iterable[float | None]) -> int | None:

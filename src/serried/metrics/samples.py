@@ -1,7 +1,7 @@
 """The samples of a run, from the files of all its attempts and nodes.
 
 The format is that of `serried.protocol.samples`. A run of days on many nodes has gigabytes of samples. So beyond a
-number of lines in all, a reader looks at some lines of each file, evenly spread over it.
+number of lines in all, a reader looks at some lines of each file, spread over it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _FEWEST_LINES = 16
 _HEAD = 1 << 16
 _ROOM = 1 << 10
 _LONGEST_LINE = 1 << 18
+_GOLDEN = (5**0.5 - 1) / 2
 _LARGEST = 1e300
 _NUMBERS = frozenset((int, float))
 _LATEST = 1e11
@@ -260,10 +261,14 @@ def _whole(text: bytes) -> list[bytes]:
 
 
 def _spread(file: BinaryIO, size: int, most: int, length: int) -> Iterator[bytes]:
-    """The first whole line after each of `most` places, and the last one."""
+    """The first whole line after each of `most` places, and the last one.
+
+    Equal distances would fall into step with evaluations at regular times, so each place moves by another part of the
+    distance: by the golden ratio, the same for all files.
+    """
     read_to = 0
     for place in range(most):
-        offset = place * size // most
+        offset = int((place + place * _GOLDEN % 1) * size / most)
         if offset < read_to:
             continue
         line, read_to = _line_after(file, offset, length)

@@ -101,10 +101,13 @@ def _points(
     node: NodeSamples, start: float, name: str, quantities: Sequence[tuple[Period, Quantities]]
 ) -> list[Stretch]:
     zero = quantities[0][0].t - quantities[0][0].seconds
+    reach = 1 if node.one_in == 1 else 2 * node.one_in  # distances between lines that were read differ
+    before = start
     points = []
     for period, found in quantities:
         values = range_in(found, name)
         if values is not None:
             end = start + period.t - zero
-            points.append(Stretch(end - period.seconds * node.one_in, end, values.mean))
+            points.append(Stretch(max(end - period.seconds * reach, before), end, values.mean))
+            before = end
     return points

@@ -12,7 +12,7 @@ Every other line is a period:
 
     {"t": 1763900030.0, "seconds": 30.0, "count": 6,
      "node": {"cpu": R, "memory": R, "disk_read": R, "disk_write": R, "net_in": R, "net_out": R,
-              "disk_free": 91268055040},
+              "disk_free": 91268055040, "memory_peak": 47244640256},
      "gpus": {"0": {"busy": R, "memory": R, "power": R, "temperature": R, "clock": R, "sm_active": R,
                     "throttled": ["power-cap"], "ecc_errors": 0, "xid": [79]}},
      "ranks": {"0": {"cpu": R, "memory": R, "read": R, "write": R, "step": 1200, "total_steps": 5000,
@@ -24,6 +24,8 @@ that the driver lost. Units: `t` seconds since 1970 at the end of the period, CP
 rates in bytes per second, `busy` and `sm_active` in percent, power in watts, temperature in degrees Celsius, clocks in
 MHz, `data_wait` as a share of the time. `memory` of a node is the working set without the page cache that can be
 dropped; `memory_scope` says of what: `job` (its control group, with its limit) or `node`.
+
+`memory_peak` is the most `memory` that this sampler process has seen: readers of long runs read only some lines.
 
 `metrics` are the values that the rank reported last: numbers, or `nan`, `inf` and `-inf` as texts.
 

@@ -45,7 +45,9 @@ def test_what_each_node_measures_is_in_its_file_and_in_live_json(start, tmp_path
         assert set(header["node"]) == {"cpus", "memory", "memory_scope"}
         assert header["interval"] == 1
         assert set(periods[0]["ranks"]) == {str(2 * node), str(2 * node + 1)}
-        assert {"cpu", "memory", "disk_free"} <= set(periods[0]["node"])
+        used = periods[0]["node"]
+        assert {"cpu", "memory", "disk_free"} <= set(used)
+        assert used["memory_peak"] >= used["memory"][2] > 0
         assert (run.place.attempt(1).samples(node).stat().st_mode & 0o777) == 0o600
 
 

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from serried.protocol.samples import range_of
 
 Quantities = Mapping[str, Any]
-LAST = ("disk_free", "step", "total_steps", "metrics", "ecc_errors", "log")
+LAST = ("disk_free", "memory_peak", "step", "total_steps", "metrics", "ecc_errors", "log")
 """Of these a line has the last value. Of other numbers it has the range."""
 NOT_WRITTEN = ("step_age", "step_gap", "output_age")
 """Ages are true at a moment only, and so is what a reader compares with them."""

@@ -60,6 +60,7 @@ class Sampler:
         self._gpus = GpuReader(settings["gpus"], settings["mark"])
         self._described: Dict[str, Any] = {}
         self._period = OpenPeriod(now)
+        self._memory_peak = 0.0
 
     @property
     def seconds_to_next(self) -> float:
@@ -88,6 +89,8 @@ class Sampler:
         for rank, quantities in _sampled(self._progress, now).items():
             ranks[rank] = {**ranks.get(rank, {}), **quantities}
         gpus = self._gpus.values()
+        if "memory" in node:
+            self._memory_peak = node["memory_peak"] = max(self._memory_peak, node["memory"])
         self._period.add(node, gpus, ranks)
         self._period.add_ranks({rank: {"log": one.log_bytes} for rank, one in self._progress.items()})
         if now - self._period.began_at >= self._period_seconds:
