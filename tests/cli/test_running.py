@@ -53,7 +53,7 @@ def test_show_of_a_run_that_hangs(serried, running):
         "  speed       2% of the time waiting for data",
         "  time left   47m until the limit",
     ]
-    assert "  warning     no step for 7m, where the next one came in 0.32s" in lines
+    assert "  warning     no step for 7m" in lines
 
 
 def test_show_of_a_limit_that_comes_before_the_last_step(serried, running):
@@ -97,7 +97,7 @@ def test_why_of_a_run_that_hangs_says_so_and_what_to_do(serried, running):
         "k3f9q2 train RUNNING\n"
         "\n"
         "  now       step 1200/5000 loss 0.312, no step for 7m\n"
-        "  warning   no step for 7m, where the next one came in 0.32s\n"
+        "  warning   no step for 7m\n"
         "\n"
         "  what to do\n"
         "  - it may hang, or save, evaluate or compile: `serried stacks k3f9q2` prints where each rank is\n"

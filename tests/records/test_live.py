@@ -10,6 +10,7 @@ import pytest
 
 from building import a_live_node, a_plan, live_of
 from serried.plan import ReportedMetric, Sweep
+from serried.records.doubts import doubts
 from serried.records.live import RunProgress, parse, progress_of
 from serried.records.record import Summary
 from serried.ui import progress_lines
@@ -123,6 +124,13 @@ def test_a_training_without_a_step_for_long_stalls_and_has_no_rate():
     assert [one.is_stalled for one in slow] == [False, True]
     seldom = [progress(live_of(NOW, a_live_node(step_age=age), interval=40.0)) for age in (150.0, 170.0)]
     assert [one.is_stalled for one in seldom] == [False, True]
+
+
+def test_a_pause_that_is_usual_for_the_run_is_shown_and_is_no_doubt():
+    pauses = [progress(live_of(NOW, a_live_node(step_age=age, usual_pause=240.0))) for age in (200.0, 250.0)]
+    assert [one.is_stalled for one in pauses] == [True, True]
+    assert [one.to_json()["stalled"] for one in pauses] == [False, True]
+    assert [len(doubts(one)) for one in pauses] == [0, 1]
 
 
 def test_the_first_rank_with_a_step_speaks_for_all():

@@ -9,6 +9,7 @@ Readers learn from this one small file what all nodes do, and ask neither the no
                           "memory_total": 150754820096, "power": 640.0, "power_cap": 700.0, "temperature": 61.0}],
                 "ranks": [{"rank": 0, "cpu": 1.0, "memory": 4294967296, "output_age": 2.0,
                            "step": 1200, "total_steps": 5000, "step_age": 0.4, "step_gap": 0.32,
+                           "usual_pause": 60.0,
                            "steps_per_second": 3.1, "samples_per_second": 198.4, "data_wait": 0.02,
                            "metrics": {"loss": 0.31}}]}],
      "ranks": 8, "gpus": 8, "gpu_busy": 96.1, "samples_per_second": 1587.0,
@@ -17,13 +18,13 @@ Readers learn from this one small file what all nodes do, and ask neither the no
 `t` is the head's clock, and `limit_seconds_left` the time until the scheduler ends the job, by the same clock. Every
 age is in seconds at the time `t`, by the clock that measured it, because clocks of nodes differ: `age` since the node's
 last message, `step_age` since the rank's step changed, `output_age` since it wrote to its log. `step_gap` is the usual
-time between two reported steps; when no more steps come, `steps_per_second` falls and `step_gap` stays. Other units are
-those of `serried.protocol.samples`; values are those of the last sample. What is unknown is missing.
+time between two reported steps; when no more steps come, `steps_per_second` falls and `step_gap` stays. `usual_pause`
+is the longest time without a step that is usual for the rank, as the head has seen it. Other units are those of
+`serried.protocol.samples`; values are those of the last sample, unless that is too old. What is unknown is missing.
 
 With many nodes the file lists only some of them: the first one and those at the extremes. `ranks` and `gpus` are always
 the numbers of all. So are `gpu_busy`, the mean of all GPUs, and `samples_per_second`, the sum of all ranks, each of
-which counts its own samples. An entry of `nodes` on its way to the head may have `warnings`; the head moves them to
-those of the file.
+which counts its own samples.
 """
 
 from __future__ import annotations
@@ -48,12 +49,17 @@ def interval_of(nodes: int) -> float:
 
 
 def entries(node: Node, name: str) -> List[Dict[str, Any]]:
-    """The `gpus`, `ranks` or `warnings` of a node, whatever another version has sent."""
+    """The `gpus` or `ranks` of a node, whatever another version has sent."""
     found = node.get(name)
     return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
 
 
 def number(value: Any) -> Optional[float]:
     """A finite number, or None."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:  # an integer may have any size
+        return None
+    return found if math.isfinite(found) else None

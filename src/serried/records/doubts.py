@@ -36,10 +36,8 @@ def _own(progress: RunProgress) -> list[dict[str, str]]:
 
 def _standstill(progress: RunProgress) -> list[dict[str, str]]:
     age, silent = progress.lead.step_age, progress.silent_seconds
-    if progress.is_stalled and age is not None:
-        gap = progress.usual_gap
-        usual = f", where the next one came in {gap:.2g}s" if gap else ""
-        return [_doubt(Reason.STALLED, f"no step for {_shown(age)}{usual}")]
+    if progress.may_hang and age is not None:
+        return [_doubt(Reason.STALLED, f"no step for {_shown(age)}")]
     if progress.step is None and silent is not None and silent > _SILENT_SECONDS:
         return [_doubt(Reason.NO_OUTPUT, f"no rank has written anything for {_shown(silent)}")]
     return []

@@ -22,7 +22,7 @@ _LATEST = 32_503_680_000.0
 STALE_INTERVALS, CACHE_SECONDS = 4, 60.0
 """A file is stale after so many of its own intervals. Network file systems may show an old one for another minute."""
 STALLED_STEPS, STALLED_SECONDS, STALLED_INTERVALS = 10, 60.0, 4
-"""A training may hang that has made no step for so many times the usual, for at least this long, and for several
+"""A training stalls that has made no step for so many times the usual, for at least this long, and for several
 intervals of the file, in which nobody looked."""
 
 
@@ -50,6 +50,8 @@ class LiveRank:
     step_age: float | None = None
     step_gap: float | None = None
     """Seconds between two reported steps, before they stopped coming."""
+    usual_pause: float | None = None
+    """Seconds without a step that are usual, by the head agent."""
     steps_per_second: float | None = None
     samples_per_second: float | None = None
     data_wait: float | None = None
@@ -141,10 +143,15 @@ class RunProgress:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether the last step is so long ago that the training may hang. After all steps there is other work."""
+        """Whether no step has come for much longer than usual. After all steps there is other work."""
         age, usual = self.lead.step_age, self.usual_gap
         least = max(STALLED_STEPS * usual, STALLED_SECONDS, STALLED_INTERVALS * self.live.interval)
         return age is not None and age > least and not self.has_all_steps
+
+    @property
+    def may_hang(self) -> bool:
+        """Whether it stalls for longer than evaluations and checkpoints have taken before."""
+        return self.is_stalled and (self.lead.step_age or 0.0) > (self.lead.usual_pause or 0.0)
 
     @property
     def steps_per_second(self) -> float | None:
@@ -209,7 +216,7 @@ class RunProgress:
             "step": self.step,
             "total_steps": self.total_steps,
             "step_age": self.lead.step_age,
-            "stalled": self.is_stalled,
+            "stalled": self.may_hang,
             "metrics": metrics,
             "samples_per_second": self.samples_per_second,
             "steps_per_second": self.steps_per_second,
@@ -274,16 +281,17 @@ def _gpu(at: int, entry: Mapping[str, Any]) -> LiveGpu:
     return LiveGpu(gpu=_index(entry, "gpu", at), name=str(entry.get("name") or ""), **numbers)
 
 
-_RANK = ("cpu", "memory", "output_age", "step", "total_steps", "step_age", "step_gap", "steps_per_second")
+_RANK = (
+    *("cpu", "memory", "output_age", "step", "total_steps", "step_age", "step_gap", "usual_pause"),
+    *("steps_per_second", "samples_per_second", "data_wait"),
+)
 
 
 def _rank(at: int, entry: Mapping[str, Any]) -> LiveRank:
     metrics = entry.get("metrics")
     values = {str(name): _metric(value) for name, value in metrics.items()} if isinstance(metrics, dict) else {}
     kept = {name: value for name, value in values.items() if value is not None}
-    return LiveRank(
-        rank=_index(entry, "rank", at), metrics=kept, **_numbers(entry, *_RANK, "samples_per_second", "data_wait")
-    )
+    return LiveRank(rank=_index(entry, "rank", at), metrics=kept, **_numbers(entry, *_RANK))
 
 
 def _entries(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:

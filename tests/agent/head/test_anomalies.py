@@ -93,6 +93,36 @@ def test_evaluations_that_print_compilations_and_the_last_step_are_no_stalls():
     assert watched.seen == []
 
 
+def test_output_of_one_rank_counts_for_ranks_that_wait_for_it():
+    watched = Watched(nodes=3)
+    watched.train(300)
+    for _ in range(120):  # rank 0 validates, with a progress bar
+        watched.train(5, steps=0, prints=False)
+        watched.ranks[0]["output_age"] = 1.0
+        assert watched.look() == []
+    for _ in range(24):  # rank 2 hangs, and the others train and print
+        watched.train(5)
+        watched.ranks[2].update(step=600, step_age=watched.now, output_age=watched.now)
+    (warning,) = watched.look()
+    assert (warning["code"], warning["ranks"]) == ("stalled", [2])
+
+
+def test_the_shorter_of_both_ages_is_reported():
+    watched = Watched(nodes=1)
+    watched.train(300)
+    watched.train(300, steps=0)
+    (warning,) = watched.train(120, steps=0, prints=False)
+    assert warning["message"].startswith("no step and no output for 2m1s on rank 0;")
+
+
+def test_a_training_that_hangs_after_a_few_looks_is_stalled():
+    watched = Watched(nodes=1)
+    watched.train(10, steps=4.0)
+    (warning,) = watched.train(600, steps=0, prints=False)
+    assert warning["code"] == "stalled"
+    assert len(watched.recorded) == 1
+
+
 def test_a_pause_as_long_as_the_ones_before_is_no_stall():
     watched = Watched()
     for _ in range(5):
@@ -177,9 +207,17 @@ def test_a_gpu_that_the_driver_does_not_report_any_more_is_lost():
     (warning,) = watched.train(30)
     assert warning == {
         "code": "gpu-lost",
-        "message": "GPU 0 on n1 was lost: the driver does not report it any more",
+        "message": "GPU 0 on n1 was lost: the driver does not report it",
         "nodes": [1],
     }
+
+
+def test_a_gpu_that_was_lost_before_the_start_is_lost_too():
+    watched = Watched()
+    watched.gpus[1] = {"gpu": 3}
+    assert watched.train(120) == []
+    (warning,) = watched.train(10)
+    assert warning["message"] == "GPU 3 on n1 was lost: the driver does not report it"
 
 
 def test_a_local_disk_that_a_job_fills_is_nearly_full():
@@ -195,7 +233,9 @@ def test_a_local_disk_that_a_job_fills_is_nearly_full():
     }
     watched.facts[0] = {"disk_free": 10**8}
     assert watched.look()[0]["nodes"] == [0, 1]
-    assert len(watched.recorded) == 2
+    watched.facts[1] = {"disk_free": 90 * GB}
+    assert watched.look()[0]["nodes"] == [0]
+    assert [recorded["nodes"] for recorded in watched.recorded] == [[1], [0, 1]]
 
 
 def test_a_rank_far_behind_the_median_for_minutes_is_slow():
@@ -215,6 +255,14 @@ def test_a_rank_far_behind_the_median_for_minutes_is_slow():
     assert watched.train(180) == []
     (warning,) = watched.train(10)
     assert warning["message"] == "rank 3 on n3 waits for data 50% of its time, and the median rank 2%"
+
+
+def test_ranks_of_several_programs_of_a_job_script_are_not_compared():
+    watched = Watched(nodes=4, is_script=True)
+    for at, rank in enumerate(watched.ranks):
+        rank.update(rank=0, steps_per_second=1.0 + at)
+    watched.train(600)
+    assert watched.seen == []
 
 
 def test_samples_of_another_version_or_damaged_ones_cause_nothing():

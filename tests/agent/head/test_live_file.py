@@ -147,12 +147,22 @@ def test_the_interval_is_never_shorter_than_that_of_samples(tmp_path, every, int
     assert Cluster(tmp_path, 1, every=every).written["interval"] == interval
 
 
-def test_warnings_of_nodes_become_those_of_the_attempt(tmp_path):
-    cluster = Cluster(tmp_path, 2)
-    cluster.report(1, ranks=[], warnings=[{"code": "gpu-lost", "message": "GPU 3 on n1 disappeared"}, "torn"])
-    written = cluster.written
-    assert written["warnings"] == [{"node": 1, "code": "gpu-lost", "message": "GPU 3 on n1 disappeared"}]
-    assert written["nodes"][1] == {"node": 1, "host": "n1", "age": 0.0, "ranks": []}
+def test_the_last_sample_of_a_sampler_that_hangs_is_not_what_its_node_does_now(tmp_path):
+    cluster = Cluster(tmp_path, 1)
+    cluster.report(0, **a_node(0))
+    cluster.now += 21
+    cluster.nodes[0].last_message_at = cluster.now  # a heartbeat of its agent
+    assert cluster.written["nodes"] == [{"node": 0, "host": "n0", "age": 0.0, "ranks": []}]
+    assert cluster.written["ranks"] == 8
+
+
+def test_ranks_have_the_pause_that_is_usual_once_it_is_known(tmp_path):
+    cluster = Cluster(tmp_path, 1)
+    for pause, step in ((5, 0), (5, 100), (45, 200), (5, 300)):
+        cluster.now += pause
+        cluster.report(0, ranks=[a_rank(0, step=step)])
+        (rank,) = cluster.written["nodes"][0]["ranks"]
+        assert rank.get("usual_pause") == {0: None, 100: 60.0, 200: 250.0, 300: 90.0}[step]
 
 
 def test_512_ranks_are_complete(tmp_path):
@@ -221,7 +231,8 @@ def test_a_bug_in_watching_is_reported_once_and_ends_no_head(tmp_path, monkeypat
     [
         {"gpus": None, "ranks": "8"},
         {"gpus": [None, {"busy": "full"}], "ranks": [{"step_age": None}, 7, {"metrics": None}]},
-        {"gpus": [{"busy": float("nan")}], "ranks": [{"output_age": True}], "warnings": {"code": 1}},
+        {"gpus": [{"busy": float("nan")}], "ranks": [{"output_age": True}]},
+        {"memory": 10**400, "ranks": [{"rank": 0, "step": 10**400, "step_age": 1.0, "metrics": {"loss": 10**400}}]},
     ],
 )
 def test_odd_samples_end_no_head(tmp_path, sample):

@@ -8,9 +8,24 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import Any, Callable, Dict, Generic, Hashable, Iterable, List, Mapping, NamedTuple, Sequence, Tuple, TypeVar
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Generic,
+    Hashable,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    TypeVar,
+)
 
-from serried.agent.head.step_pace import SHORTEST_SECONDS, StepPace
+from serried.agent.head.step_pace import StepPace
 from serried.protocol.live import Node, entries, number
 from serried.protocol.reasons import Reason
 from serried.protocol.sizes import counted, ranges, spell
@@ -50,8 +65,10 @@ class Anomalies:
     """`look` returns the warnings that hold; `new` those among them that have to be recorded, each once."""
 
     def __init__(self, *, is_script: bool = False) -> None:
+        stalled = Stalled()
+        self.usual_pause = stalled.usual_pause
         self._checks: List[Callable[[float, Sequence[NodeSample]], List[Anomaly]]] = [
-            Stalled().look,
+            stalled.look,
             _not_finite,
             IdleGpus(needs_ranks=not is_script).look,
             LostGpus().look,
@@ -59,22 +76,23 @@ class Anomalies:
             SlowRanks().look,
         ]
         self._lasting: _Lasting[Any] = _Lasting()
-        self._recorded: Dict[Hashable, bool] = {}
+        self._recorded: Dict[str, Set[int]] = {}
+        """The nodes by code, for which a warning was recorded."""
 
     def look(self, now: float, samples: Sequence[NodeSample]) -> List[Anomaly]:
         return [warning for check in self._checks for warning in check(now, samples)]
 
     def new(self, now: float, warnings: Sequence[Anomaly]) -> List[Anomaly]:
-        """The warnings to record now. One for other nodes is another one."""
-        found = {(warning["code"], *warning.get("nodes", ())): warning for warning in warnings}
-        lasting = self._lasting.seconds(now, found)
-        ready = [
-            key
-            for key, warning in found.items()
-            if key not in self._recorded and (warning["code"] != Reason.STALLED or lasting[key] >= LASTING_SECONDS)
-        ]
-        self._recorded.update(dict.fromkeys(ready, True))
-        return [found[key] for key in ready]
+        """The warnings to record now: the first of each code, and later ones that concern further nodes."""
+        lasting = self._lasting.seconds(now, [warning["code"] for warning in warnings])
+        found = []
+        for warning in warnings:
+            code, nodes = warning["code"], set(warning.get("nodes", ()))
+            is_known = code in self._recorded and nodes <= self._recorded[code]
+            if not is_known and (code != Reason.STALLED or lasting[code] >= LASTING_SECONDS):
+                self._recorded.setdefault(code, set()).update(nodes)
+                found.append(warning)
+        return found
 
 
 class _Lasting(Generic[Key]):
@@ -94,31 +112,42 @@ class Stalled:
     def __init__(self) -> None:
         self._paces: Dict[Hashable, StepPace] = {}
 
+    def usual_pause(self, node: int, rank: Any) -> Optional[float]:
+        """Seconds without a step that are usual for a rank; None as long as too few steps were seen."""
+        pace = self._paces.get((node, rank))
+        return pace.longest_pause if pace and math.isfinite(pace.longest_pause) else None
+
     def look(self, now: float, samples: Sequence[NodeSample]) -> List[Anomaly]:
         known, self._paces = self._paces, {}
-        stalled: List[Tuple[float, int, StepPace]] = []
+        quiet_ranks: List[Tuple[float, int, StepPace]] = []
+        is_any_moving, last_output = False, math.inf
         for sample, rank in _ranks(samples):
-            step, age = number(rank.get("step")), number(rank.get("step_age"))
+            output_age = number(rank.get("output_age"))
+            output_age = math.inf if output_age is None else output_age + sample.age
+            last_output = min(last_output, output_age)
+            step, age, total = number(rank.get("step")), number(rank.get("step_age")), number(rank.get("total_steps"))
             if step is None or age is None:
                 continue
             age += sample.age
-            key = (sample.node, rank.get("launch"), rank.get("rank"))
+            key = (sample.node, rank["rank"])
             pace = self._paces[key] = known.get(key) or StepPace()
             pace.observe(step, now - age)
-            output_age = number(rank.get("output_age"))
-            quiet = age if output_age is None else min(age, output_age + sample.age)
-            total = number(rank.get("total_steps"))
-            if quiet > SHORTEST_SECONDS and quiet > pace.longest_pause and (total is None or step < total):
-                stalled.append((age, _number_of(rank), pace))
+            if total is not None and step >= total:
+                continue
+            is_any_moving = is_any_moving or age <= pace.longest_pause
+            quiet_ranks.append((min(age, output_age), _number_of(rank), pace))
+        if not is_any_moving:  # as in a validation, in which all wait for the rank that prints
+            quiet_ranks = [(min(quiet, last_output), rank, pace) for quiet, rank, pace in quiet_ranks]
+        stalled = [(quiet, rank, pace) for quiet, rank, pace in quiet_ranks if quiet > pace.longest_pause]
         if not stalled:
             return []
-        age, _, pace = max(stalled, key=lambda it: it[0])
+        quiet, _, pace = max(stalled, key=lambda it: it[0])
         ranks = [rank for _, rank, _ in stalled]
         usual = f"; a step usually takes {_seconds(pace.step_seconds)}"
         return [
             {
                 "code": Reason.STALLED,
-                "message": f"no step and no output for {_seconds(age)} on {_of_ranks(ranks)}{usual}",
+                "message": f"no step and no output for {_seconds(quiet)} on {_of_ranks(ranks)}{usual}",
                 "ranks": sorted(ranks),
             }
         ]
@@ -165,7 +194,7 @@ class IdleGpus:
 
 
 class LostGpus:
-    """A GPU that the driver listed, and does not list any more."""
+    """A GPU of the job about which the driver says nothing, or nothing any more."""
 
     def __init__(self) -> None:
         self._known: Dict[int, Dict[Any, Dict[str, Any]]] = {}
@@ -174,15 +203,17 @@ class LostGpus:
     def look(self, now: float, samples: Sequence[NodeSample]) -> List[Anomaly]:
         missing: Dict[Hashable, Tuple[NodeSample, Dict[str, Any]]] = {}
         for sample in samples:
-            present = {gpu.get("gpu"): gpu for gpu in entries(sample.entry, "gpus") if _is_measured(gpu)}
+            listed = {gpu.get("gpu"): gpu for gpu in entries(sample.entry, "gpus")}
+            present = {index for index, gpu in listed.items() if _is_measured(gpu)}
             known = self._known.setdefault(sample.node, {})
-            known.update(present)
+            # A GPU without a name was lost before the driver could describe it.
+            known.update((index, gpu) for index, gpu in listed.items() if index in present or not gpu.get("name"))
             missing.update({(sample.node, gpu): (sample, known[gpu]) for gpu in known if gpu not in present})
         lasting = self._lasting.seconds(now, missing)
         found = [missing[key] for key, seconds in lasting.items() if seconds >= LOST_SECONDS]
         if not found:
             return []
-        message = f"{_of_gpus(found)} lost: the driver does not report {'it' if len(found) == 1 else 'them'} any more"
+        message = f"{_of_gpus(found)} lost: the driver does not report {'it' if len(found) == 1 else 'them'}"
         return [{"code": Reason.GPU_LOST, "message": message, "nodes": _nodes(found)}]
 
 
@@ -224,20 +255,21 @@ class SlowRanks:
         found = [key for key in unusual if lasting[key] >= SLOW_SECONDS]
         if not found:
             return []
-        ranks = sorted({rank for _, _, rank in found})
+        ranks = sorted({rank for _, rank in found})
         more = f"; also slow: {_of_ranks(ranks)}" if len(ranks) > 1 else ""
         return [{"code": Reason.SLOW_RANK, "message": unusual[found[0]] + more, "ranks": ranks}]
 
     def _unusual(
         self, samples: Sequence[NodeSample], key: str, is_unusual: Callable[[float, float], bool]
-    ) -> Dict[Tuple[str, Any, int], str]:
+    ) -> Dict[Tuple[str, int], str]:
         values = [(sample, rank, number(rank.get(key))) for sample, rank in _ranks(samples)]
         known = [(sample, rank, value) for sample, rank, value in values if value is not None]
-        if len(known) < FEWEST_RANKS:
+        numbers = {_number_of(rank) for _, rank, _ in known}
+        if not FEWEST_RANKS <= len(numbers) == len(known):  # a job script may run several programs, each with a rank 0
             return {}
         median = statistics.median(value for _, _, value in known)
         return {
-            (key, rank.get("launch"), _number_of(rank)): _comparison(key, _number_of(rank), sample.host, value, median)
+            (key, _number_of(rank)): _comparison(key, _number_of(rank), sample.host, value, median)
             for sample, rank, value in known
             if is_unusual(value, median)
         }

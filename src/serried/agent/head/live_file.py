@@ -26,7 +26,7 @@ MOST_ENTRIES = 4096
 METRICS_OF_AN_ENTRY = 8
 """So many metrics take the room of another entry."""
 OLD_INTERVALS = 4
-"""A node whose last sample is older does not count in means and sums."""
+"""An older sample counts no more: the sampler of its node hangs, or has ended."""
 _AGES = ("step_age", "output_age")
 
 
@@ -79,66 +79,63 @@ class LiveFile:
     def _document(self) -> Dict[str, Any]:
         now = self._clock()
         agents = {agent.index: agent for agent in self._nodes}
-        samples = [(now - at, node) for at, node in self._samples.values()]
-        recent = [node for age, node in samples if age <= OLD_INTERVALS * self.interval]
-        busy = [value for node in recent for value in _values(node, "gpus", "busy")]
-        rates = [value for node in recent for value in _values(node, "ranks", "samples_per_second")]
+        recent = self._recent(agents, now)
+        busy = [value for sample in recent for value in _values(sample.entry, "gpus", "busy")]
+        rates = [value for sample in recent for value in _values(sample.entry, "ranks", "samples_per_second")]
+        warnings = self._anomalies.look(now, recent)
+        for anomaly in self._anomalies.new(now, warnings):
+            self._on_anomaly(anomaly)
         document = {
             "schema": SCHEMA,
             "t": round(time.time(), 3),
             "interval": self.interval,
             "limit_seconds_left": None if self._ends is None else round(max(self._ends - time.time(), 0.0), 1),
-            "nodes": [self._entry(agents[index], now) for index in self._listed(agents, now)],
-            "ranks": max(self._ranks, sum(len(entries(node, "ranks")) for _, node in samples)),
-            "gpus": sum(len(entries(node, "gpus")) for _, node in samples),
+            "nodes": self._entries(agents, recent, now),
+            "ranks": max(self._ranks, sum(len(entries(node, "ranks")) for _, node in self._samples.values())),
+            "gpus": sum(len(entries(node, "gpus")) for _, node in self._samples.values()),
             "gpu_busy": round(sum(busy) / len(busy), 1) if busy else None,
             "samples_per_second": round(sum(rates), 2) if rates else None,
-            "warnings": [
-                *(
-                    {"node": index, **warning}
-                    for index, (_, node) in sorted(self._samples.items())
-                    for warning in entries(node, "warnings")
-                ),
-                *self._look(agents, now),
-            ],
+            "warnings": warnings,
         }
         return {key: value for key, value in document.items() if value is not None}
 
-    def _look(self, agents: Mapping[int, NodeAgent], now: float) -> List[Anomaly]:
-        """The anomalies that hold now, by samples that are not too old."""
-        found = self._anomalies.look(
-            now,
-            [
-                NodeSample(index, agents[index].host, now - at, node)
-                for index, (at, node) in sorted(self._samples.items())
-                if index in agents and now - at <= OLD_INTERVALS * self.interval
-            ],
-        )
-        for anomaly in self._anomalies.new(now, found):
-            self._on_anomaly(anomaly)
-        return found
-
-    def _entry(self, agent: NodeAgent, now: float) -> Node:
-        """The node's sample, with ages as of now."""
-        at, node = self._samples.get(agent.index, (now, {}))
-        ranks = [
-            {**rank, **{key: round(rank[key] + now - at, 1) for key in _AGES if number(rank.get(key)) is not None}}
-            for rank in entries(node, "ranks")
+    def _recent(self, agents: Mapping[int, NodeAgent], now: float) -> List[NodeSample]:
+        return [
+            NodeSample(index, agents[index].host, now - at, node)
+            for index, (at, node) in sorted(self._samples.items())
+            if index in agents and now - at <= OLD_INTERVALS * self.interval
         ]
-        own = {key: value for key, value in node.items() if key != "warnings"}
-        place = {"node": agent.index, "host": agent.host, "age": round(max(now - agent.last_message_at, 0.0), 1)}
-        return {**own, **place, "ranks": ranks}
 
-    def _listed(self, agents: Dict[int, NodeAgent], now: float) -> List[int]:
+    def _entries(self, agents: Mapping[int, NodeAgent], recent: Sequence[NodeSample], now: float) -> List[Node]:
+        samples = {sample.node: sample for sample in recent}
+        return [
+            {
+                **(self._measured(samples[index]) if index in samples else {"ranks": []}),
+                "node": index,
+                "host": agents[index].host,
+                "age": round(max(now - agents[index].last_message_at, 0.0), 1),
+            }
+            for index in self._listed(agents, samples)
+        ]
+
+    def _measured(self, sample: NodeSample) -> Node:
+        """The node's sample, with ages as of now."""
+        ranks = []
+        for rank in entries(sample.entry, "ranks"):
+            ages = {key: round(rank[key] + sample.age, 1) for key in _AGES if number(rank.get(key)) is not None}
+            pause = self._anomalies.usual_pause(sample.node, rank.get("rank"))
+            ranks.append({**rank, **ages, **({} if pause is None else {"usual_pause": round(pause, 1)})})
+        return {**sample.entry, "ranks": ranks}
+
+    def _listed(self, agents: Mapping[int, NodeAgent], samples: Mapping[int, NodeSample]) -> List[int]:
         """The nodes to list: all, or the first one and those at the extremes as far as there is room."""
-        sizes = {index: 1 + _size(self._samples[index][1]) if index in self._samples else 1 for index in agents}
+        sizes = {index: 1 + (_size(samples[index].entry) if index in samples else 0) for index in agents}
         if sum(sizes.values()) <= MOST_ENTRIES:
             return sorted(agents)
         silent = sorted(agents, key=lambda index: agents[index].last_message_at)
-        nodes = {index: (now - at, node) for index, (at, node) in self._samples.items() if index in agents}
         chosen: List[int] = []
         room = MOST_ENTRIES
-        for index in _interleaved([sorted(agents)[:1], silent, *_extremes(nodes)]):
+        for index in _interleaved([sorted(agents)[:1], silent, *_extremes(list(samples.values()))]):
             room -= sizes[index]
             if room < 0:
                 break
@@ -146,19 +143,19 @@ class LiveFile:
         return sorted(chosen)
 
 
-def _extremes(nodes: Dict[int, Tuple[float, Node]]) -> List[List[int]]:
+def _extremes(samples: Sequence[NodeSample]) -> List[List[int]]:
     """Nodes in several orders: longest without a step, slowest, least busy, busiest, fullest, hottest."""
 
-    def ordered(key: Callable[[float, Node], float]) -> List[int]:
-        return sorted(nodes, key=lambda index: key(*nodes[index]))
+    def ordered(key: Callable[[NodeSample], float]) -> List[int]:
+        return [sample.node for sample in sorted(samples, key=key)]
 
     return [
-        ordered(lambda age, node: -age - max(_values(node, "ranks", "step_age"), default=0.0)),
-        ordered(lambda _, node: min(_values(node, "ranks", "steps_per_second"), default=math.inf)),
-        ordered(lambda _, node: min(_values(node, "gpus", "busy"), default=math.inf)),
-        ordered(lambda _, node: -max(_values(node, "gpus", "busy"), default=0.0)),
-        ordered(lambda _, node: -(number(node.get("memory")) or 0.0)),
-        ordered(lambda _, node: -max(_values(node, "gpus", "temperature"), default=0.0)),
+        ordered(lambda it: -it.age - max(_values(it.entry, "ranks", "step_age"), default=0.0)),
+        ordered(lambda it: min(_values(it.entry, "ranks", "steps_per_second"), default=math.inf)),
+        ordered(lambda it: min(_values(it.entry, "gpus", "busy"), default=math.inf)),
+        ordered(lambda it: -max(_values(it.entry, "gpus", "busy"), default=0.0)),
+        ordered(lambda it: -(number(it.entry.get("memory")) or 0.0)),
+        ordered(lambda it: -max(_values(it.entry, "gpus", "temperature"), default=0.0)),
     ]
 
 

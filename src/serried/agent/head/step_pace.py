@@ -9,7 +9,6 @@ from typing import Deque, Optional, Tuple
 
 FIRST_STEPS = 10
 """The first steps compile kernels and fill caches."""
-FEWEST_CHANGES = 3
 REMEMBERED = 101
 LONGER_THAN_USUAL = 10.0
 LONGER_THAN_EVER = 2.0
@@ -42,7 +41,7 @@ class StepPace:
     @property
     def longest_pause(self) -> float:
         """Seconds without a change that are still usual; infinite as long as too few steps were seen."""
-        if len(self._changes) < FEWEST_CHANGES:
+        if not self._changes:
             return math.inf
         usual = statistics.median(seconds for seconds, _ in self._changes)
         return max(SHORTEST_SECONDS, LONGER_THAN_USUAL * usual, LONGER_THAN_EVER * self._longest)
