@@ -71,7 +71,8 @@ def sampler(folder: Path, ranks: list[subprocess.Popen[bytes]]) -> tuple[subproc
     metric = {"name": "loss", "source": r"stdout:step (?P<step>\d+)/(?P<total>\d+) loss (\S+)"}
     begin = {
         "do": ToSampler.BEGIN, "every": EVERY, "node": 0, "host": "here", "folder": str(folder),
-        "attempt": str(folder), "results": str(folder), "mode": 0o600, "gpus": "", "mark": None, "metric": metric,
+        "attempt": str(folder), "results": str(folder), "mode": 0o600, "gpus": "", "is_shared": False, "mark": None,
+        "metric": metric,
     }  # fmt: skip
     places = [{"rank": n, "pid": rank.pid, "log": str(folder / f"{n}.log")} for n, rank in enumerate(ranks)]
     for message in (begin, {"do": ToSampler.RANKS, "ranks": places}):

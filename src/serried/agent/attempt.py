@@ -202,6 +202,11 @@ class Attempt:
         return HEARTBEAT_SECONDS if silence is None else min(HEARTBEAT_SECONDS, max(0.5, silence / 4))
 
     @property
+    def shares_machine(self) -> bool:
+        """Whether it runs on a machine that no scheduler divides among jobs."""
+        return self.plan["site"]["is_this_machine"] and not self.plan["site"]["inside"]
+
+    @property
     def sampling_seconds(self) -> Optional[int]:
         """The interval between two samples; None if the sampler is off."""
         return self.plan.get("sampling", {}).get("every_seconds", SAMPLING_SECONDS)

@@ -278,10 +278,12 @@ class ToSampler:
     """`do` of an agent's messages to its sampler. The answers are messages for the head: SAMPLE, GPUS_IN_USE."""
 
     BEGIN = "begin"
-    """every, node, host, folder, attempt, results, mode, gpus, mark, metric: what to measure, and where to write it.
+    """every, node, host, folder, attempt, results, mode, gpus, is_shared, mark, metric: what to measure, and where to
+    write it.
 
-    `gpus` is the job's list of GPUs: an empty text for none, None for all that the driver shows. `mark`, in the
-    environment of the attempt's processes, is None for a sampler that replaces another. `metric` has name and source.
+    `gpus` is the job's list of GPUs: an empty text for none, None for all that the driver shows. `is_shared`: other
+    programs keep the node's CPUs busy too. `mark`, in the environment of the attempt's processes, is None for a sampler
+    that replaces another. `metric` has name and source.
     """
     RANKS = "ranks"
     """ranks: the ranks that run on this node, each with rank, pid and log."""

@@ -1,7 +1,7 @@
 """What the agent of a node measures: `node-N/samples.jsonl`, lines of JSON with one writer.
 
-A sampler measures every few seconds and writes a line for each period of about half a minute. Each sampler process
-first describes the node:
+A sampler measures every few seconds and writes a line for each period: about half a minute, longer for more than 16
+ranks and GPUs. Each sampler process first describes the node:
 
     {"t": 1763900000.0, "host": "n01", "interval": 5.0,
      "node": {"cpus": 16, "memory": 68719476736, "memory_scope": "job"},

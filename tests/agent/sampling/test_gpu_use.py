@@ -20,6 +20,12 @@ class Stub(GpuSource):
     def __init__(self, **processes: int) -> None:
         self._processes = {int(pid[1:]): used for pid, used in processes.items()}
 
+    def devices(self):
+        return {1: {}}
+
+    def read(self):
+        return {}
+
     def processes(self):
         return {1: self._processes}
 

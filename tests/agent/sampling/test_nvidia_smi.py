@@ -111,7 +111,7 @@ def test_a_command_that_hangs_is_an_error(smi, monkeypatch, tmp_path):
 def test_a_mig_device_is_listed_without_values(smi):
     smi(FIRST)
     source = NvidiaSmi("MIG-7c")
-    assert (source.devices(), source.read()) == ({0: {"uuid": "MIG-7c"}}, {0: {}})
+    assert (source.devices(), source.read()) == ({0: {"name": "MIG device", "uuid": "MIG-7c"}}, {0: {}})
 
 
 def test_processes_are_listed_by_gpu(smi):

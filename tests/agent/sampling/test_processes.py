@@ -29,9 +29,11 @@ time.sleep(600)
 """
 
 
-def process(pid: int, parent: int, group: int, *, ticks=0, started=50, pages=(0, 0), moved=(0, 0)) -> dict[str, str]:
+def process(
+    pid: int, parent: int, group: int, *, state="R", ticks=0, started=50, pages=(0, 0), moved=(0, 0)
+) -> dict[str, str]:
     """The files of a process; its name is hostile."""
-    fields = ["R", parent, group, *[0] * 8, ticks, 0, *[0] * 6, started, 0, pages[0]]
+    fields = [state, parent, group, *[0] * 8, ticks, 0, *[0] * 6, started, 0, pages[0]]
     resident, shared = pages
     return {
         f"{pid}/stat": f"{pid} (a) b R 1) " + " ".join(map(str, fields)) + "\n",
@@ -81,6 +83,15 @@ def test_ends_and_reused_pids_are_neither_negative_nor_a_spike(root: Path):
     assert ranks.sample(10.0)[0]["cpu"] == 0
     add(root, process(10, 1, 10, ticks=1))
     assert ranks.sample(20.0)[0]["cpu"] == 0
+
+
+def test_a_rank_that_has_ended_and_waits_for_its_agent_uses_no_memory_and_its_cpu_counts(root: Path):
+    add(root, process(10, 1, 10, pages=(100, 40)))
+    ranks = RankProcesses()
+    ranks.set_ranks({10: 0})
+    ranks.sample(0.0)
+    add(root, process(10, 1, 10, state="Z", ticks=5 * TICKS))
+    assert ranks.sample(10.0) == {0: {"cpu": 0.5, "read": 0.0, "write": 0.0}}
 
 
 def test_a_rank_without_processes_has_no_values(root: Path):

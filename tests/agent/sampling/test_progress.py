@@ -65,6 +65,29 @@ def test_lines_come_in_pieces_and_in_any_order_and_some_are_no_lines_at_all(tmp_
     assert rank.after(1.0)["metrics"] == {"loss": "nan"}
 
 
+def test_integers_of_any_size_are_no_values(tmp_path):
+    rank = Written(tmp_path)
+    huge = 10**400
+    rank.add(at(0, step=huge), {"t": huge, "step": 2, "lr": 3, "loss": huge}, at(0, total_steps=huge))
+    assert rank.after() == {"step": 2, "metrics": {"lr": 3}}
+
+
+def test_the_last_step_stays_known_after_the_loop(tmp_path):
+    rank = Written(tmp_path)
+    rank.add(at(0, step=8), at(0, total_steps=9), at(0, total_steps=None))
+    assert "total_steps" not in rank.after()
+    rank.add(at(0, total_steps=9), at(0, step=9), at(0, total_steps=None))
+    assert rank.after()["total_steps"] == 9
+
+
+def test_a_clock_that_jumps_makes_no_step_old(tmp_path):
+    rank = Written(tmp_path)
+    rank.add(at(-3000, step=1))
+    assert rank.progress.sample(rank.began_at)["step_age"] > 2990
+    rank.add(at(-3600, step=2))
+    assert rank.progress.sample(rank.began_at + 5)["step_age"] == 0
+
+
 def test_a_hung_training_does_not_look_healthy(tmp_path):
     rank = Written(tmp_path)
     rank.add(at(-10, step=10), at(0, step=20, **{"serried/samples_per_second": 64.0}), log="working\n")

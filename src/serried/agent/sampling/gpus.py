@@ -7,6 +7,7 @@ never the agent.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import itertools
 from typing import Any, Dict, List, Optional, Sequence, Union
@@ -19,26 +20,26 @@ Values = Dict[str, Any]
 sample. What is unknown is missing, such as `busy` of a MIG device."""
 
 
-class GpuSource:
+class GpuSource(abc.ABC):
     """A way to ask the driver. An index is the position in the job's own list of GPUs: that of `cuda:INDEX`."""
 
     name = ""
     """`nvml`, `nvidia-smi` or `amdgpu`."""
 
+    @abc.abstractmethod
     def devices(self) -> Dict[int, Device]:
-        """All GPUs of the job, also those that the driver has lost."""
-        raise NotImplementedError
+        """All GPUs of the job, also those that the driver has lost. Those lost at the start have no name."""
 
+    @abc.abstractmethod
     def read(self) -> Dict[int, Values]:
         """A sample of each GPU that answers.
 
         A GPU that the driver has lost is missing, or has only `xid`. Raises OSError if the driver did not answer.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def processes(self) -> Dict[int, Dict[int, int]]:
         """Bytes of memory by process id, for each GPU that has processes. Other users' processes are among them."""
-        raise NotImplementedError
 
 
 def open_source(visible: Optional[str]) -> Optional[GpuSource]:

@@ -104,6 +104,7 @@ class SamplerProcess:
                 "results": self._results or str(work.directory.results),
                 "mode": work.file_mode,
                 "gpus": work.visible_gpus,
+                "is_shared": work.shares_machine,
                 "mark": work.process_tag if self._starts == 1 else None,
                 "metric": work.metric_source,
             }

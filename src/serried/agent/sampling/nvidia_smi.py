@@ -55,7 +55,7 @@ class NvidiaSmi(GpuSource):
         chosen = select(visible, uuids)
         self._uuids = [uuids[choice] if isinstance(choice, int) else choice for choice in chosen]
         self._devices = {
-            index: _device(rows[choice]) if isinstance(choice, int) else {"uuid": choice}
+            index: _device(rows[choice]) if isinstance(choice, int) else {"name": "MIG device", "uuid": choice}
             for index, choice in enumerate(chosen)
         }
         self._errors_before = {row["uuid"]: _errors(row) for row in rows}

@@ -13,7 +13,7 @@ from serried.process import linux
 
 FORGET_SECONDS = 60.0
 """How long a process that belongs to no rank is ignored. Its pid may then be that of another."""
-PARENT, GROUP, USER_TICKS, SYSTEM_TICKS, STARTED = 1, 2, 11, 12, 19
+STATE, PARENT, GROUP, USER_TICKS, SYSTEM_TICKS, STARTED = 0, 1, 2, 11, 12, 19
 """Positions in `linux.stat`."""
 
 Usage = Dict[int, Dict[str, Any]]
@@ -61,8 +61,10 @@ class RankProcesses:
         seconds = None if self._at is None else now - self._at
         self._at, self._tick = now, _boot_seconds() * self._frequency
         usage: Usage = {rank: {} for rank in set(self._ranks.values())}
-        for rank, memory in self._memory().items():
-            usage[rank] = {"memory": memory}
+        memory = self._memory([pid for pid in self._known if fields[pid][STATE] not in "ZX"])
+        for rank in {process.rank for process in self._known.values()}:
+            if rank in memory:
+                usage[rank]["memory"] = memory[rank]
             if seconds:
                 own = [increase for increase in increases if increase.rank == rank]
                 usage[rank].update(self._rates(own, seconds))
@@ -119,16 +121,16 @@ class RankProcesses:
             increase = (max(0, moved[0] - moved_before[0]), max(0, moved[1] - moved_before[1]))
         return _Increase(process.rank, max(0, ticks - before), increase)
 
-    def _memory(self) -> Dict[int, int]:
+    def _memory(self, pids: List[int]) -> Dict[int, int]:
         """Private pages of all processes of a rank, and the shared pages of the one that has most of them."""
         private: Dict[int, int] = {}
         shared: Dict[int, int] = {}
-        for pid, process in self._known.items():
-            pages = linux.read(pid, "statm").split()
+        for pid in pids:
+            rank, pages = self._known[pid].rank, linux.read(pid, "statm").split()
             if len(pages) > 2:
                 resident, common = int(pages[1]), int(pages[2])
-                private[process.rank] = private.get(process.rank, 0) + max(0, resident - common)
-                shared[process.rank] = max(shared.get(process.rank, 0), common)
+                private[rank] = private.get(rank, 0) + max(0, resident - common)
+                shared[rank] = max(shared.get(rank, 0), common)
         return {rank: (pages + shared[rank]) * self._page for rank, pages in private.items()}
 
 

@@ -15,12 +15,15 @@ from typing import Any, Deque, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from serried.fs.tail import TailReader
 from serried.protocol import printed_metric
+from serried.protocol.live import number
 from serried.protocol.printed_metric import FILE, STDOUT, STEP, TOTAL, Pattern
 
 METRICS_BYTES, LOG_BYTES = 1 << 18, 1 << 16
 """The most that one sample reads of a rank's metrics, and of its log."""
 MOST_LINES = 500
 """Of metrics, in one sample. Each takes some microseconds."""
+LATE_SECONDS = 60.0
+"""An entry that appears later than this was not written when it says: the clock has jumped."""
 RATE_SECONDS = 30.0
 """The time over which steps per second are counted, or longer if steps take longer."""
 MOST_METRICS, LONGEST_NAMES = 8, 160
@@ -54,6 +57,11 @@ class Steps:
         self._changed_at = 0.0
         """On the monotonic clock."""
         self._history: Deque[Tuple[float, int]] = deque()
+
+    def expect(self, total: Optional[int]) -> None:
+        """`total` is the last step; None if it is unknown, also after the loop that takes the steps."""
+        if total is not None or self.total != self.last:
+            self.total = total
 
     def reach(self, step: int, at: float) -> None:
         """`step` was reported at `at` on the monotonic clock."""
@@ -102,6 +110,8 @@ class RankProgress:
         self._steps = Steps()
         self._values: Dict[str, Any] = {}
         self._rates: Dict[str, float] = {}
+        self._read_at = -math.inf
+        """On the monotonic clock."""
         self._output: Optional[Tuple[int, float]] = None
         """The size of the log, and when that changed on the monotonic clock."""
         self._pattern: Optional[Pattern] = None
@@ -147,17 +157,21 @@ class RankProgress:
     def _read_metrics(self, lines: List[bytes], now: float) -> None:
         if len(lines) > MOST_LINES:
             lines = [line for line in lines[:-MOST_LINES] if _is_rare(line)] + lines[-MOST_LINES:]
-        behind = now - time.time()
+        behind, earliest = now - time.time(), self._read_at - LATE_SECONDS
+        self._read_at = now
         for line in lines:
             entry = _parsed(line)
             if "total_steps" in entry and STEP not in entry:
-                self._steps.total = entry["total_steps"] if _is_count(entry["total_steps"]) else None
+                self._steps.expect(entry["total_steps"] if _is_count(entry["total_steps"]) else None)
             if not _is_count(entry.get(STEP)):
                 continue
-            at = entry.get("t")
-            self._steps.reach(entry[STEP], min(now, at + behind) if isinstance(at, (int, float)) else now)
+            at = number(entry.get("t"))
+            reached_at = now if at is None or at + behind < earliest else min(now, at + behind)
+            self._steps.reach(entry[STEP], reached_at)
             self._rates.update(
-                (OF_LIBRARY[name], value) for name, value in entry.items() if name in OF_LIBRARY and _is_number(value)
+                (OF_LIBRARY[name], value)
+                for name, value in entry.items()
+                if name in OF_LIBRARY and number(value) is not None
             )
             own = ("t", STEP)
             self._keep({name: it for name, it in entry.items() if name not in own and not name.startswith(OWN)})
@@ -166,7 +180,7 @@ class RankProgress:
         """`values` by the names of groups."""
         step, total = values.get(STEP), values.get(TOTAL)
         if total is not None and math.isfinite(total):
-            self._steps.total = int(total)
+            self._steps.expect(int(total))
         if step is not None and math.isfinite(step):
             self._steps.reach(int(step), at)
         self._keep({name: value for name, value in values.items() if name not in (STEP, TOTAL)})
@@ -175,7 +189,7 @@ class RankProgress:
         for name, value in values.items():
             if name not in self._values and not self._has_room(name):
                 continue
-            if _is_number(value):
+            if number(value) is not None:
                 self._values[name] = value if isinstance(value, int) else float(f"{value:.6g}")
             elif value in NOT_FINITE or (isinstance(value, float) and not math.isfinite(value)):
                 self._values[name] = str(value)
@@ -223,8 +237,4 @@ def _parsed(line: bytes) -> Dict[str, Any]:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int) and number(value) is not None

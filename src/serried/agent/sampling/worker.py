@@ -21,6 +21,8 @@ from serried.protocol.layout import AttemptDirectory
 from serried.protocol.live import Node
 
 PERIOD_SECONDS = 30.0
+FEW_ENTRIES = 16
+"""Ranks and GPUs. With more of them periods are longer, and an hour takes as much space."""
 
 
 def main(arguments: List[str]) -> int:  # noqa: ARG001 - roles have arguments
@@ -46,9 +48,9 @@ def main(arguments: List[str]) -> int:  # noqa: ARG001 - roles have arguments
 class Sampler:
     def __init__(self, settings: Mapping[str, Any], now: float) -> None:
         """`settings` are the fields of ToSampler.BEGIN."""
-        self._every = settings["every"]
+        self._every: float = settings["every"]
         self._next_at = now
-        self._period_seconds = max(PERIOD_SECONDS, self._every)
+        self._is_shared = settings["is_shared"]
         self._node = NodeUsage(settings["folder"])
         self._processes = RankProcesses()
         self._progress: Dict[int, RankProgress] = {}
@@ -65,6 +67,11 @@ class Sampler:
     @property
     def seconds_to_next(self) -> float:
         return max(0.0, self._next_at - time.monotonic())
+
+    @property
+    def _period_seconds(self) -> float:
+        count = len(self._progress) + len(self._gpus.devices)
+        return max(PERIOD_SECONDS * max(1.0, count / FEW_ENTRIES), self._every)
 
     def set_ranks(self, ranks: List[Mapping[str, Any]]) -> None:
         """`ranks` run now on this node: `rank`, `pid` and `log` of each."""
@@ -86,6 +93,8 @@ class Sampler:
         self._next_at = max(self._next_at + self._every, now)
         self._gpus.request()
         node, ranks = self._node.sample(now), self._processes.sample(now)
+        if self._is_shared:
+            node = _with_cpu_of(ranks, node)
         for rank, quantities in _sampled(self._progress, now).items():
             ranks[rank] = {**ranks.get(rank, {}), **quantities}
         gpus = self._gpus.values()
@@ -136,6 +145,13 @@ class Sampler:
             ]
         entry["ranks"] = [{"rank": rank, **_short(ranks[rank])} for rank in sorted(ranks)]
         return entry
+
+
+def _with_cpu_of(ranks: Mapping[int, Quantities], node: Quantities) -> Dict[str, Any]:
+    """`node`, with the CPU of the ranks: other programs keep its CPUs busy too."""
+    own = [rank["cpu"] for rank in ranks.values() if "cpu" in rank]
+    others = {name: value for name, value in node.items() if name != "cpu"}
+    return {**others, "cpu": sum(own)} if own else others
 
 
 def _sampled(progress: Mapping[int, RankProgress], now: float) -> Dict[int, Dict[str, Any]]:
