@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -151,8 +154,27 @@ class GroupWithHelp(click.Group):
         return name, command, ["help", *words] if isinstance(command, GroupWithHelp) else ["--help"]
 
 
+@contextlib.contextmanager
+def _may_lose_its_reader(ctx: click.Context | None = None) -> Iterator[None]:
+    """`serried ps | head` succeeds. click would exit with 1, as other commands do whose status says more."""
+    try:
+        yield
+    except BrokenPipeError:
+        if ctx and (ctx.invoked_subcommand == "wait" or ctx.invoked_subcommand in GROUPS["Run"]):
+            raise
+        raise click.exceptions.Exit(0) from None
+
+
 class CommandsByName(GroupWithHelp):
     """Lists all commands without importing them: `--help` has to be instant on slow file systems."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with _may_lose_its_reader():  # of `--help`
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _may_lose_its_reader(ctx):
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(VERBS)
@@ -210,26 +232,46 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(2)
+    if sys.stdout is None:  # `serried ps >&-`
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - until the process ends, without pathlib
+    status = _status()
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the rest is flushed there again at exit
+        status = status if isinstance(error, BrokenPipeError) else _print_full_disk(error)
+    if status:
+        sys.exit(status)
+
+
+def _status() -> int | str | None:
+    """Run the command, and return its exit status."""
     try:
         serried.main(prog_name="serried", standalone_mode=False)
+    except SystemExit as end:
+        return end.code
     except getattr(click.exceptions, "NoArgsIsHelpError", ()) as error:  # click 8.2 and later
         click.echo(error.ctx.get_help(), color=error.ctx.color)
     except click.ClickException as error:
         _print_click_error(error)
-        sys.exit(error.exit_code)
-    except click.Abort:
-        sys.exit(130)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        # `serried ps | head` succeeds. The rest of the output must not be flushed into the closed pipe at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return 130
     except SerriedError as error:
         from serried.ui import console
 
         console.print_error(error)
-        sys.exit(error.exit_code)
+        return error.exit_code
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return _print_full_disk(error)
+    return 0
+
+
+def _print_full_disk(error: OSError) -> int:
+    print(f"error: cannot write {error.filename or 'the output'}: {str(error.strerror).lower()}", file=sys.stderr)
+    return 1
 
 
 def _unknown_command(word: str) -> UsageError:

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from serried.cli import ps
@@ -78,7 +78,7 @@ def watch(listing: Listing, seconds: float) -> None:
     seldom, before = _Seldom(), dict[str, str]()
     if is_screen:
         sys.stdout.write(_ALL)
-    with _until_interrupted():
+    with contextlib.suppress(KeyboardInterrupt):
         while True:
             shown, known = listing.find(seldom)
             if is_screen:
@@ -88,17 +88,6 @@ def watch(listing: Listing, seconds: float) -> None:
             time.sleep(seconds)
     if is_screen:
         console.out()
-
-
-@contextlib.contextmanager
-def _until_interrupted() -> Iterator[None]:
-    """Ctrl-C, or the end of the program that reads our output, is the ordinary end."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        pass
-    except BrokenPipeError:  # at exit, the rest must not be flushed into the closed pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _redraw(shown: Sequence[RunStatus], known: int, seconds: float) -> None:
