@@ -117,6 +117,21 @@ def test_a_run_without_a_job_that_waits_is_a_mistake(serried, make):
 
 
 @pytest.mark.usefixtures("answered")
+def test_the_scheduler_is_queried_again_for_a_run_that_is_newer_than_the_answer(serried, make, now, monkeypatch):
+    make(job=None).submit("submitted", job="99", at="2026-11-23T23:39:57Z")  # 9 s after the answer
+    asked = []
+    monkeypatch.setattr(occupancy, "ask", lambda *_: asked.append(now[-1]) or {"sinfo": "", "squeue": ""})
+    newer = (
+        "error: `k3f9q2` is newer than the last answer of the scheduler\n\nhint: in 10 seconds: serried queue k3f9q2\n"
+    )
+    none = "error: `k3f9q2` has no job that waits on `slurm`\n\nhint: serried why k3f9q2\n"
+    assert [serried("queue", "k3f9q2").err for _ in range(2)] == [newer, newer]
+    now.append(AT + 11)
+    assert [serried("queue", "k3f9q2").err for _ in range(2)] == [none, none]
+    assert asked == [AT, AT + 11]
+
+
+@pytest.mark.usefixtures("answered")
 def test_a_plan_is_compared_with_what_is_free(serried, tmp_path):
     (tmp_path / "train.py").touch()
     (tmp_path / "serried.toml").write_text(
@@ -241,7 +256,7 @@ you have no jobs here
 """
 
 
-@pytest.mark.usefixtures("now")
+@pytest.mark.usefixtures("now", "_real_processes")
 def test_a_pbs_is_queried_by_three_commands_once(serried, tmp_path, monkeypatch):
     bin_, pbs = tmp_path / "bin", RECORDED.parent / "pbs"
     bin_.mkdir()

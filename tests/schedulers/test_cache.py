@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import stat
+import time
 
 import pytest
 
 from serried.schedulers.client import Answer, Cache
+from serried.schedulers.survey import together
 
 NOW = 1_795_000_000.0
 
@@ -60,3 +62,17 @@ def test_where_nothing_can_be_written_everybody_asks_for_themselves(cache):
 
 def test_two_clusters_that_share_a_home_share_no_answers():
     assert Cache.of("slurm", "/a/slurm.conf", "login1").path != Cache.of("slurm", "/b/slurm.conf", "login1").path
+
+
+def test_calls_together_wait_no_longer_than_one_of_a_scheduler_that_hangs(monkeypatch):
+    passed = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: passed[-1])
+    limits = []
+
+    def hang(_argv, limit, _environ):
+        limits.append(limit)
+        passed.append(passed[-1] + limit)
+
+    command = together(4.0, hang)
+    assert [command(["scontrol"], limit, {}) for limit in (3.0, 3.0, 3.0)] == [None] * 3
+    assert limits == [3.0, 1.0]

@@ -13,12 +13,16 @@ from serried import config, schedulers
 from serried.cli import queue_view, run_view
 from serried.cli.queue_page import Page, Planned, to_json
 from serried.errors import UsageError
+from serried.protocol.times import seconds_of
 from serried.records import index
 from serried.records.record import RecordUnreadable
 from serried.schedulers import occupancy_cache
 from serried.schedulers.occupancy import QueuedJob
 from serried.schedulers.openings import JobShape
 from serried.ui import console
+
+_DELAY_SECONDS = 5.0
+"""From the intent to submit a job until the scheduler lists the job, mostly."""
 
 
 @click.command()
@@ -42,10 +46,17 @@ def command(*, run: str | None, experiment: str | None, cluster: str | None, ref
         raise UsageError("`--plan` and a run are two questions", hint="ask one of them")
     name, scheduler = _cluster(cluster)
     plan = _plan(experiment, cluster) if experiment else None
-    wanted = _jobs_of(run) if run else None
+    submissions = run_view.select(run).record.submissions if run else ()
+    wanted = {job for submission in submissions for job in submission.jobs}
+    known_from = max((seconds_of(submission.at) or 0.0 for submission in submissions), default=0.0) + _DELAY_SECONDS
     look = occupancy_cache.look(scheduler, os.environ, refresh=refresh)
-    waiting = [job for job in look.occupancy.mine if not job.is_running and (wanted is None or job.id in wanted)]
+    if run and look.at < known_from:
+        look = occupancy_cache.look(scheduler, os.environ, refresh=True)
+    waiting = [job for job in look.occupancy.mine if not job.is_running and (not run or job.id in wanted)]
     if run and not waiting:
+        if look.at < known_from:
+            message = f"`{run}` is newer than the last answer of the scheduler"
+            raise UsageError(message, hint=f"in {occupancy_cache.REFRESH_SECONDS:.0f} seconds: serried queue {run}")
         raise UsageError(f"`{run}` has no job that waits on `{name}`", hint=f"serried why {run}")
     runs = _runs(waiting)
     waiting.sort(key=lambda job: job.id not in runs)
@@ -94,11 +105,6 @@ def _plan(experiment: str, cluster: str | None) -> Planned:
         whole_nodes=its.exclusive or its.memory_mb == 0,
     )
     return Planned(experiment, shape, len(plan.array.indices) if plan.array else 1)
-
-
-def _jobs_of(run: str) -> set[str]:
-    record = run_view.select(run).record
-    return {job for submission in record.submissions for job in submission.jobs}
 
 
 def _runs(jobs: Sequence[QueuedJob]) -> dict[str, tuple[str, str]]:

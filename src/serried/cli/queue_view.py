@@ -24,11 +24,12 @@ from serried.schedulers.occupancy import (
 from serried.schedulers.openings import JobShape
 from serried.ui import console
 from serried.ui.opening_lines import opening_text, time_option
-from serried.ui.text import duration, local_time, memory, printable
+from serried.ui.text import duration, local_time, memory, printable, width
 
 MOST_JOBS = 5
 MOST_LIMITS = 6
 REMEMBERED_SECONDS = 600.0
+_LESS_IMPORTANT = ("LIMIT", "OUT", "CPUS", "NODES", "USED")
 
 _RESOURCES = {
     "jobs": "running job",
@@ -79,22 +80,33 @@ def _free(occupancy: Occupancy) -> list[tuple[str, str]]:
     nodes = [node for node in occupancy.nodes if names.intersection(node.partitions)]
     facts = [_gpus(count) for count in count_gpus(nodes)]
     free, total = sum(node.free_cpus for node in nodes), sum(node.cpus for node in nodes)
-    facts.append(f"{free} of {counted(total, 'CPU')}; {sum(n.is_idle for n in nodes)} of {counted(len(nodes), 'node')}")
+    idle = sum(node.is_idle for node in nodes)
+    facts.append(f"{free:,} of {counted(total, 'CPU')}; {idle:,} of {counted(len(nodes), 'node')}")
     return [("free" if at == 0 else "", text) for at, text in enumerate(facts)]
 
 
 def _gpus(count: GpuCount) -> str:
     kind = f" {count.type}" if count.type else ""
-    text = f"{count.free} of {count.total}{kind} GPUs"
+    text = f"{count.free:,} of {count.total:,}{kind} GPUs"
     text += f", at most {count.most_on_one_node} on one node" if count.free > count.most_on_one_node else ""
     text += f"; {count.planned} kept for a job that waits" if count.planned else ""
     return text + (f"; {count.out} out of service" if count.out else "")
 
 
 def _table(page: Page) -> list[str]:
+    """A narrow terminal gets fewer columns: no number is cut, and partitions stay apart."""
     heads = ["PARTITION", "LIMIT", "GPU", "FREE", "USED", "OUT", "NODES", "CPUS", "RUN", "WAIT"]
     rows = [row for one in page.partitions for row in _rows(page.occupancy, one)]
+    for dropped in _LESS_IMPORTANT:
+        if not console.is_terminal() or _table_width([heads, *rows]) <= console.columns():
+            break
+        at = heads.index(dropped)
+        heads, *rows = ([*row[:at], *row[at + 1 :]] for row in [heads, *rows])
     return console.table(heads, rows, shrink=0)
+
+
+def _table_width(rows: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(width, column)) + 2 for column in zip(*rows, strict=True)) - 2
 
 
 def _rows(occupancy: Occupancy, partition: PartitionUse) -> Iterator[list[str]]:
@@ -158,7 +170,9 @@ def _amount(quota: Quota, occupancy: Occupancy) -> str:
 def _own(page: Page) -> Iterator[str]:
     running = sum(job.is_running for job in page.occupancy.mine)
     if not page.waiting:
-        yield f"none of your jobs waits; {running} run" if running else "you have no jobs here"
+        age = page.look.age(page.now)
+        as_of = f", as of {_age(age)}" if age >= 1 else ""
+        yield (f"none of your jobs waits; {running} run" if running else "you have no jobs here") + as_of
         return
     for at, job in enumerate(page.waiting[:MOST_JOBS]):
         if at:

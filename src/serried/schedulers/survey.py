@@ -126,6 +126,17 @@ def asker(
     return ask
 
 
+def together(seconds: float, command: Command) -> Command:
+    """A `command` whose calls take at most so long together: of a scheduler that hangs, one call waits."""
+    deadline = time.monotonic() + seconds
+
+    def run(argv: list[str], limit: float, environ: Mapping[str, str]) -> str | None:
+        left = deadline - time.monotonic()
+        return command(argv, min(limit, left), environ) if left > 0 else None
+
+    return run
+
+
 def changed_at(path: str) -> int:
     """The time of a file's last change, in nanoseconds; 0 without a file."""
     with contextlib.suppress(OSError):

@@ -17,7 +17,7 @@ from serried.schedulers.client import query
 from serried.schedulers.occupancy import NodeUse, Occupancy, PartitionUse, QueuedJob
 from serried.schedulers.pbs import parse, quotas, site
 from serried.schedulers.pbs.site import Attributes, blocks, first
-from serried.schedulers.survey import GLANCE_SECONDS
+from serried.schedulers.survey import GLANCE_SECONDS, together
 
 NODES = ("pbsnodes", "-av")
 JOBS = ("qstat", "-a", "-s", "-w")
@@ -46,7 +46,7 @@ def ask(environ: Mapping[str, str], user: str, seconds: float) -> dict[str, str]
     if waiting := [job.id for job in _jobs(texts["jobs"], "", user) if job.is_mine and not job.is_running]:
         # A job that has ended meanwhile changes the exit status alone.
         texts["own"] = _answer((*OWN, *waiting[:MOST_OWN]), ours, deadline, is_strict=False)
-    glance = site.asker_of(environ, machine.run, GLANCE_SECONDS)
+    glance = site.asker_of(environ, together(GLANCE_SECONDS, machine.run), GLANCE_SECONDS)
     return {**texts, "queues": glance(site.QUEUES), "server": glance(site.SERVER)}
 
 

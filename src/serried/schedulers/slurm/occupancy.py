@@ -13,7 +13,7 @@ from serried.schedulers import missing_command, scrub
 from serried.schedulers.client import query
 from serried.schedulers.occupancy import NodeUse, Occupancy, PartitionUse, QueuedJob
 from serried.schedulers.slurm import quotas, site, tres
-from serried.schedulers.survey import GLANCE_SECONDS, changed_at
+from serried.schedulers.survey import GLANCE_SECONDS, changed_at, together
 
 SEPARATOR = "\x1f"
 NODE_FIELDS = (
@@ -57,7 +57,7 @@ def ask(environ: Mapping[str, str], user: str, seconds: float) -> dict[str, str]
     texts = {argv[0]: _answer(argv, ours, deadline) for argv in (SINFO, SQUEUE)}
     if not any(SEPARATOR in text for text in (texts["sinfo"], texts["squeue"])):
         raise SchedulerUnreachable("this `sinfo` cannot divide its fields; Slurm 20.11 or later is needed")
-    glance = site.asker_of(environ, machine.run, GLANCE_SECONDS)
+    glance = site.asker_of(environ, together(GLANCE_SECONDS, machine.run), GLANCE_SECONDS)
     return {**texts, "partitions": glance(site.PARTITIONS), **quotas.ask(user, glance)}
 
 
