@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 import time
 
@@ -124,7 +125,7 @@ def test_a_selection_stays_with_its_run_while_others_come_and_go(make):
     drive(look)
 
 
-def test_a_filter_is_typed_and_dropped(make):
+def test_a_filter_is_typed_kept_and_dropped(make):
     make("k3f9q2", name="train")
     make("m2n3p4", name="queue", job="124")
 
@@ -134,10 +135,28 @@ def test_a_filter_is_typed_and_dropped(make):
         await wait_for(lambda: "k3f9q2" not in text_of(app))
         await pilot.press("enter")
         await wait_for(lambda: ">m2n3p4" in text_of(app))
+        await pilot.press("enter")
+        await wait_for(lambda: "m2n3p4 queue RUNNING" in text_of(app))
+        await pilot.press("escape")
+        await wait_for(lambda: "runs  1 of 2  /qu" in text_of(app))
         await pilot.press("escape")
         await wait_for(lambda: "k3f9q2" in text_of(app))
 
     assert drive(look).return_code is None
+
+
+def test_a_run_that_is_deleted_while_it_is_shown_is_called_deleted(make):
+    made = make()
+    made.attempt()
+
+    async def look(app, pilot, wait_for):
+        await wait_for(lambda: "k3f9q2 train RUNNING" in text_of(app))
+        shutil.rmtree(made.record.directory.path)
+        await wait_for(lambda: "the record of k3f9q2 was deleted" in text_of(app))
+        await pilot.press("S", "escape")
+        await wait_for(lambda: "no runs yet" in text_of(app))
+
+    drive(look, index.find("k3f9q2"))
 
 
 @pytest.mark.parametrize(("answer", "stopped"), [("y", ["k3f9q2"]), ("n", []), ("enter", []), ("escape", [])])
@@ -254,13 +273,17 @@ def test_a_scheduler_that_does_not_answer_delays_no_key(make, slurm):
 
     slurm.poll = poll
 
+    async def wait_for_the_answer(app, _, wait_for):
+        await wait_for(lambda: "asking the scheduler about k3f9q2" in text_of(app))
+
     async def look(app, pilot, wait_for):
-        await wait_for(lambda: "reading the records" in text_of(app))
+        await wait_for(lambda: "asking the scheduler" in text_of(app))
         await pilot.press("question_mark")
         await wait_for(lambda: "quit; runs continue" in text_of(app))
         await pilot.press("x", "q")
 
     drive(look)
+    drive(wait_for_the_answer, index.find("k3f9q2"))
     answers.set()
 
 

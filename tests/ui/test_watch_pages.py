@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
 
 from house import ROOT
 from serried.records import live
+from serried.ui.console import Cell
 from serried.ui.text import width
 from serried.ui.watch import list_page, run_page, waiting_page
 from serried.ui.watch.drawing import Canvas, plain
@@ -23,12 +25,18 @@ from watching import a_live, a_page, matches, screen
 DOCS = ROOT / "docs" / "watch.md"
 HOSTILE = "[red]$(id)[/red] \x1b[31m\x1b]0;title\x07 名前 " + "n" * 300
 
+STEP = Cell("step 1200/5000 loss 0.31 3.1 it/s", None, "20m left", ("step 1200/5000 loss 0.31", "step 1200/5000"))
+FAILURE = Cell("rank 3 on n2 exited with status 1", None, "5m ago")
 ROWS = (
-    RunRow("k3f9q2", "train", "RUNNING", "2x4 gpu", "1h12m", "step 1200/5000, loss 0.31, GPU 97%", "digits"),
-    RunRow("m2n3p4", "lr-sweep", "RUNNING", "1x1 gpu", "3m07s", "12 of 96 tasks ended", "digits"),
-    RunRow("a7b8c9", "large", "PENDING", "16x8 gpu", "2d03h", "Priority, starts in 3h12m", "digits"),
-    RunRow("q9r8s7", "train", "FAILED", "2x4 gpu", "12s", "rank 3 on n2 exited with status 1, 5m ago", "digits"),
-    RunRow("z2y3x4", "train", "COMPLETED", "2x4 gpu", "10m00s", "3d ago", "digits"),
+    RunRow("k3f9q2", "train", "RUNNING", "2x4 gpu", "1h12m", STEP, "digits"),
+    RunRow("m2n3p4", "lr-sweep", "RUNNING", "1x1 gpu", "3m07s", Cell("12/96 done"), "digits"),
+    RunRow("a7b8c9", "large", "PENDING", "16x8/4 gpu", "2d03h", Cell("Priority, starts in 3h12m"), "digits"),
+    RunRow("q9r8s7", "train", "FAILED", "2x4 gpu", "12s", FAILURE, "digits"),
+    RunRow("z2y3x4", "train", "COMPLETED", "2x4 gpu", "10m00s", Cell("", "quiet", "3d ago"), "digits"),
+)
+TASKS = (
+    RunRow("k3f9q2/1", "grid", "RUNNING", note=STEP),
+    RunRow("k3f9q2/2", "grid", "FAILED", note=Cell("rank 0 on n1 exited with status 1")),
 )
 WAITING = WaitingPage(
     "a7b8c9",
@@ -55,6 +63,7 @@ SCREENS = {
     "run-failed": lambda look: run_page.draw(FAILED, Choice(), look),
     "runs": lambda look: list_page.draw(ListPage("runs", ROWS, "a7b8c9"), look),
     "runs-filtered": lambda look: list_page.draw(ListPage("runs", ROWS, "k3f9q2", "train", is_typing=True), look),
+    "tasks": lambda look: list_page.draw(ListPage("tasks of k3f9q2", TASKS, "k3f9q2/1", is_inner=True), look),
     "no-runs": lambda look: list_page.draw(ListPage("runs", ()), look),
     "waiting": lambda look: waiting_page.draw(WAITING, look),
 }
@@ -106,7 +115,7 @@ def test_every_page_has_the_size_of_its_terminal_whatever_it_shows(size):
             look,
         ),
         "hostile list": list_page.draw(
-            ListPage(HOSTILE, (RunRow(HOSTILE, HOSTILE, "FAILED", note=HOSTILE),), HOSTILE), look
+            ListPage(HOSTILE, (RunRow(HOSTILE, HOSTILE, "FAILED", note=Cell(HOSTILE, None, HOSTILE)),), HOSTILE), look
         ),
     }
     assert {name: len(lines) for name, lines in pages.items() if len(lines) != look.rows} == {}
@@ -151,21 +160,19 @@ def test_values_of_a_curve_that_are_not_finite_are_left_out():
     assert "nan" not in screen(run_page.draw(page, Choice(), Canvas()))
 
 
-def test_a_selection_stays_with_its_run_wherever_that_moves():
-    moved = (ROWS[3], *ROWS[:3])
-    assert list_page.kept(ROWS, moved, "q9r8s7") == "q9r8s7"
-    assert list_page.kept(ROWS, ROWS[:3], "q9r8s7") == "a7b8c9"
-    assert list_page.kept((), ROWS, "") == "k3f9q2"
-
-
-def test_running_runs_come_first_then_those_that_wait_then_the_latest():
-    rows = [
-        RunRow("b", "", "COMPLETED", at=2.0),
-        RunRow("c", "", "FAILED", at=3.0),
-        RunRow("d", "", "PENDING"),
-        RunRow("e", "", "RUNNING"),
-    ]
-    assert [row.id for row in list_page.in_order(rows)] == ["e", "d", "c", "b"]
+@for_each(
+    ("selected", "rows", "word", "now_selected"),
+    [
+        ("q9r8s7", (ROWS[3], *ROWS[:3]), "", "q9r8s7"),
+        ("q9r8s7", ROWS[:3], "", "a7b8c9"),
+        ("", ROWS, "", "k3f9q2"),
+        ("k3f9q2", (*ROWS[1:], dataclasses.replace(ROWS[0], state="COMPLETED")), "running", "m2n3p4"),
+        ("k3f9q2", (), "", "k3f9q2"),
+    ],
+)
+def test_a_selection_stays_with_its_run_or_goes_to_the_row_in_its_place(selected, rows, word, now_selected):
+    before = ListPage("runs", ROWS if selected else (), selected, word)
+    assert list_page.refreshed(before, rows).selected == now_selected
 
 
 def test_a_filter_takes_words_of_id_name_state_and_project():

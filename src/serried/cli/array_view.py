@@ -80,7 +80,7 @@ def out_tasks(status: RunStatus) -> None:
         rows.append(
             [
                 str(index),
-                Cell(task.state, run_view.state_style(task.state)),
+                Cell(task.state, console.state_style(task.state)),
                 duration(task.seconds),
                 ", ".join(task.node_names),
                 note if task.state != names.COMPLETED else "",

@@ -11,18 +11,16 @@ import click
 from serried.cli import run_view
 from serried.errors import UsageError
 from serried.protocol import names
-from serried.records import index, missing_outputs, verdict
+from serried.records import index
 from serried.records.record import Record, RecordUnreadable
 from serried.records.run_status import RunStatus
 from serried.records.status import SchedulerFor, statuses
 from serried.records.verdict import SUBMITTING, UNCERTAIN
-from serried.ui import console
+from serried.ui import console, run_rows
 from serried.ui.console import Cell
-from serried.ui.text import ago, duration, fit
+from serried.ui.text import duration, fit
 
 _SHOWN = 10
-_ORDER = {names.RUNNING: 0, names.PENDING: 1, SUBMITTING: 1, names.UNKNOWN: 2, UNCERTAIN: 2}
-_LAST = 3
 _STATES = (names.PENDING, names.RUNNING, *sorted(names.ENDED), SUBMITTING, UNCERTAIN, names.UNKNOWN)
 _PROJECT_COLUMNS, _COLUMNS_FOR_BOTH = 12, 100
 """The widest project, and the width of a terminal that has room for the columns PROJECT and CLUSTER."""
@@ -61,7 +59,7 @@ class Listing:
         found = statuses([record for record in index.records() if self.may_have(record)], scheduler_for)
         there = [status for status in found if status.record.directory.path.is_dir()]
         fitting = [status for status in _settled(there) if not self.states or status.state in self.states]
-        known = sorted(fitting, key=_order)
+        known = sorted(fitting, key=run_rows.order)
         shown = [status for status in known if not status.has_ended or self._is_recent(status)]
         if not self.everything and self.oldest is None:
             ended = [status for status in shown if status.has_ended][: max(self.number, 0)]
@@ -156,11 +154,6 @@ def _settled(found: list[RunStatus]) -> list[RunStatus]:
     return [again.get(status.id, status) for status in found]
 
 
-def _order(status: RunStatus) -> tuple[int, float, str]:
-    moment = status.verdict.since if status.has_ended else None
-    return _ORDER.get(status.state, _LAST), -(moment or status.created), status.id
-
-
 def _draw(listing: Listing, shown: list[RunStatus], known: int) -> None:
     if not shown:
         _say_none(listing, known)
@@ -198,73 +191,9 @@ def _row(status: RunStatus, now: float) -> dict[str, str | Cell]:
         "ID": status.record.id,
         "PROJECT": fit(project, _PROJECT_COLUMNS) if console.is_terminal() else project,
         "NAME": summary.name if summary else "?",
-        "STATE": Cell(status.state, run_view.state_style(status.state)),
-        "SIZE": run_view.size(status),
+        "STATE": Cell(status.state, console.state_style(status.state)),
+        "SIZE": summary.size if summary else "?",
         "CLUSTER": summary.cluster if summary else "?",
-        "TIME": duration(_elapsed(status, now)),
-        "NOTE": _note(status, now),
+        "TIME": duration(run_rows.elapsed(status, now)),
+        "NOTE": run_rows.note(status, now),
     }
-
-
-def _elapsed(status: RunStatus, now: float) -> float | None:
-    if status.has_ended:
-        return status.seconds
-    if status.state == names.RUNNING:
-        started = status.started if status.tasks is None else status.created
-        return now - started if started else None
-    return now - status.created if status.created else None
-
-
-def _note(status: RunStatus, now: float) -> Cell:
-    """What matters most now. Times stand at the end, where they are not cut off."""
-    parts = ["smoke test"] if status.summary and status.summary.smoke else []
-    parts += ["rehearsal"] if status.summary and status.summary.rehearsal else []
-    ends: list[str] = []
-    shorter: list[str] = []
-    if status.tasks is not None:
-        parts.append(tasks_text(status))
-    if status.state in (names.PENDING, names.RUNNING) and status.tasks is None:
-        shorter, end = _progress(status)
-        attempt = f"attempt {status.attempt}" if (status.attempt or 1) > 1 else ""
-        parts += [*shorter[:1], _waiting(status, now), attempt]
-        ends.append(end)
-    elif status.state == UNCERTAIN:
-        parts.append(f"serried why {status.record.id}")
-    elif status.state != names.COMPLETED and status.tasks is None:
-        parts.append(status.verdict.message)
-    elif status.has_ended and missing_outputs.can_be_fetched(status.record.end):
-        parts.append(f"files missing: serried fetch {status.record.id}")
-        shorter = [f"serried fetch {status.record.id}"]
-    if status.has_ended and status.verdict.since is not None:
-        ends.append(ago(now - status.verdict.since))
-    if status.verdict.stale is not None:
-        ends.append(f"as of {ago(now - status.verdict.stale)}")
-    style = "quiet" if status.state in (names.COMPLETED, names.CANCELLED) else None
-    return Cell(", ".join(filter(None, parts)), style, ", ".join(filter(None, ends)), tuple(shorter))
-
-
-def _progress(status: RunStatus) -> tuple[list[str], str]:
-    if status.progress is None:
-        return [], ""
-    from serried.ui import progress_lines  # only for runs that run
-
-    return progress_lines.note(status.progress)
-
-
-def _waiting(status: RunStatus, now: float) -> str:
-    if status.verdict.stale is not None:
-        return ""
-    if status.verdict.message:
-        return status.verdict.message
-    soon = f"starts in {duration(status.starts - now)}" if status.starts and status.starts > now else ""
-    return ", ".join(filter(None, (status.reason, soon)))
-
-
-def tasks_text(status: RunStatus) -> str:
-    """`960/1000 done, 38 failed, 2 timeout`: the tasks in each state but PENDING."""
-    by_state = verdict.tasks_by_state(status.tasks or {})
-    parts = [f"{len(by_state.pop(names.COMPLETED, []))}/{len(status.tasks or {})} done"]
-    by_state.pop(names.PENDING, None)
-    parts += [f"{len(tasks)} {state.lower().replace('_', ' ')}" for state, tasks in by_state.items()]
-    stalled = sum(progress.is_stalled for progress in status.progress_of_tasks.values())
-    return ", ".join([*parts, *([f"{stalled} without a step for minutes"] if stalled else [])])

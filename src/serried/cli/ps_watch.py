@@ -16,7 +16,7 @@ from serried.errors import SchedulerUnreachable, UsageError
 from serried.records.run_status import RunStatus
 from serried.records.status import registered
 from serried.schedulers.interface import Job, Scheduler
-from serried.ui import console
+from serried.ui import console, run_rows
 from serried.ui.text import local_time, printable
 
 _SECONDS = 5.0
@@ -116,7 +116,7 @@ def _print_changes(shown: Sequence[RunStatus], before: Mapping[str, str]) -> dic
 def _state(status: RunStatus) -> str:
     attempt = f"attempt {status.attempt}" if (status.attempt or 1) > 1 else ""
     is_stalled = status.progress is not None and status.progress.is_stalled
-    tasks = ps.tasks_text(status) if status.tasks is not None else ""
+    tasks = run_rows.tasks_text(status) if status.tasks is not None else ""
     message = status.verdict.message or status.reason
     parts = (message, attempt, tasks, "no step for minutes" if is_stalled else "")
     details = ", ".join(filter(None, parts))

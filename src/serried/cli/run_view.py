@@ -20,7 +20,6 @@ from serried.records import index
 from serried.records.index import Selection
 from serried.records.record import RecordUnreadable
 from serried.records.run_status import RunStatus
-from serried.records.verdict import SUBMITTING, UNCERTAIN
 from serried.ui import console
 from serried.ui.text import ago, duration, harmless, overwritten, printable, wrapped
 
@@ -30,18 +29,6 @@ if TYPE_CHECKING:
     from serried.protocol.outputs import Outputs
 
 HELP = "RUN is an id, a unique prefix of one, a name, or `last`; RUN/17 is task 17 of an array."
-
-_STYLES = {
-    names.COMPLETED: "good",
-    names.RUNNING: "busy",
-    names.PENDING: "waiting",
-    SUBMITTING: "waiting",
-    names.CANCELLED: "quiet",
-    names.PREEMPTED: "warning",
-    names.UNKNOWN: "warning",
-    UNCERTAIN: "warning",
-}
-"""Every other state is a failure."""
 
 
 def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
@@ -80,10 +67,6 @@ def select_all(words: Iterable[str]) -> list[Selection]:
     return list({str(selection): selection for selection in map(select, words)}.values())
 
 
-def state_style(state: str) -> str:
-    return _STYLES.get(state, "bad")
-
-
 def headline(status: RunStatus) -> list[str]:
     """The state of a run, and why, at the top of a page."""
     name = printable(status.summary.name) if status.summary else "?"
@@ -93,7 +76,7 @@ def headline(status: RunStatus) -> list[str]:
     rest = [f"  {line}" for line in more]
     if not first.startswith(begin + status.state):  # a long name
         return [first, *rest]
-    state = console.style(status.state, state_style(status.state))
+    state = console.style(status.state, console.state_style(status.state))
     return [begin + state + first[len(begin) + len(status.state) :], *rest]
 
 
@@ -105,7 +88,7 @@ def output_line(line: str) -> str:
 def how(status: RunStatus) -> str:
     """The status of a run in one line: `k3f9q2 train COMPLETED after 10m00s`."""
     name = f" {printable(status.summary.name)}" if status.summary else ""
-    state = console.style(status.state, state_style(status.state), sys.stderr)
+    state = console.style(status.state, console.state_style(status.state), sys.stderr)
     after = f" after {duration(status.seconds)}" if status.seconds is not None else ""
     after += f" of attempt {status.attempt}" if after and (status.attempt or 1) > 1 else ""
     code = status.verdict.exit_code
@@ -136,17 +119,6 @@ def logs_of_failed_rank(selection: Selection) -> list[tuple[str, str]]:
     from serried.records.explain import rank_option  # other runs need no explanation
 
     return [(f"serried logs {selection} --rank {rank_option(failure)}", "the rank that failed first")]
-
-
-def size(status: RunStatus) -> str:
-    """`2x4 gpu`, `2x1/4 gpu` if ranks and GPUs differ, `2x2 cpu`."""
-    summary = status.summary
-    if summary is None:
-        return "?"
-    if not summary.gpus:
-        return f"{summary.nodes}x{summary.ranks} cpu"
-    per_node = f"{summary.gpus}" if summary.ranks == summary.gpus else f"{summary.ranks}/{summary.gpus}"
-    return f"{summary.nodes}x{per_node} gpu"
 
 
 def out_runs(runs: Sequence[dict[str, Any]]) -> None:

@@ -253,7 +253,7 @@ def _config_text(config: dict[str, Any] | None) -> str:
 
 def _size(plan: Plan | None, status: RunStatus) -> str:
     if plan is None:
-        return run_view.size(status)
+        return status.summary.size if status.summary else "?"
     allocation = plan.allocation
     each = [counted(allocation.ranks, "task" if plan.script else "rank")]
     if allocation.gpus:

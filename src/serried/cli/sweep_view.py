@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from serried.cli import run_view
 from serried.protocol import tracking
 from serried.protocol.settings import as_argument
 from serried.sweeps.importance import importance_of
@@ -110,7 +109,7 @@ def _row(trial: TrialResult, parameters: Sequence[str], *, has_metric: bool) -> 
         str(trial.number),
         *value,
         *(_figure(trial.parameters[name]) if name in trial.parameters else "-" for name in parameters),
-        Cell(trial.state, run_view.state_style(trial.state)),
+        Cell(trial.state, console.state_style(trial.state)),
         duration(trial.seconds) if trial.seconds is not None else "-",
         trial.message,
     ]

@@ -158,7 +158,7 @@ def _progress(found: Sequence[RunStatus]) -> str:
 
 def _now(status: RunStatus) -> str:
     if status.tasks is not None:
-        from serried.cli.ps import tasks_text  # only for arrays
+        from serried.ui.run_rows import tasks_text  # only for arrays
 
         return tasks_text(status)
     if status.progress is None:

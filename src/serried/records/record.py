@@ -79,6 +79,14 @@ class Summary:
     metric: str = ""
     """The metric that matters most; empty if the plan names none."""
 
+    @property
+    def size(self) -> str:
+        """`2x4 gpu`, `2x1/4 gpu` if ranks and GPUs differ, `2x2 cpu`."""
+        if not self.gpus:
+            return f"{self.nodes}x{self.ranks} cpu"
+        per_node = f"{self.gpus}" if self.ranks == self.gpus else f"{self.ranks}/{self.gpus}"
+        return f"{self.nodes}x{per_node} gpu"
+
     @classmethod
     def of(cls, plan: Plan) -> Summary:
         return cls.from_plan(plan.to_json())

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from serried.errors import SerriedError
-from serried.protocol import SCHEMA
+from serried.protocol import SCHEMA, names
 from serried.ui.text import fit, pad, printable, width, wrapped
 
 _STYLES = {
@@ -27,6 +27,16 @@ _STYLES = {
     "waiting": "33",
     "quiet": "2",
     "head": "1",
+}
+_STATE_STYLES = {
+    names.COMPLETED: "good",
+    names.RUNNING: "busy",
+    names.PENDING: "waiting",
+    "SUBMITTING": "waiting",
+    names.CANCELLED: "quiet",
+    names.PREEMPTED: "warning",
+    names.UNKNOWN: "warning",
+    "UNCERTAIN": "warning",
 }
 _NARROWEST = 8
 _FEWEST_CUT = 6
@@ -52,6 +62,11 @@ def has_colour(stream: TextIO | None = None) -> bool:
 def columns() -> int:
     """The terminal's width; `COLUMNS` overrides it."""
     return shutil.get_terminal_size((80, 24)).columns
+
+
+def state_style(state: str) -> str:
+    """The style of a run's state. Each state without one is a failure."""
+    return _STATE_STYLES.get(state, "bad")
 
 
 def style(text: str, name: str | None, stream: TextIO | None = None) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from serried.metrics.measured import GpuFigures, NodeFigures
-from serried.protocol import names
 from serried.protocol.sizes import counted
 from serried.report.note import Note
 from serried.report.rules import SHORTEST_SECONDS
@@ -268,16 +267,13 @@ def _row(usage: Usage) -> list[str | Cell]:
     return [
         usage.id,
         usage.name,
-        Cell(usage.state, _STATE_STYLES.get(usage.state, "bad")),
+        Cell(usage.state, console.state_style(usage.state)),
         duration(usage.seconds),
         _share_of(usage.seconds, usage.limit_seconds),
         _share_of(cpu and cpu.mean, cpus),
         _share_of(memory and memory.maximum, total),
         "-" if usage.busy is None else f"{usage.busy.mean:.0f} %",
     ]
-
-
-_STATE_STYLES = {names.COMPLETED: "good", names.RUNNING: "busy", names.PENDING: "waiting", names.CANCELLED: "quiet"}
 
 
 def _share_of(value: float | None, total: float | None) -> str:

@@ -16,9 +16,12 @@ from serried.records.evidence import latest_attempt
 from serried.records.explain import Explanation
 from serried.records.index import Selection
 from serried.records.run_status import RunStatus
+from serried.records.verdict import Verdict
+from serried.ui import progress_lines, run_rows
+from serried.ui.console import Cell
 from serried.ui.text import ago, duration, without_escapes
-from serried.ui.watch.drawing import Point, number
-from serried.ui.watch.list_page import RunRow, in_order
+from serried.ui.watch.drawing import Point
+from serried.ui.watch.list_page import RunRow
 from serried.ui.watch.live_view import GpuKey, LiveView
 from serried.ui.watch.run_page import RunPage
 
@@ -33,72 +36,45 @@ _SHARE = 20
 """Reading metrics and samples takes at most one of so many seconds."""
 
 
-def row_of(status: RunStatus, view: LiveView | None, now: float) -> RunRow:
-    """A run in the list."""
+def row_of(status: RunStatus, now: float) -> RunRow:
+    """A run in the list. What it does now is read from its files."""
     summary = status.summary
     return RunRow(
         status.id,
         summary.name if summary else "?",
         status.state,
-        _size(status),
-        duration(elapsed(status, now)),
-        _note(status, view, now),
+        summary.size if summary else "?",
+        duration(run_rows.elapsed(status, now)),
+        _note(status, now),
         summary.project if summary else "",
-        (status.verdict.since if status.has_ended else None) or status.created,
     )
+
+
+def _note(status: RunStatus, now: float) -> Cell:
+    """As `serried ps` has it, behind the first warning of the agents."""
+    note = run_rows.note(status, now)
+    warnings = status.progress.live.warnings if status.progress else ()
+    if not warnings:
+        return note
+    warning = str(warnings[0]["message"])
+    return Cell(f"{warning}, {note.text}" if note.text else warning, "warning", note.end, (warning,))
 
 
 def task_rows(status: RunStatus) -> tuple[RunRow, ...]:
-    """The tasks of an array."""
+    """The tasks of an array, in the order of runs. What the first running ones do is read from their files."""
+    tasks = sorted(
+        (status.tasks or {}).items(), key=lambda it: (run_rows.place(it[1].state), -(it[1].since or 0.0), it[0])
+    )
     name = status.summary.name if status.summary else "?"
-    return in_order(
-        [
-            RunRow(f"{status.id}/{task}", name, verdict.state, note=verdict.message, at=verdict.since or 0.0)
-            for task, verdict in (status.tasks or {}).items()
-        ]
+    return tuple(
+        RunRow(f"{status.id}/{task}", name, verdict.state, note=_task_note(status, task, verdict))
+        for task, verdict in tasks
     )
 
 
-def elapsed(status: RunStatus, now: float) -> float | None:
-    """How long it ran, runs or waits."""
-    if status.has_ended:
-        return status.seconds
-    start = status.started if status.state == names.RUNNING and status.tasks is None else status.created
-    return max(now - start, 0.0) if start else None
-
-
-def _size(status: RunStatus) -> str:
-    summary = status.summary
-    if summary is None:
-        return "?"
-    if not summary.gpus:
-        return f"{summary.nodes}x{summary.ranks} cpu"
-    per_node = f"{summary.gpus}" if summary.ranks == summary.gpus else f"{summary.ranks}/{summary.gpus}"
-    return f"{summary.nodes}x{per_node} gpu"
-
-
-def _note(status: RunStatus, view: LiveView | None, now: float) -> str:
-    if status.tasks is not None:
-        done = sum(verdict.has_ended for verdict in status.tasks.values())
-        return f"{done} of {counted(len(status.tasks), 'task')} ended"
-    if status.state == names.RUNNING and view is not None:
-        return "; ".join(filter(None, (view.warnings[0] if view.warnings else "", progress(view))))
-    if status.has_ended:
-        when = ago(now - status.verdict.since) if status.verdict.since is not None else ""
-        message = status.verdict.message if status.state != names.COMPLETED else ""
-        return ", ".join(filter(None, (message, when)))
-    soon = f"starts in {duration(status.starts - now)}" if status.starts and status.starts > now else ""
-    return ", ".join(filter(None, (status.verdict.message or status.reason, soon)))
-
-
-def progress(view: LiveView) -> str:
-    """`step 1200/5000, loss 0.31, GPU 97%`; and how long ago the last step was, if that is long."""
-    now, age = view.progress, view.step_age
-    parts = [] if now.step is None else [f"step {now.step}" + (f"/{now.total_steps}" if now.total_steps else "")]
-    parts += [f"last {duration(age)} ago"] if age is not None and now.is_stalled else []
-    parts += [f"{now.shown_metric[0]} {number(now.shown_metric[1])}"] if now.shown_metric else []
-    parts += [f"GPU {now.gpu_busy:.0f}%"] if now.gpu_busy is not None else []
-    return ", ".join(parts)
+def _task_note(status: RunStatus, task: int, verdict: Verdict) -> Cell:
+    progress = status.progress_of_tasks.get(task)
+    return Cell(verdict.message or (progress_lines.line(progress) if progress else ""))
 
 
 def notice_of(status: RunStatus | None, now: float) -> str:
@@ -134,7 +110,7 @@ class RunReader:
         attempt = latest_attempt(self.selection.place)
         view = None
         if attempt is not None and not status.has_ended:
-            view = self.live(attempt, status.summary.metric if status.summary else "")
+            view = self._live(attempt, status.summary.metric if status.summary else "")
         self._read_rarely(attempt, view)
         found = self._logs(status, attempt)
         log = _failed_log(found, explanation) if chosen is None else min(max(chosen, 0), max(len(found) - 1, 0))
@@ -149,7 +125,7 @@ class RunReader:
             status.state,
             message="; ".join(dict.fromkeys(filter(None, (message, meaning)))),
             size=size_in_words(status),
-            elapsed=elapsed(status, now),
+            elapsed=run_rows.elapsed(status, now),
             limit=status.summary.time_seconds if status.summary else None,
             live=view,
             recent=self._recent,
@@ -164,7 +140,7 @@ class RunReader:
             steps=explanation.steps if explanation and status.state in _FAILED else (),
         )
 
-    def live(self, attempt: AttemptDirectory, metric: str) -> LiveView | None:
+    def _live(self, attempt: AttemptDirectory, metric: str) -> LiveView | None:
         """live.json, with its age by this machine's clock alone, once it has changed before our eyes."""
         document = live.read(attempt.live)
         if document is None:

@@ -5,6 +5,7 @@ They are daemons: a scheduler or a file system that does not answer delays neith
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable
@@ -19,8 +20,9 @@ from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable
 from serried.records.run_status import RunStatus
 from serried.records.status import Pace, has_ended_by_file, statuses, task_of
+from serried.ui import run_rows
 from serried.ui.watch import facts, waiting_facts
-from serried.ui.watch.list_page import RunRow, in_order
+from serried.ui.watch.list_page import RunRow
 from serried.ui.watch.run_page import RunPage
 from serried.ui.watch.waiting_page import WaitingPage
 
@@ -67,7 +69,6 @@ class Reader:
         self._settled: set[str] = set()
         """Runs whose record has their end: they never change."""
         self._explained: dict[str, tuple[RunStatus, Explanation]] = {}
-        self._followed: dict[str, facts.RunReader] = {}
         self._rows_at = 0.0
         self._run: facts.RunReader | None = None
 
@@ -182,10 +183,11 @@ class Reader:
         stale = (facts.notice_of(status, now) for status in found.values() if status.verdict.stale)
         notice = self._problem or next(stale, "")
         pages = Pages(rows, is_read=self._has_asked, notice=notice)
-        status = self._status_of(shown.selection)
-        if shown.selection is None or status is None:
+        if shown.selection is None:
             return pages
-        of = str(shown.selection)
+        of, status = str(shown.selection), self._status_of(shown.selection)
+        if status is None:
+            return dataclasses.replace(pages, of=of)
         if status.tasks is not None:
             return Pages(rows, pages.is_read, notice, of, tasks=facts.task_rows(status))
         page = self._page(shown, status, now)
@@ -203,15 +205,10 @@ class Reader:
         """The list, with what running runs do now: these files are read every few seconds."""
         if time.monotonic() - self._rows_at < _LIVE_SECONDS and self._rows_at:
             return self.pages.rows
-        running = [status for status in found.values() if status.state == names.RUNNING and status.tasks is None]
-        followed = {status.id: Selection(status.record) for status in running[:_MOST_FOLLOWED]}
-        self._followed = {run: self._followed.get(run) or facts.RunReader(one) for run, one in followed.items()}
-        lives = {}
-        for run, reader in self._followed.items():
-            attempt = latest_attempt(reader.selection.place)
-            lives[run] = reader.live(attempt, "") if attempt else None
+        running = [status for status in found.values() if status.state == names.RUNNING][:_MOST_FOLLOWED]
+        again = {status.id: dataclasses.replace(status) for status in running}  # reads its progress once more
         self._rows_at = time.monotonic()
-        return in_order([facts.row_of(status, lives.get(status.id), now) for status in found.values()])
+        return tuple(facts.row_of(status, now) for status in sorted({**found, **again}.values(), key=run_rows.order))
 
 
 def _is_settled(record: Record) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from serried.ui import console
 from serried.ui.text import duration, fit, pad, wrapped
 from serried.ui.watch import rank_map
 from serried.ui.watch.drawing import (
@@ -22,7 +23,6 @@ from serried.ui.watch.drawing import (
     titled,
     whole,
 )
-from serried.ui.watch.list_page import STYLES
 from serried.ui.watch.live_view import GpuKey, GpuView, LiveView
 
 KEYS = (
@@ -93,7 +93,7 @@ def draw(page: RunPage, choice: Choice, canvas: Canvas) -> list[Line]:
 
 
 def header(page: RunPage, canvas: Canvas) -> list[Line]:
-    state = Span(page.state, STYLES.get(page.state, "bad"))
+    state = Span(page.state, console.state_style(page.state))
     title = line(Span(f"{page.id} ", "head"), fit_name(page.name, canvas), " ", state, f"  {page.size}")
     warnings = [*([page.notice] if page.notice else []), *page.advice]
     return [title, *_message(page, canvas), *_progress(page, canvas), *_warnings(warnings, canvas)]

@@ -13,13 +13,14 @@ from serried.records import index
 from serried.records.index import Selection
 from serried.ui.text import fit
 from serried.ui.watch import list_page, run_page, waiting_page
-from serried.ui.watch.drawing import Canvas, Line, footer, line
-from serried.ui.watch.list_page import ListPage, RunRow
+from serried.ui.watch.drawing import Canvas, Line, footer, line, whole
+from serried.ui.watch.list_page import ListPage
 from serried.ui.watch.reader import Pages, Reader, Shown
 from serried.ui.watch.run_page import Choice, RunPage
 from serried.ui.watch.waiting_page import WaitingPage
 
 NOTICE_SECONDS = 8.0
+_FEW_KEYS = (("esc", "back"), ("q", "quit"))
 _FAR = 1 << 30
 _STEPS = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -10, "pagedown": 10, "home": -_FAR, "end": _FAR}
 HELP = (
@@ -60,24 +61,29 @@ class StopRequest(NamedTuple):
 class Viewer:
     def __init__(self, reader: Reader, selection: Selection | None = None) -> None:
         self._reader = reader
-        self._opened: list[Selection] = [selection] if selection else []
+        self._opened: list[Selection] = []
         self._choice = Choice()
         self._log: int | None = None
-        self._word, self._is_typing = "", False
-        self._lists: list[tuple[tuple[RunRow, ...], str]] = [((), ""), ((), "")]
-        """Rows and the selected id: of the list of runs, and of that of tasks."""
+        self._runs, self._tasks = ListPage("runs", (), is_read=False), ListPage("tasks", ())
         self._notice = ("", 0.0)
-        self._show()
+        if selection:
+            self._open(selection)
+        else:
+            self._show()
 
     # Reading and drawing.
 
     def on_read(self) -> None:
-        """Keep what was selected though the lists have changed."""
+        """Take what the reader has read."""
         pages = self._reader.pages
-        for at, rows in enumerate((pages.rows, pages.tasks or ())):
-            before, selected = self._lists[at]
-            if rows:
-                self._lists[at] = rows, list_page.kept(before, rows, selected)
+        if pages.is_read:
+            self._runs = list_page.refreshed(self._runs, pages.rows)
+        if pages.tasks is not None and self._is_read(pages):
+            self._tasks = list_page.refreshed(self._tasks, pages.tasks)
+
+    def _is_read(self, pages: Pages) -> bool:
+        """Whether it has read what is open now."""
+        return pages.of == (str(self._opened[-1]) if self._opened else "")
 
     def notify(self, text: str) -> None:
         """Show a message for some seconds."""
@@ -85,26 +91,41 @@ class Viewer:
 
     def lines(self, canvas: Canvas) -> list[Line]:
         """The screen as text: as many lines as it has rows."""
-        page = self._page(self._reader.pages)
+        page = self._page()
         if isinstance(page, ListPage):
             return list_page.draw(page, canvas)
         if isinstance(page, WaitingPage):
             return waiting_page.draw(page, canvas)
         if isinstance(page, RunPage):
             return run_page.draw(page, self._choice, canvas)
-        notice = self._reader.pages.notice or f"reading the files of {self._opened[-1]}"
-        return [line(notice), *[()] * (canvas.rows - 2), footer(waiting_page.KEYS)]
+        return whole([line(self._why_empty())], footer(_FEW_KEYS), canvas)
 
-    def _page(self, pages: Pages) -> Page:
+    def _why_empty(self) -> str:
+        pages, run = self._reader.pages, self._opened[-1]
+        if pages.notice or not self._is_read(pages):
+            return pages.notice or f"reading the files of {run}"
+        return f"the record of {run} was deleted" if pages.is_read else f"asking the scheduler about {run}"
+
+    def _page(self) -> Page:
+        pages = self._reader.pages
         text, until = self._notice
         now = text if time.monotonic() < until else ""
-        if self._opened and pages.of != str(self._opened[-1]):
+        if self._opened and not self._is_read(pages):
             return None
         if self._opened and pages.tasks is None:
             return dataclasses.replace(pages.page, notice=now) if pages.page is not None and now else pages.page
-        title = f"tasks of {self._opened[-1]}" if self._opened else "runs"
-        rows, selected = self._lists[bool(self._opened)]
-        return ListPage(title, rows, selected, self._word, self._is_typing, now or pages.notice, pages.is_read)
+        return dataclasses.replace(self._list, notice=now or pages.notice, is_read=pages.is_read)
+
+    @property
+    def _list(self) -> ListPage:
+        return self._tasks if self._opened else self._runs
+
+    @_list.setter
+    def _list(self, page: ListPage) -> None:
+        if self._opened:
+            self._tasks = page
+        else:
+            self._runs = page
 
     def _show(self) -> None:
         self._reader.show(Shown(self._opened[-1] if self._opened else None, self._log))
@@ -113,56 +134,46 @@ class Viewer:
 
     def paste(self, text: str) -> None:
         """Pasted text is no command. It may be a filter."""
-        if self._is_typing and text:
+        if self._list.is_typing and text:
             self._type(text.splitlines()[0])
 
     def press(self, key: str, character: str = "") -> KeyAction | StopRequest | None:
         """Do what the key means, or return what the terminal has to do. `character` is what it would print."""
-        page = self._page(self._reader.pages)
-        if self._is_typing:
-            self._on_filter_key(key, character)
-            return None
-        if isinstance(page, ListPage):
+        page = self._page()
+        if not isinstance(page, ListPage):
+            return self._on_run_key(key, page)
+        if not page.is_typing:
             return self._on_list_key(key, page)
-        return self._on_run_key(key, page)
+        self._on_filter_key(key, character)
+        return None
 
     def _on_filter_key(self, key: str, character: str) -> None:
         if key in ("enter", "escape"):
-            self._is_typing = False
-            self._word = self._word if key == "enter" else ""
+            word = self._list.word if key == "enter" else ""
+            self._list = dataclasses.replace(self._list, is_typing=False, word=word)
         elif key == "backspace":
-            self._word = self._word[:-1]
+            self._list = list_page.filtered(self._list, self._list.word[:-1])
         elif key in ("up", "down"):
-            self._move(_STEPS[key])
+            self._list = list_page.moved(self._list, _STEPS[key])
         else:
             self._type(character)
 
     def _type(self, text: str) -> None:
-        self._word += "".join(character for character in text if character.isprintable())
-        page = self._page(self._reader.pages)
-        if isinstance(page, ListPage) and page.shown and page.selected not in {row.id for row in page.shown}:
-            self._select(page.shown[0].id)
-
-    def _move(self, by: int) -> None:
-        page = self._page(self._reader.pages)
-        if isinstance(page, ListPage):
-            self._select(list_page.moved(page, by))
-
-    def _select(self, run: str) -> None:
-        at = bool(self._opened)
-        self._lists[at] = self._lists[at][0], run
+        added = "".join(character for character in text if character.isprintable())
+        self._list = list_page.filtered(self._list, self._list.word + added)
 
     def _on_list_key(self, key: str, page: ListPage) -> KeyAction | StopRequest | None:
         selected = next((row for row in page.shown if row.id == page.selected), None)
         if key in _STEPS:
-            self._move(_STEPS[key])
+            self._list = list_page.moved(self._list, _STEPS[key])
         elif key == "slash":
-            self._is_typing = True
+            self._list = dataclasses.replace(self._list, is_typing=True)
         elif key == "enter" and selected:
-            self._open(selected.id)
+            self._find(selected.id)
+        elif key == "escape" and page.word:
+            self._list = dataclasses.replace(self._list, word="")
         elif key == "escape":
-            self._back() if not self._word else None
-            self._word = ""
+            self._back()
         elif key == "S" and selected:
             return self._stop(StopRequest(selected.id, selected.name, selected.state))
         return _request(key)
@@ -190,20 +201,22 @@ class Viewer:
         self.notify(f"{request.run} has ended: {request.state}")
         return None
 
-    def _open(self, run: str) -> None:
+    def _find(self, run: str) -> None:
         try:
-            selection = index.find(run)
+            self._open(index.find(run))
         except SerriedError as error:
             self.notify(error.message)
-            return
+
+    def _open(self, selection: Selection) -> None:
         self._opened.append(selection)
-        self._choice, self._log, self._word = Choice(), None, ""
+        self._choice, self._log = Choice(), None
+        if selection.task is None:
+            self._tasks = ListPage(f"tasks of {selection}", (), is_inner=True)
         self._show()
 
     def _back(self) -> None:
         if self._opened:
             self._opened.pop()
-            self._word = ""
             self._show()
 
 

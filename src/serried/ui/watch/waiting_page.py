@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from serried.ui import console
 from serried.ui.text import duration, local_time, wrapped
 from serried.ui.watch.drawing import Canvas, Line, Span, footer, line, titled, whole
-from serried.ui.watch.list_page import STYLES
 from serried.ui.watch.run_page import fit_name
 
 KEYS = (("esc", "back"), ("S", "stop"), ("?", "help"), ("q", "quit"))
@@ -35,7 +35,7 @@ class WaitingPage:
 
 def draw(page: WaitingPage, canvas: Canvas) -> list[Line]:
     """As many lines as the terminal has rows."""
-    state = Span(page.state, STYLES.get(page.state, "bad"))
+    state = Span(page.state, console.state_style(page.state))
     lines = [line(Span(f"{page.id} ", "head"), fit_name(page.name, canvas), " ", state, f"  {page.size}")]
     lines += [line(Span(f"! {page.notice}", "warning"))] if page.notice else []
     lines.append(())
