@@ -30,6 +30,7 @@ def a_plan(
     sweep=None,
     source="/home/ada/digits",
     report=ReportSettings(),  # noqa: B008 - it never changes
+    command=("python", "train.py"),
     **allocation,
 ):
     sizes = {"nodes": 2, "ranks": 2, "gpus": 0, "cpus": 4, "memory_mb": None, "time_seconds": 3600}
@@ -39,7 +40,7 @@ def a_plan(
         project=project,
         experiment="train",
         created="2026-11-18T11:06:40Z",
-        command=("python", "train.py"),
+        command=command,
         site=site_of("fir", scheduler, str(root)),
         allocation=Allocation(**{**sizes, **allocation}),
         source=Source(directory=source),

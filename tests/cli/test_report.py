@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from building import as_json
 from sampled import GIB, a_gpu, a_rank, write_samples
 from serried import schedulers
 from serried.plan import ReportSettings
@@ -80,11 +81,11 @@ notes
     slower data: in a synchronous training the others wait for this rank.
     serried rule ranks-spread
   - The peak of memory was 31 % of 128 GiB per node.
-    Write `mem = "24G"`: a job that requests less memory fits on more nodes, so
-    it starts sooner.
+    Submit with `--mem-per-node 48G`: a job that requests less memory fits on
+    more nodes, so it starts sooner.
     serried rule cpu-mem-over
   - The run needed 10 % of its 10h.
-    Write `time = "1h30m"`: the scheduler fits short jobs into gaps, so they
+    Submit with `--time 1h30m`: the scheduler fits short jobs into gaps, so they
     start sooner.
     serried rule time-over
 """
@@ -121,7 +122,7 @@ def test_the_json_of_a_run(serried, measured):
     assert value["schema"] == 1
     assert run["gpu_busy"] == [55.0, pytest.approx(81.25), 90.0]
     assert [note["rule"] for note in run["notes"]] == ["straggler", "ranks-spread", "cpu-mem-over", "time-over"]
-    assert run["notes"][3]["change"] == 'time = "1h30m"'
+    assert run["notes"][3]["change"] == "--time 1h30m"
     assert run["spread"][0] == {
         "kind": "step-time",
         "count": 4,
@@ -154,7 +155,19 @@ def test_an_array_is_a_table_of_the_tasks_that_have_begun(serried, make):
         "RUN       NAME   STATE      ELAPSED  TIME  CPU   MEM   GPU\n"
         "k3f9q2/0  train  COMPLETED  30m00s   5 %   50 %  31 %  40 %\n"
         "k3f9q2/1  train  COMPLETED  30m00s   5 %   50 %  31 %  41 %\n"
+        "\n"
+        "notes\n"
+        "  - The peak of memory was 31 % of 128 GiB per node, in k3f9q2/0, which needed\n"
+        "    most.\n"
+        "    Submit with `--mem-per-node 48G`: a job that requests less memory fits on\n"
+        "    more nodes, so it starts sooner.\n"
+        "    serried rule cpu-mem-over\n"
+        "  ! The run needed 5 % of its 10h, in k3f9q2/0, which needed most.\n"
+        "    Submit with `--time 40m`: the scheduler fits short jobs into gaps, so they\n"
+        "    start sooner.\n"
+        "    serried rule time-over\n"
     )
+    assert [note["rule"] for note in as_json(serried("report", "--json").out)["notes"]] == ["cpu-mem-over", "time-over"]
     assert "GPU busy     [||||||||||||||||                        ]  41 %" in serried("report", "k3f9q2/1").out
 
 
@@ -244,12 +257,12 @@ def test_a_job_that_no_run_has_is_looked_up_in_the_accounts(serried, slurm, monk
         "\n"
         "notes\n"
         "  - The peak of memory was 47 % of 64 GiB per node.\n"
-        "    Write `--mem=36G`: a job that requests less memory fits on more nodes, so it\n"
-        "    starts sooner.\n"
+        "    Submit with `--mem=36G`: a job that requests less memory fits on more nodes,\n"
+        "    so it starts sooner.\n"
         "    serried rule cpu-mem-over\n"
         "  - The run needed 10 % of its 10h.\n"
-        "    Write `--time=1:30:00`: the scheduler fits short jobs into gaps, so they\n"
-        "    start sooner.\n"
+        "    Submit with `--time=1:30:00`: the scheduler fits short jobs into gaps, so\n"
+        "    they start sooner.\n"
         "    serried rule time-over\n"
     )
     done = serried("report", "4712")

@@ -11,7 +11,7 @@ from serried.errors import UsageError
 from serried.metrics import samples
 from serried.metrics.measured import Measurements, measured_of
 from serried.protocol.layout import TaskDirectory
-from serried.report.rules import RULES, judge, page_of, title_of
+from serried.report.rules import RULES, judge, judge_all, page_of, title_of
 from serried.report.usage import Peer, Spelling, Usage
 
 
@@ -114,7 +114,7 @@ def test_a_lost_gpu_and_its_errors(measure, monkeypatch):
     monkeypatch.setattr("time.localtime", __import__("time").gmtime)
     gpus = [a_gpu(), a_gpu(xid=[79], ecc_errors=2)]
     note = note_of(a_usage(measure({"gpus": gpus, "ranks": [a_rank()] * 2, "lost": 1})), "gpu-lost")
-    assert note.fact == "GPU 1 on n1 (rank 1) disappeared at 11:22:40 and reported XID 79 and had 2 memory errors"
+    assert note.fact == "GPU 1 on n1 (rank 1) was last seen at 11:22:40 and reported XID 79 and had 2 memory errors"
     assert note.advice == "send `n1` and these numbers to the support of your site"
 
 
@@ -122,12 +122,12 @@ def test_a_hot_gpu_is_named_and_a_power_limit_is_normal(measure):
     capped, hot = a_gpu(throttled=["power-cap"]), a_gpu(throttled=["power-cap", "thermal"])
     assert "gpu-hot" not in rules_of(a_usage(measure({**WELL, "gpus": [capped] * 4})))
     note = note_of(a_usage(measure({**WELL, "gpus": [capped, hot, capped, capped]})), "gpu-hot")
-    assert note.fact == "GPU 1 on n1 (rank 1) was slowed down for 100 % of the time (thermal), at up to 60 °C"
+    assert note.fact == "GPU 1 on n1 (rank 1) was slowed down in 100 % of all half minutes (thermal), at up to 60 °C"
 
 
 def test_gpus_spread_over_nodes(measure):
     note = note_of(a_usage(measure({}, {}), nodes=2, gpus=1), "gpu-fragmented")
-    assert note.change == "nodes = 1, gpus = 2"
+    assert note.advice == "if nodes have 2 GPUs, write `nodes = 1` and `gpus = 2`"
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_memory_that_no_one_chose_or_that_is_little_gets_no_note(measure, change
 
 def test_more_cpus_than_a_node_has_for_each_gpu(measure):
     note = note_of(a_usage(measure({**WELL, "cpu": 10.0, "cpus": 64}), cpus=64), "cpu-per-gpu-high")
-    assert (note.fact, note.change) == ("16 CPUs for each GPU, of which 2.5 were in use", "cpus = 3")
+    assert (note.fact, note.change) == ("16 CPUs for each GPU, of which 2.5 were in use", "cpus = 12")
 
 
 def test_cpus_of_a_run_without_gpus(measure):
@@ -187,10 +187,12 @@ def test_time_for_a_scheduler(measure):
 
 
 def test_a_time_limit_with_known_steps(measure):
-    ranks = [a_rank(step=1500, total_steps=6000)] * 4
+    """Also of a run that began at a later step, from a checkpoint."""
+    ranks = [a_rank(0.5, step=91_800, total_steps=100_000)] * 4
     usage = a_usage(measure({**WELL, "ranks": ranks}), state="TIMEOUT", seconds=3600)
     note = note_of(usage, "timeout")
-    assert (note.fact, note.change) == ("the run hit its time limit at step 1,500 of 6,000", 'time = "5h"')
+    assert (note.fact, note.change) == ("the run hit its time limit at step 91,800 of 100,000", 'time = "7h"')
+    assert note.why == "at this rate it takes 5h33m to the last step; or set `limit.restarts`"
 
 
 def test_a_time_limit_without_steps():
@@ -207,6 +209,12 @@ def test_a_gpu_out_of_memory_is_told_apart(measure):
     full = {**WELL, "gpus": [a_gpu(memory=139 * GIB)] * 4, "memory": 50 * GIB}
     note = note_of(a_usage(measure(full), state="OUT_OF_MEMORY"), "oom")
     assert note.fact == "a GPU ran out of memory: 99 % of 140 GiB were in use"
+
+
+def test_the_output_tells_of_a_gpu_out_of_memory_whose_use_was_measured_before(measure):
+    half = measure({**WELL, "gpus": [a_gpu(memory=70 * GIB)] * 4})
+    note = note_of(a_usage(half, state="OUT_OF_MEMORY", needed_gpu_memory=True), "oom")
+    assert (note.fact, note.change) == ("a GPU ran out of memory", "")
 
 
 def test_a_straggler_and_its_node(measure):
@@ -249,16 +257,86 @@ def test_without_a_control_group_the_ranks_count_and_not_the_whole_node(measure)
 
 
 def test_short_runs_and_slices_of_gpus_are_not_judged(measure):
+    gpus = [a_gpu(10.0)] * 4
+    short = measure({**WELL, "gpus": gpus, "minutes": 4})
+    assert rules_of(a_usage(short, seconds=240)) == []
     idle = measure({**WELL, "gpus": [a_gpu(0.0, 0.0, 70.0)] * 4})
-    assert "gpu-idle" not in rules_of(a_usage(idle, seconds=200))
     slices = tuple(dataclasses.replace(gpu, name="NVIDIA H200 MIG 1g.18gb") for gpu in idle.gpus)
     assert "gpu-idle" not in rules_of(a_usage(dataclasses.replace(idle, gpus=slices)))
+
+
+def test_a_run_whose_last_attempt_was_short_or_has_not_begun_is_judged(measure):
+    measured = measure({**WELL, "gpus": [a_gpu(10.0)] * 4})
+    for seconds in (20.0, None):
+        assert "gpu-low" in rules_of(a_usage(measured, state="FAILED", attempt=2, seconds=seconds))
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "FAILED", "CANCELLED"])
+def test_a_run_that_did_not_do_all_of_its_work_does_not_show_how_little_it_needs(measure, state):
+    little = measure({"memory": GIB, "cpu": 1.0})
+    assert rules_of(a_usage(little, state=state, gpus=0, limit_seconds=360_000)) == []
+    assert rules_of(a_usage(little, gpus=0)) == ["cpu-mem-over", "cpu-low", "time-over"]
+
+
+def test_no_number_is_written_for_a_run_that_used_no_gpu(measure):
+    note = note_of(a_usage(measure({**WELL, "gpus": [a_gpu(0.0, 0.0, 70.0)] * 4})), "gpu-idle")
+    assert (note.fact, note.change) == ("all 4 GPUs did nothing (n1: 0, 1, 2, 3)", "")
+
+
+def test_an_error_that_a_kernel_causes_is_not_the_fault_of_the_node(measure):
+    usage = a_usage(measure({**WELL, "gpus": [a_gpu(), a_gpu(xid=[31]), a_gpu(), a_gpu()]}))
+    note = note_of(usage, "gpu-lost")
+    assert (note.fact, note.is_serious) == ("GPU 1 on n1 (rank 1) reported XID 31", False)
+    assert "support" not in note.advice
+
+
+def test_whole_nodes_have_no_more_cpus(measure):
+    stalled = measure({**WELL, "ranks": [a_rank(wait=0.5)] * 4, "cpu": 15.9})
+    assert note_of(a_usage(stalled), "data-stall").change == "cpus = 8"
+    assert note_of(a_usage(stalled, has_whole_nodes=True), "data-stall").change == ""
 
 
 def test_a_rule_can_be_muted(measure):
     usage = a_usage(measure({**WELL, "gpus": [a_gpu(20.0)] * 4}))
     assert rules_of(usage) == ["gpu-low", "time-over"]
     assert rules_of(usage, mute=["gpu-low"]) == ["time-over"]
+
+
+def test_a_task_alone_says_nothing_about_the_request_of_its_array(measure):
+    task = a_usage(measure({**WELL, "gpus": [a_gpu(20.0)] * 4}), is_task=True, limit_seconds=360_000)
+    assert rules_of(task) == ["gpu-low"]
+
+
+def tasks(measured, *seconds, **changes):
+    return [
+        a_usage(measured, id=f"k3f9q2/{at}", is_task=True, seconds=each, limit_seconds=36_000, **changes)
+        for at, each in enumerate(seconds)
+    ]
+
+
+def test_a_shorter_limit_for_an_array_suffices_for_its_longest_task(measure):
+    (note,) = judge_all(tasks(measure(WELL), 1800.0, 7200.0, 3600.0))
+    assert (note.fact, note.change) == (
+        "the run needed 20 % of its 10h, in k3f9q2/1, which needed most",
+        'time = "2h30m"',
+    )
+    assert judge_all(tasks(measure(WELL), 1800.0, 30_000.0, 3600.0)) == []
+
+
+def test_tasks_that_failed_or_were_short_do_not_show_how_much_time_an_array_needs(measure):
+    well, failed = tasks(measure(WELL), 1800.0, 30_000.0)
+    short = a_usage(id="k3f9q2/2", seconds=100.0)
+    (note,) = judge_all([well, dataclasses.replace(failed, state="FAILED"), short])
+    assert note.change == 'time = "40m"'
+
+
+def test_other_notes_about_an_array_count_its_tasks(measure):
+    cold = a_usage(
+        measure({**WELL, "gpus": [a_gpu(), a_gpu(), a_gpu(0.0, 0.0, 70.0), a_gpu(0.0, 0.0, 70.0)]}), id="a/1"
+    )
+    well = a_usage(measure(WELL), id="a/0")
+    (note,) = judge_all([well, cold], mute=["time-over"])
+    assert (note.fact, note.change) == ("1 of 2, such as a/1: 2 of 4 GPUs did nothing (n1: 2, 3)", "gpus = 2")
 
 
 def test_each_rule_has_a_page_and_survives_a_run_without_samples():

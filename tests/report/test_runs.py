@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from building import CREATED, RunOnDisk
+from building import CREATED, RunOnDisk, a_failure
 from fake_scheduler import FakeScheduler
 from sampled import a_rank, write_samples
 from serried.plan import UserScript
@@ -59,6 +59,15 @@ def test_runs_with_gpus_and_runs_that_report_no_rate_are_no_peers(run, tmp_path)
     assert peer_of(usage(made), made.record) is None
 
 
+@pytest.mark.parametrize(
+    "other", [{"command": ("python", "train.py", "--large")}, {"gpu_type": "h100"}], ids=["command", "type of GPU"]
+)
+def test_a_run_that_does_other_work_is_no_peer(run, other):
+    usage(run("abc222", 1, 3.0, **other))
+    made = run("abc444", 4, 2.0)
+    assert peer_of(usage(made), made.record) is None
+
+
 def test_a_running_run_is_measured_so_far(tmp_path):
     made = RunOnDisk(tmp_path / "scratch", ranks=2, **USUAL)
     write_samples(made.attempt(), ranks=[a_rank()] * 2)
@@ -94,23 +103,41 @@ def test_a_future_clock_does_not_make_a_running_time_negative(tmp_path):
     assert found.missing == "the first samples arrive about half a minute after the start"
 
 
+OPTIONS = Spelling(
+    "--mem-per-node {}", 1, "--time {}", cpus="--cpus {}", cpu_units=2, gpus="--gpus {}", nodes="--nodes {}",
+    verb="submit with",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "spelling"),
     [
-        ("", Spelling('mem = "{}"', 2, cpu_units=2)),
-        ('[defaults.resources]\nmem_per_cpu = "2G"', Spelling('mem_per_cpu = "{}"', 8, cpu_units=2)),
+        ("[experiments.train]", Spelling('mem = "{}"', 2, cpu_units=2)),
+        (
+            '[experiments.train]\n[defaults.resources]\nmem_per_cpu = "2G"',
+            Spelling('mem_per_cpu = "{}"', 8, cpu_units=2),
+        ),
         ('[experiments.train.resources]\nmem_per_node = "9G"', Spelling('mem_per_node = "{}"', 1, cpu_units=2)),
-        ("experiments = 3", Spelling('mem = "{}"', 2, cpu_units=2)),
-        ("[broken", Spelling('mem = "{}"', 2, cpu_units=2)),
+        ('[experiments.other.resources]\nmem = "9G"', OPTIONS),
+        ("experiments = 3", OPTIONS),
+        ("[broken", OPTIONS),
     ],
 )
-def test_the_key_for_memory_is_the_one_that_the_project_uses(tmp_path, text, spelling):
+def test_a_change_is_a_key_of_the_experiment_or_an_option_of_the_command(tmp_path, text, spelling):
     (tmp_path / "serried.toml").write_text(text, encoding="utf-8")
     made = RunOnDisk(tmp_path / "scratch", ranks=2, source=str(tmp_path), **USUAL)
     assert spelling_of(made.plan) == spelling
 
 
-def test_a_job_script_gets_memory_per_node(tmp_path):
+def test_a_change_for_a_job_script_is_an_option_of_the_command(tmp_path):
+    (tmp_path / "serried.toml").write_text("[experiments.train]", encoding="utf-8")
     script = UserScript("/home/ada/job.sh", ("/bin/bash",))
-    made = RunOnDisk(tmp_path / "scratch", ranks=1, source=str(tmp_path), script=script, **USUAL)
-    assert spelling_of(made.plan).memory == 'mem_per_node = "{}"'
+    made = RunOnDisk(tmp_path / "scratch", ranks=2, source=str(tmp_path), script=script, **USUAL)
+    assert spelling_of(made.plan) == OPTIONS
+
+
+def test_the_last_lines_tell_which_memory_was_too_small(tmp_path):
+    for name, line in (("abc222", "torch.OutOfMemoryError: CUDA out of memory."), ("abc333", "Killed")):
+        made = RunOnDisk(tmp_path / "scratch", name, ranks=1, **{**USUAL, "gpus": 1})
+        found = usage(made.ending("OUT_OF_MEMORY", cause="oom", first_failure=a_failure(tail=[line])))
+        assert found.needed_gpu_memory == (name == "abc222")

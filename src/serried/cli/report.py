@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 import re
 import time
@@ -21,11 +20,12 @@ from serried.records.index import LAST, Selection
 from serried.records.run_status import RunStatus
 from serried.records.status import statuses_of, task_of
 from serried.report import rules
-from serried.report.runs import peer_of, usage_of
+from serried.report.runs import usage_of, whole_usage
 from serried.report.spread import spreads
 from serried.ui import console, report_page
 
 if TYPE_CHECKING:
+    from serried.report.note import Note
     from serried.report.usage import Usage
 
 _MOST_TASKS = 50
@@ -45,8 +45,8 @@ def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_jso
     r"""Report how well runs used what they requested, and what to change.
 
     One run is a page: the use of GPUs, CPUs, memory and time, the spread between ranks, and notes with the
-    line to write in serried.toml. Several runs, and the tasks of an array or a sweep, are a table. A job that
-    Serried did not start is reported by its id, from the scheduler's accounts.
+    line to write in serried.toml. An array or a sweep is a table with notes about all tasks, and several runs
+    are a table. A job that Serried did not start is reported by its id, from the scheduler's accounts.
 
     \b
     serried report                       the newest run
@@ -66,21 +66,24 @@ def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_jso
     several = len(chosen) + len(jobs) > 1 or any(selection.is_array for selection in chosen)
     with _without_collection():
         usages, omitted = _usages(statuses, several=several, all_tasks=all_tasks)
-    usages += jobs
+    shown = jobs if all_tasks else jobs[:_MOST_TASKS]
+    usages, omitted = usages + shown, omitted + len(jobs) - len(shown)
     if plot is not None:
         if several or not chosen:
             raise UsageError("`--plot` draws one run or one task", hint="serried report RUN/17 --plot use.png")
         report_picture.write(usages[0], samples.read(chosen[0].place), plot)
+    is_whole = several and len(runs) <= 1 and not omitted
+    notes = rules.judge_all(usages, mute) if is_whole else rules.judge(usages[0], mute) if not several else []
     if as_json:
-        _out_json(usages, mute, several=several, omitted=omitted)
+        _out_json(usages, notes, several=several, omitted=omitted)
     elif several:
-        _out_table(usages, omitted)
+        _out_table(usages, notes, omitted)
     else:
         (usage,) = usages
         unknown = [name for name in usage.mute if name not in rules.RULES]
         if unknown:
             console.note(f"`report.mute` of the run names an unknown rule: {', '.join(unknown)}")
-        for line in report_page.page(usage, rules.judge(usage, mute)):
+        for line in report_page.page(usage, notes):
             console.out(line)
     run_view.warn_if_stale(statuses)
     run_view.insist(statuses)
@@ -125,17 +128,12 @@ def _usages(statuses: Sequence[RunStatus], *, several: bool, all_tasks: bool) ->
     """The usage of each run and of each task that has begun, and how many tasks are left out."""
     now = time.time()
     if not several:
-        return [_whole(status, now) for status in statuses], 0
+        return [whole_usage(status, now) for status in statuses], 0
     each = [(status, index) for status in statuses for index in _begun(status)]
     shown = each if all_tasks else each[:_MOST_TASKS]
     share = samples.MOST_LINES // max(len(shown), 1)
     found = [status if index is None else task_of(status, index) for status, index in shown]
     return [usage_of(status, now, most_lines=share) for status in found], len(each) - len(shown)
-
-
-def _whole(status: RunStatus, now: float) -> Usage:
-    usage = usage_of(status, now)
-    return dataclasses.replace(usage, peer=peer_of(usage, status.record) if status.task is None else None)
 
 
 def _begun(status: RunStatus) -> list[int | None]:
@@ -157,27 +155,26 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _out_table(usages: Sequence[Usage], omitted: int) -> None:
-    for line in report_page.table(usages):
+def _out_table(usages: Sequence[Usage], notes: Sequence[Note], omitted: int) -> None:
+    for line in [*report_page.table(usages), *report_page.notes(notes)]:
         console.out(line)
     if not usages:
         console.note("no task has started")
     if omitted:
-        console.note(f"{omitted:,} tasks are not listed; `--all` lists them")
+        console.note(f"{omitted:,} tasks are not listed; `--all` lists them, with notes about all tasks")
 
 
-def _out_json(usages: Sequence[Usage], mute: Sequence[str], *, several: bool, omitted: int) -> None:
-    """Notes and the spread between ranks belong to the report of a single run, as on the screen."""
-    runs = []
-    for usage in usages:
-        entry = usage.to_json()
+def _out_json(usages: Sequence[Usage], notes: Sequence[Note], *, several: bool, omitted: int) -> None:
+    """Measurements and the spread between ranks belong to the report of a single run, as on the screen."""
+    judged = [note.to_json() for note in notes]
+    runs = [usage.to_json() for usage in usages]
+    for usage, entry in zip(usages, runs, strict=True):
         if several:
             del entry["measured"]
         else:
             entry["spread"] = [each.to_json() for each in spreads(usage)]
-            entry["notes"] = [note.to_json() for note in rules.judge(usage, mute)]
-        runs.append(entry)
-    console.out_json(runs=runs, omitted=omitted)
+            entry["notes"] = judged
+    console.out_json(runs=runs, notes=judged, omitted=omitted)
 
 
 @click.command()

@@ -23,10 +23,10 @@ SM_ACTIVE_PERCENT = 30
 """Serried's own: busy 90 % at half the power limit, or with 30 % of the multiprocessors at work."""
 MEMORY_SHARE = 0.5
 """Serried's own: a peak below half of the GPU's memory."""
-SATURATED_SHARE = 0.9
-"""Serried's own: CPUs count as the bottleneck from 90 % on."""
-MOST_GPUS_OF_A_NODE = 4
-"""Serried's own: nodes with fewer GPUs than this are rare."""
+MOST_GPUS_OF_A_NODE = 8
+"""Serried's own: nodes with more GPUs than this are rare."""
+XIDS_OF_HARDWARE = frozenset({48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120})
+"""NVIDIA's list of XID errors: faults of memory, links, the bus or the GPU's own processor."""
 HOT_SHARE = 0.2
 HOT_CAUSES = ("thermal", "slowdown")
 """Serried's own: slowed down by heat or by the hardware for a fifth of the time."""
@@ -41,8 +41,9 @@ def gpu_idle(usage: Usage) -> Note | None:
     **Meaning:** an idle GPU lengthens the wait in the queue, is charged, and helps no user. Most often the script
     starts fewer ranks than there are GPUs, or its PyTorch is a build for CPUs.
 
-    **Change:** request as many GPUs as the script uses, `gpus = 2` for example, or `gpus = 0` for none. If all GPUs
-    should work, compare the number of ranks with the number of GPUs in `serried show RUN`, and let the script print
+    **Change:** request as many GPUs as the script uses, `gpus = 2` for example, or `gpus = 0` for none. If no GPU did
+    anything, the note writes no number, because the program may have stopped before it used them. If all GPUs should
+    work, compare the number of ranks with the number of GPUs in `serried show RUN`, and let the script print
     `torch.cuda.is_available()`.
     """
     idle = tuple(gpu for gpu in usage.rated_gpus if _is_idle(gpu, usage) and gpu.holding_seconds < HOLDING_SECONDS)
@@ -53,9 +54,9 @@ def gpu_idle(usage: Usage) -> Note | None:
     used = _used_per_node(usage, idle)
     return Note(
         fact=f"{which} did nothing ({gpus_by_node(idle)})",
-        change="" if used is None else usage.spelling.gpus.format(used),
-        advice="" if used is not None else "start a rank for each GPU, or request fewer GPUs",
-        why="idle GPUs lengthen the wait in the queue; if the script should use them, check that it sees them",
+        change=usage.spelling.gpus.format(used) if used else "",
+        advice="" if used else "check that the script sees its GPUs and starts a rank for each, or request fewer",
+        why="idle GPUs lengthen the wait in the queue" + ("; or start a rank for each GPU" if used else ""),
         is_serious=True,
     )
 
@@ -65,7 +66,7 @@ def _is_idle(gpu: GpuFigures, usage: Usage) -> bool:
 
 
 def _used_per_node(usage: Usage, idle: tuple[GpuFigures, ...]) -> int | None:
-    """The number of GPUs that each node used; None if it differs between nodes."""
+    """The number of GPUs that each node used; None if it differs between nodes, 0 if no GPU was used."""
     unused = {(gpu.host, gpu.gpu) for gpu in idle}
     used = {gpu.host: 0 for gpu in usage.rated_gpus}
     for gpu in usage.rated_gpus:
@@ -118,9 +119,7 @@ def gpu_low(usage: Usage) -> Note | None:
     if not working or statistics.fmean(working) >= LOW_PERCENT:
         return None
     mean = statistics.fmean(working)
-    cpus, cpu = usage.cpus_per_node, usage.cpu
-    has_no_cpu_left = cpu is not None and cpus is not None and cpu.mean >= SATURATED_SHARE * cpus
-    change = usage.cpus_change(2 * cpus) if has_no_cpu_left and cpus else ""
+    change = usage.more_cpus_change()
     reason = "all CPUs were in use, so the GPUs probably waited for them" if change else "the GPUs mostly waited"
     return Note(
         fact=f"the GPUs were busy {mean:.0f} % of the time",
@@ -154,7 +153,7 @@ def gpu_busy_but_cold(usage: Usage) -> Note | None:
         little = f"they drew {percent(power.mean / cap)} of the power limit"
     else:
         return None
-    advice = "compare the ranks below, then try a bigger batch" if usage.units > 1 else "try a bigger batch, bf16"
+    advice = "compare the ranks above, then try a bigger batch" if usage.units > 1 else "try a bigger batch, bf16"
     return Note(
         fact=f"the GPUs were busy {busy.mean:.0f} % of the time, but {little}",
         advice=f"{advice} or `torch.compile`",
@@ -187,30 +186,43 @@ def gpu_mem_low(usage: Usage) -> Note | None:
 
 
 def gpu_lost(usage: Usage) -> Note | None:
-    """A GPU disappeared during the run, or reported errors.
+    """The driver lost a GPU, or reported errors.
 
-    **Condition:** a GPU has samples at first and the later samples of its node lack it, or the driver reported an XID
-    or an uncorrected memory error for it.
+    **Condition:** a GPU has samples at first and the last two minutes of its node lack it, or the driver reported an
+    XID or an uncorrected memory error for it.
 
-    **Meaning:** the GPU or its node is probably faulty, and the next job on it fails in the same way. XIDs 48, 63, 64,
-    74, 79, 94 and 95 are faults of the hardware. Others, 13, 31 and 43 among them, can come from a bug in a kernel.
+    **Meaning:** a GPU that is lost or has memory errors is probably faulty, and the next job on it fails in the same
+    way. So do the XIDs 48, 62, 63, 64, 74, 79, 92, 94, 95, 119 and 120. Others, 13, 31 and 43 among them, mostly come
+    from a bug in a kernel of the program, and the note is then not a serious one.
 
-    **Change:** send the name of the node and the XID to the support of your site, and exclude the node until then.
+    **Change:** send the name of the node and the XID to the support of your site, and exclude the node until then. For
+    a bug in a kernel, `CUDA_LAUNCH_BLOCKING=1` lets the program fail at the line that started the kernel.
     """
     faulty = [gpu for gpu in usage.measured.gpus if gpu.lost_at is not None or gpu.xids or gpu.ecc_errors]
     if not faulty:
         return None
-    first = next((gpu for gpu in faulty if gpu.lost_at is not None), faulty[0])
-    facts = [f"disappeared at {_clock(first.lost_at)}"] if first.lost_at is not None else []
+    first = min(faulty, key=lambda gpu: not _is_broken(gpu))
+    facts = [f"was last seen at {_clock(first.lost_at)}"] if first.lost_at is not None else []
     facts += [f"reported XID {', '.join(map(str, first.xids))}"] if first.xids else []
     facts += [f"had {counted(first.ecc_errors, 'memory error')}"] if first.ecc_errors else []
     more = f"; {counted(len(faulty) - 1, 'other GPU')} had problems too" if len(faulty) > 1 else ""
+    fact = f"{gpu_name(first)} {' and '.join(facts)}{more}"
+    if not _is_broken(first):
+        return Note(
+            fact=fact,
+            advice="look for an error of CUDA in the log, and run again with `CUDA_LAUNCH_BLOCKING=1`",
+            why="a bug in a kernel of the program causes most of these errors",
+        )
     return Note(
-        fact=f"{gpu_name(first)} {' and '.join(facts)}{more}",
+        fact=fact,
         advice=f"send `{first.host}` and these numbers to the support of your site",
         why="the next job on this GPU probably fails too",
         is_serious=True,
     )
+
+
+def _is_broken(gpu: GpuFigures) -> bool:
+    return gpu.lost_at is not None or bool(gpu.ecc_errors) or not XIDS_OF_HARDWARE.isdisjoint(gpu.xids)
 
 
 def _clock(seconds: float) -> str:
@@ -220,8 +232,8 @@ def _clock(seconds: float) -> str:
 def gpu_hot(usage: Usage) -> Note | None:
     """A GPU was slowed down by heat or by the hardware.
 
-    **Condition:** the driver gave a thermal or hardware slowdown as the reason for lower clocks, for a fifth of the
-    time. This threshold is Serried's own judgement. Clocks that the power limit holds down are normal.
+    **Condition:** the driver gave a thermal or hardware slowdown as the reason for lower clocks, in a fifth of all
+    half minutes. This threshold is Serried's own judgement. Clocks that the power limit holds down are normal.
 
     **Meaning:** the cooling of this node does not suffice, or its power supply has a problem. In a synchronous
     training all other ranks wait for this GPU.
@@ -239,7 +251,7 @@ def gpu_hot(usage: Usage) -> Note | None:
     share, gpu, cause = max(shares, key=lambda each: each[0])
     at = f", at up to {gpu.temperature.maximum:.0f} °C" if gpu.temperature is not None else ""
     return Note(
-        fact=f"{gpu_name(gpu)} was slowed down for {percent(share)} of the time ({cause}){at}",
+        fact=f"{gpu_name(gpu)} was slowed down in {percent(share)} of all half minutes ({cause}){at}",
         advice=f"send `{gpu.host}` to the support of your site",
         why="in a synchronous training all ranks wait for the slowest GPU",
     )
@@ -248,18 +260,19 @@ def gpu_hot(usage: Usage) -> Note | None:
 def gpu_fragmented(usage: Usage) -> Note | None:
     """The GPUs are spread over more nodes than needed.
 
-    **Condition:** several nodes with one GPU each, and no more GPUs in all than one node commonly has (4). The rule is
+    **Condition:** several nodes with one GPU each, and no more GPUs in all than 8, which one node may have. The rule is
     that of jobstats.
 
     **Meaning:** GPUs of one node exchange gradients by NVLink or PCIe, several times faster than through the network.
     Jobs like this also leave nodes partly in use, which others then cannot get as a whole.
 
-    **Change:** `nodes = 1` and `gpus = 4`, if a node of the cluster has that many: `serried clusters show NAME`.
+    **Change:** fewer nodes with more GPUs each, as many as a node of the cluster has: `serried clusters show NAME`.
     """
     if usage.gpus != 1 or not 1 < usage.nodes <= MOST_GPUS_OF_A_NODE:
         return None
+    change = f"{usage.spelling.nodes.format(1)}` and `{usage.spelling.gpus.format(usage.nodes)}"
     return Note(
         fact=f"{usage.nodes} nodes with one GPU each",
-        change=f"{usage.spelling.nodes.format(1)}, {usage.spelling.gpus.format(usage.nodes)}",
+        advice=f"if nodes have {usage.nodes} GPUs, {usage.spelling.verb} `{change}`",
         why="GPUs of one node exchange gradients several times faster than through the network",
     )

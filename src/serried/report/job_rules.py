@@ -10,8 +10,8 @@ from serried.report.usage import GIB, MARGIN, Usage, amount, percent, spell_time
 
 MEMORY_SHARE = 0.7
 """jobstats: a note below 70 % of the requested memory."""
-MEMORY_PER_GPU = 50 * GIB
-"""jobstats: no note for less than 50 GB per GPU."""
+MEMORY_PER_GPU, MEMORY_PER_CPU = 50 * GIB, 4 * GIB
+"""jobstats: no note for less than 50 GB per GPU, nor for its default per CPU without GPUs."""
 CPUS_PER_GPU = 12
 """jobstats: the ratio of its nodes, above which GPUs are left without CPUs."""
 CPU_SHARE = 0.5
@@ -29,8 +29,9 @@ OOM_FACTOR = 1.5
 def cpu_mem_over(usage: Usage) -> Note | None:
     """The run used little of the memory that it requested.
 
-    **Condition:** the peak on every node is below 70 % of the requested memory. As in jobstats, the rule is silent for
-    default requests, for whole nodes, for less than 50 GB per GPU, and for runs that ran out of memory.
+    **Condition:** the run was `COMPLETED` or hit its time limit, and the peak on every node is below 70 % of the
+    requested memory. As in jobstats, the rule is silent for default requests, for whole nodes, and for less than 50 GB
+    per GPU or, without GPUs, 4 GB per CPU.
 
     **Meaning:** memory that is requested and not used keeps other jobs off the node. A job that requests less fits on
     more nodes, so it starts sooner.
@@ -40,8 +41,8 @@ def cpu_mem_over(usage: Usage) -> Note | None:
     peak, requested = usage.node_memory, usage.memory
     if peak is None or not requested or usage.has_default_memory or usage.has_whole_nodes:
         return None
-    is_small = usage.gpus and requested / usage.gpus < MEMORY_PER_GPU
-    if is_small or not usage.has_own_scope or usage.state == names.OUT_OF_MEMORY:
+    usual = usage.gpus * MEMORY_PER_GPU or (usage.cpus or 0) * MEMORY_PER_CPU
+    if requested < usual or not usage.has_own_scope or not usage.shows_need:
         return None
     if peak.maximum >= MEMORY_SHARE * requested or math.ceil(MARGIN * peak.maximum / GIB) * GIB >= requested:
         return None
@@ -53,26 +54,25 @@ def cpu_mem_over(usage: Usage) -> Note | None:
 
 
 def cpu_per_gpu_high(usage: Usage) -> Note | None:
-    """The run has more CPUs for each GPU than a node has.
+    """The run has many CPUs for each GPU.
 
     **Condition:** more than 12 CPUs per GPU, of which at most 12 were in use on average. The ratio is that of the
-    nodes of jobstats' authors. The rule is silent for whole nodes and for the cluster's default.
+    nodes of jobstats' authors; `serried clusters show NAME` has the CPUs and GPUs of your nodes. The rule is silent for
+    whole nodes and for the cluster's default.
 
     **Meaning:** when the CPUs of a node are gone, its other GPUs cannot be used. Such jobs wait longer, and some sites
     charge them for the GPUs too.
 
-    **Change:** the note has the line to write: as many CPUs as were in use, with a fifth added.
+    **Change:** request 12 CPUs per GPU, or as many as a node has for each of its GPUs.
     """
-    if not usage.gpus or not usage.cpus or usage.has_whole_nodes or usage.has_default_cpus:
+    if not usage.gpus or not usage.cpus or usage.has_whole_nodes or usage.has_default_cpus or not usage.shows_need:
         return None
     ratio, cpu = usage.cpus / usage.gpus, usage.cpu
-    if ratio <= CPUS_PER_GPU or (cpu is not None and cpu.mean / usage.gpus > CPUS_PER_GPU):
+    if ratio <= CPUS_PER_GPU or cpu is None or cpu.mean / usage.gpus > CPUS_PER_GPU:
         return None
-    wanted = CPUS_PER_GPU * usage.gpus if cpu is None else min(MARGIN * cpu.mean, CPUS_PER_GPU * usage.gpus)
-    used = "" if cpu is None else f", of which {cpu.mean / usage.gpus:.1f} were in use"
     return Note(
-        fact=f"{ratio:.0f} CPUs for each GPU{used}",
-        change=usage.cpus_change(wanted),
+        fact=f"{ratio:.0f} CPUs for each GPU, of which {cpu.mean / usage.gpus:.1f} were in use",
+        change=usage.cpus_change(CPUS_PER_GPU * usage.gpus),
         why="the other GPUs of a node whose CPUs are taken cannot be used, so such jobs wait longer",
     )
 
@@ -80,9 +80,9 @@ def cpu_per_gpu_high(usage: Usage) -> Note | None:
 def cpu_low(usage: Usage) -> Note | None:
     """A run without GPUs used few of its CPUs.
 
-    **Condition:** the mean is below half of the requested CPUs, for a run without GPUs and with more than one CPU. This
-    threshold is Serried's own judgement. The rule is silent for whole nodes, for default requests, and where the job
-    shares its CPUs with others, as on this machine.
+    **Condition:** a run without GPUs and with more than one CPU was `COMPLETED` or hit its time limit, and used less
+    than half of its CPUs on average. This threshold is Serried's own judgement. The rule is silent for whole nodes, for
+    default requests, and where the job shares its CPUs with others, as on this machine.
 
     **Meaning:** the program does not start enough threads or processes, or waits for files.
 
@@ -92,7 +92,12 @@ def cpu_low(usage: Usage) -> Note | None:
     cpu, cpus = usage.cpu, usage.cpus
     if usage.gpus or cpu is None or not cpus or cpus <= 1 or usage.has_whole_nodes or usage.has_default_cpus:
         return None
-    if not usage.has_own_scope or cpu.mean >= CPU_SHARE * cpus or math.ceil(MARGIN * cpu.mean) >= cpus:
+    if (
+        not usage.has_own_scope
+        or not usage.shows_need
+        or cpu.mean >= CPU_SHARE * cpus
+        or math.ceil(MARGIN * cpu.mean) >= cpus
+    ):
         return None
     return Note(
         fact=f"{cpu.mean:.1f} of {cpus:.0f} CPUs per node were in use",
@@ -131,26 +136,28 @@ def timeout(usage: Usage) -> Note | None:
 
     **Condition:** the run ended as `TIMEOUT`.
 
-    **Meaning:** the limit was too short, and no attempt follows. If the steps are known, the note estimates the whole
-    time from their rate.
+    **Meaning:** the limit was too short, and no attempt follows. If the steps are known, the note estimates from their
+    rate how long the same run takes to the last one.
 
     **Change:** the note has a line with a longer limit if the rest of the training is known. Otherwise let Serried
     continue the run from its newest checkpoint, with `limit.restarts`. `serried rerun RUN` continues this one.
     """
     if usage.state != names.TIMEOUT:
         return None
-    rank = next((rank for rank in usage.measured.ranks if rank.step and rank.total_steps), None)
-    if rank is None or not usage.seconds or not rank.step or not rank.total_steps or usage.attempt > 1:
-        advice = "set `restarts = 3` in `limit`, or a longer `time`" if usage.is_ours else "request more time"
+    rank = next((rank for rank in usage.measured.ranks if rank.step and rank.total_steps and rank.step_seconds), None)
+    if rank is None or not usage.seconds or usage.attempt > 1:
+        advice = "allow more `limit.restarts`, or a longer `time`" if usage.is_ours else "request more time"
         return Note(
             fact=f"the run hit its time limit of {spell_time(usage.limit_seconds or usage.seconds or 0)}",
             advice=advice,
-            why="a run that may restart continues from its newest checkpoint",
+            why="a program that saves checkpoints continues from the newest one",
         )
+    step, total, step_seconds = rank.step or 0, rank.total_steps or 0, rank.step_seconds or 0.0
+    seconds = usage.seconds + max(total - step, 0) * step_seconds
     return Note(
-        fact=f"the run hit its time limit at step {rank.step:,} of {rank.total_steps:,}",
-        change=usage.time_change(usage.seconds * rank.total_steps / rank.step),
-        why=f"at this rate all steps take {spell_time(usage.seconds * rank.total_steps / rank.step)}",
+        fact=f"the run hit its time limit at step {step:,} of {total:,}",
+        change=usage.time_change(seconds),
+        why=f"at this rate it takes {spell_time(seconds)} to the last step; or set `limit.restarts`",
     )
 
 
@@ -159,8 +166,9 @@ def oom(usage: Usage) -> Note | None:
 
     **Condition:** the run ended as `OUT_OF_MEMORY`.
 
-    **Meaning:** if a GPU was nearly full, and the node was not, the GPU's memory was too small. Otherwise the memory of
-    the node was: the kernel then kills the process that grew most.
+    **Meaning:** if the last lines of the failed rank are those of a GPU that is out of memory, or a GPU was nearly full
+    and the node was not, the GPU's memory was too small. Otherwise the memory of the node was: the kernel then kills
+    the process that grew most.
 
     **Change:** for the node, the note has a line with half as much memory again, because the real need is unknown.
     Fewer workers of the data loader need less, too. For a GPU: a smaller batch, gradient accumulation or checkpointing
@@ -170,11 +178,13 @@ def oom(usage: Usage) -> Note | None:
         return None
     filled = [gpu.memory.maximum / gpu.memory_total for gpu in usage.measured.gpus if gpu.memory and gpu.memory_total]
     memory, limit = usage.node_memory, usage.memory_per_node
-    if max(filled, default=0) >= FULL_SHARE and memory and limit and memory.maximum < FULL_SHARE * limit:
+    is_full = max(filled, default=0) >= FULL_SHARE and memory and limit and memory.maximum < FULL_SHARE * limit
+    if usage.needed_gpu_memory or is_full:
+        used = f": {percent(max(filled))} of {amount(usage.gpu_memory_total)} were in use" if is_full else ""
         return Note(
-            fact=f"a GPU ran out of memory: {percent(max(filled))} of {amount(usage.gpu_memory_total)} were in use",
-            advice="try a smaller batch with gradient accumulation",
-            why="the memory of the node had room",
+            fact=f"a GPU ran out of memory{used}",
+            advice="try a smaller batch with gradient accumulation, or checkpoint activations",
+            why="the memory of the node was not the limit",
             is_serious=True,
         )
     peak = "" if memory is None else f"; the last peak that was measured is {amount(memory.maximum)}"

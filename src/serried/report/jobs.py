@@ -56,6 +56,7 @@ def usage_of_account(account: JobAccount) -> Usage:
             cpus=account.options.cpus,
             gpus=account.options.gpus,
             nodes=account.options.nodes,
+            verb="submit with",
         ),
         is_ours=False,
     )

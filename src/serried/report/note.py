@@ -17,6 +17,8 @@ class Note:
     """A sentence: the gain, or what the fact means."""
     change: str = ""
     """The line to write in serried.toml, or the option of the scheduler."""
+    verb: str = ""
+    """What to do with the change, as `Spelling.verb`; `judge` fills it in."""
     advice: str = ""
     """A sentence in place of a change that is a single line."""
     is_serious: bool = False

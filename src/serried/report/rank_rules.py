@@ -16,7 +16,6 @@ BUSY_POINTS = 20
 """Serried's own: 20 percentage points below the median."""
 EFFICIENCY = 0.7
 """Serried's own: 70 % of the samples per second and GPU of the smallest run."""
-SATURATED_SHARE = 0.9
 
 
 def _spread(usage: Usage, kind: str) -> Spread | None:
@@ -26,8 +25,8 @@ def _spread(usage: Usage, kind: str) -> Spread | None:
 def straggler(usage: Usage) -> Note | None:
     """One rank takes longer for its steps than the others.
 
-    **Condition:** the mean step time of a rank is more than 1.2 times the median of all ranks. This threshold is
-    Serried's own judgement.
+    **Condition:** the mean step time of a rank, from its first to its last step, is more than 1.2 times the median of
+    all ranks. This threshold is Serried's own judgement.
 
     **Meaning:** ranks that train independently finish late by that factor. In a synchronous training all ranks have
     the same step time, so this rule fires only for the time outside of collective operations; see `ranks-spread`.
@@ -65,15 +64,14 @@ def data_stall(usage: Usage) -> Note | None:
     worst, rank = max(waits, key=lambda each: each[0])
     if max(mean, worst) <= DATA_WAIT_SHARE:
         return None
-    cpu, cpus = usage.cpu, usage.cpus_per_node
-    is_saturated = cpu is not None and cpus is not None and cpu.mean >= SATURATED_SHARE * cpus
+    change = usage.more_cpus_change()
     which = "the ranks" if mean > DATA_WAIT_SHARE else f"rank {rank.rank} on {rank.host}"
     share = mean if mean > DATA_WAIT_SHARE else worst
     return Note(
         fact=f"{which} waited for data {percent(share)} of the time",
-        change=usage.cpus_change(2 * cpus) if is_saturated and cpus else "",
-        advice="" if is_saturated else "start more workers of the data loader, or stage the data to the node's disk",
-        why="all CPUs were in use" if is_saturated else "GPUs are idle while a rank waits, and one rank holds up all",
+        change=change,
+        advice="" if change else "start more workers of the data loader, or stage the data to the node's disk",
+        why="all CPUs were in use" if change else "GPUs are idle while a rank waits, and one rank holds up all",
     )
 
 
@@ -103,8 +101,9 @@ def ranks_spread(usage: Usage) -> Note | None:
 def scaling_poor(usage: Usage) -> Note | None:
     """More GPUs brought few more samples per second.
 
-    **Condition:** samples per second and GPU are below 70 % of those of the smallest earlier run of the same
-    experiment. This threshold is Serried's own judgement. Both runs must report `samples_per_second`.
+    **Condition:** samples per second and GPU are below 70 % of those of the smallest earlier run of the same command
+    in the same experiment, on the same type of GPU. This threshold is Serried's own judgement. Both runs must report
+    `samples_per_second`, and the earlier one must be `COMPLETED`.
 
     **Meaning:** the added GPUs mostly wait: for gradients, for data, or because each has too little to do.
 

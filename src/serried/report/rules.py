@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from serried.errors import UsageError, did_you_mean
 from serried.protocol import names
@@ -39,11 +39,50 @@ RULES: dict[str, Rule] = {rule.__name__.replace("_", "-"): rule for rule in _RUL
 """By id, the most urgent first."""
 _OF_ENDS = frozenset({"oom", "timeout", "gpu-lost"})
 """Rules for runs of any length, and the only ones for runs that ran out of memory."""
+_OF_REQUESTS: dict[str, Callable[[Usage], float]] = {
+    "cpu-mem-over": lambda usage: usage.node_memory.maximum if usage.node_memory else 0.0,
+    "cpu-per-gpu-high": lambda usage: usage.cpu.mean if usage.cpu else 0.0,
+    "cpu-low": lambda usage: usage.cpu.mean if usage.cpu else 0.0,
+    "time-over": lambda usage: usage.seconds or 0.0,
+}
+"""Rules about a request that all tasks of an array share, each with the use by which the task that needs most is
+found."""
 
 
 def judge(usage: Usage, mute: Collection[str] = ()) -> list[Note]:
-    """The notes about a run, the most urgent first."""
-    is_short = (usage.seconds or 0) < SHORTEST_SECONDS
+    """The notes about a run, the most urgent first. A task alone says nothing about the request of its array."""
+    return [note for note in _judge(usage, mute) if not usage.is_task or note.rule not in _OF_REQUESTS]
+
+
+def judge_all(usages: Sequence[Usage], mute: Collection[str] = ()) -> list[Note]:
+    """The notes about the tasks of an array or the runs of a sweep together: with one example for each rule.
+
+    A smaller request is advised only if it suffices for all: by the one that needed most.
+    """
+    notes = {usage.id: {note.rule: note for note in _judge(usage, mute)} for usage in usages}
+    ended = [usage for usage in usages if usage.shows_need and usage.measured_seconds >= SHORTEST_SECONDS]
+    return [note for rule in RULES if (note := _of_all(rule, notes, ended)) is not None]
+
+
+def _of_all(rule: str, notes: Mapping[str, Mapping[str, Note]], ended: Sequence[Usage]) -> Note | None:
+    those = {run: of_run[rule] for run, of_run in notes.items() if rule in of_run}
+    if not those:
+        return None
+    count = f"{len(those)} of {len(notes)}"
+    if rule not in _OF_REQUESTS:
+        run, note = next(((run, note) for run, note in those.items() if note.is_serious), next(iter(those.items())))
+        is_common = all(other.change == note.change for other in those.values())
+        return dataclasses.replace(note, fact=f"{count}, such as {run}: {note.fact}", change=note.change * is_common)
+    neediest = max(ended, key=_OF_REQUESTS[rule])
+    if any(usage.id not in those for usage in ended):
+        return None
+    return dataclasses.replace(
+        those[neediest.id], fact=f"{those[neediest.id].fact}, in {neediest.id}, which needed most"
+    )
+
+
+def _judge(usage: Usage, mute: Collection[str]) -> list[Note]:
+    is_short = usage.measured_seconds < SHORTEST_SECONDS
     found: list[Note] = []
     for name, rule in RULES.items():
         if (
@@ -54,7 +93,7 @@ def judge(usage: Usage, mute: Collection[str] = ()) -> list[Note]:
             continue
         note = rule(usage)
         if note is not None:
-            found.append(dataclasses.replace(note, rule=name))
+            found.append(dataclasses.replace(note, rule=name, verb=usage.spelling.verb))
     return found
 
 

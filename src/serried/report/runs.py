@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 import os
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from serried import schedulers
 from serried.config import layers
 from serried.errors import ConfigError
 from serried.fs.files import read_json
 from serried.metrics import samples
 from serried.metrics.measured import Measurements, measured_of
-from serried.plan import Allocation, Plan
+from serried.plan import Plan
 from serried.protocol import names
 from serried.protocol.layout import TaskDirectory
+from serried.protocol.reasons import Reason
 from serried.records import index
 from serried.records.evidence import claimed_at, latest_attempt
+from serried.records.explain import explain
 from serried.records.record import Record, RecordUnreadable
 from serried.records.run_status import RunStatus
 from serried.report.usage import Peer, Spelling, Usage
 
 PEER_LINES = 200
 """How many lines of samples are read of another run."""
-_MOST_PEERS = 4
+_MOST_PEERS, _MOST_PLANS = 4, 40
+"""How many smaller runs are measured, and of how many the plan is compared."""
 
 
 def usage_of(status: RunStatus, now: float, *, most_lines: int = samples.MOST_LINES) -> Usage:
@@ -56,12 +62,20 @@ def usage_of(status: RunStatus, now: float, *, most_lines: int = samples.MOST_LI
         memory=allocation.memory_mb * (1 << 20) if allocation.memory_mb else None,
         has_default_memory="resources.mem" in plan.defaults,
         has_default_cpus="resources.cpus" in plan.defaults,
-        has_whole_nodes=allocation.exclusive,
+        has_whole_nodes=allocation.exclusive or schedulers.traits(plan.site.scheduler).is_this_machine,
         measured=measured,
         missing="" if measured.nodes else _missing(status),
         spelling=spelling_of(plan),
         mute=plan.report.mute,
+        is_task=task is not None,
+        needed_gpu_memory=status.state == names.OUT_OF_MEMORY and explain(status).reason is Reason.GPU_MEMORY,
     )
+
+
+def whole_usage(status: RunStatus, now: float) -> Usage:
+    """As `usage_of`, and compared with an earlier run."""
+    usage = usage_of(status, now)
+    return usage if status.task is not None else dataclasses.replace(usage, peer=peer_of(usage, status.record))
 
 
 def measured_in(record: Record, task: int | None, most_lines: int) -> Measurements:
@@ -111,37 +125,44 @@ def _missing(status: RunStatus) -> str:
 
 
 def spelling_of(plan: Plan) -> Spelling:
-    """The keys that the project's file uses, by which the next run gets another amount."""
+    """The keys that the project's file uses, by which the next run gets another amount, or options of a command."""
     allocation = plan.allocation
-    units = allocation.gpus or allocation.ranks
-    memory, memory_units = _memory_key(plan, allocation, units)
-    return Spelling(memory=f'{memory} = "{{}}"', memory_units=max(memory_units, 1), cpu_units=max(units, 1))
+    units = max(allocation.gpus or allocation.ranks, 1)
+    resources = None if plan.script else _resources(Path(plan.source.directory), plan.experiment)
+    if resources is None:
+        return dataclasses.replace(_OPTIONS, cpu_units=units)
+    key, count = next(((key, count) for key, count in _PER.items() if key in resources), ("mem", units))
+    return Spelling(memory=f'{key} = "{{}}"', memory_units=count or allocation.cpus, cpu_units=units)
 
 
-def _memory_key(plan: Plan, allocation: Allocation, units: int) -> tuple[str, int]:
-    """The key, and how many of its amounts a node has."""
-    with contextlib.suppress(ConfigError, OSError, AttributeError):
-        resources = _resources(Path(plan.source.directory), plan.experiment)
-        if "mem_per_node" in resources:
-            return "mem_per_node", 1
-        if "mem_per_cpu" in resources:
-            return "mem_per_cpu", allocation.cpus
-    return ("mem_per_node", 1) if plan.script else ("mem", units)
+_PER = {"mem_per_node": 1, "mem_per_cpu": 0}
+"""Keys for memory, and how many of their amounts a node has; 0: as many as CPUs."""
+_OPTIONS = Spelling(
+    memory="--mem-per-node {}",
+    time="--time {}",
+    cpus="--cpus {}",
+    gpus="--gpus {}",
+    nodes="--nodes {}",
+    verb="submit with",
+)
+"""For job scripts, whose directives these options replace, and for commands."""
 
 
-def _resources(directory: Path, experiment: str) -> Mapping[str, Any]:
-    """The table `resources` of an experiment, with the defaults below."""
-    document = layers.find(directory, os.environ).project
-    tables: Mapping[str, Any] = document.tables if document else {}
-    own = tables.get("experiments", {}).get(experiment, {}).get("resources", {})
-    return {**tables.get("defaults", {}).get("resources", {}), **own}
+def _resources(directory: Path, experiment: str) -> Mapping[str, Any] | None:
+    """The table `resources` of an experiment, with the defaults below; None if the file does not have it."""
+    with contextlib.suppress(ConfigError, OSError, AttributeError, KeyError, TypeError):
+        document = layers.find(directory, os.environ).project
+        tables: Mapping[str, Any] = document.tables if document else {}
+        own = tables.get("experiments", {})[experiment].get("resources", {})
+        return {**tables.get("defaults", {}).get("resources", {}), **own}
+    return None
 
 
 def peer_of(usage: Usage, record: Record) -> Peer | None:
-    """The smallest earlier run of the same experiment that has reported samples per second."""
+    """The smallest earlier run of the same command that has reported samples per second."""
     if usage.samples_per_second is None or usage.units < 2:
         return None
-    for units, other in list(_smaller(record, usage.units))[:_MOST_PEERS]:
+    for units, other in itertools.islice(_smaller(record, usage.units), _MOST_PEERS):
         measured = measured_in(other, None, PEER_LINES)
         rate = sum(rank.samples_per_second or 0 for rank in measured.ranks)
         if rate:
@@ -150,15 +171,23 @@ def peer_of(usage: Usage, record: Record) -> Peer | None:
 
 
 def _smaller(record: Record, units: int) -> Iterator[tuple[int, Record]]:
-    """The completed runs of the same experiment with fewer GPUs, the fewest and newest first."""
+    """The earlier completed runs of the same command with fewer GPUs, the fewest and newest first."""
     own = record.summary
     found = []
     for other in index.records():
         with contextlib.suppress(RecordUnreadable):
             summary, end = other.summary, other.end
             is_same = (summary.project, summary.experiment, summary.tasks) == (own.project, own.experiment, None)
+            is_before = end is not None and end.get("state") == names.COMPLETED and summary.created <= own.created
             count = summary.nodes * (summary.gpus or summary.ranks)
-            if is_same and bool(summary.gpus) == bool(own.gpus) and count < units and end is not None:
+            if is_same and is_before and bool(summary.gpus) == bool(own.gpus) and count < units:
                 found.append((count, summary.created, other))
     newest_first = sorted(found, key=lambda each: each[1], reverse=True)
-    yield from ((count, other) for count, _, other in sorted(newest_first, key=lambda each: each[0]))
+    for count, _, other in sorted(newest_first, key=lambda each: each[0])[:_MOST_PLANS]:
+        with contextlib.suppress(RecordUnreadable):
+            if _work(other.plan) == _work(record.plan):
+                yield count, other
+
+
+def _work(plan: Plan) -> tuple[object, ...]:
+    return plan.command, plan.script and plan.script.path, plan.allocation.gpu_type

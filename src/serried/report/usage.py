@@ -17,11 +17,13 @@ from serried.protocol.times import iso, show_duration, show_walltime
 GIB = 1 << 30
 MARGIN = 1.2
 """A request above what was used, for the next run may need more (jobstats, `rounded_memory_with_safety`)."""
+SATURATED_SHARE = 0.9
+"""Serried's own: CPUs count as the bottleneck from 90 % on."""
 
 
 @dataclass(frozen=True)
 class Spelling:
-    """How the user requests resources: keys of `resources` in serried.toml, or options of the scheduler."""
+    """How the user requests resources: keys of `resources` in serried.toml, or options of a command."""
 
     memory: str = 'mem = "{}"'
     """With `{}` for an amount such as `24G`."""
@@ -34,6 +36,8 @@ class Spelling:
     cpu_units: int = 1
     gpus: str = "gpus = {}"
     nodes: str = "nodes = {}"
+    verb: str = "write"
+    """What a user does with a change: `submit with` options."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +87,24 @@ class Usage:
     """Rules that the experiment mutes."""
     is_ours: bool = True
     """Serried started it."""
+    is_task: bool = False
+    """Other tasks share its request."""
+    needed_gpu_memory: bool = False
+    """It ran out of the memory of a GPU."""
 
     @property
     def has_ended(self) -> bool:
         return self.state in names.ENDED
+
+    @property
+    def shows_need(self) -> bool:
+        """It did all of its work, or all that the limit allowed: a run that failed may not have reached its peak."""
+        return self.state in {names.COMPLETED, names.TIMEOUT}
+
+    @property
+    def measured_seconds(self) -> float:
+        """Of all attempts together, as far as known."""
+        return max([self.seconds or 0.0, *(node.seconds for node in self.measured.nodes)])
 
     @property
     def units(self) -> int:
@@ -174,6 +192,12 @@ class Usage:
         known = [rank.samples_per_second for rank in self.measured.ranks if rank.samples_per_second]
         return sum(known) if known else None
 
+    def more_cpus_change(self) -> str:
+        """A request for twice the CPUs if all were in use; empty for whole nodes, which have no more."""
+        if self.has_whole_nodes or self.cpu is None or not self.cpus or self.cpu.mean < SATURATED_SHARE * self.cpus:
+            return ""
+        return self.cpus_change(2 * self.cpus)
+
     def memory_change(self, bytes_per_node: float) -> str:
         """A request for that memory and a margin: `mem = "24G"`."""
         amount = math.ceil(MARGIN * bytes_per_node / self.spelling.memory_units / GIB)
@@ -190,7 +214,7 @@ class Usage:
 
     def to_json(self) -> dict[str, Any]:
         fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        for internal in ("spelling", "measured", "is_ours", "peer", "mute"):
+        for internal in ("spelling", "measured", "is_ours", "is_task", "needed_gpu_memory", "peer", "mute"):
             del fields[internal]
         return {
             **fields,

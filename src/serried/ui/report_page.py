@@ -11,7 +11,7 @@ from serried.protocol.sizes import counted
 from serried.report.note import Note
 from serried.report.rules import SHORTEST_SECONDS
 from serried.report.spread import DATA_WAIT, GPU_BUSY, GPU_POWER, RANK_MEMORY, STEP_TIME, Spread, spreads
-from serried.report.usage import Usage, amount
+from serried.report.usage import Usage, amount, spell_time
 from serried.ui import console
 from serried.ui.console import Cell
 from serried.ui.text import duration, fit, local_time, printable, wrapped
@@ -29,14 +29,16 @@ _NOTABLE = 0.02
 TABLE_HEADS = ("RUN", "NAME", "STATE", "ELAPSED", "TIME", "CPU", "MEM", "GPU")
 
 
-def page(usage: Usage, notes: Sequence[Note]) -> list[str]:
+def page(usage: Usage, found: Sequence[Note]) -> list[str]:
     """The whole report of a run."""
     lines = [_headline(usage), ""]
     lines += [line for label, text in _facts(usage) if text for line in _fact(label, text)]
     lines += ["", console.style("use", "head"), *_bars(usage)]
     lines += _nodes(usage)
     lines += _spreads(usage)
-    return lines + _notes(notes, usage)
+    if not found and not usage.missing:
+        return [*lines, "", console.style("notes", "head"), f"  {_no_notes(usage)}"]
+    return lines + notes(found)
 
 
 def _headline(usage: Usage) -> str:
@@ -141,7 +143,8 @@ def _nodes(usage: Usage) -> list[str]:
     if len(measured.nodes) > 1:
         shown = _outliers(measured.nodes, _MOST_NODES, lambda node: node.cpu.mean if node.cpu else 0.0)
         rows = [_node_row(node) for node in shown]
-        lines += ["", console.style("nodes", "head") + _of(len(shown), len(measured.nodes))]
+        scope = "" if usage.has_own_scope else ", with all that runs on them"
+        lines += ["", console.style("nodes", "head") + scope + _of(len(shown), len(measured.nodes))]
         lines += console.table(("  NODE", "CPU", "OF", "MEMORY", "OF", "DISK FREE"), rows)
     if measured.gpus:
         few = _outliers(measured.gpus, _MOST_GPUS, lambda gpu: gpu.busy.mean if gpu.busy else 0.0)
@@ -227,24 +230,25 @@ def _where(spread: Spread) -> str:
     return f"{spread.where} ({factor:.2f} x)" if abs(factor - 1) >= _NOTABLE else "all alike"
 
 
-def _notes(notes: Sequence[Note], usage: Usage) -> list[str]:
-    if not notes:
-        return [] if usage.missing else ["", console.style("notes", "head"), f"  {_no_notes(usage)}"]
-    lines = ["", console.style("notes", "head")]
-    for note in notes:
+def notes(found: Sequence[Note]) -> list[str]:
+    """The part of the page below the numbers; empty without notes."""
+    lines = ["", console.style("notes", "head")] if found else []
+    for note in found:
         look = "bad" if note.is_serious else "warning"
         fact = note.fact[0].upper() + note.fact[1:] if note.fact[0].isalpha() and note.fact[:4] != "rank" else note.fact
         lines += _note_line("  ! " if note.is_serious else "  - ", f"{fact}.", look)
-        change = f"Write `{note.change}`: " if note.change else f"{_capital(note.advice)}: " if note.advice else ""
+        change = f"{_capital(note.verb)} `{note.change}`: " if note.change else ""
+        change = change or (f"{_capital(note.advice)}: " if note.advice else "")
         lines += _note_line("    ", f"{change}{note.why if change else _capital(note.why)}.")
         lines += _note_line("    ", f"serried rule {note.rule}", look="quiet")
     return lines
 
 
 def _no_notes(usage: Usage) -> str:
-    if (usage.seconds or 0) < SHORTEST_SECONDS:
-        return f"none: the run was shorter than {duration(SHORTEST_SECONDS)}"
-    return "none: nothing stands out"
+    if usage.measured_seconds >= SHORTEST_SECONDS:
+        return "none: nothing stands out"
+    least = spell_time(SHORTEST_SECONDS)
+    return f"none: the run was shorter than {least}" if usage.has_ended else f"none until the run has lasted {least}"
 
 
 def _capital(text: str) -> str:

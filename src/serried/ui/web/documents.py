@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import os
 import time
@@ -23,7 +22,7 @@ from serried.records.record import RecordUnreadable
 from serried.records.run_status import RunStatus, warnings_of
 from serried.records.timeline import attempts, timeline
 from serried.report import rules
-from serried.report.runs import peer_of, usage_of
+from serried.report.runs import whole_usage
 from serried.sweeps import results
 from serried.ui import report_page
 from serried.ui.plan_lines import command_text
@@ -234,8 +233,7 @@ def report(selection: Selection, status: RunStatus) -> dict[str, Any]:
     """The page of `serried report`. Raises UsageError for a whole array."""
     if selection.is_array:
         raise UsageError(f"run `{selection}` is an array", hint="each of its tasks has a report")
-    usage = usage_of(status, time.time())
-    usage = dataclasses.replace(usage, peer=peer_of(usage, status.record) if status.task is None else None)
+    usage = whole_usage(status, time.time())
     notes = rules.judge(usage)
     lines = [plain(line) for line in report_page.page(usage, notes)]
     return {"lines": lines, "notes": [note.to_json() for note in notes]}
