@@ -6,7 +6,7 @@ import posixpath
 from pathlib import Path
 from typing import Dict, Iterator, NamedTuple, Optional, Tuple
 
-from serried.process.linux import CGROUPS
+from serried.process.linux import CGROUPS, text_of
 
 MICROSECONDS, NANOSECONDS = 1e6, 1e9
 
@@ -43,7 +43,7 @@ def limited_group(machine: int, membership: str = "/proc/self/cgroup", root: Pat
 
     Of several with the same limit the outermost, as the job around its steps.
     """
-    groups = list(_groups(_text(Path(membership)), root))
+    groups = list(_groups(text_of(Path(membership)), root))
     limited = [(limit, group) for limit, group in groups if limit < machine]
     if not limited:
         return None
@@ -89,18 +89,11 @@ def _of_version_2(folder: Path) -> Iterator[Tuple[int, LimitedGroup]]:
 
 
 def _number(path: Path) -> Optional[int]:
-    text = _text(path).strip()
+    text = text_of(path).strip()
     return int(text) if text.isdecimal() else None
 
 
 def _table(path: Path) -> Dict[str, int]:
     """Lines of `name value`."""
-    pairs = (line.split() for line in _text(path).splitlines())
+    pairs = (line.split() for line in text_of(path).splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""

@@ -142,14 +142,14 @@ class OutOfMemory:
     """Compares the counter with its value at the start."""
 
     def __init__(self, membership: str = "/proc/self/cgroup", root: Path = CGROUPS) -> None:
-        self._file = find_counter(_text(Path(membership)), root)
+        self._file = find_counter(text_of(Path(membership)), root)
         self._before = self._count()
 
     def has_occurred(self) -> bool:
         return self._count() > self._before
 
     def _count(self) -> int:
-        return parse_kills(_text(self._file)) if self._file else 0
+        return parse_kills(text_of(self._file)) if self._file else 0
 
 
 def find_counter(membership: str, root: Path) -> Optional[Path]:
@@ -171,8 +171,9 @@ def parse_kills(text: str) -> int:
     return int(words.get("oom_kill", "0"))
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """A file of /proc or /sys; empty if it cannot be read."""
     try:
-        return path.read_text(encoding="ascii")
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""

@@ -40,6 +40,10 @@ MANY_NODES = 64
 """Up to here nodes report at the shortest interval."""
 
 
+NOT_FINITE = ("nan", "inf", "-inf")
+"""Values of metrics that JSON does not have."""
+
+
 def interval_of(nodes: int) -> float:
     """The least seconds between the reports of a node, and between two versions of the file: longer for many nodes.
 

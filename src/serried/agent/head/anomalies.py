@@ -26,7 +26,7 @@ from typing import (
 )
 
 from serried.agent.head.step_pace import StepPace
-from serried.protocol.live import Node, entries, number
+from serried.protocol.live import NOT_FINITE, Node, entries, number
 from serried.protocol.reasons import Reason
 from serried.protocol.sizes import counted, ranges, spell
 from serried.protocol.times import show_duration
@@ -34,8 +34,6 @@ from serried.protocol.times import show_duration
 Anomaly = Dict[str, Any]
 """`code`, `message`, and the numbers of its `ranks` or `nodes`."""
 
-NOT_FINITE = ("nan", "inf", "-inf")
-"""As a sample writes these values, which JSON does not have."""
 IDLE_PERCENT, IDLE_SECONDS = 5.0, 600.0
 HELD_BYTES = 10**9
 """Less memory of an idle GPU may be the context of a library."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional
 
 from serried.agent.sampling.gpus import Device, GpuSource, Values, names
+from serried.process.linux import text_of
 
 SYS = Path("/sys/class")
 _SELECTORS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
@@ -114,10 +115,7 @@ def _hwmon(card: _Card, files: "tuple[str, ...]") -> Optional[float]:
 
 
 def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
+    return text_of(file).strip()
 
 
 def _number(file: Path) -> Optional[float]:

@@ -138,7 +138,7 @@ def _interfaces(folder: Path) -> List[str]:
     """The network cards; all interfaces except the loopback where there is none, as in a container."""
     every = [path for path in folder.glob("*") if path.name != "lo"]
     cards = [path for path in every if (path / "device").exists()]
-    return [path.name for path in cards or every if _text(path / "type").strip() != INFINIBAND]
+    return [path.name for path in cards or every if linux.text_of(path / "type").strip() != INFINIBAND]
 
 
 def _memory(text: str) -> Dict[str, int]:
@@ -152,16 +152,9 @@ def _memory(text: str) -> Dict[str, int]:
 
 
 def _proc(name: str) -> str:
-    return _text(Path(linux.PROC) / name)
+    return linux.text_of(Path(linux.PROC) / name)
 
 
 def _number(path: Path) -> float:
-    text = _text(path).strip()
+    text = linux.text_of(path).strip()
     return float(text) if text.isdecimal() else 0.0
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""

@@ -15,7 +15,7 @@ from typing import Any, Deque, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from serried.fs.tail import TailReader
 from serried.protocol import printed_metric
-from serried.protocol.live import number
+from serried.protocol.live import NOT_FINITE, number
 from serried.protocol.printed_metric import FILE, STDOUT, STEP, TOTAL, Pattern
 
 METRICS_BYTES, LOG_BYTES = 1 << 18, 1 << 16
@@ -31,8 +31,6 @@ MOST_METRICS, LONGEST_NAMES = 8, 160
 OWN = "serried/"
 """Begins the names of values that the library adds."""
 OF_LIBRARY = {f"{OWN}samples_per_second": "samples_per_second", f"{OWN}wait_share": "data_wait"}
-NOT_FINITE = ("nan", "inf", "-inf")
-"""As the library writes these values, which JSON does not have."""
 
 Quantities = Dict[str, Any]
 
