@@ -1,8 +1,8 @@
 """The node side of an attempt with very many nodes: as many real connections to the head, all from one process.
 
-many_nodes.py NODES REPORT FAIL COMMAND… stands in for srun. COMMAND, which would start a node's agent, is not used:
-each node calls the head by the agent's own code, and then only answers. Ranks "run" until the head ends them, or until
-all of them fail at once, FAIL seconds after they began (0: never).
+many_nodes.py NODES RANKS REPORT FAIL COMMAND… stands in for srun. COMMAND, which would start a node's agent, is not
+used: each node connects by the agent's own code, and sends what an agent of a node with RANKS ranks would. Ranks "run"
+until the head ends them, or until all of them fail at once, FAIL seconds after the last node started them (0: never).
 """
 
 from __future__ import annotations
@@ -14,60 +14,95 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from serried.agent import system
+from serried.agent.attempt import Attempt, run_directory
 from serried.agent.comms import rendezvous
 from serried.agent.comms.channel import Channel
 from serried.agent.loop import Loop
-from serried.protocol import names
+from serried.protocol import live, names
+from serried.protocol.events import ToHead, ToNode
 
 JOIN_SECONDS = 100.0
 STACK = 256 * 1024
+TICKS = 100
+"""Nodes send their heartbeats and samples at so many points in time of a period, not all at once."""
+
+NODE = {"cpu": 12.4, "cpus": 64, "memory": 9_126_805_504, "memory_limit": 68_719_476_736, "memory_scope": "job"}
+GPU = {"name": "NVIDIA H200", "busy": 97.0, "memory": 120_259_084_288, "memory_total": 150_754_820_096, "power": 640.0}
+RANK = {
+    "cpu": 1.0,
+    "memory": 4_294_967_296,
+    "output_age": 2.0,
+    "step": 1200,
+    "total_steps": 5000,
+    "step_age": 0.4,
+    "step_gap": 0.32,
+    "steps_per_second": 3.1,
+    "samples_per_second": 198.4,
+    "data_wait": 0.02,
+    "metrics": {"loss": 0.31},
+}
 
 
 class Node:
     def __init__(self, index: int, nodes: Nodes) -> None:
         self.index, self.nodes = index, nodes
+        self.ranks = range(index * nodes.ranks, (index + 1) * nodes.ranks)
         self.channel: Channel | None = None
         self.error = ""
+        self.is_done = False
 
     def join(self) -> None:
         greeting = {"node": self.index, "host": f"{socket.gethostname()}-{self.index}", "problem": "", "ports": []}
         try:
-            self.channel, _ = rendezvous.join(os.environ[names.HEAD], self.nodes.key, greeting, JOIN_SECONDS)
+            self.channel, _ = rendezvous.connect(os.environ[names.HEAD], self.nodes.key, greeting, JOIN_SECONDS)
         except OSError as error:
             self.error = str(error)
         self.nodes.joined.append(time.time())
 
     def receive(self) -> None:
-        messages = self.channel.receive()
+        messages = self.channel.receive_flushed()
         if messages is None:
             self.nodes.leave(self)
             return
         for message in messages:
             self.nodes.times.setdefault(message["do"], {}).setdefault(self.index, []).append(time.time())
-            if message["do"] == "go":
-                self.send("started")
-            elif message["do"] == "stop":
-                self.send("done", exits=[self.exit], left=[], unsaved=None)
-            elif message["do"] == "bye":
+            if message["do"] == ToNode.START_RANKS:
+                self.send(ToHead.STARTED)
+                self.nodes.on_started()
+            elif message["do"] == ToNode.STOP and message["hard"] and not self.is_done:
+                self.is_done = True
+                self.send(ToHead.DONE, exits=self.exits, left=[], swept=0, unsaved=None)
+            elif message["do"] == ToNode.BYE:
                 self.nodes.leave(self)
+
+    def beat(self) -> None:
+        self.send(ToHead.HEARTBEAT, quiet=0.0, running=[] if self.is_done else list(self.ranks))
+
+    def sample(self) -> None:
+        ranks = [{**RANK, "rank": rank} for rank in self.ranks]
+        gpus = [{**GPU, "gpu": index} for index in range(len(self.ranks))]
+        self.send(ToHead.SAMPLE, **NODE, host=f"n{self.index}", node=self.index, ranks=ranks, gpus=gpus, warnings=[])
 
     def send(self, event: str, **facts: Any) -> None:
         self.channel.send({"event": event, **facts})
         self.nodes.loop.watch(self.channel.connection, self.receive, writable=bool(self.channel.backlog))
 
     @property
-    def exit(self) -> dict[str, Any]:
+    def exits(self) -> list[dict[str, Any]]:
         seconds = round(time.time() - self.nodes.began, 3)
         how = {"exit_code": 1, "signal": None} if self.nodes.failed else {"exit_code": None, "signal": 15}
-        return {"rank": self.index, "local_rank": 0, **how, "seconds": seconds, "ended_by_us": not self.nodes.failed}
+        facts = {**how, "seconds": seconds, "ended_by_us": not self.nodes.failed}
+        return [{"rank": rank, "local_rank": local, **facts} for local, rank in enumerate(self.ranks)]
 
 
 class Nodes:
-    def __init__(self, count: int, fail_after: float) -> None:
+    def __init__(self, count: int, ranks: int, fail_after: float) -> None:
+        self.ranks = ranks
         self._fail_after = fail_after
         self.failed: float | None = None
         self.key = bytes.fromhex(os.environ.pop(names.KEY))
@@ -78,8 +113,9 @@ class Nodes:
         self.each = [Node(index, self) for index in range(count)]
         self.loop = Loop()
         self._open: set[int] = set()
+        self._running = 0
 
-    def run(self) -> None:
+    def run(self, heartbeat_seconds: float) -> None:
         threading.stack_size(STACK)
         threads = [threading.Thread(target=node.join) for node in self.each]
         for thread in threads:
@@ -90,34 +126,45 @@ class Nodes:
             if node.channel:
                 self._open.add(node.index)
                 self.loop.watch(node.channel.connection, node.receive)
-        self.loop.every(5.0, self._beat)
-        if self._fail_after:
-            self.loop.after(self._fail_after, self._fail)
+        self._repeat(heartbeat_seconds, Node.beat)
+        self._repeat(live.interval_of(len(self.each)), Node.sample)
         self.loop.run()
+
+    def on_started(self) -> None:
+        self._running += 1
+        if self._running == len(self.each) and self._fail_after:
+            self.loop.after(self._fail_after, self._fail)
 
     def leave(self, node: Node) -> None:
         self.loop.forget(node.channel.connection)
         node.channel.close()
         self._open.discard(node.index)
-        if node.index not in self.times.get("bye", {}):
+        if node.index not in self.times.get(ToNode.BYE, {}):
             self.lost.append(node.index)
         if not self._open:
             self.loop.stop()
 
-    def _beat(self) -> None:
-        """All in one burst, which no cluster does: the head has to bear more than it will ever see."""
-        for index in sorted(self._open):
-            self.each[index].send("beat", quiet=0.0, running=[index])
+    def _repeat(self, seconds: float, action: Callable[[Node], None]) -> None:
+        """Call `action` for each node once in `seconds`, evenly spread."""
+        points = itertools.cycle(range(TICKS))
+
+        def some() -> None:
+            for node in self.each[next(points) :: TICKS]:
+                if node.index in self._open and self._running:
+                    action(node)
+
+        self.loop.every(seconds / TICKS, some)
 
     def _fail(self) -> None:
         self.failed = time.time()
         for index in sorted(self._open):
             node = self.each[index]
-            node.send("failed", exit=node.exit, tail=[])
+            for exit_ in node.exits:
+                node.send(ToHead.FAILED, exit=exit_, tail=[])
 
     @property
     def report(self) -> dict[str, Any]:
-        beats = self.times.get("beat", {}).values()
+        beats = self.times.get(ToNode.HEARTBEAT, {}).values()
         gaps = [after - before for each in beats for before, after in itertools.pairwise(each)]
         return {
             "began": self.began,
@@ -132,12 +179,13 @@ class Nodes:
         }
 
 
-def main(count: int, report: Path, fail_after: float) -> None:
+def main(count: int, ranks: int, report: Path, fail_after: float) -> None:
     system.allow_open_files(count + 32)
-    nodes = Nodes(count, fail_after)
-    nodes.run()
+    nodes = Nodes(count, ranks, fail_after)
+    work = Attempt.load(run_directory(), None, int(os.environ[names.ATTEMPT]))
+    nodes.run(work.heartbeat_seconds)
     report.write_text(json.dumps(nodes.report))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]))
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4]))

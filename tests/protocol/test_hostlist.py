@@ -18,3 +18,22 @@ from tables import for_each
 )
 def test_a_compact_host_list_names_its_hosts(text, hosts):
     assert hostlist.expand(text) == hosts
+
+
+@for_each(
+    ("hosts", "text"),
+    [
+        ([], ""),
+        (["login"], "login"),
+        (["n1", "n2", "n3"], "n[1-3]"),
+        (["n3", "n1", "n2"], "n3,n[1-2]"),
+        (["n008", "n009", "n010", "x"], "n[008-010],x"),
+        (["n9", "n10", "n011"], "n[9-10],n011"),
+        (["a1-n1.site2.org", "a1-n2.site2.org", "a1-n2.other"], "a1-n[1-2].site2.org,a1-n2.other"),
+        (["n1", "n1", "12", "13"], "n1,n1,[12-13]"),
+        ([f"gpu{number}" for number in range(4096)], "gpu[0-4095]"),
+    ],
+)
+def test_hosts_with_consecutive_numbers_become_ranges(hosts, text):
+    assert hostlist.fold(hosts) == text
+    assert hostlist.expand(text) == hosts

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
         StagedJson,
     )
 
-HEARTBEAT_SECONDS = 5.0
+HEARTBEAT_SECONDS, LONGEST_HEARTBEAT_SECONDS = 5.0, 20.0
+"""An end that is silent for 60 s is lost."""
+MANY_NODES = 1024
+"""Up to here heartbeats have the shortest interval; each costs the head about 0.1 ms."""
 SAMPLING_SECONDS = 5
 """For plans of earlier versions."""
 
@@ -197,9 +200,10 @@ class Attempt:
 
     @property
     def heartbeat_seconds(self) -> float:
-        """The interval of a node's heartbeats: short enough to notice a short silence of its ranks."""
+        """Seconds between heartbeats: longer for many nodes, but short enough to notice a short silence of ranks."""
+        usual = min(max(HEARTBEAT_SECONDS, HEARTBEAT_SECONDS * self.nodes / MANY_NODES), LONGEST_HEARTBEAT_SECONDS)
         silence = self.plan["limit"]["silence_seconds"]
-        return HEARTBEAT_SECONDS if silence is None else min(HEARTBEAT_SECONDS, max(0.5, silence / 4))
+        return usual if silence is None else min(usual, max(0.5, silence / 4))
 
     @property
     def shares_machine(self) -> bool:

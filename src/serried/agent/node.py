@@ -30,7 +30,7 @@ from serried.agent.stage_in.node_side import StageIn, check_required_paths
 from serried.agent.stage_out.node_side import StageOut
 from serried.fs import files
 from serried.process import linux
-from serried.protocol import addresses, names
+from serried.protocol import addresses, hostlist, names
 from serried.protocol.events import JournalEvent, ToHead, ToNode
 from serried.protocol.json_lines import Message
 from serried.protocol.reasons import Reason
@@ -219,6 +219,7 @@ class Node:
         variables.update(
             self._stage_out.begin(message["left"]), local=str(self._folder.scratch), **self._stage_in.variables
         )
+        hosts = hostlist.expand(message["hosts"])
         if self.work.is_script:
             from serried.agent.launchers import local_socket
             from serried.agent.launchers.script_node import ScriptNode
@@ -245,13 +246,13 @@ class Node:
                 variables,
                 self,
                 rank_socket=local_socket.socket_address(self._key, self._private),
-                hosts=message["hosts"],
+                hosts=hosts,
                 address=self._address,
                 folder=self._private,
             )
         if self.work.side_commands:
             self._side_commands = SideCommands(self.work, self._index, variables, self.loop, self._on_side_command_exit)
-        self._sampling.begin(message["hosts"][self._index], variables.get("results", ""))
+        self._sampling.begin(hosts[self._index], variables.get("results", ""))
         self.reap()
 
     def _on_side_command_exit(self, exit_: Exit) -> None:

@@ -149,7 +149,7 @@ class ToNode:
     STAGE = "stage"
     """before: the address and port of the node to take data from; None for the source."""
     START_RANKS = "start-ranks"
-    """hosts, place, left: the variables of ranks, and the seconds until the job's limit."""
+    """hosts, place, left: a host list, the variables of ranks, and the seconds until the job's limit."""
     STOP = "stop"
     """reason, hard, grace: end the ranks, or, without `hard`, ask them to save."""
     ALL_RANKS_ENDED = "all-ranks-ended"

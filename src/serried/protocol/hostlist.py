@@ -4,14 +4,34 @@ from __future__ import annotations
 
 import itertools
 import re
-from typing import List
+from typing import List, Sequence
 
+_NUMBERED = re.compile(r"([^.]*?)(\d{1,9})((?:\..*)?)")
+"""A host's name up to its number, the number, and the domain."""
 _GROUP = re.compile(r"\[([^\]]*)\]")
 
 
 def expand(text: str) -> List[str]:
     """The hosts that `text` names, in its order, zero padding kept."""
     return [host for part in _split(text) for host in _expand_one(part)]
+
+
+def fold(hosts: Sequence[str]) -> str:
+    """A short list of `hosts`, in their order: neighbours with consecutive numbers become one range."""
+    runs: List[List[str]] = []
+    for host in hosts:
+        match = _NUMBERED.fullmatch(host)
+        prefix, number, suffix = match.groups() if match else (host, "", "")
+        last = runs[-1] if runs else ["", "", "", ""]
+        follows = number and last[2] and number == str(int(last[2]) + 1).zfill(len(last[1]))
+        if follows and (prefix, suffix) == (last[0], last[3]):
+            last[2] = number
+        else:
+            runs.append([prefix, number, number, suffix])
+    return ",".join(
+        f"{prefix}{first}{suffix}" if first == last else f"{prefix}[{first}-{last}]{suffix}"
+        for prefix, first, last, suffix in runs
+    )
 
 
 def _split(text: str) -> List[str]:

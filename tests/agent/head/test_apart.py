@@ -21,6 +21,7 @@ def watch(tmp_path):
             nodes=2,
             ranks=2,
             expects_connections=expects_contact,
+            plan={"limit": {"silence_seconds": None}},
         )
         notes, timers = [], {}
         loop = SimpleNamespace(after=timers.__setitem__)

@@ -28,7 +28,9 @@ def test_where_both_are_due_at_once_it_is_told_of_first_and_ended_with_the_next_
         plan={"limit": {"silence_seconds": 4}},
     )
     members = SimpleNamespace(silent_ranks=lambda _: [0])
-    head = SimpleNamespace(loop=None, work=work, stop=lambda reason, *_, **__: done.append(f"ended for {reason}"))
+    head = SimpleNamespace(
+        loop=None, is_stopping=False, work=work, stop=lambda reason, *_, **__: done.append(f"ended for {reason}")
+    )
     watch = Monitor(head, members, None)
 
     watch.check_silence()

@@ -49,7 +49,10 @@ class Channel:
         self._buffer = LineBuffer()
 
     def send(self, message: Message) -> None:
-        text = json.dumps(message)
+        self.send_text(json.dumps(message))
+
+    def send_text(self, text: str) -> None:
+        """Send a message in JSON: one text serves many channels."""
         self._sent += 1
         self.backlog += f"{sign(self.key, self.me, str(self._sent), text)} {text}\n".encode()
         self.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import time
@@ -110,9 +111,10 @@ class NodeRegistry:
 
     def broadcast(self, do: str, **facts: Any) -> None:
         """Send `{"do": do, …}` to all."""
+        text = json.dumps({"do": do, **facts})
         for agent in self:
             if agent.is_connected:
-                agent.channel.send({"do": do, **facts})
+                agent.channel.send_text(text)
                 self._watch(agent)
 
     def stop_ranks(self, reason: str, grace: float) -> bool:

@@ -135,7 +135,7 @@ class Head:
             self._launcher.start()
         linux.die_with_parent(signal.SIGHUP)
         self.loop.after(CONNECT_SECONDS, self._check_present)
-        self.loop.every(monitor.HEARTBEAT_SECONDS, self._check_launcher)
+        self.loop.every(monitor.CHECK_SECONDS, self._check_launcher)
         self._monitor.begin()
         self.loop.every(self._live.interval, self._live.write)
         if self._search:
@@ -198,7 +198,7 @@ class Head:
         variables = {"port": self._port.getsockname()[1], "deadline": self._deadline.at if self._deadline else 0}
         variables.update(store=self._open_store(), workers=self._nodes.workers())
         seconds_left = self._deadline.over - time.time() if self._deadline else None
-        hosts = [agent.host for agent in self._nodes]
+        hosts = hostlist.fold([agent.host for agent in self._nodes])
         parameters = {"parameters": self.work.parameters} if self._search else {}
         self._nodes.broadcast(ToNode.START_RANKS, hosts=hosts, place=variables, left=seconds_left, **parameters)
         self._launchers.begin()
@@ -233,8 +233,10 @@ class Head:
         agent.quiet_seconds, agent.running = message["quiet"], message["running"]
         if self._script and agent.index == 0:
             agent.quiet_seconds, agent.running = self._script.quiet_seconds(), self._script.running_numbers
-        if self._stop_reason is None:
-            self._monitor.check_silence()
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop_reason is not None
 
     def _on_event(self, agent: NodeAgent, message: Message) -> None:
         facts = {name: value for name, value in message.items() if name != "event"}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from serried.agent.head.head import Head
 
 CONTROL_SECONDS = 2.0
-HEARTBEAT_SECONDS = 5.0
+CHECK_SECONDS = 5.0
 SILENT_NODE_SECONDS = 60.0
 UNCONNECTED_SECONDS = 120.0
 """Ranks that have not connected by then are reported, though they may be preparing data and connect later."""
@@ -45,10 +45,15 @@ class Monitor:
         self.is_superseded = False
         """A later attempt has begun."""
         self._may_be_unconnected = work.expects_connections
+        silence = work.plan["limit"]["silence_seconds"]
+        self._silence_seconds = None if silence is None else float(silence)
 
     def begin(self) -> None:
         self._loop.every(CONTROL_SECONDS, self._read_control)
-        self._loop.every(HEARTBEAT_SECONDS, self._send_heartbeat)
+        self._loop.every(CHECK_SECONDS, self._check)
+        self._loop.every(max(CHECK_SECONDS, self._work.heartbeat_seconds), self._send_heartbeat)
+        if self._silence_seconds is not None:
+            self._loop.every(self._work.heartbeat_seconds, self.check_silence)
         if self._deadline:
             now, grace = time.time(), self._deadline.grace
             because = "time limit"
@@ -88,9 +93,11 @@ class Monitor:
                 self._head.stop(request.reason, request.by, self._work.grace_seconds, by=request.by)
 
     def _send_heartbeat(self) -> None:
+        self._nodes.broadcast(ToNode.HEARTBEAT)
+
+    def _check(self) -> None:
         self.check_parent()
         self._check_superseded()
-        self._nodes.broadcast(ToNode.HEARTBEAT)
         for agent in self._nodes:
             if not agent.is_done and self._loop.awake() - agent.last_message_at > SILENT_NODE_SECONDS:
                 self._head.on_node_lost(agent, Reason.NODE_SILENT, f"silent for {SILENT_NODE_SECONDS:.0f} s")
@@ -118,12 +125,11 @@ class Monitor:
 
     def check_silence(self) -> None:
         """Notify people after half of the plan's limit of silence, and end the ranks after all of it."""
-        silence_seconds = self._work.plan["limit"]["silence_seconds"]
-        if silence_seconds is None:
+        if self._silence_seconds is None or self._head.is_stopping:
             return
         is_notified_now = False
-        if self._nodes.silent_ranks(float(silence_seconds) / 2):
+        if self._nodes.silent_ranks(self._silence_seconds / 2):
             is_notified_now = notifications.notify(self._work, names.EVENT_STALL) is not None
-        silent = self._nodes.silent_ranks(float(silence_seconds))
+        silent = self._nodes.silent_ranks(self._silence_seconds)
         if silent and not is_notified_now:  # else at the next beat: the notifying process would be killed with the job
             self._head.stop(Reason.SILENCE, ", ".join(map(str, silent)), self._work.grace_seconds, ranks=silent)

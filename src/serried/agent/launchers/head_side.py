@@ -103,7 +103,7 @@ class LauncherCoordinator:
         return len(self._ended) == self._work.nodes * self._work.ranks
 
     def _check_release(self) -> None:
-        is_time = self.started <= self._ended if self._is_stopping else self._have_all_ended
+        is_time = len(self._ended) == len(self.started) if self._is_stopping else self._have_all_ended
         if self._work.agents_start_ranks or self._is_released or not is_time:
             return
         self._is_released = True

@@ -6,7 +6,7 @@ The nodes' journals are read only where the head's is incomplete because the hea
 from __future__ import annotations
 
 import signal
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
 
 from serried.agent.outcome.checkpoint_progress import Saved
 from serried.protocol import names
@@ -315,15 +315,16 @@ def first_failure(evidence: AttemptEvidence) -> Optional[Exit]:
         return _first_failure_of_script(evidence)
     exits = evidence.exits
     end = _end_by_notice(evidence, exits)
-    with_the_job = [exit_ for exit_ in exits if _died_with_the_job(evidence, exit_)]
+    with_the_job = _died_with_the_job(evidence, exits)
+    has_request = bool(evidence.requests)
     failures = [
         exit_
         for exit_ in exits
         if not exit_["ended_by_us"]
         and (exit_["exit_code"] or exit_["signal"])
         and exit_["seconds"] < end
-        and exit_ not in with_the_job
-        and not (evidence.requests and _has_obeyed(evidence, exit_))
+        and exit_["rank"] not in with_the_job
+        and not (has_request and _has_obeyed(evidence, exit_))
     ]
     suspects = [exit_ for exit_ in failures if not exit_.get("stumbled")]
     if not (suspects or with_the_job or evidence.has(JournalEvent.NODE_LOST)):
@@ -342,16 +343,19 @@ def _how_ordinary(exit_: Exit) -> int:
     return 1 if exit_["exit_code"] not in (None, 1) else 2
 
 
-def _died_with_the_job(evidence: AttemptEvidence, exit_: Exit) -> bool:
-    """Whether job.sh was killed first: the scheduler then kills the whole job, and may kill ranks before agents."""
-    if exit_["signal"] != signal.SIGKILL or exit_.get("oom"):
-        return False
+def _died_with_the_job(evidence: AttemptEvidence, exits: Sequence[Exit]) -> Set[int]:
+    """The ranks that were killed after job.sh: the scheduler kills the whole job, and may kill ranks before agents."""
+    failed_before = set()
     for event in evidence.head:
         if event["event"] == JournalEvent.ORPHANED:
-            return True
-        if event["event"] == JournalEvent.RANK_FAILED and event["exit"]["rank"] == exit_["rank"]:
-            return False
-    return evidence.is_unrecorded
+            break
+        if event["event"] == JournalEvent.RANK_FAILED:
+            failed_before.add(event["exit"]["rank"])
+    else:
+        if not evidence.is_unrecorded:
+            return set()
+    killed = {exit_["rank"] for exit_ in exits if exit_["signal"] == signal.SIGKILL and not exit_.get("oom")}
+    return killed - failed_before
 
 
 def _has_obeyed(evidence: AttemptEvidence, exit_: Exit) -> bool:
