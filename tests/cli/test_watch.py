@@ -52,6 +52,19 @@ def test_without_a_terminal_it_names_the_option_that_works(serried):
     assert done.err == ("error: `serried watch` needs a terminal\n\nhint: serried watch --once prints the page once\n")
 
 
+def test_a_closed_stdin_is_not_a_terminal(serried, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert "error: `serried watch` needs a terminal" in serried("watch").err
+
+
+def test_a_run_that_waits_for_another_is_not_sent_to_the_queue(serried, make, slurm):
+    make("a7b8c9", job="125")
+    slurm.tell(Job("125", None, names.PENDING, name="train-a7b8c9", reason="Dependency"))
+    done = serried("watch", "a7b8c9", "--once")
+    assert "reason      Dependency" in done.out
+    assert "start sooner" not in done.out
+
+
 def test_without_textual_it_says_how_to_install_it(serried, monkeypatch):
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)

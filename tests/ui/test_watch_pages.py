@@ -14,7 +14,7 @@ from house import ROOT
 from serried.records import live
 from serried.ui.console import Cell
 from serried.ui.text import width
-from serried.ui.watch import list_page, run_page, waiting_page
+from serried.ui.watch import facts, list_page, run_page, waiting_page
 from serried.ui.watch.drawing import Canvas, plain
 from serried.ui.watch.list_page import ListPage, RunRow
 from serried.ui.watch.run_page import Choice
@@ -178,3 +178,40 @@ def test_a_selection_stays_with_its_run_or_goes_to_the_row_in_its_place(selected
 def test_a_filter_takes_words_of_id_name_state_and_project():
     words = {"TRAIN fail": ["q9r8s7"], "pend": ["a7b8c9"], "m2n": ["m2n3p4"], "digits large": ["a7b8c9"], "nothing": []}
     assert {word: [row.id for row in ROWS if row.matches(word)] for word in words} == words
+
+
+@for_each(("step_age", "shown"), [(0.4, ""), (5.0, ""), (6.0, ", last 7s ago")])
+def test_the_last_step_has_an_age_once_it_is_older_than_the_file_explains(step_age, shown):
+    document = a_live(1, 1)
+    document["nodes"][0]["ranks"][0]["step_age"] = step_age
+    _, _, step = run_page.header(a_page(document), Canvas())
+    assert plain(step).endswith(f"1200 of 5000{shown}, 3.1/s, 20m24s left")
+
+
+def test_a_bar_without_a_whole_and_a_time_without_a_value_are_left_out():
+    document = a_live(1, 1)
+    del document["nodes"][0]["ranks"][0]["total_steps"]
+    page = a_page(document, limit=None)
+    assert [plain(drawn) for drawn in run_page.header(page, Canvas())[1:]] == [" time  1h12m", " step  1200, 3.1/s"]
+    assert [plain(drawn) for drawn in run_page.header(a_page({}, elapsed=None), Canvas())[1:]] == []
+
+
+def test_a_narrow_footer_keeps_whole_keys_help_and_the_end():
+    keys = plain(run_page.draw(a_page(), Choice(), Canvas(60, 20))[-1]).rstrip()
+    assert keys == "esc back  left right rank  m metric  h map  ? help  q quit"
+
+
+@for_each(
+    ("wanted", "first"),
+    [
+        ("", "val_loss"),
+        ("accuracy", "accuracy"),
+        ("unknown", "val_loss"),
+        ("serried/step_seconds", "serried/step_seconds"),
+    ],
+)
+def test_the_first_curve_is_the_metric_of_the_plan_or_the_loss(wanted, first):
+    curves = {name: [] for name in ("serried/step_seconds", "lr", "val_loss", "accuracy")}
+    ordered = list(facts.in_order(curves, wanted))
+    assert ordered[0] == first
+    assert ordered[-1] == "serried/step_seconds" or wanted == first

@@ -23,7 +23,7 @@ from serried.schedulers.occupancy import (
 )
 from serried.schedulers.openings import JobShape
 from serried.ui import console
-from serried.ui.opening_lines import opening_text, time_option
+from serried.ui.opening_lines import ahead_text, opening_text, time_option
 from serried.ui.text import duration, local_time, memory, printable, width
 
 MOST_JOBS = 5
@@ -208,7 +208,7 @@ def _facts(page: Page, job: QueuedJob) -> Iterator[tuple[str, str]]:
     yield "reason", scheduler.explain(job.reason)
     ahead = openings.ahead_of(page.occupancy, job)
     if job.waits_for_resources:
-        yield "ahead", _ahead(ahead)
+        yield "ahead", ahead_text(ahead)
     if job.starts is not None:
         yield "expected", f"{local_time(job.starts)}, in {duration(job.starts - page.now)}: an estimate, it changes"
     ends = [one.ends for one in page.occupancy.mine if one.ends is not None]
@@ -216,13 +216,6 @@ def _facts(page: Page, job: QueuedJob) -> Iterator[tuple[str, str]]:
         yield "then", f"your next running job ends at the latest {local_time(min(ends))}"
     if job.waits_for_resources:
         yield from _advice(page, JobShape.of(job), ahead)
-
-
-def _ahead(jobs: Sequence[QueuedJob]) -> str:
-    if not jobs:
-        return "no job that waits in the same partition"
-    gpus = sum(job.gpus * job.tasks for job in jobs)
-    return counted(sum(job.tasks for job in jobs), "job") + (f" with {counted(gpus, 'GPU')}" if gpus else "")
 
 
 def remembered(scheduler: str, job: str, environ: Mapping[str, str]) -> str:
@@ -234,7 +227,7 @@ def remembered(scheduler: str, job: str, environ: Mapping[str, str]) -> str:
     nodes = [node for node in look.occupancy.nodes if set(own.partitions) & set(node.partitions)]
     counts = [one for one in count_gpus(nodes) if own.gpus and own.gpu_type in ("", one.type)]
     free = ", ".join(f"{one.free} of {one.total}{' ' + one.type if one.type else ''} GPUs" for one in counts)
-    ahead = _ahead(openings.ahead_of(look.occupancy, own))
+    ahead = ahead_text(openings.ahead_of(look.occupancy, own))
     age = _age(look.age(time.time()))
     return f"ahead {ahead}" + (f"; free {free}" if free else "") + f", as of {age}"
 
@@ -243,7 +236,7 @@ def _planned(page: Page, planned: Planned) -> Iterator[str]:
     tasks = f", {planned.tasks} tasks, each" if planned.tasks > 1 else ","
     yield console.style(f"{printable(planned.experiment)}{tasks} {_shape(planned.shape)}", "head")
     ahead = rivals_of(page.occupancy, planned.shape)
-    yield from _labelled([("waiting", _ahead(ahead))], "  ")
+    yield from _labelled([("waiting", ahead_text(ahead))], "  ")
     yield from _labelled([*_advice(page, planned.shape, ahead)], "  ")
 
 

@@ -53,7 +53,8 @@ def _print(selection: Selection | None, *, ascii_only: bool) -> None:
 
 def _watch(selection: Selection | None, *, light: bool, ascii_only: bool) -> None:
     streams = (sys.stdin, sys.stdout, sys.stderr)  # Textual draws on the last one
-    if not all(stream.isatty() for stream in streams) or os.environ.get("TERM", "dumb") == "dumb":
+    has_terminal = all(stream is not None and stream.isatty() for stream in streams)
+    if not has_terminal or os.environ.get("TERM", "dumb") == "dumb":
         raise UsageError("`serried watch` needs a terminal", hint="serried watch --once prints the page once")
     try:
         with console.status_line("starting"):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -180,12 +180,9 @@ class RunProgress:
 
     @property
     def shown_metric(self) -> tuple[str, float] | None:
-        """The one metric to show: the plan's, else the loss, else the first."""
-        metrics = self.lead.metrics
-        names = [name for name in metrics if not name.startswith("serried/")]
-        losses = [name for name in names if "loss" in name.lower()]
-        name = self.metric if self.metric in metrics else next(iter(sorted(losses, key=len) or names), None)
-        return None if name is None else (name, metrics[name])
+        """The main metric, and its value."""
+        name = main_metric(self.lead.metrics, self.metric)
+        return None if name is None else (name, self.lead.metrics[name])
 
     @property
     def seconds_left(self) -> float | None:
@@ -228,6 +225,15 @@ class RunProgress:
             "ranks": self.live.ranks,
             "warnings": [dict(warning) for warning in self.live.warnings],
         }
+
+
+def main_metric(metrics: Collection[str], wanted: str) -> str | None:
+    """The one of several to show: the plan's, else the loss, else the first."""
+    if wanted in metrics:
+        return wanted
+    names = [name for name in metrics if not name.startswith("serried/")]
+    losses = [name for name in names if "loss" in name.lower()]
+    return next(iter(sorted(losses, key=len) or names), None)
 
 
 def progress_of(path: Path, metric: str, now: float) -> RunProgress | None:

@@ -1,8 +1,12 @@
-"""What would start sooner, as options to type."""
+"""The jobs ahead of a job, and what would start sooner, as options to type."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from serried.protocol.sizes import counted
 from serried.schedulers import openings
+from serried.schedulers.occupancy import QueuedJob
 from serried.schedulers.openings import JobShape, Opening
 from serried.ui.text import printable
 
@@ -17,6 +21,14 @@ def opening_text(opening: Opening, shape: JobShape) -> str:
     if opening.kind == openings.PARTITION:
         return f"`--partition {partition}{limit}` fits what is free there now, and no job waits there"
     return f"`{limit.strip()}` fits before the next job ahead is expected to start"
+
+
+def ahead_text(jobs: Sequence[QueuedJob]) -> str:
+    """`12 jobs with 48 GPUs`: those that come first."""
+    if not jobs:
+        return "no job that waits in the same partition"
+    gpus = sum(job.gpus * job.tasks for job in jobs)
+    return counted(sum(job.tasks for job in jobs), "job") + (f" with {counted(gpus, 'GPU')}" if gpus else "")
 
 
 def time_option(seconds: int) -> str:

@@ -20,6 +20,7 @@ _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """Bits of a braille character by row and column."""
 _BRAILLE = 0x2800
 _LABEL = 8
+_KEPT_KEYS = 2
 
 
 class Span(NamedTuple):
@@ -124,8 +125,10 @@ def sparkline(values: Sequence[float | None], columns: int, canvas: Canvas, top:
     return "".join(block(None if value is None else value / top, canvas) for value in shown).rjust(columns)
 
 
-def footer(keys: Sequence[tuple[str, str]]) -> Line:
-    """The keys at the bottom of a page, and what they do."""
+def footer(keys: Sequence[tuple[str, str]], canvas: Canvas) -> Line:
+    """The keys at the bottom of a page, and what they do. On few columns the last two stay: help, and the end."""
+    while len(keys) > _KEPT_KEYS and sum(len(key) + len(what) + 3 for key, what in keys) - 2 > canvas.columns:
+        keys = (*keys[: -_KEPT_KEYS - 1], *keys[-_KEPT_KEYS:])
     return tuple(span for key, what in keys for span in (Span(key, "hint"), Span(f" {what}  ")))
 
 

@@ -108,10 +108,11 @@ class RunReader:
     def page(self, status: RunStatus, explanation: Explanation | None, chosen: int | None) -> RunPage:
         now = time.time()
         attempt = latest_attempt(self.selection.place)
+        metric = status.summary.metric if status.summary else ""
         view = None
         if attempt is not None and not status.has_ended:
-            view = self._live(attempt, status.summary.metric if status.summary else "")
-        self._read_rarely(attempt, view)
+            view = self._live(attempt, metric)
+        self._read_rarely(attempt, view, metric)
         found = self._logs(status, attempt)
         log = _failed_log(found, explanation) if chosen is None else min(max(chosen, 0), max(len(found) - 1, 0))
         advice = list(view.warnings) if view else [warning["message"] for warning in status.warnings]
@@ -166,7 +167,7 @@ class RunReader:
         host = next((node.host for node in view.live.nodes if node.node == log.node), "") if view else ""
         return f"rank {log.rank} on {host or f'node {log.node}'}" + (f", launch {log.launch}" if log.launch else "")
 
-    def _read_rarely(self, attempt: AttemptDirectory | None, view: LiveView | None) -> None:
+    def _read_rarely(self, attempt: AttemptDirectory | None, view: LiveView | None, metric: str) -> None:
         began = time.monotonic()
         if attempt is None or began < self._read_again:
             return
@@ -181,19 +182,23 @@ class RunReader:
             if gpu.isdecimal()
         }
         self._period = periods[0][-1].seconds or 30.0 if periods.get(0) else 30.0
-        self._curves = self._logged() or sampled_metrics(periods.get(0, []))
+        self._curves = in_order(self._logged() or sampled_metrics(periods.get(0, [])), metric)
         self._read_again = time.monotonic() + max(_RARELY_SECONDS, _SHARE * (time.monotonic() - began))
 
     def _logged(self) -> dict[str, list[Point]]:
         """The values of `run.log`, by name."""
         place = self.selection.place
         ranks = logs.ranks_with_metrics(place)
-        if (
-            not ranks
-            or sum(_size_of(path) for path in place.attempts.glob("*/node-*/metrics-*.jsonl")) > _LARGEST_METRICS
-        ):
+        files = place.attempts.glob(f"*/node-*/metrics-{ranks[0]}.jsonl") if ranks else ()
+        if not ranks or sum(map(_size_of, files)) > _LARGEST_METRICS:
             return {}
         return curves_of(logs.metrics(place, ranks[0]))
+
+
+def in_order(curves: Mapping[str, Sequence[Point]], wanted: str) -> dict[str, Sequence[Point]]:
+    """The metric `wanted`, or else the loss, comes first, and those that Serried measures come last."""
+    main = live.main_metric(curves, wanted)
+    return {name: curves[name] for name in sorted(curves, key=lambda it: (it != main, it.startswith("serried/")))}
 
 
 def _failed_log(found: Sequence[logs.RankLog], explanation: Explanation | None) -> int:

@@ -90,8 +90,8 @@ def draw(page: ListPage, canvas: Canvas) -> list[Line]:
     first = min(max(at - body // 2, 0), max(len(shown) - body, 0))
     rows = [_row(row, widths, canvas, is_selected=row.id == page.selected) for row in shown[first : first + body]]
     heads = line(Span(" " + "  ".join(map(pad, (*_HEADS, "NOTE"), (*widths, 4))), "head"))
-    keys = footer(_TYPING_KEYS if page.is_typing else (*_BACK, *KEYS) if page.is_inner else KEYS)
-    return whole([head, *notice, heads, *(rows or [_empty(page)])], keys, canvas)
+    keys = _TYPING_KEYS if page.is_typing else (*_BACK, *KEYS) if page.is_inner else KEYS
+    return whole([head, *notice, heads, *(rows or [_empty(page)])], footer(keys, canvas), canvas)
 
 
 def _filter(page: ListPage, canvas: Canvas) -> tuple[Span, ...]:

@@ -59,9 +59,9 @@ class LiveView:
 
     @property
     def step_age(self) -> float | None:
-        """Seconds since any rank made a step, by now."""
-        ages = [rank.now.step_age for rank in self.ranks if rank.now.step_age is not None]
-        return min(ages) + self.progress.age if ages else None
+        """Seconds since any rank made a step; None if there was one shortly before the file was written."""
+        age = min((rank.now.step_age for rank in self.ranks if rank.now.step_age is not None), default=0.0)
+        return age + self.progress.age if age > self.live.interval else None
 
     @property
     def warnings(self) -> tuple[str, ...]:

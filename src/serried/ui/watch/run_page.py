@@ -89,14 +89,14 @@ def draw(page: RunPage, choice: Choice, canvas: Canvas) -> list[Line]:
     room = canvas.rows - 1 - len(head)
     body = [] if choice.is_log_only else _measured(page, choice, canvas, room)
     log = _log(page, canvas, room - len(body))
-    return whole([*head, *body, *log], footer(KEYS), canvas)
+    return whole([*head, *body, *log], footer(KEYS, canvas), canvas)
 
 
 def header(page: RunPage, canvas: Canvas) -> list[Line]:
     state = Span(page.state, console.state_style(page.state))
     title = line(Span(f"{page.id} ", "head"), fit_name(page.name, canvas), " ", state, f"  {page.size}")
-    warnings = [*([page.notice] if page.notice else []), *page.advice]
-    return [title, *_message(page, canvas), *_progress(page, canvas), *_warnings(warnings, canvas)]
+    warnings = _warnings((page.notice,) if page.notice else page.advice, canvas)
+    return [title, *_message(page, canvas), *_progress(page, canvas), *warnings]
 
 
 def fit_name(name: str, canvas: Canvas) -> str:
@@ -126,16 +126,22 @@ def plain_text(text: str) -> str:
 
 def _progress(page: RunPage, canvas: Canvas) -> list[Line]:
     columns = max(canvas.columns // 4, 10)
-    elapsed, live = page.elapsed, page.live
-    left = live.progress.limit_seconds_left if live else None
-    if left is None and page.limit and elapsed is not None and not page.has_ended:
-        left = max(page.limit - elapsed, 0.0)
-    time = duration(elapsed) + (f" of {duration(page.limit)}" if page.limit else "")
-    time += f", {duration(left)} left" if left is not None and not page.has_ended else ""
-    share = elapsed / page.limit if elapsed is not None and page.limit else None
-    is_late = not page.has_ended and ((share or 0.0) > 0.9 or bool(live and live.progress.is_too_slow))
-    lines = [line(" time  ", *bar(share, columns, canvas, "warning" if is_late else "busy"), f"  {time}")]
-    return [*lines, *([_step(live, columns, canvas)] if live else [])]
+    time = [_time(page, page.elapsed, columns, canvas)] if page.elapsed is not None else []
+    return [*time, *([_step(page.live, columns, canvas)] if page.live else [])]
+
+
+def _time(page: RunPage, elapsed: float, columns: int, canvas: Canvas) -> Line:
+    now = page.live.progress if page.live else None
+    text = f"  {duration(elapsed)}"
+    if not page.limit:
+        return line(" time", text)
+    text += f" of {duration(page.limit)}"
+    share, is_late = elapsed / page.limit, False
+    if not page.has_ended:
+        left = now.limit_seconds_left if now else None
+        text += f", {duration(max(page.limit - elapsed, 0.0) if left is None else left)} left"
+        is_late = share > 0.9 or bool(now and now.is_too_slow)
+    return line(" time  ", *bar(share, columns, canvas, "warning" if is_late else "busy"), text)
 
 
 def _step(view: LiveView, columns: int, canvas: Canvas) -> Line:
@@ -147,8 +153,8 @@ def _step(view: LiveView, columns: int, canvas: Canvas) -> Line:
     rest = f", {now.steps_per_second:.3g}/s" if now.steps_per_second is not None else ""
     rest += f", {duration(now.seconds_left)} left" if now.seconds_left is not None else ""
     rest += ", ranks {:.0f} to {:.0f}".format(*view.apart) if view.apart else ""
-    progress = bar(now.step / total if total else None, columns, canvas)
-    return line(" step  ", *progress, f"  {now.step}" + (f" of {total}" if total else ""), last, rest)
+    begin = [*bar(now.step / total, columns, canvas), f"  {now.step} of {total}"] if total else [f"{now.step}"]
+    return line(" step  ", *begin, last, rest)
 
 
 def _measured(page: RunPage, choice: Choice, canvas: Canvas, room: int) -> list[Line]:
@@ -156,16 +162,17 @@ def _measured(page: RunPage, choice: Choice, canvas: Canvas, room: int) -> list[
     live = page.live
     ranks = rank_map.draw(live, choice.quantity, canvas) if live else []
     most = room - 4 - len(ranks)
-    wanted = max(len(live.gpus) + 2 if live and live.gpus else 0, 7 if page.curves else 2)
+    wanted = max(len(live.gpus) + 2 if live and live.gpus else 0, 7 if page.curves else 0)
     rows = min(wanted, most) if canvas.rows < 40 else min(max(wanted, most // 2), most)
     if rows < 2:
         return ranks[: max(room - 4, 0)]
     has_gpus = bool(live and live.gpus)
     left_columns = max(_NARROWEST_LEFT, canvas.columns * 11 // 20) if has_gpus else 0
     right_canvas = canvas._replace(columns=canvas.columns - left_columns - 2 if has_gpus else canvas.columns)
-    right = _curve(page, choice, right_canvas, rows)
+    right = _curve(page, choice, right_canvas, rows) if page.curves else []
     if not has_gpus or live is None:
         return [*right, *ranks]
+    left_columns = left_columns if page.curves else canvas.columns
     left = _gpus(page, live, choice, canvas._replace(columns=left_columns), rows)
     return [*beside(left, right, left_columns), *ranks]
 
@@ -214,9 +221,6 @@ def _whole(value: float | None) -> str:
 
 
 def _curve(page: RunPage, choice: Choice, canvas: Canvas, rows: int) -> list[Line]:
-    if not page.curves:
-        hint = "no metrics yet: run.log(loss=…), or `metric.from`"
-        return [titled("metrics", canvas.columns, canvas), line(Span(f" {hint}", "quiet"))][:rows]
     names = list(page.curves)
     at = choice.metric % len(names)
     points = page.curves[names[at]]
@@ -231,7 +235,7 @@ def _curve(page: RunPage, choice: Choice, canvas: Canvas, rows: int) -> list[Lin
 def _log(page: RunPage, canvas: Canvas, rows: int) -> list[Line]:
     if rows < 1:
         return []
-    name = page.logs[page.log] if page.log < len(page.logs) else "no output yet"
+    name = page.logs[page.log] if page.log < len(page.logs) else "no output" if page.has_ended else "no output yet"
     note = f"{page.log + 1} of {len(page.logs)}" if len(page.logs) > 1 else ""
     room = rows - 1
     lines = [fit(text, canvas.columns - 1) for text in (page.log_lines[-room:] if room else ())]

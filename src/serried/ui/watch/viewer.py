@@ -98,7 +98,7 @@ class Viewer:
             return waiting_page.draw(page, canvas)
         if isinstance(page, RunPage):
             return run_page.draw(page, self._choice, canvas)
-        return whole([line(self._why_empty())], footer(_FEW_KEYS), canvas)
+        return whole([line(self._why_empty())], footer(_FEW_KEYS, canvas), canvas)
 
     def _why_empty(self) -> str:
         pages, run = self._reader.pages, self._opened[-1]

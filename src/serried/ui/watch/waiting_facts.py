@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from serried.errors import SerriedError
-from serried.protocol.sizes import counted
+from serried.protocol.reasons import Reason
 from serried.records.explain import Explanation
 from serried.records.run_status import RunStatus
 from serried.ui.text import duration
@@ -37,22 +37,21 @@ def waiting_page(status: RunStatus, explanation: Explanation | None, now: float)
 def _openings(status: RunStatus, now: float) -> tuple[str, tuple[str, ...]]:
     """The jobs ahead, and what would start sooner, by the last answer to `serried queue`. Asks nothing."""
     from serried.schedulers import occupancy_cache, openings  # only for runs that wait
-    from serried.ui.opening_lines import opening_text
+    from serried.ui.opening_lines import ahead_text, opening_text
 
-    if status.summary is None or not status.job:
+    if status.summary is None or not status.job or status.waits_because not in (None, Reason.QUEUED):
         return "", ()
-    unknown = (f"`serried queue {status.id}` asks the scheduler",)
     try:
         look = occupancy_cache.remembered(status.summary.scheduler, os.environ, seconds=_OLD_QUEUE_SECONDS)
     except SerriedError:
         look = None
+    if look is None:
+        return "", (f"see `serried queue {status.id}`, which asks the scheduler",)
     ids = status.job.split(",")
-    job = next((one for one in look.occupancy.mine if one.id in ids), None) if look else None
-    if look is None or job is None or not job.waits_for_resources:
-        return "", unknown if look is None else ()
-    before = openings.ahead_of(look.occupancy, job)
-    shape = openings.JobShape.of(job)
+    job = next((one for one in look.occupancy.mine if one.id in ids), None)
+    if job is None or not job.waits_for_resources:
+        return "", ()
+    before, shape = openings.ahead_of(look.occupancy, job), openings.JobShape.of(job)
     found = openings.sooner(look.occupancy, shape, before, now)
-    jobs = sum(one.tasks for one in before)
-    count = counted(jobs, "job") if jobs else "no job that waits in the same partition"
-    return f"{count}, as of {duration(look.age(now))} ago", tuple(opening_text(one, shape) for one in found)
+    ahead = f"{ahead_text(before)}, as of {duration(look.age(now))} ago"
+    return ahead, tuple(opening_text(one, shape) for one in found)

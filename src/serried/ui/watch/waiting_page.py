@@ -51,7 +51,7 @@ def draw(page: WaitingPage, canvas: Canvas) -> list[Line]:
     if page.steps:
         lines += [(), titled("what to do", canvas.columns, canvas)]
         lines += [one for step in page.steps for one in _fact("", f"- {step}", canvas)]
-    return whole(lines, footer(KEYS), canvas)
+    return whole(lines, footer(KEYS, canvas), canvas)
 
 
 def _expected(page: WaitingPage) -> str:
