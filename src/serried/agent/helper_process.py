@@ -120,6 +120,11 @@ class AgentConnection:
     def fileno(self) -> int:
         return self._socket.fileno()
 
+    def close(self) -> None:
+        """Report the end to the agent now: a thread that hangs in the kernel delays that of this process."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def send(self, **message: Any) -> None:
         """Raises OSError where the agent is gone."""
         self._socket.sendall(json_lines.encode(message))

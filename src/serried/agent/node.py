@@ -204,7 +204,7 @@ class Node:
         elif message["do"] == ToNode.BYE:
             self._leave()
         elif message["do"] == ToNode.STACKS:
-            self._stacks.add(message, self._ranks)
+            self._stacks.add(message, self._ranks.running if self._ranks else [])
         elif self._ranks:
             self._ranks.on_message(message)
             self.finish_if_ended()

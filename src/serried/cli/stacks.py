@@ -65,10 +65,11 @@ def _running_attempt(selection: Selection) -> AttemptDirectory:
 
 def _checked(answer: stacks.StacksAnswer | None, selection: Selection, rank: int | None) -> stacks.StacksAnswer:
     """Raises SerriedError if there is nothing to print."""
-    if answer is None:
+    if answer is None or (answer.silent and not answer.ranks):
         status = statuses_of([selection])[0]
         if status.has_ended:
             raise SerriedError(f"run `{selection}` has ended: it is {status.state}", hint=f"serried why {selection}")
+    if answer is None:
         raise SerriedError(
             f"the head agent of run `{selection}` did not answer",
             hint=f"runs of an earlier Serried do not; `serried why {selection}` shows whether the agent is alive",

@@ -41,8 +41,9 @@ def enter(*, header: Optional[str] = None, **others: Any) -> None:
 
 def _obstacle(environ: "os._Environ[str]") -> str:
     """Why no debugger can read from the terminal here; empty if it can."""
-    if int(environ.get("WORLD_SIZE", "1")) > 1:
-        return f"this run has {environ['WORLD_SIZE']} ranks, which cannot share a terminal"
+    size = environ.get("WORLD_SIZE") or "1"
+    if size != "1":
+        return f"this run has {size} ranks, which cannot share a terminal"
     parent = getattr(sys.modules.get("multiprocessing.process"), "parent_process", None)
     if parent is not None and parent() is not None:
         return "this is a worker process, which does not read from the terminal"
@@ -60,8 +61,8 @@ def _advise(place: Tuple[str, int], reason: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         print(
             f"serried: breakpoint() at {place[0]}:{place[1]} is skipped: {reason}\n"
-            "serried: hint: `serried run --ranks 1` in a terminal has a debugger; `serried stacks` shows where ranks"
-            " are; debugpy reaches each rank",
+            "serried: hint: `serried run --ranks 1` in a terminal opens the debugger here\n"
+            "serried: hint: `serried stacks` prints where ranks are; debugpy can attach to each",
             file=sys.stderr,
             flush=True,
         )

@@ -36,6 +36,9 @@ def has_failed(exit_: Exit) -> bool:
 
 
 class Rank:
+    launch: Optional[str] = None
+    """The launch of a job script that started it."""
+
     def __init__(self, number: int, local_rank: int, pid: int, log: int) -> None:
         self.number = number
         self.local_rank = local_rank

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 from serried.agent.attempt import Attempt
 from serried.agent.helper_process import HelperProcess
 from serried.agent.loop import Loop
-from serried.agent.ranks.ranks import Ranks
+from serried.agent.ranks.ranks import Rank
 from serried.protocol import names
 from serried.protocol.json_lines import Message
 
@@ -23,16 +23,9 @@ class StackRequests:
         self._waiting: List[Message] = []
         self._worker: Optional[HelperProcess] = None
 
-    def add(self, request: Message, ranks: Optional[Ranks]) -> None:
+    def add(self, request: Message, running: Sequence[Rank]) -> None:
         """Handle a request: `id`, the numbers of `ranks` or None for all, and the pid of the `script`, if any."""
-        leaders = (
-            [_leader(rank.number, rank.pid, getattr(rank, "launch", None)) for rank in ranks.running] if ranks else []
-        )
-        if request.get("script") and self._node == 0:
-            leaders.insert(0, _leader(names.SCRIPT_RANK, request["script"], None))
-        chosen = request.get("ranks")
-        running = ranks.running if ranks else []
-        leaders = [_leader(rank.number, rank.pid, getattr(rank, "launch", None)) for rank in running]
+        leaders = [_leader(rank.number, rank.pid, rank.launch) for rank in running]
         if request.get("script") and self._node == 0:
             leaders.insert(0, _leader(names.SCRIPT_RANK, request["script"], None))
         chosen = request.get("ranks")

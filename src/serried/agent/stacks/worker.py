@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -18,6 +17,8 @@ from serried.protocol import SCHEMA
 
 LIMIT_SECONDS = 12.0
 """Ranks that are not read by then are left out. A process in a hung system call may hang its reader."""
+END_SECONDS = 60
+"""Then this process is ended, whatever hangs."""
 MOST_AT_ONCE = 16
 MOST_PROCESSES = 24
 """For one rank."""
@@ -30,10 +31,11 @@ KEPT = 8
 
 def main(arguments: List[str]) -> int:  # noqa: ARG001 - a role gets some
     """`stacks`: the request comes from the agent."""
-    request = next(AgentConnection().messages(), None)
+    agent = AgentConnection()
+    request = next(agent.messages(), None)
     if request is None:
         return 1
-    threading.Thread(target=_end_if_hung, daemon=True).start()
+    signal.alarm(END_SECONDS)
     path = Path(request["path"])
     document = {
         "schema": SCHEMA,
@@ -44,14 +46,15 @@ def main(arguments: List[str]) -> int:  # noqa: ARG001 - a role gets some
         "ranks": read_ranks(request["ranks"]),
     }
     files.write_json(path, document, request["mode"])
-    for old in sorted(path.parent.glob("stacks-*.json"), key=lambda file: file.name)[:-KEPT]:
-        old.unlink()
+    remove_old(path.parent)
+    agent.close()
     os._exit(0)  # a thread may hang in /proc
 
 
-def _end_if_hung() -> None:
-    time.sleep(5 * LIMIT_SECONDS)
-    os.kill(os.getpid(), signal.SIGKILL)
+def remove_old(folder: Path) -> None:
+    """By the file server's clock: clocks of login nodes, which are in the names, may differ."""
+    for old in sorted(folder.glob("stacks-*.json"), key=lambda file: file.stat().st_mtime_ns)[:-KEPT]:
+        old.unlink()
 
 
 def read_ranks(leaders: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
