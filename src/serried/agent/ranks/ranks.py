@@ -36,8 +36,8 @@ def has_failed(exit_: Exit) -> bool:
 
 
 class Rank:
-    launch: Optional[str] = None
-    """The launch of a job script that started it."""
+    launch = ""
+    """The launch of a job script that started it; empty without one."""
 
     def __init__(self, number: int, local_rank: int, pid: int, log: int) -> None:
         self.number = number

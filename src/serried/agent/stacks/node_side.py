@@ -25,7 +25,7 @@ class StackRequests:
 
     def add(self, request: Message, running: Sequence[Rank]) -> None:
         """Handle a request: `id`, the numbers of `ranks` or None for all, and the pid of the `script`, if any."""
-        leaders = [_leader(rank.number, rank.pid, rank.launch) for rank in running]
+        leaders = [_leader(rank.number, rank.pid, rank.launch or None) for rank in running]
         if request.get("script") and self._node == 0:
             leaders.insert(0, _leader(names.SCRIPT_RANK, request["script"], None))
         chosen = request.get("ranks")
