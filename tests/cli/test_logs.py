@@ -97,7 +97,7 @@ def test_a_failed_launch_shows_what_the_jobs_script_said(serried, make):
     done = serried("logs", "last")
     assert done.out == "srun: error: no\n"
     assert done.err == (
-        "note: no output yet\nk3f9q2 train LAUNCH_FAILED after 9s with exit code 70: no node answered\n"
+        "note: no output\nk3f9q2 train LAUNCH_FAILED after 9s with exit code 70: no node answered\n"
         "note: output of the job script (scheduler.log)\n"
     )
 
@@ -106,7 +106,7 @@ def test_colours_are_shown_and_not_spelled(serried, make, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     make().ending()
     assert serried("logs", "last").err == (
-        "\x1b[36mnote: \x1b[0mno output yet\nk3f9q2 train \x1b[32mCOMPLETED\x1b[0m after 10m00s\n"
+        "\x1b[36mnote: \x1b[0mno output\nk3f9q2 train \x1b[32mCOMPLETED\x1b[0m after 10m00s\n"
     )
 
 

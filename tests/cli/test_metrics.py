@@ -207,12 +207,17 @@ def test_followed_steps_come_as_they_are_logged(serried, make, slurm, clock):
     slurm.tell(Job("123", None, "RUNNING"))
     clock.then = [
         lambda: log_steps(run, {"t": T, "step": 1, "loss": 2.0}),
-        lambda: log_steps(run, {"t": T, "step": 2, "loss": 1.0, "later": 3}),
+        lambda: log_steps(run, *({"t": T, "step": step, "loss": 1.0, "later": 3} for step in (2, 3))),
         run.ending,
     ]
-    assert serried("metrics", "-f").out == (
-        "time,attempt,rank,step,loss\n2026-11-18T11:07:40.000Z,1,0,1,2\n2026-11-18T11:07:40.000Z,1,0,2,1\n"
+    done = serried("metrics", "-f")
+    assert done.out == (
+        "time,attempt,rank,step,loss\n"
+        "2026-11-18T11:07:40.000Z,1,0,1,2\n"
+        "2026-11-18T11:07:40.000Z,1,0,2,1\n"
+        "2026-11-18T11:07:40.000Z,1,0,3,1\n"
     )
+    assert done.err == "note: without a column, which the first rows decide: later; `--json -f` has all\n"
 
 
 PROMETHEUS = """\

@@ -81,6 +81,10 @@ ODD = {
         "nodes": [{"ranks": [{}, {"rank": -1, "step": "7", "metrics": 3}, {"metrics": {"a": [], "b": None}}]}]
     },
     "huge": {"nodes": [{"ranks": [{"step": 1e308, "total_steps": 10**400, "steps_per_second": 1e-320}]}]},
+    "never": {
+        "limit_seconds_left": 9,
+        "nodes": [{"ranks": [{"step": 1, "total_steps": 1e308, "steps_per_second": 0.5}]}],
+    },
     "booleans": {"ranks": True, "nodes": [{"age": True, "ranks": [{"step": True, "step_age": False}]}]},
     "warnings": {"warnings": [{"code": 3}, {"message": 5}, "x", {"message": "GPU 3 was lost"}]},
 }
@@ -92,6 +96,14 @@ def test_odd_values_are_missing_ones(facts):
     assert json.loads(json.dumps(found.to_json()))["stale"] is False
     assert [label for label, _ in progress_lines.facts(found)][:1] == ["progress"]
     assert progress_lines.line(found) is not None
+
+
+def test_a_nan_in_the_file_makes_no_nan_in_our_json(tmp_path):
+    path = tmp_path / "live.json"
+    warning = {"code": "stalled", "message": "x", "ranks": [math.nan]}
+    path.write_text(json.dumps(live_of(NOW, a_live_node(metrics={"loss": math.nan}), warnings=[warning])))
+    found = progress_of(path, "", NOW).to_json()
+    assert json.loads(json.dumps(found, allow_nan=False))["metrics"] == {"loss": "nan"}
 
 
 def test_a_negative_age_or_a_time_in_the_future_is_now():

@@ -197,7 +197,7 @@ def nothing_written(selection: Selection, choice: LogChoice) -> None:
             f"serried why {status.id} has the last lines of the rank that failed" if status.verdict.exit_code else None
         )
         raise SerriedError(f"the run directory and its logs do not exist any more: {record.where.path}", hint=hint)
-    console.note("no output yet")
+    console.note("no output" if status.has_ended else "no output yet")
     run_view.say_how(status)
     printer = Printer([RankLog(0, 0, record.scheduler_log(selection.task))])
     if printer.pump():

@@ -136,6 +136,8 @@ def _follow(selection: Selection, measured: MeasuredRows, form: str) -> None:
                 writer = _writer(JSONL if form == JSON else form, measured)
                 _out(writer.header())
             _out(*writer.lines([row]))
+            if isinstance(writer, Csv) and (names := writer.left_out(row)):
+                console.note(f"without a column, which the first rows decide: {', '.join(names)}; `--json -f` has all")
             has_new = True
         if has_new:
             sys.stdout.flush()

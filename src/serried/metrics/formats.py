@@ -34,9 +34,16 @@ class Csv:
 
     def __init__(self, columns: Sequence[str]) -> None:
         self._columns = columns
+        self._left_out: set[str] = set()
 
     def header(self) -> str:
         return _csv_line(self._columns)
+
+    def left_out(self, row: Row) -> list[str]:
+        """The values of a row that have no column, each once."""
+        names = [name for name in row if name not in self._columns and name not in self._left_out]
+        self._left_out.update(names)
+        return names
 
     def lines(self, rows: Iterable[Row]) -> Iterator[str]:
         for row in rows:

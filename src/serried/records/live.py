@@ -190,7 +190,8 @@ class RunProgress:
         rate = self.steps_per_second
         if self.step is None or self.total_steps is None or not rate or self.is_stale or self.has_all_steps:
             return None
-        return max((self.total_steps - self.step) / rate - self.age, 0.0)
+        left = max((self.total_steps - self.step) / rate - self.age, 0.0)
+        return left if left < _LATEST else None  # a number of steps from a line of output can be anything
 
     @property
     def limit_seconds_left(self) -> float | None:
@@ -245,7 +246,9 @@ def progress_of(path: Path, metric: str, now: float) -> RunProgress | None:
 def read(path: Path) -> Live | None:
     try:
         with path.open("rb") as file:
-            return parse(json.loads(file.read(MOST_BYTES)))
+            return parse(
+                json.loads(file.read(MOST_BYTES), parse_constant=str)
+            )  # NaN is not JSON: a text, as agents write
     except (OSError, ValueError, RecursionError):
         return None
 
