@@ -27,7 +27,7 @@ from serried.submission.prepare import prepare
 from serried.submission.request import decide, decide_inside
 from serried.ui import console
 from serried.ui.plan_lines import smoke_text
-from serried.ui.text import duration, printable, unfinished_lines
+from serried.ui.text import duration, harmless, printable, unfinished_lines
 
 _OF_HERE = ("--gpu-ids", "--cluster", "--json")
 """Options that `serried submit` lacks, or that name this machine."""
@@ -71,7 +71,8 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
         console.say_behind("", smoke_text(prepared.plan), "quiet")
     options.say_about(prepared.notes, prepared.warnings)
     began = time.time()
-    bottom = console.MovingLine(sys.stderr if as_json else sys.stdout)
+    stream = sys.stderr if as_json else sys.stdout
+    bottom = console.MovingLine(stream)
     outcome = run_here(
         prepared,
         gpu_ids=gpus,
@@ -79,12 +80,18 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
         # With --json, stdout gets that one value alone.
         output=sys.stderr.buffer if as_json else None,
         show_unfinished=lambda texts: bottom.update(*unfinished_lines(texts)),
+        clean=_harmless if console.is_terminal(stream) else bytes,
     )
     if as_json:
         run_view.out_runs([status(outcome.record).to_json()])
     array = prepared.plan.array
     _print_end(outcome, None if array is None else array.indices[0], began)
     sys.exit(outcome.status)
+
+
+def _harmless(line: bytes) -> bytes:
+    """A nested progress bar moves the cursor to lines that other ranks have written since."""
+    return harmless(line.decode("utf-8", "replace")).encode()
 
 
 def _print_end(outcome: Outcome, task: int | None, began: float) -> None:

@@ -49,11 +49,13 @@ def run_here(
     output: BinaryIO | None = None,
     tick: Callable[[], None] = lambda: None,
     show_unfinished: Callable[[Unfinished], None] = lambda _: None,
+    clean: Callable[[bytes], bytes] = bytes,
 ) -> Outcome:
     """Run it to its end, here or on the nodes of the job `inside` which we run.
 
     The ranks' output goes to `output` (stdout) as they write it; `tick` is called meanwhile. With several ranks
-    `show_unfinished` gets the lines that have no end yet, and none before whole lines are written.
+    `show_unfinished` gets the lines that have no end yet, and none before whole lines are written, and `clean` returns
+    what is written of a line.
 
     Raises UsageError, and leaves no files, if this machine lacks what the plan requests.
     """
@@ -66,7 +68,8 @@ def run_here(
     submission = record.submissions[0]
     several = plan.world_size > 1 or plan.array is not None
     to = output or sys.stdout.buffer
-    live = LiveOutput(record.where, show_unfinished, several=several, is_script=plan.script is not None, to=to)
+    is_script = plan.script is not None
+    live = LiveOutput(record.where, show_unfinished, clean, several=several, is_script=is_script, to=to)
     started: list[str] = []
 
     def pass_on() -> None:
@@ -121,6 +124,7 @@ class LiveOutput:
         self,
         run: RunDirectory,
         show_unfinished: Callable[[Unfinished], None],
+        clean: Callable[[bytes], bytes],
         *,
         several: bool,
         is_script: bool,
@@ -128,6 +132,7 @@ class LiveOutput:
     ) -> None:
         self._run = run
         self._show_unfinished = show_unfinished
+        self._clean = clean
         self._is_script = is_script
         self._several = several
         self._to = to
@@ -136,7 +141,7 @@ class LiveOutput:
     def pass_on(self) -> None:
         """Write the output since the last call."""
         for path in self._new_logs():
-            self._logs[path] = _Log(path, self._label(path))
+            self._logs[path] = _Log(path, self._label(path), self._clean)
         wrote = False
         for log in self._logs.values():
             for part in log.parts() if self._several else log.chunks():
@@ -156,7 +161,7 @@ class LiveOutput:
         self._show_unfinished([])
         for log in self._logs.values():
             if log.rest:
-                self._to.write(log.label + log.rest + b"\n")
+                self._to.write(log.line(log.rest))
             log.close()
         self._to.flush()
 
@@ -175,8 +180,9 @@ class LiveOutput:
 
 
 class _Log:
-    def __init__(self, path: Path, label: bytes) -> None:
+    def __init__(self, path: Path, label: bytes, clean: Callable[[bytes], bytes]) -> None:
         self.label = label
+        self._clean = clean
         self._buffer = LineBuffer()
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -194,11 +200,14 @@ class _Log:
     def parts(self) -> Iterator[bytes]:
         """Whole lines with labels. Of a line that a progress bar overwrote, its last state."""
         for chunk in self.chunks():
-            yield from (self.label + _last_state(line) + b"\n" for line in self._buffer.lines(chunk))
+            yield from (self.line(_last_state(line)) for line in self._buffer.lines(chunk))
             self._buffer.rest = _last_state(self._buffer.rest)
             if len(self._buffer.rest) >= LONGEST_PART:
-                yield self.label + self._buffer.rest + b"\n"
+                yield self.line(self._buffer.rest)
                 self._buffer.rest = b""
+
+    def line(self, text: bytes) -> bytes:
+        return self.label + self._clean(text) + b"\n"
 
 
 def _last_state(line: bytes) -> bytes:
