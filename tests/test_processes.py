@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import subprocess
 
@@ -44,3 +45,11 @@ def test_a_process_is_found_by_its_environment_also_with_a_name_full_of_parenthe
     finally:
         child.kill()
         child.wait()
+
+
+def test_the_user_is_that_of_the_process_whatever_variables_say(monkeypatch):
+    monkeypatch.setenv("LOGNAME", "somebody")
+    monkeypatch.setenv("USER", "somebody")
+    assert processes.user() == pwd.getpwuid(os.getuid()).pw_name
+    monkeypatch.setattr(os, "getuid", lambda: 2_000_000_001)
+    assert processes.user() == "2000000001"

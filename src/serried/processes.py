@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,14 @@ from serried import shell
 from serried.process import linux
 
 HAS_PROC = Path(linux.PROC, "self", "stat").exists()
+
+
+def user() -> str:
+    """The name of this process's user as schedulers print it, whatever USER says; the id of a user without a name."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 @dataclass(frozen=True)

@@ -290,3 +290,15 @@ def test_of_many_launches_the_newest_are_shown(serried, make):
     assert "launch 5 began" not in out
     assert "launch 6 began: srun step6.py\n" in out
     assert "\n  and 5 earlier: --json\n" in out
+
+
+def test_the_report_of_a_measured_run_is_suggested(serried, make):
+    run = make().ending()
+    line = "  serried report k3f9q2   what it used, and which line to change\n"
+    assert line not in serried("show").err
+    run.record.directory.usage.write_text("{}")
+    assert line in serried("show").err
+
+    short = make("b3f9q2").ending(seconds=10.0)
+    short.record.directory.usage.write_text("{}")
+    assert "serried report" not in serried("show", "b3f9q2").err

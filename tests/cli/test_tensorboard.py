@@ -6,7 +6,6 @@ import contextlib
 import getpass
 import json
 import os
-import pwd
 import re
 import signal
 import socket
@@ -280,8 +279,3 @@ def test_the_tunnel_leads_to_this_very_node():
         ("fe80::1 51234 2001:db8::1 2222", f"-J '{user}@[2001:db8::1]:2222' {user}@{host}"),
     ):
         assert loopback.tunnel(20001, {"SSH_CONNECTION": connection}) == f"ssh -N -L 20001:127.0.0.1:20001 {words}"
-
-
-def test_a_user_without_a_name_is_an_id(monkeypatch):
-    monkeypatch.setattr(getpass, "getuser", lambda: pwd.getpwuid(2**31 - 5))  # as it ends for such a user
-    assert loopback.tunnel(20001, {}).endswith(f" {os.getuid()}@{socket.gethostname()}")

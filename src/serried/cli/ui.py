@@ -12,9 +12,9 @@ from urllib.parse import quote
 
 import click
 
+from serried import processes
 from serried.cli import run_view
 from serried.errors import MissingProgramError, UsageError
-from serried.records import stopping
 from serried.records.index import Selection
 from serried.ui import console, loopback
 
@@ -91,7 +91,7 @@ def _report(listener: socket.socket, path: Path | None, fragment: str) -> None:
     if path is not None:
         number = loopback.usual_port()
         target = shlex.quote(f"{number}:{path}")
-        console.out(f"  ssh -N -L {target} {stopping.user()}@{socket.gethostname()}")
+        console.out(f"  ssh -N -L {target} {processes.user()}@{socket.gethostname()}")
     else:
         number = listener.getsockname()[1]
         console.out(f"  {loopback.tunnel(number, os.environ)}")

@@ -7,12 +7,11 @@ lab.down()
 
 from __future__ import annotations
 
-import getpass
-import os
 import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 
+from serried import processes
 from serried.errors import UsageError
 from serried.lab import daemons, directory
 from serried.lab.config import CLUSTER as PARTITION
@@ -71,7 +70,7 @@ def up(
         spec = Spec(
             name=name,
             directory=root() / name,
-            user=getpass.getuser() if os.getuid() else "root",
+            user=processes.user(),
             hostname=socket.gethostname().partition(".")[0],
             port=port,
             slurm_version=daemons.slurm_version(),

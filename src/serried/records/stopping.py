@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import getpass
 import os
 import time
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import cast
 
+from serried import processes
 from serried.errors import SchedulerUnreachable, SerriedError
 from serried.fs.files import MODES, Journal, claim, make_directory
 from serried.protocol import drawing, names
@@ -29,17 +29,9 @@ PATIENCE_SECONDS = 15
 """Time to end, in addition to the ranks' grace period."""
 
 
-def user() -> str:
-    """The name of this process's user; the id of a user without a name."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
-
-
 def who() -> str:
     """`ada@login1`: the user of this process."""
-    return f"{user()}@{os.uname().nodename}"
+    return f"{processes.user()}@{os.uname().nodename}"
 
 
 def request(status: RunStatus, *, save: bool) -> list[Selection]:

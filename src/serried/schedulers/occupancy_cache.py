@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from serried import schedulers
+from serried import processes, schedulers
 from serried.errors import SchedulerUnreachable, SerriedError
 from serried.fs import files
 from serried.schedulers.client import Answer, Cache, timeout_setting
@@ -64,7 +63,7 @@ def look(scheduler: str, environ: Mapping[str, str], *, refresh: bool = False) -
         problem = problem or SchedulerUnreachable("the scheduler did not answer a moment ago")
         problem.hint = problem.hint or f"try again in a minute: it is queried every {FRESH_SECONDS:.0f} s at most"
         raise problem
-    return Look(survey.read(answer.texts, _user()), answer.at, problem)
+    return Look(survey.read(answer.texts, processes.user()), answer.at, problem)
 
 
 def remembered(scheduler: str, environ: Mapping[str, str], *, seconds: float) -> Look | None:
@@ -73,19 +72,11 @@ def remembered(scheduler: str, environ: Mapping[str, str], *, seconds: float) ->
     answer = _cache(scheduler, survey, environ).last()
     if answer is None or time.time() - answer.at > seconds:
         return None
-    return Look(survey.read(answer.texts, _user()), answer.at)
+    return Look(survey.read(answer.texts, processes.user()), answer.at)
 
 
 def _cache(scheduler: str, survey: OccupancySurvey, environ: Mapping[str, str]) -> Cache:
     return Cache.of("occupancy", scheduler, *survey.identity(environ), os.uname().nodename)
-
-
-def _user() -> str:
-    """As schedulers print it."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
 
 
 def _ask(
@@ -100,7 +91,7 @@ def _ask(
         return _answer_of_another(cache, turn, time.monotonic() + patience)
     start, at = time.monotonic(), time.time()
     try:
-        texts = survey.ask(environ, _user(), patience)
+        texts = survey.ask(environ, processes.user(), patience)
     except SerriedError as error:
         with contextlib.suppress(OSError):
             files.write_text(turn, error.message)

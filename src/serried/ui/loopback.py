@@ -10,7 +10,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from serried.records import stopping
+from serried import processes
 from serried.ui import console
 
 ADDRESS = "127.0.0.1"
@@ -64,7 +64,7 @@ def tunnel(port: int, environ: Any) -> str:
     The address is that of this node by which the user has connected: another node may answer to the cluster's name. On
     a node of a job it is that of the login node, which forwards.
     """
-    user = stopping.user()
+    user = processes.user()
     words = environ.get("SSH_CONNECTION", "").split()
     forward = ["ssh", "-N", "-L", f"{port}:{ADDRESS}:{port}"]
     host = socket.gethostname()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from serried import shell
+from serried import processes, shell
 from serried.errors import SubmissionRefused, SubmissionUncertain
 from serried.fs import files
 from serried.plan import Plan
@@ -100,7 +100,7 @@ class Pbs(CommandScheduler):
     def find(self, token: str, since: float | None = None) -> str | None:
         # A minute more, for clocks that differ.
         window = () if since is None else (time.strftime("-tc.ge.%Y%m%d%H%M", time.localtime(since - 60)),)
-        newest_first = self.answer(("qselect", "-x", "-u", _user(), *window)).split()[::-1]
+        newest_first = self.answer(("qselect", "-x", "-u", processes.user(), *window)).split()[::-1]
         pairs = parse.named(self._qstat(newest_first))
         return next((job for job, name in pairs if names_token(name, token)), None)
 
@@ -150,9 +150,3 @@ class Pbs(CommandScheduler):
 
 
 SCHEDULER = Pbs
-
-
-def _user() -> str:
-    import pwd
-
-    return pwd.getpwuid(os.getuid()).pw_name
