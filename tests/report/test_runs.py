@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from building import CREATED, RunOnDisk, a_failure
@@ -10,7 +12,7 @@ from sampled import a_rank, write_samples
 from serried.plan import UserScript
 from serried.records.record import Record
 from serried.records.status import statuses, task_of
-from serried.report.runs import peer_of, spelling_of, usage_of
+from serried.report.runs import kept_notes, peer_of, spelling_of, usage_of
 from serried.report.usage import Peer, Spelling
 from serried.schedulers.interface import Job
 
@@ -141,3 +143,13 @@ def test_the_last_lines_tell_which_memory_was_too_small(tmp_path):
         made = RunOnDisk(tmp_path / "scratch", name, ranks=1, **{**USUAL, "gpus": 1})
         found = usage(made.ending("OUT_OF_MEMORY", cause="oom", first_failure=a_failure(tail=[line])))
         assert found.needed_gpu_memory == (name == "abc222")
+
+
+def test_the_summary_in_the_record_suffices_for_notes(run):
+    made = run("abc222", 2, 3.0)
+    write_samples(made.attempt(), ranks=[a_rank(), a_rank(1.0), a_rank()])
+    (status,) = statuses([made.record], FakeScheduler(), now=CREATED + 7200)
+    shutil.rmtree(made.where.path)
+    assert [note.rule for note in kept_notes(status, CREATED + 7200)] == ["straggler", "time-over"]
+    made.record.directory.usage.unlink()
+    assert kept_notes(status, CREATED + 7200) == []

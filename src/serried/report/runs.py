@@ -26,6 +26,8 @@ from serried.records.evidence import claimed_at, latest_attempt
 from serried.records.explain import explain
 from serried.records.record import Record, RecordUnreadable
 from serried.records.run_status import RunStatus
+from serried.report.note import Note
+from serried.report.rules import judge
 from serried.report.usage import Peer, Spelling, Usage
 
 PEER_LINES = 200
@@ -36,10 +38,19 @@ _MOST_PEERS, _MOST_PLANS = 4, 40
 
 def usage_of(status: RunStatus, now: float, *, most_lines: int = samples.MOST_LINES) -> Usage:
     """Of a run or of one task of an array. Raises RecordUnreadable."""
+    return _usage(status, now, measured_in(status.record, status.task, most_lines))
+
+
+def kept_notes(status: RunStatus, now: float) -> list[Note]:
+    """The notes by the summary in the record alone, for readers in a hurry; none without. Raises RecordUnreadable."""
+    measured = _kept(status.record) if status.has_ended and status.tasks is None and status.task is None else None
+    return judge(_usage(status, now, measured)) if measured is not None else []
+
+
+def _usage(status: RunStatus, now: float, measured: Measurements) -> Usage:
     record, task = status.record, status.task
     plan = record.plan
     allocation = plan.allocation
-    measured = measured_in(record, task, most_lines)
     started = _started(status)
     return Usage(
         id=status.id,
@@ -81,12 +92,14 @@ def whole_usage(status: RunStatus, now: float) -> Usage:
 def measured_in(record: Record, task: int | None, most_lines: int) -> Measurements:
     """From the samples; once these were purged, from the summary in the record."""
     found = measured_of(samples.read(record.where.task(task), most_lines=most_lines))
-    if found.nodes or task is not None:
-        return found
+    return found if found.nodes or task is not None else _kept(record) or found
+
+
+def _kept(record: Record) -> Measurements | None:
     kept = read_json(record.directory.usage)
     with contextlib.suppress(ValueError):
-        return Measurements.from_json(kept) if kept else found
-    return found
+        return Measurements.from_json(kept) if kept else None
+    return None
 
 
 def _started(status: RunStatus) -> float | None:
