@@ -84,7 +84,7 @@ def a_page(document=None, *, state="RUNNING", **changes):
         "curves": {"loss": loss, "accuracy": [(step, 1 - value / 3) for step, value in loss]},
         "logs": ("rank 0 on n01", "rank 1 on n01"),
         "log_lines": tuple(f"epoch 3: step {step} loss 0.31 (8 ranks)" for step in range(1100, 1201)),
-        "advice": view.warnings if view else (),
+        "advice": tuple(one["message"] for one in parsed.warnings) if parsed else (),
         **changes,
     }
     return RunPage("k3f9q2", "train", state, **facts)

@@ -39,6 +39,15 @@ def test_once_prints_the_list_of_runs(serried, make, slurm):
     assert matches("once-runs", done.out)
 
 
+def test_the_page_and_the_list_have_the_warnings_of_why(serried, make, slurm):
+    document = a_live(1, 1)
+    document["nodes"][0]["ranks"][0]["metrics"]["loss"] = "nan"
+    write_live(running(make, slurm).attempt(), document)
+
+    assert "! `loss` is nan\n" in serried("watch", "k3f9q2", "--once").out
+    assert "`loss` is nan" in serried("watch", "--once").out
+
+
 def test_once_prints_why_a_run_waits(serried, make, slurm):
     make("a7b8c9", job="125")
     slurm.tell(Job("125", None, names.PENDING, name="train-a7b8c9", reason="Priority"))

@@ -10,8 +10,10 @@ from pathlib import Path
 from serried.metrics import samples
 from serried.protocol import names
 from serried.protocol.layout import AttemptDirectory
+from serried.protocol.reasons import Reason
 from serried.protocol.sizes import counted
 from serried.records import live, logs
+from serried.records.doubts import doubts
 from serried.records.evidence import latest_attempt
 from serried.records.explain import Explanation
 from serried.records.index import Selection
@@ -26,6 +28,8 @@ from serried.ui.watch.live_view import GpuKey, LiveView
 from serried.ui.watch.run_page import RunPage
 
 _FAILED = names.ENDED - {names.COMPLETED, names.CANCELLED}
+_IN_NOTES = (Reason.STALLED, Reason.NO_OUTPUT, Reason.HEAD_SILENT)
+"""Warnings that a note repeats."""
 _TAIL_LINES, _TAIL_BYTES = 300, 1 << 16
 _MOST_NODES = 64
 _PERIODS, _PERIODS_OF_FIRST = 60, 1000
@@ -51,13 +55,11 @@ def row_of(status: RunStatus, now: float) -> RunRow:
 
 
 def _note(status: RunStatus, now: float) -> Cell:
-    """As `serried ps` has it, behind the first warning of the agents."""
+    """As `serried ps` has it, behind the first warning that says something else."""
     note = run_rows.note(status, now)
-    warnings = status.progress.live.warnings if status.progress else ()
-    if not warnings:
-        return note
-    warning = str(warnings[0]["message"])
-    return Cell(f"{warning}, {note.text}" if note.text else warning, "warning", note.end, (warning,))
+    found = doubts(status.progress) if status.progress else []
+    warning = next((one["message"] for one in found if one["code"] not in _IN_NOTES), "")
+    return Cell(f"{warning}, {note.text}", "warning", note.end, (warning,)) if warning else note
 
 
 def task_rows(status: RunStatus) -> tuple[RunRow, ...]:
@@ -115,9 +117,7 @@ class RunReader:
         self._read_rarely(attempt, view, metric)
         found = self._logs(status, attempt)
         log = _failed_log(found, explanation) if chosen is None else min(max(chosen, 0), max(len(found) - 1, 0))
-        advice = list(view.warnings) if view else [warning["message"] for warning in status.warnings]
-        if view is not None and view.progress.is_stale:
-            advice.insert(0, f"the head agent has not reported for {duration(view.progress.age)}")
+        warnings = doubts(view.progress) if view else status.warnings
         message = status.verdict.message
         meaning = explanation.meaning if explanation and status.has_ended else ""
         return RunPage(
@@ -135,7 +135,7 @@ class RunReader:
             logs=tuple(self._named(one, view) for one in found),
             log=log,
             log_lines=tail(found[log].path) if found else (),
-            advice=tuple(advice),
+            advice=tuple(warning["message"] for warning in warnings),
             notice=notice_of(status, now),
             has_ended=status.has_ended,
             steps=explanation.steps if explanation and status.state in _FAILED else (),

@@ -51,21 +51,10 @@ class LiveView:
         return sorted(ranks, key=lambda it: it.now.rank)
 
     @property
-    def apart(self) -> tuple[float, float] | None:
-        """The lowest and the highest step, if ranks are further apart than samples at different moments explain."""
-        steps = [rank.now.step for rank in self.ranks if rank.now.step is not None]
-        usual = 1 + 2 * self.live.interval * (self.progress.steps_per_second or 0.0)
-        return (min(steps), max(steps)) if steps and max(steps) - min(steps) > usual else None
-
-    @property
     def step_age(self) -> float | None:
         """Seconds since any rank made a step; None if there was one shortly before the file was written."""
         age = min((rank.now.step_age for rank in self.ranks if rank.now.step_age is not None), default=0.0)
         return age + self.progress.age if age > self.live.interval else None
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        return tuple(str(warning["message"]) for warning in self.live.warnings)
 
 
 def _ranks(node: LiveNode) -> Iterator[RankView]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from serried.ui import console
-from serried.ui.text import duration, fit, pad, wrapped
+from serried.ui.text import duration, fit, pad, printable, wrapped
 from serried.ui.watch import rank_map
 from serried.ui.watch.drawing import (
     Canvas,
@@ -116,12 +116,8 @@ def _warnings(warnings: Sequence[str], canvas: Canvas) -> list[Line]:
     if not warnings:
         return []
     more = f" (+{len(warnings) - 1} more: serried why)" if len(warnings) > 1 else ""
-    text = fit(plain_text(warnings[0]), canvas.columns - 2 - len(more))
+    text = fit(printable(warnings[0]), canvas.columns - 2 - len(more))
     return [line(Span(f"! {text}{more}", "warning"))]
-
-
-def plain_text(text: str) -> str:
-    return "".join(span.text for span in line(text))
 
 
 def _progress(page: RunPage, canvas: Canvas) -> list[Line]:
@@ -152,7 +148,6 @@ def _step(view: LiveView, columns: int, canvas: Canvas) -> Line:
     last = Span(f", last {duration(age)} ago" if age is not None else "", "bad" if now.is_stalled else "")
     rest = f", {now.steps_per_second:.3g}/s" if now.steps_per_second is not None else ""
     rest += f", {duration(now.seconds_left)} left" if now.seconds_left is not None else ""
-    rest += ", ranks {:.0f} to {:.0f}".format(*view.apart) if view.apart else ""
     begin = [*bar(now.step / total, columns, canvas), f"  {now.step} of {total}"] if total else [f"{now.step}"]
     return line(" step  ", *begin, last, rest)
 
@@ -198,7 +193,7 @@ def _gpus(page: RunPage, live: LiveView, choice: Choice, canvas: Canvas, rows: i
 
 def _gpu(gpu: GpuView, recent: Sequence[float | None], spark: int, canvas: Canvas) -> Line:
     now = gpu.now
-    name = fit(f"{fit(plain_text(gpu.host), 9 - len(str(now.gpu)))}:{now.gpu}", 10)
+    name = fit(f"{fit(printable(gpu.host), 9 - len(str(now.gpu)))}:{now.gpu}", 10)
     busy = "?" if now.busy is None else f"{now.busy:.0f}%"
     style = "quiet" if now.busy is None else "bad" if now.busy <= 15 else "warning" if now.busy < 50 else "good"
     memory = f"{_gib(now.memory)}/{_gib(now.memory_total)}"
