@@ -38,8 +38,6 @@ from __future__ import annotations
 
 from typing import Iterable, List
 
-MINIMUM, MEAN, MAXIMUM = range(3)
-"""Positions in a range."""
 JOB, NODE = "job", "node"
 """Values of `memory_scope`."""
 

@@ -8,22 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Generic,
-    Hashable,
-    Iterable,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-    TypeVar,
-)
+from typing import Any, Callable, Dict, Hashable, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from serried.agent.head.step_pace import StepPace
 from serried.protocol.live import NOT_FINITE, Node, entries, number
@@ -48,9 +33,6 @@ LASTING_SECONDS = 240.0
 """So long a pause in training lasts before it is recorded: evaluations and checkpoints are shorter, mostly."""
 
 
-Key = TypeVar("Key", bound=Hashable)
-
-
 class NodeSample(NamedTuple):
     node: int
     host: str
@@ -73,7 +55,7 @@ class Anomalies:
             FullDisks().look,
             SlowRanks().look,
         ]
-        self._lasting: _Lasting[Any] = _Lasting()
+        self._lasting = _Lasting()
         self._recorded: Dict[str, Set[int]] = {}
         """The nodes by code, for which a warning was recorded."""
 
@@ -93,13 +75,13 @@ class Anomalies:
         return found
 
 
-class _Lasting(Generic[Key]):
+class _Lasting:
     """For how long each of several things has held without a break."""
 
     def __init__(self) -> None:
-        self._since: Dict[Key, float] = {}
+        self._since: Dict[Hashable, float] = {}
 
-    def seconds(self, now: float, holding: Iterable[Key]) -> Dict[Key, float]:
+    def seconds(self, now: float, holding: Iterable[Hashable]) -> Dict[Hashable, float]:
         self._since = {key: self._since.get(key, now) for key in holding}
         return {key: now - since for key, since in self._since.items()}
 
@@ -168,7 +150,7 @@ def _not_finite(_now: float, samples: Sequence[NodeSample]) -> List[Anomaly]:
 
 class IdleGpus:
     def __init__(self, *, needs_ranks: bool) -> None:
-        self._lasting: _Lasting[Any] = _Lasting()
+        self._lasting = _Lasting()
         self._needs_ranks = needs_ranks
         """Before ranks start, their data may be copied for hours."""
 
@@ -196,7 +178,7 @@ class LostGpus:
 
     def __init__(self) -> None:
         self._known: Dict[int, Dict[Any, Dict[str, Any]]] = {}
-        self._lasting: _Lasting[Any] = _Lasting()
+        self._lasting = _Lasting()
 
     def look(self, now: float, samples: Sequence[NodeSample]) -> List[Anomaly]:
         missing: Dict[Hashable, Tuple[NodeSample, Dict[str, Any]]] = {}
@@ -242,7 +224,7 @@ class SlowRanks:
     """Ranks that take fewer steps than the median rank, or wait longer for their data, for minutes."""
 
     def __init__(self) -> None:
-        self._lasting: _Lasting[Any] = _Lasting()
+        self._lasting = _Lasting()
 
     def look(self, now: float, samples: Sequence[NodeSample]) -> List[Anomaly]:
         unusual = {
