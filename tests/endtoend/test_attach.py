@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import subprocess
 import sys
 from pathlib import Path
 
@@ -111,6 +112,24 @@ def test_a_shell_on_a_terminal_reads_its_startup_file_and_keeps_the_ranks_path(l
     path = place.serried("attach", run, "--", "printenv", "PATH").stdout.strip()
     assert path != "/bin:/usr/bin"
     assert f"path={path}" in "".join(text.split("\r\n"))
+    end(place, run)
+
+
+def test_a_shell_without_a_terminal_runs_the_commands_of_its_input(place: Place, begin):
+    run = begin(place, "--cpus", "1", "--mem", "100M", ranks=1)
+    argv = [sys.executable, "-m", "serried", "attach", run]
+    done = subprocess.run(
+        argv,
+        input="echo $SERRIED_RUN_ID\nexit 5\n",
+        cwd=place.project,
+        env=place.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert (done.returncode, done.stdout) == (5, f"{run}\n"), done.stderr
+    assert "$ " not in done.stderr
     end(place, run)
 
 

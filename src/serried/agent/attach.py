@@ -92,7 +92,9 @@ def _program(work: Attempt, words: List[str], rank: Dict[str, str], number: int)
 
 
 def _shell(variables: Dict[str, str], number: int) -> List[str]:
-    """Bash. Its startup file is in a pipe."""
+    """Bash. Its startup file is in a pipe. Without a terminal it reads its commands, and prints no prompt."""
+    if not os.isatty(0):
+        return ["/bin/bash"]
     reader, writer = os.pipe()
     os.write(writer, system.encode(shell.startup_lines(names.rank_name(number), variables)))
     os.close(writer)
