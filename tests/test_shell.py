@@ -85,7 +85,7 @@ def late(tmp_path, monkeypatch, wait_until):
 def test_what_takes_too_long_is_killed_and_its_words_are_kept(tmp_path, seconds):
     with pytest.raises(shell.TimedOut) as caught:
         shell.run(["sh", "-c", "echo 123; touch said; exec sleep 600"], timeout=seconds, cwd=tmp_path)
-    assert (caught.value.stdout, caught.value.message) == ("123\n", f"`sh` did not answer within {seconds:g} s")
+    assert (caught.value.stdout, caught.value.message) == ("123\n", f"`sh` did not answer within {seconds:.3g} s")
 
 
 @pytest.mark.usefixtures("late")

@@ -63,7 +63,7 @@ class TimedOut(SerriedError):  # noqa: N818 - reads as what happened
     exit_code = 3
 
     def __init__(self, argv: Sequence[str], seconds: float, stdout: str, stderr: str) -> None:
-        super().__init__(f"`{argv[0]}` did not answer within {seconds:g} s", details=stderr or stdout)
+        super().__init__(f"`{argv[0]}` did not answer within {seconds:.3g} s", details=stderr or stdout)
         self.argv = tuple(argv)
         self.stdout = stdout
         self.stderr = stderr

@@ -75,6 +75,8 @@ def test_fewer_nodes_or_fewer_gpus_on_one_node_start_sooner():
     shrunk = JobShape(1, 3, cpus=6, memory_mb=6144, partitions=("gpu",))
     assert sooner(large) == [Opening("smaller", shrunk)]
     assert sooner(replace(large, gpu_type="v100")) == []
+    limited = replace(FREE, quotas=(Quota("account def-ada", "job", "gpus", 5),))
+    assert sooner(two, limited) == []
 
 
 def test_another_partition_is_named_with_its_time_limit_if_no_job_waits_there():

@@ -131,8 +131,8 @@ def _planned_json(page: Page, planned: Planned) -> dict[str, Any]:
 
 
 def _openings_json(page: Page, shape: JobShape, ahead: Sequence[QueuedJob]) -> dict[str, Any]:
-    where = openings.fits_now(page.occupancy, shape)
-    quotas = openings.quotas_in_the_way(page.occupancy, shape)
-    found = [] if quotas else openings.sooner(page.occupancy, shape, ahead, page.now)
-    limits = [quota._asdict() for quota in quotas]
-    return {"limits_in_the_way": limits, "fits_in": where, "sooner": [opening.to_json() for opening in found]}
+    return {
+        "limits_in_the_way": [quota._asdict() for quota in openings.quotas_in_the_way(page.occupancy, shape)],
+        "fits_in": openings.fits_now(page.occupancy, shape),
+        "sooner": [opening.to_json() for opening in openings.sooner(page.occupancy, shape, ahead, page.now)],
+    }

@@ -116,7 +116,9 @@ def fits_now(occupancy: Occupancy, shape: JobShape) -> list[str]:
 
 
 def sooner(occupancy: Occupancy, shape: JobShape, ahead: Sequence[QueuedJob], now: float) -> list[Opening]:
-    """What would fit now and is not kept for another job."""
+    """What would fit now and is not kept for another job. Nothing helps a job that a limit holds back."""
+    if quotas_in_the_way(occupancy, shape):
+        return []
     shorter = [*_shorter(occupancy, shape, ahead, now)]
     if fits_now(occupancy, shape):
         return shorter
