@@ -163,3 +163,14 @@ def test_data_and_remarks_in_one_pipe_keep_their_order():
         stderr=subprocess.STDOUT,
     )
     assert done.stdout == "data\nremark\nmore\n"
+
+
+def test_the_end_of_a_cell_is_kept_longest():
+    cell = console.Cell("step 1200/5000 loss 0.31", end="no step for 7m", shorter=("step 1200/5000",))
+    assert [cell.fitted(columns) for columns in (60, 30, 22, 18, 10)] == [
+        "step 1200/5000 loss 0.31, no step for 7m",
+        "step 1200/5000, no step for 7m",
+        "step…, no step for 7m",
+        "no step for 7m",
+        "no step f…",
+    ]

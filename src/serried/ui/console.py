@@ -40,7 +40,7 @@ _STATE_STYLES = {
 }
 _NARROWEST = 8
 _FEWEST_CUT = 6
-"""Columns of a text that is cut before its end; with less room the end is cut too."""
+"""Columns of a text that is cut before its end; with less room the end stands alone."""
 _status_lines: list[MovingLine] = []
 """The status lines that are shown now."""
 
@@ -168,12 +168,14 @@ class Cell:
         return ", ".join(filter(None, ((self.text, *self.shorter)[-1], self.end)))
 
     def fitted(self, columns_: int) -> str:
-        """The longest text that fits with the end, else a part of the shortest one."""
+        """The longest text that fits with the end, else a part of the shortest one, else the end."""
         texts = [", ".join(filter(None, (text, self.end))) for text in (self.text, *self.shorter)]
         fitting = next((text for text in texts if width(text) <= columns_), None)
         room = columns_ - width(f", {self.end}")
-        if fitting is not None or not self.end or room < _FEWEST_CUT:
+        if fitting is not None or not self.end:
             return fit(texts[-1] if fitting is None else fitting, columns_)
+        if room < _FEWEST_CUT:
+            return fit(self.end, columns_)
         return f"{fit((self.text, *self.shorter)[-1], room)}, {self.end}"
 
 
