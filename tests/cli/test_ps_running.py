@@ -174,5 +174,5 @@ def test_an_array_reads_the_files_of_a_few_running_tasks_and_names_those_without
     opened = []
     monkeypatch.setattr(live, "read", lambda path: opened.append(path) or READ(path))
     done = serried("ps")
-    assert done.out.splitlines()[1].endswith("0/1000 done, 500 running, 1 without a step for minutes")
+    assert done.out.splitlines()[1].endswith("0/1000 done, 1 without a step for minutes, 500 running")
     assert len(opened) == 16

@@ -84,10 +84,11 @@ def _waiting(status: RunStatus, now: float) -> str:
 
 
 def tasks_text(status: RunStatus) -> str:
-    """`960/1000 done, 38 failed, 2 timeout`: the tasks in each state but PENDING."""
+    """`960/1000 done, 38 failed, 2 timeout`: the tasks in each state but PENDING. Those that may hang come first."""
     by_state = verdict.tasks_by_state(status.tasks or {})
     parts = [f"{len(by_state.pop(names.COMPLETED, []))}/{len(status.tasks or {})} done"]
     by_state.pop(names.PENDING, None)
-    parts += [f"{len(tasks)} {state.lower().replace('_', ' ')}" for state, tasks in by_state.items()]
     stalled = sum(progress.is_stalled for progress in status.progress_of_tasks.values())
-    return ", ".join([*parts, *([f"{stalled} without a step for minutes"] if stalled else [])])
+    parts += [f"{stalled} without a step for minutes"] if stalled else []
+    parts += [f"{len(tasks)} {state.lower().replace('_', ' ')}" for state, tasks in by_state.items()]
+    return ", ".join(parts)
