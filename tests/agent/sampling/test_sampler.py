@@ -63,6 +63,14 @@ def test_a_killed_sampler_is_replaced_and_the_run_is_not_harmed(start, tmp_path,
     assert not run.pid_of("sample")
 
 
+def test_a_sampler_that_hangs_harms_no_run_and_ends_with_it(start, tmp_path, wait_until):
+    run = start(waiting(tmp_path), ranks=1, sampling=Sampling(1), seconds=FAST)
+    os.kill(wait_until(lambda: run.pid_of("sample")), signal.SIGSTOP)
+    (tmp_path / "go").touch()
+    assert run.wait() == 0, run.log
+    wait_until(lambda: not run.pid_of("sample"))
+
+
 def test_a_sampler_that_cannot_run_is_given_up_and_the_run_is_not_harmed(start, tmp_path, wait_until):
     crash = "\ndef main(arguments):\n    raise SystemExit(1)\n"
     run = start(waiting(tmp_path), ranks=1, seconds=FAST, sampling=Sampling(1), code={"sampling.worker": crash})
