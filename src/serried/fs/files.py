@@ -168,12 +168,18 @@ def entries(path: Path) -> List[Dict[str, Any]]:
 
 def _entries(text: bytes) -> Iterator[Dict[str, Any]]:
     for line in text.split(b"\n"):
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(entry, dict):
+        entry = json_object(line)
+        if entry is not None:
             yield entry
+
+
+def json_object(line: bytes) -> Optional[Dict[str, Any]]:
+    """The JSON object in a line; None for any other line."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def claim(path: Path, owner: str) -> str:

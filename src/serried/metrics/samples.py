@@ -7,7 +7,6 @@ number of lines in all, a reader looks at some lines of each file, spread over i
 from __future__ import annotations
 
 import itertools
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from serried.fs.files import numbers
+from serried.fs.files import json_object, numbers
 from serried.protocol.layout import AttemptDirectory, TaskDirectory
 
 Quantities = Mapping[str, Any]
@@ -123,7 +122,7 @@ def newest(path: Path, count: int) -> list[Period]:
             lines = _last_lines(file, size, count)
     except OSError:
         return []
-    periods = [period for line in lines for period in [_period(_object(line))] if period is not None]
+    periods = [period for line in lines for period in [_period(json_object(line))] if period is not None]
     return sorted(periods, key=lambda period: period.t)
 
 
@@ -136,7 +135,7 @@ def stream(path: Path) -> Iterator[tuple[Quantities, Period]]:
     try:
         with path.open("rb") as file:
             while line := file.readline(_LONGEST_LINE):
-                entry = _object(line)
+                entry = json_object(line)
                 period = _period(entry)
                 if period is not None:
                     yield about, period
@@ -183,7 +182,7 @@ def nodes_of(attempt: AttemptDirectory) -> list[int]:
 
 def _read_node(attempt: AttemptDirectory, number: int, node: int, most: int) -> NodeSamples:
     lines, one_in = _lines_of(attempt.samples(node), most)
-    entries = [_object(line) for line in lines]
+    entries = [json_object(line) for line in lines]
     about: dict[str, Any] = {}
     gpus: dict[str, Quantities] = {}
     periods: list[Period] = []
@@ -212,14 +211,6 @@ def _read_node(attempt: AttemptDirectory, number: int, node: int, most: int) -> 
         disordered=disordered,
         one_in=one_in,
     )
-
-
-def _object(line: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _period(entry: dict[str, Any] | None) -> Period | None:
@@ -257,7 +248,7 @@ def _lines_of(path: Path, most: int) -> tuple[list[bytes], int]:
 def _whole(text: bytes) -> list[bytes]:
     """Its lines. A last one without an end, which a node may be writing now, counts only if it is complete."""
     *lines, rest = text.split(b"\n")
-    return [*(line for line in lines if line), *([rest] if _object(rest) is not None else [])]
+    return [*(line for line in lines if line), *([rest] if json_object(rest) is not None else [])]
 
 
 def _spread(file: BinaryIO, size: int, most: int, length: int) -> Iterator[bytes]:

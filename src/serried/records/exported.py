@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from serried.fs.files import json_object
 from serried.metrics import tables
 from serried.metrics.tables import RANKS, NewRows, Row, moment
 from serried.protocol.json_lines import LineBuffer
@@ -72,17 +72,9 @@ class NewSteps:
     def _read(self, attempt: int, tail: Tail, lines: LineBuffer) -> Iterator[Row]:
         while added := tail.read():
             for line in lines.lines(added):
-                entry = _object(line)
+                entry = json_object(line) or {}
                 if isinstance(entry.get("step"), int):
                     yield _step(entry, attempt, self._rank)
-
-
-def _object(line: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _step(entry: Mapping[str, Any], attempt: int, rank: int) -> Row:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from serried.fs.files import json_object
 from serried.protocol.layout import AttemptDirectory
 from serried.records.logs import RankLog
 
@@ -69,11 +69,8 @@ def _entry_after(file: BinaryIO, position: int) -> tuple[int, dict[str, Any] | N
     if position:
         file.readline(_LONGEST_LINE)  # the rest of a line
     while line := file.readline(_LONGEST_LINE):
-        try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(entry, dict) and isinstance(entry.get("t"), (int, float)):
+        entry = json_object(line)
+        if entry is not None and isinstance(entry.get("t"), (int, float)):
             return file.tell(), entry
     return file.tell(), None
 

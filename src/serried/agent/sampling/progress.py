@@ -6,13 +6,13 @@ is guessed from progress bars: those of a validation would take over the step.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections import deque
 from pathlib import Path
 from typing import Any, Deque, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
+from serried.fs.files import json_object
 from serried.fs.tail import TailReader
 from serried.protocol import printed_metric
 from serried.protocol.live import NOT_FINITE, number
@@ -158,7 +158,7 @@ class RankProgress:
         behind, earliest = now - time.time(), self._read_at - LATE_SECONDS
         self._read_at = now
         for line in lines:
-            entry = _parsed(line)
+            entry = json_object(line) or {}
             if "total_steps" in entry and STEP not in entry:
                 self._steps.expect(entry["total_steps"] if _is_count(entry["total_steps"]) else None)
             if not _is_count(entry.get(STEP)):
@@ -224,14 +224,6 @@ class ReportFile:
 
 def _is_rare(line: bytes) -> bool:
     return b'"serried/' in line or b'"total_steps"' in line
-
-
-def _parsed(line: bytes) -> Dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _is_count(value: Any) -> bool:
