@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 from building import A_SCRIPT, CREATED, a_failure
+from sampled import write_samples
 from serried.fs.files import write_json
 from serried.plan import Array, Limit
 from serried.schedulers.interface import Job
@@ -294,7 +295,7 @@ def test_of_many_launches_the_newest_are_shown(serried, make):
 
 def test_the_report_of_a_measured_run_is_suggested(serried, make):
     run = make().ending()
-    line = "  serried report k3f9q2   what it used, and which line to change\n"
+    line = "  serried report k3f9q2   what it used\n"
     assert line not in serried("show").err
     run.record.directory.usage.write_text("{}")
     assert line in serried("show").err
@@ -302,3 +303,7 @@ def test_the_report_of_a_measured_run_is_suggested(serried, make):
     short = make("b3f9q2").ending(seconds=10.0)
     short.record.directory.usage.write_text("{}")
     assert "serried report" not in serried("show", "b3f9q2").err
+
+    failed = make("c3f9q2").ending("TIMEOUT")
+    write_samples(failed.attempt())
+    assert "  serried report c3f9q2   what it used, with 1 note on what to change\n" in serried("show", "c3f9q2").err

@@ -240,6 +240,19 @@ def test_one_gpu_that_is_less_busy(measure):
     assert note.fact == "GPU 3 on n1 (rank 3) was busy 55 % of the time, the median 90 %"
 
 
+def test_the_nodes_of_a_short_first_attempt_are_not_compared(tmp_path):
+    place = TaskDirectory(tmp_path)
+    write_samples(place.attempt(1), 1, gpus=[a_gpu(5.0)] * 4, minutes=6)
+    write_samples(place.attempt(2), 0, **WELL)
+    usage = a_usage(measured_of(samples.read(place)), attempt=2)
+    assert rules_of(usage) == []
+
+
+def test_without_a_limit_no_number_is_written_for_a_run_out_of_memory(measure):
+    note = note_of(a_usage(measure(WELL), state="OUT_OF_MEMORY", memory=None), "oom")
+    assert (note.change, note.why) == ("", "each worker needs memory of its own")
+
+
 def test_poor_scaling_against_a_smaller_run(measure):
     note = note_of(a_usage(measure(WELL), peer=Peer("abcdef", 1, 300.0)), "scaling-poor")
     assert note.fact == "4 GPUs reach 43 % of the speed per GPU of the 1 in abcdef"

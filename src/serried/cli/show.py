@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -370,20 +371,23 @@ def _suggest(selection: Selection, status: RunStatus, written: Outputs) -> None:
     elif status.tasks is None:
         steps.append((f"serried logs {'' if status.has_ended else '-f '}{run}", "the output"))
     steps += run_view.logs_of_failed_rank(selection)
-    if _is_worth_a_report(selection, status):
-        steps.append((f"serried report {run}", "what it used, and which line to change"))
+    if status.has_ended and selection.record.directory.usage.is_file():
+        steps += _report_step(status)
     if status.has_ended and (written.files or (status.tasks is None and _has_results(selection))):
         steps.append((f"serried fetch {run} --to DIR", "copy its results and outputs to a folder"))
     console.say()
     console.next_steps(steps)
 
 
-def _is_worth_a_report(selection: Selection, status: RunStatus) -> bool:
-    if not status.has_ended or not selection.record.directory.usage.is_file():
-        return False
+def _report_step(status: RunStatus) -> list[tuple[str, str]]:
     from serried.report.rules import SHORTEST_SECONDS  # only for runs that have ended
+    from serried.report.runs import kept_notes
 
-    return (status.seconds or 0) >= SHORTEST_SECONDS
+    found = kept_notes(status, time.time())
+    if not found and (status.seconds or 0) < SHORTEST_SECONDS:
+        return []
+    more = f", with {counted(len(found), 'note')} on what to change" if found else ""
+    return [(f"serried report {status.id}", f"what it used{more}")]
 
 
 def _has_results(selection: Selection) -> bool:

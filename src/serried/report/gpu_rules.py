@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 
-from serried.metrics.measured import GpuFigures
+from serried.metrics.measured import GpuFigures, combined
 from serried.protocol.sizes import counted
 from serried.report.note import Note
 from serried.report.usage import Usage, amount, gpu_name, gpus_by_node, percent, spell_time
@@ -115,18 +115,17 @@ def gpu_low(usage: Usage) -> Note | None:
     request more (`cpus = 8`) and start more workers of the data loader. Otherwise try a bigger batch. A smaller GPU,
     or a part of one, may be as fast.
     """
-    working = [gpu.busy.mean for gpu in usage.rated_gpus if gpu.busy is not None and gpu.busy.maximum > 0]
-    if not working or statistics.fmean(working) >= LOW_PERCENT:
+    busy = combined((gpu.seconds or 1.0, gpu.busy) for gpu in usage.working_gpus)
+    if busy is None or busy.mean >= LOW_PERCENT:
         return None
-    mean = statistics.fmean(working)
     change = usage.more_cpus_change()
     reason = "all CPUs were in use, so the GPUs probably waited for them" if change else "the GPUs mostly waited"
     return Note(
-        fact=f"the GPUs were busy {mean:.0f} % of the time",
+        fact=f"the GPUs were busy {busy.mean:.0f} % of the time",
         change=change,
         advice="" if change else "try a bigger batch, or more workers of the data loader",
         why=reason,
-        is_serious=mean <= VERY_LOW_PERCENT,
+        is_serious=busy.mean <= VERY_LOW_PERCENT,
     )
 
 
@@ -173,8 +172,7 @@ def gpu_mem_low(usage: Usage) -> Note | None:
     **Change:** double the batch, and adapt the learning rate. Or select a smaller type with `gpu_type`;
     `serried clusters show NAME` lists the types.
     """
-    working = [gpu for gpu in usage.rated_gpus if gpu.busy is not None and gpu.busy.maximum > 0]
-    peaks = [(gpu.memory.maximum, gpu.memory_total) for gpu in working if gpu.memory is not None and gpu.memory_total]
+    peaks = [(gpu.memory.maximum, gpu.memory_total) for gpu in usage.working_gpus if gpu.memory and gpu.memory_total]
     if not peaks or max(peak / total for peak, total in peaks) >= MEMORY_SHARE:
         return None
     peak, total = max(peaks)

@@ -188,10 +188,17 @@ def oom(usage: Usage) -> Note | None:
             is_serious=True,
         )
     peak = "" if memory is None else f"; the last peak that was measured is {amount(memory.maximum)}"
+    fact = f"the run ran out of memory{f' ({amount(limit)} per node)' if limit else ''}{peak}"
+    if not limit or not usage.memory:
+        return Note(
+            fact=fact,
+            advice="start fewer workers of the data loader, or request more memory",
+            why="each worker needs memory of its own",
+            is_serious=True,
+        )
     return Note(
-        fact=f"the run ran out of memory{f' ({amount(limit)} per node)' if limit else ''}{peak}",
-        change=usage.memory_change(OOM_FACTOR / MARGIN * limit) if limit and usage.memory else "",
-        advice="" if limit and usage.memory else "request more memory",
+        fact=fact,
+        change=usage.memory_change(OOM_FACTOR / MARGIN * limit),
         why="the real need is unknown, so this is half as much again",
         is_serious=True,
     )

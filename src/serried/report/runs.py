@@ -42,9 +42,11 @@ def usage_of(status: RunStatus, now: float, *, most_lines: int = samples.MOST_LI
 
 
 def kept_notes(status: RunStatus, now: float) -> list[Note]:
-    """The notes by the summary in the record alone, for readers in a hurry; none without. Raises RecordUnreadable."""
+    """The notes by the summary in the record alone, for readers in a hurry; none without a summary."""
     measured = _kept(status.record) if status.has_ended and status.tasks is None and status.task is None else None
-    return judge(_usage(status, now, measured)) if measured is not None else []
+    with contextlib.suppress(RecordUnreadable):
+        return judge(_usage(status, now, measured)) if measured is not None else []
+    return []
 
 
 def _usage(status: RunStatus, now: float, measured: Measurements) -> Usage:

@@ -30,9 +30,10 @@ class Spread:
 
 
 def spreads(usage: Usage) -> list[Spread]:
-    """Those of which two or more values are known."""
+    """Those of which two or more values are known. Nodes of a short earlier attempt are not compared."""
     ranks = usage.measured.ranks
-    gpus = usage.rated_gpus
+    longest = max((gpu.seconds for gpu in usage.rated_gpus), default=0.0)
+    gpus = [gpu for gpu in usage.rated_gpus if gpu.seconds >= longest / 2]
     found = [
         _of_ranks(STEP_TIME, ranks, lambda rank: rank.step_seconds),
         _of_ranks(DATA_WAIT, ranks, lambda rank: rank.data_wait),

@@ -117,6 +117,10 @@ class Usage:
         return tuple(gpu for gpu in self.measured.gpus if gpu.busy is not None and not gpu.is_mig)
 
     @property
+    def working_gpus(self) -> tuple[GpuFigures, ...]:
+        return tuple(gpu for gpu in self.rated_gpus if gpu.busy is not None and gpu.busy.maximum > 0)
+
+    @property
     def busy(self) -> Range | None:
         """Of all GPUs, in percent."""
         return combined((gpu.seconds or 1.0, gpu.busy) for gpu in self.rated_gpus)
