@@ -172,6 +172,6 @@ def test_a_job_of_pbs():
     assert job.used == (NodeAccount("", cpus=8.0, cpu_seconds=7200.0, memory=4 * GIB),)
     assert {note.rule: note.change for note in judge(usage_of_account(job))} == {
         "cpu-low": "ncpus=3",
-        "cpu-mem-over": "-l select=1:mem=5G",
+        "cpu-mem-over": "mem=5G",
         "time-over": "-l walltime=1:30:00",
     }

@@ -8,9 +8,7 @@ from serried.protocol import names
 from serried.schedulers.accounts import JobAccount, NodeAccount, RequestOptions
 from serried.schedulers.pbs import parse
 
-OPTIONS = RequestOptions(
-    memory="-l select=1:mem={}", time="-l walltime={}", cpus="ncpus={}", gpus="ngpus={}", nodes="select={}"
-)
+OPTIONS = RequestOptions(memory="mem={}", time="-l walltime={}", cpus="ncpus={}", gpus="ngpus={}", nodes="select={}")
 _AMOUNT = re.compile(r"(\d+)(b|kb|mb|gb|tb)?", re.IGNORECASE)
 _FACTORS = {"b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40}
 _CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d+)")
