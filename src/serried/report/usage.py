@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from serried.metrics.measured import GpuFigures, Measurements, combined
+from serried.metrics.measured import GpuFigures, Measurements, NodeFigures, RankFigures, combined
 from serried.metrics.samples import Range
 from serried.protocol import names
 from serried.protocol.sizes import counted
@@ -146,12 +146,7 @@ class Usage:
     @property
     def cpu(self) -> Range | None:
         """Cores in use on a node: by the ranks, if nothing was measured for the job alone."""
-        if not self.has_own_scope and self._hosts_of_ranks:
-            return combined(
-                (1.0, _sum(rank.cpu for rank in self.measured.ranks if (rank.host, rank.node) == place))
-                for place in self._hosts_of_ranks
-            )
-        return combined((node.seconds or 1.0, node.cpu) for node in self.measured.nodes)
+        return self._in_use(lambda each: each.cpu)
 
     @property
     def cpus_of_node(self) -> float | None:
@@ -169,21 +164,20 @@ class Usage:
     @property
     def node_memory(self) -> Range | None:
         """In use on a node, in bytes: by the ranks, if nothing was measured for the job alone."""
-        if not self.has_own_scope and self._hosts_of_ranks:
-            return combined(
-                (1.0, _sum(rank.memory for rank in self.measured.ranks if (rank.host, rank.node) == place))
-                for place in self._hosts_of_ranks
-            )
-        return combined((node.seconds or 1.0, node.memory) for node in self.measured.nodes)
+        return self._in_use(lambda each: each.memory)
+
+    def _in_use(self, value: Callable[[NodeFigures | RankFigures], Range | None]) -> Range | None:
+        places: dict[tuple[str, int], list[RankFigures]] = {}
+        for rank in self.measured.ranks:
+            places.setdefault((rank.host, rank.node), []).append(rank)
+        if self.has_own_scope or not places:
+            return combined((node.seconds or 1.0, value(node)) for node in self.measured.nodes)
+        return combined((1.0, _sum(map(value, ranks))) for ranks in places.values())
 
     @property
     def memory_per_node(self) -> float | None:
         """The memory requested, else that of the node."""
         return self.memory or self.memory_of_node
-
-    @property
-    def _hosts_of_ranks(self) -> set[tuple[str, int]]:
-        return {(rank.host, rank.node) for rank in self.measured.ranks}
 
     @property
     def has_own_scope(self) -> bool:
