@@ -13,6 +13,7 @@ from serried import schedulers
 from serried.plan import ReportSettings
 from serried.schedulers.accounts import JobAccount, NodeAccount
 from serried.schedulers.slurm import accounts
+from serried.ui import console
 
 USUAL = {"nodes": 2, "ranks": 2, "gpus": 2, "cpus": 16, "memory_mb": 128 * 1024, "time_seconds": 36000}
 
@@ -44,12 +45,12 @@ k3f9q2 train COMPLETED
   measured     every 5 s, GPUs by stand-in
 
 use
-  GPU busy     [||||||||||||||||||||||||||||||||        ]  81 %  55 to 90 %
-  GPU memory   [|||||||||||||||||||||||||||||           ]  71 %  peak 100 GiB
-  GPU power    [||||||||||||||||||||||||||||||||||      ]  86 %  600 of 700 W
-  CPU          [||||||||||||||||||||                    ]  50 %  8.0 of 16 cores
-  memory       [||||||||||||                            ]  31 %  peak 40 GiB
-  time         [||||                                    ]  10 %  1h00m of 10h00m
+  GPU busy     [|||||||||||||||||||||||||||||||       ]  81 %  55 to 90 %
+  GPU memory   [|||||||||||||||||||||||||||           ]  71 %  peak 100 GiB
+  GPU power    [|||||||||||||||||||||||||||||||||     ]  86 %  600 of 700 W
+  CPU          [|||||||||||||||||||                   ]  50 %  8.0 of 16 cores
+  memory       [||||||||||||                          ]  31 %  peak 40 GiB
+  time         [||||                                  ]  10 %  1h00m of 10h00m
 
 nodes
   NODE  CPU  OF  MEMORY  OF       DISK FREE
@@ -97,6 +98,21 @@ def test_the_page_of_a_run(serried, measured):
     assert done.out == PAGE
     assert max(map(len, PAGE.splitlines())) <= 80
     assert (done.code, done.err) == (0, "")
+
+
+def test_a_page_fits_on_a_terminal(serried, measured, monkeypatch):
+    attempt = measured().where.attempt(1)
+    for node in (0, 1):
+        path = attempt.samples(node)
+        path.write_text(
+            path.read_text(encoding="utf-8").replace('"n', f'"gpu{node}.cluster.department.university.example.org', 1)
+        )
+    monkeypatch.setattr(console, "is_terminal", lambda _=None: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    lines = serried("report").out.splitlines()
+    assert [line for line in lines if len(line) > 80] == []
+    assert [line.split()[-1] for line in lines if line.startswith("  NODE")] == ["FREE", "TEMP"]
 
 
 def test_notes_can_be_muted(serried, measured):
@@ -168,7 +184,7 @@ def test_an_array_is_a_table_of_the_tasks_that_have_begun(serried, make):
         "    serried rule time-over\n"
     )
     assert [note["rule"] for note in as_json(serried("report", "--json").out)["notes"]] == ["cpu-mem-over", "time-over"]
-    assert "GPU busy     [||||||||||||||||                        ]  41 %" in serried("report", "k3f9q2/1").out
+    assert "GPU busy     [||||||||||||||||                      ]  41 %" in serried("report", "k3f9q2/1").out
 
 
 def test_a_run_without_samples_says_why(serried, make):
@@ -251,9 +267,9 @@ def test_a_job_that_no_run_has_is_looked_up_in_the_accounts(serried, slurm, monk
         "  measured     jobstats\n"
         "\n"
         "use\n"
-        "  CPU          [||||||||||||||||||||                    ]  50 %  4.0 of 8 cores\n"
-        "  memory       [|||||||||||||||||||                     ]  47 %  peak 30 GiB\n"
-        "  time         [||||                                    ]  10 %  1h00m of 10h00m\n"
+        "  CPU          [|||||||||||||||||||                   ]  50 %  4.0 of 8 cores\n"
+        "  memory       [||||||||||||||||||                    ]  47 %  peak 30 GiB\n"
+        "  time         [||||                                  ]  10 %  1h00m of 10h00m\n"
         "\n"
         "notes\n"
         "  - The peak of memory was 47 % of 64 GiB per node.\n"

@@ -19,7 +19,7 @@ from serried.ui.text import duration, fit, local_time, printable, wrapped
 _Item = TypeVar("_Item")
 WIDTH = 80
 _LABEL = 12
-_BAR = 40
+_BAR = 38
 _MOST_NODES = 8
 _MOST_GPUS = 8
 _LOW = 25
@@ -145,12 +145,14 @@ def _nodes(usage: Usage) -> list[str]:
         rows = [_node_row(node) for node in shown]
         scope = "" if usage.has_own_scope else ", with all that runs on them"
         lines += ["", console.style("nodes", "head") + scope + _of(len(shown), len(measured.nodes))]
-        lines += console.table(("  NODE", "CPU", "OF", "MEMORY", "OF", "DISK FREE"), rows)
+        lines += console.table(("  NODE", "CPU", "OF", "MEMORY", "OF", "DISK FREE"), rows, shrink=0)
     if measured.gpus:
         few = _outliers(measured.gpus, _MOST_GPUS, lambda gpu: gpu.busy.mean if gpu.busy else 0.0)
         gpu_rows = [_gpu_row(gpu) for gpu in few]
         lines += ["", console.style("GPUs", "head") + _of(len(few), len(measured.gpus))]
-        lines += console.table(("  NODE", "GPU", "RANK", "BUSY", "MEMORY", "OF", "POWER", "MAX TEMP"), gpu_rows)
+        lines += console.table(
+            ("  NODE", "GPU", "RANK", "BUSY", "MEMORY", "OF", "POWER", "MAX TEMP"), gpu_rows, shrink=0
+        )
     return lines
 
 
