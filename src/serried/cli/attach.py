@@ -36,12 +36,7 @@ def command(*, run: str, words: tuple[str, ...], rank: int | None) -> None:
     serried attach k3f9q2 --rank 3 -- nvidia-smi
     serried attach lr-sweep/17 -- env
     """
-    selection = run_view.select(run)
-    if selection.is_array:
-        raise UsageError(
-            f"run `{selection}` is an array, and each task has its own ranks",
-            hint=f"serried attach {selection}/{selection.tasks[0]}",
-        )
+    selection = run_view.select_one(run)
     status = statuses_of([selection])[0]
     interactive.check_joinable(status)
     argv, environment = interactive.attach_command(status, _process(selection, rank), words, os.environ)

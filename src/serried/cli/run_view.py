@@ -62,6 +62,17 @@ def select(word: str) -> Selection:
     return selection
 
 
+def select_one(word: str) -> Selection:
+    """The run, or the task of an array, whose ranks `word` means. Raises UsageError for a whole array."""
+    selection = select(word)
+    if selection.is_array:
+        raise UsageError(
+            f"run `{selection}` is an array, and each task has its own ranks",
+            hint=f"{click.get_current_context().command_path} {selection}/{selection.tasks[0]}",
+        )
+    return selection
+
+
 def select_all(words: Iterable[str]) -> list[Selection]:
     """Each run once, in the order given."""
     return list({str(selection): selection for selection in map(select, words)}.values())

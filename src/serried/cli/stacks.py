@@ -16,6 +16,7 @@ from serried.records.index import Selection
 from serried.records.status import statuses_of
 from serried.records.stopping import who
 from serried.ui import console, stack_lines
+from serried.ui.text import printable
 
 
 @click.command(epilog=run_view.HELP)
@@ -33,7 +34,7 @@ def command(*, run: str, rank: int | None, as_json: bool) -> None:
     serried stacks k3f9q2 --rank 3
     serried stacks lr-sweep/17 --json
     """
-    selection = run_view.select(run)
+    selection = run_view.select_one(run)
     attempt = _running_attempt(selection)
     try:
         with console.status_line("waiting for the ranks' stacks; the nodes look for requests every 2 s"):
@@ -50,11 +51,6 @@ def command(*, run: str, rank: int | None, as_json: bool) -> None:
 
 
 def _running_attempt(selection: Selection) -> AttemptDirectory:
-    if selection.is_array:
-        raise UsageError(
-            f"run `{selection}` is an array, and each task has its own ranks",
-            hint=f"serried stacks {selection}/{selection.tasks[0]}",
-        )
     attempt = latest_attempt(selection.place)
     if attempt is None or attempt.exit.exists():
         status = statuses_of([selection])[0]
@@ -96,7 +92,7 @@ def _json(selection: Selection, attempt: AttemptDirectory, answer: stacks.Stacks
             }
             for one in answer.ranks
         ],
-        "groups": [[one.rank for one in group.ranks] for group in stacks.groups(answer.ranks)],
+        "groups": [[one.rank for one in group] for group in stacks.groups(answer.ranks)],
         "silent_nodes": list(answer.silent),
     }
 
@@ -115,7 +111,7 @@ def _print(selection: Selection, answer: stacks.StacksAnswer, rank: int | None) 
 def _warn_of_silent(selection: Selection, answer: stacks.StacksAnswer) -> None:
     if not answer.silent:
         return
-    nodes = ", ".join(f"node {node}" for node in answer.silent)
+    nodes = ", ".join(f"{printable(host)} (node {node})" for node, host in answer.silent.items())
     console.warning(f"no answer from {nodes}", hint=f"serried why {selection} shows whether these nodes are lost")
     if not answer.ranks:
         sys.exit(1)

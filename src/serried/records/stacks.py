@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,19 +43,12 @@ class RankStacks:
 @dataclass(frozen=True)
 class StacksAnswer:
     ranks: tuple[RankStacks, ...] = ()
-    silent: tuple[int, ...] = ()
-    """Nodes that did not answer."""
+    silent: Mapping[int, str] = field(default_factory=dict)
+    """Nodes that did not answer, and their hosts."""
 
 
-@dataclass(frozen=True)
-class RankGroup:
-    """Ranks whose main threads are at the same place."""
-
-    ranks: tuple[RankStacks, ...] = field(default_factory=tuple)
-
-    @property
-    def frames(self) -> Frames:
-        return self.ranks[0].main_frames
+RankGroup = Sequence[RankStacks]
+"""Ranks whose main threads are at the same place."""
 
 
 def request(attempt: AttemptDirectory, ranks: Sequence[int] | None, by: str) -> str:
@@ -90,7 +83,7 @@ def wait_for_answer(
     _until(have_all_answered, ANSWER_SECONDS, has_ended)
     hosts = _hosts(attempt)
     ranks = [rank for node in sorted(found) for rank in _ranks(node, hosts.get(node, ""), found[node])]
-    silent = tuple(node for node in nodes if node not in found)
+    silent = {node: hosts.get(node, "") for node in nodes if node not in found}
     return StacksAnswer(tuple(sorted(ranks, key=lambda one: (one.launch or "", one.rank))), silent)
 
 
@@ -138,8 +131,4 @@ def groups(ranks: Iterable[RankStacks]) -> list[RankGroup]:
     for one in ranks:
         key: Any = one.main_frames or [(p["wait"], p["state"], p["problems"]) for p in one.processes]
         found.setdefault(str(key), []).append(one)
-    return sorted((RankGroup(tuple(members)) for members in found.values()), key=_order)
-
-
-def _order(group: RankGroup) -> tuple[int, int]:
-    return (len(group.ranks), group.ranks[0].rank)
+    return sorted(found.values(), key=lambda group: (len(group), group[0].rank))

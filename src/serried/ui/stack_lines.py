@@ -53,11 +53,11 @@ def _blocks(blocks: Iterable[Iterable[str]]) -> list[str]:
 
 
 def _group(group: RankGroup, total: int, trees: Sequence[str], run: str) -> Iterator[str]:
-    share = f": {len(group.ranks)} of {total} ranks" if total > 1 else ""
-    yield f"{_ranks(group.ranks)} on {_hosts(group.ranks)}{share}"
-    first = group.ranks[0]
-    if group.frames:
-        yield from _frames(group.frames, trees, "  ")
+    share = f": {len(group)} of {total} ranks" if total > 1 else ""
+    yield f"{_ranks(group)} on {_hosts(group)}{share}"
+    first = group[0]
+    if first.main_frames:
+        yield from _frames(first.main_frames, trees, "  ")
     elif not first.processes:
         yield "  could not be read: the system did not answer in time"
     else:

@@ -1,0 +1,109 @@
+"""`serried stacks` and `serried attach`: nodes that do not answer, runs that end meanwhile."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from building import CREATED
+from serried.fs.files import read_journal, write_json
+from serried.schedulers.interface import Job
+
+STACK = {"name": "", "frames": [["/p/train.py", 41, "step"]]}
+PROCESS = {"pid": 47, "command": "python", "state": "S", "wait": "", "method": "handler", "problems": []}
+
+
+@pytest.fixture
+def running(make, slurm):
+    """A run of two nodes with two ranks each."""
+    run = make(nodes=2, ranks=2)
+    slurm.tell(Job("123", None, "RUNNING"))
+    for node in (0, 1):
+        run.journal({"t": CREATED, "event": "connected", "node": node, "host": f"n{node + 1}"})
+    return run
+
+
+@pytest.fixture
+def head(running):
+    """Do what the head does with the newest request; then these nodes answer."""
+
+    def answer(*nodes):
+        attempt = running.attempt()
+        (request,) = read_journal(attempt.control)[-1:]
+        running.journal({"t": CREATED, "event": "stacks", "id": request["id"], "nodes": [0, 1]})
+        for node in nodes:
+            ranks = [
+                {"rank": rank, "launch": None, "processes": [{**PROCESS, "threads": [STACK]}], "omitted": 0}
+                for rank in (2 * node, 2 * node + 1)
+                if rank in request.get("ranks", range(4))
+            ]
+            attempt.node(node).mkdir(parents=True, exist_ok=True)
+            write_json(attempt.stacks(node, request["id"]), {"schema": 1, "node": node, "host": "x", "ranks": ranks})
+
+    return answer
+
+
+def test_all_nodes_answer(serried, clock, head):
+    clock.then = [lambda: head(0, 1)]
+    done = serried("stacks", "last")
+    assert (done.code, done.err) == (0, "")
+    assert done.out == "ranks 0-3 on n1, n2: 4 of 4 ranks\n  /p/train.py:41  step\n"
+
+
+def test_a_node_that_does_not_answer_is_named(serried, clock, head):
+    clock.then = [lambda: head(1)]
+    done = serried("stacks", "last")
+    assert (done.code, done.out) == (0, "ranks 2-3 on n2: 2 of 2 ranks\n  /p/train.py:41  step\n")
+    assert done.err == (
+        "warning: no answer from n1 (node 0)\nhint: serried why k3f9q2 shows whether these nodes are lost\n"
+    )
+    clock.then = [lambda: head(1)]
+    document = json.loads(serried("stacks", "last", "--json").out)
+    assert (document["groups"], document["silent_nodes"]) == ([[2, 3]], [0])
+
+
+def test_a_rank_that_does_not_run_is_an_error_unless_its_node_may_be_silent(serried, clock, head):
+    clock.then = [lambda: head(0, 1)]
+    assert serried("stacks", "last", "--rank", "9").err == (
+        "error: run `k3f9q2` has no running rank 9\n\nhint: serried stacks k3f9q2\n"
+    )
+    clock.then = [lambda: head(1)]
+    done = serried("stacks", "last", "--rank", "0")
+    assert (done.code, done.out, done.err.splitlines()[0]) == (1, "", "warning: no answer from n1 (node 0)")
+
+
+def test_a_head_that_does_not_answer(serried, running):
+    done = serried("stacks", running.record.id)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("error: the head agent of run `k3f9q2` did not answer\n")
+
+
+def test_a_run_that_ends_before_the_head_or_a_node_answers(serried, clock, running, head):
+    def end_after_the_request():
+        head()
+        running.ending("CANCELLED")
+
+    message = "error: run `k3f9q2` has ended: it is CANCELLED\n\nhint: serried why k3f9q2\n"
+    clock.then = [end_after_the_request]
+    done = serried("stacks", "last")
+    assert (done.code, done.out, done.err) == (1, "", message)
+
+
+def test_a_run_without_ranks_now(serried, make, ended):
+    make("aaaaaa")
+    assert serried("stacks", "aaaaaa").err == (
+        "error: run `aaaaaa` has no running ranks: it is UNKNOWN\n\nhint: serried why aaaaaa\n"
+    )
+    ended("bbbbbb")
+    assert serried("stacks", "bbbbbb").err == (
+        "error: run `bbbbbb` has no running ranks: it is COMPLETED\n\nhint: serried logs bbbbbb\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["stacks", "attach"])
+def test_a_whole_array_has_no_ranks(serried, make, command):
+    make(indices=(3, 5))
+    assert serried(command, "last").err == (
+        f"error: run `k3f9q2` is an array, and each task has its own ranks\n\nhint: serried {command} k3f9q2/3\n"
+    )
