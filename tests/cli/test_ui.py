@@ -14,6 +14,7 @@ import sys
 import pytest
 
 from serried.ui import loopback
+from waiting import until
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -63,7 +64,7 @@ def test_it_prints_how_to_reach_it_and_ends_on_ctrl_c(start, tmp_path):
     assert ask(http.client.HTTPConnection("127.0.0.1", int(port), timeout=60))[0] == 403
     assert ask(http.client.HTTPConnection("127.0.0.1", int(port), timeout=60), token) == (
         200,
-        '{"schema":1,"runs":[],"total":0}',
+        '{"schema":1,"runs":[],"total":0,"notice":""}',
     )
     process.send_signal(signal.SIGINT)
     assert process.wait(600) == 130
@@ -99,6 +100,25 @@ def test_a_dead_socket_is_replaced_and_one_in_use_is_not(start, tmp_path):
         f"error: cannot listen on `{path}`: address already in use",
     )
     assert path.exists()
+
+
+def test_a_socket_is_reached_by_the_address_that_its_user_came_by(start, tmp_path, monkeypatch):
+    monkeypatch.setenv("SSH_CONNECTION", "10.0.0.7 51234 127.0.0.1 2222")
+    _, tunnel, _ = start("--socket", str(tmp_path / "ui.sock"))
+    assert re.fullmatch(rf"ssh -N -L \d+:{tmp_path}/ui.sock -p 2222 .+@127\.0\.0\.1", tunnel)
+
+
+def test_without_an_output_it_serves_until_a_signal(tmp_path):
+    path = tmp_path / "ui.sock"
+    argv = [sys.executable, "-m", "serried", "ui", "--socket", str(path)]
+    process = subprocess.Popen(["bash", "-c", 'exec "$@" >&-', "bash", *argv])
+    try:
+        until(path.is_socket)
+        until(lambda: ask(UnixConnection(str(path)))[0] == 403)
+        process.terminate()
+        assert process.wait(600) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
 
 
 def test_a_taken_port_is_an_error():

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import shlex
 import socket
-import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import click
 
-from serried import processes
 from serried.cli import run_view
 from serried.errors import MissingProgramError, UsageError
 from serried.records.index import Selection
@@ -87,15 +84,9 @@ def _port(port: int | None) -> socket.socket:
 
 
 def _report(listener: socket.socket, path: Path | None, fragment: str) -> None:
-    console.say("on your own machine:")
-    if path is not None:
-        number = loopback.usual_port()
-        target = shlex.quote(f"{number}:{path}")
-        console.out(f"  ssh -N -L {target} {processes.user()}@{socket.gethostname()}")
-    else:
-        number = listener.getsockname()[1]
-        console.out(f"  {loopback.tunnel(number, os.environ)}")
+    number = loopback.usual_port() if path is not None else listener.getsockname()[1]
+    console.say("on your own machine, unless this is it:" if path is None else "on your own machine:")
+    console.out(f"  {loopback.tunnel(number, os.environ, str(path or ''))}")
     console.say("and in its browser:")
     console.out(f"  http://{loopback.ADDRESS}:{number}/{fragment}")
     console.say("Ctrl-C ends the page; it stops no run")
-    sys.stdout.flush()  # a pipe gets the lines now, too

@@ -56,7 +56,7 @@ def of_gpus(samples: Samples, name: str) -> list[Series]:
     starts = _starts(samples)
     for node in samples.nodes:
         for gpu in sorted({gpu for period in node.periods for gpu in period.gpus}, key=by_number):
-            quantities = [(period, period.gpus.get(gpu, {})) for period in _plausible(node)]
+            quantities = [(period, period.gpus.get(gpu, {})) for period in plausible(node)]
             points = _points(node, starts[node.attempt], name, quantities)
             found.setdefault((node.host, gpu), []).extend(points)
     return [Series(host, gpu, tuple(points)) for (host, gpu), points in found.items()]
@@ -67,7 +67,7 @@ def of_nodes(samples: Samples, name: str) -> list[Series]:
     found: dict[str, list[Stretch]] = {}
     starts = _starts(samples)
     for node in samples.nodes:
-        quantities = [(period, period.node) for period in _plausible(node)]
+        quantities = [(period, period.node) for period in plausible(node)]
         points = _points(node, starts[node.attempt], name, quantities)
         found.setdefault(node.host, []).extend(points)
     return [Series(host, "", tuple(points)) for host, points in found.items()]
@@ -86,11 +86,11 @@ def _starts(samples: Samples) -> dict[int, float]:
 
 
 def _length(node: NodeSamples) -> float:
-    kept = _plausible(node)
+    kept = plausible(node)
     return kept[-1].t - kept[0].t + kept[0].seconds
 
 
-def _plausible(node: NodeSamples) -> Sequence[Period]:
+def plausible(node: NodeSamples) -> Sequence[Period]:
     """Without periods whose clock was far off. Never empty."""
     middle = node.periods[len(node.periods) // 2].t
     room = _FAR * node.one_in * sum(period.seconds for period in node.periods)

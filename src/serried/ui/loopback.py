@@ -58,15 +58,15 @@ def exit_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def tunnel(port: int, environ: Any) -> str:
-    """The `ssh` command that forwards `port` of the user's own machine to this one.
+def tunnel(port: int, environ: Any, target: str = "") -> str:
+    """The `ssh` command that forwards `port` of the user's own machine to this one, or to the Unix socket `target`.
 
     The address is that of this node by which the user has connected: another node may answer to the cluster's name. On
     a node of a job it is that of the login node, which forwards.
     """
     user = processes.user()
     words = environ.get("SSH_CONNECTION", "").split()
-    forward = ["ssh", "-N", "-L", f"{port}:{ADDRESS}:{port}"]
+    forward = ["ssh", "-N", "-L", f"{port}:{target or f'{ADDRESS}:{port}'}"]
     host = socket.gethostname()
     if len(words) != 4:
         return shlex.join([*forward, f"{user}@{host}"])

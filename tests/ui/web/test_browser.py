@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from building import CREATED, live_of
+from serried.plan import Sweep
 from serried.schedulers.interface import Job
 from ui.web.browser import chromium
 
@@ -69,7 +70,7 @@ def test_the_list_shows_hostile_names_as_text_and_filters(tab):
     tab.get_by_text("No run matches the filter.").wait_for()
 
 
-def test_withoutshown_the_page_says_what_to_type(tab):
+def test_without_runs_the_page_says_what_to_type(tab):
     tab.get_by_text("serried submit -- python train.py").wait_for()
 
 
@@ -101,7 +102,7 @@ def test_the_heatmap_has_its_figures_beside_it(tab):
     tab.get_by_role("link", name="Usage").click()
     tab.locator("canvas.heatmap").wait_for()
     rows = [re.split(r"\s*\t\s*", row) for row in tab.locator("tbody tr").all_inner_texts()]
-    assert rows == [["n0 GPU 0", "50 %", "50 %", "50 %"], ["n0 GPU 1", "51 %", "51 %", "51 %"]]
+    assert rows == [["n0 GPU 0", "10 %", "50 %", "90 %"], ["n0 GPU 1", "10 %", "51 %", "90 %"]]
 
 
 @pytest.mark.usefixtures("shown")
@@ -124,8 +125,134 @@ def test_a_narrow_window_has_no_horizontal_bar(tab):
     tab.get_by_text(HOSTILE).wait_for()
     for part in ("", "run/aaaaaa", "run/aaaaaa/curves", "run/aaaaaa/logs", "run/aaaaaa/plan", "run/aaaaaa/report"):
         tab.evaluate(f"location.hash = '#/{part}'")
-        expect(tab.locator("#freshness")).to_contain_text("as of", timeout=SECONDS)
+        expect(tab.locator("#freshness")).to_contain_text("updated", timeout=SECONDS)
         assert tab.evaluate("document.documentElement.scrollWidth") <= 360, part
+
+
+@pytest.mark.usefixtures("shown")
+def test_a_link_in_a_new_tab_and_a_bookmark_need_no_token(tab):
+    with tab.context.expect_page() as opened:
+        tab.get_by_role("link", name="aaaaaa").click(modifiers=["Control"])
+    opened.value.get_by_role("heading", name=HOSTILE).wait_for()
+    bookmark = tab.context.new_page()
+    bookmark.goto(tab.url.split("#")[0] + "#/run/bbbbbb")
+    bookmark.get_by_role("heading", name="done").wait_for()
+
+
+@pytest.mark.usefixtures("shown")
+def test_an_update_moves_neither_the_focus_nor_a_selection(tab):
+    for name in ("aaaaaa", "bbbbbb"):
+        tab.get_by_role("link", name=name).focus()
+        with tab.expect_response(re.compile("api/runs")):
+            pass
+        with tab.expect_response(re.compile("api/runs")):  # the one before is drawn by now
+            pass
+        assert tab.evaluate("document.activeElement.textContent") == name
+    tab.get_by_role("link", name="aaaaaa").click()
+    directory = tab.locator("dd code").last
+    directory.select_text()
+    with tab.expect_response(re.compile("api/run\\?")):
+        pass
+    with tab.expect_response(re.compile("api/run\\?")):
+        pass
+    assert tab.evaluate("String(getSelection())") == directory.inner_text()
+
+
+def test_an_address_names_the_rank_of_a_log_and_the_choice_of_curves(tab, shown):
+    shown.log(1, "this is rank 1\n")
+    tab.evaluate("location.hash = '#/run/aaaaaa/logs?rank=1'")
+    log = tab.get_by_role("log")
+    expect(log).to_contain_text("this is rank 1", timeout=SECONDS)
+    shown.log(1, "more of it\n", append=True)
+    expect(log).to_have_text("this is rank 1\nmore of it\n", timeout=SECONDS)
+    tab.get_by_label("Rank").select_option("0")
+    expect(log).to_contain_text("first line", timeout=SECONDS)
+    assert tab.url.endswith("#/run/aaaaaa/logs?rank=0")
+    tab.evaluate("location.hash = '#/run/aaaaaa/curves'")
+    tab.get_by_label("loss").uncheck()
+    expect(tab.locator(".plot")).to_have_count(0, timeout=SECONDS)
+    tab.get_by_label("loss").check()
+    assert tab.url.endswith("#/run/aaaaaa/curves?metric=loss")
+
+
+def test_the_newest_attempt_is_followed_by_the_next(tab, shown):
+    tab.evaluate("location.hash = '#/run/aaaaaa/logs'")
+    expect(tab.get_by_role("log")).to_contain_text("10%", timeout=SECONDS)
+    shown.log(0, "resumed\n", number=2)
+    shown.live(live_of(time.time()), number=2)
+    expect(tab.get_by_role("log")).to_have_text("resumed\n", timeout=SECONDS)
+    expect(tab.get_by_label("Attempt")).to_have_value("2", timeout=SECONDS)
+
+
+def test_a_zoom_stays_while_a_curve_grows(tab, shown):
+    tab.evaluate("location.hash = '#/run/aaaaaa/curves'")
+    plot = tab.locator(".plot .u-over")
+    plot.wait_for()
+    box = plot.bounding_box()
+    tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + 20)
+    tab.mouse.down()
+    tab.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 20)
+    tab.mouse.up()
+    read = "[...document.querySelectorAll('.u-legend .u-value')].map((one) => one.textContent)"
+    tab.mouse.move(box["x"] + 1, box["y"] + 20)
+    before = tab.evaluate(read)
+    assert 20 < int(before[0]) < 30
+    with shown.attempt().metrics(0, 0).open("a") as file:
+        file.write('{"t": 2, "step": 50, "loss": 0.5}\n')
+    for _ in range(2):
+        with tab.expect_response(re.compile("api/curves")):
+            pass
+    tab.mouse.move(box["x"] + 2, box["y"] + 20)
+    assert abs(int(tab.evaluate(read)[0]) - int(before[0])) <= 1
+
+
+@pytest.mark.usefixtures("shown")
+def test_tasks_of_an_array_have_links(tab, make):
+    array = make("cccccc", indices=range(30), nodes=1)
+    for task in range(30):
+        array.ending("FAILED" if task == 7 else "COMPLETED", task=task, exit_code=int(task == 7))
+    tab.evaluate("location.hash = '#/run/cccccc'")
+    tab.get_by_role("link", name="7", exact=True).click()
+    tab.get_by_text("serried why cccccc/7").wait_for()
+    tab.get_by_role("link", name="cccccc").click()
+    assert tab.locator("nav.tabs a:visible").all_inner_texts() == ["Overview", "Plan"]
+
+
+def test_runs_are_compared_by_state_settings_and_curve(tab, shown, make):
+    other = make("dddddd", name="other", nodes=1, gpus=4).ending("FAILED")
+    for made in (shown, other):
+        path = made.attempt().metrics(0, 0)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('{"t": 1, "step": 1, "accuracy": 0.5, "loss": 2}\n{"t": 1, "step": 2, "loss": 0.25}\n')
+    for run in ("aaaaaa", "bbbbbb", "dddddd"):
+        tab.get_by_label(f"Compare {run}").check()
+    tab.get_by_role("button", name="Compare").click()
+    tab.get_by_text("Without loss: bbbbbb").wait_for()
+    expect(tab.get_by_role("row", name="Last loss")).to_have_text(re.compile("^Last loss0.25.0.25$"), timeout=SECONDS)
+    assert tab.get_by_role("row", name="State").inner_text().split() == ["State", "RUNNING", "COMPLETED", "FAILED"]
+    assert tab.get_by_role("row", name="allocation.gpus").inner_text().split() == ["allocation.gpus", "2", "0", "4"]
+    tab.locator(".plot canvas").wait_for()
+
+
+def test_trials_are_sorted_by_a_click_and_drawn_by_a_parameter(tab, make):
+    made = make("eeeeee", indices=range(3), nodes=1, sweep=Sweep("eeeeee", ("lr", "opt"), "accuracy", "maximize"))
+    trials = [{"lr": 0.1, "opt": "sgd"}, {"lr": 0.2, "opt": "<b>adam</b>"}, {"lr": 0.01, "opt": "sgd"}]
+    (made.where.path / "trials.json").write_text(json.dumps(trials))
+    for task, value in enumerate((0.5, 0.9, 0.7)):
+        made.ending(task=task)
+        path = made.attempt(task=task).metrics(0, 0)
+        path.parent.mkdir(parents=True)
+        path.write_text(f'{{"t": 1, "step": 1, "accuracy": {value}}}\n')
+    tab.evaluate("location.hash = '#/sweep/eeeeee'")
+    trial = tab.locator("tbody tr td:first-child")
+    expect(trial).to_have_text(["eeeeee/1", "eeeeee/2", "eeeeee/0"], timeout=SECONDS)
+    tab.get_by_role("button", name="lr").click()
+    expect(trial).to_have_text(["eeeeee/2", "eeeeee/0", "eeeeee/1"], timeout=SECONDS)
+    tab.keyboard.press("Enter")
+    expect(trial).to_have_text(["eeeeee/1", "eeeeee/0", "eeeeee/2"], timeout=SECONDS)
+    assert tab.url.endswith("?sort=-lr&parameter=lr")
+    tab.get_by_label("Parameter").select_option("opt")
+    tab.locator(".plot canvas").wait_for()
 
 
 def test_a_wrong_token_says_what_to_open(tab):

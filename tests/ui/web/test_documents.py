@@ -9,7 +9,6 @@ import pytest
 from building import CREATED, live_of
 from serried.fs.files import make_directory
 from serried.schedulers.interface import Job
-from serried.ui.web import documents
 
 
 def metrics(made, lines, *, rank=0, number=1):
@@ -39,7 +38,8 @@ def test_a_row_says_what_a_run_does_now(page, make, slurm):
     rows = {row["id"]: row for row in page.api("runs").value["runs"]}
 
     assert (rows["aaaaaa"]["state"], rows["bbbbbb"]["state"]) == ("RUNNING", "COMPLETED")
-    assert rows["aaaaaa"]["progress"]["step"] == 1200
+    assert (rows["aaaaaa"]["step"], rows["aaaaaa"]["total_steps"]) == (1200, 5000)
+    assert rows["aaaaaa"]["doing"].startswith("step 1200/5000 loss 0.312")
     assert rows["bbbbbb"]["ended"]
 
 
@@ -63,30 +63,6 @@ def test_a_run_without_files_is_shown_too(page, make):
     assert page.api("curves", run="k3f9q2").value["names"] == []
 
 
-def test_curves_continue_over_attempts_and_leave_out_what_is_not_a_number(page, make):
-    made = make("k3f9q2").ending()
-    metrics(made, [{"t": 1, "step": step, "loss": 1 / step, "note": "x"} for step in (1, 2, 3, 4)])
-    made.ending(number=2)
-    metrics(
-        made, [{"t": 2, "resumed": 2}, {"t": 2, "step": 3, "loss": 0.5}, {"t": 2, "step": 4, "loss": "nan"}], number=2
-    )
-    answer = page.api("curves", run="k3f9q2", name=["loss", "missing"]).value
-
-    assert answer["names"] == ["loss", "note"]
-    assert answer["curves"] == {"loss": {"steps": [1, 2, 3], "values": [1.0, 0.5, 0.5]}}
-
-
-def test_a_long_curve_keeps_its_spikes():
-    points = [(step, 0.0) for step in range(100_000)]
-    points[54_321] = (54_321, 9.0)
-    shown = documents.thinned(points, documents.MOST_POINTS)
-
-    assert len(shown) <= documents.MOST_POINTS
-    assert (54_321, 9.0) in shown
-    assert [step for step, _ in shown] == sorted({step for step, _ in shown})
-    assert documents.thinned(points[:10], 800) == points[:10]
-
-
 def test_a_heatmap_has_a_row_for_each_gpu_and_no_cell_where_nothing_was_measured(page, make):
     made = make("k3f9q2").ending()
     samples(made, [period(30, 10), period(60, None), period(90, 30), "torn"])
@@ -94,11 +70,26 @@ def test_a_heatmap_has_a_row_for_each_gpu_and_no_cell_where_nothing_was_measured
     answer = page.api("heatmap", run="k3f9q2", quantity="busy").value
 
     assert answer["rows"] == [
-        {"label": "n0 GPU 0", "values": [10.0, None, 30.0]},
-        {"label": "n1 GPU 0", "values": [90.0, 80.0, 70.0]},
+        {"label": "n0 GPU 0", "values": [10.0, None, 30.0], "low": 10.0, "mean": 20.0, "high": 30.0},
+        {"label": "n1 GPU 0", "values": [90.0, 80.0, 70.0], "low": 70.0, "mean": 80.0, "high": 90.0},
     ]
     assert (answer["start"], answer["end"], answer["unit"]) == (CREATED, CREATED + 90, "%")
     assert answer["present"] == ["busy", "node_cpu"]
+
+
+def test_a_wrong_clock_does_not_squeeze_the_heatmap(page, make):
+    made = make("k3f9q2").ending()
+    samples(made, [period(30, 10), period(60, 20), period(2e9, 99), period(90, 30)])
+    answer = page.api("heatmap", run="k3f9q2").value
+    assert (answer["end"], answer["rows"][0]["values"]) == (CREATED + 90, [10.0, None, 20.0, 30.0])
+
+
+def test_a_heatmap_is_that_of_one_attempt_by_default_of_the_newest(page, make):
+    made = make("k3f9q2").ending()
+    samples(made, [period(30, 10)])
+    made.attempt(2)
+    assert page.api("heatmap", run="k3f9q2").value["rows"] == []
+    assert page.api("heatmap", run="k3f9q2", attempt=1).value["rows"][0]["values"] == [10.0]
 
 
 def test_a_log_is_read_on_from_where_the_last_answer_ended(page, make):
@@ -119,7 +110,34 @@ def test_of_a_huge_log_only_the_end_is_read(page, make):
         file.seek(0, 2)
         file.write(b"\nlast\n")
     answer = page.api("log", run="k3f9q2", rank=0).value
-    assert (answer["lines"][-1], answer["size"], answer["is_tail"]) == ("last", (10 << 30) + 6, True)
+    assert (answer["lines"][-1], answer["size"], answer["is_cut"]) == ("last", (10 << 30) + 6, True)
+
+
+def test_a_reader_that_is_far_behind_gets_the_end_of_the_log(page, make):
+    made = make("k3f9q2").ending()
+    made.log(0, "one\n")
+    offset = page.api("log", run="k3f9q2").value["next"]
+    made.log(0, "two\n" * 200_000 + "last\n", append=True)
+    answer = page.api("log", run="k3f9q2", offset=offset).value
+    assert (answer["lines"][-1], answer["is_new"], answer["is_cut"]) == ("last", True, True)
+
+
+def test_very_long_lines_are_cut(page, make):
+    make("k3f9q2").ending().log(0, "x" * 20_000 + "\nlast\n")
+    line, last = page.api("log", run="k3f9q2").value["lines"]
+    assert (line, last) == ("x" * 4096 + " … (20,000 characters)", "last")
+
+
+def test_a_pipe_in_place_of_a_log_or_of_metrics_holds_nothing_up(page, make):
+    import os
+
+    made = make("k3f9q2").ending()
+    made.log(0, "")
+    for path in (made.attempt().rank_log(0, 0), made.attempt().metrics(0, 0)):
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+    assert page.api("log", run="k3f9q2").value["lines"] == []
+    assert page.api("curves", run="k3f9q2").value["names"] == []
 
 
 def test_escape_sequences_and_binary_never_reach_the_browser(page, make):
@@ -148,11 +166,42 @@ def test_tasks_of_an_array_are_counted_and_shown_one_by_one(page, make):
     for task in range(3):
         made.ending("FAILED" if task else "COMPLETED", task=task, exit_code=1 if task else 0)
     whole, task = page.api("run", run="k3f9q2").value, page.api("run", run="k3f9q2/1").value
-    assert whole["task_counts"] == {"COMPLETED": 1, "FAILED": 2}
+    assert whole["links"] == {"COMPLETED": {"count": 1, "tasks": [0]}, "FAILED": {"count": 2, "tasks": [1, 2]}}
     assert (task["state"], task["attempts"]) == ("FAILED", [1])
     assert page.api("report", run="k3f9q2").status == 400
 
 
-def test_the_report_is_that_of_the_command(page, make):
-    make("k3f9q2").ending()
-    assert page.api("report", run="k3f9q2").value["lines"][0].startswith("k3f9q2 ")
+def test_the_report_is_that_of_the_command_without_muted_rules(page, make):
+    from serried.plan import ReportSettings
+
+    for run, mute in (("aaaaaa", ()), ("bbbbbb", ("time-over",))):
+        made = make(run, report=ReportSettings(mute=mute)).ending(seconds=1200.0)
+        samples(made, [period(at, 10) for at in range(30, 900, 30)])
+    loud, muted = (page.api("report", run=run).value for run in ("aaaaaa", "bbbbbb"))
+    assert loud["lines"][0].startswith("aaaaaa ")
+    assert {note["rule"] for note in loud["notes"]} - {note["rule"] for note in muted["notes"]} == {"time-over"}
+
+
+def test_settings_that_differ_are_compared(page, make):
+    make("aaaaaa", name="small", gpus=1).ending()
+    make("bbbbbb", name="large", gpus=4).ending("FAILED")
+    answer = page.api("compare", run=["aaaaaa", "bbbbbb"]).value
+    assert [(row["name"], row["state"]) for row in answer["runs"]] == [("small", "COMPLETED"), ("large", "FAILED")]
+    assert answer["settings"] == {"allocation.gpus": [1, 4]}
+    assert page.api("compare").status == 400
+    assert page.api("compare", run=["aaaaaa"] * 21).status == 400
+
+
+def test_what_is_old_is_not_shown_as_new(page, make, slurm):
+    make("aaaaaa", job="1").live(live_of(CREATED))
+    slurm.tell(Job("1", None, "RUNNING"))
+    assert "as of" in page.api("run", run="aaaaaa").value["doing"]
+    assert page.api("runs").value["notice"] == ""
+
+
+def test_a_scheduler_that_does_not_answer_is_told(page, make, slurm):
+    make("aaaaaa", job="1").live(live_of(CREATED))
+    slurm.answers = False
+    for view in ("runs", "run"):
+        notice = page.api(view, run="aaaaaa").value["notice"]
+        assert notice.startswith("the scheduler does not answer; the states of live runs are from ")

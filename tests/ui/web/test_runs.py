@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
+from building import an_ending, live_of
+from serried.fs.files import write_json
 from serried.records import index
 from serried.records.status import statuses
+from serried.schedulers.interface import Job
 from serried.ui.web.runs import Runs
+from waiting import until
 
 
 def test_runs_that_have_ended_are_looked_at_once(make, slurm):
@@ -46,3 +52,55 @@ def test_one_run_that_has_ended_needs_no_look_at_the_others(make):
     make("aaaaaa").ending()
     statuses(index.records())  # a reader writes the end into the record
     assert Runs(look).one(index.find("aaaaaa")).state == "COMPLETED"
+
+
+@pytest.fixture
+def started():
+    begun = []
+
+    def start(*arguments):
+        runs = Runs(*arguments)
+        begun.append(runs)
+        runs.start()
+        return runs
+
+    yield start
+    for runs in begun:
+        runs.close()
+
+
+def test_a_look_that_fails_is_told_and_the_next_one_may_work(make, started):
+    make("aaaaaa").ending()
+    failing = [True]
+
+    def known():
+        if failing:
+            raise OSError(116, "Stale file handle")
+        return index.records()
+
+    runs = started(statuses, known)
+    assert runs.all() == ()
+    assert "Stale file handle" in runs.problem
+    failing.clear()
+    until(lambda: [status.id for status in runs.all()] == ["aaaaaa"])
+    until(lambda: not runs.problem)
+
+
+def test_a_new_run_costs_one_query_however_often_it_is_asked_for(make, slurm):
+    runs = Runs()
+    runs.refresh()
+    make("aaaaaa", job="7")
+    for _ in range(5):
+        runs.one(index.find("aaaaaa"))
+    assert slurm.polls == [("7",)]
+
+
+def test_files_show_new_runs_and_ends_before_the_next_query(make, slurm, started):
+    made = make("aaaaaa", job="1").live(live_of(1.8e9))
+    slurm.tell(Job("1", None, "RUNNING"))
+    runs = started()
+    until(lambda: [status.state for status in runs.all()] == ["RUNNING"])
+    write_json(made.where.exit, {**an_ending("aaaaaa"), "attempts": 1})
+    until(lambda: [status.state for status in runs.all()] == ["COMPLETED"])
+    make("bbbbbb").ending()
+    until(lambda: len(runs.all()) == 2)

@@ -29,7 +29,7 @@ from serried.errors import SerriedError, UsageError
 from serried.protocol import SCHEMA
 from serried.records import index
 from serried.sweeps import results
-from serried.ui.web import documents
+from serried.ui.web import comparison, documents
 from serried.ui.web.runs import Runs
 
 STATIC = Path(__file__).parent / "static"
@@ -139,20 +139,25 @@ def _number(request: Request, name: str) -> int | None:
 def _runs(runs: Runs, request: Request) -> dict[str, Any]:
     """The newest `limit` runs, or all."""
     found, limit = runs.all(), _number(request, "limit")
-    return {**documents.runs(found if limit is None else found[:limit]), "total": len(found)}
+    notice = documents.notice(runs.problem, found)
+    return {**documents.runs(found if limit is None else found[:limit]), "total": len(found), "notice": notice}
 
 
 def _run(runs: Runs, request: Request) -> dict[str, Any]:
     selection = _selection(request)
-    return documents.run(selection, runs.one(selection))
+    status = runs.one(selection)
+    notice = documents.notice("" if status.has_ended else runs.problem, [status])
+    return {**documents.run(selection, status), "notice": notice}
 
 
-def _curves(runs: Runs, request: Request) -> dict[str, Any]:  # noqa: ARG001
-    return documents.curves(_selection(request), _number(request, "rank") or 0, request.query_params.getlist("name"))
+def _curves(runs: Runs, request: Request) -> dict[str, Any]:
+    known = runs.curves.look(_selection(request).place, _number(request, "rank") or 0)
+    return documents.curves(known, request.query_params.getlist("name"))
 
 
 def _heatmap(runs: Runs, request: Request) -> dict[str, Any]:  # noqa: ARG001
-    return documents.heatmap(_selection(request), request.query_params.get("quantity", "busy"))
+    quantity = request.query_params.get("quantity", "busy")
+    return documents.heatmap(_selection(request), quantity, _number(request, "attempt"))
 
 
 def _report(runs: Runs, request: Request) -> dict[str, Any]:
@@ -167,6 +172,14 @@ def _log(runs: Runs, request: Request) -> dict[str, Any]:  # noqa: ARG001
 
 def _file(runs: Runs, request: Request) -> dict[str, Any]:  # noqa: ARG001
     return documents.file(_selection(request), request.query_params.get("name", ""))
+
+
+def _compare(runs: Runs, request: Request) -> dict[str, Any]:
+    words = request.query_params.getlist("run")
+    if not 0 < len(words) <= comparison.MOST_RUNS:
+        raise UsageError(f"1 to {comparison.MOST_RUNS} runs can be compared")
+    chosen = [index.find(word) for word in words]
+    return comparison.compare([(selection, runs.one(selection)) for selection in chosen])
 
 
 def _sweep(runs: Runs, request: Request) -> dict[str, Any]:
@@ -184,4 +197,5 @@ VIEWS: dict[str, View] = {
     "log": _log,
     "file": _file,
     "sweep": _sweep,
+    "compare": _compare,
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +11,8 @@ from typing import Any
 
 from serried.errors import UsageError
 from serried.metrics import samples
-from serried.metrics.samples import NodeSamples
+from serried.metrics.samples import NodeSamples, Range
+from serried.metrics.series import plausible
 from serried.protocol import checkpoints
 from serried.protocol.layout import AttemptDirectory
 from serried.records import logs
@@ -24,18 +24,21 @@ from serried.records.timeline import attempts, timeline
 from serried.report import rules
 from serried.report.runs import whole_usage
 from serried.sweeps import results
-from serried.ui import report_page
+from serried.ui import progress_lines, report_page
 from serried.ui.plan_lines import command_text
-from serried.ui.text import plain
+from serried.ui.text import ago, plain
+from serried.ui.web.curves import Curve
 
-MOST_POINTS = 800
-"""Of a curve: more than a screen has columns."""
 MOST_COLUMNS = 240
 """Of a heatmap over time."""
 MOST_ROWS = 1024
 CHUNK = 1 << 18
 FIRST_CHUNK = 1 << 16
 MOST_TEXT = 1 << 20
+LONGEST_LINE = 1 << 12
+"""Of a log, in characters."""
+MOST_LINKS = 500
+"""Tasks of an array with a link, for each state."""
 MOST_CHECKPOINTS = 100
 QUANTITIES = {
     "busy": ("gpus", "busy", "%"),
@@ -63,14 +66,30 @@ def row(status: RunStatus) -> dict[str, Any]:
     whole = status.to_json()
     kept = (
         "id", "name", "project", "experiment", "cluster", "state", "cause", "message", "created", "started", "ended",
-        "seconds", "nodes", "ranks_per_node", "gpus_per_node", "attempt", "progress",
+        "seconds", "stale_since", "nodes", "ranks_per_node", "gpus_per_node", "attempt",
     )  # fmt: skip
     found = {name: whole[name] for name in kept if whole.get(name) is not None}
     if status.tasks is not None:
         found["tasks"] = _counted(status)
     if status.summary is not None and status.summary.sweep:
         found["sweep"] = status.summary.sweep
-    return found
+    return {**found, **_progress(status)}
+
+
+def _progress(status: RunStatus) -> dict[str, Any]:
+    """What the run does now, in the words of `serried ps`, and its steps for a bar."""
+    progress = status.progress
+    if progress is None:
+        return {}
+    return {"doing": progress_lines.line(progress), "step": progress.step, "total_steps": progress.total_steps}
+
+
+def notice(problem: str, statuses: Iterable[RunStatus]) -> str:
+    """Why the states may be those of an earlier time; empty if they are not."""
+    stale = [status.verdict.stale for status in statuses if status.verdict.stale is not None]
+    if problem or not stale:
+        return problem
+    return f"the scheduler does not answer; the states of live runs are from {ago(time.time() - min(stale))}"
 
 
 def _counted(status: RunStatus) -> dict[str, int]:
@@ -86,7 +105,10 @@ def run(selection: Selection, status: RunStatus) -> dict[str, Any]:
     whole = not selection.is_array
     return {
         **status.to_json(),
-        **({"task_counts": _counted(status)} if status.tasks is not None else {}),
+        **_progress(status),
+        "facts": progress_lines.facts(status.progress) if status.progress else [],
+        "waits_for": status.scheduler_explanation if status.reason else "",
+        "links": _tasks_by_state(status),
         "sweep": status.summary.sweep if status.summary else None,
         "task": selection.task,
         "command": _command(selection),
@@ -100,6 +122,16 @@ def run(selection: Selection, status: RunStatus) -> dict[str, Any]:
         "checkpoints": _checkpoints(selection) if whole else [],
         "files": {name: str(path) for name, path in _file_paths(selection).items() if path.exists()},
     }
+
+
+def _tasks_by_state(status: RunStatus) -> dict[str, Any] | None:
+    """The number of tasks in each state, and the first of them; None unless it is an array."""
+    if status.tasks is None:
+        return None
+    found: dict[str, list[int]] = {}
+    for index, verdict in status.tasks.items():
+        found.setdefault(verdict.state, []).append(index)
+    return {state: {"count": len(tasks), "tasks": tasks[:MOST_LINKS]} for state, tasks in found.items()}
 
 
 def _command(selection: Selection) -> str:
@@ -141,73 +173,55 @@ def _checkpoints(selection: Selection) -> list[dict[str, Any]]:
     return [{"name": path.name, "path": str(path), "changed": checkpoints.changed(path) / 1e9} for path in found]
 
 
-def curves(selection: Selection, rank: int, wanted: Sequence[str]) -> dict[str, Any]:
+def curves(known: Mapping[str, Curve], wanted: Sequence[str]) -> dict[str, Any]:
     """The logged values of a rank by step; without `wanted`, only the names."""
-    rows = logs.metrics(selection.place, rank)
-    present = sorted({name for row in rows for name in row} - {"attempt", "t", "step"})
-    return {
-        "run": str(selection),
-        "names": present,
-        "curves": {name: _curve(rows, name) for name in wanted if name in present},
-    }
+    return {"names": sorted(known), "curves": {name: known[name].to_json() for name in wanted if name in known}}
 
 
-def _curve(rows: Iterable[Mapping[str, Any]], name: str) -> dict[str, list[float]]:
-    points = [
-        (row["step"], float(row[name]))
-        for row in rows
-        if isinstance(row.get(name), int | float) and math.isfinite(row[name])
-    ]
-    shown = thinned(points, MOST_POINTS)
-    return {"steps": [step for step, _ in shown], "values": [value for _, value in shown]}
+def heatmap(selection: Selection, quantity: str, attempt: int | None = None) -> dict[str, Any]:
+    """A quantity over the time of an attempt, the newest by default: a row for each GPU, rank or node.
 
-
-def thinned(points: Sequence[tuple[int, float]], most: int) -> list[tuple[int, float]]:
-    """At most `most` points. Of each stretch the lowest and the highest stay, so that no spike is lost."""
-    if len(points) <= most:
-        return list(points)
-    size = len(points) / (most // 2)
-    kept = []
-    for number in range(most // 2):
-        stretch = range(int(number * size), int((number + 1) * size))
-        low, high = (pick(stretch, key=lambda at: points[at][1]) for pick in (min, max))
-        kept += [points[at] for at in sorted({low, high})]
-    return kept
-
-
-def heatmap(selection: Selection, quantity: str) -> dict[str, Any]:
-    """A quantity over time: a row for each GPU, rank or node. A cell is a mean; one without a sample is None.
-
-    Raises UsageError for an unknown quantity.
+    A cell is a mean; one without a sample is None. Raises UsageError for an unknown quantity.
     """
     if quantity not in QUANTITIES:
         raise UsageError(f"unknown quantity: `{quantity}`", hint=f"one of {', '.join(QUANTITIES)}")
     part, name, unit = QUANTITIES[quantity]
-    found = samples.read(selection.place)
-    times = [period.t for node in found.nodes for period in (node.periods[0], node.periods[-1])]
-    if not times:
-        return {"quantity": quantity, "unit": unit, "start": None, "end": None, "rows": [], "present": []}
-    start = min(node.periods[0].t - node.periods[0].seconds for node in found.nodes)
-    end = max(times)
+    newest = latest_attempt(selection.place)
+    number = attempt or (newest.number if newest else 1)
+    found = samples.read(selection.place, attempt=number)
+    answer = {"quantity": quantity, "unit": unit, "attempt": number, "one_in": found.one_in, "left_out": 0}
+    if not found.nodes:
+        return {**answer, "start": None, "end": None, "rows": [], "present": []}
+    periods = [(node, period) for node in found.nodes for period in plausible(node)]
+    start = min(period.t - period.seconds for _, period in periods)
+    end = max(period.t for _, period in periods)
     columns = max(min(MOST_COLUMNS, max(len(node.periods) for node in found.nodes)), 1)
-    rows: dict[str, list[list[float]]] = {}
-    for node in found.nodes:
-        for period in node.periods:
-            middle = period.t - period.seconds / 2
-            column = min(int((middle - start) / max(end - start, 1e-9) * columns), columns - 1)
-            for label, values in _parts(node, part, period):
-                value = samples.range_in(values, name)
-                if value is not None and (label in rows or len(rows) < MOST_ROWS):
-                    rows.setdefault(label, [[] for _ in range(columns)])[column].append(value.mean)
-    cells = {label: [sum(cell) / len(cell) if cell else None for cell in row] for label, row in rows.items()}
+    rows: dict[str, list[list[Range]]] = {}
+    left_out = set()
+    for node, period in periods:
+        middle = period.t - period.seconds / 2
+        column = min(int((middle - start) / max(end - start, 1e-9) * columns), columns - 1)
+        for label, values in _parts(node, part, period):
+            value = samples.range_in(values, name)
+            if value is None:
+                continue
+            if label not in rows and len(rows) == MOST_ROWS:
+                left_out.add(label)
+                continue
+            rows.setdefault(label, [[] for _ in range(columns)])[column].append(value)
+    shown = [_heatmap_row(label, cells) for label, cells in rows.items()]
+    more = {"rows": shown, "present": _present(found.nodes), "left_out": len(left_out)}
+    return {**answer, "start": start, "end": end, **more}
+
+
+def _heatmap_row(label: str, cells: Sequence[Sequence[Range]]) -> dict[str, Any]:
+    every = [value for cell in cells for value in cell]
     return {
-        "quantity": quantity,
-        "unit": unit,
-        "start": start,
-        "end": end,
-        "rows": [{"label": label, "values": values} for label, values in cells.items()],
-        "present": _present(found.nodes),
-        "one_in": found.one_in,
+        "label": label,
+        "values": [sum(value.mean for value in cell) / len(cell) if cell else None for cell in cells],
+        "low": min(value.minimum for value in every),
+        "mean": sum(value.mean for value in every) / len(every),
+        "high": max(value.maximum for value in every),
     }
 
 
@@ -242,23 +256,27 @@ def report(selection: Selection, status: RunStatus) -> dict[str, Any]:
 def log(selection: Selection, name: str, attempt: int | None, offset: int | None) -> dict[str, Any]:
     """Lines of a log from `offset`, or its last lines; `next` is where to go on reading.
 
-    `rest` is the last line, which has no end yet. Escape sequences are removed. Raises UsageError for an unknown log.
+    A reader that is far behind gets the last lines, too; `is_new` says so. `rest` is the last line, which has no end
+    yet. Escape sequences are removed. Raises UsageError for an unknown log.
     """
     place = selection.place.attempt(attempt) if attempt else latest_attempt(selection.place)
     if place is None:
-        return {"lines": [], "rest": "", "next": 0, "size": 0, "attempt": None}
+        return {"lines": [], "rest": "", "next": 0, "size": 0, "attempt": None, "is_new": True, "is_cut": False}
     path = _logs(place, selection).get(name)
     if path is None:
         raise UsageError(f"run `{selection}` has no log `{name}` in attempt {place.number}")
     try:
+        if not path.is_file():  # a pipe, say, would never end
+            raise FileNotFoundError(path)
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            is_tail = offset is None or not 0 <= offset <= size
+            is_tail = offset is None or not size - CHUNK <= offset <= size
             start = max(size - FIRST_CHUNK, 0) if is_tail else offset or 0
             file.seek(start)
             text = file.read(FIRST_CHUNK if is_tail else CHUNK)
     except OSError:
-        return {"lines": [], "rest": "", "next": 0, "size": 0, "attempt": place.number}
+        more = {"attempt": place.number, "is_new": True, "is_cut": False}
+        return {"lines": [], "rest": "", "next": 0, "size": 0, **more}
     whole, newline, rest = text.rpartition(b"\n")
     if len(text) == CHUNK and not newline:  # a line without an end, in pieces
         whole, newline, rest = text, b"\n", b""
@@ -267,16 +285,18 @@ def log(selection: Selection, name: str, attempt: int | None, offset: int | None
         lines = lines[1:]
     return {
         "lines": [_shown(line) for line in lines],
-        "rest": _shown(rest[-(1 << 12) :]),
+        "rest": _shown(rest),
         "next": start + len(text) - len(rest),
         "size": size,
         "attempt": place.number,
-        "is_tail": bool(is_tail and start),
+        "is_new": is_tail,
+        "is_cut": is_tail and start > 0,
     }
 
 
 def _shown(line: bytes) -> str:
-    return plain(line.decode("utf-8", "replace"))
+    text = plain(line.decode("utf-8", "replace"))
+    return text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]} … ({len(text):,} characters)"
 
 
 def file(selection: Selection, name: str) -> dict[str, Any]:

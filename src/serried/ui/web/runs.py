@@ -1,7 +1,7 @@
 """The status of all runs, kept up to date by a thread while a browser asks.
 
-However many browsers ask, the scheduler gets a query when something changed, then less and less often: as from
-`serried wait`, at most every two seconds and at least every half a minute.
+However many browsers ask, the schedulers get a query when something changed, then less and less often, as from
+`serried wait`. In between, files show new runs and the ends of others.
 """
 
 from __future__ import annotations
@@ -11,13 +11,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from serried.protocol import names
 from serried.records import index, run_status
 from serried.records.index import Selection
 from serried.records.record import Record
 from serried.records.run_status import RunStatus
-from serried.records.status import statuses, task_of
+from serried.records.status import Pace, has_ended_by_file, statuses, task_of
+from serried.ui.web.curves import KeptCurves
 
-FIRST_SECONDS, LONGEST_SECONDS, GROWTH = 2.0, 30.0, 1.5
+_FILES_SECONDS = 1.0
+_MOST_FOLLOWED = 20
+"""Running runs whose files are read every second."""
 IDLE_SECONDS = 60.0
 """The thread rests when no browser has asked for so long."""
 FIRST_LOOK_SECONDS = 15.0
@@ -34,6 +38,10 @@ class Runs:
         self._ended: dict[str, RunStatus] = {}
         """Those whose end is in the record, so that no later look changes it."""
         self._found: tuple[RunStatus, ...] = ()
+        self.problem = ""
+        """Why the last look failed, so that the statuses are those of an earlier one."""
+        self.curves = KeptCurves()
+        self._lock = threading.Lock()
         self._has_looked, self._is_wanted, self._is_closed = (threading.Event() for _ in range(3))
         self._asked_at = time.monotonic()
         self._thread = threading.Thread(target=self._refresh, name="serried-ui-runs", daemon=True)
@@ -46,8 +54,9 @@ class Runs:
         self._is_wanted.set()
 
     def all(self) -> tuple[RunStatus, ...]:
-        """The newest first. Waits for the first look only."""
-        self._want()
+        """The newest first. Waits for the first look, and for the first one after a rest."""
+        self._asked_at = time.monotonic()
+        self._is_wanted.set()
         self._has_looked.wait(FIRST_LOOK_SECONDS)
         # Copies: a status keeps the progress that it has read once.
         return tuple(status if status.has_ended else dataclasses.replace(status) for status in self._found)
@@ -57,28 +66,56 @@ class Runs:
         if selection.record.end is not None:
             whole = run_status.read_end(selection.record)
         else:
-            known = {status.record.id: status for status in self.all()}
-            whole = known.get(selection.record.id) or self._look([selection.record])[0]
+            whole = self._known_status(selection.record) or self._look_again(selection.record)
         return whole if selection.task is None else task_of(whole, selection.task)
 
-    def _want(self) -> None:
-        self._asked_at = time.monotonic()
-        self._is_wanted.set()
+    def _known_status(self, record: Record) -> RunStatus | None:
+        return next((status for status in self.all() if status.record.id == record.id), None)
+
+    def _look_again(self, record: Record) -> RunStatus:
+        """A new run costs one look, however many requests wait for it."""
+        with self._lock:
+            known = self._known_status(record)
+            if known is None:
+                self._update()
+        return known or self._known_status(record) or self._look([record])[0]
 
     def _refresh(self) -> None:
-        interval, before = FIRST_SECONDS, ""
+        pace = Pace()
         while not self._is_closed.is_set():
             self._is_wanted.wait()
-            self.refresh()
-            now = repr([(status.id, status.state, status.attempt) for status in self._found])
-            interval = FIRST_SECONDS if now != before else min(interval * GROWTH, LONGEST_SECONDS)
-            before = now
-            self._is_closed.wait(interval)
+            try:
+                self.refresh()
+                self.problem = ""
+            except Exception as error:  # noqa: BLE001 - a home that is away, say: the page tells, and the next look may work
+                self.problem = f"the runs cannot be read: {error}"
+            self._has_looked.set()
+            self._wait_for_change(time.monotonic() + pace.after(self._found))
             if time.monotonic() - self._asked_at > IDLE_SECONDS:
                 self._is_wanted.clear()
+                self._has_looked.clear()
+
+    def _wait_for_change(self, until: float) -> None:
+        """Sleep until `until`, or until files show a new run or the end of another."""
+        runs = self._ids()
+        followed = [Selection(one.record) for one in self._found if one.state == names.RUNNING and one.tasks is None]
+        followed = [one for one in followed[:_MOST_FOLLOWED] if not has_ended_by_file(one)]  # a preempted run has
+        while (left := until - time.monotonic()) > 0 and not self._is_closed.wait(min(_FILES_SECONDS, left)):
+            if self._ids() != runs or any(map(has_ended_by_file, followed)):
+                return
+
+    def _ids(self) -> set[str]:
+        try:
+            return {record.id for record in self._known()}
+        except OSError:
+            return set()
 
     def refresh(self) -> None:
         """Look at the runs that have not ended, and at new ones."""
+        with self._lock:
+            self._update()
+
+    def _update(self) -> None:
         records = {record.id: record for record in self._known()}
         self._ended = {run: status for run, status in self._ended.items() if run in records}
         looked = self._look([record for run, record in records.items() if run not in self._ended])

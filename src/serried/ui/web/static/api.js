@@ -7,17 +7,33 @@ export class Refused extends Error {
   constructor(status, message, hint) { super(message); this.status = status; this.hint = hint; }
 }
 
+// Tabs of this address give each other the token, so that links open in new tabs and bookmarks work.
+const tabs = new BroadcastChannel(KEY);
+tabs.onmessage = ({ data }) => {
+  const own = sessionStorage.getItem(KEY);
+  if (data.wanted && own) tabs.postMessage({ token: own });
+  else if (data.token && !own) { sessionStorage.setItem(KEY, data.token); dispatchEvent(new Event("hashchange")); }
+};
+
 export function takeToken() {
   const given = /^#token=([\w-]+)(?:&(.*))?$/.exec(location.hash);
-  if (!given) return;
+  if (!given) { if (!sessionStorage.getItem(KEY)) tabs.postMessage({ wanted: true }); return; }
   sessionStorage.setItem(KEY, given[1]);
   history.replaceState(null, "", given[2] ? `#${given[2]}` : "#/");
+}
+
+// The address names what is shown: `values` by name, without those that are empty.
+export function remember(values) {
+  const words = new URLSearchParams();
+  for (const [key, value] of Object.entries(values)) for (const one of [value].flat()) if (one || one === 0) words.append(key, one);
+  const text = String(words);
+  history.replaceState(null, "", location.hash.split("?")[0] + (text ? `?${text}` : ""));
 }
 
 export async function get(name, query = {}) {
   const words = new URLSearchParams();
   for (const [key, value] of Object.entries(query)) {
-    for (const one of Array.isArray(value) ? value : [value]) if (one !== null && one !== undefined) words.append(key, one);
+    for (const one of [value].flat()) if (one !== null && one !== undefined) words.append(key, one);
   }
   const address = `api/${name}?${words}`;
   const known = answers.get(address);

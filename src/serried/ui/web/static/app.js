@@ -19,7 +19,8 @@ function show() {
   leave = () => {};
   const page = Object.hasOwn(PAGES, name) ? PAGES[name] : null;
   if (!page) { trail([]); replace(main, h("h1", {}, "There is no such page"), h("a", { href: "#/" }, "All runs")); return; }
-  leave = page(main, words, new URLSearchParams(query), { trail, failed }) || leave;
+  document.getElementById("notice").textContent = "";
+  leave = page(main, words, new URLSearchParams(query), { trail, failed, notice }) || leave;
 }
 
 function decode(word) {
@@ -31,12 +32,18 @@ function trail(parts) {
   replace(document.getElementById("trail"), parts.map(([text, address]) => h("li", {}, address ? h("a", { href: address }, text) : text)));
 }
 
+// Why the states shown may be old.
+function notice(text) {
+  const place = document.getElementById("notice");
+  if (place.textContent !== text) place.textContent = text;
+}
+
 function failed(error) {
   const place = document.getElementById("freshness");
-  if (!error) { place.textContent = `as of ${new Date().toLocaleTimeString()}`; place.className = ""; return; }
+  if (!error) { place.textContent = `updated ${new Date().toLocaleTimeString()}`; place.className = ""; return; }
   if (!error.status && error.message !== "no answer from serried ui") console.error(error);
   replace(place, `${error.message}${error.hint ? `: ${error.hint}` : ""}`);
-  place.className = "state bad";
+  place.className = "bad";
 }
 
 addEventListener("hashchange", () => { show(); document.getElementById("main").focus({ preventScroll: true }); });

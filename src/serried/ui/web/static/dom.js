@@ -24,6 +24,16 @@ export function replace(element, ...children) {
   add(element, children);
 }
 
+// Whether the user has selected text in the element: to copy it takes longer than the next update.
+export const isSelected = (element) => !getSelection().isCollapsed && getSelection().containsNode(element, true);
+
+// A list to choose from. What was chosen stays, or is `first`; while the user has not chosen, the first value is.
+export function fill(select, values, first = null) {
+  if ([...select.options].map((option) => option.value).join() === values.join()) return;
+  const chosen = select.options.length ? select.value : String(first);
+  replace(select, values.map((value) => h("option", { value, selected: String(value) === chosen }, String(value).replaceAll("_", " "))));
+}
+
 const MINUTE = 60, HOUR = 3600, DAY = 86400;
 const two = (number) => String(Math.floor(number)).padStart(2, "0");
 

@@ -2,7 +2,10 @@
 
 import { h, number } from "./dom.js";
 
-const COLOURS = ["#0a6cd6", "#d1550a", "#17823b", "#9b3fb5", "#b3261e", "#0f8a8a", "#8a6d00", "#5b5fc7"];
+const isDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
+const LIGHT = ["#0a6cd6", "#d1550a", "#17823b", "#9b3fb5", "#b3261e", "#0f8a8a", "#8a6d00", "#5b5fc7"];
+const DARK = ["#6db3ff", "#ff9a57", "#5fd08a", "#d99bf0", "#ff8a80", "#4fd0d0", "#e0c050", "#a9adff"];
+const colour = (at) => (isDark() ? DARK : LIGHT)[at % LIGHT.length];
 const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3]];
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -13,33 +16,80 @@ export function smoothed(values, weight) {
   return values.map((value) => { if (value === null || value === undefined) return value; last = last === null ? value : weight * last + (1 - weight) * value; return last; });
 }
 
-// `curves`: [{label, steps, values}]. Drag to zoom, double-click to see everything. Cursors of all plots move together.
+// `curves`: [{label, steps, values, low?, high?}]. Drag to zoom, double-click to see everything. A single long curve has a
+// band from its lowest to its highest values. Cursors of all plots move together.
 export function curvePlot(title, curves, { logarithmic = false, weight = 0 } = {}) {
-  const place = h("div", { className: "plot" }, h("h3", {}, title));
-  const tables = curves.map((curve) => [curve.steps, smoothed(curve.values, weight)]);
-  const data = tables.length > 1 ? uPlot.join(tables) : tables[0];
-  const axis = { stroke: style("--text"), grid: { stroke: style("--line"), width: 1 }, ticks: { stroke: style("--line") } };
-  const options = {
-    width: 480, height: 220,
-    cursor: { sync: { key: "steps" }, drag: { x: true, y: false } },
-    scales: { x: { time: false }, y: { distr: logarithmic && data.slice(1).flat().every((value) => value === null || value === undefined || value > 0) ? 3 : 1 } },
-    axes: [{ ...axis, label: "step", labelSize: 18 }, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) }],
-    series: [{ label: "step" }, ...curves.map((curve, at) => ({ label: curve.label, stroke: COLOURS[at % COLOURS.length], dash: DASHES[Math.floor(at / COLOURS.length) % DASHES.length], width: 1.5, spanGaps: true, value: (_, value) => number(value) }))],
+  let shown = curves;
+  const hasBand = () => shown.length === 1 && Boolean(shown[0].low);
+  const isPositive = () => shown.every((curve) => (curve.low || curve.values).every((value) => value > 0));
+  const kind = () => [hasBand(), isPositive(), ...shown.map((curve) => curve.label)].join();
+  const table = () => {
+    const tables = shown.map((curve) => [curve.steps, smoothed(curve.values, weight)]);
+    if (hasBand()) return [...tables[0], shown[0].low, shown[0].high];
+    return tables.length > 1 ? uPlot.join(tables) : tables[0];
   };
+  const options = () => {
+    const edge = { stroke: `${colour(0)}66`, width: 1, points: { show: false }, value };
+    const band = hasBand() ? [{ label: "lowest", ...edge }, { label: "highest", ...edge }] : [];
+    return {
+      height: 220,
+      cursor: { sync: { key: "steps" }, drag: { x: true, y: false } },
+      scales: { x: { time: false }, y: { distr: logarithmic && isPositive() ? 3 : 1 } },
+      axes: [axis("step"), numbers()],
+      series: [{ label: "step" }, ...shown.map((curve, at) => ({ label: curve.label, stroke: colour(at), dash: DASHES[Math.floor(at / LIGHT.length) % DASHES.length], width: 1.5, spanGaps: true, value })), ...band],
+      bands: band.length ? [{ series: [3, 2], fill: `${colour(0)}33` }] : [],
+    };
+  };
+  let before = kind();
+  const drawn = responsive(title, options, table);
+  return {
+    ...drawn,
+    set(list) {
+      shown = list;
+      if (kind() !== before) { before = kind(); drawn.again(); } else drawn.update();
+    },
+  };
+}
+
+// One point for each of `points`: [[x, y]]. The words of `ticks`, if there are any, stand for x = 0, 1, 2 …
+export function scatterPlot(title, xLabel, points, ticks) {
+  const name = (at) => (ticks ? ticks[at] ?? "" : number(at));
+  const range = (_, low, high) => { const room = (high - low) * .05 || 1; return [low - room, high + room]; };
+  return responsive(title, () => ({
+    height: 260,
+    cursor: { drag: { x: true, y: true } },
+    scales: { x: { time: false, range } },
+    axes: [{ ...axis(xLabel), values: (_, found) => found.map(name), ...(ticks ? { incrs: [1, 2, 5, 10, 50, 100] } : {}) }, numbers()],
+    series: [{ label: xLabel, value: (_, at) => name(at) }, { label: title, stroke: colour(0), paths: () => null, points: { show: true, size: 7, fill: colour(0) }, value }],
+  }), () => [points.map((point) => point[0]), points.map((point) => point[1])]);
+}
+
+const value = (_, found) => number(found);
+const axis = (label) => ({ label, labelSize: 18, stroke: style("--text"), grid: { stroke: style("--line"), width: 1 }, ticks: { stroke: style("--line") } });
+const numbers = () => ({ ...axis(), size: 62, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) });
+
+// A plot as wide as its place.
+function responsive(title, options, table) {
+  const place = h("div", { className: "plot" }, h("h3", {}, title));
   let plot = null;
   const observer = new ResizeObserver(([entry]) => {
     const width = Math.floor(entry.contentRect.width);
     if (width < 50) return;
-    if (!plot) plot = new uPlot({ ...options, width }, data, place); else plot.setSize({ width, height: options.height });
+    if (plot) plot.setSize({ width, height: plot.height }); else plot = new uPlot({ ...options(), width }, table(), place);
   });
   observer.observe(place);
+  const isWhole = () => plot.scales.x.min === plot.data[0][0] && plot.scales.x.max === plot.data[0].at(-1);
   return {
     place,
-    set(newCurves) {
-      const next = newCurves.map((curve) => [curve.steps, smoothed(curve.values, weight)]);
-      if (plot) plot.setData(next.length > 1 ? uPlot.join(next) : next[0], plot.scales.x.min === plot.data[0][0] && plot.scales.x.max === plot.data[0].at(-1));
+    update() { plot?.setData(table(), isWhole()); },
+    again() {
+      if (!plot) return;
+      const { width, scales: { x: { min, max } } } = plot, whole = isWhole();
+      plot.destroy();
+      plot = new uPlot({ ...options(), width }, table(), place);
+      if (!whole) plot.setScale("x", { min, max });
     },
-    close() { observer.disconnect(); if (plot) plot.destroy(); },
+    close() { observer.disconnect(); plot?.destroy(); },
   };
 }
 
@@ -52,7 +102,7 @@ export function heatmap(answer) {
   const canvas = h("canvas", { className: "heatmap", width: Math.max(columns, 1), height: Math.max(rows.length, 1), role: "img", ariaLabel: `${answer.quantity} of ${rows.length} rows over time; the table below has the figures` });
   canvas.style.height = `${Math.min(Math.max(rows.length * 18, 60), 600)}px`;
   const context = canvas.getContext("2d");
-  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const dark = isDark();
   const picture = context.createImageData(canvas.width, canvas.height);
   rows.forEach((row, y) => row.values.forEach((value, x) => {
     const at = 4 * (y * columns + x);
@@ -76,10 +126,7 @@ export function heatmap(answer) {
   });
   const times = h("div", { className: "controls quiet" }, h("span", {}, new Date(answer.start * 1000).toLocaleString()), h("span", {}, "to"), h("span", {}, new Date(answer.end * 1000).toLocaleString()), h("span", {}, `0 to ${number(top, unit)}, ${dark ? "bright" : "dark"} is high`));
   const table = h("div", { className: "table" }, h("table", {}, h("thead", {}, h("tr", {}, ["Row", "Lowest", "Mean", "Highest"].map((head, at) => h("th", { scope: "col", className: at ? "number" : "" }, head)))),
-    h("tbody", {}, rows.map((row) => {
-      const found = row.values.filter((value) => value !== null);
-      const mean = found.reduce((sum, value) => sum + value, 0) / Math.max(found.length, 1);
-      return h("tr", {}, h("td", {}, row.label), [Math.min(...found), mean, Math.max(...found)].map((value) => h("td", { className: "number" }, found.length ? number(value, unit) : "–")));
-    }))));
-  return h("div", {}, times, canvas, told, h("h2", {}, "Figures"), table);
+    h("tbody", {}, rows.map((row) => h("tr", {}, h("td", {}, row.label), [row.low, row.mean, row.high].map((found) => h("td", { className: "number" }, number(found, unit))))))));
+  const notes = [answer.one_in > 1 ? `One line in ${answer.one_in} of the samples was read.` : "", answer.left_out ? `${answer.left_out} rows are not shown.` : ""].filter(Boolean).join(" ");
+  return h("div", {}, times, canvas, told, notes ? h("p", { className: "quiet" }, notes) : null, h("h2", {}, "Figures"), table);
 }

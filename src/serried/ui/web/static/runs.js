@@ -1,18 +1,18 @@
 // The list of runs.
 
-import { get, poll } from "./api.js";
-import { ago, duration, h, number, replace, seconds, state } from "./dom.js";
+import { get, poll, remember } from "./api.js";
+import { ago, duration, h, isSelected, replace, seconds, state } from "./dom.js";
 
 const FIRST = 100;
 const HEADS = ["", "Run", "Name", "State", "Size", "Progress", "Time", "Note"];
 
 export function runsPage(main, words, query, page) {
   page.trail([["runs", null]]);
-  const filter = h("input", { type: "search", placeholder: "name, project, id or state", value: query.get("q") || "", oninput: draw, ariaLabel: "Filter" });
+  const filter = h("input", { type: "search", placeholder: "name, project, id or state", value: query.get("q") || "", oninput: () => { remember({ q: filter.value }); draw(); }, ariaLabel: "Filter" });
   const compare = h("button", { type: "button", disabled: true, onclick: openComparison }, "Compare");
   const count = h("span", { className: "quiet", role: "status" });
   const body = h("tbody");
-  const table = h("div", { className: "table" }, h("table", {},
+  const table = h("div", { className: "table" }, h("table", { className: "runs" },
     h("caption", { className: "skip" }, "Runs, the newest first"),
     h("thead", {}, h("tr", {}, HEADS.map((head, at) => h("th", { scope: "col", className: [4, 5].includes(at) ? "wide" : "" }, head || h("span", { className: "skip" }, "Compare"))))), body));
   const empty = h("div", { hidden: true });
@@ -33,25 +33,28 @@ export function runsPage(main, words, query, page) {
       const text = JSON.stringify(run) + (run.ended ? minute : Date.now());
       const before = rows.get(run.id);
       if (before && before.text === text) return before.line;
-      const line = row(run);
-      if (before && before.line.contains(document.activeElement)) {
-        const at = [...before.line.querySelectorAll("a, input")].indexOf(document.activeElement);
-        queueMicrotask(() => line.querySelectorAll("a, input")[at]?.focus({ preventScroll: true }));
-      }
+      const line = before?.line || h("tr");
+      if (before && isSelected(line)) return line;
+      const at = [...line.querySelectorAll("a, input")].indexOf(document.activeElement);
+      replace(line, cells(run));
+      if (at >= 0) line.querySelectorAll("a, input")[at]?.focus({ preventScroll: true });
       rows.set(run.id, { text, line });
       return line;
     });
-    replace(body, lines);
+    // A row that stays is not moved: it would lose the focus.
+    const kept = new Set(lines);
+    for (const line of [...body.children]) if (!kept.has(line)) line.remove();
+    lines.forEach((line, at) => { if (body.children[at] !== line) body.insertBefore(line, body.children[at] || null); });
     table.hidden = !shown.length;
     empty.hidden = Boolean(shown.length) || isFirst;
     count.textContent = known.length ? `${shown.length} of ${known.length}` : "";
     replace(empty, known.length ? h("p", {}, "No run matches the filter.") : [h("p", {}, "You have no runs yet. Submit one:"), h("pre", {}, "serried submit -- python train.py")]);
   }
 
-  function row(run) {
-    const box = h("input", { type: "checkbox", checked: chosen.has(run.id), ariaLabel: `Compare ${run.id}`, onchange: () => { if (box.checked) chosen.add(run.id); else chosen.delete(run.id); compare.disabled = chosen.size < 1; } });
+  function cells(run) {
+    const box = h("input", { type: "checkbox", checked: chosen.has(run.id), ariaLabel: `Compare ${run.id}`, onchange: () => { if (box.checked) chosen.add(run.id); else chosen.delete(run.id); compare.disabled = chosen.size < 2; } });
     const address = run.sweep ? `#/sweep/${encodeURIComponent(run.id)}` : `#/run/${encodeURIComponent(run.id)}`;
-    return h("tr", {},
+    return [
       h("td", {}, box),
       h("td", {}, h("a", { href: address }, h("code", {}, run.id))),
       h("td", { className: "name" }, run.name, run.project ? h("div", { className: "quiet" }, run.project) : null),
@@ -59,7 +62,7 @@ export function runsPage(main, words, query, page) {
       h("td", { className: "wide" }, size(run)),
       h("td", { className: "wide" }, progress(run)),
       h("td", {}, time(run)),
-      h("td", { className: "note" }, note(run)));
+      h("td", { className: "note" }, [run.message, run.stale_since && !run.doing ? `as of ${ago(seconds(run.stale_since))}` : ""].filter(Boolean).join(", "))];
   }
 
   return poll(async () => {
@@ -67,6 +70,7 @@ export function runsPage(main, words, query, page) {
     const more = isFirst && answer.total > answer.runs.length;
     isFirst = false;
     known = answer.runs;
+    page.notice(answer.notice);
     draw();
     if (more) { known = (await get("runs")).runs; draw(); }
   }, 3, page.failed);
@@ -79,23 +83,11 @@ export function size(run) {
 
 export function progress(run) {
   if (run.tasks) return Object.entries(run.tasks).map(([name, count]) => `${count} ${name.toLowerCase()}`).join(", ");
-  const now = run.progress;
-  if (!now || now.step === null || now.step === undefined) return "";
-  const of = now.total_steps ? h("progress", { max: now.total_steps, value: Math.min(now.step, now.total_steps), ariaLabel: "steps" }) : null;
-  return [of, ` ${number(now.step)}${now.total_steps ? ` / ${number(now.total_steps)}` : " steps"}`, h("div", { className: "quiet" }, metrics(now))];
-}
-
-export function metrics(now) {
-  return Object.entries(now.metrics || {}).slice(0, 2).map(([name, value]) => `${name} ${number(value)}`).join(", ");
+  return [run.total_steps ? h("progress", { max: run.total_steps, value: Math.min(run.step, run.total_steps), ariaLabel: "steps" }) : null, h("div", {}, run.doing)];
 }
 
 function time(run) {
   if (run.seconds !== undefined) return [duration(run.seconds), h("div", { className: "quiet" }, run.ended ? ago(seconds(run.ended)) : "")];
   const since = run.started || run.created;
   return since ? duration(Date.now() / 1000 - seconds(since)) : "";
-}
-
-function note(run) {
-  const left = run.progress && run.progress.seconds_left;
-  return [run.message, left ? `${duration(left)} left` : ""].filter(Boolean).join(", ");
 }
