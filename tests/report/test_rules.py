@@ -165,6 +165,12 @@ def test_cpus_of_a_run_without_gpus(measure):
     assert (note.fact, note.change) == ("3.0 of 16 CPUs per node were in use", "cpus = 4")
 
 
+def test_a_change_that_would_change_nothing_is_not_advised(measure):
+    each = Spelling('mem_per_cpu = "{}"', memory_units=16, cpu_units=16)
+    usage = a_usage(measure({"cpu": 3.0, "memory": 54 * GIB}), gpus=0, ranks=16, memory=80 * GIB, spelling=each)
+    assert rules_of(usage, mute=["time-over"]) == []
+
+
 @pytest.mark.parametrize(
     ("seconds", "limit", "change", "serious"),
     [

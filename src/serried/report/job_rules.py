@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from serried.protocol import names
 from serried.report.note import Note
 from serried.report.usage import GIB, MARGIN, Usage, amount, percent, spell_time
@@ -44,7 +42,8 @@ def cpu_mem_over(usage: Usage) -> Note | None:
     usual = usage.gpus * MEMORY_PER_GPU or (usage.cpus or 0) * MEMORY_PER_CPU
     if requested < usual or not usage.has_own_scope or not usage.shows_need:
         return None
-    if peak.maximum >= MEMORY_SHARE * requested or math.ceil(MARGIN * peak.maximum / GIB) * GIB >= requested:
+    is_less = usage.gibibytes(peak.maximum) * usage.spelling.memory_units * GIB < requested
+    if peak.maximum >= MEMORY_SHARE * requested or not is_less:
         return None
     return Note(
         fact=f"the peak of memory was {percent(peak.maximum / requested)} of {amount(requested)} per node",
@@ -90,14 +89,11 @@ def cpu_low(usage: Usage) -> Note | None:
     threads: Serried sets `OMP_NUM_THREADS` to the CPUs of each rank.
     """
     cpu, cpus = usage.cpu, usage.cpus
-    if usage.gpus or cpu is None or not cpus or cpus <= 1 or usage.has_whole_nodes or usage.has_default_cpus:
+    if usage.gpus or usage.has_whole_nodes or usage.has_default_cpus or not usage.has_own_scope or not usage.shows_need:
         return None
-    if (
-        not usage.has_own_scope
-        or not usage.shows_need
-        or cpu.mean >= CPU_SHARE * cpus
-        or math.ceil(MARGIN * cpu.mean) >= cpus
-    ):
+    if cpu is None or not cpus or cpu.mean >= CPU_SHARE * cpus:
+        return None
+    if usage.cpus_of_unit(MARGIN * cpu.mean) * usage.spelling.cpu_units >= cpus:
         return None
     return Note(
         fact=f"{cpu.mean:.1f} of {cpus:.0f} CPUs per node were in use",

@@ -196,10 +196,13 @@ class Usage:
             return ""
         return self.cpus_change(2 * self.cpus)
 
+    def gibibytes(self, bytes_per_node: float) -> int:
+        """Of one amount of a request, with a margin."""
+        return max(math.ceil(MARGIN * bytes_per_node / self.spelling.memory_units / GIB), 1)
+
     def memory_change(self, bytes_per_node: float) -> str:
         """A request for that memory and a margin: `mem = "24G"`."""
-        amount = math.ceil(MARGIN * bytes_per_node / self.spelling.memory_units / GIB)
-        return self.spelling.memory.format(f"{max(amount, 1)}G")
+        return self.spelling.memory.format(f"{self.gibibytes(bytes_per_node)}G")
 
     def time_change(self, seconds: float) -> str:
         """A request for that time and a margin: `time = "5h"`."""
@@ -207,8 +210,11 @@ class Usage:
         text = show_walltime(rounded) if self.spelling.is_walltime else show_duration(rounded)
         return self.spelling.time.format(text)
 
+    def cpus_of_unit(self, cpus_per_node: float) -> int:
+        return max(math.ceil(cpus_per_node / self.spelling.cpu_units), 1)
+
     def cpus_change(self, cpus_per_node: float) -> str:
-        return self.spelling.cpus.format(max(math.ceil(cpus_per_node / self.spelling.cpu_units), 1))
+        return self.spelling.cpus.format(self.cpus_of_unit(cpus_per_node))
 
     def to_json(self) -> dict[str, Any]:
         fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
