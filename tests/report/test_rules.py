@@ -155,11 +155,6 @@ def test_memory_that_no_one_chose_or_that_is_little_gets_no_note(measure, change
     assert "cpu-mem-over" not in rules_of(usage)
 
 
-def test_more_cpus_than_a_node_has_for_each_gpu(measure):
-    note = note_of(a_usage(measure({**WELL, "cpu": 10.0, "cpus": 64}), cpus=64), "cpu-per-gpu-high")
-    assert (note.fact, note.change) == ("16 CPUs for each GPU, of which 2.5 were in use", "cpus = 12")
-
-
 def test_cpus_of_a_run_without_gpus(measure):
     note = note_of(a_usage(measure({"cpu": 3.0}), gpus=0, spelling=Spelling()), "cpu-low")
     assert (note.fact, note.change) == ("3.0 of 16 CPUs per node were in use", "cpus = 4")

@@ -10,8 +10,6 @@ MEMORY_SHARE = 0.7
 """jobstats: a note below 70 % of the requested memory."""
 MEMORY_PER_GPU, MEMORY_PER_CPU = 50 * GIB, 4 * GIB
 """jobstats: no note for less than 50 GB per GPU, nor for its default per CPU without GPUs."""
-CPUS_PER_GPU = 12
-"""jobstats: the ratio of its nodes, above which GPUs are left without CPUs."""
 CPU_SHARE = 0.5
 """Serried's own: half of the CPUs of a job without GPUs."""
 TIME_SHARE = 0.6
@@ -49,30 +47,6 @@ def cpu_mem_over(usage: Usage) -> Note | None:
         fact=f"the peak of memory was {percent(peak.maximum / requested)} of {amount(requested)} per node",
         change=usage.memory_change(peak.maximum),
         why="a job that requests less memory fits on more nodes, so it starts sooner",
-    )
-
-
-def cpu_per_gpu_high(usage: Usage) -> Note | None:
-    """The run has many CPUs for each GPU.
-
-    **Condition:** more than 12 CPUs per GPU, of which at most 12 were in use on average. The ratio is that of the
-    nodes of jobstats' authors; `serried clusters show NAME` has the CPUs and GPUs of your nodes. The rule is silent for
-    whole nodes and for the cluster's default.
-
-    **Meaning:** when the CPUs of a node are gone, its other GPUs cannot be used. Such jobs wait longer, and some sites
-    charge them for the GPUs too.
-
-    **Change:** request 12 CPUs per GPU, or as many as a node has for each of its GPUs.
-    """
-    if not usage.gpus or not usage.cpus or usage.has_whole_nodes or usage.has_default_cpus or not usage.shows_need:
-        return None
-    ratio, cpu = usage.cpus / usage.gpus, usage.cpu
-    if ratio <= CPUS_PER_GPU or cpu is None or cpu.mean / usage.gpus > CPUS_PER_GPU:
-        return None
-    return Note(
-        fact=f"{ratio:.0f} CPUs for each GPU, of which {cpu.mean / usage.gpus:.1f} were in use",
-        change=usage.cpus_change(CPUS_PER_GPU * usage.gpus),
-        why="the other GPUs of a node whose CPUs are taken cannot be used, so such jobs wait longer",
     )
 
 

@@ -31,7 +31,6 @@ _RULES: tuple[Rule, ...] = (
     gpu_rules.gpu_mem_low,
     gpu_rules.gpu_fragmented,
     job_rules.cpu_mem_over,
-    job_rules.cpu_per_gpu_high,
     job_rules.cpu_low,
     job_rules.time_over,
 )
@@ -41,7 +40,6 @@ _OF_ENDS = frozenset({"oom", "timeout", "gpu-lost"})
 """Rules for runs of any length, and the only ones for runs that ran out of memory."""
 _OF_REQUESTS: dict[str, Callable[[Usage], float]] = {
     "cpu-mem-over": lambda usage: usage.node_memory.maximum if usage.node_memory else 0.0,
-    "cpu-per-gpu-high": lambda usage: usage.cpu.mean if usage.cpu else 0.0,
     "cpu-low": lambda usage: usage.cpu.mean if usage.cpu else 0.0,
     "time-over": lambda usage: usage.seconds or 0.0,
 }
