@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 import time
@@ -96,21 +95,20 @@ def _one_run(run: str) -> Selection:
 
 
 def _print(selection: Selection, measured: MeasuredRows, form: str) -> None:
-    rows = measured.rows()
-    first = next(rows, None)
-    if first is None:
-        _say_why_empty(selection, measured)
-    rows = itertools.chain([] if first is None else [first], rows)
     if form == JSON:
-        _out_json(selection, measured.what, rows)
-        return
-    writer = _writer(form, measured)
-    _out(writer.header())
-    _out(*writer.lines(rows))
+        has_rows = _out_json(selection, measured.what, measured.rows())
+    else:
+        writer, has_rows = _writer(form, measured), False
+        _out(writer.header())
+        for row in measured.rows():
+            _out(*writer.lines([row]))
+            has_rows = True
+    if not has_rows:
+        _say_why_empty(selection, measured)
 
 
-def _out_json(selection: Selection, what: str, rows: Iterable[Row]) -> None:
-    """One value, in pieces: the rows of a long run do not fit into memory."""
+def _out_json(selection: Selection, what: str, rows: Iterable[Row]) -> bool:
+    """One value, in pieces: samples of a long run do not fit into memory. Returns whether there are rows."""
     begin = json.dumps({"schema": SCHEMA, "run": str(selection), "what": what})
     console.out(f'{begin[:-1]}, "rows": [')
     previous = ""
@@ -121,6 +119,7 @@ def _out_json(selection: Selection, what: str, rows: Iterable[Row]) -> None:
     if previous:
         console.out(previous)
     console.out("]}")
+    return bool(previous)
 
 
 def _follow(selection: Selection, measured: MeasuredRows, form: str) -> None:

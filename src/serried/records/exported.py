@@ -38,8 +38,9 @@ class MeasuredRows:
         if self.what != STEPS:
             yield from filter(self._is_chosen, tables.rows(self._place, self.what, self._node))
             return
-        for entry in logs.metrics(self._place, self.rank_of_steps):
-            yield _step(entry, entry["attempt"], self.rank_of_steps)
+        rank = self.rank_of_steps  # once: it lists folders
+        for entry in logs.metrics(self._place, rank):
+            yield _step(entry, entry["attempt"], rank)
 
     def new_rows(self) -> Iterator[Row]:
         """Those since the last call, at first all. Steps that a later attempt repeats come again."""
