@@ -94,7 +94,7 @@ def read_json(path: Path) -> Optional[Dict[str, Any]]:
     """The JSON object in `path`; None if the file is missing, torn or another JSON value."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -86,6 +86,14 @@ def test_a_look_that_fails_is_told_and_the_next_one_may_work(make, started):
     until(lambda: not runs.problem)
 
 
+def test_a_damaged_file_of_one_run_hides_no_other(make):
+    make("aaaaaa").ending()
+    make("bbbbbb").where.exit.write_text("[" * 100_000)
+    runs = Runs()
+    runs.refresh()
+    assert {status.id for status in runs.all()} == {"aaaaaa", "bbbbbb"}
+
+
 def test_a_new_run_costs_one_query_however_often_it_is_asked_for(make, slurm):
     runs = Runs()
     runs.refresh()

@@ -151,8 +151,8 @@ def _run(runs: Runs, request: Request) -> dict[str, Any]:
 
 
 def _curves(runs: Runs, request: Request) -> dict[str, Any]:
-    known = runs.curves.look(_selection(request).place, _number(request, "rank") or 0)
-    return documents.curves(known, request.query_params.getlist("name"))
+    wanted = request.query_params.getlist("name")
+    return runs.curves.look(_selection(request).place, _number(request, "rank") or 0, wanted)
 
 
 def _heatmap(runs: Runs, request: Request) -> dict[str, Any]:  # noqa: ARG001

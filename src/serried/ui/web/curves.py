@@ -7,10 +7,8 @@ their mean, their lowest and their highest value. So no spike is lost, and smoot
 from __future__ import annotations
 
 import bisect
-import contextlib
-import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,10 @@ from serried.records.logs import Tail
 MOST = 1000
 """Stretches of a curve: about as many as a plot has columns."""
 MOST_NAMES = 500
-_KEYS = ("t", "step", "attempt", "resumed")
+_KEYS = frozenset(("t", "step", "attempt", "resumed"))
+_LARGEST = 1e300
+_LARGEST_STEP = 1 << 53
+"""JavaScript has no larger integers."""
 
 
 class Curve:
@@ -32,34 +33,34 @@ class Curve:
 
     def __init__(self) -> None:
         self._steps: list[int] = []
-        self._stretches: list[tuple[int, float, float, float]] = []
+        self._stretches: list[list[float]] = []
         self._size = 1
         """Values in a full stretch."""
 
     def add(self, step: int, value: float) -> None:
         """A second value for a step replaces the first, as in `logs.metrics`, while a stretch is one step."""
-        at = bisect.bisect_left(self._steps, step)
-        is_same = at < len(self._steps) and self._steps[at] == step
-        if is_same and self._size == 1:
-            self._stretches[at] = 1, value, value, value
-        elif is_same or at < len(self._steps):
-            if self._size == 1:
-                self._insert(at, step, value)
+        if not self._steps or step > self._steps[-1]:
+            if self._steps and self._stretches[-1][0] < self._size:
+                self._steps[-1] = step
+                _include(self._stretches[-1], value)
             else:
-                self._stretches[at] = _joined(self._stretches[at], (1, value, value, value))
-        elif self._steps and self._stretches[-1][0] < self._size:
-            self._steps[-1] = step
-            self._stretches[-1] = _joined(self._stretches[-1], (1, value, value, value))
+                self._insert(len(self._steps), step, value)
+            return
+        at = bisect.bisect_left(self._steps, step)
+        if self._size > 1:
+            _include(self._stretches[at], value)
+        elif self._steps[at] == step:
+            self._stretches[at] = [1, value, value, value]
         else:
             self._insert(at, step, value)
 
     def _insert(self, at: int, step: int, value: float) -> None:
         self._steps.insert(at, step)
-        self._stretches.insert(at, (1, value, value, value))
+        self._stretches.insert(at, [1, value, value, value])
         if len(self._steps) > MOST:
             pairs = [slice(at, at + 2) for at in range(0, len(self._steps), 2)]
             self._steps = [self._steps[pair][-1] for pair in pairs]
-            self._stretches = [_joined(*self._stretches[pair]) for pair in pairs]
+            self._stretches = [_joined(self._stretches[pair]) for pair in pairs]
             self._size *= 2
 
     def cut(self, last: int) -> None:
@@ -69,19 +70,26 @@ class Curve:
 
     def to_json(self) -> dict[str, list[Any]]:
         """`low` and `high` only where a point is the mean of several values."""
-        found: dict[str, list[Any]] = {
-            "steps": self._steps,
-            "values": [total / count for count, total, _, _ in self._stretches],
-        }
+        values = [total / count for count, total, _, _ in self._stretches]
+        found: dict[str, list[Any]] = {"steps": list(self._steps), "values": values}
         if self._size > 1:
             found["low"] = [low for _, _, low, _ in self._stretches]
             found["high"] = [high for _, _, _, high in self._stretches]
         return found
 
 
-def _joined(*stretches: tuple[int, float, float, float]) -> tuple[int, float, float, float]:
+def _include(stretch: list[float], value: float) -> None:
+    stretch[0] += 1
+    stretch[1] += value
+    if value < stretch[2]:
+        stretch[2] = value
+    elif value > stretch[3]:
+        stretch[3] = value
+
+
+def _joined(stretches: Sequence[Sequence[float]]) -> list[float]:
     counts, totals, lows, highs = zip(*stretches, strict=True)
-    return sum(counts), sum(totals), min(lows), max(highs)
+    return [sum(counts), sum(totals), min(lows), max(highs)]
 
 
 class RankCurves:
@@ -95,13 +103,15 @@ class RankCurves:
         self._curves: dict[str, Curve] = {}
         self._lock = threading.Lock()
 
-    def look(self) -> Mapping[str, Curve]:
-        """By name."""
+    def look(self, wanted: Collection[str] | None = None) -> dict[str, Any]:
+        """The names of all curves, and the points of those in `wanted`; None for all."""
         with self._lock:
             for number in attempt_numbers(self._place):
                 for path in self._place.attempt(number).path.glob(f"node-*/metrics-{self._rank}.jsonl"):
                     self._read(path)
-            return dict(self._curves) or _measured(self._place, self._rank)
+            known = self._curves or _measured(self._place, self._rank)
+            shown = {name: curve.to_json() for name, curve in known.items() if wanted is None or name in wanted}
+            return {"names": sorted(known), "curves": shown}
 
     def _read(self, path: Path) -> None:
         if not path.is_file():  # a pipe, say, would never end
@@ -111,6 +121,8 @@ class RankCurves:
             for line in lines.lines(added):
                 entry = json_object(line) or {}
                 step, resumed = entry.get("step"), entry.get("resumed")
+                if type(step) is int and abs(step) > _LARGEST_STEP:
+                    continue
                 if type(resumed) is int:
                     self._cut(resumed)
                     self._begun.add(path)
@@ -127,11 +139,14 @@ class RankCurves:
 
 def _add(curves: dict[str, Curve], step: int, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
-        if name in _KEYS or type(value) not in (int, float) or (name not in curves and len(curves) >= MOST_NAMES):
+        if name in _KEYS or type(value) not in (int, float) or not -_LARGEST < value < _LARGEST:
             continue
-        with contextlib.suppress(OverflowError):  # an integer that no float can hold
-            if math.isfinite(value):
-                curves.setdefault(name, Curve()).add(step, float(value))
+        curve = curves.get(name)
+        if curve is None:
+            if len(curves) == MOST_NAMES:
+                continue
+            curve = curves[name] = Curve()
+        curve.add(step, float(value))
 
 
 def _measured(place: TaskDirectory, rank: int) -> dict[str, Curve]:
@@ -154,10 +169,10 @@ class KeptCurves:
         self._kept: dict[tuple[Path, int], RankCurves] = {}
         self._lock = threading.Lock()
 
-    def look(self, place: TaskDirectory, rank: int) -> Mapping[str, Curve]:
+    def look(self, place: TaskDirectory, rank: int, wanted: Collection[str] | None = None) -> dict[str, Any]:
         with self._lock:
             found = self._kept.pop((place.path, rank), None) or RankCurves(place, rank)
             self._kept[place.path, rank] = found
             while len(self._kept) > self._most:
                 del self._kept[next(iter(self._kept))]
-        return found.look()
+        return found.look(wanted)

@@ -27,7 +27,6 @@ from serried.sweeps import results
 from serried.ui import progress_lines, report_page
 from serried.ui.plan_lines import command_text
 from serried.ui.text import ago, plain
-from serried.ui.web.curves import Curve
 
 MOST_COLUMNS = 240
 """Of a heatmap over time."""
@@ -171,11 +170,6 @@ def _checkpoints(selection: Selection) -> list[dict[str, Any]]:
         watch = sync.watch if sync else ()
     found = checkpoints.ordered(root, watch)[::-1][:MOST_CHECKPOINTS]
     return [{"name": path.name, "path": str(path), "changed": checkpoints.changed(path) / 1e9} for path in found]
-
-
-def curves(known: Mapping[str, Curve], wanted: Sequence[str]) -> dict[str, Any]:
-    """The logged values of a rank by step; without `wanted`, only the names."""
-    return {"names": sorted(known), "curves": {name: known[name].to_json() for name in wanted if name in known}}
 
 
 def heatmap(selection: Selection, quantity: str, attempt: int | None = None) -> dict[str, Any]:

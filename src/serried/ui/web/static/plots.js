@@ -51,17 +51,21 @@ export function curvePlot(title, curves, { logarithmic = false, weight = 0 } = {
   };
 }
 
-// One point for each of `points`: [[x, y]]. The words of `ticks`, if there are any, stand for x = 0, 1, 2 …
+// One point for each of `points`: [[x, y, whether it is complete]]. The words of `ticks` stand for x = 0, 1, 2 … Numbers
+// over two orders of magnitude, as learning rates, have a logarithmic axis.
 export function scatterPlot(title, xLabel, points, ticks) {
   const name = (at) => (ticks ? ticks[at] ?? "" : number(at));
-  const range = (_, low, high) => { const room = (high - low) * .05 || 1; return [low - room, high + room]; };
+  const xs = points.map((point) => point[0]), isWide = !ticks && Math.min(...xs) > 0 && Math.max(...xs) / Math.min(...xs) >= 100;
+  const range = (_, low, high) => { const room = (high - low) * .05 || 1; return isWide ? [low / 1.3, high * 1.3] : [low - room, high + room]; };
+  const dots = (label, fill) => ({ label, stroke: colour(0), paths: () => null, points: { show: true, size: 7, fill }, value });
+  const ys = (isComplete) => points.map((point) => (point[2] === isComplete ? point[1] : null));
   return responsive(title, () => ({
     height: 260,
     cursor: { drag: { x: true, y: true } },
-    scales: { x: { time: false, range } },
-    axes: [{ ...axis(xLabel), values: (_, found) => found.map(name), ...(ticks ? { incrs: [1, 2, 5, 10, 50, 100] } : {}) }, numbers()],
-    series: [{ label: xLabel, value: (_, at) => name(at) }, { label: title, stroke: colour(0), paths: () => null, points: { show: true, size: 7, fill: colour(0) }, value }],
-  }), () => [points.map((point) => point[0]), points.map((point) => point[1])]);
+    scales: { x: { time: false, range, distr: isWide ? 3 : 1 } },
+    axes: [{ ...axis(xLabel), values: (_, found) => found.map((at) => (at === null ? "" : name(at))), ...(ticks ? { incrs: [1, 2, 5, 10, 50, 100] } : {}) }, numbers()],
+    series: [{ label: xLabel, value: (_, at) => (at === null ? "–" : name(at)) }, dots(title, colour(0)), dots("not complete", style("--back"))],
+  }), () => [xs, ys(true), ys(false)]);
 }
 
 const value = (_, found) => number(found);

@@ -16,7 +16,7 @@ export function sweepPage(main, [id], query, page) {
     const measured = answer.trials.filter((trial) => typeof trial.value === "number" && trial.parameters?.[parameter.value] !== undefined);
     const found = measured.map((trial) => trial.parameters[parameter.value]);
     const words = found.every((value) => typeof value === "number") ? null : [...new Set(found.map(show))].sort();
-    const points = measured.map((trial, at) => [words ? words.indexOf(show(found[at])) : found[at], trial.value]).sort((one, other) => one[0] - other[0]);
+    const points = measured.map((trial, at) => [words ? words.indexOf(show(found[at])) : found[at], trial.value, trial.state === "COMPLETED"]).sort((one, other) => one[0] - other[0]);
     plot?.close();
     plot = points.length > 1 ? scatterPlot(answer.metric, parameter.value, points, words) : null;
     replace(picture, plot?.place);
