@@ -68,6 +68,14 @@ def test_a_lost_gpu_leaves_a_gap(measure):
     assert [int(row.mask.sum() > 0) for row in cells] == [0, 1]
 
 
+def test_lines_that_are_left_out_leave_no_gap_and_are_in_the_title(measure, tmp_path):
+    usage, _ = measure({"gpus": [a_gpu()], "minutes": 1000})
+    some = samples.read(TaskDirectory(tmp_path), most_lines=100)
+    figure = report_picture.figure(usage, some)
+    assert figure.axes[0].images[0].get_array().mask.sum() == 0
+    assert figure.get_suptitle() == f"k3f9q2 (train): use over time, one line in {some.one_in} was read"
+
+
 def test_attempts_follow_each_other_with_a_line_between(measure):
     figure = report_picture.figure(*measure({"gpus": [a_gpu()], "minutes": 10}, attempts=3))
     heatmap = figure.axes[0]

@@ -71,7 +71,9 @@ def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_jso
     if plot is not None:
         if several or not chosen:
             raise UsageError("`--plot` draws one run or one task", hint="serried report RUN/17 --plot use.png")
-        report_picture.write(usages[0], samples.read(chosen[0].place), plot)
+        with _without_collection():
+            found = samples.read(chosen[0].place, most_lines=report_picture.MOST_LINES)
+        report_picture.write(usages[0], found, plot)
     is_whole = several and len(runs) <= 1 and not omitted
     notes = rules.judge_all(usages, mute) if is_whole else rules.judge(usages[0], mute) if not several else []
     if as_json:

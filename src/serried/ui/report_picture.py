@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 check = sweep_picture.check
+MOST_LINES = 4_000
+"""More than for the numbers of a report: a short pause must not look as long as the lines around it."""
 _COLUMNS = 240
 """Of the heatmap."""
 _MOST_LABELS = 32
@@ -62,7 +64,8 @@ def figure(usage: Usage, samples: Samples) -> Figure:
     heights = ([tall, 2.2] if busy else []) + [2.2, 2.2]
     drawn = Figure(figsize=(11, sum(heights) + 1.2), layout="constrained")
     name = f" ({fit(printable(usage.name), 40)})" if usage.name else ""
-    drawn.suptitle(f"{usage.id}{name}: use over time", fontsize=13)
+    read = f", one line in {samples.one_in} was read" if samples.one_in > 1 else ""
+    drawn.suptitle(f"{usage.id}{name}: use over time{read}", fontsize=13)
     grid = drawn.add_gridspec(panels, 1, height_ratios=heights)
     axis, panel = series.axis_of(samples), 0
     if busy:
