@@ -54,7 +54,12 @@ def begin(tmp_path):
             **variables,
         }
         process = subprocess.Popen(
-            [*python, *options, "-c", program], env=environment, stdout=subprocess.PIPE, text=True, cwd=tmp_path
+            [*python, *options, "-c", program],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
         )
         process.first = process.stdout.readline().strip()
         started.append(process)
@@ -64,6 +69,7 @@ def begin(tmp_path):
     for process in started:
         process.kill()
         process.wait()
+        process.stdin.close()
         process.stdout.close()
 
 
@@ -157,6 +163,23 @@ def test_a_stopped_process_does_not_answer_and_survives(begin, wait_until):
     assert (described["problems"], described["state"]) == (["not-answered", "no-py-spy"], "T")
     os.kill(rank.pid, signal.SIGCONT)
     assert functions(processes.describe(rank.pid, LIMIT))[-2:] == ["outer", "<module>"]
+
+
+def test_a_process_in_a_system_call_that_no_signal_interrupts_survives(begin, monkeypatch, tmp_path, wait_until):
+    os.mkfifo(tmp_path / "fifo")
+    opens = '[(os.POSIX_SPAWN_OPEN, 1, "fifo", os.O_WRONLY, 0)]'  # the child blocks, and the kernel stops its parent
+    rank = begin(
+        f"import os; print(flush=True); os.posix_spawn('/bin/true', ['true'], {{}}, file_actions={opens})\n"
+        "def after(): print('went on', flush=True); input()\nafter()"
+    )
+    wait_until(lambda: linux.stat(rank.pid)[0] == "D" and linux.descendants(rank.pid))
+    monkeypatch.setattr(processes, "ANSWER_SECONDS", 0.05)
+    described = processes.describe(rank.pid, LIMIT)
+    assert (described["problems"], described["state"]) == (["not-answered", "no-py-spy"], "D")
+    (tmp_path / "fifo").open("rb").close()
+    assert rank.stdout.readline() == "went on\n"
+    monkeypatch.setattr(processes, "ANSWER_SECONDS", 100.0)
+    wait_until(lambda: functions(processes.describe(rank.pid, LIMIT)) == ["after", "<module>"])
 
 
 def test_a_process_that_does_not_handle_the_signal_in_time_survives(begin, monkeypatch):
