@@ -78,6 +78,9 @@ MODULE_OF = {
 OLD = {"rehearse": "check-resume"}
 """Former names of commands: they still work, with a note."""
 
+JUDGING = ("check-resume", "clean", "fetch", "wait")
+"""Commands whose exit code tells more than that they could print."""
+
 VERBS = {verb: words for group in GROUPS.values() for verb, words in group.items()}
 """The help of each command, in one line."""
 
@@ -156,11 +159,11 @@ class GroupWithHelp(click.Group):
 
 @contextlib.contextmanager
 def _may_lose_its_reader(ctx: click.Context | None = None) -> Iterator[None]:
-    """`serried ps | head` succeeds. click would exit with 1, as other commands do whose status says more."""
+    """`serried ps | head` succeeds. click would exit with 1."""
     try:
         yield
     except BrokenPipeError:
-        if ctx and (ctx.invoked_subcommand == "wait" or ctx.invoked_subcommand in GROUPS["Run"]):
+        if ctx and ctx.invoked_subcommand in JUDGING:
             raise
         raise click.exceptions.Exit(0) from None
 
