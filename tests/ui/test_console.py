@@ -174,3 +174,13 @@ def test_the_end_of_a_cell_is_kept_longest():
         "no step for 7m",
         "no step f…",
     ]
+
+
+def test_a_command_that_waits_for_more_ends_with_the_reader_of_its_output(monkeypatch):
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        console.await_more(0)
+        os.close(reader)
+        with pytest.raises(BrokenPipeError):
+            console.await_more(0)

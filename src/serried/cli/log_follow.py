@@ -38,7 +38,7 @@ def follow(selection: Selection, choice: LogChoice) -> None:
         if over and not moved:
             break
         if not moved:
-            time.sleep(_PAUSE_SECONDS)
+            console.await_more(_PAUSE_SECONDS)
     if printer is not None:
         printer.finish()
     if printer is None or not printer.has_printed:

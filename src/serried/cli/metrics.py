@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -143,7 +142,7 @@ def _follow(selection: Selection, measured: MeasuredRows, form: str) -> None:
         elif is_over:
             break
         else:
-            time.sleep(_PAUSE_SECONDS)
+            console.await_more(_PAUSE_SECONDS)
     if writer is None:
         _say_why_empty(selection, measured)
 

@@ -85,7 +85,7 @@ def watch(listing: Listing, seconds: float) -> None:
                 _redraw(shown, known, seconds)
             else:
                 before = _print_changes(shown, before)
-            time.sleep(seconds)
+            console.await_more(seconds)
     if is_screen:
         console.out()
 

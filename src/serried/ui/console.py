@@ -7,8 +7,10 @@ import io
 import itertools
 import json
 import os
+import select
 import shutil
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
@@ -278,6 +280,19 @@ def status_line(text: str) -> Iterator[MovingLine]:
     finally:
         line.clear()
         _status_lines.remove(line)
+
+
+def await_more(seconds: float) -> None:
+    """Sleep before the next look at what grows. Raises BrokenPipeError if the reader of stdout has ended.
+
+    Without that, `serried logs -f | grep -m1 ready` lives until there is more output.
+    """
+    poll = select.poll()
+    with contextlib.suppress(ValueError):  # not a file, in tests
+        poll.register(sys.stdout, 0)
+        if any(event & select.POLLERR for _, event in poll.poll(0)):
+            raise BrokenPipeError
+    time.sleep(seconds)
 
 
 def can_ask() -> bool:
