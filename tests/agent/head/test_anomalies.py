@@ -129,6 +129,7 @@ def test_a_pause_as_long_as_the_ones_before_is_no_stall():
         watched.train(300)
         watched.train(55, steps=0, prints=False)
     watched.train(300)
+    watched.anomalies.look(watched.now, [])  # a sampler that is replaced
     assert watched.train(100, steps=0, prints=False) == []
     assert len(watched.train(60, steps=0, prints=False)) == 1
 

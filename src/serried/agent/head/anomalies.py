@@ -98,27 +98,7 @@ class Stalled:
         return pace.longest_pause if pace and math.isfinite(pace.longest_pause) else None
 
     def look(self, now: float, samples: Sequence[NodeSample]) -> List[Anomaly]:
-        known, self._paces = self._paces, {}
-        quiet_ranks: List[Tuple[float, int, StepPace]] = []
-        is_any_moving, last_output = False, math.inf
-        for sample, rank in _ranks(samples):
-            output_age = number(rank.get("output_age"))
-            output_age = math.inf if output_age is None else output_age + sample.age
-            last_output = min(last_output, output_age)
-            step, age, total = number(rank.get("step")), number(rank.get("step_age")), number(rank.get("total_steps"))
-            if step is None or age is None:
-                continue
-            age += sample.age
-            key = (sample.node, rank["rank"])
-            pace = self._paces[key] = known.get(key) or StepPace()
-            pace.observe(step, now - age)
-            if total is not None and step >= total:
-                continue
-            is_any_moving = is_any_moving or age <= pace.longest_pause
-            quiet_ranks.append((min(age, output_age), _number_of(rank), pace))
-        if not is_any_moving:  # as in a validation, in which all wait for the rank that prints
-            quiet_ranks = [(min(quiet, last_output), rank, pace) for quiet, rank, pace in quiet_ranks]
-        stalled = [(quiet, rank, pace) for quiet, rank, pace in quiet_ranks if quiet > pace.longest_pause]
+        stalled = [it for it in self._quiet(now, samples) if it[0] > it[2].longest_pause]
         if not stalled:
             return []
         quiet, _, pace = max(stalled, key=lambda it: it[0])
@@ -131,6 +111,27 @@ class Stalled:
                 "ranks": sorted(ranks),
             }
         ]
+
+    def _quiet(self, now: float, samples: Sequence[NodeSample]) -> List[Tuple[float, int, StepPace]]:
+        """For how many seconds each rank has taken no step and written nothing; without ranks that took all steps."""
+        found: List[Tuple[float, int, StepPace]] = []
+        is_any_moving, last_output = False, math.inf
+        for sample, rank in _ranks(samples):
+            output_age = number(rank.get("output_age"))
+            output_age = math.inf if output_age is None else output_age + sample.age
+            last_output = min(last_output, output_age)
+            step, age, total = number(rank.get("step")), number(rank.get("step_age")), number(rank.get("total_steps"))
+            if step is None or age is None:
+                continue
+            age += sample.age
+            pace = self._paces.setdefault((sample.node, rank["rank"]), StepPace())
+            pace.observe(step, now - age)
+            if total is None or step < total:
+                is_any_moving = is_any_moving or age <= pace.longest_pause
+                found.append((min(age, output_age), _number_of(rank), pace))
+        if not is_any_moving:  # as in a validation, in which all wait for the rank that prints
+            found = [(min(quiet, last_output), rank, pace) for quiet, rank, pace in found]
+        return found
 
 
 def _not_finite(_now: float, samples: Sequence[NodeSample]) -> List[Anomaly]:
