@@ -84,6 +84,15 @@ def test_a_wrong_clock_does_not_squeeze_the_heatmap(page, make):
     assert (answer["end"], answer["rows"][0]["values"]) == (CREATED + 90, [10.0, None, 20.0, 30.0])
 
 
+def test_lines_that_are_left_out_leave_no_empty_cell(page, make):
+    made = make("k3f9q2").ending()
+    for node in range(20):
+        samples(made, [period(30 * at, 50) for at in range(1, 500)], node=node)
+    answer = page.api("heatmap", run="k3f9q2").value
+    assert answer["one_in"] > 1
+    assert [row["label"] for row in answer["rows"] if None in row["values"]] == []
+
+
 def test_a_heatmap_is_that_of_one_attempt_by_default_of_the_newest(page, make):
     made = make("k3f9q2").ending()
     samples(made, [period(30, 10)])

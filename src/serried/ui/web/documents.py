@@ -189,7 +189,8 @@ def heatmap(selection: Selection, quantity: str, attempt: int | None = None) -> 
     periods = [(node, period) for node in found.nodes for period in plausible(node)]
     start = min(period.t - period.seconds for _, period in periods)
     end = max(period.t for _, period in periods)
-    columns = max(min(MOST_COLUMNS, max(len(node.periods) for node in found.nodes)), 1)
+    each = 1 if found.one_in == 1 else 2  # distances between lines that were read differ: no cell may stay empty
+    columns = max(min(MOST_COLUMNS, max(len(node.periods) for node in found.nodes) // each), 1)
     rows: dict[str, list[list[Range]]] = {}
     left_out = set()
     for node, period in periods:
