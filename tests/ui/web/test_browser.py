@@ -184,6 +184,28 @@ def test_the_newest_attempt_is_followed_by_the_next(tab, shown):
     expect(tab.get_by_label("Attempt")).to_have_value("2", timeout=SECONDS)
 
 
+def test_a_log_is_followed_only_while_its_end_is_in_view(tab, shown):
+    shown.log(0, "".join(f"line {number}\n" for number in range(500)))
+    tab.evaluate("location.hash = '#/run/aaaaaa/logs'")
+    log = tab.get_by_role("log")
+    expect(log).to_contain_text("line 499", timeout=SECONDS)
+    shown.log(0, "one more\n", append=True)
+    expect(log).to_contain_text("one more", timeout=SECONDS)
+    left = "(box) => box.scrollHeight - box.scrollTop - box.clientHeight"
+    assert log.evaluate(left) < 2
+    log.evaluate("(box) => { box.scrollTop = 100; }")
+    shown.log(0, "and another\n", append=True)
+    expect(log).to_contain_text("and another", timeout=SECONDS)
+    assert log.evaluate("(box) => box.scrollTop") == 100
+
+
+def test_an_unknown_run_has_no_empty_tabs(tab):
+    tab.evaluate("location.hash = '#/run/zzzzzz/logs'")
+    tab.locator("main .error").wait_for()
+    expect(tab.get_by_role("navigation", name="Parts of the run")).to_be_hidden(timeout=SECONDS)
+    expect(tab.get_by_role("log")).to_be_hidden(timeout=SECONDS)
+
+
 def test_a_zoom_stays_while_a_curve_grows(tab, shown):
     tab.evaluate("location.hash = '#/run/aaaaaa/curves'")
     plot = tab.locator(".plot .u-over")

@@ -64,8 +64,8 @@ def runs(statuses: Sequence[RunStatus]) -> dict[str, Any]:
 def row(status: RunStatus) -> dict[str, Any]:
     whole = status.to_json()
     kept = (
-        "id", "name", "project", "experiment", "cluster", "state", "cause", "message", "created", "started", "ended",
-        "seconds", "stale_since", "nodes", "ranks_per_node", "gpus_per_node", "attempt",
+        "id", "name", "project", "experiment", "cluster", "state", "message", "created", "started", "ended",
+        "seconds", "stale_since", "nodes", "ranks_per_node", "gpus_per_node",
     )  # fmt: skip
     found = {name: whole[name] for name in kept if whole.get(name) is not None}
     if status.tasks is not None:
@@ -108,10 +108,7 @@ def run(selection: Selection, status: RunStatus) -> dict[str, Any]:
         "facts": progress_lines.facts(status.progress) if status.progress else [],
         "waits_for": status.scheduler_explanation if status.reason else "",
         "links": _tasks_by_state(status),
-        "sweep": status.summary.sweep if status.summary else None,
-        "task": selection.task,
         "command": _command(selection),
-        "metric": _metric(selection),
         "limit_seconds": status.summary and status.summary.time_seconds,
         "warnings": [dict(warning) for warning in warnings_of(status)],
         "timeline": [event.to_json() for event in timeline(record, selection.task, status.verdict if whole else None)],
@@ -137,13 +134,6 @@ def _command(selection: Selection) -> str:
     with contextlib.suppress(RecordUnreadable):
         return command_text(selection.record.plan_of(selection.task))
     return ""
-
-
-def _metric(selection: Selection) -> str | None:
-    with contextlib.suppress(RecordUnreadable):
-        sweep = selection.record.plan.sweep
-        return sweep.metric if sweep else None
-    return None
 
 
 def _log_names(selection: Selection) -> list[str]:
@@ -325,8 +315,6 @@ def sweep(found: results.SweepResults) -> dict[str, Any]:
         "sweep": found.sweep.first,
         "metric": found.sweep.metric or None,
         "goal": found.sweep.goal,
-        "runs": [row(status) for status in found.runs],
         "trials": [trial.to_json() for trial in found.trials],
-        "groups": [group.to_json() for group in found.groups],
         "best": found.best_so_far,
     }

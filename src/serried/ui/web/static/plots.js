@@ -102,7 +102,7 @@ export function heatmap(answer) {
   const { rows, unit } = answer;
   const columns = rows.length ? rows[0].values.length : 0;
   const all = rows.flatMap((row) => row.values.filter((value) => value !== null));
-  const top = unit === "%" ? 100 : unit === "share" ? 1 : Math.max(...all, 1e-9);
+  const top = unit === "%" ? 100 : unit === "share" ? 1 : Math.max(...all, unit === "cores" ? 1 : 1e-9);
   const canvas = h("canvas", { className: "heatmap", width: Math.max(columns, 1), height: Math.max(rows.length, 1), role: "img", ariaLabel: `${answer.quantity} of ${rows.length} rows over time; the table below has the figures` });
   canvas.style.height = `${Math.min(Math.max(rows.length * 18, 60), 600)}px`;
   const context = canvas.getContext("2d");

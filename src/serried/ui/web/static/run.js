@@ -19,9 +19,10 @@ export function runPage(main, [id, tab = "overview"], query, page) {
   const tabs = h("nav", { className: "tabs", ariaLabel: "Parts of the run" }, links);
   replace(main, heading, facts, tabs, body);
   const shown = TABS[current][1](body, id, query, page);
-  let before = "";
+  let before = "", isKnown = false;
   const endHead = poll(async () => {
     const run = await get("run", { run: id });
+    isKnown = true;
     page.notice(run.notice);
     const isArray = Boolean(run.links);
     Object.keys(TABS).forEach((name, at) => { links[at].hidden = isArray && !OF_ARRAYS.includes(name); });
@@ -34,7 +35,7 @@ export function runPage(main, [id, tab = "overview"], query, page) {
     if (isArray && !OF_ARRAYS.includes(current)) { shown.close?.(); replace(body, h("p", {}, "Each task has its own: the overview lists the tasks.")); } else shown.update?.(run);
   }, 3, (error) => {
     page.failed(error);
-    tabs.hidden = error?.status === 400 || error?.status === 404;
+    tabs.hidden = body.hidden = !isKnown && [400, 404].includes(error?.status);
     if (!error?.status) return;
     before = "";
     replace(facts, h("span", { className: "error" }, error.message));
@@ -169,11 +170,11 @@ function report(body, id, query, page) {
 }
 
 function logs(body, id, query, page) {
-  const rank = h("select", { onchange: choose }), attempt = h("select", { onchange: choose }), follow = h("input", { type: "checkbox", checked: true });
+  const rank = h("select", { onchange: choose }), attempt = h("select", { onchange: choose });
   const text = document.createElement("span"), rest = h("span", { className: "rest" });
   const box = h("pre", { className: "log", tabIndex: 0, role: "log", ariaLabel: "Output" }, text, rest);
   const note = h("p", { className: "quiet" });
-  replace(body, h("div", { className: "controls" }, h("label", {}, "Rank", rank), h("label", {}, "Attempt", attempt), h("label", {}, follow, "follow")), note, box);
+  replace(body, h("div", { className: "controls" }, h("label", {}, "Rank", rank), h("label", {}, "Attempt", attempt)), note, box);
   let end = () => {}, wanted = { rank: query.get("rank"), attempt: query.get("attempt") }, names = null;
   function choose() {
     wanted = { rank: rank.value, attempt: newestOr(attempt) };
@@ -189,6 +190,7 @@ function logs(body, id, query, page) {
       if (shown !== null && answer.attempt !== shown) { restart(); return; }
       shown = answer.attempt;
       next = answer.next;
+      const isAtEnd = answer.is_new || box.scrollHeight - box.scrollTop - box.clientHeight < 40;
       if (answer.is_new) {
         text.replaceChildren();
         note.textContent = answer.is_cut ? `The last lines of ${number(answer.size, "bytes")}. All of them: serried logs ${id} --rank ${wanted.rank || names[0]}` : "";
@@ -198,7 +200,7 @@ function logs(body, id, query, page) {
       for (const line of answer.lines) text.append(document.createTextNode(`${line}\n`));
       while (text.childNodes.length > MOST_LINES) text.firstChild.remove();
       rest.textContent = answer.rest;
-      if (follow.checked) box.scrollTop = box.scrollHeight;
+      if (isAtEnd) box.scrollTop = box.scrollHeight;
     }, 1, page.failed);
     end = () => { ended = true; stop(); };
   }
