@@ -371,3 +371,11 @@ def test_checkpoints_lie_where_all_nodes_see_them_though_a_nodes_disk_is_watched
     monkeypatch.setenv("SERRIED_CHECKPOINT_DIR", "/disk/checkpoints")
     monkeypatch.setenv("SERRIED_KEPT_CHECKPOINTS", "/run/checkpoints")
     assert (_directory(None), _directory("/own")) == (Path("/run/checkpoints"), Path("/own"))
+
+
+def test_a_session_prepares_the_signal_for_stacks(tmp_path):
+    script = "import sys, serried.train as st\nwith st.session(): print([hasattr(sys, 'serried_stacks') + 0])"
+    prepared = {"SERRIED_STOP_FILE": str(tmp_path / "stop"), "PYTHONFAULTHANDLER": "1"}
+    rank = train_ranks.of_torch(0, 1, train_ranks.free_port()) | prepared
+    (ended,) = train_ranks.finish(train_ranks.start(script, variables=[rank]))
+    assert answers(ended) == [[1]]
