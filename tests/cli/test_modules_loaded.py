@@ -9,10 +9,13 @@ import time
 import pytest
 
 from conftest import FAKES
+from sampled import write_samples
 from serried.schedulers.local import jobs
 
 BUDGETS = {
     "finished": {"ps": 36, "logs": 41, "stop": 37, "wait": 47, "why": 42, "show": 56, "fetch": 55},
+    # Only for runs whose samples are kept: the rules of the report, to count its notes.
+    "measured": {"show": 70},
     "array": {"ps": 36, "logs": 41, "stop": 37, "wait": 47, "why": 42, "show": 56, "fetch": 55},
     "waiting_here": {"ps": 42, "logs": 47, "why": 48, "show": 62},
     # Runs that run have progress, of which four modules know: live.json, its reader, words and doubts.
@@ -24,6 +27,7 @@ BUDGETS = {
 
 STATES = {
     "finished": "COMPLETED",
+    "measured": "COMPLETED",
     "array": "COMPLETED",
     "waiting_here": "PENDING",
     "running_here": "RUNNING",
@@ -47,6 +51,14 @@ def finished(make):
     made = make()
     made.ending()
     made.log(0, "epoch 1\n")
+    return made.plan.run
+
+
+@pytest.fixture
+def measured(make):
+    made = make()
+    write_samples(made.attempt())
+    made.ending()
     return made.plan.run
 
 

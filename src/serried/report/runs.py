@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from serried import schedulers
-from serried.config import layers
 from serried.errors import ConfigError
 from serried.fs.files import read_json
 from serried.metrics import samples
@@ -38,18 +37,22 @@ _MOST_PEERS, _MOST_PLANS = 4, 40
 
 def usage_of(status: RunStatus, now: float, *, most_lines: int = samples.MOST_LINES) -> Usage:
     """Of a run or of one task of an array. Raises RecordUnreadable."""
-    return _usage(status, now, measured_in(status.record, status.task, most_lines))
+    measured = measured_in(status.record, status.task, most_lines)
+    return _usage(status, now, measured, spelling_of(status.record.plan))
 
 
 def kept_notes(status: RunStatus, now: float) -> list[Note]:
-    """The notes by the summary in the record alone, for readers in a hurry; none without a summary."""
+    """The notes by the summary in the record alone, for readers in a hurry; none without a summary.
+
+    Reads no configuration, so changes are options.
+    """
     measured = _kept(status.record) if status.has_ended and status.tasks is None and status.task is None else None
     with contextlib.suppress(RecordUnreadable):
-        return judge(_usage(status, now, measured)) if measured is not None else []
+        return judge(_usage(status, now, measured, _options_of(status.record.plan))) if measured else []
     return []
 
 
-def _usage(status: RunStatus, now: float, measured: Measurements) -> Usage:
+def _usage(status: RunStatus, now: float, measured: Measurements, spelling: Spelling) -> Usage:
     record, task = status.record, status.task
     plan = record.plan
     allocation = plan.allocation
@@ -78,7 +81,7 @@ def _usage(status: RunStatus, now: float, measured: Measurements) -> Usage:
         has_whole_nodes=allocation.exclusive or schedulers.traits(plan.site.scheduler).is_this_machine,
         measured=measured,
         missing="" if measured.nodes else _missing(status),
-        spelling=spelling_of(plan),
+        spelling=spelling,
         mute=plan.report.mute,
         is_task=task is not None,
         needed_gpu_memory=status.state == names.OUT_OF_MEMORY and explain(status).reason is Reason.GPU_MEMORY,
@@ -141,13 +144,17 @@ def _missing(status: RunStatus) -> str:
 
 def spelling_of(plan: Plan) -> Spelling:
     """The keys that the project's file uses, by which the next run gets another amount, or options of a command."""
-    allocation = plan.allocation
-    units = max(allocation.gpus or allocation.ranks, 1)
+    options = _options_of(plan)
     resources = None if plan.script else _resources(Path(plan.source.directory), plan.experiment)
     if resources is None:
-        return dataclasses.replace(_OPTIONS, cpu_units=units)
-    key, count = next(((key, count) for key, count in _PER.items() if key in resources), ("mem", units))
-    return Spelling(memory=f'{key} = "{{}}"', memory_units=count or allocation.cpus, cpu_units=units)
+        return options
+    key, count = next(((key, count) for key, count in _PER.items() if key in resources), ("mem", options.cpu_units))
+    units = count or plan.allocation.cpus
+    return Spelling(memory=f'{key} = "{{}}"', memory_units=units, cpu_units=options.cpu_units)
+
+
+def _options_of(plan: Plan) -> Spelling:
+    return dataclasses.replace(_OPTIONS, cpu_units=max(plan.allocation.gpus or plan.allocation.ranks, 1))
 
 
 _PER = {"mem_per_node": 1, "mem_per_cpu": 0}
@@ -165,6 +172,8 @@ _OPTIONS = Spelling(
 
 def _resources(directory: Path, experiment: str) -> Mapping[str, Any] | None:
     """The table `resources` of an experiment, with the defaults below; None if the file does not have it."""
+    from serried.config import layers  # not for `kept_notes`
+
     with contextlib.suppress(ConfigError, OSError, AttributeError, KeyError, TypeError):
         document = layers.find(directory, os.environ).project
         tables: Mapping[str, Any] = document.tables if document else {}
