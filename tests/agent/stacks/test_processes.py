@@ -133,6 +133,14 @@ def test_a_program_that_ignores_the_signal_gets_none(begin):
     assert rank.poll() is None
 
 
+def test_a_handler_of_the_programs_own_gets_the_signal_and_nothing_else_happens(begin):
+    own = f"signal.signal({SIGNAL}, lambda *_: print('its own', flush=True))"
+    rank = begin(f"import signal, time; {own}; print(flush=True); time.sleep(1000)")
+    assert processes.describe(rank.pid, LIMIT)["problems"] == ["not-answered", "no-py-spy"]
+    assert rank.stdout.readline() == "its own\n"
+    assert rank.poll() is None
+
+
 def test_a_process_that_executes_another_program_as_the_signal_comes_survives(tmp_path):
     (tmp_path / "stacks").touch()
     other = subprocess.Popen(["/bin/sh", "-c", "read line; exit 7"], stdin=subprocess.PIPE)
