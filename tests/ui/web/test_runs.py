@@ -55,7 +55,8 @@ def test_one_run_that_has_ended_needs_no_look_at_the_others(make):
 
 
 @pytest.fixture
-def started():
+def started(monkeypatch):
+    monkeypatch.setattr("serried.ui.web.runs.FIRST_LOOK_SECONDS", 600.0)
     begun = []
 
     def start(*arguments):
@@ -101,6 +102,15 @@ def test_a_new_run_costs_one_query_however_often_it_is_asked_for(make, slurm):
     for _ in range(5):
         runs.one(index.find("aaaaaa"))
     assert slurm.polls == [("7",)]
+
+
+def test_after_a_rest_the_first_answer_is_new(make, started, monkeypatch):
+    monkeypatch.setattr("serried.ui.web.runs.IDLE_SECONDS", 0.0)
+    runs = started()
+    runs.all()
+    until(lambda: not runs._is_wanted.is_set())
+    make("aaaaaa").ending()
+    assert [status.id for status in runs.all()] == ["aaaaaa"]
 
 
 def test_files_show_new_runs_and_ends_before_the_next_query(make, slurm, started):

@@ -91,9 +91,14 @@ class Runs:
                 self.problem = f"the runs cannot be read: {error}"
             self._has_looked.set()
             self._wait_for_change(time.monotonic() + pace.after(self._found))
-            if time.monotonic() - self._asked_at > IDLE_SECONDS:
-                self._is_wanted.clear()
+            if self._is_idle():
                 self._has_looked.clear()
+                self._is_wanted.clear()
+                if not self._is_idle():  # a request came just now
+                    self._is_wanted.set()
+
+    def _is_idle(self) -> bool:
+        return time.monotonic() - self._asked_at > IDLE_SECONDS
 
     def _wait_for_change(self, until: float) -> None:
         """Sleep until `until`, or until files show a new run or the end of another."""
