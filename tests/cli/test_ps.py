@@ -205,14 +205,14 @@ def test_a_record_of_a_later_version_is_a_line_and_no_traceback(serried, make):
 def test_a_run_that_is_forgotten_while_it_looks_is_none(serried, make, monkeypatch):
     make("aaaaaa").ending()
     run = make("bbbbbb").ending()
-    records = index.records
+    read = index.all_runs
 
     def list_and_forget():
-        found = records()
+        found = read()
         run.record.remove()
         return found
 
-    monkeypatch.setattr(index, "records", list_and_forget)
+    monkeypatch.setattr(index, "all_runs", list_and_forget)
     done = serried("ps", "--json")
     assert [one["id"] for one in json.loads(done.out)["runs"]] == ["aaaaaa"]
 

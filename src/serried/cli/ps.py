@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from serried.cli import run_view
 from serried.errors import UsageError
 from serried.protocol import names
 from serried.records import index
+from serried.records.index import EndedRun
 from serried.records.record import Record, RecordUnreadable
 from serried.records.run_status import RunStatus
 from serried.records.status import SchedulerFor, statuses
@@ -42,7 +44,27 @@ class Listing:
     def is_filtered(self) -> bool:
         return bool(self.words or self.states or self.projects)
 
-    def may_have(self, record: Record) -> bool:
+    def find(self, scheduler_for: SchedulerFor | None = None) -> tuple[list[RunStatus], int]:
+        """The runs to list, in their order, and the number of those that fit the filters.
+
+        Records of ended runs are read only for those in the list.
+        """
+        known = index.all_runs()
+        live = _there(_settled(statuses([record for record in known.open if self._may_have(record)], scheduler_for)))
+        live = [status for status in live if not self.states or status.state in self.states]
+        past = [run for run in known.ended if self._has(run)] if self.is_filtered else known.ended
+        number = len(live) + len(past)
+        most = None if self.everything or self.oldest is not None else max(self.number, 0)
+        past = past if self.oldest is None else [run for run in past if self._is_recent(run.ended, run.created)]
+        if most is not None:
+            past = heapq.nsmallest(most, past, key=lambda run: (-(run.ended or run.created), run.id))
+        found = sorted([*live, *_there(statuses(run.record for run in past))], key=run_rows.order)
+        ended = [
+            status for status in found if status.has_ended and self._is_recent(status.verdict.since, status.created)
+        ]
+        return [status for status in found if not status.has_ended] + ended[:most], number
+
+    def _may_have(self, record: Record) -> bool:
         """Whether the words and projects fit: a word is the beginning of an id, a name or an experiment."""
         if not self.words and not self.projects:
             return True
@@ -50,24 +72,18 @@ class Listing:
             summary = record.summary
         except RecordUnreadable:
             return not self.projects and record.id.startswith(self.words)
-        texts = (record.id, summary.name, summary.experiment)
-        is_named = not self.words or any(text.startswith(self.words) for text in texts)
-        return is_named and (not self.projects or summary.project in self.projects)
+        return self._fits(record.id, summary.name, summary.experiment, summary.project)
 
-    def find(self, scheduler_for: SchedulerFor | None = None) -> tuple[list[RunStatus], int]:
-        """The runs to list, in their order, and the number of those that fit the filters."""
-        found = statuses([record for record in index.records() if self.may_have(record)], scheduler_for)
-        there = [status for status in found if status.record.directory.path.is_dir()]
-        fitting = [status for status in _settled(there) if not self.states or status.state in self.states]
-        known = sorted(fitting, key=run_rows.order)
-        shown = [status for status in known if not status.has_ended or self._is_recent(status)]
-        if not self.everything and self.oldest is None:
-            ended = [status for status in shown if status.has_ended][: max(self.number, 0)]
-            shown = [status for status in shown if not status.has_ended] + ended
-        return shown, len(known)
+    def _has(self, run: EndedRun) -> bool:
+        is_in_state = not self.states or run.state in self.states
+        return is_in_state and self._fits(run.id, run.name, run.experiment, run.project)
 
-    def _is_recent(self, status: RunStatus) -> bool:
-        return self.oldest is None or max(status.verdict.since or 0.0, status.created) >= self.oldest
+    def _fits(self, run: str, name: str, experiment: str, project: str) -> bool:
+        is_named = not self.words or any(text.startswith(self.words) for text in (run, name, experiment))
+        return is_named and (not self.projects or project in self.projects)
+
+    def _is_recent(self, ended: float | None, created: float) -> bool:
+        return self.oldest is None or max(ended or 0.0, created) >= self.oldest
 
 
 @click.command()
@@ -139,6 +155,11 @@ def _states(words: tuple[str, ...]) -> frozenset[str]:
         if state not in _STATES:
             raise UsageError(f"unknown state: `{state.lower()}`", hint=f"one of {', '.join(_STATES).lower()}")
     return frozenset(chosen)
+
+
+def _there(found: list[RunStatus]) -> list[RunStatus]:
+    """Those that nobody has removed meanwhile."""
+    return [status for status in found if status.record.directory.path.is_dir()]
 
 
 def _settled(found: list[RunStatus]) -> list[RunStatus]:

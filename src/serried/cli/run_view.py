@@ -36,12 +36,12 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
     from click.shell_completion import CompletionItem
 
     items = [CompletionItem(index.LAST, help="the newest run")] if index.LAST.startswith(incomplete) else []
-    for record in index.records():
+    runs = index.all_runs()
+    items += [CompletionItem(run.id, help=printable(run.name)) for run in runs.ended if run.id.startswith(incomplete)]
+    for record in runs.open:
         if record.id.startswith(incomplete):
-            try:
+            with contextlib.suppress(RecordUnreadable):
                 items.append(CompletionItem(record.id, help=printable(record.summary.name)))
-            except RecordUnreadable:
-                continue
     return items
 
 

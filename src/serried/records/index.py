@@ -1,18 +1,31 @@
-"""The list of runs, and the run that a word on the command line means."""
+"""The list of runs, and the run that a word on the command line means.
+
+The runs that have ended are in one file, `ended.json`: a listing of ten of them costs the same among ten thousand. The
+file only repeats what records say, and is made again when it is missing or damaged. An entry counts if the folder of
+its record is the one that was read: it has the same inode, or no record has come or gone since.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from serried.errors import RunNotFoundError
+from serried.fs.files import write_text
 from serried.protocol.layout import TaskDirectory
+from serried.protocol.times import seconds_of
 from serried.records.record import Record, RecordUnreadable, is_id, records_directory
 
 LAST = "last"
 _SHOWN = 5
+_VERSION = 1
+_TICKS_NS = 2_000_000_000
+"""A folder that changed less than this before the file was written may change again at the same time stamp."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +56,65 @@ class Selection:
         return (self.task,) if array is None or self.task is not None else array.indices
 
 
+class EndedRun(NamedTuple):
+    """What listings and searches need to know of a run before they read its record."""
+
+    id: str
+    inode: int
+    """Of the record's folder."""
+    planned: int
+    """When its plan was written, in nanoseconds."""
+    name: str
+    experiment: str
+    project: str
+    state: str
+    created: float
+    ended: float | None
+    """Seconds since the epoch."""
+
+    @property
+    def record(self) -> Record:
+        return Record(records_directory() / self.id)
+
+
+class AllRuns(NamedTuple):
+    """All runs that have a record, in no order."""
+
+    open: list[Record]
+    """Those whose end no record has yet, and those whose record cannot be read."""
+    ended: list[EndedRun]
+
+
 def records() -> list[Record]:
     """All records, by one listing, in no order."""
+    return [Record(records_directory() / run) for run in _inodes()]
+
+
+def all_runs() -> AllRuns:
+    """All runs, and update the file if it lacks an end."""
+    changed, kept_at, kept = _changed_at(records_directory()), *_kept()
+    if changed is None:
+        return AllRuns([], [])
+    if changed == kept_at:
+        ended, records = kept.ended, kept.open
+    else:
+        inodes = _inodes()
+        ended = [run for run in kept.ended if inodes.get(run.id) == run.inode]
+        others = inodes.keys() - {run.id for run in ended}
+        records = [Record(records_directory() / run) for run in others]
+    just_ended = {record.id: run for record in records if (run := _ended(record)) is not None}
+    found = AllRuns([record for record in records if record.id not in just_ended], [*ended, *just_ended.values()])
+    if just_ended or changed != kept_at:
+        _keep(changed, found)
+    return found
+
+
+def planned_at(record: Record) -> int:
+    """When the plan was written: it never changes, so its time stamp suffices. 0 if it is gone."""
     try:
-        with os.scandir(records_directory()) as entries:
-            return [
-                Record(records_directory() / entry.name) for entry in entries if is_id(entry.name) and entry.is_dir()
-            ]
-    except FileNotFoundError:
-        return []
+        return record.directory.plan.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def find(selector: str) -> Selection:
@@ -90,38 +153,39 @@ def _find_run(selector: str) -> Selection | None:
     if is_id(selector):
         with contextlib.suppress(RecordUnreadable):
             return Selection(Record.load(selector))
-    known = records()
+    runs = all_runs()
     if selector == LAST:
-        return _newest(known)
-    named = [record for record in known if _name(record) == selector]
+        return _newest(
+            [
+                *((planned_at(record), record.id) for record in runs.open),
+                *((run.planned, run.id) for run in runs.ended),
+            ]
+        )
+    named = [(planned_at(record), record.id) for record in runs.open if _name(record) == selector]
+    named += [(run.planned, run.id) for run in runs.ended if run.name == selector]
     if named:
         newest = _newest(named)
         if newest is None or len(named) == 1:
             return newest
         return Selection(newest.record, note=f"{len(named)} runs are named `{selector}`; this is the newest")
-    return _by_prefix(selector, known)
+    return _by_prefix(selector, runs)
 
 
-def _by_prefix(selector: str, known: Iterable[Record]) -> Selection | None:
-    fitting = sorted((record for record in known if record.id.startswith(selector)), key=lambda record: record.id)
-    if len(fitting) > 1:
-        shown = ", ".join(f"{record.id} ({_name(record)})" for record in fitting[:_SHOWN])
-        more = f" and {len(fitting) - _SHOWN} more" if len(fitting) > _SHOWN else ""
-        raise RunNotFoundError(f"`{selector}` matches the ids of {len(fitting)} runs", hint=f"{shown}{more}")
-    return Selection(fitting[0]) if fitting else None
+def _by_prefix(selector: str, runs: AllRuns) -> Selection | None:
+    records = [record for record in runs.open if record.id.startswith(selector)]
+    records += [run.record for run in runs.ended if run.id.startswith(selector)]
+    if len(records) > 1:
+        records.sort(key=lambda record: record.id)
+        shown = ", ".join(f"{record.id} ({_name(record)})" for record in records[:_SHOWN])
+        more = f" and {len(records) - _SHOWN} more" if len(records) > _SHOWN else ""
+        raise RunNotFoundError(f"`{selector}` matches the ids of {len(records)} runs", hint=f"{shown}{more}")
+    return Selection(records[0]) if records else None
 
 
-def _newest(known: Iterable[Record]) -> Selection | None:
-    newest = max(known, key=planned_at, default=None)
-    return Selection(newest) if newest is not None and planned_at(newest) else None
-
-
-def planned_at(record: Record) -> int:
-    """When the plan was written: it never changes, so its time stamp suffices."""
-    try:
-        return record.directory.plan.stat().st_mtime_ns
-    except OSError:
-        return 0
+def _newest(known: Iterable[tuple[int, str]]) -> Selection | None:
+    """Of runs with the time of their plan, which is 0 for one without a plan."""
+    planned, run = max(known, default=(0, ""))
+    return Selection(Record(records_directory() / run)) if planned else None
 
 
 def _name(record: Record) -> str:
@@ -134,12 +198,78 @@ def _name(record: Record) -> str:
 def _not_found(selector: str) -> RunNotFoundError:
     import difflib
 
-    known = records()
-    if not known:
+    runs = all_runs()
+    if not (runs.open or runs.ended):
         unknown = f"unknown run: `{selector}`; " if selector != LAST else ""  # readers take `last` by default
         return RunNotFoundError(f"{unknown}you have no runs yet", hint="serried submit -- python train.py")
-    words = {record.id: record.id for record in known}
-    words |= {_name(record): _name(record) for record in known}
-    close = difflib.get_close_matches(selector, words, n=1)
+    words = {name for record in runs.open for name in (record.id, _name(record))}
+    words |= {name for run in runs.ended for name in (run.id, run.name)}
+    close = difflib.get_close_matches(selector, sorted(words), n=1)
     hint = f"did you mean `{close[0]}`? (serried ps --all lists them)" if close else "serried ps --all lists them"
     return RunNotFoundError(f"unknown run: `{selector}`", hint=hint)
+
+
+def _path() -> Path:
+    return records_directory().with_name("ended.json")
+
+
+def _changed_at(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def _inodes() -> dict[str, int]:
+    """The inode of each record's folder, by one listing."""
+    try:
+        with os.scandir(records_directory()) as entries:
+            return {entry.name: entry.inode() for entry in entries if is_id(entry.name) and entry.is_dir()}
+    except FileNotFoundError:
+        return {}
+
+
+def _ended(record: Record) -> EndedRun | None:
+    try:
+        end = record.end
+        if end is None:
+            return None
+        summary = record.summary
+        return EndedRun(
+            id=record.id,
+            inode=record.directory.path.stat().st_ino,
+            planned=planned_at(record),
+            name=summary.name,
+            experiment=summary.experiment,
+            project=summary.project,
+            state=str(end.get("state")),
+            created=seconds_of(summary.created) or 0.0,
+            ended=seconds_of(end.get("ended")),
+        )
+    except (RecordUnreadable, OSError):
+        return None
+
+
+def _kept() -> tuple[int | None, AllRuns]:
+    """The file's runs, and when their folder had changed last; None if that is unknown or too recent."""
+    try:
+        document = json.loads(_path().read_bytes())
+        if document["version"] != _VERSION:
+            return None, AllRuns([], [])
+        changed = int(document["changed"])
+        is_sure = _path().stat().st_mtime_ns - changed > _TICKS_NS
+        open_ = [Record(records_directory() / run) for run in document["open"] if is_id(run)]
+        return (changed if is_sure else None), AllRuns(open_, [*map(EndedRun._make, document["ended"])])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None, AllRuns([], [])
+
+
+def _keep(changed: int, runs: AllRuns) -> None:
+    document: dict[str, Any] = {
+        "version": _VERSION,
+        "changed": changed,
+        "open": [record.id for record in runs.open],
+        "ended": runs.ended,
+    }
+    with contextlib.suppress(OSError):  # a full home: the next reader reads the records again
+        write_text(_path(), json.dumps(document, separators=(",", ":")))
