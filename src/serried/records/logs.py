@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from serried.errors import UsageError
-from serried.fs.files import read_journal, read_json
+from serried.fs.files import json_object, read_journal, read_json
 from serried.protocol import names
 from serried.protocol.json_lines import LineBuffer
 from serried.protocol.layout import AttemptDirectory, TaskDirectory
@@ -25,6 +25,7 @@ Row = dict[str, Any]
 
 _CHUNK = 1 << 20
 _MOST_LISTED = 8
+_MOST_NEWEST = 1000
 _LONGEST_LINE = 1 << 16
 """A line without an end is shown in pieces of this size."""
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -196,6 +197,18 @@ def metrics(place: TaskDirectory, rank: int = 0) -> list[Row]:
         for path in place.attempt(number).path.glob(f"node-*/metrics-{rank}.jsonl"):
             rows = _continued(rows, read_journal(path), number)
     return rows
+
+
+def newest_metrics(place: TaskDirectory, rank: int = 0) -> list[Row]:
+    """The last rows of `metrics`, from the end of one file: quick, but perhaps none, and not all that a step logged."""
+    numbers = attempt_numbers(place)
+    paths = place.attempt(numbers[-1]).path.glob(f"node-*/metrics-{rank}.jsonl") if numbers else ()
+    entries = [json_object(line.encode()) for path in paths for line in last_lines(path, _MOST_NEWEST)]
+    return [
+        {name: _value(value) for name, value in entry.items()}
+        for entry in entries
+        if entry and isinstance(entry.get("step"), int)
+    ]
 
 
 def _continued(rows: list[Row], entries: list[dict[str, Any]], attempt: int) -> list[Row]:

@@ -254,7 +254,8 @@ def _parameters(record: Record, number: int) -> Trial:
 def _value(place: TaskDirectory, sweep: Sweep) -> float | None:
     """The metric as logged, printed or written last."""
     if not sweep.source:
-        return _last(logs.metrics(place), sweep.metric)
+        newest = _last(logs.newest_metrics(place), sweep.metric)
+        return newest if newest is not None else _last(logs.metrics(place), sweep.metric)
     attempts = [place.attempt(number) for number in reversed(attempt_numbers(place))]
     written = [attempt.rank_log(0, 0) for attempt in attempts]
     return printed_metric.last_value(sweep.source, sweep.metric, written, place.results)
