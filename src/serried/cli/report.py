@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,15 +62,13 @@ def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_jso
     chosen, jobs = _chosen(runs or (LAST,))
     statuses = _statuses(chosen)
     several = len(chosen) + len(jobs) > 1 or any(selection.is_array for selection in chosen)
-    with _without_collection():
-        usages, omitted = _usages(statuses, several=several, all_tasks=all_tasks)
+    usages, omitted = _usages(statuses, several=several, all_tasks=all_tasks)
     shown = jobs if all_tasks else jobs[:_MOST_TASKS]
     usages, omitted = usages + shown, omitted + len(jobs) - len(shown)
     if plot is not None:
         if several or not chosen:
             raise UsageError("`--plot` draws one run or one task", hint="serried report RUN/17 --plot use.png")
-        with _without_collection():
-            found = samples.read(chosen[0].place, most_lines=report_picture.MOST_LINES)
+        found = samples.read(chosen[0].place, most_lines=report_picture.MOST_LINES)
         report_picture.write(usages[0], found, plot)
     is_whole = several and len(runs) <= 1 and not omitted
     notes = rules.judge_all(usages, mute) if is_whole else rules.judge(usages[0], mute) if not several else []
@@ -143,18 +139,6 @@ def _begun(status: RunStatus) -> list[int | None]:
     if status.tasks is None:
         return [None]
     return [index for index, verdict in status.tasks.items() if verdict.state != names.PENDING]
-
-
-@contextlib.contextmanager
-def _without_collection() -> Iterator[None]:
-    """Looking for cycles among a million small objects would take half of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _out_table(usages: Sequence[Usage], notes: Sequence[Note], omitted: int) -> None:

@@ -9,7 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from serried.metrics.samples import NodeSamples, Period, Quantities, Range, Samples, by_number, number_in, range_in
+from serried.metrics.samples import (
+    NodeSamples,
+    Period,
+    Quantities,
+    Range,
+    Samples,
+    by_number,
+    number_in,
+    range_in,
+    without_collection,
+)
 
 IDLE_PERCENT = 5.0
 """Below this share of the time a GPU counts as idle (slurmwatch)."""
@@ -129,6 +139,7 @@ class Measurements:
             raise ValueError(f"not a summary of samples ({error!r})") from error
 
 
+@without_collection()
 def measured_of(samples: Samples) -> Measurements:
     """The numbers of all attempts together: nodes and GPUs by the name of the host, ranks by their number."""
     hosts: dict[str, list[NodeSamples]] = {}

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from serried.records.live import RunProgress
 
 MOST_TASKS_READ = 16
-_LINES_OF_SAMPLES = 500
-"""How many lines the first reader of an end parses: a fraction of a second."""
 
 _FOR_GOOD_SECONDS = 86400.0
 """A file system may be away for hours. An end without proof, LOST above all, is written down after a day."""
@@ -221,7 +219,7 @@ def _keep_usage(record: Record) -> None:
         return
     from serried.metrics import measured, samples  # once in the life of a run
 
-    found = measured.measured_of(samples.read(record.where, most_lines=_LINES_OF_SAMPLES))
+    found = measured.measured_of(samples.read(record.where))
     if found.nodes:
         write_text(record.directory.usage, json.dumps(found.to_json(), separators=(",", ":")) + "\n")
 

@@ -95,9 +95,9 @@ def whole_usage(status: RunStatus, now: float) -> Usage:
 
 
 def measured_in(record: Record, task: int | None, most_lines: int) -> Measurements:
-    """From the samples; once these were purged, from the summary in the record."""
-    found = measured_of(samples.read(record.where.task(task), most_lines=most_lines))
-    return found if found.nodes or task is not None else _kept(record) or found
+    """From the summary in the record, which an ended run has and arrays have not; else from the samples."""
+    kept = _kept(record) if task is None else None
+    return kept or measured_of(samples.read(record.where.task(task), most_lines=most_lines))
 
 
 def _kept(record: Record) -> Measurements | None:
