@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 _CHUNK = 1 << 20
 _MOST_LISTED = 8
-_MOST_NEWEST = 1000
+_MOST_NEWEST = 200
 _LONGEST_LINE = 1 << 16
 """A line without an end is shown in pieces of this size."""
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}

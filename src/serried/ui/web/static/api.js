@@ -7,18 +7,20 @@ export class Refused extends Error {
   constructor(status, message, hint) { super(message); this.status = status; this.hint = hint; }
 }
 
-// Tabs of this address give each other the token, so that links open in new tabs and bookmarks work.
+// Tabs of this address give each other the token, so that links open in new tabs and bookmarks work. That of an address
+// just opened replaces all others: `serried ui` was started again.
 const tabs = new BroadcastChannel(KEY);
 tabs.onmessage = ({ data }) => {
   const own = sessionStorage.getItem(KEY);
   if (data.wanted && own) tabs.postMessage({ token: own });
-  else if (data.token && !own) { sessionStorage.setItem(KEY, data.token); dispatchEvent(new Event("hashchange")); }
+  else if (data.token && data.token !== own && (data.isNew || !own)) { sessionStorage.setItem(KEY, data.token); dispatchEvent(new Event("hashchange")); }
 };
 
 export function takeToken() {
   const given = /^#token=([\w-]+)(?:&(.*))?$/.exec(location.hash);
   if (!given) { if (!sessionStorage.getItem(KEY)) tabs.postMessage({ wanted: true }); return; }
   sessionStorage.setItem(KEY, given[1]);
+  tabs.postMessage({ token: given[1], isNew: true });
   history.replaceState(null, "", given[2] ? `#${given[2]}` : "#/");
 }
 
