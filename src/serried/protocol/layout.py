@@ -60,7 +60,7 @@ import posixpath
 import re
 from functools import cached_property
 from pathlib import Path
-from typing import Mapping, Optional
+from typing import Mapping, Optional, Protocol
 
 from serried.protocol.names import SCRIPT_RANK
 
@@ -107,14 +107,29 @@ def state_directory(environ: Mapping[str, str]) -> Path:
     return (Path(given) if given.startswith("/") else Path.home() / ".local" / "state") / "serried"
 
 
+class _Below:
+    """A path below a directory. It is made when it is used: of a thousand runs in a list, few are."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def __get__(self, directory: "_Directory", owner: object = None) -> Path:
+        return directory.path.joinpath(*self._names)
+
+
+class _Directory(Protocol):
+    path: Path
+
+
 class AttemptDirectory:
+    claim = _Below("attempt.json")
+    control = _Below("control.jsonl")
+    events = _Below("events.jsonl")
+    exit = _Below("exit.json")
+    live = _Below("live.json")
+
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.claim = path / "attempt.json"
-        self.control = path / "control.jsonl"
-        self.events = path / "events.jsonl"
-        self.exit = path / "exit.json"
-        self.live = path / "live.json"
 
     @property
     def number(self) -> int:
@@ -181,42 +196,41 @@ class AttemptDirectory:
 class TaskDirectory:
     """The directory of a single run or of one task of an array, with its attempts and its `exit.json`."""
 
+    exit = _Below("exit.json")
+    attempts = _Below("attempts")
+    checkpoints = _Below(CHECKPOINTS)
+    results = _Below(RESULTS)
+    source = _Below("source")
+    fetched = _Below("fetched.jsonl")
+    trial = _Below("trial.json")
+    worker = _Below("worker")
+
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.exit = path / "exit.json"
-        self.attempts = path / "attempts"
-        self.checkpoints = path / CHECKPOINTS
-        self.results = path / RESULTS
-        self.source = path / "source"
-        self.fetched = path / "fetched.jsonl"
-        self.trial = path / "trial.json"
-        self.worker = path / "worker"
 
     def attempt(self, number: int) -> AttemptDirectory:
         return AttemptDirectory(self.attempts / str(number))
 
 
 class RunDirectory(TaskDirectory):
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.plan = path / "plan.json"
-        self.job_script = path / "job.sh"
-        self.setup = path / "setup.sh"
-        self.script = path / "script"
-        self.agent = path / "agent.pyz"
-        self.library = path / "library.zip"
-        self.private = path / "private"
-        self.commands = path / "commands.json"
-        self.trials = path / "trials.json"
-        self.calls = path / "calls.pickle"
-        self.search = path / "search" / "journal.log"
-        self.claims = path / "claims"
-        self.shell = path / "shell.json"
-        self.link_commands = path / "link-commands.json"
-        self.links = path / "links"
-        self.followed = path / "followed"
-        self.notices = path / "notices"
-        self.notices_log = path / "notices.log"
+    plan = _Below("plan.json")
+    job_script = _Below("job.sh")
+    setup = _Below("setup.sh")
+    script = _Below("script")
+    agent = _Below("agent.pyz")
+    library = _Below("library.zip")
+    private = _Below("private")
+    commands = _Below("commands.json")
+    trials = _Below("trials.json")
+    calls = _Below("calls.pickle")
+    search = _Below("search", "journal.log")
+    claims = _Below("claims")
+    shell = _Below("shell.json")
+    link_commands = _Below("link-commands.json")
+    links = _Below("links")
+    followed = _Below("followed")
+    notices = _Below("notices")
+    notices_log = _Below("notices.log")
 
     @cached_property
     def tasks(self) -> Path:
@@ -239,16 +253,17 @@ class RunDirectory(TaskDirectory):
 
 
 class RecordDirectory:
+    plan = _Below("plan.json")
+    where = _Below("where")
+    submissions = _Below("submissions")
+    source = _Below("source.json")
+    diff = _Below("diff.patch")
+    seen = _Below("seen.json")
+    exit = _Below("exit.json")
+    usage = _Below("usage.json")
+
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.plan = path / "plan.json"
-        self.where = path / "where"
-        self.submissions = path / "submissions"
-        self.source = path / "source.json"
-        self.diff = path / "diff.patch"
-        self.seen = path / "seen.json"
-        self.exit = path / "exit.json"
-        self.usage = path / "usage.json"
 
     def submission(self, number: int) -> Path:
         return self.submissions / f"{number}.json"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,23 +87,22 @@ class AllRuns(NamedTuple):
 
 def records() -> list[Record]:
     """All records, by one listing, in no order."""
-    return [Record(records_directory() / run) for run in _inodes()]
+    return _records(_inodes())
 
 
 def all_runs() -> AllRuns:
     """All runs, and update the file if it lacks an end."""
-    changed, kept_at, kept = _changed_at(records_directory()), *_kept()
+    changed = _changed_at(records_directory())
     if changed is None:
         return AllRuns([], [])
-    if changed == kept_at:
-        ended, records = kept.ended, kept.open
-    else:
+    kept_at, others, ended = _kept()
+    if changed != kept_at:
         inodes = _inodes()
-        ended = [run for run in kept.ended if inodes.get(run.id) == run.inode]
+        ended = [run for run in ended if inodes.get(run.id) == run.inode]
         others = inodes.keys() - {run.id for run in ended}
-        records = [Record(records_directory() / run) for run in others]
-    just_ended = {record.id: run for record in records if (run := _ended(record)) is not None}
-    found = AllRuns([record for record in records if record.id not in just_ended], [*ended, *just_ended.values()])
+    unknown = _records(others)
+    just_ended = {record.id: run for record in unknown if (run := _ended(record)) is not None}
+    found = AllRuns([record for record in unknown if record.id not in just_ended], [*ended, *just_ended.values()])
     if just_ended or changed != kept_at:
         _keep(changed, found)
     return found
@@ -213,6 +212,11 @@ def _path() -> Path:
     return records_directory().with_name("ended.json")
 
 
+def _records(runs: Iterable[str]) -> list[Record]:
+    folder = records_directory()
+    return [Record(folder / run) for run in runs]
+
+
 def _changed_at(path: Path) -> int | None:
     try:
         return path.stat().st_mtime_ns
@@ -250,18 +254,18 @@ def _ended(record: Record) -> EndedRun | None:
         return None
 
 
-def _kept() -> tuple[int | None, AllRuns]:
+def _kept() -> tuple[int | None, Collection[str], list[EndedRun]]:
     """The file's runs, and when their folder had changed last; None if that is unknown or too recent."""
     try:
         document = json.loads(_path().read_bytes())
         if document["version"] != _VERSION:
-            return None, AllRuns([], [])
+            return None, (), []
         changed = int(document["changed"])
         is_sure = _path().stat().st_mtime_ns - changed > _TICKS_NS
-        open_ = [Record(records_directory() / run) for run in document["open"] if is_id(run)]
-        return (changed if is_sure else None), AllRuns(open_, [*map(EndedRun._make, document["ended"])])
+        others = [run for run in document["open"] if is_id(run)]
+        return (changed if is_sure else None), others, [*map(EndedRun._make, document["ended"])]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return None, AllRuns([], [])
+        return None, (), []
 
 
 def _keep(changed: int, runs: AllRuns) -> None:
