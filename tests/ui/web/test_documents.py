@@ -211,6 +211,6 @@ def test_what_is_old_is_not_shown_as_new(page, make, slurm):
 def test_a_scheduler_that_does_not_answer_is_told(page, make, slurm):
     make("aaaaaa", job="1").live(live_of(CREATED))
     slurm.answers = False
-    for view in ("runs", "run"):
+    for view in ("runs", "run", "compare"):
         notice = page.api(view, run="aaaaaa").value["notice"]
         assert notice.startswith("the scheduler does not answer; the states of live runs are from ")

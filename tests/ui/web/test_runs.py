@@ -113,7 +113,8 @@ def test_after_a_rest_the_first_answer_is_new(make, started, monkeypatch):
     assert [status.id for status in runs.all()] == ["aaaaaa"]
 
 
-def test_files_show_new_runs_and_ends_before_the_next_query(make, slurm, started):
+def test_files_show_new_runs_and_ends_before_the_next_query(make, slurm, started, monkeypatch):
+    monkeypatch.setattr("serried.ui.web.runs.Pace.after", lambda _, __: 3600.0)
     made = make("aaaaaa", job="1").live(live_of(1.8e9))
     slurm.tell(Job("1", None, "RUNNING"))
     runs = started()

@@ -178,8 +178,9 @@ def _compare(runs: Runs, request: Request) -> dict[str, Any]:
     words = request.query_params.getlist("run")
     if not 0 < len(words) <= comparison.MOST_RUNS:
         raise UsageError(f"1 to {comparison.MOST_RUNS} runs can be compared")
-    chosen = [index.find(word) for word in words]
-    return comparison.compare([(selection, runs.one(selection)) for selection in chosen])
+    chosen = [(selection, runs.one(selection)) for selection in map(index.find, words)]
+    notice = documents.notice(runs.problem, [status for _, status in chosen])
+    return {**comparison.compare(chosen), "notice": notice}
 
 
 def _sweep(runs: Runs, request: Request) -> dict[str, Any]:
