@@ -215,3 +215,9 @@ def test_the_first_curve_is_the_metric_of_the_plan_or_the_loss(wanted, first):
     ordered = list(facts.in_order(curves, wanted))
     assert ordered[0] == first
     assert ordered[-1] == "serried/step_seconds" or wanted == first
+
+
+def test_a_run_whose_record_cannot_be_read_does_not_wait():
+    page = WaitingPage("k3f9q2", "?", "UNKNOWN", why="plan.json cannot be read")
+    text = screen(waiting_page.draw(page, Canvas()))
+    assert ("why it waits" in text, "expected" in text, "plan.json cannot be read" in text) == (False, False, True)

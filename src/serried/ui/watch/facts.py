@@ -33,7 +33,8 @@ _IN_NOTES = (Reason.STALLED, Reason.NO_OUTPUT, Reason.HEAD_SILENT)
 _TAIL_LINES, _TAIL_BYTES = 300, 1 << 16
 _MOST_NODES = 64
 _PERIODS, _PERIODS_OF_FIRST = 60, 1000
-_LARGEST_METRICS = 64 << 20
+_LARGEST_METRICS = 8 << 20
+"""About a second of reading; of more, the curves are those of the samples."""
 _NOT_METRICS = frozenset({"attempt", "step", "t", "resumed"})
 _RARELY_SECONDS = 5.0
 _SHARE = 20

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from serried.protocol import names
+from serried.records.verdict import UNCERTAIN
 from serried.ui import console
 from serried.ui.text import duration, local_time, wrapped
 from serried.ui.watch.drawing import Canvas, Line, Span, footer, line, titled, whole
@@ -38,13 +40,14 @@ def draw(page: WaitingPage, canvas: Canvas) -> list[Line]:
     state = Span(page.state, console.state_style(page.state))
     lines = [line(Span(f"{page.id} ", "head"), fit_name(page.name, canvas), " ", state, f"  {page.size}")]
     lines += [line(Span(f"! {page.notice}", "warning"))] if page.notice else []
+    is_known = page.state not in (names.UNKNOWN, UNCERTAIN)
     lines.append(())
-    lines.append(titled("why it waits", canvas.columns, canvas))
+    lines.append(titled("why it waits" if is_known else "why", canvas.columns, canvas))
     lines += _fact("", page.why or "the scheduler gives no reason", canvas)
     lines += _fact("reason", page.reason, canvas)
     lines += _fact("waits for", duration(page.waited) if page.waited is not None else "", canvas)
     lines += _fact("ahead", page.ahead, canvas)
-    lines += _fact("expected", _expected(page), canvas)
+    lines += _fact("expected", _expected(page), canvas) if is_known else []
     if page.sooner:
         lines += [(), titled("what would start sooner", canvas.columns, canvas)]
         lines += [one for change in page.sooner for one in _fact("", f"- {change}", canvas)]
