@@ -155,8 +155,8 @@ def _read_line(connection: socket.socket, until: float) -> str:
     """Read one line and not a byte more: the following bytes belong to the channel."""
     line = b""
     while not line.endswith(b"\n"):
-        byte = connection.recv(1)
-        if not byte or len(line) > LONGEST_GREETING or time.monotonic() > until:
+        seen = connection.recv(LONGEST_GREETING, socket.MSG_PEEK)
+        if not seen or len(line) > LONGEST_GREETING or time.monotonic() > until:
             raise ProtocolError("no greeting")
-        line += byte
+        line += connection.recv(seen.find(b"\n") + 1 or len(seen))
     return line.decode("ascii", "replace").rstrip("\n")

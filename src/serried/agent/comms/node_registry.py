@@ -175,11 +175,20 @@ class NodeRegistry:
         self._loop.watch(agent.channel.connection, lambda: self._receive(agent), writable=waits)
 
     def _accept(self) -> None:
+        """Accept all that wait: connections of thousands of nodes come at once, and fill the queue."""
+        while self._is_open:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._greet(connection)
+
+    def _greet(self, connection: socket.socket) -> None:
         try:
-            connection, _ = self._listener.accept()
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             unproven = UnprovenConnection(connection, self.key)
         except OSError:
+            connection.close()
             return
         timer = self._loop.after(GREETING_SECONDS, lambda: self._dismiss(connection))
 
