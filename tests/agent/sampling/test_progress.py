@@ -104,6 +104,17 @@ def test_slow_steps_have_a_rate(tmp_path):
     assert rank.after(250)["steps_per_second"] == pytest.approx(1 / 300, rel=0.01)
 
 
+def test_an_evaluation_does_not_count_into_the_rate_of_the_steps_after_it():
+    steps = Steps()
+    for second in range(41):
+        steps.reach(second, float(second))
+    assert steps.quantities(240.0)["steps_per_second"] == 30 / 230
+    steps.reach(41, 241.0)
+    assert steps.quantities(241.0) == {"step": 41, "step_age": 0.0}
+    steps.reach(42, 242.0)
+    assert steps.quantities(242.0) == {"step": 42, "step_age": 0.0, "steps_per_second": 1.0, "step_gap": 1.0}
+
+
 def test_a_step_of_the_future_counts_as_now(tmp_path):
     rank = Written(tmp_path)
     rank.add(at(7200, step=4))

@@ -26,6 +26,8 @@ LATE_SECONDS = 60.0
 """An entry that appears later than this was not written when it says: the clock has jumped."""
 RATE_SECONDS = 30.0
 """The time over which steps per second are counted, or longer if steps take longer."""
+PAUSE = 2.0
+"""So many times that long without a step is an evaluation or the like: it says nothing about the next steps."""
 MOST_METRICS, LONGEST_NAMES = 8, 160
 """Of a rank: the number, and the length of all names together."""
 OWN = "serried/"
@@ -63,8 +65,10 @@ class Steps:
 
     def reach(self, step: int, at: float) -> None:
         """`step` was reported at `at` on the monotonic clock."""
-        if self.last is not None and step < self.last:
-            self._history.clear()  # the program began again
+        is_new_start = self.last is not None and step < self.last
+        is_after_pause = len(self._history) > 1 and at - self._changed_at > PAUSE * self._rated_seconds
+        if is_new_start or (step != self.last and is_after_pause):
+            self._history.clear()
         if step != self.last:
             self.last, self._changed_at = step, at
             self._history.append((at, step))
@@ -87,8 +91,12 @@ class Steps:
 
     def is_overdue(self, now: float) -> bool:
         """No step for longer than the steps before took together."""
+        return now - self._changed_at > self._rated_seconds
+
+    @property
+    def _rated_seconds(self) -> float:
         span = self._history[-1][0] - self._history[0][0] if self._history else 0.0
-        return now - self._changed_at > max(span, RATE_SECONDS)
+        return max(span, RATE_SECONDS)
 
     def _rate(self, now: float) -> Optional[float]:
         """Falls while the next step is overdue."""
