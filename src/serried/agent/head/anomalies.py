@@ -41,13 +41,22 @@ class NodeSample(NamedTuple):
     entry: Node
 
 
+class Look(NamedTuple):
+    """What is known at one moment. Its lists are made once: a large job has ten thousands of ranks."""
+
+    now: float
+    samples: Sequence[NodeSample]
+    ranks: Sequence[Tuple[NodeSample, Dict[str, Any]]]
+    gpus: Sequence[Tuple[NodeSample, Dict[str, Any]]]
+
+
 class Anomalies:
     """`look` returns the warnings that hold; `new` those among them that have to be recorded, each once."""
 
     def __init__(self, *, is_script: bool = False) -> None:
         stalled = Stalled()
         self.usual_pause = stalled.usual_pause
-        self._checks: List[Callable[[float, Sequence[NodeSample]], List[Anomaly]]] = [
+        self._checks: List[Callable[[Look], List[Anomaly]]] = [
             stalled.look,
             _not_finite,
             IdleGpus(needs_ranks=not is_script).look,
@@ -60,7 +69,9 @@ class Anomalies:
         """The nodes by code, for which a warning was recorded."""
 
     def look(self, now: float, samples: Sequence[NodeSample]) -> List[Anomaly]:
-        return [warning for check in self._checks for warning in check(now, samples)]
+        ranks = [(sample, rank) for sample, rank in _entries(samples, "ranks") if isinstance(rank.get("rank"), int)]
+        look = Look(now, samples, ranks, _entries(samples, "gpus"))
+        return [warning for check in self._checks for warning in check(look)]
 
     def new(self, now: float, warnings: Sequence[Anomaly]) -> List[Anomaly]:
         """The warnings to record now: the first of each code, and later ones that concern further nodes."""
@@ -97,8 +108,8 @@ class Stalled:
         pace = self._paces.get((node, rank))
         return pace.longest_pause if pace and math.isfinite(pace.longest_pause) else None
 
-    def look(self, now: float, samples: Sequence[NodeSample]) -> List[Anomaly]:
-        stalled = [it for it in self._quiet(now, samples) if it[0] > it[2].longest_pause]
+    def look(self, look: Look) -> List[Anomaly]:
+        stalled = [it for it in self._quiet(look) if not it[2].is_usual(it[0])]
         if not stalled:
             return []
         quiet, _, pace = max(stalled, key=lambda it: it[0])
@@ -112,11 +123,11 @@ class Stalled:
             }
         ]
 
-    def _quiet(self, now: float, samples: Sequence[NodeSample]) -> List[Tuple[float, int, StepPace]]:
+    def _quiet(self, look: Look) -> List[Tuple[float, int, StepPace]]:
         """For how many seconds each rank has taken no step and written nothing; without ranks that took all steps."""
         found: List[Tuple[float, int, StepPace]] = []
         is_any_moving, last_output = False, math.inf
-        for sample, rank in _ranks(samples):
+        for sample, rank in look.ranks:
             output_age = number(rank.get("output_age"))
             output_age = math.inf if output_age is None else output_age + sample.age
             last_output = min(last_output, output_age)
@@ -125,18 +136,18 @@ class Stalled:
                 continue
             age += sample.age
             pace = self._paces.setdefault((sample.node, rank["rank"]), StepPace())
-            pace.observe(step, now - age)
+            pace.observe(step, look.now - age)
             if total is None or step < total:
-                is_any_moving = is_any_moving or age <= pace.longest_pause
+                is_any_moving = is_any_moving or pace.is_usual(age)
                 found.append((min(age, output_age), _number_of(rank), pace))
         if not is_any_moving:  # as in a validation, in which all wait for the rank that prints
             found = [(min(quiet, last_output), rank, pace) for quiet, rank, pace in found]
         return found
 
 
-def _not_finite(_now: float, samples: Sequence[NodeSample]) -> List[Anomaly]:
+def _not_finite(look: Look) -> List[Anomaly]:
     found: Dict[Tuple[str, str], List[int]] = {}
-    for _, rank in _ranks(samples):
+    for _, rank in look.ranks:
         metrics = rank.get("metrics")
         for name, value in metrics.items() if isinstance(metrics, dict) else ():
             is_finite = math.isfinite(value) if isinstance(value, float) else value not in NOT_FINITE
@@ -155,14 +166,14 @@ class IdleGpus:
         self._needs_ranks = needs_ranks
         """Before ranks start, their data may be copied for hours."""
 
-    def look(self, now: float, samples: Sequence[NodeSample]) -> List[Anomaly]:
+    def look(self, look: Look) -> List[Anomaly]:
         idle: Dict[Hashable, Tuple[NodeSample, Dict[str, Any]]] = {}
-        gpus = [(sample, gpu) for sample, gpu in _entries(samples, "gpus") if number(gpu.get("busy")) is not None]
+        gpus = [(sample, gpu) for sample, gpu in look.gpus if number(gpu.get("busy")) is not None]
         for sample, gpu in gpus:
             has_begun = not self._needs_ranks or bool(entries(sample.entry, "ranks"))
             if has_begun and (number(gpu.get("busy")) or 0.0) < IDLE_PERCENT:
                 idle[sample.node, gpu.get("gpu")] = (sample, gpu)
-        lasting = self._lasting.seconds(now, idle)
+        lasting = self._lasting.seconds(look.now, idle)
         found = [idle[key] for key, seconds in lasting.items() if seconds >= IDLE_SECONDS]
         if not found:
             return []
@@ -181,16 +192,16 @@ class LostGpus:
         self._known: Dict[int, Dict[Any, Dict[str, Any]]] = {}
         self._lasting = _Lasting()
 
-    def look(self, now: float, samples: Sequence[NodeSample]) -> List[Anomaly]:
+    def look(self, look: Look) -> List[Anomaly]:
         missing: Dict[Hashable, Tuple[NodeSample, Dict[str, Any]]] = {}
-        for sample in samples:
+        for sample in look.samples:
             listed = {gpu.get("gpu"): gpu for gpu in entries(sample.entry, "gpus")}
             present = {index for index, gpu in listed.items() if _is_measured(gpu)}
             known = self._known.setdefault(sample.node, {})
             # A GPU without a name was lost before the driver could describe it.
             known.update((index, gpu) for index, gpu in listed.items() if index in present or not gpu.get("name"))
             missing.update({(sample.node, gpu): (sample, known[gpu]) for gpu in known if gpu not in present})
-        lasting = self._lasting.seconds(now, missing)
+        lasting = self._lasting.seconds(look.now, missing)
         found = [missing[key] for key, seconds in lasting.items() if seconds >= LOST_SECONDS]
         if not found:
             return []
@@ -204,9 +215,9 @@ class FullDisks:
     def __init__(self) -> None:
         self._first: Dict[int, float] = {}
 
-    def look(self, _now: float, samples: Sequence[NodeSample]) -> List[Anomaly]:
+    def look(self, look: Look) -> List[Anomaly]:
         full: List[Tuple[float, NodeSample]] = []
-        for sample in samples:
+        for sample in look.samples:
             free = number(sample.entry.get("disk_free"))
             if free is None:
                 continue
@@ -227,12 +238,12 @@ class SlowRanks:
     def __init__(self) -> None:
         self._lasting = _Lasting()
 
-    def look(self, now: float, samples: Sequence[NodeSample]) -> List[Anomaly]:
+    def look(self, look: Look) -> List[Anomaly]:
         unusual = {
-            **self._unusual(samples, "steps_per_second", lambda value, median: value < SLOW_SHARE * median),
-            **self._unusual(samples, "data_wait", lambda value, median: value > WAITING_SHARE + median),
+            **self._unusual(look, "steps_per_second", lambda value, median: value < SLOW_SHARE * median),
+            **self._unusual(look, "data_wait", lambda value, median: value > WAITING_SHARE + median),
         }
-        lasting = self._lasting.seconds(now, unusual)
+        lasting = self._lasting.seconds(look.now, unusual)
         found = [key for key in unusual if lasting[key] >= SLOW_SECONDS]
         if not found:
             return []
@@ -240,10 +251,8 @@ class SlowRanks:
         more = f"; also slow: {_of_ranks(ranks)}" if len(ranks) > 1 else ""
         return [{"code": Reason.SLOW_RANK, "message": unusual[found[0]] + more, "ranks": ranks}]
 
-    def _unusual(
-        self, samples: Sequence[NodeSample], key: str, is_unusual: Callable[[float, float], bool]
-    ) -> Dict[Tuple[str, int], str]:
-        values = [(sample, rank, number(rank.get(key))) for sample, rank in _ranks(samples)]
+    def _unusual(self, look: Look, key: str, is_unusual: Callable[[float, float], bool]) -> Dict[Tuple[str, int], str]:
+        values = [(sample, rank, number(rank.get(key))) for sample, rank in look.ranks]
         known = [(sample, rank, value) for sample, rank, value in values if value is not None]
         numbers = {_number_of(rank) for _, rank, _ in known}
         if not FEWEST_RANKS <= len(numbers) == len(known):  # a job script may run several programs, each with a rank 0
@@ -264,10 +273,6 @@ def _comparison(key: str, rank: int, host: str, value: float, median: float) -> 
 
 def _entries(samples: Sequence[NodeSample], name: str) -> List[Tuple[NodeSample, Dict[str, Any]]]:
     return [(sample, entry) for sample in samples for entry in entries(sample.entry, name)]
-
-
-def _ranks(samples: Sequence[NodeSample]) -> List[Tuple[NodeSample, Dict[str, Any]]]:
-    return [(sample, rank) for sample, rank in _entries(samples, "ranks") if isinstance(rank.get("rank"), int)]
 
 
 def _is_measured(gpu: Mapping[str, Any]) -> bool:

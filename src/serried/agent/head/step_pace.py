@@ -46,6 +46,10 @@ class StepPace:
         usual = statistics.median(seconds for seconds, _ in self._changes)
         return max(SHORTEST_SECONDS, LONGER_THAN_USUAL * usual, LONGER_THAN_EVER * self._longest)
 
+    def is_usual(self, seconds: float) -> bool:
+        """Whether so long a time without a change is usual. That is quick to tell for all ranks that train."""
+        return seconds <= SHORTEST_SECONDS or seconds <= self.longest_pause
+
     @property
     def step_seconds(self) -> float:
         """The usual time of a step, without pauses."""
