@@ -16,8 +16,10 @@ def test_what_holds_now_is_shown_and_what_has_passed_is_in_the_timeline(serried,
     stall = {"code": "stalled", "message": "no step and no output for 5m on rank 0", "ranks": [0]}
     run.journal({"t": T - 500, "event": "anomaly", **stall})
     slurm.tell(Job("123", None, "RUNNING"))
-    shown = serried("show", "last").out
-    assert f"  warning     {IDLE['message']}\n" in shown
+    page = serried("show", "last")
+    shown = page.out
+    assert f"\n  warning     {IDLE['message']}\n  command " in shown  # at the end of what it does now
+    assert "serried why k3f9q2       what is suspicious, and what to do\n" in page.err
     assert "  warning: no step and no output for 5m on rank 0\n" in shown  # in the timeline
     why = serried("why", "last").out
     assert IDLE["message"] in why

@@ -82,6 +82,21 @@ def test_80_columns_hold_what_matters_most_and_every_age(serried):
 
 
 @pytest.mark.usefixtures("_terminal")
+def test_what_agents_warn_of_is_named_where_the_metric_gives_way(serried, running):
+    lost = [{"code": "not-finite", "message": "`loss` is nan on rank 0"}, {"code": "gpu-idle", "message": "GPU 0 …"}]
+    stalled = [{"code": "stalled", "message": "no step"}, {"code": 7, "message": "of another version"}]
+    running("aaaaaa", live_of(NOW - 3, a_live_node(metrics={"loss": "nan"}), warnings=lost), job="1", name="diverges")
+    running("bbbbbb", live_of(NOW - 3, a_live_node(step_age=423.0), warnings=stalled), job="2", name="hangs")
+    running("cccccc", live_of(NOW - 720, warnings=lost), job="3", name="headless")
+    assert serried("ps").out.splitlines() == [
+        "ID      NAME      STATE    SIZE     TIME    NOTE",
+        "aaaaaa  diverges  RUNNING  2x2 cpu  12m34s  step 1200/5000, not-finite, 20m left",
+        "bbbbbb  hangs     RUNNING  2x2 cpu  12m34s  step 1200/5000, no step for 7m",
+        "cccccc  headless  RUNNING  2x2 cpu  12m34s  step 1200/5000, as of 12m ago",
+    ]
+
+
+@pytest.mark.usefixtures("_terminal")
 def test_with_several_projects_there_is_a_column_and_still_the_time_left(serried, running, make):
     running("aaaaaa", live_of(NOW - 3), job="1", name="a" * 40, ranks=16, gpus=8)
     make("bbbbbb", name="other", project="a-thesis-on-speech").ending("FAILED")

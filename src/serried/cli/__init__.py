@@ -35,7 +35,7 @@ GROUPS = {
         "show": "Show a run's plan, timeline and files.",
         "logs": "Print or follow the output of the ranks.",
         "metrics": "Export logged and measured values: CSV, JSON, Prometheus.",
-        "why": "Explain why a run waits, or why it failed.",
+        "why": "Explain why a run waits, failed, or looks suspicious.",
         "queue": "Show free GPUs, waiting jobs and your limits.",
         "stacks": "Print where each rank is now, without ending it.",
         "report": "Show what runs used, and which line to change.",

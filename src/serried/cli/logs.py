@@ -17,7 +17,7 @@ from serried.records.status import statuses_of
 from serried.ui import console
 
 
-@click.command()
+@click.command(epilog=run_view.HELP)
 @run_view.last_run
 @click.option("-f", "--follow", is_flag=True, help="Follow until the run ends, through all attempts.")
 @click.option("--rank", type=click.IntRange(0), metavar="R", help="Only rank R.")
@@ -45,13 +45,14 @@ def command(
 ) -> None:
     r"""Print or follow the output of the ranks, or of a job script.
 
-    With several ranks each line starts with its `[rank]`. If the run has ended and no rank printed
-    anything, the output of the job script is printed instead. For an array, the last lines of the first
-    failures are printed.
+    With several ranks each line starts with its `[rank]`. Without --attempt or --all-attempts, the latest
+    attempt is printed, and a note names it. If the run has ended and no rank printed anything, the output
+    of the job script is printed instead. For an array, the last lines of the first failures are printed.
 
     \b
     serried logs -f last
     serried logs last --tail 20
+    serried logs -f last --since 10m
     serried logs k3f9q2 --rank 3
     serried logs lr-sweep/17 --attempt 1 > log.txt
     serried logs -f last --beside 0

@@ -45,12 +45,15 @@ _MOST_LAUNCHES = 20
 _MOST_NODES, _MOST_TASKS = 2, 4
 
 
-@click.command()
+@click.command(epilog=run_view.HELP)
 @run_view.last_run
 @click.option("--tasks", "as_table", is_flag=True, help="List every task of an array.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(*, run: str, as_table: bool, as_json: bool) -> None:
     r"""Show a run's plan, timeline and files; of an array also the first failures.
+
+    A run that runs begins with what it does now: step, metrics, speed, time left, GPUs, CPUs and memory of
+    its nodes, and warnings.
 
     \b
     serried show last
@@ -169,6 +172,7 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
         return []
     facts = [
         *_progress(status),
+        *(("warning", printable(warning["message"])) for warning in warnings_of(status)),
         ("command", _command(plan, is_task=selection.task is not None)),
         ("directives", directives_text(plan) if plan else ""),
         ("beside", beside_text(plan) if plan else ""),
@@ -198,7 +202,6 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
 
         facts += [("" if at else "tasks", line) for at, line in enumerate(array_view.counts(status))]
     facts.append(("waits for", status.reason))
-    facts += [("warning", printable(warning["message"])) for warning in warnings_of(status)]
     facts.append(("missing", "; ".join(each.text for each in _missing(selection, status))))
     facts.append(("nodes", ", ".join(status.node_names)))
     last = f", attempt {status.attempt}" if (status.attempt or 1) > 1 else ""
@@ -368,8 +371,11 @@ def _suggest(selection: Selection, status: RunStatus, written: Outputs) -> None:
         steps.append((f"serried why {run}", "what happened, and what to do"))
         if status.tasks is not None:
             steps.append((f"serried rerun {run} --failed", "submit the tasks that did not complete again"))
-    elif status.tasks is None:
-        steps.append((f"serried logs {'' if status.has_ended else '-f '}{run}", "the output"))
+    else:
+        if not status.has_ended and warnings_of(status):
+            steps.append((f"serried why {run}", "what is suspicious, and what to do"))
+        if status.tasks is None:
+            steps.append((f"serried logs {'' if status.has_ended else '-f '}{run}", "the output"))
     steps += run_view.logs_of_failed_rank(selection)
     if status.has_ended and selection.record.directory.usage.is_file():
         steps += _report_step(status)

@@ -37,15 +37,15 @@ class WaitTimedOut(SerriedError):  # noqa: N818 - reads as what happened
     exit_code = 3
 
 
-@click.command()
+@click.command(epilog=run_view.HELP)
 @run_view.many_runs
 @click.option("--timeout", metavar="TIME", help="Give up after 90s, 30m, 2h: exit code 3; the runs continue.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON at the end.")
 def command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -> None:
     r"""Wait for runs to end. Exit with 0 if all succeeded and with 1 if any did not.
 
-    The reason why a run waits is printed on stderr, and again when it changes. --json includes the
-    program's own exit status. Ctrl-C ends the waiting, never the runs.
+    On a terminal, one line shows the run's step, metric and time left. The reason why a run waits is printed
+    on stderr, and again when it changes. --json includes the program's own exit status. Ctrl-C ends the waiting, never the runs.
 
     \b
     serried wait last && serried submit evaluate

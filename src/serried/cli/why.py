@@ -20,15 +20,16 @@ from serried.ui import console
 from serried.ui.text import ago, duration, local_time, printable
 
 
-@click.command()
+@click.command(epilog=run_view.HELP)
 @run_view.last_run
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(*, run: str, as_json: bool) -> None:
-    r"""Explain why a run waits, or why it failed.
+    r"""Explain why a run waits, why it failed, or what is suspicious while it runs.
 
     For a run that waits: the scheduler's reason in plain words. For a run that failed: the first rank that
-    failed, its node, its exit status or signal, its last lines, and the next steps. For an array: the number
-    of tasks in each state, and the first failures.
+    failed, its node, its exit status or signal, its last lines, and the next steps. For a run that runs:
+    its step, and warnings such as a stall, a loss of NaN, idle GPUs or a limit that comes too early. For an
+    array: the number of tasks in each state, and the first failures.
 
     \b
     serried why last

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from serried.protocol.reasons import Reason
 from serried.protocol.samples import NODE
 from serried.records.live import LiveGpu, LiveNode, RunProgress
 from serried.ui.text import duration
@@ -33,7 +34,14 @@ def line(progress: RunProgress) -> str:
 
 
 def _end(progress: RunProgress) -> str:
-    return _trouble(progress) or _left(progress)
+    return ", ".join(filter(None, (_warning(progress), _trouble(progress) or _left(progress))))
+
+
+def _warning(progress: RunProgress) -> str:
+    """The code of the first warning of the agents that a note does not show in words."""
+    codes = (warning.get("code") for warning in progress.live.warnings)
+    shown = (code for code in codes if isinstance(code, str) and code != Reason.STALLED)
+    return "" if progress.is_stale else next(shown, "")
 
 
 def _trouble(progress: RunProgress) -> str:
@@ -147,7 +155,7 @@ def _memory(nodes: Sequence[LiveNode]) -> str:
         return ""
     used, limit, node = max(known, key=lambda one: one[0] / (one[1] or 1e30))
     text = _of((used, limit)) if limit else f"{used / _GIB:.3g} GiB"
-    whole = ", with all other jobs of the node" if node.memory_scope == NODE else ""
+    whole = ", with all other programs on the node" if node.memory_scope == NODE else ""
     return text + (f" on {node.host}" if len(nodes) > 1 else "") + whole
 
 
@@ -161,7 +169,7 @@ def _node(node: LiveNode) -> str:
     parts = [f"GPUs {sum(busy) / len(busy):.0f}%" if busy else "", cpu]
     parts += [f"{node.memory / _GIB:.3g} GiB" if node.memory is not None else ""]
     parts += [f"silent for {_short(node.age)}" if (node.age or 0.0) > _SILENT_NODE_SECONDS else ""]
-    return f"{node.host}: " + (", ".join(filter(None, parts)) or "nothing measured yet")
+    return f"{node.host}: " + (", ".join(filter(None, parts)) or "not measured now")
 
 
 def _short(seconds: float | None) -> str:

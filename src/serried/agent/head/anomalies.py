@@ -41,7 +41,7 @@ class NodeSample(NamedTuple):
     entry: Node
 
 
-class Look(NamedTuple):
+class LatestSamples(NamedTuple):
     """What is known at one moment. Its lists are made once: a large job has ten thousands of ranks."""
 
     now: float
@@ -56,7 +56,7 @@ class Anomalies:
     def __init__(self, *, is_script: bool = False) -> None:
         stalled = Stalled()
         self.usual_pause = stalled.usual_pause
-        self._checks: List[Callable[[Look], List[Anomaly]]] = [
+        self._checks: List[Callable[[LatestSamples], List[Anomaly]]] = [
             stalled.look,
             _not_finite,
             IdleGpus(needs_ranks=not is_script).look,
@@ -70,8 +70,8 @@ class Anomalies:
 
     def look(self, now: float, samples: Sequence[NodeSample]) -> List[Anomaly]:
         ranks = [(sample, rank) for sample, rank in _entries(samples, "ranks") if isinstance(rank.get("rank"), int)]
-        look = Look(now, samples, ranks, _entries(samples, "gpus"))
-        return [warning for check in self._checks for warning in check(look)]
+        latest = LatestSamples(now, samples, ranks, _entries(samples, "gpus"))
+        return [warning for check in self._checks for warning in check(latest)]
 
     def new(self, now: float, warnings: Sequence[Anomaly]) -> List[Anomaly]:
         """The warnings to record now: the first of each code, and later ones that concern further nodes."""
@@ -108,8 +108,8 @@ class Stalled:
         pace = self._paces.get((node, rank))
         return pace.longest_pause if pace and math.isfinite(pace.longest_pause) else None
 
-    def look(self, look: Look) -> List[Anomaly]:
-        stalled = [it for it in self._quiet(look) if not it[2].is_usual(it[0])]
+    def look(self, latest: LatestSamples) -> List[Anomaly]:
+        stalled = [it for it in self._quiet(latest) if not it[2].is_usual(it[0])]
         if not stalled:
             return []
         quiet, _, pace = max(stalled, key=lambda it: it[0])
@@ -123,11 +123,11 @@ class Stalled:
             }
         ]
 
-    def _quiet(self, look: Look) -> List[Tuple[float, int, StepPace]]:
+    def _quiet(self, latest: LatestSamples) -> List[Tuple[float, int, StepPace]]:
         """For how many seconds each rank has taken no step and written nothing; without ranks that took all steps."""
         found: List[Tuple[float, int, StepPace]] = []
         is_any_moving, last_output = False, math.inf
-        for sample, rank in look.ranks:
+        for sample, rank in latest.ranks:
             output_age = number(rank.get("output_age"))
             output_age = math.inf if output_age is None else output_age + sample.age
             last_output = min(last_output, output_age)
@@ -136,7 +136,7 @@ class Stalled:
                 continue
             age += sample.age
             pace = self._paces.setdefault((sample.node, rank["rank"]), StepPace())
-            pace.observe(step, look.now - age)
+            pace.observe(step, latest.now - age)
             if total is None or step < total:
                 is_any_moving = is_any_moving or pace.is_usual(age)
                 found.append((min(age, output_age), _number_of(rank), pace))
@@ -145,9 +145,9 @@ class Stalled:
         return found
 
 
-def _not_finite(look: Look) -> List[Anomaly]:
+def _not_finite(latest: LatestSamples) -> List[Anomaly]:
     found: Dict[Tuple[str, str], List[int]] = {}
-    for _, rank in look.ranks:
+    for _, rank in latest.ranks:
         metrics = rank.get("metrics")
         for name, value in metrics.items() if isinstance(metrics, dict) else ():
             is_finite = math.isfinite(value) if isinstance(value, float) else value not in NOT_FINITE
@@ -166,14 +166,14 @@ class IdleGpus:
         self._needs_ranks = needs_ranks
         """Before ranks start, their data may be copied for hours."""
 
-    def look(self, look: Look) -> List[Anomaly]:
+    def look(self, latest: LatestSamples) -> List[Anomaly]:
         idle: Dict[Hashable, Tuple[NodeSample, Dict[str, Any]]] = {}
-        gpus = [(sample, gpu) for sample, gpu in look.gpus if number(gpu.get("busy")) is not None]
+        gpus = [(sample, gpu) for sample, gpu in latest.gpus if number(gpu.get("busy")) is not None]
         for sample, gpu in gpus:
             has_begun = not self._needs_ranks or bool(entries(sample.entry, "ranks"))
             if has_begun and (number(gpu.get("busy")) or 0.0) < IDLE_PERCENT:
                 idle[sample.node, gpu.get("gpu")] = (sample, gpu)
-        lasting = self._lasting.seconds(look.now, idle)
+        lasting = self._lasting.seconds(latest.now, idle)
         found = [idle[key] for key, seconds in lasting.items() if seconds >= IDLE_SECONDS]
         if not found:
             return []
@@ -192,16 +192,16 @@ class LostGpus:
         self._known: Dict[int, Dict[Any, Dict[str, Any]]] = {}
         self._lasting = _Lasting()
 
-    def look(self, look: Look) -> List[Anomaly]:
+    def look(self, latest: LatestSamples) -> List[Anomaly]:
         missing: Dict[Hashable, Tuple[NodeSample, Dict[str, Any]]] = {}
-        for sample in look.samples:
+        for sample in latest.samples:
             listed = {gpu.get("gpu"): gpu for gpu in entries(sample.entry, "gpus")}
             present = {index for index, gpu in listed.items() if _is_measured(gpu)}
             known = self._known.setdefault(sample.node, {})
             # A GPU without a name was lost before the driver could describe it.
             known.update((index, gpu) for index, gpu in listed.items() if index in present or not gpu.get("name"))
             missing.update({(sample.node, gpu): (sample, known[gpu]) for gpu in known if gpu not in present})
-        lasting = self._lasting.seconds(look.now, missing)
+        lasting = self._lasting.seconds(latest.now, missing)
         found = [missing[key] for key, seconds in lasting.items() if seconds >= LOST_SECONDS]
         if not found:
             return []
@@ -215,9 +215,9 @@ class FullDisks:
     def __init__(self) -> None:
         self._first: Dict[int, float] = {}
 
-    def look(self, look: Look) -> List[Anomaly]:
+    def look(self, latest: LatestSamples) -> List[Anomaly]:
         full: List[Tuple[float, NodeSample]] = []
-        for sample in look.samples:
+        for sample in latest.samples:
             free = number(sample.entry.get("disk_free"))
             if free is None:
                 continue
@@ -238,12 +238,12 @@ class SlowRanks:
     def __init__(self) -> None:
         self._lasting = _Lasting()
 
-    def look(self, look: Look) -> List[Anomaly]:
+    def look(self, latest: LatestSamples) -> List[Anomaly]:
         unusual = {
-            **self._unusual(look, "steps_per_second", lambda value, median: value < SLOW_SHARE * median),
-            **self._unusual(look, "data_wait", lambda value, median: value > WAITING_SHARE + median),
+            **self._unusual(latest, "steps_per_second", lambda value, median: value < SLOW_SHARE * median),
+            **self._unusual(latest, "data_wait", lambda value, median: value > WAITING_SHARE + median),
         }
-        lasting = self._lasting.seconds(look.now, unusual)
+        lasting = self._lasting.seconds(latest.now, unusual)
         found = [key for key in unusual if lasting[key] >= SLOW_SECONDS]
         if not found:
             return []
@@ -251,8 +251,10 @@ class SlowRanks:
         more = f"; also slow: {_of_ranks(ranks)}" if len(ranks) > 1 else ""
         return [{"code": Reason.SLOW_RANK, "message": unusual[found[0]] + more, "ranks": ranks}]
 
-    def _unusual(self, look: Look, key: str, is_unusual: Callable[[float, float], bool]) -> Dict[Tuple[str, int], str]:
-        values = [(sample, rank, number(rank.get(key))) for sample, rank in look.ranks]
+    def _unusual(
+        self, latest: LatestSamples, key: str, is_unusual: Callable[[float, float], bool]
+    ) -> Dict[Tuple[str, int], str]:
+        values = [(sample, rank, number(rank.get(key))) for sample, rank in latest.ranks]
         known = [(sample, rank, value) for sample, rank, value in values if value is not None]
         numbers = {_number_of(rank) for _, rank, _ in known}
         if not FEWEST_RANKS <= len(numbers) == len(known):  # a job script may run several programs, each with a rank 0
