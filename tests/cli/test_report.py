@@ -236,7 +236,7 @@ def test_the_change_names_the_key_that_the_project_uses(serried, make, tmp_path)
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "serried.toml").write_text('[experiments.train.resources]\nmem_per_node = "128G"\n', encoding="utf-8")
-    made = make(source=str(folder), **USUAL)
+    made = make(source=str(folder), **{**USUAL, "nodes": 1})
     write_samples(made.attempt(), gpus=[a_gpu()] * 2)
     made.ending(seconds=3600.0)
     assert 'Write `mem_per_node = "48G"`' in serried("report").out

@@ -62,8 +62,17 @@ def test_a_run_that_uses_what_it_has_gets_no_notes(measure):
 
 def test_idle_gpus_are_named_and_the_change_is_the_number_in_use(measure):
     gpus = [a_gpu(), a_gpu(), a_gpu(0.0, 0.0, 70.0), a_gpu(0.0, 0.0, 70.0)]
-    note = note_of(a_usage(measure({**WELL, "gpus": gpus})), "gpu-idle")
+    note = note_of(a_usage(measure({**WELL, "gpus": gpus}), ranks=2), "gpu-idle")
     assert (note.fact, note.change, note.is_serious) == ("2 of 4 GPUs did nothing (n1: 2, 3)", "gpus = 2", True)
+
+
+def test_a_rank_for_each_gpu_does_not_need_fewer_gpus(measure):
+    gpus = [a_gpu(), a_gpu(), a_gpu(0.0, 0.0, 70.0), a_gpu(0.0, 0.0, 70.0)]
+    note = note_of(a_usage(measure({**WELL, "gpus": gpus}), ranks=4), "gpu-idle")
+    assert (note.change, note.advice) == (
+        "",
+        "check that each rank uses its own GPU, as by `torch.cuda.set_device`, or request fewer",
+    )
 
 
 def test_gpus_that_differ_between_nodes_get_no_single_number(measure):
@@ -147,8 +156,14 @@ def test_memory_that_was_not_used(measure, spelling, change):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"has_default_memory": True}, {"has_whole_nodes": True}, {"memory": None}, {"memory": 190 * GIB}],
-    ids=["default", "whole nodes", "not requested", "less than 50 GiB per GPU"],
+    [
+        {"has_default_memory": True},
+        {"has_whole_nodes": True},
+        {"memory": None},
+        {"memory": 190 * GIB},
+        {"nodes": 2},
+    ],
+    ids=["default", "whole nodes", "not requested", "less than 50 GiB per GPU", "a node without samples"],
 )
 def test_memory_that_no_one_chose_or_that_is_little_gets_no_note(measure, changes):
     usage = a_usage(measure({**WELL, "memory": 50 * GIB}), **{"memory": 256 * GIB, **changes})
@@ -158,6 +173,17 @@ def test_memory_that_no_one_chose_or_that_is_little_gets_no_note(measure, change
 def test_cpus_of_a_run_without_gpus(measure):
     note = note_of(a_usage(measure({"cpu": 3.0}), gpus=0, spelling=Spelling()), "cpu-low")
     assert (note.fact, note.change) == ("3.0 of 16 CPUs per node were in use", "cpus = 4")
+
+
+def test_fewer_cpus_suffice_for_the_node_that_uses_most(measure):
+    nodes = [{"cpu": 6.0}, {"cpu": 1.0}, {"cpu": 1.0}]
+    note = note_of(a_usage(measure(*nodes), gpus=0, nodes=3, spelling=Spelling()), "cpu-low")
+    assert (note.fact, note.change) == ("6.0 of 16 CPUs at most were in use", "cpus = 8")
+    assert "cpu-low" not in rules_of(a_usage(measure({"cpu": 12.0}, {"cpu": 1.0}), gpus=0, nodes=2))
+
+
+def test_a_rounded_time_that_exceeds_the_limit_is_not_advised(measure):
+    assert "time-over" not in rules_of(a_usage(measure(WELL), seconds=3050, limit_seconds=5100))
 
 
 def test_a_change_that_would_change_nothing_is_not_advised(measure):
@@ -194,6 +220,13 @@ def test_a_time_limit_with_known_steps(measure):
     note = note_of(usage, "timeout")
     assert (note.fact, note.change) == ("the run hit its time limit at step 91,800 of 100,000", 'time = "7h"')
     assert note.why == "at this rate it takes 5h33m to the last step; or set `limit.restarts`"
+
+
+def test_a_longer_limit_suffices_for_the_slowest_rank(measure):
+    ranks = [a_rank(step=990, total_steps=1000), a_rank(0.1, step=280, total_steps=1000)]
+    usage = a_usage(measure({**WELL, "ranks": ranks}), state="TIMEOUT", seconds=3600)
+    note = note_of(usage, "timeout")
+    assert (note.fact, note.change) == ("the run hit its time limit at step 280 of 1,000", 'time = "4h"')
 
 
 def test_a_time_limit_without_steps():
@@ -277,6 +310,11 @@ def test_short_runs_and_slices_of_gpus_are_not_judged(measure):
     idle = measure({**WELL, "gpus": [a_gpu(0.0, 0.0, 70.0)] * 4})
     slices = tuple(dataclasses.replace(gpu, name="NVIDIA H200 MIG 1g.18gb") for gpu in idle.gpus)
     assert "gpu-idle" not in rules_of(a_usage(dataclasses.replace(idle, gpus=slices)))
+    assert "gpu-fragmented" not in rules_of(a_usage(dataclasses.replace(idle, gpus=slices), nodes=2, gpus=1))
+
+
+def test_a_session_is_not_judged(measure):
+    assert rules_of(a_usage(measure({**WELL, "gpus": [a_gpu(10.0)] * 4}), is_session=True)) == []
 
 
 def test_a_run_whose_last_attempt_was_short_or_has_not_begun_is_judged(measure):
@@ -345,12 +383,14 @@ def test_tasks_that_failed_or_were_short_do_not_show_how_much_time_an_array_need
 
 
 def test_other_notes_about_an_array_count_its_tasks(measure):
-    cold = a_usage(
-        measure({**WELL, "gpus": [a_gpu(), a_gpu(), a_gpu(0.0, 0.0, 70.0), a_gpu(0.0, 0.0, 70.0)]}), id="a/1"
-    )
-    well = a_usage(measure(WELL), id="a/0")
+    gpus = [a_gpu(), a_gpu(), a_gpu(0.0, 0.0, 70.0), a_gpu(0.0, 0.0, 70.0)]
+    cold = a_usage(measure({**WELL, "gpus": gpus}), id="a/1", ranks=1, is_task=True)
+    well = a_usage(measure(WELL), id="a/0", ranks=1, is_task=True)
     (note,) = judge_all([well, cold], mute=["time-over"])
-    assert (note.fact, note.change) == ("1 of 2, such as a/1: 2 of 4 GPUs did nothing (n1: 2, 3)", "gpus = 2")
+    assert (note.fact, note.change) == ("1 of 2, such as a/1: 2 of 4 GPUs did nothing (n1: 2, 3)", "")
+    (note,) = judge_all([cold, dataclasses.replace(cold, id="a/2")], mute=["time-over"])
+    assert (note.fact, note.change) == ("2 of 2, such as a/1: 2 of 4 GPUs did nothing (n1: 2, 3)", "gpus = 2")
+    assert note_of(cold, "gpu-idle").change == ""
 
 
 def test_each_rule_has_a_page_and_survives_a_run_without_samples():

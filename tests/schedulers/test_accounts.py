@@ -107,10 +107,40 @@ def test_a_job_with_the_accounts_of_slurm_alone():
     assert job.source == "the accounts of the steps"
     (mean,) = job.used
     assert mean == NodeAccount(
-        "", cpus=32.0, cpu_seconds=57600.0, memory=32 * GIB, gpus=(GpuAccount("mean", 37.0, 41 * GIB, None),)
+        "", cpus=32.0, cpu_seconds=57600.0, memory=33 * GIB, gpus=(GpuAccount("mean", 37.0, 41 * GIB, None),)
     )
     usage = usage_of_account(job)
-    assert (usage.cpu and usage.cpu.mean, usage.node_memory and usage.node_memory.maximum) == (4.0, 32 * GIB)
+    assert (usage.cpu and usage.cpu.mean, usage.node_memory and usage.node_memory.maximum) == (4.0, 33 * GIB)
+
+
+def side_by_side(at, **fields):
+    return step(JobID=f"4711.{at}", MaxRSS="30G", **fields)
+
+
+def test_steps_that_run_side_by_side_need_their_memory_together():
+    steps = [side_by_side(at) for at in range(4)]
+    after = [side_by_side(at, Start="1795014400", End="1795014500") for at in (4, 5)]
+    (job,) = slurm.jobs("\n".join([row(), *steps, *after]))
+    assert [node.memory for node in job.used] == [120 * GIB]
+
+
+def test_the_mean_of_several_nodes_is_no_reason_for_less_memory_or_fewer_cpus():
+    whole = row(NNodes="2", AllocCPUS="64", AllocTRES="cpu=64,mem=512G,node=2", TotalCPU="16:00:00", TimelimitRaw="300")
+    (job,) = slurm.jobs("\n".join([whole, step(JobID="4711.0", NNodes="2", TRESUsageInTot="mem=64G")]))
+    assert judge(usage_of_account(job)) == []
+
+
+def test_fewer_cpus_are_advised_in_words_because_tasks_share_them():
+    whole = row(AllocTRES="cpu=16,mem=16G,node=1", TotalCPU="12:00:00", TimelimitRaw="300")
+    (job,) = slurm.jobs("\n".join([whole, step(JobID="4711.0", MaxRSS="12G")]))
+    notes = [(note.fact, note.change, note.advice) for note in judge(usage_of_account(job))]
+    assert notes == [("3.0 of 16 CPUs per node were in use", "", "request 4 CPUs per node")]
+
+
+@pytest.mark.parametrize(("name", "hours", "rules"), [("interactive", 8, []), ("interactive", 24, ["time-over"])])
+def test_a_session_is_not_judged(name, hours, rules):
+    whole = row(JobName=name, AllocTRES="cpu=16,mem=16G,node=1", TotalCPU="3-00:00:00", TimelimitRaw=str(60 * hours))
+    assert [note.rule for note in judge(usage_of_account(*slurm.jobs(whole)))] == rules
 
 
 @pytest.mark.parametrize(
@@ -170,8 +200,18 @@ def test_a_job_of_pbs():
     assert (job.id, job.state, job.seconds, job.limit_seconds) == ("812.head", "COMPLETED", 3600, 36000)
     assert (job.nodes, job.cpus, job.memory, job.gpus) == (2, 16, 64 * GIB, 0)
     assert job.used == (NodeAccount("", cpus=8.0, cpu_seconds=7200.0, memory=4 * GIB),)
-    assert {note.rule: note.change for note in judge(usage_of_account(job))} == {
-        "cpu-low": "ncpus=3",
-        "cpu-mem-over": "mem=5G",
+    assert {note.rule: note.change for note in judge(usage_of_account(job))} == {"time-over": "-l walltime=1:30:00"}
+
+
+@pytest.mark.parametrize(
+    ("select", "change"),
+    [("1:ncpus=16:mem=64gb:mpiprocs=4", "-l select=1:ncpus=16:mem=10Gb:mpiprocs=4"), ("1:ncpus=16", "-l mem=10Gb")],
+)
+def test_the_memory_of_a_chunk_of_pbs(select, change):
+    one_node = QSTAT.replace("nodect = 2", f"nodect = 1\n    Resource_List.select = {select}")
+    (job,) = pbs.jobs(one_node)
+    assert {note.rule: note.change or note.advice for note in judge(usage_of_account(job))} == {
+        "cpu-low": "request 5 CPUs per node",
+        "cpu-mem-over": change,
         "time-over": "-l walltime=1:30:00",
     }

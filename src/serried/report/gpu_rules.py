@@ -41,10 +41,10 @@ def gpu_idle(usage: Usage) -> Note | None:
     **Meaning:** an idle GPU lengthens the wait in the queue, is charged, and helps no user. Most often the script
     starts fewer ranks than there are GPUs, or its PyTorch is a build for CPUs.
 
-    **Change:** request as many GPUs as the script uses, `gpus = 2` for example, or `gpus = 0` for none. If no GPU did
-    anything, the note writes no number, because the program may have stopped before it used them. If all GPUs should
-    work, compare the number of ranks with the number of GPUs in `serried show RUN`, and let the script print
-    `torch.cuda.is_available()`.
+    **Change:** request as many GPUs as the script uses, `gpus = 2` for example, or `gpus = 0` for none. If all GPUs
+    should work, compare the number of ranks with the number of GPUs in `serried show RUN`, and let the script print
+    `torch.cuda.is_available()`. The note writes no number where a rank was started for an idle GPU, which probably uses
+    the GPU of another rank, nor if no GPU did anything, or if other tasks of an array used theirs.
     """
     idle = tuple(gpu for gpu in usage.rated_gpus if _is_idle(gpu, usage) and gpu.holding_seconds < HOLDING_SECONDS)
     if not idle:
@@ -52,11 +52,16 @@ def gpu_idle(usage: Usage) -> Note | None:
     total = len(usage.rated_gpus)
     which = f"{len(idle)} of {total} GPUs" if len(idle) < total else "the GPU" if total == 1 else f"all {total} GPUs"
     used = _used_per_node(usage, idle)
+    has_rank_for_each = usage.ranks is not None and usage.ranks >= usage.gpus > 1
+    if has_rank_for_each and len(idle) < total:
+        advice = "check that each rank uses its own GPU, as by `torch.cuda.set_device`, or request fewer"
+    else:
+        advice = "check that the script sees its GPUs and starts a rank for each, or request fewer"
     return Note(
         fact=f"{which} did nothing ({gpus_by_node(idle)})",
-        change=usage.spelling.gpus.format(used) if used else "",
-        advice="" if used else "check that the script sees its GPUs and starts a rank for each, or request fewer",
-        why="idle GPUs lengthen the wait in the queue" + ("; or start a rank for each GPU" if used else ""),
+        change=usage.spelling.gpus.format(used) if used and not has_rank_for_each else "",
+        advice=advice,
+        why="idle GPUs lengthen the wait in the queue",
         is_serious=True,
     )
 
@@ -118,13 +123,12 @@ def gpu_low(usage: Usage) -> Note | None:
     busy = combined((gpu.seconds or 1.0, gpu.busy) for gpu in usage.working_gpus)
     if busy is None or busy.mean >= LOW_PERCENT:
         return None
-    change = usage.more_cpus_change()
-    reason = "all CPUs were in use, so the GPUs probably waited for them" if change else "the GPUs mostly waited"
+    lacks = usage.lacks_cpus
     return Note(
         fact=f"the GPUs were busy {busy.mean:.0f} % of the time",
-        change=change,
-        advice="" if change else "try a bigger batch, or more workers of the data loader",
-        why=reason,
+        change=usage.more_cpus_change() if lacks else "",
+        advice="request more CPUs" if lacks else "try a bigger batch, or more workers of the data loader",
+        why="all CPUs were in use, so the GPUs probably waited for them" if lacks else "the GPUs mostly waited",
         is_serious=busy.mean <= VERY_LOW_PERCENT,
     )
 
@@ -266,7 +270,8 @@ def gpu_fragmented(usage: Usage) -> Note | None:
 
     **Change:** fewer nodes with more GPUs each, as many as a node of the cluster has: `serried clusters show NAME`.
     """
-    if usage.gpus != 1 or not 1 < usage.nodes <= MOST_GPUS_OF_A_NODE:
+    has_slices = any(gpu.is_mig for gpu in usage.measured.gpus)
+    if usage.gpus != 1 or has_slices or not 1 < usage.nodes <= MOST_GPUS_OF_A_NODE:
         return None
     change = f"{usage.spelling.nodes.format(1)}` and `{usage.spelling.gpus.format(usage.nodes)}"
     return Note(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from serried.metrics.measured import RankFigures
 from serried.protocol import names
+from serried.protocol.sizes import counted
 from serried.report.note import Note
-from serried.report.usage import GIB, MARGIN, Usage, amount, percent, spell_time
+from serried.report.usage import GIB, MARGIN, Usage, amount, percent, spell_time, time_request
 
 MEMORY_SHARE = 0.7
 """jobstats: a note below 70 % of the requested memory."""
@@ -27,7 +29,8 @@ def cpu_mem_over(usage: Usage) -> Note | None:
 
     **Condition:** the run was `COMPLETED` or hit its time limit, and the peak on every node is below 70 % of the
     requested memory. As in jobstats, the rule is silent for default requests, for whole nodes, and for less than 50 GB
-    per GPU or, without GPUs, 4 GB per CPU.
+    per GPU or, without GPUs, 4 GB per CPU. It is silent, too, if a node was not measured, or if the scheduler's
+    accounts have only the mean of several nodes.
 
     **Meaning:** memory that is requested and not used keeps other jobs off the node. A job that requests less fits on
     more nodes, so it starts sooner.
@@ -38,7 +41,7 @@ def cpu_mem_over(usage: Usage) -> Note | None:
     if peak is None or not requested or usage.has_default_memory or usage.has_whole_nodes:
         return None
     usual = usage.gpus * MEMORY_PER_GPU or (usage.cpus or 0) * MEMORY_PER_CPU
-    if requested < usual or not usage.has_own_scope or not usage.shows_need:
+    if requested < usual or not (usage.has_own_scope and usage.has_every_node and usage.shows_need):
         return None
     is_less = usage.gibibytes(peak.maximum) * usage.spelling.memory_units * GIB < requested
     if peak.maximum >= MEMORY_SHARE * requested or not is_less:
@@ -54,24 +57,29 @@ def cpu_low(usage: Usage) -> Note | None:
     """A run without GPUs used few of its CPUs.
 
     **Condition:** a run without GPUs and with more than one CPU was `COMPLETED` or hit its time limit, and used less
-    than half of its CPUs on average. This threshold is Serried's own judgement. The rule is silent for whole nodes, for
-    default requests, and where the job shares its CPUs with others, as on this machine.
+    than half of its CPUs on average, also on the node that used most. This threshold is Serried's own judgement. The
+    rule is silent for whole nodes, for default requests, where the job shares its CPUs with others, as on this machine,
+    and where nodes were not measured.
 
     **Meaning:** the program does not start enough threads or processes, or waits for files.
 
-    **Change:** request as many CPUs as were in use. If the program should use all of them, check the number of its
+    **Change:** request as many CPUs as were in use and a fifth more. Programs that need all CPUs for a short phase need
+    more than that. If the program should use all of them, check the number of its
     threads: Serried sets `OMP_NUM_THREADS` to the CPUs of each rank.
     """
-    cpu, cpus = usage.cpu, usage.cpus
-    if usage.gpus or usage.has_whole_nodes or usage.has_default_cpus or not usage.has_own_scope or not usage.shows_need:
+    cpus, in_use = usage.cpus, usage.most_cpu
+    if usage.gpus or usage.has_whole_nodes or usage.has_default_cpus or usage.cpu is None:
         return None
-    if cpu is None or not cpus or cpu.mean >= CPU_SHARE * cpus:
+    if not (usage.has_own_scope and usage.has_every_node and usage.shows_need):
         return None
-    if usage.cpus_of_unit(MARGIN * cpu.mean) * usage.spelling.cpu_units >= cpus:
+    needed = usage.cpus_of_unit(MARGIN * in_use) * usage.spelling.cpu_units
+    if not cpus or in_use >= CPU_SHARE * cpus or needed >= cpus:
         return None
+    change = usage.cpus_change(needed)
     return Note(
-        fact=f"{cpu.mean:.1f} of {cpus:.0f} CPUs per node were in use",
-        change=usage.cpus_change(MARGIN * cpu.mean),
+        fact=f"{in_use:.1f} of {cpus:.0f} CPUs {'per node' if usage.nodes == 1 else 'at most'} were in use",
+        change=change,
+        advice="" if change else f"request {counted(needed, 'CPU')} per node",
         why="a job that requests fewer CPUs starts sooner; or let the program start more threads",
     )
 
@@ -91,7 +99,7 @@ def time_over(usage: Usage) -> Note | None:
     seconds, limit = usage.seconds, usage.limit_seconds
     if usage.state != names.COMPLETED or usage.attempt > 1 or not limit or not seconds or seconds <= TIME_SECONDS:
         return None
-    if seconds >= TIME_SHARE * limit:
+    if seconds >= TIME_SHARE * limit or time_request(seconds) >= limit:
         return None
     return Note(
         fact=f"the run needed {percent(seconds / limit)} of its {spell_time(limit)}",
@@ -114,7 +122,8 @@ def timeout(usage: Usage) -> Note | None:
     """
     if usage.state != names.TIMEOUT:
         return None
-    rank = next((rank for rank in usage.measured.ranks if rank.step and rank.total_steps and rank.step_seconds), None)
+    known = [rank for rank in usage.measured.ranks if rank.step and rank.total_steps and rank.step_seconds]
+    rank = max(known, key=_seconds_left, default=None)
     if rank is None or not usage.seconds or usage.attempt > 1:
         advice = "allow more `limit.restarts`, or a longer `time`" if usage.is_ours else "request more time"
         return Note(
@@ -122,13 +131,16 @@ def timeout(usage: Usage) -> Note | None:
             advice=advice,
             why="a program that saves checkpoints continues from the newest one",
         )
-    step, total, step_seconds = rank.step or 0, rank.total_steps or 0, rank.step_seconds or 0.0
-    seconds = usage.seconds + max(total - step, 0) * step_seconds
+    seconds = usage.seconds + _seconds_left(rank)
     return Note(
-        fact=f"the run hit its time limit at step {step:,} of {total:,}",
+        fact=f"the run hit its time limit at step {rank.step:,} of {rank.total_steps:,}",
         change=usage.time_change(seconds),
         why=f"at this rate it takes {spell_time(seconds)} to the last step; or set `limit.restarts`",
     )
+
+
+def _seconds_left(rank: RankFigures) -> float:
+    return max((rank.total_steps or 0) - (rank.step or 0), 0) * (rank.step_seconds or 0.0)
 
 
 def oom(usage: Usage) -> Note | None:

@@ -11,6 +11,11 @@ from serried.metrics.samples import Range
 from serried.report.usage import Spelling, Usage
 from serried.schedulers.accounts import GpuAccount, JobAccount, NodeAccount
 
+_SESSIONS = ("interactive", "sys/dashboard/")
+"""How the names of jobs begin that `salloc` and Open OnDemand submit."""
+_SESSION_SECONDS = 8 * 3600
+"""jobstats: no notes about sessions of up to 8 hours."""
+
 
 def usages_of_job(job: str) -> list[Usage]:
     """The usage of a job, or of each task of an array. Raises RunNotFoundError and SchedulerUnreachable."""
@@ -53,12 +58,13 @@ def usage_of_account(account: JobAccount) -> Usage:
             memory=account.options.memory,
             time=account.options.time,
             is_walltime=True,
-            cpus=account.options.cpus,
+            cpus="",
             gpus=account.options.gpus,
             nodes=account.options.nodes,
             verb="submit with",
         ),
         is_ours=False,
+        is_session=account.name.startswith(_SESSIONS) and (account.limit_seconds or 0) <= _SESSION_SECONDS,
     )
 
 

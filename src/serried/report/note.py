@@ -20,7 +20,7 @@ class Note:
     verb: str = ""
     """What to do with the change, as `Spelling.verb`; `judge` fills it in."""
     advice: str = ""
-    """A sentence in place of a change that is a single line."""
+    """A sentence, for where there is no change."""
     is_serious: bool = False
     rule: str = ""
     """The id of the rule; `judge` fills it in."""

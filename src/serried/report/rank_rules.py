@@ -62,16 +62,16 @@ def data_stall(usage: Usage) -> Note | None:
         return None
     mean = statistics.fmean(wait for wait, _ in waits)
     worst, rank = max(waits, key=lambda each: each[0])
-    if max(mean, worst) <= DATA_WAIT_SHARE:
+    if worst <= DATA_WAIT_SHARE:
         return None
-    change = usage.more_cpus_change()
+    change = usage.more_cpus_change() if usage.lacks_cpus else ""
     which = "the ranks" if mean > DATA_WAIT_SHARE else f"rank {rank.rank} on {rank.host}"
     share = mean if mean > DATA_WAIT_SHARE else worst
     return Note(
         fact=f"{which} waited for data {percent(share)} of the time",
         change=change,
         advice="" if change else "start more workers of the data loader, or stage the data to the node's disk",
-        why="all CPUs were in use" if change else "GPUs are idle while a rank waits, and one rank holds up all",
+        why="all CPUs were in use" if change else "a rank that waits computes nothing, and one rank holds up all",
     )
 
 
@@ -116,10 +116,10 @@ def scaling_poor(usage: Usage) -> Note | None:
     efficiency = (rate / usage.units) / (peer.samples_per_second / peer.units)
     if efficiency >= EFFICIENCY:
         return None
-    noun = "GPUs" if usage.gpus else "ranks"
+    noun, share = "GPU" if usage.gpus else "rank", percent(efficiency)
     gain, cost = rate / peer.samples_per_second, usage.units / peer.units
     return Note(
-        fact=f"{usage.units} {noun} reach {percent(efficiency)} of the speed per GPU of the {peer.units} in {peer.run}",
-        advice="use a bigger batch on each GPU, or fewer GPUs",
+        fact=f"{usage.units} {noun}s reach {share} of the speed per {noun} of the {peer.units} in {peer.run}",
+        advice=f"use a bigger batch on each {noun}, or fewer {noun}s",
         why=f"{gain:.1f} times the samples per second for {cost:.1f} times the cost",
     )

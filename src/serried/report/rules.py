@@ -38,9 +38,11 @@ RULES: dict[str, Rule] = {rule.__name__.replace("_", "-"): rule for rule in _RUL
 """By id, the most urgent first."""
 _OF_ENDS = frozenset({"oom", "timeout", "gpu-lost"})
 """Rules for runs of any length, and the only ones for runs that ran out of memory."""
+_OF_SOME_TASKS = "gpu-idle"
+"""Its change is right only for tasks that all have it."""
 _OF_REQUESTS: dict[str, Callable[[Usage], float]] = {
     "cpu-mem-over": lambda usage: usage.node_memory.maximum if usage.node_memory else 0.0,
-    "cpu-low": lambda usage: usage.cpu.mean if usage.cpu else 0.0,
+    "cpu-low": lambda usage: usage.most_cpu,
     "time-over": lambda usage: usage.seconds or 0.0,
 }
 """Rules about a request that all tasks of an array share, each with the use by which the task that needs most is
@@ -49,7 +51,14 @@ found."""
 
 def judge(usage: Usage, mute: Collection[str] = ()) -> list[Note]:
     """The notes about a run, the most urgent first. A task alone says nothing about the request of its array."""
-    return [note for note in _judge(usage, mute) if not usage.is_task or note.rule not in _OF_REQUESTS]
+    notes = _judge(usage, mute)
+    if not usage.is_task:
+        return notes
+    return [
+        dataclasses.replace(note, change=note.change * (note.rule != _OF_SOME_TASKS))
+        for note in notes
+        if note.rule not in _OF_REQUESTS
+    ]
 
 
 def judge_all(usages: Sequence[Usage], mute: Collection[str] = ()) -> list[Note]:
@@ -70,6 +79,7 @@ def _of_all(rule: str, notes: Mapping[str, Mapping[str, Note]], ended: Sequence[
     if rule not in _OF_REQUESTS:
         run, note = next(((run, note) for run, note in those.items() if note.is_serious), next(iter(those.items())))
         is_common = all(other.change == note.change for other in those.values())
+        is_common = is_common and (rule != _OF_SOME_TASKS or len(those) == len(notes))
         return dataclasses.replace(note, fact=f"{count}, such as {run}: {note.fact}", change=note.change * is_common)
     neediest = max(ended, key=_OF_REQUESTS[rule])
     if any(usage.id not in those for usage in ended):
@@ -80,14 +90,10 @@ def _of_all(rule: str, notes: Mapping[str, Mapping[str, Note]], ended: Sequence[
 
 
 def _judge(usage: Usage, mute: Collection[str]) -> list[Note]:
-    is_short = usage.measured_seconds < SHORTEST_SECONDS
+    has_few = usage.measured_seconds < SHORTEST_SECONDS or usage.state == names.OUT_OF_MEMORY or usage.is_session
     found: list[Note] = []
     for name, rule in RULES.items():
-        if (
-            name in mute
-            or name in usage.mute
-            or (name not in _OF_ENDS and (is_short or usage.state == names.OUT_OF_MEMORY))
-        ):
+        if name in mute or name in usage.mute or (has_few and name not in _OF_ENDS):
             continue
         note = rule(usage)
         if note is not None:

@@ -33,6 +33,7 @@ class Spelling:
     is_walltime: bool = False
     """Time limits have the form `5:00:00`, not `5h`."""
     cpus: str = "cpus = {}"
+    """Empty if it depends on what the accounts do not have."""
     cpu_units: int = 1
     gpus: str = "gpus = {}"
     nodes: str = "nodes = {}"
@@ -49,6 +50,9 @@ class Peer:
     """GPUs; ranks of runs without GPUs."""
     samples_per_second: float
     """Of all ranks."""
+
+
+_INTERNAL = ("spelling", "measured", "is_ours", "is_session", "is_task", "needed_gpu_memory", "peer", "mute")
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,8 @@ class Usage:
     """Rules that the experiment mutes."""
     is_ours: bool = True
     """Serried started it."""
+    is_session: bool = False
+    """A user typed in it."""
     is_task: bool = False
     """Other tasks share its request."""
     needed_gpu_memory: bool = False
@@ -100,6 +106,11 @@ class Usage:
     def shows_need(self) -> bool:
         """It did all of its work, or all that the limit allowed: a run that failed may not have reached its peak."""
         return self.state in {names.COMPLETED, names.TIMEOUT}
+
+    @property
+    def has_every_node(self) -> bool:
+        """Accounts may have only the mean of all nodes, and samples can be missing."""
+        return len(self.measured.nodes) >= self.nodes
 
     @property
     def measured_seconds(self) -> float:
@@ -149,6 +160,11 @@ class Usage:
         return self._in_use(lambda each: each.cpu)
 
     @property
+    def most_cpu(self) -> float:
+        """Cores in use on the node that used most, on average over the run."""
+        return max((node.cpu.mean for node in self.measured.nodes if node.cpu), default=0.0)
+
+    @property
     def cpus_of_node(self) -> float | None:
         return max((node.cpus for node in self.measured.nodes if node.cpus), default=None)
 
@@ -190,11 +206,14 @@ class Usage:
         known = [rank.samples_per_second for rank in self.measured.ranks if rank.samples_per_second]
         return sum(known) if known else None
 
+    @property
+    def lacks_cpus(self) -> bool:
+        """All CPUs were in use, and the node may have more."""
+        in_use = self.cpu.mean if self.cpu else 0.0
+        return bool(self.cpus) and not self.has_whole_nodes and in_use >= SATURATED_SHARE * (self.cpus or 0)
+
     def more_cpus_change(self) -> str:
-        """A request for twice the CPUs if all were in use; empty for whole nodes, which have no more."""
-        if self.has_whole_nodes or self.cpu is None or not self.cpus or self.cpu.mean < SATURATED_SHARE * self.cpus:
-            return ""
-        return self.cpus_change(2 * self.cpus)
+        return self.cpus_change(2 * (self.cpus or 0))
 
     def gibibytes(self, bytes_per_node: float) -> int:
         """Of one amount of a request, with a margin."""
@@ -206,7 +225,7 @@ class Usage:
 
     def time_change(self, seconds: float) -> str:
         """A request for that time and a margin: `time = "5h"`."""
-        rounded = _rounded(MARGIN * seconds)
+        rounded = time_request(seconds)
         text = show_walltime(rounded) if self.spelling.is_walltime else show_duration(rounded)
         return self.spelling.time.format(text)
 
@@ -218,7 +237,7 @@ class Usage:
 
     def to_json(self) -> dict[str, Any]:
         fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        for internal in ("spelling", "measured", "is_ours", "is_task", "needed_gpu_memory", "peer", "mute"):
+        for internal in _INTERNAL:
             del fields[internal]
         return {
             **fields,
@@ -254,7 +273,9 @@ _ROUND_UP = ((3600, 300), (6 * 3600, 1800), (86400, 3600))
 _DAYS_ROUND_UP = 6 * 3600
 
 
-def _rounded(seconds: float) -> int:
+def time_request(seconds: float) -> int:
+    """That time with a margin, rounded up."""
+    seconds *= MARGIN
     step = next((step for most, step in _ROUND_UP if seconds <= most), _DAYS_ROUND_UP)
     return math.ceil(seconds / step) * step
 

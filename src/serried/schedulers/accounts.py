@@ -31,14 +31,12 @@ class NodeAccount(NamedTuple):
 
 
 class RequestOptions(NamedTuple):
-    """Options of a submit command, with `{}` for the amount."""
+    """Options of a submit command, with `{}` for the amount. The accounts do not tell how many tasks share the CPUs."""
 
     memory: str
     """Per node."""
     time: str
     """For a limit of the form `5:00:00`."""
-    cpus: str
-    """Per node, as a job of one task."""
     gpus: str
     """Per node."""
     nodes: str

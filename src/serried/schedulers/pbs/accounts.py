@@ -8,7 +8,8 @@ from serried.protocol import names
 from serried.schedulers.accounts import JobAccount, NodeAccount, RequestOptions
 from serried.schedulers.pbs import parse
 
-OPTIONS = RequestOptions(memory="mem={}", time="-l walltime={}", cpus="ncpus={}", gpus="ngpus={}", nodes="select={}")
+OPTIONS = RequestOptions(memory="-l mem={}b", time="-l walltime={}", gpus="ngpus={}", nodes="select={}")
+_MEMORY_OF_CHUNK = re.compile(r"\bmem=\w+")
 _AMOUNT = re.compile(r"(\d+)(b|kb|mb|gb|tb)?", re.IGNORECASE)
 _FACTORS = {"b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40}
 _CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d+)")
@@ -46,7 +47,7 @@ def _job(
         id=identity,
         name=attributes.get("Job_Name", ""),
         state=state,
-        options=OPTIONS,
+        options=_options(requested.get("select", "")),
         started=parse.epoch(attributes.get("stime", "")),
         ended=ended if state in names.ENDED else None,
         seconds=_clock(used.get("walltime", "")),
@@ -60,6 +61,12 @@ def _job(
         source="the scheduler's accounts" if is_known else "",
         missing="" if is_known else "the job has not started, or its history was deleted",
     )
+
+
+def _options(select: str) -> RequestOptions:
+    """With the whole `select`, of which a chunk's memory is a part."""
+    chunk, count = _MEMORY_OF_CHUNK.subn("mem={}b", select)
+    return OPTIONS._replace(memory=f"-l select={chunk}") if count == 1 else OPTIONS
 
 
 def _integer(text: str) -> int:

@@ -41,9 +41,7 @@ FIELDS = (
     "JobName",
     "AdminComment",
 )
-OPTIONS = RequestOptions(
-    memory="--mem={}", time="--time={}", cpus="--cpus-per-task={}", gpus="--gpus-per-node={}", nodes="--nodes={}"
-)
+OPTIONS = RequestOptions(memory="--mem={}", time="--time={}", gpus="--gpus-per-node={}", nodes="--nodes={}")
 SUMMARY = "JS1:"
 _LONGEST_SUMMARY = 1 << 24
 """Bytes of JSON: a thousand nodes with eight GPUs have 0.5 MB."""
@@ -183,7 +181,7 @@ def _value(node: Mapping[str, Any], name: str) -> float | None:
 def _from_steps(row: Row, steps: Sequence[Row], tres: Mapping[str, str], nodes: int) -> tuple[NodeAccount, ...]:
     """The mean over all nodes; empty if no step has anything."""
     cpu = _clock(row["TotalCPU"])
-    memory = max((peak for step in steps if (peak := _memory(step)) is not None), default=None)
+    memory = _peak(steps)
     gpus = int(_number(tres.get("gres/gpu", "")) or 0)
     busy = max((each for step in steps if (each := _gpu_percent(step, gpus)) is not None), default=None)
     gpu_memory = [_bytes(_tres(step["TRESUsageInMax"]).get("gres/gpumem", "")) for step in steps]
@@ -200,6 +198,19 @@ def _from_steps(row: Row, steps: Sequence[Row], tres: Mapping[str, str], nodes: 
             gpus=(GpuAccount("mean", busy, peak, None),) if is_known else (),
         ),
     )
+
+
+def _peak(steps: Sequence[Row]) -> float | None:
+    """On a node: the most that steps needed which ran at the same time, as `srun … &` starts them."""
+    known = [
+        (_number(step["Start"]) or 0.0, _number(step["End"]) or math.inf, peak)
+        for step in steps
+        if (peak := _memory(step)) is not None
+    ]
+    together = (
+        sum(peak for start, end, peak in known if start <= begin < end or start == begin) for begin, _, _ in known
+    )
+    return max(together, default=None)
 
 
 def _memory(step: Row) -> float | None:
