@@ -14,8 +14,10 @@ from fake_scheduler import FakeScheduler
 from serried import schedulers
 from serried.protocol import names
 from serried.records import index
+from serried.records.status import statuses
 from serried.schedulers.interface import Job
 from serried.ui.watch import app as watch_app
+from serried.ui.watch import reader as watch_reader
 from serried.ui.watch.app import DARK, LIGHT, Dialog, WatchApp
 from watching import a_live, write_live
 
@@ -108,6 +110,22 @@ def test_it_shows_what_a_run_does_and_follows_its_output(make):
         assert "\x1b" not in text_of(app)
 
     drive(look, index.find("k3f9q2"))
+
+
+def test_an_end_that_another_reader_records_during_a_query_is_shown_by_the_next(make, monkeypatch):
+    made = make()
+    made.attempt()
+
+    def end_meanwhile(records):
+        found = statuses(records)
+        made.ending()
+        statuses(index.records())
+        return found
+
+    reader = watch_reader.Reader()
+    monkeypatch.setattr(watch_reader, "statuses", end_meanwhile)
+    assert [row.state for row in reader.read_once(watch_reader.Shown()).rows] == [names.RUNNING]
+    assert [row.state for row in reader.read_once(watch_reader.Shown()).rows] == [names.COMPLETED]
 
 
 def test_a_selection_stays_with_its_run_while_others_come_and_go(make):

@@ -17,7 +17,7 @@ from serried.records import index
 from serried.records.evidence import latest_attempt
 from serried.records.explain import Explanation, explain
 from serried.records.index import Selection
-from serried.records.record import Record, RecordUnreadable
+from serried.records.record import RecordUnreadable
 from serried.records.run_status import RunStatus
 from serried.records.status import Pace, has_ended_by_file, statuses, task_of
 from serried.ui import run_rows
@@ -117,7 +117,7 @@ class Reader:
         found = statuses([record for record in records if record.id not in self._settled])
         kept = {record.id: self._found[record.id] for record in records if record.id in self._settled}
         self._found = {**kept, **{status.id: status for status in found}}
-        self._settled = {*kept, *(status.id for status in found if _is_settled(status.record))}
+        self._settled = {*kept, *(status.id for status in found if _is_settled(status))}
         self._rows_at, self._has_asked = 0.0, True
         self._explain(self._shown.selection)
         return found
@@ -211,9 +211,10 @@ class Reader:
         return tuple(facts.row_of(status, now) for status in sorted({**found, **again}.values(), key=run_rows.order))
 
 
-def _is_settled(record: Record) -> bool:
+def _is_settled(status: RunStatus) -> bool:
+    """Whether this was read from the end in the record, which may have been written after the answer of a scheduler."""
     try:
-        return record.end is not None
+        return status.has_ended and status.record.end is not None
     except RecordUnreadable:
         return False
 
