@@ -74,7 +74,7 @@ between ranks
 
 notes
   ! The steps of rank 3 on n2 take 1.6 times as long as the median.
-    Compare that GPU and its data wait with the others, then exclude `n2` if it
+    Compare its GPU and its data wait with the others, then exclude `n2` if it
     is slower: a training is as fast as its slowest rank.
     serried rule straggler
   - GPU 1 on n2 (rank 3) was busy 55 % of the time, the median 90 %.

@@ -37,9 +37,10 @@ def straggler(usage: Usage) -> Note | None:
     spread = _spread(usage, STEP_TIME)
     if spread is None or spread.extreme <= STRAGGLER_FACTOR * spread.median:
         return None
+    place = "GPU" if usage.gpus else "node"
     return Note(
         fact=f"the steps of {spread.where} take {spread.extreme / spread.median:.1f} times as long as the median",
-        advice=f"compare that GPU and its data wait with the others, then exclude `{spread.host}` if it is slower",
+        advice=f"compare its {place} and its data wait with the others, then exclude `{spread.host}` if it is slower",
         why="a training is as fast as its slowest rank",
         is_serious=True,
     )
