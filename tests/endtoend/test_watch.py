@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -38,8 +39,11 @@ class Terminal:
     def keys(self, *keys):
         self._run("send-keys", *keys)
 
-    def screen(self):
-        return self._run("capture-pane", "-p").stdout
+    def screen(self, *options):
+        return self._run("capture-pane", "-p", *options).stdout
+
+    def resize(self, columns, rows):
+        self._run("resize-window", "-x", str(columns), "-y", str(rows))
 
     def sees(self, text):
         until(lambda: text in self.screen(), what=f"{text!r} on the screen\n{self.screen()}")
@@ -134,6 +138,17 @@ def test_a_run_is_stopped_by_two_keys_and_not_by_one(terminal, run, serried, tmp
     terminal.sees(f"{run} train CANCELLED")
     assert (tmp_path / "go").exists() is False
     assert "CANCELLED" in serried("ps", "--all").stdout
+
+
+def test_a_question_fits_on_a_small_terminal_and_no_color_leaves_no_colours(terminal, run):
+    terminal.start("env", "NO_COLOR=1", sys.executable, "-m", "serried", "watch")
+    terminal.sees(f">{run}  train  RUNNING")
+    terminal.resize(40, 10)
+    terminal.keys("S")
+    terminal.sees("│  y stops it; any other key does not  │\n")
+    assert f"│{f'  stop {run} (train, RUNNING)?':<38}│\n" in terminal.screen()
+    attributes = {code for codes in re.findall(r"\x1b\[([\d;]*)m", terminal.screen("-e")) for code in codes.split(";")}
+    assert {code for code in attributes if code.startswith(("3", "4", "9", "10"))} <= {"39", "49"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -169,6 +169,8 @@ def test_a_run_that_is_deleted_while_it_is_shown_is_called_deleted(make):
 
     async def look(app, pilot, wait_for):
         await wait_for(lambda: "k3f9q2 train RUNNING" in text_of(app))
+        shutil.rmtree(made.where.path)
+        await wait_for(lambda: "! the run directory was removed, and its output with it" in text_of(app))
         shutil.rmtree(made.record.directory.path)
         await wait_for(lambda: "the record of k3f9q2 was deleted" in text_of(app))
         await pilot.press("S", "escape")
@@ -360,7 +362,7 @@ def test_a_failed_run_shows_the_output_of_the_rank_that_failed_first(make):
     made.log(0, "rank 0 was fine\n").log(3, "RuntimeError: no\n")
 
     async def look(app, pilot, wait_for):
-        await wait_for(lambda: "output of rank 3 on node 1" in text_of(app))
+        await wait_for(lambda: "output of rank 3 on n2" in text_of(app))
         assert "RuntimeError: no" in text_of(app)
         assert "k3f9q2 train FAILED" in text_of(app)
         await pilot.press("left", "S")

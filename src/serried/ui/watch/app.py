@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 import time
@@ -91,8 +92,8 @@ class WatchApp(App[None]):
     Screen { background: $background; color: $foreground; }
     Screenful { width: 100%; height: 100%; }
     Dialog { align: center middle; background: $background 60%; }
-    #dialog { width: auto; max-width: 76; height: auto; padding: 1 2; background: $surface; }
-    #dialog Static { width: auto; max-width: 70; }
+    #dialog { width: auto; max-width: 100%; height: auto; max-height: 100%; padding: 1 2; background: $surface; }
+    #dialog Static { width: auto; max-width: 100%; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "quit", priority=True),
@@ -103,7 +104,7 @@ class WatchApp(App[None]):
         self, selection: Selection | None, stop: Callable[[str], str], *, light: bool = False, ascii_only: bool = False
     ) -> None:
         """`stop` stops a run and returns what to tell the user; it may take minutes."""
-        super().__init__()
+        super().__init__(ansi_color=bool(os.environ.get("NO_COLOR")) or None)  # Textual alone leaves shades of grey
         self.theme = LIGHT if light else DARK
         self.crash: Exception | None = None
         """A bug in a reading thread."""

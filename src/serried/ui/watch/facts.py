@@ -133,14 +133,18 @@ class RunReader:
             recent=self._recent,
             recent_seconds=self._period,
             curves=self._curves,
-            logs=tuple(self._named(one, view) for one in found),
+            logs=tuple(self._named(one, view, status) for one in found),
             log=log,
             log_lines=tail(found[log].path) if found else (),
             advice=tuple(warning["message"] for warning in warnings),
-            notice=notice_of(status, now),
+            notice=notice_of(status, now) or self._purged(attempt),
             has_ended=status.has_ended,
             steps=explanation.steps if explanation and status.state in _FAILED else (),
         )
+
+    def _purged(self, attempt: AttemptDirectory | None) -> str:
+        is_purged = attempt is None and not self.selection.record.where.path.is_dir()
+        return "the run directory was removed, and its output with it" if is_purged else ""
 
     def _live(self, attempt: AttemptDirectory, metric: str) -> LiveView | None:
         """live.json, with its age by this machine's clock alone, once it has changed before our eyes."""
@@ -162,11 +166,12 @@ class RunReader:
         return found
 
     @staticmethod
-    def _named(log: logs.RankLog, view: LiveView | None) -> str:
+    def _named(log: logs.RankLog, view: LiveView | None, status: RunStatus) -> str:
         if log.rank == names.SCRIPT_RANK:
             return "the script"
         host = next((node.host for node in view.live.nodes if node.node == log.node), "") if view else ""
-        return f"rank {log.rank} on {host or f'node {log.node}'}" + (f", launch {log.launch}" if log.launch else "")
+        host = host or dict(enumerate(status.node_names)).get(log.node, f"node {log.node}")
+        return f"rank {log.rank} on {host}" + (f", launch {log.launch}" if log.launch else "")
 
     def _read_rarely(self, attempt: AttemptDirectory | None, view: LiveView | None, metric: str) -> None:
         began = time.monotonic()
