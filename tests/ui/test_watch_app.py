@@ -171,6 +171,7 @@ def test_a_run_that_is_deleted_while_it_is_shown_is_called_deleted(make):
         await wait_for(lambda: "k3f9q2 train RUNNING" in text_of(app))
         shutil.rmtree(made.where.path)
         await wait_for(lambda: "! the run directory was removed, and its output with it" in text_of(app))
+        assert "starting" not in text_of(app)
         shutil.rmtree(made.record.directory.path)
         await wait_for(lambda: "the record of k3f9q2 was deleted" in text_of(app))
         await pilot.press("S", "escape")

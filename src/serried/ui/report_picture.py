@@ -143,16 +143,13 @@ def _draw_curves(panel: Axes, kind: _Kind, found: Sequence[Series], axis: Axis, 
         panel.set_title(f"{kind.title} (the lowest, the median and the highest of {len(found)})")
     if limit:
         panel.axhline(limit / scale, color="black", lw=0.8, ls=(0, (1, 3)))
-        panel.text(0.003, limit / scale, "requested or available", fontsize=8, va="bottom", transform=_beside(panel))
+        across = panel.get_yaxis_transform()
+        panel.text(0.003, limit / scale, "requested or available", fontsize=8, va="bottom", transform=across)
     panel.set_ylim(0, max([limit or 0.0, *(point.value for one in shown for point in one.points)]) / scale * 1.15 or 1)
     panel.grid(alpha=0.25)
     if len(shown) > 1:
         panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8)
     _mark(panel, axis)
-
-
-def _beside(panel: Axes) -> object:
-    return panel.get_yaxis_transform()
 
 
 def _ends(found: Sequence[Series]) -> list[Series]:

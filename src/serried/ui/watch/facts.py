@@ -119,7 +119,8 @@ class RunReader:
         found = self._logs(status, attempt)
         log = _failed_log(found, explanation) if chosen is None else min(max(chosen, 0), max(len(found) - 1, 0))
         warnings = doubts(view.progress) if view else status.warnings
-        message = status.verdict.message
+        notice = notice_of(status, now) or self._purged(attempt)
+        message = status.verdict.message if status.has_ended or not notice else ""
         meaning = explanation.meaning if explanation and status.has_ended else ""
         return RunPage(
             status.id,
@@ -137,7 +138,7 @@ class RunReader:
             log=log,
             log_lines=tail(found[log].path) if found else (),
             advice=tuple(warning["message"] for warning in warnings),
-            notice=notice_of(status, now) or self._purged(attempt),
+            notice=notice,
             has_ended=status.has_ended,
             steps=explanation.steps if explanation and status.state in _FAILED else (),
         )

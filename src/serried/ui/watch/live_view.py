@@ -69,7 +69,6 @@ def _ranks(node: LiveNode) -> Iterator[RankView]:
 class Quantity(NamedTuple):
     """What the map of ranks shows of each rank."""
 
-    name: str
     title: str
     value: Callable[[RankView], float | None]
     text: Callable[[float], str]
@@ -94,12 +93,10 @@ def _of_wait(value: float, _: float) -> str:
 
 
 QUANTITIES = (
-    Quantity("busy", "GPU busy, %", lambda it: it.busy, lambda value: f"{value:.0f}%", 100.0, _of_busy),
-    Quantity("steps", "steps per second", lambda it: it.now.steps_per_second, lambda it: f"{it:.3g}", None, _of_rate),
-    Quantity(
-        "wait", "data wait, %", lambda it: it.now.data_wait, lambda value: f"{100 * value:.0f}%", 1.0, _of_wait, "max"
-    ),
-    Quantity("cpu", "CPU cores", lambda it: it.now.cpu, lambda value: f"{value:.1f}", None, lambda *_: "good"),
+    Quantity("GPU busy, %", lambda it: it.busy, lambda value: f"{value:.0f}%", 100.0, _of_busy),
+    Quantity("steps per second", lambda it: it.now.steps_per_second, lambda it: f"{it:.3g}", None, _of_rate),
+    Quantity("data wait, %", lambda it: it.now.data_wait, lambda it: f"{100 * it:.0f}%", 1.0, _of_wait, "max"),
+    Quantity("CPU cores", lambda it: it.now.cpu, lambda value: f"{value:.1f}", None, lambda *_: "good"),
 )
 
 

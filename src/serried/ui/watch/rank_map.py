@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Sequence
 
@@ -61,21 +62,11 @@ def _cells(ranks: Sequence[RankView], quantity: Quantity, median: float, most: f
     top = quantity.top or most or 1.0
     lines = []
     for start in range(0, len(ranks), per_row):
-        spans: list[Span | str] = [Span(f"{ranks[start].now.rank:>5} ", "quiet")]
+        spans = [Span(f"{ranks[start].now.rank:>5} ", "quiet")]
         for rank in ranks[start : start + per_row]:
             value = quantity.value(rank)
             style = "quiet" if value is None else quantity.judge(value, median)
             spans.append(Span(block(None if value is None else value / top, canvas), style))
-        lines.append(line(*_merged(spans)))
+        runs = itertools.groupby(spans, key=lambda span: span.style)
+        lines.append(line(*(Span("".join(span.text for span in its), style) for style, its in runs)))
     return lines
-
-
-def _merged(spans: Sequence[Span | str]) -> list[Span]:
-    """Neighbours of one style as one span."""
-    merged: list[Span] = []
-    for span in (Span(one) if isinstance(one, str) else one for one in spans):
-        if merged and merged[-1].style == span.style:
-            merged[-1] = Span(merged[-1].text + span.text, span.style)
-        else:
-            merged.append(span)
-    return merged

@@ -182,24 +182,22 @@ class Reader:
             rows = self._rows(found, now)
         stale = (facts.notice_of(status, now) for status in found.values() if status.verdict.stale)
         notice = self._problem or next(stale, "")
-        pages = Pages(rows, is_read=self._has_asked, notice=notice)
-        if shown.selection is None:
+        pages = Pages(rows, is_read=self._has_asked, notice=notice, of=str(shown.selection or ""))
+        status = self._status_of(shown.selection)
+        if shown.selection is None or status is None:
             return pages
-        of, status = str(shown.selection), self._status_of(shown.selection)
-        if status is None:
-            return dataclasses.replace(pages, of=of)
         if status.tasks is not None:
-            return Pages(rows, pages.is_read, notice, of, tasks=facts.task_rows(status))
-        page = self._page(shown, status, now)
-        return Pages(rows, pages.is_read, notice, of, page=page)
+            return dataclasses.replace(pages, tasks=facts.task_rows(status))
+        return dataclasses.replace(pages, page=self._page(shown.selection, shown.log, status, now))
 
-    def _page(self, shown: Shown, status: RunStatus, now: float) -> RunPage | WaitingPage:
+    def _page(self, selection: Selection, log: int | None, status: RunStatus, now: float) -> RunPage | WaitingPage:
         explanation = self._explained[status.id][1] if status.id in self._explained else None
-        if status.state not in (names.RUNNING, *names.ENDED) and not _has_begun(shown.selection):
+        has_begun = latest_attempt(selection.place) is not None  # its output is worth showing, also while it waits
+        if status.state not in (names.RUNNING, *names.ENDED) and not has_begun:
             return waiting_facts.waiting_page(status, explanation, now)
-        if self._run is None or str(self._run.selection) != str(shown.selection):
-            self._run = facts.RunReader(shown.selection or Selection(status.record))
-        return self._run.page(status, explanation, shown.log)
+        if self._run is None or str(self._run.selection) != str(selection):
+            self._run = facts.RunReader(selection)
+        return self._run.page(status, explanation, log)
 
     def _rows(self, found: dict[str, RunStatus], now: float) -> tuple[RunRow, ...]:
         """The list, with what running runs do now: these files are read every few seconds."""
@@ -217,8 +215,3 @@ def _is_settled(status: RunStatus) -> bool:
         return status.has_ended and status.record.end is not None
     except RecordUnreadable:
         return False
-
-
-def _has_begun(selection: Selection | None) -> bool:
-    """Whether a run that waits has had an attempt, whose output is worth showing."""
-    return selection is not None and latest_attempt(selection.place) is not None
