@@ -288,6 +288,15 @@ def test_a_job_that_no_run_has_is_looked_up_in_the_accounts(serried, slurm, monk
     )
 
 
+def test_the_job_of_a_run_is_reported_as_the_run(serried, slurm, measured, monkeypatch):
+    measured()
+    monkeypatch.setattr(schedulers, "here", lambda _: "slurm")
+    slurm.on_record["123"] = [JobAccount("123", "train-k3f9q2-1", "COMPLETED", accounts.OPTIONS)]
+    slurm.on_record["124"] = [JobAccount("124", "other-train-1", "COMPLETED", accounts.OPTIONS)]
+    assert serried("report", "123").out == PAGE
+    assert serried("report", "124").out.startswith("124 other-train-1 COMPLETED\n")
+
+
 def test_a_picture_is_of_one_run(serried, measured, tmp_path):
     measured()
     measured("abcdef")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from serried.cli import run_view
 from serried.errors import RunNotFoundError, SerriedError, UsageError
 from serried.metrics import samples
 from serried.protocol import names
+from serried.records import index
 from serried.records.index import LAST, Selection
 from serried.records.run_status import RunStatus
 from serried.records.status import statuses_of, task_of
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 _MOST_TASKS = 50
 _JOB = re.compile(r"\d+(_\d+|\[\d+\])?(\.[\w.-]+)?")
 """A job's id as a scheduler writes it."""
+_OURS = re.compile(r"(?:.*-)?(?P<run>[^-_]+)(?:_\d+)?-\d+")
+"""The name of a job of Serried: name of the run, token, as `schedulers.interface.job_name` joins them."""
 
 
 @click.command()
@@ -99,11 +103,23 @@ def _chosen(words: Sequence[str]) -> tuple[list[Selection], list[Usage]]:
                 raise
             from serried.report.jobs import usages_of_job  # only for jobs of others
 
-            jobs += usages_of_job(word)
+            found = usages_of_job(word)
+            ours = {str(run): run for usage in found if (run := _run_of(usage.name)) is not None}
+            chosen |= ours
+            jobs += [] if ours else found
             continue
         for run in _with_sweep(selection):
             chosen[str(run)] = run
     return list(chosen.values()), jobs
+
+
+def _run_of(job_name: str) -> Selection | None:
+    """The run whose job has this name; the record knows more than the accounts."""
+    match = _OURS.fullmatch(job_name)
+    with contextlib.suppress(RunNotFoundError):
+        selection = index.find(match["run"]) if match else None
+        return selection if selection and match and selection.record.id == match["run"] else None
+    return None
 
 
 def _with_sweep(selection: Selection) -> list[Selection]:
