@@ -279,3 +279,4 @@ def test_the_tunnel_leads_to_this_very_node():
         ("fe80::1 51234 2001:db8::1 2222", f"-J '{user}@[2001:db8::1]:2222' {user}@{host}"),
     ):
         assert loopback.tunnel(20001, {"SSH_CONNECTION": connection}) == f"ssh -N -L 20001:127.0.0.1:20001 {words}"
+    assert loopback.tunnel(20001, {}, "/home/a:b") == f"ssh -N -L '20001:/home/a\\:b' {user}@{host}"

@@ -66,7 +66,8 @@ def tunnel(port: int, environ: Any, target: str = "") -> str:
     """
     user = processes.user()
     words = environ.get("SSH_CONNECTION", "").split()
-    forward = ["ssh", "-N", "-L", f"{port}:{target or f'{ADDRESS}:{port}'}"]
+    there = target.replace(":", r"\:") or f"{ADDRESS}:{port}"
+    forward = ["ssh", "-N", "-L", f"{port}:{there}"]
     host = socket.gethostname()
     if len(words) != 4:
         return shlex.join([*forward, f"{user}@{host}"])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import urlencode
 
 import pytest
+import uvicorn
 
 from building import RunOnDisk
 from fake_scheduler import FakeScheduler
@@ -47,6 +48,10 @@ class Answer:
 @dataclass(frozen=True)
 class Page:
     port: int
+    server: uvicorn.Server
+
+    def open_connections(self):
+        return len(self.server.server_state.connections)
 
     @property
     def address(self):
@@ -75,7 +80,7 @@ def page(slurm):  # noqa: ARG001 - no page here asks a real scheduler
     thread = threading.Thread(target=served.run, kwargs={"sockets": [listener]})
     thread.start()
     until(lambda: served.started)
-    yield Page(listener.getsockname()[1])
+    yield Page(listener.getsockname()[1], served)
     served.should_exit = True
     runs.close()
     thread.join(60)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+
 import pytest
 
+from serried.errors import UsageError
+from serried.ui.web import server
 from serried.ui.web.app import HEADERS, VIEWS
 
 TOKEN = "t" * 32
@@ -68,3 +73,28 @@ def test_mistakes_have_a_message_and_a_hint(page):
     for number in ("-1", "x", "9" * 30, "\uff11"):
         assert page.api("log", run="k3f9q2", offset=number).value["error"] == "`offset` must be a number"
     assert page.api("file", run="k3f9q2", name="../../exit.json").value["hint"].startswith("one of plan")
+
+
+def test_connections_without_a_request_push_each_other_out_and_not_a_browser(page):
+    with contextlib.ExitStack() as opened:
+        for _ in range(3 * server.MOST_CONNECTIONS):
+            opened.enter_context(socket.create_connection(("127.0.0.1", page.port)))
+        assert page.api("runs").value["total"] == 1
+        assert page.open_connections() <= server.MOST_CONNECTIONS
+
+
+def test_a_websocket_gets_the_page_as_any_other_request(page):
+    upgrade = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
+    assert page.ask("/", **upgrade, **{"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}).status == 200
+
+
+def test_a_socket_that_cannot_be_replaced_is_an_error_with_its_path(tmp_path, monkeypatch):
+    path = tmp_path / "ui.sock"
+    server.unix_socket(path).close()
+    monkeypatch.setattr("pathlib.Path.unlink", _refuse)  # in /tmp, the file of another user
+    with pytest.raises(UsageError, match=f"cannot listen on `{path}`: operation not permitted"):
+        server.unix_socket(path)
+
+
+def _refuse(path):
+    raise PermissionError(1, "Operation not permitted", str(path))

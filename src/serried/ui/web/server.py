@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import signal
@@ -9,12 +10,33 @@ import socket
 from pathlib import Path
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from serried.errors import UsageError
 from serried.ui.web.app import application
 from serried.ui.web.runs import Runs
 
 BACKLOG = 128
+MOST_CONNECTIONS = 100
+
+
+class Connection(H11Protocol):
+    """A connection, which may push out another: users of this machine can open any number of them.
+
+    Beyond MOST_CONNECTIONS the one that was opened first is closed, if possible one without an open request.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.opened = self.loop.time()
+        if len(self.connections) > MOST_CONNECTIONS:
+            oldest = min(self.connections, key=lambda one: (one.is_busy, one.opened))  # type: ignore[union-attr]
+            self.connections.discard(oldest)
+            oldest.transport.abort()
+
+    @property
+    def is_busy(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
 
 
 def new_token() -> str:
@@ -28,11 +50,11 @@ def unix_socket(path: Path) -> socket.socket:
     """
     if len(os.fsencode(path)) > 100:
         raise UsageError(f"the path of a socket is too long: `{path}`", hint="a path has at most 100 bytes")
-    if path.is_socket() and not _answers(path):
-        path.unlink()
     listener = socket.socket(socket.AF_UNIX)
     before = os.umask(0o177)
     try:
+        if path.is_socket() and not _answers(path):
+            path.unlink()
         listener.bind(str(path))
     except OSError as error:
         listener.close()
@@ -52,6 +74,9 @@ def server(runs: Runs, token: str) -> uvicorn.Server:
     """Its `run(sockets=[…])` answers requests until SIGINT or SIGTERM."""
     config = uvicorn.Config(
         application(runs, token),
+        http=Connection,
+        ws="none",
+        backlog=BACKLOG,
         access_log=False,  # other users can send anything
         log_level="error",
         lifespan="off",
