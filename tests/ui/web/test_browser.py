@@ -15,6 +15,7 @@ from serried.schedulers.interface import Job
 from ui.web.browser import chromium
 
 HOSTILE = "<img src=x onerror=alert(1)> $(id) é☃"
+LONG = "x" * 300
 SECONDS = 120_000
 
 
@@ -89,7 +90,7 @@ def test_curves_are_drawn_and_grow(tab, shown):
     tab.get_by_role("link", name="aaaaaa").click()
     tab.get_by_role("link", name="Curves").click()
     tab.locator(".plot canvas").wait_for()
-    assert tab.locator(".plot h3").all_inner_texts() == ["loss"]
+    assert tab.locator(".plot h2").all_inner_texts() == ["loss"]
     with shown.attempt().metrics(0, 0).open("a") as file:
         file.write('{"t": 2, "step": 50, "accuracy": 0.5}\n')
     tab.get_by_label("accuracy").check()
@@ -117,6 +118,65 @@ def test_every_page_is_reached_by_keyboard_alone(tab):
     tab.keyboard.press("Enter")
     tab.get_by_role("heading", name="aaaaaa").wait_for()
     assert tab.evaluate("document.activeElement.id") == "main"
+
+
+@pytest.mark.usefixtures("shown")
+def test_a_plot_is_read_and_zoomed_by_keyboard(tab):
+    tab.evaluate("location.hash = '#/run/aaaaaa/curves'")
+    tab.locator(".plot canvas").wait_for()
+    tab.locator(".plot").focus()
+    for keys, said in (
+        (["ArrowRight", "ArrowRight"], "step 3, loss 0.3333"),
+        (["ArrowLeft"], "step 2, loss 0.5"),
+        (["+", "ArrowRight", "0", "-"], "step 3, loss 0.3333"),
+    ):
+        for key in keys:
+            tab.keyboard.press(key)
+        expect(tab.locator(".plot [role=status]")).to_have_text(said, timeout=SECONDS)
+
+
+CONTRAST = """() => {
+  const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = (colour) => parts(colour).slice(0, 3).map((part) => part / 255)
+    .map((part) => (part <= .03928 ? part / 12.92 : ((part + .055) / 1.055) ** 2.4))
+    .reduce((sum, part, at) => sum + part * [.2126, .7152, .0722][at], 0);
+  const behind = (at) => {
+    const found = at ? getComputedStyle(at).backgroundColor : "rgb(255, 255, 255)";
+    return parts(found)[3] === 0 ? behind(at.parentElement) : found;
+  };
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
+  while (texts.nextNode()) {
+    const place = texts.currentNode.parentElement;
+    if (!texts.currentNode.textContent.trim() || !place.getClientRects().length || place.disabled) continue;
+    const pair = [light(getComputedStyle(place).color), light(behind(place))].sort((one, other) => other - one);
+    if ((pair[0] + .05) / (pair[1] + .05) < 4.5) found.push(place.outerHTML);
+  }
+  return found;
+}"""
+
+
+@pytest.mark.usefixtures("shown")
+def test_all_text_stands_out_from_its_background(tab):
+    for scheme in ("light", "dark"):
+        tab.emulate_media(color_scheme=scheme)
+        for part in ("", "run/aaaaaa", "run/aaaaaa/curves", "run/aaaaaa/usage", "run/aaaaaa/logs", "run/zzzzzz"):
+            tab.evaluate(f"location.hash = '#/{part}'")
+            expect(tab.locator("#freshness")).not_to_be_empty(timeout=SECONDS)
+            assert (scheme, part, tab.evaluate(CONTRAST)) == (scheme, part, [])
+
+
+def test_long_and_hidden_words_stay_inside_the_window_and_in_order(tab, make):
+    made = make("ffffff", name=LONG, nodes=1).ending("FAILED", message=f"{LONG} \u202egnorw \x1b[31m")
+    made.attempt().metrics(0, 0).parent.mkdir(parents=True)
+    made.attempt().metrics(0, 0).write_text(f'{{"t": 1, "step": 1, "{LONG}": 1}}\n{{"t": 1, "step": 2, "{LONG}": 1}}\n')
+    for part in ("", "run/ffffff", "run/ffffff/curves", "compare?runs=ffffff"):
+        tab.evaluate(f"location.hash = '#/{part}'")
+        tab.get_by_text(LONG).first.wait_for()
+        if "c" in part:
+            tab.locator(".plot canvas").wait_for()
+        assert (part, tab.evaluate("document.documentElement.scrollWidth")) == (part, 1000)
+    tab.evaluate("location.hash = '#/run/ffffff'")
+    tab.get_by_text(f"{LONG} \\u202egnorw \\u001b[31m").first.wait_for()
 
 
 @pytest.mark.usefixtures("shown")
@@ -265,6 +325,10 @@ def test_trials_are_sorted_by_a_click_and_drawn_by_a_parameter(tab, make):
         path.parent.mkdir(parents=True)
         path.write_text(f'{{"t": 1, "step": 1, "accuracy": {value}}}\n')
     tab.evaluate("location.hash = '#/sweep/eeeeee'")
+    expect(tab.locator(".parallel polyline.best title")).to_have_text(
+        "eeeeee/1, lr 0.2, opt <b>adam</b>, accuracy 0.9", timeout=SECONDS
+    )
+    assert tab.locator(".parallel polyline").count() == 3
     trial = tab.locator("tbody tr td:first-child")
     expect(trial).to_have_text(["eeeeee/1", "eeeeee/2", "eeeeee/0"], timeout=SECONDS)
     tab.get_by_role("button", name="lr").click()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
 from building import CREATED, live_of
 from serried.fs.files import make_directory
+from serried.plan import Sweep
+from serried.protocol import names
 from serried.schedulers.interface import Job
 
 
@@ -199,6 +202,31 @@ def test_settings_that_differ_are_compared(page, make):
     assert answer["settings"] == {"allocation.gpus": [1, 4]}
     assert page.api("compare").status == 400
     assert page.api("compare", run=["aaaaaa"] * 21).status == 400
+
+
+def test_parameters_of_trials_are_compared_once_with_the_defaults_of_the_program(page, make):
+    made = make("aaaaaa", indices=range(2), sweep=Sweep("aaaaaa", ("lr",), "loss", "minimize"))
+    (made.where.path / "trials.json").write_text('[{"optim.lr": 0.1}, {"optim.lr": 0.2}]')
+    made.ending(task=0).ending(task=1)
+    config = made.where.task(1).results / names.CONFIG_FILE
+    config.parent.mkdir(parents=True)
+    config.write_text('{"config": {"optim": {"lr": 0.2}, "epochs": 3}}')
+    answer = page.api("compare", run=["aaaaaa/0", "aaaaaa/1"]).value
+    assert answer["settings"] == {"config.optim.lr": [0.1, 0.2], "config.epochs": [None, 3]}
+
+
+def test_tasks_of_an_array_are_compared_with_each_other_and_with_a_run(page, make):
+    made = make("aaaaaa", indices=range(2))
+    made.ending(task=0).ending(task=1)
+    assert page.api("compare", run=["aaaaaa/0", "aaaaaa/1"]).value["settings"] == {}
+    other = make("bbbbbb", gpus=3).ending()
+    assert page.api("compare", run=["aaaaaa/0", other.record.id]).value["settings"] == {"allocation.gpus": [0, 3]}
+
+
+def test_a_pipe_in_place_of_a_file_is_not_read(page, make):
+    os.mkfifo(make("aaaaaa").ending().where.job_script)
+    refused = page.api("file", run="aaaaaa", name="job.sh")
+    assert (refused.status, refused.value["error"]) == (400, "run `aaaaaa` has no file `job.sh`")
 
 
 def test_what_is_old_is_not_shown_as_new(page, make, slurm):

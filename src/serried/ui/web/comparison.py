@@ -36,13 +36,12 @@ def _settings(selection: Selection) -> dict[str, Any]:
         own = {name: value for name, value in plan.to_json().items() if name not in _OF_ONE_RUN}
         trained = (read_json(selection.place.results / names.CONFIG_FILE) or {}).get("config")
         if isinstance(trained, Mapping):  # with the defaults of the program
-            own["config"] = trained
+            own["config"] = {**plan.config, **trained}
         commit = (read_json(record.directory.source) or {}).get("commit")
         return {
             "command": command_text(plan),
             "commit": commit and f"{commit}{' with changes' if record.directory.diff.exists() else ''}",
             "cluster": plan.site.name,
-            **(record.parameters_of(selection.task) if selection.task is not None else {}),
             **dict(_flat(own)),
         }
     return {}

@@ -288,7 +288,7 @@ def file(selection: Selection, name: str) -> dict[str, Any]:
     """The text of one of FILES. Raises UsageError if it does not exist."""
     path = _file_paths(selection).get(name)
     try:
-        if path is None:
+        if path is None or not path.is_file():  # a pipe, say, would never end
             raise FileNotFoundError(name)
         with path.open("rb") as opened:
             text = opened.read(MOST_TEXT + 1)

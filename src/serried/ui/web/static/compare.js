@@ -10,7 +10,7 @@ export function comparePage(main, words, query, page) {
   if (!runs.length) { replace(main, h("h1", {}, "Compare"), h("p", {}, "Choose runs by the boxes in ", h("a", { href: "#/" }, "the list"), ".")); return () => {}; }
   const metric = h("select", { onchange: restart }), scale = h("input", { type: "checkbox", onchange: redraw }), smooth = h("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: 0, oninput: redraw });
   const table = h("div", { className: "table" }), place = h("div"), note = h("p", { className: "quiet" });
-  replace(main, h("h1", {}, `Compare ${runs.length} runs`), table, h("h2", {}, "Curves"), h("div", { className: "controls" }, h("label", {}, "Metric", metric), h("label", {}, scale, "logarithmic"), h("label", {}, "Smoothing", smooth)), note, place);
+  replace(main, h("h1", {}, `Compare ${runs.length} runs`), table, h("div", { className: "controls" }, h("label", {}, "Metric", metric), h("label", {}, scale, "logarithmic"), h("label", {}, "Smoothing", smooth)), note, place);
   let end = () => {}, plot = null, curves = [], chosen = query.get("metric"), found = null;
 
   function redraw() { plot?.close(); plot = null; draw(); }

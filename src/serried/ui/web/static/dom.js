@@ -15,9 +15,12 @@ export function h(tag, attributes = {}, ...children) {
 export function add(element, children) {
   for (const child of children.flat(Infinity)) {
     if (child === null || child === undefined || child === false) continue;
-    element.append(child instanceof Node ? child : String(child));
+    element.append(child instanceof Node ? child : spelled(String(child)));
   }
 }
+
+// Characters that reorder or hide others are spelled out, as in a terminal.
+const spelled = (text) => text.replace(/[\0-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
 
 export function replace(element, ...children) {
   element.replaceChildren();

@@ -1,6 +1,6 @@
 // Curves by uPlot, and heatmaps over time on a canvas.
 
-import { h, number } from "./dom.js";
+import { add, h, number } from "./dom.js";
 
 const isDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
 const LIGHT = ["#0a6cd6", "#d1550a", "#17823b", "#9b3fb5", "#b3261e", "#0f8a8a", "#8a6d00", "#5b5fc7"];
@@ -57,25 +57,43 @@ export function scatterPlot(title, xLabel, points, ticks) {
   const name = (at) => (ticks ? ticks[at] ?? "" : number(at));
   const xs = points.map((point) => point[0]), isWide = !ticks && Math.min(...xs) > 0 && Math.max(...xs) / Math.min(...xs) >= 100;
   const range = (_, low, high) => { const room = (high - low) * .05 || 1; return isWide ? [low / 1.3, high * 1.3] : [low - room, high + room]; };
-  const dots = (label, fill) => ({ label, stroke: colour(0), paths: () => null, points: { show: true, size: 7, fill }, value });
+  const isRound = (at) => !isWide || Math.abs(Math.log10(at) % 1) < 1e-6;
+  const dots = (label, fill) => ({ label, stroke: colour(0), fill, paths: () => null, points: { show: true, size: 7, fill }, value });
   const ys = (isComplete) => points.map((point) => (point[2] === isComplete ? point[1] : null));
   return responsive(title, () => ({
     height: 260,
     cursor: { drag: { x: true, y: true } },
     scales: { x: { time: false, range, distr: isWide ? 3 : 1 } },
-    axes: [{ ...axis(xLabel), values: (_, found) => found.map((at) => (at === null ? "" : name(at))), ...(ticks ? { incrs: [1, 2, 5, 10, 50, 100] } : {}) }, numbers()],
+    axes: [{ ...axis(xLabel), values: (_, found) => found.map((at) => (at === null || !isRound(at) ? "" : name(at))), ...(ticks ? { incrs: [1, 2, 5, 10, 50, 100] } : {}) }, numbers()],
     series: [{ label: xLabel, value: (_, at) => (at === null ? "–" : name(at)) }, dots(title, colour(0)), dots("not complete", style("--back"))],
   }), () => [xs, ys(true), ys(false)]);
 }
 
 const value = (_, found) => number(found);
-const axis = (label) => ({ label, labelSize: 18, stroke: style("--text"), grid: { stroke: style("--line"), width: 1 }, ticks: { stroke: style("--line") } });
-const numbers = () => ({ ...axis(), size: 62, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) });
+const axis = (label) => ({ label, labelSize: 18, size: 34, stroke: style("--text"), grid: { stroke: style("--line"), width: 1 }, ticks: { stroke: style("--line") } });
+const numbers = () => ({ ...axis(), size: 76, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) });
 
 // A plot as wide as its place.
 function responsive(title, options, table) {
-  const place = h("div", { className: "plot" }, h("h3", {}, title));
-  let plot = null;
+  const read = h("p", { className: "skip", role: "status" });
+  const place = h("div", { className: "plot", tabIndex: 0, role: "group", ariaLabel: `${title}. Left and right move the cursor, + and - zoom, 0 shows everything.`, onkeydown }, h("h2", {}, title), read);
+  let plot = null, at = 0;
+  function onkeydown(event) {
+    if (!plot || event.ctrlKey || event.altKey || event.metaKey) return;
+    const { min, max } = plot.scales.x, xs = plot.data[0], last = xs.length - 1;
+    const step = Math.max(1, Math.round((plot.valToIdx(max) - plot.valToIdx(min)) / 100));
+    const move = (by) => { at = Math.max(0, Math.min(last, at + by)); };
+    const show = (from, to) => plot.setScale("x", { min: Math.max(xs[0], from), max: Math.min(xs[last], to) });
+    const zoom = (factor) => show(xs[at] - (xs[at] - min) * factor, xs[at] + (max - xs[at]) * factor);
+    const acts = { ArrowLeft: () => move(-step), ArrowRight: () => move(step), "+": () => zoom(.5), "-": () => zoom(2), 0: () => show(xs[0], xs[last]) };
+    if (!Object.hasOwn(acts, event.key)) return;
+    event.preventDefault();
+    acts[event.key]();
+    queueMicrotask(() => { // uPlot has applied the new scale by then
+      plot.setCursor({ left: plot.valToPos(xs[at], "x"), top: 0 }, true, true);
+      read.textContent = [...plot.root.querySelectorAll(".u-series")].map((row) => [...row.children].map((cell) => cell.textContent).join(" ")).join(", ");
+    });
+  }
   const observer = new ResizeObserver(([entry]) => {
     const width = Math.floor(entry.contentRect.width);
     if (width < 50) return;
@@ -133,4 +151,35 @@ export function heatmap(answer) {
     h("tbody", {}, rows.map((row) => h("tr", {}, h("td", {}, row.label), [row.low, row.mean, row.high].map((found) => h("td", { className: "number" }, number(found, unit))))))));
   const notes = [answer.one_in > 1 ? `One line in ${answer.one_in} of the samples was read.` : "", answer.left_out ? `${answer.left_out} rows are not shown.` : ""].filter(Boolean).join(" ");
   return h("div", {}, times, canvas, told, notes ? h("p", { className: "quiet" }, notes) : null, h("h2", {}, "Figures"), table);
+}
+
+// A line for each of `trials` over its parameters, in the order of `names`, and its value. A strong line is a good value.
+export function parallelPlot(metric, goal, names, trials, isBest) {
+  const apart = 150, top = 26, height = 180, width = apart * (names.length + 1);
+  const axes = [...names.map((name) => [name, (trial) => trial.parameters[name]]), [metric, (trial) => trial.value]].map(([name, of], at) => {
+    const found = trials.map(of), numeric = found.every((one) => typeof one === "number");
+    const words = numeric ? [] : [...new Set(found.map(word))].sort();
+    const low = Math.min(...found), high = Math.max(...found), isWide = numeric && low > 0 && high / low >= 100;
+    const scaled = isWide ? Math.log : (one) => one;
+    const share = (one) => (numeric ? (scaled(one) - scaled(low)) / (scaled(high) - scaled(low) || 1) : words.indexOf(word(one)) / (words.length - 1 || 1));
+    const y = (one) => top + height * (1 - share(one));
+    return { name, of, share, y, x: apart / 2 + at * apart, ticks: !numeric ? words : new Set(found).size > 6 ? [low, high] : [...new Set(found)] };
+  });
+  const value = axes.at(-1);
+  const good = (trial) => (goal === "minimize" ? 1 - value.share(trial.value) : value.share(trial.value));
+  const line = (trial) => drawn("polyline", { points: axes.map(({ x, y, of }) => `${x},${y(of(trial)).toFixed(1)}`).join(" "), class: isBest(trial) ? "best" : "", "stroke-opacity": (.15 + .85 * good(trial)).toFixed(2) }, drawn("title", {}, [trial.id, ...axes.map(({ name, of }) => `${name} ${word(of(trial))}`)].join(", ")));
+  const words = (x, y, text, anchor) => drawn("text", { x, y, "text-anchor": anchor }, text.length > 20 ? `${text.slice(0, 19)}…` : text);
+  const picture = drawn("svg", { width, height: height + top + 12, role: "img", "aria-label": `A line for each of ${trials.length} trials; the table below has the figures` },
+    [...trials].sort((one, other) => isBest(one) - isBest(other) || good(one) - good(other)).map(line),
+    axes.map(({ name, x, y, ticks }) => [drawn("line", { x1: x, x2: x, y1: top, y2: top + height }), words(x, 12, name, "middle"), ticks.map((tick) => words(x + 6, y(tick) + 4, word(tick), "start"))]));
+  return h("div", { className: "plot parallel table", tabIndex: 0 }, h("h2", {}, "All parameters"), picture);
+}
+
+const word = (found) => (typeof found === "string" ? found : typeof found === "number" ? number(found) : JSON.stringify(found));
+
+function drawn(tag, attributes, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  add(element, children);
+  return element;
 }

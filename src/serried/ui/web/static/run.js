@@ -120,7 +120,7 @@ function curves(body, id, query, page) {
         if (isFirst && !shown.size) { for (const name of [...names.filter((one) => !one.startsWith("serried/")), ...names].slice(0, 4)) shown.add(name); offer(); restart(); return; }
         offer();
       }
-      note.textContent = names.length ? "Drag over a plot to zoom; double-click to see everything. A long curve is a mean, with a band from the lowest to the highest value." : "No metrics yet. run.log(loss=…) of serried.train writes them, and metric.from finds those that other programs print.";
+      note.textContent = names.length ? "Drag over a plot to zoom; double-click to see everything. By keyboard: arrows, +, - and 0. A long curve is a mean, with a band from the lowest to the highest value." : "No metrics yet. run.log(loss=…) of serried.train writes them, and metric.from finds those that other programs print.";
       last = answer.curves;
       draw();
     }, 5, page.failed);

@@ -8,7 +8,7 @@ const HEADS = ["", "Run", "Name", "State", "Size", "Progress", "Time", "Note"];
 
 export function runsPage(main, words, query, page) {
   page.trail([["runs", null]]);
-  const filter = h("input", { type: "search", placeholder: "name, project, id or state", value: query.get("q") || "", oninput: () => { remember({ q: filter.value }); draw(); }, ariaLabel: "Filter" });
+  const filter = h("input", { type: "search", placeholder: "name, project, id or state", value: query.get("q") || "", size: 27, oninput: () => { remember({ q: filter.value }); draw(); }, ariaLabel: "Filter" });
   const compare = h("button", { type: "button", disabled: true, onclick: openComparison }, "Compare");
   const count = h("span", { className: "quiet", role: "status" });
   const body = h("tbody");
@@ -59,9 +59,9 @@ export function runsPage(main, words, query, page) {
       h("td", {}, h("a", { href: address }, h("code", {}, run.id))),
       h("td", { className: "name" }, run.name, run.project ? h("div", { className: "quiet" }, run.project) : null),
       h("td", {}, state(run.state)),
-      h("td", { className: "wide" }, size(run)),
+      h("td", { className: "wide size" }, size(run)),
       h("td", { className: "wide" }, progress(run)),
-      h("td", {}, time(run)),
+      h("td", { className: "time" }, time(run)),
       h("td", { className: "note" }, [run.message, run.stale_since && !run.doing ? `as of ${ago(seconds(run.stale_since))}` : ""].filter(Boolean).join(", "))];
   }
 
@@ -78,7 +78,7 @@ export function runsPage(main, words, query, page) {
 
 export function size(run) {
   if (!run.nodes) return "";
-  return `${run.nodes}×${run.ranks_per_node}${run.gpus_per_node ? `, ${run.nodes * run.gpus_per_node} GPU` : ""}`;
+  return `${run.nodes}×${run.ranks_per_node}${run.gpus_per_node ? `, ${run.nodes * run.gpus_per_node} GPU${run.nodes * run.gpus_per_node > 1 ? "s" : ""}` : ""}`;
 }
 
 export function progress(run) {

@@ -2,16 +2,17 @@
 
 import { get, poll, remember } from "./api.js";
 import { duration, fill, h, isSelected, number, replace, state } from "./dom.js";
-import { scatterPlot } from "./plots.js";
+import { parallelPlot, scatterPlot } from "./plots.js";
 
 export function sweepPage(main, [id], query, page) {
   page.trail([["runs", "#/"], [`sweep ${id}`, null]]);
-  const facts = h("p", {}), place = h("div", { className: "table" }), picture = h("div");
+  const facts = h("p", {}), place = h("div", { className: "table" }), picture = h("div", { className: "pictures" });
   const parameter = h("select", { onchange: choose }), choice = h("div", { className: "controls", hidden: true }, h("label", {}, "Parameter", parameter));
   replace(main, h("h1", {}, "Sweep ", h("code", {}, id)), facts, choice, picture, place);
   let before = "", answer = null, order = query.get("sort") || "", plot = null;
 
   function choose() { remember({ sort: order, parameter: parameter.value }); drawPicture(); drawTable(); }
+  const isBest = (trial) => Boolean(answer.best) && Object.entries(answer.best).every(([name, value]) => JSON.stringify(trial.parameters?.[name]) === JSON.stringify(value));
   function drawPicture() {
     const measured = answer.trials.filter((trial) => typeof trial.value === "number" && trial.parameters?.[parameter.value] !== undefined);
     const found = measured.map((trial) => trial.parameters[parameter.value]);
@@ -19,12 +20,12 @@ export function sweepPage(main, [id], query, page) {
     const points = measured.map((trial, at) => [words ? words.indexOf(show(found[at])) : found[at], trial.value, trial.state === "COMPLETED"]).sort((one, other) => one[0] - other[0]);
     plot?.close();
     plot = points.length > 1 ? scatterPlot(answer.metric, parameter.value, points, words) : null;
-    replace(picture, plot?.place);
+    const names = [...parameter.options].map((option) => option.value);
+    const whole = answer.trials.filter((trial) => typeof trial.value === "number" && names.every((name) => trial.parameters?.[name] !== undefined));
+    replace(picture, plot?.place, whole.length > 1 && names.length > 1 ? parallelPlot(answer.metric, answer.goal, names, whole, isBest) : null);
   }
   function drawTable() {
     const names = [...parameter.options].map((option) => option.value);
-    const best = JSON.stringify(answer.best);
-    const isBest = (trial) => answer.best && Object.entries(answer.best).every(([name, value]) => JSON.stringify(trial.parameters?.[name]) === JSON.stringify(value));
     const columns = [["Trial", (trial) => trial.trial], ["State", (trial) => trial.state], [answer.metric || "Value", (trial) => trial.value],
       ...names.map((name) => [name, (trial) => trial.parameters?.[name]]), ["Time", (trial) => trial.seconds]];
     const by = columns.find(([name]) => name === order.replace(/^-/, ""));
@@ -33,7 +34,7 @@ export function sweepPage(main, [id], query, page) {
       h("button", { type: "button", className: "sort", onclick: () => { order = order === name ? `-${name}` : name; choose(); [...place.querySelectorAll("button")].find((one) => one.dataset.name === name)?.focus(); }, "data-name": name }, name));
     replace(place, h("table", {}, h("caption", { className: "skip" }, "Trials"),
       h("thead", {}, h("tr", {}, columns.map(head), h("th", { scope: "col" }, "Note"))),
-      h("tbody", {}, trials.map((trial) => h("tr", { className: best && isBest(trial) ? "best" : "" },
+      h("tbody", {}, trials.map((trial) => h("tr", { className: isBest(trial) ? "best" : "" },
         h("td", {}, h("a", { href: `#/run/${encodeURIComponent(trial.id)}` }, h("code", {}, trial.id))),
         h("td", {}, state(trial.state)),
         h("td", {}, number(trial.value)),
