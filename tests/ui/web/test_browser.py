@@ -71,6 +71,13 @@ def test_the_list_shows_hostile_names_as_text_and_filters(tab):
     tab.get_by_text("No run matches the filter.").wait_for()
 
 
+def test_a_run_that_never_started_has_no_running_time(tab, make):
+    make("aaaaaa").ending("CANCELLED", started=None, seconds=None)
+    cell = tab.locator("td.time")
+    expect(cell).to_contain_text("ago", timeout=SECONDS)
+    assert cell.inner_text().split("\n")[0] == "–"
+
+
 def test_without_runs_the_page_says_what_to_type(tab):
     tab.get_by_text("serried submit -- python train.py").wait_for()
 

@@ -52,7 +52,7 @@ function overview(body) {
     const open = new Set([...body.querySelectorAll("details[open]")].map((one) => one.dataset.state));
     const pairs = [
       ["steps", run.total_steps ? progress(run)[0] : null], ...run.facts, ["waits for", run.waits_for],
-      ["ran", run.seconds !== null ? duration(run.seconds) : run.started ? duration(Date.now() / 1000 - seconds(run.started)) : null],
+      ["ran", run.seconds !== null ? duration(run.seconds) : run.started && !run.ended ? duration(Date.now() / 1000 - seconds(run.started)) : null],
       ["limit", run.limit_seconds ? duration(run.limit_seconds) : null],
       ["project", [run.project, run.experiment].filter(Boolean).join(", experiment ")],
       ["job", run.job], ["nodes", run.node_names.join(", ")], ["command", run.command ? h("code", {}, run.command) : null],

@@ -87,7 +87,7 @@ export function progress(run) {
 }
 
 function time(run) {
-  if (run.seconds !== undefined) return [duration(run.seconds), h("div", { className: "quiet" }, run.ended ? ago(seconds(run.ended)) : "")];
+  if (run.seconds !== undefined || run.ended) return [duration(run.seconds), h("div", { className: "quiet" }, run.ended ? ago(seconds(run.ended)) : "")];
   const since = run.started || run.created;
   return since ? duration(Date.now() / 1000 - seconds(since)) : "";
 }
