@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from serried.cli import queue_view
@@ -50,6 +52,16 @@ def test_a_narrow_terminal_has_fewer_columns_and_whole_numbers(monkeypatch):
         "gpu_h100_long    nvidia_h100_80gb_hbm3  1200  1500  1500",
         "gpu_interactive  nvidia_h100_80gb_hbm3  1200  0     0",
     ]
+
+
+def test_a_long_name_of_a_run_is_cut(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    job = QueuedJob(
+        "22", False, True, ("gpu",), gpus=2, limit_seconds=3600, reason="Priority", waits_for_resources=True
+    )
+    page = dataclasses.replace(a_page(), waiting=[job], runs={"22": ("k3f9q2", "x" * 300)})
+    heads = [line for line in queue_view.lines(page) if line.startswith("k3f9q2")]
+    assert heads == [f"k3f9q2 {'x' * 23}…, job 22: 1 node x 2 GPUs for 1h in gpu"]
 
 
 def test_a_pipe_always_has_all_columns():

@@ -24,10 +24,11 @@ from serried.schedulers.occupancy import (
 from serried.schedulers.openings import JobShape
 from serried.ui import console
 from serried.ui.opening_lines import ahead_text, opening_text, time_option
-from serried.ui.text import duration, local_time, memory, printable, width
+from serried.ui.text import duration, fit, local_time, memory, printable, width
 
 MOST_JOBS = 5
 MOST_LIMITS = 6
+LONGEST_NAME = 24
 REMEMBERED_SECONDS = 600.0
 _LESS_IMPORTANT = ("LIMIT", "OUT", "CPUS", "NODES", "USED")
 
@@ -187,7 +188,7 @@ def _own(page: Page) -> Iterator[str]:
 def _headline(page: Page, job: QueuedJob) -> str:
     run, name = page.runs.get(job.id, ("", ""))
     tasks = f", {counted(job.tasks, 'task')}" if job.tasks > 1 else ""
-    who = f"{run} {printable(name)}, job {job.id}" if run else f"job {printable(job.id)}"
+    who = f"{run} {fit(printable(name), LONGEST_NAME)}, job {job.id}" if run else f"job {printable(job.id)}"
     return f"{who}{tasks}: {_shape(JobShape.of(job))}"
 
 

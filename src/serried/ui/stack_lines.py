@@ -15,7 +15,7 @@ from serried.ui.text import pad, printable, width
 REASONS: Mapping[str, str] = {
     Problem.NOT_PYTHON: "not a Python program",
     Problem.NO_HANDLER: "Python started without Serried's handler, as `python -I` does",
-    Problem.NOT_ANSWERED: "Python did not answer in time",
+    Problem.NOT_ANSWERED: "Python did not answer in time, or the program handles SIGURG itself",
     Problem.NO_PY_SPY: "`py-spy` is not installed there",
     Problem.PY_SPY_FAILED: "`py-spy` failed: the system may forbid it to read other processes",
     Problem.NOT_READABLE: "the process has ended, or is another user's",
@@ -36,8 +36,8 @@ _NAMED_HOSTS = 3
 
 def overview(ranks: Sequence[RankStacks], trees: Sequence[str], run: str) -> list[str]:
     """A block for each group of ranks with the same stack of the main thread. Paths in `trees` are shown relative."""
-    found = groups(ranks)
-    return _blocks(_group(group, len(ranks), trees, run) for group in found)
+    total = sum(one.rank != SCRIPT_RANK for one in ranks)
+    return _blocks(_group(group, total, trees, run) for group in groups(ranks))
 
 
 def details(ranks: Sequence[RankStacks], trees: Sequence[str]) -> list[str]:
@@ -53,7 +53,7 @@ def _blocks(blocks: Iterable[Iterable[str]]) -> list[str]:
 
 
 def _group(group: RankGroup, total: int, trees: Sequence[str], run: str) -> Iterator[str]:
-    share = f": {len(group)} of {total} ranks" if total > 1 else ""
+    share = f": {len(group)} of {total} ranks" if total > 1 and group[0].rank != SCRIPT_RANK else ""
     yield f"{_ranks(group)} on {_hosts(group)}{share}"
     first = group[0]
     if first.main_frames:

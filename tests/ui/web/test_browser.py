@@ -75,7 +75,7 @@ def test_a_run_that_never_started_has_no_running_time(tab, make):
     make("aaaaaa").ending("CANCELLED", started=None, seconds=None)
     cell = tab.locator("td.time")
     expect(cell).to_contain_text("ago", timeout=SECONDS)
-    assert cell.inner_text().split("\n")[0] == "–"
+    assert cell.inner_text().split("\n")[0] == "\u2013"
 
 
 def test_without_runs_the_page_says_what_to_type(tab):
