@@ -182,14 +182,11 @@ def test_fewer_cpus_suffice_for_the_node_that_uses_most(measure):
     assert "cpu-low" not in rules_of(a_usage(measure({"cpu": 12.0}, {"cpu": 1.0}), gpus=0, nodes=2))
 
 
-def test_a_rounded_time_that_exceeds_the_limit_is_not_advised(measure):
-    assert "time-over" not in rules_of(a_usage(measure(WELL), seconds=3050, limit_seconds=5100))
-
-
 def test_a_change_that_would_change_nothing_is_not_advised(measure):
     each = Spelling('mem_per_cpu = "{}"', memory_units=16, cpu_units=16)
     usage = a_usage(measure({"cpu": 3.0, "memory": 54 * GIB}), gpus=0, ranks=16, memory=80 * GIB, spelling=each)
     assert rules_of(usage, mute=["time-over"]) == []
+    assert rules_of(a_usage(measure(WELL), seconds=3050, limit_seconds=5100)) == []
 
 
 @pytest.mark.parametrize(
@@ -303,18 +300,15 @@ def test_without_a_control_group_the_ranks_count_and_not_the_whole_node(measure)
     assert "cpu-mem-over" not in rules_of(usage)
 
 
-def test_short_runs_and_slices_of_gpus_are_not_judged(measure):
+def test_short_runs_sessions_and_slices_of_gpus_are_not_judged(measure):
     gpus = [a_gpu(10.0)] * 4
     short = measure({**WELL, "gpus": gpus, "minutes": 4})
     assert rules_of(a_usage(short, seconds=240)) == []
+    assert rules_of(a_usage(measure({**WELL, "gpus": gpus}), is_session=True)) == []
     idle = measure({**WELL, "gpus": [a_gpu(0.0, 0.0, 70.0)] * 4})
     slices = tuple(dataclasses.replace(gpu, name="NVIDIA H200 MIG 1g.18gb") for gpu in idle.gpus)
     assert "gpu-idle" not in rules_of(a_usage(dataclasses.replace(idle, gpus=slices)))
     assert "gpu-fragmented" not in rules_of(a_usage(dataclasses.replace(idle, gpus=slices), nodes=2, gpus=1))
-
-
-def test_a_session_is_not_judged(measure):
-    assert rules_of(a_usage(measure({**WELL, "gpus": [a_gpu(10.0)] * 4}), is_session=True)) == []
 
 
 def test_a_run_whose_last_attempt_was_short_or_has_not_begun_is_judged(measure):
