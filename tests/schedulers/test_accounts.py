@@ -124,6 +124,31 @@ def test_steps_that_run_side_by_side_need_their_memory_together():
     assert [node.memory for node in job.used] == [120 * GIB]
 
 
+@pytest.mark.parametrize(
+    ("steps", "busy"),
+    [([(1, 160)], 80.0), ([(1, 80)], 40.0), ([(2, 90)], 90.0), ([(1, 90), (1, 70)], 80.0), ([(1, 300)], 100.0)],
+    ids=["two GPUs of a task", "one of two GPUs", "a GPU for each task", "a GPU for each step", "odd"],
+)
+def test_the_use_of_gpus_is_that_of_all_gpus_of_the_job(steps, busy):
+    rows = [
+        step(JobID=f"4711.{at}", NTasks=str(tasks), TRESUsageInAve=f"gres/gpuutil={mean}")
+        for at, (tasks, mean) in enumerate(steps)
+    ]
+    (job,) = slurm.jobs("\n".join([row(), *rows]))
+    assert [gpu.busy for node in job.used for gpu in node.gpus] == [busy]
+
+
+@pytest.mark.parametrize(
+    ("kind", "use"),
+    [("a100", "gres/gpuutil=18446744073709551614,gres/gpumem=16777215.99T"), ("a100_1g.5gb", "gres/gpuutil=0")],
+    ids=["a GPU that Slurm cannot measure", "a slice of a GPU"],
+)
+def test_a_gpu_without_known_use_gets_no_note(kind, use):
+    whole = row(AllocTRES=f"cpu=16,gres/gpu:{kind}=1,gres/gpu=1,mem=16G,node=1", TimelimitRaw="300")
+    (job,) = slurm.jobs("\n".join([whole, step(JobID="4711.0", TRESUsageInAve=use, TRESUsageInMax=use)]))
+    assert (job.gpu_type, judge(usage_of_account(job))) == (kind, [])
+
+
 def test_the_mean_of_several_nodes_is_no_reason_for_less_memory_or_fewer_cpus():
     whole = row(NNodes="2", AllocCPUS="64", AllocTRES="cpu=64,mem=512G,node=2", TotalCPU="16:00:00", TimelimitRaw="300")
     (job,) = slurm.jobs("\n".join([whole, step(JobID="4711.0", NNodes="2", TRESUsageInTot="mem=64G")]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ LOST_SECONDS = 120.0
 """A driver may fail to answer for a while, as at the end of an attempt."""
 _FEWEST_IDLE = 4
 """Where lines were left out, an idle phase has so many lines in a row: fewer may be as many short pauses."""
+_SLICE = re.compile(r"\dg\.\d+gb")
+"""`a100_1g.5gb`, as schedulers call slices."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class GpuFigures:
     @property
     def is_mig(self) -> bool:
         """A slice of a GPU, for which the driver reports no use."""
-        return "MIG" in self.name.upper()
+        return "MIG" in self.name.upper() or _SLICE.search(self.name) is not None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from serried.protocol import names
@@ -45,6 +45,8 @@ OPTIONS = RequestOptions(memory="--mem={}", time="--time={}", gpus="--gpus-per-n
 SUMMARY = "JS1:"
 _LONGEST_SUMMARY = 1 << 24
 """Bytes of JSON: a thousand nodes with eight GPUs have 0.5 MB."""
+_INFINITE = 1e18
+"""Slurm writes about 2^64 for the use of a GPU that it cannot measure, in any unit."""
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)")
 _CLOCK = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
@@ -113,12 +115,13 @@ def _number(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if math.isfinite(value) and value >= 0 else None
+    return value if 0 <= value < _INFINITE else None
 
 
 def _bytes(text: str) -> float | None:
     match = _AMOUNT.fullmatch(text)
-    return float(match[1]) * _FACTORS[match[2]] if match else None
+    value = float(match[1]) * _FACTORS[match[2]] if match else _INFINITE
+    return value if value < _INFINITE else None
 
 
 def _clock(text: str) -> float | None:
@@ -181,9 +184,10 @@ def _value(node: Mapping[str, Any], name: str) -> float | None:
 def _from_steps(row: Row, steps: Sequence[Row], tres: Mapping[str, str], nodes: int) -> tuple[NodeAccount, ...]:
     """The mean over all nodes; empty if no step has anything."""
     cpu = _clock(row["TotalCPU"])
-    memory = _peak(steps)
+    memory = _peak(steps, _memory)
     gpus = int(_number(tres.get("gres/gpu", "")) or 0)
-    busy = max((each for step in steps if (each := _gpu_percent(step, gpus)) is not None), default=None)
+    percent = _peak(steps, _gpu_percent)
+    busy = None if percent is None else min(percent / max(gpus, 1), 100.0)
     gpu_memory = [_bytes(_tres(step["TRESUsageInMax"]).get("gres/gpumem", "")) for step in steps]
     peak = max((each for each in gpu_memory if each is not None), default=None)
     if not cpu and memory is None and busy is None:
@@ -200,15 +204,15 @@ def _from_steps(row: Row, steps: Sequence[Row], tres: Mapping[str, str], nodes: 
     )
 
 
-def _peak(steps: Sequence[Row]) -> float | None:
-    """On a node: the most that steps needed which ran at the same time, as `srun … &` starts them."""
+def _peak(steps: Sequence[Row], value_of: Callable[[Row], float | None]) -> float | None:
+    """The most of steps that ran at the same time, as `srun … &` starts them."""
     known = [
-        (_number(step["Start"]) or 0.0, _number(step["End"]) or math.inf, peak)
+        (_number(step["Start"]) or 0.0, _number(step["End"]) or math.inf, value)
         for step in steps
-        if (peak := _memory(step)) is not None
+        if (value := value_of(step)) is not None
     ]
     together = (
-        sum(peak for start, end, peak in known if start <= begin < end or start == begin) for begin, _, _ in known
+        sum(value for start, end, value in known if start <= begin < end or start == begin) for begin, _, _ in known
     )
     return max(together, default=None)
 
@@ -223,10 +227,7 @@ def _memory(step: Row) -> float | None:
     return None if largest is None else largest * max(_number(step["NTasks"]) or 1, 1) / nodes
 
 
-def _gpu_percent(step: Row, gpus: int) -> float | None:
-    """Of one GPU: Slurm adds up the GPUs of a task."""
+def _gpu_percent(step: Row) -> float | None:
+    """The sum over all GPUs of the step: Slurm adds up the GPUs of a task."""
     mean = _number(_tres(step["TRESUsageInAve"]).get("gres/gpuutil", ""))
-    tasks = max(_number(step["NTasks"]) or 1, 1)
-    if mean is None:
-        return None
-    return min(mean * tasks / gpus, 100.0) if gpus > tasks and mean > 100 else min(mean, 100.0)
+    return None if mean is None else mean * max(_number(step["NTasks"]) or 1, 1)
