@@ -267,7 +267,7 @@ def test_waiting_for_data(measure, waits, fact):
 
 
 def test_one_gpu_that_is_less_busy(measure):
-    note = note_of(a_usage(measure({**WELL, "gpus": [a_gpu(), a_gpu(), a_gpu(), a_gpu(55.0)]})), "ranks-spread")
+    note = note_of(a_usage(measure({**WELL, "gpus": [a_gpu(), a_gpu(), a_gpu(0.0), a_gpu(55.0)]})), "ranks-spread")
     assert note.fact == "GPU 3 on n1 (rank 3) was busy 55 % of the time, the median 90 %"
 
 

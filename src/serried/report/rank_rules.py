@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 
 from serried.report.note import Note
@@ -79,8 +80,8 @@ def data_stall(usage: Usage) -> Note | None:
 def ranks_spread(usage: Usage) -> Note | None:
     """One GPU is much less busy than the others.
 
-    **Condition:** a GPU is busy at least 20 percentage points less than the median. This threshold is Serried's own
-    judgement. GPUs that did nothing have a note of their own, `gpu-idle`.
+    **Condition:** a GPU is busy at least 20 percentage points less than the median of those that did something. This
+    threshold is Serried's own judgement. GPUs that did nothing have a note of their own, `gpu-idle`.
 
     **Meaning:** the work is uneven, or this rank waits for something of its own: data, a slow disk, a validation that
     runs on one rank. In a synchronous training it is the *least* busy GPU whose rank the others wait for, because a
@@ -89,8 +90,9 @@ def ranks_spread(usage: Usage) -> Note | None:
     **Change:** compare the data wait and the CPU of that rank. Give each rank the same number of samples, and let all
     ranks share validation and checkpoints.
     """
-    spread = _spread(usage, GPU_BUSY)
-    if spread is None or spread.extreme <= 0 or spread.median - spread.extreme < BUSY_POINTS:
+    working = dataclasses.replace(usage.measured, gpus=usage.working_gpus)
+    spread = _spread(dataclasses.replace(usage, measured=working), GPU_BUSY)
+    if spread is None or spread.median - spread.extreme < BUSY_POINTS:
         return None
     return Note(
         fact=f"{spread.where} was busy {spread.extreme:.0f} % of the time, the median {spread.median:.0f} %",
