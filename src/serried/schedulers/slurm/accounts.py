@@ -188,8 +188,7 @@ def _from_steps(row: Row, steps: Sequence[Row], tres: Mapping[str, str], nodes: 
     gpus = int(_number(tres.get("gres/gpu", "")) or 0)
     percent = _peak(steps, _gpu_percent)
     busy = None if percent is None else min(percent / max(gpus, 1), 100.0)
-    gpu_memory = [_bytes(_tres(step["TRESUsageInMax"]).get("gres/gpumem", "")) for step in steps]
-    peak = max((each for each in gpu_memory if each is not None), default=None)
+    peak = max((each for step in steps if (each := _gpu_memory(step)) is not None), default=None)
     if not cpu and memory is None and busy is None:
         return ()
     is_known = gpus and (busy is not None or peak is not None)
@@ -225,6 +224,13 @@ def _memory(step: Row) -> float | None:
         return total / nodes
     largest = _bytes(step["MaxRSS"])
     return None if largest is None else largest * max(_number(step["NTasks"]) or 1, 1) / nodes
+
+
+def _gpu_memory(step: Row) -> float | None:
+    """Of one GPU, at the peak of a task: Slurm adds up the GPUs of a task."""
+    gpus, tasks = _number(_tres(step["AllocTRES"]).get("gres/gpu", "")), _number(step["NTasks"])
+    peak = _bytes(_tres(step["TRESUsageInMax"]).get("gres/gpumem", ""))
+    return None if peak is None else peak / max((gpus or 1) / max(tasks or 1, 1), 1)
 
 
 def _gpu_percent(step: Row) -> float | None:
