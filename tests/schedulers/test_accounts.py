@@ -140,7 +140,7 @@ def test_the_use_of_gpus_is_that_of_all_gpus_of_the_job(steps, busy):
 
 def test_the_memory_of_a_task_is_shared_by_its_gpus():
     used = step(JobID="4711.0", AllocTRES="cpu=8,gres/gpu=2,node=1", TRESUsageInMax="gres/gpumem=80G")
-    (job,) = slurm.jobs("\n".join([row(), used]))
+    (job,) = slurm.jobs(f"{row()}\n{used}")
     assert [gpu.memory for node in job.used for gpu in node.gpus] == [40 * GIB]
 
 
