@@ -26,7 +26,8 @@ class MeasuredRows:
     def __init__(self, place: TaskDirectory, what: str, *, node: int | None = None, rank: int | None = None) -> None:
         self.what = what
         self._place, self._node, self._rank = place, node, rank
-        self._new = NewRows(place, what, node) if what != STEPS else NewSteps(place, self.rank_of_steps)
+        self._new_rows = NewRows(place, what, node)
+        self._new_steps = NewEntries(place, self.rank_of_steps) if what == STEPS else None
 
     @property
     def rank_of_steps(self) -> int:
@@ -44,7 +45,10 @@ class MeasuredRows:
 
     def new_rows(self) -> Iterator[Row]:
         """Those since the last call, at first all. Steps that a later attempt repeats come again."""
-        return filter(self._is_chosen, self._new.look())
+        if self._new_steps is None:
+            return filter(self._is_chosen, self._new_rows.look())
+        new, rank = self._new_steps.look(), self._new_steps.rank
+        return (_step(entry, attempt, rank) for _, attempt, entry in new if isinstance(entry.get("step"), int))
 
     def columns(self, rows: Iterable[Row]) -> list[str]:
         """The columns that all rows have, and those that only `rows` have."""
@@ -56,26 +60,22 @@ class MeasuredRows:
         return self.what != RANKS or self._rank in (None, row["rank"])
 
 
-class NewSteps:
-    """The entries that files of metrics have got since the last look."""
+class NewEntries:
+    """The entries that the files of metrics of a rank have got since the last look, each with its file and attempt."""
 
     def __init__(self, place: TaskDirectory, rank: int) -> None:
-        self._place, self._rank = place, rank
+        self.rank = rank
+        self._place = place
         self._tails: dict[Path, tuple[int, Tail, LineBuffer]] = {}
 
-    def look(self) -> Iterator[Row]:
+    def look(self) -> Iterator[tuple[Path, int, dict[str, Any]]]:
         for number in attempt_numbers(self._place):
-            for path in self._place.attempt(number).path.glob(f"node-*/metrics-{self._rank}.jsonl"):
-                self._tails.setdefault(path, (number, Tail(path), LineBuffer()))
-        for attempt, tail, lines in self._tails.values():
-            yield from self._read(attempt, tail, lines)
-
-    def _read(self, attempt: int, tail: Tail, lines: LineBuffer) -> Iterator[Row]:
-        while added := tail.read():
-            for line in lines.lines(added):
-                entry = json_object(line) or {}
-                if isinstance(entry.get("step"), int):
-                    yield _step(entry, attempt, self._rank)
+            for path in self._place.attempt(number).path.glob(f"node-*/metrics-{self.rank}.jsonl"):
+                if path.is_file():  # a pipe, say, would never end
+                    self._tails.setdefault(path, (number, Tail(path), LineBuffer()))
+        for path, (attempt, tail, lines) in self._tails.items():
+            while added := tail.read():
+                yield from ((path, attempt, json_object(line) or {}) for line in lines.lines(added))
 
 
 def _step(entry: Mapping[str, Any], attempt: int, rank: int) -> Row:

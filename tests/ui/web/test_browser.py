@@ -303,7 +303,7 @@ def test_tasks_of_an_array_have_links(tab, make):
     tab.get_by_role("link", name="7", exact=True).click()
     tab.get_by_text("serried why cccccc/7").wait_for()
     tab.get_by_role("link", name="cccccc").click()
-    assert tab.locator("nav.tabs a:visible").all_inner_texts() == ["Overview", "Plan"]
+    expect(tab.locator("nav.tabs a:visible")).to_have_text(["Overview", "Plan"], timeout=SECONDS)
 
 
 def test_runs_are_compared_by_state_settings_and_curve(tab, shown, make):

@@ -65,9 +65,7 @@ class Gate:
         self._token = token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._inner(scope, receive, send)
-            return
+        """The server has no WebSockets and no `lifespan`: all scopes are of requests."""
 
         async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -140,7 +138,7 @@ def _runs(runs: Runs, request: Request) -> dict[str, Any]:
     """The newest `limit` runs, or all."""
     found, limit = runs.all(), _number(request, "limit")
     notice = documents.notice(runs.problem, found)
-    return {**documents.runs(found if limit is None else found[:limit]), "total": len(found), "notice": notice}
+    return {"runs": [*map(documents.row, found[:limit])], "total": len(found), "notice": notice}
 
 
 def _run(runs: Runs, request: Request) -> dict[str, Any]:

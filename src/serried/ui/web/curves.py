@@ -12,12 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from serried.fs.files import json_object
 from serried.metrics import samples
-from serried.protocol.json_lines import LineBuffer
 from serried.protocol.layout import TaskDirectory
-from serried.records.evidence import attempt_numbers
-from serried.records.logs import Tail
+from serried.records.exported import NewEntries
 
 MOST = 1000
 """Stretches of a curve: about as many as a plot has columns."""
@@ -97,7 +94,7 @@ class RankCurves:
 
     def __init__(self, place: TaskDirectory, rank: int) -> None:
         self._place, self._rank = place, rank
-        self._files: dict[Path, tuple[Tail, LineBuffer]] = {}
+        self._new = NewEntries(place, rank)
         self._begun: set[Path] = set()
         """Files whose first step was read."""
         self._curves: dict[str, Curve] = {}
@@ -106,31 +103,24 @@ class RankCurves:
     def look(self, wanted: Collection[str] | None = None) -> dict[str, Any]:
         """The names of all curves, and the points of those in `wanted`; None for all."""
         with self._lock:
-            for number in attempt_numbers(self._place):
-                for path in self._place.attempt(number).path.glob(f"node-*/metrics-{self._rank}.jsonl"):
-                    self._read(path)
+            for path, _, entry in self._new.look():
+                self._read(path, entry)
             known = self._curves or _measured(self._place, self._rank)
             shown = {name: curve.to_json() for name, curve in known.items() if wanted is None or name in wanted}
             return {"names": sorted(known), "curves": shown}
 
-    def _read(self, path: Path) -> None:
-        if not path.is_file():  # a pipe, say, would never end
+    def _read(self, path: Path, entry: Mapping[str, Any]) -> None:
+        step, resumed = entry.get("step"), entry.get("resumed")
+        if type(step) is int and abs(step) > _LARGEST_STEP:
             return
-        tail, lines = self._files.setdefault(path, (Tail(path), LineBuffer()))
-        while added := tail.read():
-            for line in lines.lines(added):
-                entry = json_object(line) or {}
-                step, resumed = entry.get("step"), entry.get("resumed")
-                if type(step) is int and abs(step) > _LARGEST_STEP:
-                    continue
-                if type(resumed) is int:
-                    self._cut(resumed)
-                    self._begun.add(path)
-                if type(step) is int:
-                    if path not in self._begun:
-                        self._cut(step - 1)
-                        self._begun.add(path)
-                    _add(self._curves, step, entry)
+        if type(resumed) is int:
+            self._cut(resumed)
+            self._begun.add(path)
+        if type(step) is int:
+            if path not in self._begun:
+                self._cut(step - 1)
+                self._begun.add(path)
+            _add(self._curves, step, entry)
 
     def _cut(self, last: int) -> None:
         for curve in self._curves.values():

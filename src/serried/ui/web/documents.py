@@ -56,12 +56,8 @@ QUANTITIES = {
 FILES = ("plan", "script", "job.sh", "diff")
 
 
-def runs(statuses: Sequence[RunStatus]) -> dict[str, Any]:
-    """The list of runs: of each, what a row shows."""
-    return {"runs": [row(status) for status in statuses]}
-
-
 def row(status: RunStatus) -> dict[str, Any]:
+    """What the list shows of a run."""
     whole = status.to_json()
     kept = (
         "id", "name", "project", "experiment", "cluster", "state", "message", "created", "started", "ended",
