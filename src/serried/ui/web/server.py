@@ -20,7 +20,7 @@ BACKLOG = 128
 MOST_CONNECTIONS = 100
 
 
-class Connection(H11Protocol):
+class BrowserConnection(H11Protocol):
     """A connection, which may push out another: users of this machine can open any number of them.
 
     Beyond MOST_CONNECTIONS the one that was opened first is closed, if possible one without an open request.
@@ -74,7 +74,7 @@ def server(runs: Runs, token: str) -> uvicorn.Server:
     """Its `run(sockets=[…])` answers requests until SIGINT or SIGTERM."""
     config = uvicorn.Config(
         application(runs, token),
-        http=Connection,
+        http=BrowserConnection,
         ws="none",
         backlog=BACKLOG,
         access_log=False,  # other users can send anything
