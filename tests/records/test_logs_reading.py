@@ -8,9 +8,12 @@ from hypothesis import strategies as st
 
 from serried.protocol.layout import TaskDirectory
 from serried.records.logs import Lines, Tail, last_lines, metrics, newest_metrics, start_of_last_lines
+from serried.ui.text import overwritten
+
+_OUTPUT = st.one_of(st.binary(max_size=20), st.sampled_from((b"\n", b"\r", b"\x1b[A", b"\x1b", b"[A")))
 
 
-@given(st.lists(st.binary(max_size=20)))
+@given(st.lists(_OUTPUT))
 def test_lines_do_not_depend_on_how_the_bytes_arrived(pieces):
     whole, piecemeal = Lines(), Lines()
     expected = [*whole.feed(b"".join(pieces)), *whole.finish()]
@@ -42,7 +45,29 @@ def test_a_progress_bar_without_an_end_does_not_grow_in_memory():
     for step in range(3000):
         assert list(lines.feed(f"\r{step} {'#' * 50}".encode())) == []
     assert len(lines.rest) < 70_000
-    assert lines.rest.endswith("2999 " + "#" * 50)
+    assert lines.rest.endswith(b"2999 " + b"#" * 50)
+
+
+def test_bars_of_nested_loops_are_lines_only_when_they_are_left_behind():
+    """As tqdm writes them: the inner bar below the outer one, and cleared at its end."""
+    lines, shown = Lines(), []
+    for epoch in (0, 1):
+        shown += lines.feed(f"\repochs {epoch}/2".encode())
+        for batch in range(3):
+            shown += lines.feed(f"\n\rbatches {batch}/3\x1b[A".encode())
+            assert lines.rest.rpartition(b"\r")[2] == f"batches {batch}/3".encode()
+        shown += lines.feed(b"\n\r           \r\x1b[A")
+        assert lines.rest == f"\repochs {epoch}/2".encode() * (epoch > 0)
+    shown += lines.feed(b"\repochs 2/2\ndone\n\nend")
+    assert [overwritten(line.decode()) for line in shown] == ["epochs 0/2", "epochs 2/2", "done", ""]
+    assert [*lines.finish()] == [b"end"]
+
+
+def test_rows_that_move_up_forever_do_not_grow_in_memory():
+    lines = Lines()
+    shown = [line for _ in range(3000) for line in lines.feed(b"\x1b[A\r" + b"#" * 50)]
+    assert shown == []
+    assert len(lines.rest) < 70_000
 
 
 def test_the_last_lines_of_a_huge_file_cost_one_window(tmp_path):

@@ -15,7 +15,7 @@ from serried.protocol import names
 from serried.protocol.layout import AttemptDirectory
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
-from serried.records.logs import Lines, RankLog, Tail, logs_of_launch, rank_logs, start_of_last_lines
+from serried.records.logs import Lines, RankLog, Tail, decode, logs_of_launch, rank_logs, start_of_last_lines
 from serried.records.status import statuses_of
 from serried.ui import console
 from serried.ui.text import duration, harmless, local_time, overwritten, printable, unfinished_lines
@@ -128,7 +128,7 @@ class Printer:
                 for line in lines.feed(added):
                     self._line(rank, line)
         if moved:
-            rests = ((self._prefixes[rank], lines.rest) for rank, _, lines in self._tails.values())
+            rests = ((self._prefixes[rank], decode(lines.rest)) for rank, _, lines in self._tails.values())
             self._moving.update(*unfinished_lines(rests))
             sys.stdout.flush()
         return moved
@@ -139,9 +139,9 @@ class Printer:
             for line in lines.finish():
                 self._line(rank, line)
 
-    def _line(self, rank: int, line: str) -> None:
+    def _line(self, rank: int, line: bytes) -> None:
         self._moving.clear()
-        text = overwritten(line)
+        text = overwritten(decode(line))
         console.out(self._prefixes[rank] + (harmless(text) if console.is_terminal() else text))
         self.has_printed = True
 

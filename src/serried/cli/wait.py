@@ -45,7 +45,8 @@ def command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -> Non
     r"""Wait for runs to end. Exit with 0 if all succeeded and with 1 if any did not.
 
     On a terminal, one line shows the run's step, metric and time left. The reason why a run waits is printed
-    on stderr, and again when it changes. --json includes the program's own exit status. Ctrl-C ends the waiting, never the runs.
+    on stderr, and again when it changes. --json includes the program's own exit status. Ctrl-C ends the
+    waiting, never the runs.
 
     \b
     serried wait last && serried submit evaluate

@@ -14,7 +14,6 @@ from typing import Any
 from serried.errors import UsageError
 from serried.fs.files import json_object, read_journal, read_json
 from serried.protocol import names
-from serried.protocol.json_lines import LineBuffer
 from serried.protocol.layout import AttemptDirectory, TaskDirectory
 from serried.records.evidence import attempt_numbers
 from serried.records.record import Record, Summary
@@ -28,6 +27,8 @@ _MOST_LISTED = 8
 _MOST_NEWEST = 200
 _LONGEST_LINE = 1 << 16
 """A line without an end is shown in pieces of this size."""
+_UP, _MOST_ROWS = b"\x1b[A", 8
+_MOVES = re.compile(rb"(\n|\x1b\[A)")
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 """How `run.log` writes the numbers that JSON lacks."""
 
@@ -123,34 +124,63 @@ class Tail:
 
 
 class Lines:
-    """Whole lines from pieces of bytes; `rest` has no end yet."""
+    """Whole lines from pieces of bytes; `rest` has no end yet.
+
+    Bars below each other, as tqdm draws those of nested loops, end each state by moving the cursor up. The newlines
+    that lead down again end no line. Such rows are held until a newline below the last of them.
+    """
 
     def __init__(self) -> None:
-        self._buffer = LineBuffer()
+        self._rows = [b""]
+        self._up = 0
+        """How far the cursor is above the last row."""
+        self._begun = b""
+        """Perhaps the beginning of a movement of the cursor."""
 
-    def feed(self, added: bytes) -> Iterator[str]:
-        for line in self._buffer.lines(added):
-            yield _decode(line)
-        pending = self._buffer.rest
-        if len(pending) > _LONGEST_LINE:  # drop what a progress bar has overwritten
-            pending = pending[max(pending.rfind(b"\r", 0, -1), 0) :]
-        if len(pending) > _LONGEST_LINE:
-            yield _decode(pending)
-            pending = b""
-        self._buffer.rest = pending
+    def feed(self, added: bytes) -> Iterator[bytes]:
+        text = self._begun + added
+        self._begun = next((start for start in (_UP[:2], _UP[:1]) if text.endswith(start)), b"")
+        for part in _MOVES.split(text.removesuffix(self._begun)):
+            if part == _UP:
+                self._up = min(self._up + 1, _MOST_ROWS - 1)
+                self._rows = [b""] * (self._up + 1 - len(self._rows)) + self._rows
+            elif part != b"\n":
+                self._rows[-1 - self._up] += part
+            elif self._up:
+                self._up -= 1
+                self._rows[-1 - self._up] += b"\r"
+            else:
+                yield from self._take_rows()
+        self._rows = [_shortened(row) for row in self._rows]
+        if len(self._rows[-1]) > _LONGEST_LINE:
+            yield from self._take_rows()
+
+    def _take_rows(self) -> Iterator[bytes]:
+        """The rows, without those that a program has cleared among several."""
+        rows, self._rows, self._up = self._rows, [b""], 0
+        return (row for row in rows if len(rows) == 1 or not _is_cleared(row))
 
     @property
-    def rest(self) -> str:
-        return _decode(self._buffer.rest)
+    def rest(self) -> bytes:
+        return next((row for row in reversed(self._rows) if not _is_cleared(row)), b"")
 
-    def finish(self) -> Iterator[str]:
-        """Yield the last line, if it has no end."""
-        if self._buffer.rest:
-            yield _decode(self._buffer.rest)
-        self._buffer.rest = b""
+    def finish(self) -> Iterator[bytes]:
+        """Yield the last lines, if they have no end."""
+        self._rows[-1 - self._up] += self._begun
+        self._begun = b""
+        return self._take_rows() if any(self._rows) else iter(())
 
 
-def _decode(line: bytes) -> str:
+def _shortened(row: bytes) -> bytes:
+    """Without what a progress bar has overwritten, if that is much."""
+    return row[max(row.rfind(b"\r", 0, -1), 0) :] if len(row) > _LONGEST_LINE else row
+
+
+def _is_cleared(row: bytes) -> bool:
+    return not row.rstrip(b"\r").rpartition(b"\r")[2].strip()
+
+
+def decode(line: bytes) -> str:
     return line.decode("utf-8", "replace")
 
 
@@ -182,7 +212,7 @@ def last_lines(path: Path, count: int, window: int = 1 << 16) -> list[str]:
         lines = text.removesuffix(b"\n").split(b"\n")
         if size > window:
             lines = lines[1:] or lines
-        return [_decode(line) for line in lines[-count:]] if text else []
+        return [decode(line) for line in lines[-count:]] if text else []
     return []
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from serried.fs.files import read_json
-from serried.protocol.json_lines import LineBuffer
 from serried.protocol.layout import RunDirectory
 from serried.protocol.names import CANCELLED, REQUEUE, SubmissionState
 from serried.protocol.reasons import Reason
+from serried.records.logs import Lines
 from serried.records.record import Record
 from serried.records.status import status as stand
 from serried.schedulers.survey import Inside
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from serried.schedulers.local import foreground
 
 INTERRUPTED = 130
-LONGEST_PART = 65_536
-"""A longer line is printed in parts."""
+_CHUNK = 65_536
 
 Unfinished = list[tuple[str, str]]
 """Labels and texts of the lines that have no end yet, such as progress bars."""
@@ -160,9 +159,7 @@ class LiveOutput:
         self.pass_on()
         self._show_unfinished([])
         for log in self._logs.values():
-            if log.rest:
-                self._to.write(log.line(log.rest))
-            log.close()
+            self._to.writelines(log.finish())
         self._to.flush()
 
     def _new_logs(self) -> Iterator[Path]:
@@ -183,31 +180,29 @@ class _Log:
     def __init__(self, path: Path, label: bytes, clean: Callable[[bytes], bytes]) -> None:
         self.label = label
         self._clean = clean
-        self._buffer = LineBuffer()
+        self._lines = Lines()
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     @property
     def rest(self) -> bytes:
-        return self._buffer.rest
+        return self._lines.rest
 
-    def close(self) -> None:
+    def finish(self) -> Iterator[bytes]:
+        """Yield the last lines, if they have no end."""
         os.close(self._descriptor)
+        yield from map(self._labelled, self._lines.finish())
 
     def chunks(self) -> Iterator[bytes]:
-        while chunk := os.read(self._descriptor, LONGEST_PART):
+        while chunk := os.read(self._descriptor, _CHUNK):
             yield chunk
 
     def parts(self) -> Iterator[bytes]:
         """Whole lines with labels. Of a line that a progress bar overwrote, its last state."""
         for chunk in self.chunks():
-            yield from (self.line(_last_state(line)) for line in self._buffer.lines(chunk))
-            self._buffer.rest = _last_state(self._buffer.rest)
-            if len(self._buffer.rest) >= LONGEST_PART:
-                yield self.line(self._buffer.rest)
-                self._buffer.rest = b""
+            yield from map(self._labelled, self._lines.feed(chunk))
 
-    def line(self, text: bytes) -> bytes:
-        return self.label + self._clean(text) + b"\n"
+    def _labelled(self, line: bytes) -> bytes:
+        return self.label + self._clean(_last_state(line)) + b"\n"
 
 
 def _last_state(line: bytes) -> bytes:
