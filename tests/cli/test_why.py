@@ -331,6 +331,18 @@ def test_where_each_rank_was_when_time_was_over(serried, make):
     assert "  | rank 3: epoch 11\n" in said
 
 
+def test_a_run_that_hung_until_its_limit_shows_its_stacks_and_does_not_just_need_more_time(serried, make):
+    stalled = {"code": "stalled", "message": "no step and no output for 5m on ranks 0-1"}
+    run = make(nodes=1, ranks=2).ending("TIMEOUT", exit_code=124, cause="limit", warnings=[stalled])
+    stack = '  File "train.py", line 12 in <module>\n\nExtension modules: numpy.linalg._umath_linalg (total: 1)\n'
+    for rank in range(2):
+        run.log(rank, "epoch 4\n" * 20 + "Current thread 0x1 (most recent call first):\n" + stack)
+    said = serried("why", "last").out
+    assert '  | rank 1: Current thread 0x1 (most recent call first):\n  | rank 1:   File "train.py", line 12' in said
+    assert "Extension modules" not in said
+    assert said.index("if it hung until the end") < said.index("request more: serried submit")
+
+
 def test_a_killed_supervisor_is_not_a_fault_of_the_cluster(serried, make, slurm):
     """As the local scheduler says it."""
     make()

@@ -75,6 +75,8 @@ def test_the_last_lines_of_a_huge_file_cost_one_window(tmp_path):
     path.write_bytes(b"".join(b"line %d\n" % number for number in range(100_000)))
     assert last_lines(path, 2) == ["line 99998", "line 99999"]
     assert last_lines(tmp_path / "none", 2) == []
+    path.write_bytes(b"epoch 1\n\r10%\x1b[A\n\r20%\x1b[A\nend\n\r30%\x1b[A")
+    assert last_lines(path, 9) == ["epoch 1", "end", "\r30%\x1b[A"]
 
 
 @given(st.binary(max_size=60).map(lambda text: text.replace(b"0", b"\n")), st.integers(1, 9))

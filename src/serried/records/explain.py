@@ -79,6 +79,9 @@ _WARNING_STEPS: Mapping[str, tuple[str, ...]] = {
 """By the code of a warning."""
 _WHILE_IT_RUNS = frozenset({Reason.STALLED, Reason.NOT_FINITE, Reason.GPU_IDLE})
 """Warnings whose steps make no sense after the end."""
+_HUNG = "if it hung until the end, more time does not help: the last lines show where each rank was"
+_EXTENSIONS = "Extension modules: "
+"""Begins a long line below the stacks that Python's faulthandler prints."""
 
 
 @dataclass(frozen=True)
@@ -166,9 +169,11 @@ def explain(status: RunStatus) -> Explanation:
         is_well = status.state == names.RUNNING and not explained.meaning and status.verdict.stale is None
         return replace(explained, meaning="it runs, without a known problem") if is_well else explained
     codes = dict.fromkeys(warning.get("code", "") for warning in warnings)
+    was_stalled = Reason.STALLED in codes
     codes = {code: None for code in codes if not (status.has_ended and code in _WHILE_IT_RUNS)}
     steps = [step.replace("{run}", status.id) for code in codes for step in _WARNING_STEPS.get(code, ())]
-    return replace(explained, warnings=warnings, steps=(*explained.steps, *steps))
+    first = [_HUNG] if status.state == names.TIMEOUT and was_stalled else []
+    return replace(explained, warnings=warnings, steps=(*first, *explained.steps, *steps))
 
 
 def _explain(status: RunStatus) -> Explanation:
@@ -392,9 +397,14 @@ def _last_words(status: RunStatus) -> tuple[list[str], str]:
         return [], ""
     logs = rank_logs(status.record.where.task(status.task).attempt(status.attempt), status.summary)
     if len(logs) == 1:
-        return last_lines(logs[0].path, _TAIL), names.rank_name(logs[0].rank)
+        return _telling_lines(logs[0].path, _TAIL), names.rank_name(logs[0].rank)
     each = max(1, _TAIL // len(logs))
-    return [f"rank {log.rank}: {line}" for log in logs[:_TAIL] for line in last_lines(log.path, each)], "the ranks"
+    return [f"rank {log.rank}: {line}" for log in logs[:_TAIL] for line in _telling_lines(log.path, each)], "the ranks"
+
+
+def _telling_lines(log: Path, count: int) -> list[str]:
+    lines = last_lines(log, 2 * count + 2)
+    return [line for line in lines if line.strip() and not line.startswith(_EXTENSIONS)][-count:]
 
 
 def _asked_by(status: RunStatus) -> str | None:

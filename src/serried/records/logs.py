@@ -212,6 +212,7 @@ def last_lines(path: Path, count: int, window: int = 1 << 16) -> list[str]:
         lines = text.removesuffix(b"\n").split(b"\n")
         if size > window:
             lines = lines[1:] or lines
+        lines = [*(line for line in lines[:-1] if not line.endswith(_UP)), lines[-1]]  # states of a bar below another
         return [decode(line) for line in lines[-count:]] if text else []
     return []
 
