@@ -109,6 +109,15 @@ def how(status: RunStatus) -> str:
     return f"{status.id}{name} {state}{after}{detail}{message}"
 
 
+def doing(status: RunStatus) -> str:
+    """What a running run does now, in one line: `step 1200/5000 loss 0.312 3.1 it/s, 20m left`."""
+    if status.progress is None:
+        return ""
+    from serried.ui import progress_lines  # only for runs that run
+
+    return progress_lines.line(status.progress)
+
+
 def say_how(status: RunStatus) -> None:
     """Print the status of a run, and its warnings below."""
     console.say(how(status))

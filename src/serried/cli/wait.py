@@ -162,11 +162,7 @@ def _now(status: RunStatus) -> str:
         from serried.ui.run_rows import tasks_text  # only for arrays
 
         return tasks_text(status)
-    if status.progress is None:
-        return ""
-    from serried.ui import progress_lines  # only for runs that run
-
-    return progress_lines.line(status.progress)
+    return run_view.doing(status)
 
 
 def _exit(found: Sequence[RunStatus], timeout: str | None) -> None:

@@ -66,14 +66,6 @@ def _lines(explanation: Explanation) -> list[str]:
     return lines
 
 
-def _now(status: RunStatus) -> str:
-    if status.progress is None:
-        return ""
-    from serried.ui import progress_lines  # only for runs that run
-
-    return progress_lines.line(status.progress)
-
-
 def _queue(status: RunStatus) -> str:
     """The jobs ahead and what is free, if `serried queue` was used a moment ago. Queries nothing."""
     if status.summary is None or status.job is None or status.is_elsewhere:
@@ -97,7 +89,7 @@ def _facts(explanation: Explanation) -> list[tuple[str, str]]:
         from serried.cli import array_view  # only for arrays
 
         facts += [("" if at else "tasks", line) for at, line in enumerate(array_view.counts(status))]
-    facts += [("reason", status.reason), ("now", _now(status)), ("means", meaning)]
+    facts += [("reason", status.reason), ("now", run_view.doing(status)), ("means", meaning)]
     facts += [("warning", printable(warning["message"])) for warning in explanation.warnings]
     if status.state == names.PENDING:
         facts.append(("waits for", duration(now - status.created) if status.created else ""))
