@@ -24,6 +24,18 @@ def progress(document, *, now=NOW, metric=""):
     return RunProgress(live, live.age(now), metric)
 
 
+def test_figures_of_a_large_job_are_plain_numbers_and_name_the_node_to_look_at():
+    nodes = [a_live_node(node, gpus=(97.0, 3.0 if node == 41 else 91.0)) for node in range(256)]
+    assert progress_lines.facts(progress(live_of(NOW, *nodes, limit_seconds_left=None))) == [
+        ("progress", "step 1200/5000, loss 0.3123, lr 0.001"),
+        ("speed", "3.1 it/s, 101,581 samples/s, 2% of the time waiting for data"),
+        ("time left", "20m by the rate of its steps"),
+        ("GPUs", "512 NVIDIA H200, 94% busy, the least 3% on n42, 112 of 140 GiB, 640 W"),
+        ("CPUs", "3,174 of 4,096 busy"),
+        ("memory", "8.5 of 64 GiB on n1"),
+    ]
+
+
 def test_the_whole_progress_as_json():
     assert progress(live_of(NOW)).to_json() == {
         "at": "2026-11-18T11:06:40Z",

@@ -97,10 +97,6 @@ class Live:
         """In their order."""
         return sorted((rank for node in self.nodes for rank in node.ranks), key=lambda rank: rank.rank)
 
-    @property
-    def listed_gpus(self) -> list[LiveGpu]:
-        return [gpu for node in self.nodes for gpu in node.gpus]
-
 
 @dataclass(frozen=True)
 class RunProgress:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from serried.protocol.reasons import Reason
 from serried.protocol.samples import NODE
-from serried.records.live import LiveGpu, LiveNode, RunProgress
+from serried.records.live import LiveNode, RunProgress
 from serried.ui.text import duration
 
 _SILENT_SECONDS = 300.0
@@ -69,7 +69,7 @@ def facts(progress: RunProgress) -> list[tuple[str, str]]:
         ("progress", ", ".join(filter(None, (_step(progress), _metrics(progress), _trouble(progress))))),
         ("speed", _speed(progress)),
         ("time left", _time_left(progress)),
-        ("GPUs", _gpus(progress.live.listed_gpus, progress.live.gpus, progress.gpu_busy)),
+        ("GPUs", _gpus(progress.live.nodes, progress.live.gpus, progress.gpu_busy)),
         ("CPUs", _cpus(progress.live.nodes)),
         ("memory", _memory(progress.live.nodes)),
     ]
@@ -101,14 +101,14 @@ def _rate(progress: RunProgress) -> str:
     rate = progress.steps_per_second
     if not rate or progress.is_stale:
         return ""
-    return f"{rate:.3g} it/s" if rate >= 1 else f"{1 / rate:.3g} s/it"
+    return f"{_figure(rate)} it/s" if rate >= 1 else f"{_figure(1 / rate)} s/it"
 
 
 def _speed(progress: RunProgress) -> str:
     if progress.is_stale:
         return ""
     samples, wait = progress.samples_per_second, progress.data_wait
-    parts = [_rate(progress), f"{samples:,.4g} samples/s" if samples else ""]
+    parts = [_rate(progress), f"{_figure(samples, 4)} samples/s" if samples else ""]
     parts += [f"{wait:.0%} of the time waiting for data" if wait is not None else ""]
     return ", ".join(filter(None, parts))
 
@@ -123,29 +123,33 @@ def _time_left(progress: RunProgress) -> str:
     return ", ".join(filter(None, (f"{_short(steps)} by the rate of its steps", by_limit)))
 
 
-def _gpus(gpus: Sequence[LiveGpu], number: int, busy: float | None) -> str:
+def _gpus(nodes: Sequence[LiveNode], number: int, busy: float | None) -> str:
+    gpus = [gpu for node in nodes for gpu in node.gpus]
     if not gpus:
         return ""
     used = [(gpu.memory, gpu.memory_total) for gpu in gpus if gpu.memory is not None and gpu.memory_total]
     watts = [gpu.power for gpu in gpus if gpu.power is not None]
     names = sorted({gpu.name for gpu in gpus if gpu.name})
     parts = [f"{number} {names[0] if len(names) == 1 else ''}".rstrip()]
-    parts += [f"{busy:.0f}% busy" if busy is not None else "", _lowest(gpus)]
+    parts += [f"{busy:.0f}% busy" if busy is not None else "", _lowest(nodes)]
     parts += [_of(max(used, key=lambda one: one[0])) if used else ""]
     parts += [f"{sum(watts) / len(watts):.0f} W" if watts else ""]
     return ", ".join(filter(None, parts))
 
 
-def _lowest(gpus: Sequence[LiveGpu]) -> str:
-    """The least busy of several."""
-    busy = [gpu.busy for gpu in gpus if gpu.busy is not None]
-    return f"the least {min(busy):.0f}%" if len(busy) > 1 else ""
+def _lowest(nodes: Sequence[LiveNode]) -> str:
+    """The least busy of several, and its node if the nodes have no lines of their own."""
+    busy = [(gpu.busy, node.host) for node in nodes for gpu in node.gpus if gpu.busy is not None]
+    if len(busy) < 2:
+        return ""
+    least, host = min(busy)
+    return f"the least {least:.0f}%" + (f" on {host}" if len(nodes) > _FEW_NODES else "")
 
 
 def _cpus(nodes: Sequence[LiveNode]) -> str:
     """Of the listed nodes."""
     known = [(node.cpu, node.cpus) for node in nodes if node.cpu is not None and node.cpus]
-    return f"{sum(cpu for cpu, _ in known):.3g} of {sum(cpus for _, cpus in known):.0f} busy" if known else ""
+    return f"{_figure(sum(cpu for cpu, _ in known))} of {sum(cpus for _, cpus in known):,.0f} busy" if known else ""
 
 
 def _memory(nodes: Sequence[LiveNode]) -> str:
@@ -154,20 +158,25 @@ def _memory(nodes: Sequence[LiveNode]) -> str:
     if not known:
         return ""
     used, limit, node = max(known, key=lambda one: one[0] / (one[1] or 1e30))
-    text = _of((used, limit)) if limit else f"{used / _GIB:.3g} GiB"
+    text = _of((used, limit)) if limit else f"{_figure(used / _GIB)} GiB"
     whole = ", with all other programs on the node" if node.memory_scope == NODE else ""
     return text + (f" on {node.host}" if len(nodes) > 1 else "") + whole
 
 
+def _figure(value: float, digits: int = 3) -> str:
+    """`15.9`, `1,920`: no powers of ten for what a large job has."""
+    return f"{value:,.0f}" if 1000 <= value < 1e9 else f"{value:.{digits}g}"
+
+
 def _of(pair: tuple[float, float]) -> str:
-    return f"{pair[0] / _GIB:.3g} of {pair[1] / _GIB:.3g} GiB"
+    return f"{_figure(pair[0] / _GIB)} of {_figure(pair[1] / _GIB)} GiB"
 
 
 def _node(node: LiveNode) -> str:
     busy = [gpu.busy for gpu in node.gpus if gpu.busy is not None]
     cpu = f"{node.cpu:.3g} of {node.cpus:.0f} CPUs" if node.cpu is not None and node.cpus else ""
     parts = [f"GPUs {sum(busy) / len(busy):.0f}%" if busy else "", cpu]
-    parts += [f"{node.memory / _GIB:.3g} GiB" if node.memory is not None else ""]
+    parts += [f"{_figure(node.memory / _GIB)} GiB" if node.memory is not None else ""]
     parts += [f"silent for {_short(node.age)}" if (node.age or 0.0) > _SILENT_NODE_SECONDS else ""]
     return f"{node.host}: " + (", ".join(filter(None, parts)) or "not measured now")
 
