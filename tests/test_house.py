@@ -23,6 +23,7 @@ ORDER = (
     "api",
     "resume_check",
     "import_check",
+    "bench",
     "cleanup",
     "submission",
     "report",

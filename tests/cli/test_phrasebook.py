@@ -35,7 +35,8 @@ def parse(words: list[str]) -> None:
     assert command is not None
     while isinstance(command, click.Group):
         rest = command.with_subcommand(rest) if isinstance(command, SweepGroup) else rest
-        command = command.commands[rest.pop(0)]
+        command = command.get_command(click.Context(command), rest.pop(0))
+        assert command is not None
     command.make_context(verb, rest)
 
 

@@ -1,0 +1,209 @@
+"""The file of a bench: `$XDG_STATE_HOME/serried/benches/ID.json`, with its points and the run of each.
+
+Only the command that submits writes it. A point gets its run, durably, before that is submitted. So a command that was
+killed leaves either no run for a point, or one whose record tells whether the scheduler has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from serried.bench.points import GridPoint
+from serried.errors import UsageError, did_you_mean
+from serried.fs.files import claim, make_directory, read_json, write_json
+from serried.processes import Process, myself
+from serried.protocol import SCHEMA
+from serried.protocol.layout import state_directory
+
+SCALING, HPC_HELPER = "scaling", "hpc-helper"
+_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
+LAST = "last"
+
+
+@dataclass(frozen=True)
+class PointRun:
+    """A point, and its run."""
+
+    point: GridPoint
+    run: str | None = None
+    """Written before the run is submitted."""
+    is_submitted: bool = False
+    refusal: str = ""
+    """Why it has no run."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self.point.to_json(),
+            "run": self.run,
+            "submitted": self.is_submitted,
+            "refusal": self.refusal or None,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> PointRun:
+        names = [each.name for each in dataclasses.fields(GridPoint)]
+        point = GridPoint(**{name: value[name] for name in names})
+        return cls(point, value["run"], bool(value["submitted"]), value["refusal"] or "")
+
+
+@dataclass(frozen=True)
+class Bench:
+    id: str
+    kind: str
+    name: str
+    created: str
+    request: Mapping[str, Any]
+    """What to submit at each point: see `submitting.py`."""
+    entries: tuple[PointRun, ...]
+    warm_up: str = "10%"
+    """The steps that are left out at the beginning of each run: a number, or a share."""
+    metric: str = ""
+    """The name under which a program without the training library reports samples per second."""
+    source: str = ""
+    """And where: `stdout:REGEX` or `file:PATH:KEY`."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """Facts for the table: the data, the scale."""
+
+    @property
+    def path(self) -> Path:
+        return folder() / f"{self.id}.json"
+
+    @property
+    def missing(self) -> list[int]:
+        """The points that no command has begun to submit."""
+        return [at for at, entry in enumerate(self.entries) if entry.run is None and not entry.refusal]
+
+    def with_entry(self, at: int, entry: PointRun) -> Bench:
+        return dataclasses.replace(self, entries=(*self.entries[:at], entry, *self.entries[at + 1 :]))
+
+    def write(self) -> Bench:
+        make_directory(folder())
+        write_json(self.path, self.to_json())
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "bench": self.id,
+            "kind": self.kind,
+            "name": self.name,
+            "created": self.created,
+            "request": dict(self.request),
+            "warm_up": self.warm_up,
+            "metric": self.metric or None,
+            "metric_from": self.source or None,
+            "about": dict(self.about),
+            "points": [entry.to_json() for entry in self.entries],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Bench:
+        return cls(
+            id=value["bench"],
+            kind=value["kind"],
+            name=value["name"],
+            created=value["created"],
+            request=value["request"],
+            entries=tuple(map(PointRun.from_json, value["points"])),
+            warm_up=value["warm_up"],
+            metric=value["metric"] or "",
+            source=value["metric_from"] or "",
+            about=value["about"],
+        )
+
+
+def folder() -> Path:
+    return state_directory(os.environ) / "benches"
+
+
+def new_id() -> str:
+    """`b-` and four letters: no run is called so."""
+    while True:
+        name = "b-" + "".join(secrets.choice(_LETTERS) for _ in range(4))
+        if not (folder() / f"{name}.json").exists():
+            return name
+
+
+def benches() -> list[Bench]:
+    """All benches, the newest first. Damaged files are left out."""
+    found = []
+    for path in folder().glob("*.json"):
+        with contextlib.suppress(UsageError):
+            found.append(_read(path))
+    return sorted(found, key=lambda bench: (bench.created, bench.id), reverse=True)
+
+
+def find(word: str) -> Bench:
+    """The bench of an id, a name (the newest with it) or `last`. Raises UsageError."""
+    path = folder() / f"{word}.json"
+    if path.parent == folder() and path.is_file():
+        return _read(path)
+    known = benches()
+    chosen = [bench for bench in known if word in (LAST, bench.name)]
+    if chosen:
+        return chosen[0]
+    if not known:
+        raise UsageError("no bench has run yet", hint="serried bench --help")
+    ids = [bench.id for bench in known]
+    raise UsageError(f"no bench is called `{word}`", hint=did_you_mean(word, ids) or "`serried bench` lists them")
+
+
+def _read(path: Path) -> Bench:
+    try:
+        return Bench.from_json(read_json(path) or {})
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"`{path}` is not the file of a bench ({error!r})") from error
+
+
+@contextlib.contextmanager
+def only_writer(bench: str) -> Iterator[None]:
+    """No other command submits points of the bench meanwhile. Raises UsageError if one does.
+
+    Each writer takes the next number, by a link that only one process can create. The number of a process that has
+    ended is free. That of another machine's process is not: processes elsewhere cannot be seen.
+    """
+    make_directory(folder())
+    mine = json.dumps({"host": os.uname().nodename, **dataclasses.asdict(myself())})
+    taken = _claims(bench)
+    number = max(taken, default=0)
+    if number:
+        owner = json.loads(_claim(bench, number).read_text(encoding="utf-8"))
+        _check_ended(owner, _claim(bench, number))
+    holder = claim(_claim(bench, number + 1), mine)
+    if holder != mine:
+        _check_ended(json.loads(holder), _claim(bench, number + 1))
+        raise UsageError(f"another command has just submitted points of `{bench}`", hint=f"serried bench show {bench}")
+    for older in taken:
+        _claim(bench, older).unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        released = json.dumps({"host": "", "pid": 0, "started": ""})
+        _claim(bench, number + 1).write_text(released, encoding="utf-8")
+
+
+def _check_ended(owner: Mapping[str, Any], path: Path) -> None:
+    here = os.uname().nodename
+    if not owner["host"] or (owner["host"] == here and not Process(int(owner["pid"]), str(owner["started"])).is_alive):
+        return
+    raise UsageError(
+        f"process {owner['pid']} on `{owner['host']}` is submitting points of this bench",
+        hint="wait until it is done" + ("" if owner["host"] == here else f"; if it has ended, delete `{path}`"),
+    )
+
+
+def _claim(bench: str, number: int) -> Path:
+    return folder() / f".{bench}.writer-{number}"
+
+
+def _claims(bench: str) -> Sequence[int]:
+    found = [path.name.rpartition("-")[2] for path in folder().glob(f".{bench}.writer-*")]
+    return [int(number) for number in found if number.isdecimal()]

@@ -1,0 +1,47 @@
+"""`serried bench`: the group. The module of a subcommand is imported on demand."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+
+from serried.cli import GroupWithHelp
+
+SUBCOMMANDS = {
+    "show": "Show a bench as a table, picture, CSV or JSON.",
+}
+"""Each is `command` in the module `serried.cli.bench_NAME`, with `_` for `-`."""
+
+MODULE_OF: dict[str, str] = {}
+"""Subcommands in the module of another; there it is the function `NAME_command`."""
+
+
+class BenchGroup(GroupWithHelp):
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(SUBCOMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in SUBCOMMANDS:
+            return None
+        name = MODULE_OF.get(cmd_name, cmd_name).replace("-", "_")
+        module: Any = importlib.import_module(f"serried.cli.bench_{name}")
+        found: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command", None) or module.command
+        found.help = (found.help or "").replace("\\b\n", "\b\n")
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(SUBCOMMANDS.items()))
+
+
+@click.group(cls=BenchGroup, invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def command(ctx: click.Context, *, as_json: bool) -> None:
+    """Measure how fast a training gets with more ranks; without a command, list the benches."""
+    if ctx.invoked_subcommand is None:
+        from serried.cli import bench_show
+
+        bench_show.list_benches(as_json=as_json)
