@@ -153,5 +153,5 @@ def test_every_variable_of_a_rank_is_on_its_page_and_no_other(variable: str):
         names.CHECKPOINT_DIR,
     }
     given |= {names.RESULTS_DIR, names.DEADLINE, names.STOP_FILE, names.CONFIG, names.RESUME_FROM, names.SMOKE}
-    given |= {names.AFTER, names.TRACKER}
+    given |= {names.AFTER, names.TRACKER, names.PARALLEL}
     assert (f"`{variable}`" in page) == (variable in given)

@@ -65,10 +65,8 @@ class Bench:
     entries: tuple[PointRun, ...]
     warm_up: str = "10%"
     """The steps that are left out at the beginning of each run: a number, or a share."""
-    metric: str = ""
-    """The name under which a program without the training library reports samples per second."""
     source: str = ""
-    """And where: `stdout:REGEX` or `file:PATH:KEY`."""
+    """Where a program without the training library reports samples per second: `stdout:REGEX`, `file:PATH:KEY`."""
     about: Mapping[str, Any] = field(default_factory=dict)
     """Facts for the table: the data, the scale."""
 
@@ -98,7 +96,6 @@ class Bench:
             "created": self.created,
             "request": dict(self.request),
             "warm_up": self.warm_up,
-            "metric": self.metric or None,
             "metric_from": self.source or None,
             "about": dict(self.about),
             "points": [entry.to_json() for entry in self.entries],
@@ -114,7 +111,6 @@ class Bench:
             request=value["request"],
             entries=tuple(map(PointRun.from_json, value["points"])),
             warm_up=value["warm_up"],
-            metric=value["metric"] or "",
             source=value["metric_from"] or "",
             about=value["about"],
         )

@@ -10,11 +10,13 @@ import click
 from serried.cli import GroupWithHelp
 
 SUBCOMMANDS = {
+    "scaling": "Measure a training on more and more ranks.",
+    "continue": "Submit the points that a bench still lacks.",
     "show": "Show a bench as a table, picture, CSV or JSON.",
 }
 """Each is `command` in the module `serried.cli.bench_NAME`, with `_` for `-`."""
 
-MODULE_OF: dict[str, str] = {}
+MODULE_OF = {"continue": "scaling"}
 """Subcommands in the module of another; there it is the function `NAME_command`."""
 
 

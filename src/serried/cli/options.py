@@ -139,6 +139,11 @@ def _option(name: str, key: Key) -> Callable[[Function], Function]:
 resources = together(*(_option(name, key) for name, key in _RESOURCES.items()))
 """One flag for each key of the table `resources`. The command receives texts."""
 
+resources_of_points = together(
+    *(_option(name, key) for name, key in _RESOURCES.items() if name not in ("nodes", "gpus", "ranks"))
+)
+"""Those of a bench, whose points have their own sizes."""
+
 common = together(
     click.option("--launch", metavar="KIND", help="Launcher of the ranks: agent, torchrun …  [default: agent]"),
     click.option("--cluster", metavar="NAME", help="Where to run; `serried clusters` lists them."),

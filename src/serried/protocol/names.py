@@ -53,6 +53,7 @@ CONFIG = "SERRIED_CONFIG"  # JSON: the experiment's `config` table with a sweep'
 THREADS = "SERRIED_NUM_THREADS"  # the OMP_NUM_THREADS that Serried chose, as opposed to the user's
 TRACKER = "SERRIED_TRACKER"  # JSON of `protocol.tracking.Tracking`, for the library
 SMOKE = "SERRIED_SMOKE"  # in a smoke test: the number of steps after which to save, load and exit
+PARALLEL = "SERRIED_PARALLEL"  # of a bench, for the library's `wrap`: `dp`, or `no-sync`
 AFTER = "SERRIED_AFTER"  # the directories of the runs that this run depends on, one per line
 DEADLINE = "SERRIED_DEADLINE"  # seconds since the epoch
 REHEARSAL = "SERRIED_REHEARSAL"  # JSON: for each attempt of `check-resume`, the step at which ranks wait
@@ -79,7 +80,7 @@ JOB_VARIABLES = frozenset(
         LOCAL_JOB,
     }
     | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, BEGIN_FROM, KEPT_DIR, RESULTS_DIR, AFTER, CONFIG, SMOKE, TRACKER}
-    | {DEADLINE, REHEARSAL, TERMINAL, STOP_FILE, THREADS, JOB_END}
+    | {DEADLINE, REHEARSAL, TERMINAL, STOP_FILE, THREADS, JOB_END, PARALLEL}
     | {SHIMS, LAUNCHES, SCRIPT_JOB, STAND_INS, USER_BASH_ENV, LAUNCH, LAUNCH_RANK, LAUNCH_CALL}
 )
 """Variables that a job must not pass on to a job that it submits."""

@@ -14,6 +14,7 @@ which records that they became ready in that order, and `_rebuild_buckets`.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from functools import cache
 from inspect import signature
@@ -25,6 +26,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from serried.protocol import names
 from serried.train import resume_trace
 from serried.train.checkpoints import sharded
 from serried.train.errors import DeviceError
@@ -81,7 +83,8 @@ def wrap(
 ) -> nn.Module:
     """Move `model` to `device` and wrap it for data parallelism if there are several ranks or GPUs.
 
-    Parallel and sharded models pass through. `options` go to DistributedDataParallel.
+    Parallel and sharded models pass through. `options` go to DistributedDataParallel. A bench decides where the script
+    does not, and lets DistributedDataParallel exchange no gradients where it measures the rest of a step.
 
     Raises:
         ValueError: `parallel` is unknown.
@@ -92,14 +95,18 @@ def wrap(
     if isinstance(model, (DistributedDataParallel, DataParallel)) or sharded.is_sharded(model):
         return model
     model = model.to(device)
-    if parallel == "dp":
+    of_bench = os.environ.get(names.PARALLEL)
+    if (parallel or of_bench) == "dp":
         if who.world_size > 1:
             raise DeviceError("DataParallel works in one process only", "leave `parallel` out")
         return DataParallel(model) if torch.cuda.device_count() > 1 else model
     has_gradients = any(parameter.requires_grad for parameter in model.parameters())
     if parallel == "none" or who.world_size == 1 or not has_gradients:
         return model
-    return DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None, **options)
+    wrapped = DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None, **options)
+    if of_bench == "no-sync":
+        wrapped.require_backward_grad_sync = False  # as within `no_sync()`
+    return wrapped
 
 
 class Buckets:

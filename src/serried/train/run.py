@@ -105,6 +105,7 @@ class Session:
         self._run_first = RunFirst(who, group.store, group.nodes)
         self._trace = start_trace(self, metrics_path)
         self._saved_step: Optional[int] = None
+        self._is_without_sync = False
         self._uneven_inputs = UnevenInputs(group, self.all_checkpoints, self._leave_if_saved)
 
     # Collectives.
@@ -176,7 +177,9 @@ class Session:
         `parallel`: `dp` for DataParallel over the GPUs of one process, `none` for no wrapper. Models that are
         parallel or sharded already pass through. `options` go to DistributedDataParallel.
         """
-        return wrap(model, self.identity, self.device, parallel, **options)
+        wrapped = wrap(model, self.identity, self.device, parallel, **options)
+        self._is_without_sync = getattr(wrapped, "require_backward_grad_sync", True) is False
+        return wrapped
 
     def loader(self, dataset: Any, *, batch_size: int = 1, **options: Any) -> Any:
         """Batches of this rank's share of `dataset`. Checkpoints keep the position. See `make_loader`."""
@@ -357,6 +360,8 @@ class Session:
         total = self._expected_steps()
         if total:
             gauges["total_steps"] = total
+        if self._is_without_sync:
+            gauges["without_sync"] = 1.0
         return {**gauges, "peak_memory_bytes": metrics.peak_memory(self.device)}
 
     def _expected_steps(self) -> Optional[int]:

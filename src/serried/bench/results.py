@@ -1,0 +1,258 @@
+"""All points of a bench together: means over repeats, speed-up, efficiency, cost, and what does not compare. Pure.
+
+Points are compared with the point of one rank, and with the same way of starting as many ranks on one node. A run on
+another GPU, or with another batch than its neighbours, is named and compared with nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from serried.bench.measure import CPU, FEWEST_STEPS, RunFigures
+from serried.bench.points import DDP, SINGLE, STRONG, WEAK, GridPoint
+
+GOOD_EFFICIENCY = 0.7
+"""As the rule `scaling-poor` of reports."""
+NOISY = 0.1
+_SAME = 0.01
+"""Two batches that differ by less are the same: the last batch of an epoch may be smaller."""
+
+
+@dataclass(frozen=True)
+class RowResult:
+    """A point of the grid, over its repeats."""
+
+    point: GridPoint
+    runs: tuple[RunFigures, ...]
+    """All of its runs with synchronisation."""
+    samples_per_second: float | None = None
+    deviation: float | None = None
+    """The sample standard deviation as a share of the mean; None for one repeat."""
+    speed_up: float | None = None
+    efficiency: float | None = None
+    """Against one rank."""
+    node_efficiency: float | None = None
+    """Against one node with as many ranks, started in the same way."""
+    step_median: float | None = None
+    step_p95: float | None = None
+    spread: float | None = None
+    data_wait: float | None = None
+    communication: float | None = None
+    startup_seconds: float | None = None
+    cost: float | None = None
+    """GPU-hours for a million samples; hours of a CPU core without GPUs."""
+    repeats: int = 0
+    """How many runs the means are of."""
+    problems: tuple[str, ...] = ()
+    """Why runs are missing, or do not compare."""
+    is_comparable: bool = True
+
+    @property
+    def is_measured(self) -> bool:
+        return self.samples_per_second is not None
+
+    @property
+    def per_rank(self) -> float | None:
+        return None if self.samples_per_second is None else self.samples_per_second / self.point.world
+
+    def to_json(self) -> dict[str, Any]:
+        point = {name: value for name, value in self.point.to_json().items() if name not in ("repeat", "without_sync")}
+        own = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        figures = {name: value for name, value in own.items() if name not in ("point", "runs", "problems")}
+        return {
+            **point,
+            **figures,
+            "per_rank": self.per_rank,
+            "problems": list(self.problems),
+            "runs": [dataclasses.asdict(run) for run in self.runs],
+        }
+
+
+@dataclass(frozen=True)
+class BenchResults:
+    rows: tuple[RowResult, ...]
+    device: str = CPU
+    """That of most runs."""
+    notes: tuple[str, ...] = ()
+    """About the whole bench."""
+    open_runs: int = 0
+    """Points that have not ended."""
+
+    @property
+    def has_communication(self) -> bool:
+        return any(row.communication is not None for row in self.rows)
+
+    @property
+    def compared(self) -> list[RowResult]:
+        return [row for row in self.rows if row.is_measured and row.is_comparable]
+
+    @property
+    def advice(self) -> list[str]:
+        """The cheapest point, the fastest one, and the largest one that still scales well."""
+        rows = self.compared
+        if len(rows) < 2:
+            return []
+        unit = "GPU" if self.device != CPU else "core"
+        cheapest = min(rows, key=lambda row: (row.cost or 0.0, row.point.world))
+        fastest = max(rows, key=lambda row: row.samples_per_second or 0.0)
+        times = (fastest.cost or 0.0) / (cheapest.cost or 1.0)
+        found = [
+            f"cheapest: {cheapest.point}, {figure(cheapest.cost)} {unit}-hours for a million samples",
+            f"fastest: {fastest.point}, {figure(fastest.samples_per_second)} samples/s for {times:.2f} times the cost",
+        ]
+        good = [row for row in rows if (row.efficiency or 0.0) >= GOOD_EFFICIENCY]
+        if good:
+            largest = max(good, key=lambda row: (row.point.world, row.samples_per_second or 0.0))
+            found.append(f"largest with an efficiency of {GOOD_EFFICIENCY:.0%} or more: {largest.point}")
+        return found
+
+
+def figure(value: float | None) -> str:
+    """Three or four digits: `6,384`, `97.3`, `0.012`."""
+    if value is None:
+        return "-"
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.3g}"
+
+
+@dataclass
+class _Group:
+    """The runs of one row."""
+
+    synced: list[RunFigures] = field(default_factory=list)
+    unsynced: list[RunFigures] = field(default_factory=list)
+
+
+def results(runs: Iterable[tuple[GridPoint, RunFigures]]) -> BenchResults:
+    """The table of all runs."""
+    groups: dict[GridPoint, _Group] = {}
+    for point, figures in runs:
+        group = groups.setdefault(point.row, _Group())
+        (group.unsynced if point.without_sync else group.synced).append(figures)
+    every = [figures for group in groups.values() for figures in group.synced]
+    measured = [figures for figures in every if figures.is_measured]
+    device = _most_common([figures.device for figures in measured]) or CPU
+    batch = _most_common([round(figures.batch) for point, group in groups.items() if point.scaling == WEAK
+                          for figures in group.synced if figures.is_measured and figures.batch])  # fmt: skip
+    rows = [_row(point, group, device, batch) for point, group in groups.items()]
+    compared = [_compared(row, rows) for row in rows]
+    return BenchResults(
+        tuple(compared),
+        device,
+        tuple(_notes(compared, groups.values())),
+        sum(figures.state in ("PENDING", "RUNNING") for figures in every),
+    )
+
+
+def _most_common(values: Sequence[Any]) -> Any:
+    return Counter(values).most_common(1)[0][0] if values else None
+
+
+def _row(point: GridPoint, group: _Group, device: str, batch: int | None) -> RowResult:
+    expected = point.batch or (batch if point.scaling == WEAK else None)
+    problems = [f"{_named(run)}{run.reason}" for run in group.synced if run.reason]
+    measured = [run for run in group.synced if run.is_measured]
+    strange = {id(run): why for run in measured if (why := _difference(run, device, expected))}
+    problems += [f"{_named(run)}{strange[id(run)]}" for run in measured if id(run) in strange]
+    kept = [run for run in measured if id(run) not in strange]
+    used = kept or measured
+    if not used:
+        return RowResult(point, tuple(group.synced), problems=tuple(problems), is_comparable=False)
+    rates = [run.samples_per_second or 0.0 for run in used]
+    rate = statistics.fmean(rates)
+    few = min(run.steps for run in used)
+    if few < FEWEST_STEPS:
+        problems.append(f"only {few} step{'s' * (few != 1)} measured")
+    units = used[0].gpus or used[0].cpus
+    unsynced = [run for run in group.unsynced if run.is_measured and run.without_sync and run.step_median]
+    median = _mean([run.step_median for run in used])
+    without = _mean([run.step_median for run in unsynced])
+    return RowResult(
+        point,
+        tuple(group.synced),
+        rate,
+        statistics.stdev(rates) / rate if len(rates) > 1 else None,
+        step_median=median,
+        step_p95=_mean([run.step_p95 for run in used]),
+        spread=_mean([run.spread for run in unsynced or used]),
+        data_wait=_mean([run.data_wait for run in used]),
+        communication=max(0.0, 1 - without / median) if without and median else None,
+        startup_seconds=_mean([run.startup_seconds for run in used]),
+        cost=units * 1e6 / rate / 3600,
+        repeats=len(used),
+        problems=tuple(problems),
+        is_comparable=bool(kept),
+    )
+
+
+def _named(run: RunFigures) -> str:
+    return f"{run.run} " if run.run else ""
+
+
+def _difference(run: RunFigures, device: str, batch: float | None) -> str:
+    """Why a run does not compare with the others; empty if it does."""
+    if run.device != device:
+        return f"ran on {run.device}, not on {device}"
+    if batch and run.batch and abs(run.batch - batch) > _SAME * batch:
+        return f"had {run.batch:.4g} samples per rank and step, not {batch:.4g}"
+    return ""
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _compared(row: RowResult, rows: Sequence[RowResult]) -> RowResult:
+    """With speed-up and efficiencies."""
+    if row.samples_per_second is None or not row.is_comparable:
+        return row
+    point = row.point
+    one = next((each for each in rows if each.point.method == SINGLE and each.is_comparable), None)
+    on_node = dataclasses.replace(point, nodes=1, batch=None)
+    node = next((each for each in rows if each.is_comparable and _is_node(each.point, on_node)), None)
+    speed_up = row.samples_per_second / one.samples_per_second if one and one.samples_per_second else None
+    by_node = row.samples_per_second / node.samples_per_second if node and node.samples_per_second else None
+    return dataclasses.replace(
+        row,
+        speed_up=speed_up,
+        efficiency=None if speed_up is None else speed_up / point.world,
+        node_efficiency=None if by_node is None else by_node / point.nodes,
+    )
+
+
+def _is_node(point: GridPoint, on_node: GridPoint) -> bool:
+    """Whether the point is the one-node size; one rank is the same in all ways."""
+    if on_node.ranks == 1:
+        return point.method == SINGLE
+    return dataclasses.replace(point, batch=None) == on_node
+
+
+def _notes(rows: Sequence[RowResult], groups: Iterable[_Group]) -> list[str]:
+    notes = []
+    measured = [row for row in rows if row.is_measured]
+    if measured and all(row.repeats == 1 for row in measured):
+        notes.append("one repeat each: there is no spread, and small differences mean nothing (`--repeat 3`)")
+    if measured and not any(row.point.method == SINGLE and row.is_comparable for row in measured):
+        notes.append("no point has one rank: speed-up and efficiency against it are unknown")
+    asked = [group for group in groups if group.unsynced]
+    ended = list(itertools.chain.from_iterable(group.unsynced for group in asked))
+    if asked and not any(run.without_sync for run in ended) and all(run.is_measured or run.reason for run in ended):
+        notes.append("the share of the communication is unknown: only `run.wrap` of the library can leave it out")
+    if any(row.spread is not None and row.communication is None and row.point.method == DDP for row in measured):
+        notes.append("ranks wait for each other in each step, which hides their spread; `--communication` shows it")
+    if any((row.deviation or 0.0) > NOISY for row in measured):
+        notes.append(f"repeats differ by more than {NOISY:.0%}: do others use the same nodes? (`--exclusive`)")
+    code = {run.code for row in rows for run in row.runs if run.code}
+    if len(code) > 1:
+        notes.append(f"the runs have {len(code)} different versions of the code")
+    if any(row.point.scaling == STRONG for row in measured):
+        notes.append("strong: all ranks share the batch of one rank; the others keep their own (weak)")
+    return notes

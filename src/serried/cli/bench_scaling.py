@@ -1,0 +1,395 @@
+"""`serried bench scaling` and `continue`: a run for each point of a grid."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from serried.bench import measure, points, reading, store, submitting
+from serried.bench.results import figure
+from serried.bench.store import Bench, PointRun
+from serried.bench.submitting import BenchRequest
+from serried.cli import bench_show, bench_view, options
+from serried.errors import UsageError
+from serried.protocol import printed_metric
+from serried.protocol.times import iso
+from serried.records import status
+from serried.submission.request import Decided, Request, decide
+from serried.ui import console
+from serried.ui.text import duration
+
+Function = Callable[..., Any]
+
+GPU, CPU = "gpu", "cpu"
+
+
+class TakesProgram(options.TakesCommand):
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return ["[OPTIONS]", "[EXPERIMENT | -- COMMAND...]"]
+
+
+def counts(ctx: click.Context, param: click.Parameter, text: str) -> tuple[int, ...]:  # noqa: ARG001
+    """`1,2,4` as numbers."""
+    try:
+        found = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 1:
+        raise UsageError(
+            f"`{param.opts[0]} {text}` is not a list of numbers", hint=f"for example `{param.opts[0]} 1,2,4`"
+        )
+    return found
+
+
+def words(known: Iterable[str] = ()) -> Callable[[click.Context, click.Parameter, str], tuple[str, ...]]:
+    """`dp,ddp` as words, each one of `known`."""
+
+    def parse(ctx: click.Context, param: click.Parameter, text: str) -> tuple[str, ...]:  # noqa: ARG001
+        found = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+        for word in found:
+            if not word or (known and word not in known):
+                hint = f"there are {' and '.join(f'`{each}`' for each in known)}" if known else "for example `agent`"
+                raise UsageError(f"`{param.opts[0]}` does not know `{word}`", hint=hint)
+        return found
+
+    return parse
+
+
+grid_options = options.together(
+    click.option("--nodes", default="1", metavar="N,N,…", callback=counts, help="Numbers of nodes.  [default: 1]"),
+    click.option(
+        "--ranks",
+        default="1",
+        metavar="N,N,…",
+        callback=counts,
+        help="Numbers of ranks on each node, each with a GPU if there are any.  [default: 1]",
+    ),
+    click.option("--launch", default="agent", metavar="KIND,…", callback=words(), help="Launchers.  [default: agent]"),
+    click.option(
+        "--method",
+        default=points.DDP,
+        metavar="dp,ddp",
+        callback=words(points.METHODS),
+        help="ddp: a process for each rank; dp: DataParallel, one process on one node.  [default: ddp]",
+    ),
+    click.option("--repeat", "repeats", type=click.IntRange(1), default=1, metavar="N", help="Runs of each point."),
+    click.option(
+        "--communication",
+        is_flag=True,
+        help="Also run each point without exchanging gradients, for the share of the communication.",
+    ),
+    click.option(
+        "--warm-up", default="10%", metavar="N|N%", help="Steps to leave out at the beginning.  [default: 10%]"
+    ),
+    click.option("--device", type=click.Choice([GPU, CPU]), help="A GPU for each rank, or none.  [default: as submit]"),
+    click.option(
+        "--parallel",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Most points that run at once.  [default: all; on this machine 1]",
+    ),
+)
+submit_options = options.together(
+    options.resources_of_points,
+    click.option("--cluster", metavar="NAME", help="Where to run; `serried clusters` lists them."),
+    click.option("--name", metavar="NAME", help="Name of the bench, and of its runs."),
+    click.option(
+        "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting, as in `--set config.epochs=1`."
+    ),
+    click.option("--wait", is_flag=True, help="Wait for all runs, and show the bench."),
+    click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings."),
+    click.option("--dry-run", is_flag=True, help="Print the points, their sizes and the cost; submit nothing."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+)
+
+
+@click.command(cls=TakesProgram)
+@click.argument("experiment", required=False)
+@grid_options
+@click.option(
+    "--scaling",
+    default=points.WEAK,
+    metavar="weak,strong",
+    callback=words(points.SCALINGS),
+    help="weak: each rank has the whole batch; strong: all ranks share it.  [default: weak]",
+)
+@click.option("--batch", type=click.IntRange(1), metavar="N", help="Samples of one rank in a step.")
+@click.option(
+    "--pass",
+    "passed",
+    metavar="NAME=TEXT",
+    multiple=True,
+    help="A setting of the program: `batch_size={batch}`, {global_batch}, {method}, {nodes}, {ranks}."
+    "  [default: the first, with --batch]",
+)
+@click.option(
+    "--metric-from",
+    "source",
+    metavar="stdout:REGEX|file:PATH:KEY",
+    help="Where a program without the training library reports samples per second.",
+)
+@submit_options
+def command(
+    *,
+    experiment: str | None,
+    nodes: tuple[int, ...],
+    ranks: tuple[int, ...],
+    launch: tuple[str, ...],
+    method: tuple[str, ...],
+    repeats: int,
+    communication: bool,
+    warm_up: str,
+    device: str | None,
+    parallel: int | None,
+    scaling: tuple[str, ...],
+    batch: int | None,
+    passed: tuple[str, ...],
+    source: str | None,
+    cluster: str | None,
+    name: str | None,
+    settings: tuple[str, ...],
+    wait: bool,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+    **values: Any,
+) -> None:
+    r"""Measure a training on more and more ranks: a right-sized job for each point.
+
+    \b
+    serried bench scaling train --nodes 1,2,4 --ranks 1,2,4
+    serried bench scaling train --ranks 1,4 --launch agent,torchrun,mpirun --method dp,ddp
+    serried bench scaling train --ranks 1,2,4 --batch 256 --scaling weak,strong
+    serried bench scaling --ranks 1,2 --metric-from 'stdout:(\S+) images/s' -- python train.py
+    serried bench show                           speed-up, efficiency, cost
+
+    Steps come from `run.log` of the training library, or from `--metric-from`. Each job ends with the program or with
+    its time limit, whichever comes first.
+    """
+    if source is not None:
+        try:
+            printed_metric.check(source)
+        except ValueError as error:
+            raise UsageError(f"`--metric-from` {error}", hint=r"for example `stdout:(\S+) images/s`") from None
+    base = options.request({**values, "experiment": experiment, "settings": settings, "name": name}, cluster)
+    if base.is_script:
+        raise UsageError("a job script has a size of its own", hint="name an experiment, or a command after `--`")
+    request = BenchRequest(
+        str(Path.cwd()),
+        base.experiment,
+        base.command,
+        base.overrides,
+        cluster,
+        passed=_passed(passed, has_batch=batch is not None),
+        parallel=parallel,
+    )
+    grid = points.grid(
+        nodes=nodes,
+        ranks=ranks,
+        launches=launch,
+        methods=method,
+        scalings=scaling,
+        batch=batch,
+        repeats=repeats,
+        communication=communication,
+    )
+    submitting.check_passed(request.passed, grid)
+    bench = new_bench(store.SCALING, request, grid, name=name, device=device, warm_up=warm_up, source=source)
+    send(bench, dry_run=dry_run, as_json=as_json, yes=yes, wait=wait)
+
+
+def _passed(texts: Iterable[str], *, has_batch: bool) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"`--pass {text}` is not `NAME=TEXT`", hint="for example `--pass batch_size={batch}`")
+        found[name.strip()] = value
+    takes_batch = any("batch}" in value for value in found.values())
+    return found if takes_batch or not has_batch else {"batch_size": "{batch}", **found}
+
+
+def new_bench(
+    kind: str,
+    request: BenchRequest,
+    grid: Iterable[points.GridPoint],
+    *,
+    name: str | None,
+    device: str | None,
+    warm_up: str,
+    source: str | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> Bench:
+    """A bench that is not written yet."""
+    measure.warm_up_steps(warm_up, 1)
+    plain = Request(request.experiment, request.command, overrides=request.overrides, cluster=request.cluster)
+    plan = decide(plain, Path(request.directory), os.environ).plan
+    own = {
+        **request.to_json(),
+        "name": name or plan.name,
+        "on_gpus": plan.allocation.gpus > 0 if device is None else device == GPU,
+    }
+    metric = plan.metric
+    if source is None and metric and metric.name == measure.RATE and metric.source:
+        source = metric.source
+    return Bench(
+        store.new_id(),
+        kind,
+        own["name"],
+        iso(time.time()),
+        own,
+        tuple(map(PointRun, grid)),
+        warm_up,
+        source or "",
+        about or {},
+    )
+
+
+def send(bench: Bench, *, dry_run: bool, as_json: bool, yes: bool, wait: bool, failed: Iterable[int] = ()) -> None:
+    """Print the points, and submit those that have no run; `failed` are points that get another one."""
+    again = [*failed]
+    left = [at for at, entry in enumerate(bench.entries) if not entry.is_submitted or at in again]
+    decided = _decide(bench, left)
+    if dry_run and as_json:
+        console.out_json(**bench.to_json(), hours=_cost(decided.values()))
+        return
+    _show_points(bench, left, decided)
+    plans = [one for one in decided.values() if isinstance(one, Decided)]
+    warnings = dict.fromkeys(text for one in plans for text in one.resolved.warnings)
+    options.say_about((), warnings)
+    if dry_run:
+        return
+    if warnings and not yes and console.can_ask() and not console.confirm("submit anyway?"):
+        raise click.Abort
+    bench = _submit(bench, again, len(left))
+    _print_submitted(bench, as_json=as_json and not wait)
+    if wait:
+        wait_for(bench)
+        results, figures = reading.read(bench)
+        if as_json:
+            console.out_json(**bench_show.document(bench, results, figures))
+        else:
+            bench_view.show(bench, results)
+
+
+def _decide(bench: Bench, left: Iterable[int]) -> dict[int, Decided | UsageError]:
+    """The plan of each point that is left, or why it has none. Raises the first reason if no point has one."""
+    request = submitting.request_of(bench)
+    found: dict[int, Decided | UsageError] = {}
+    for at in left:
+        try:
+            found[at] = request.decide(bench.entries[at].point, os.environ)
+        except UsageError as error:
+            found[at] = error
+    first = next(iter(found.values()), None)
+    if isinstance(first, UsageError) and all(isinstance(one, UsageError) for one in found.values()):
+        raise first
+    return found
+
+
+def _submit(bench: Bench, again: Sequence[int], count: int) -> Bench:
+    bench = bench if bench.path.exists() else bench.write()
+    with options.progress() as observe, console.status_line("submitting") as line:
+        done = itertools.count(1)
+
+        def submitted(entry: PointRun) -> None:
+            line.update(f"submitted {next(done)} of {count}: {entry.point}")
+
+        try:
+            return submitting.submit_missing(bench, os.environ, failed=again, observe=observe, submitted=submitted)
+        except BaseException:
+            console.note(f"`serried bench continue {bench.id}` submits the points that are left")
+            raise
+
+
+def wait_for(bench: Bench) -> None:
+    """Wait until no run of the bench waits or runs."""
+    chosen = reading.selections(bench)
+    with console.status_line("waiting for the runs") as line:
+
+        def observe(found: Any) -> None:
+            line.update(f"{sum(one.has_ended for one in found)} of {len(found)} runs have ended")
+
+        if chosen:
+            status.wait(chosen, observe=observe)
+
+
+def _print_submitted(bench: Bench, *, as_json: bool) -> None:
+    for entry in bench.entries:
+        if entry.refusal:
+            console.warning(f"{entry.point} is refused: {entry.refusal}")
+    if as_json:
+        console.out_json(**bench.to_json())
+        return
+    runs = sum(entry.is_submitted for entry in bench.entries)
+    console.say(f"submitted {bench.id} as {runs} run{'s' * (runs != 1)}")
+    console.next_steps(
+        [(f"serried bench show {bench.id}", "the results so far"), ("serried ps", "the states of the runs")]
+    )
+    console.out(bench.id)
+
+
+def _show_points(bench: Bench, left: Iterable[int], decided: Mapping[int, Decided | UsageError]) -> None:
+    """A line for each point with its repeats, and the cost of all."""
+    rows: dict[tuple[str, ...], int] = {}
+    for at in left:
+        point, one = bench.entries[at].point, decided[at]
+        how = " ".join([*point.labels, *([submitting.NO_SYNC] if point.without_sync else [])])
+        size = ("-", "-", f"refused: {one.message}") if isinstance(one, UsageError) else (*_size(one), "")
+        row = (point.shape, how, "-" if point.batch is None else str(point.batch), *size)
+        rows[row] = rows.get(row, 0) + 1
+    shown = [(*row[:-1], row[-1] or str(count)) for row, count in rows.items()]
+    for line in console.table(("SIZE", "HOW", "BATCH", "EACH NODE", "LIMIT", "RUNS"), shown):
+        console.say(line)
+    cost = _cost(decided.values())
+    total = " and ".join(f"{figure(hours)} {unit}-hours" for unit, hours in cost.items())
+    runs = sum(isinstance(one, Decided) for one in decided.values())
+    console.say(f"\n{runs} run{'s' * (runs != 1)}, {f'at most {total}' if total else 'without a time limit'}")
+
+
+def _size(decided: Decided) -> tuple[str, str]:
+    allocation = decided.plan.allocation
+    each, unit = (allocation.gpus, "GPU") if allocation.gpus else (allocation.cpus, "CPU")
+    return f"{each} {unit}{'s' * (each != 1)}", duration(allocation.time_seconds)
+
+
+def _cost(decided: Iterable[Decided | UsageError]) -> dict[str, float]:
+    """Hours of GPUs and of CPUs if every run reaches its limit."""
+    found: dict[str, float] = {}
+    for one in decided:
+        hours, unit = submitting.hours_at_most(one.plan) if isinstance(one, Decided) else (None, "")
+        if hours is not None:
+            found[unit] = found.get(unit, 0.0) + hours
+    return found
+
+
+@click.command()
+@click.argument("bench", metavar="[BENCH]", default=store.LAST)
+@click.option("--failed", is_flag=True, help="Also repeat points whose run failed.")
+@click.option("--wait", is_flag=True, help="Wait for all runs, and show the bench.")
+@click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings.")
+@click.option("--dry-run", is_flag=True, help="Print the points that are left; submit nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def continue_command(*, bench: str, failed: bool, wait: bool, yes: bool, dry_run: bool, as_json: bool) -> None:
+    r"""Submit the points of BENCH that have no run, refused ones too. No point is submitted twice.
+
+    \b
+    serried bench continue
+    serried bench continue b-k3f9 --failed
+    """
+    found = store.find(bench)
+    again = reading.failed(found) if failed else []
+    if not again and all(entry.is_submitted for entry in found.entries):
+        console.note(
+            f"all points of `{found.id}` are submitted" + ("" if failed else "; `--failed` repeats failed ones")
+        )
+        if as_json:
+            console.out_json(**found.to_json())
+        return
+    send(found, dry_run=dry_run, as_json=as_json, yes=yes, wait=wait, failed=again)

@@ -1,0 +1,156 @@
+"""The results of a bench as text: tables of 80 columns, Markdown and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+from serried.bench.measure import CPU, RunFigures
+from serried.bench.points import STRONG
+from serried.bench.results import BenchResults, RowResult, figure
+from serried.bench.store import Bench
+from serried.ui import console
+from serried.ui.text import duration, printable, wrapped
+
+_CSV = (
+    "nodes", "ranks", "world", "launch", "method", "scaling", "repeat", "without_sync", "run", "state", "device",
+    "steps", "batch_per_rank", "samples_per_second", "step_median", "step_p95", "spread", "data_wait",
+    "startup_seconds", "reason",
+)  # fmt: skip
+
+
+def share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+def seconds(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{figure(value * 1000)} ms" if value < 1 else f"{figure(value)} s"
+
+
+def rate(row: RowResult) -> str:
+    """`6,384 ±1.2%`, or why there is none."""
+    if row.samples_per_second is None:
+        return next((run.state for run in row.runs if run.state), "-")
+    spread = "" if row.deviation is None else f" ±{100 * row.deviation:.1f}%"
+    return figure(row.samples_per_second) + spread + ("" if row.is_comparable else " !")
+
+
+def unit(results: BenchResults) -> str:
+    return "GPU" if results.device != CPU else "core"
+
+
+def show(bench: Bench, results: BenchResults) -> None:
+    """Print the tables, then what does not compare, and the advice."""
+    console.out(f"{bench.id} {printable(bench.name)}: {about(bench, results)}")
+    console.out()
+    console.out_table(
+        ("SIZE", "HOW", "SAMPLES/S", f"PER {'GPU' if unit(results) == 'GPU' else 'RANK'}", "SPEED-UP", "OF 1 RANK",
+         "OF 1 NODE"),
+        [
+            (
+                row.point.shape,
+                " ".join(row.point.labels),
+                rate(row),
+                figure(row.per_rank),
+                figure(row.speed_up),
+                share(row.efficiency),
+                share(row.node_efficiency),
+            )
+            for row in results.rows
+        ],
+    )  # fmt: skip
+    measured = [row for row in results.rows if row.is_measured]
+    if measured:
+        console.out()
+        console.out_table(
+            ("SIZE", "HOW", "STEP", "P95", "DIFF", "DATA", "COMM", "START", f"{unit(results).upper()}-H/1M"),
+            [
+                (
+                    row.point.shape,
+                    " ".join(row.point.labels),
+                    seconds(row.step_median),
+                    seconds(row.step_p95),
+                    share(row.spread),
+                    share(row.data_wait),
+                    share(row.communication),
+                    "-" if row.startup_seconds is None else duration(row.startup_seconds),
+                    figure(row.cost),
+                )
+                for row in measured
+            ],
+        )
+    remarks(results)
+
+
+def remarks(results: BenchResults) -> None:
+    """Print problems of single points, notes about all, and the advice."""
+    problems = [f"{row.point}: {printable(problem)}" for row in results.rows for problem in row.problems]
+    if problems or results.notes or results.advice:
+        console.out()
+    for text in [*problems, *results.notes, *results.advice]:
+        first, *more = wrapped(text, 76)
+        console.out("\n".join([f"- {first}", *(f"  {line}" for line in more)]))
+
+
+def about(bench: Bench, results: BenchResults) -> str:
+    """`3 repeats on NVIDIA V100, the first 10% of the steps left out`."""
+    repeats = 1 + max((entry.point.repeat for entry in bench.entries), default=0)
+    count = f"{repeats} repeat{'s' * (repeats != 1)}"
+    ended = f", {results.open_runs} of {len(bench.entries)} runs have not ended" if results.open_runs else ""
+    left_out = f"the first {bench.warm_up}" if bench.warm_up.endswith("%") else f"{bench.warm_up} steps"
+    return f"{count} on {printable(results.device)}, {left_out} left out{ended}"
+
+
+def markdown(bench: Bench, results: BenchResults) -> str:
+    """A table for a README, with its facts above and the problems below."""
+    heads = [
+        "nodes x ranks", "how", "samples/s", f"per {unit(results) if unit(results) == 'GPU' else 'rank'}", "speed-up",
+        "efficiency, 1 rank", "efficiency, 1 node", "step (p95)", "communication", "start",
+        f"{unit(results)}-hours per 1M samples",
+    ]  # fmt: skip
+    rows = [
+        [
+            row.point.shape, " ".join(row.point.labels), rate(row), figure(row.per_rank), figure(row.speed_up),
+            share(row.efficiency), share(row.node_efficiency),
+            f"{seconds(row.step_median)} ({seconds(row.step_p95)})" if row.is_measured else "-",
+            share(row.communication), "-" if row.startup_seconds is None else duration(row.startup_seconds),
+            figure(row.cost),
+        ]
+        for row in results.rows
+    ]  # fmt: skip
+    problems = [f"{row.point}: {problem}" for row in results.rows for problem in row.problems]
+    lines = [f"- {_in_markdown(text)}" for text in [*problems, *results.notes]]
+    title = f"`{bench.name}`: {about(bench, results)} (serried bench, {bench.created[:10]})."
+    return "\n".join([title, "", *markdown_table(heads, rows), *([""] if lines else []), *lines])
+
+
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    line = "|" + "---|" * len(heads)
+    return [_markdown_row(heads), line, *map(_markdown_row, rows)]
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(map(_in_markdown, cells)) + " |"
+
+
+def _in_markdown(text: str) -> str:
+    return printable(text).replace("|", "\\|")
+
+
+def as_csv(bench: Bench, figures: Sequence[RunFigures]) -> str:
+    """A line for each run, with all digits."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_CSV)
+    for entry, run in zip(bench.entries, figures, strict=True):
+        point = entry.point
+        scaling = STRONG if point.scaling == STRONG else "weak"
+        writer.writerow([
+            point.nodes, point.ranks, point.world, point.launch, point.method, scaling, point.repeat,
+            int(point.without_sync), run.run, run.state, run.device, run.steps, run.batch, run.samples_per_second,
+            run.step_median, run.step_p95, run.spread, run.data_wait, run.startup_seconds, run.reason,
+        ])  # fmt: skip
+    return text.getvalue()
