@@ -36,6 +36,7 @@ RATE = "samples_per_second"
 STEP_SECONDS = "step_seconds"
 """A named group of `stdout:REGEX` that has the seconds of a step."""
 CPU = "CPU"
+OPEN = (names.PENDING, names.RUNNING, names.UNKNOWN)
 _OWN = "serried/"
 
 
@@ -65,7 +66,7 @@ class RunFigures:
 
     run: str | None
     state: str
-    """Of the run; PENDING without one."""
+    """Of the run; `reading` has those of points without one."""
     reason: str = ""
     """Why there are no figures."""
     steps: int = 0
@@ -90,9 +91,14 @@ class RunFigures:
     without_sync: bool = False
     """The library confirms that ranks exchanged no gradients."""
     logged: Mapping[str, float] = field(default_factory=dict)
-    """Sums of what rank 0 logged once per epoch: `train_seconds`, `train_samples`."""
+    """Sums over the epochs of what rank 0 logged: `train_seconds`, `train_samples`, and the number of `epochs`."""
     code: str = ""
     """The archive of its code."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the run has not ended."""
+        return self.state in OPEN
 
     @property
     def is_measured(self) -> bool:
@@ -207,12 +213,13 @@ def measure(status: RunStatus, point: GridPoint, *, warm_up: str, source: str = 
     if attempt is not None:
         lines, found, first = _read(attempt, place.results, point, warm_up, source)
     started = (read_json(attempt.claim) or {}).get("started") if attempt else None
+    reason = _reason(status, found)
     return RunFigures(
         record.id,
         status.state,
-        _reason(status, found),
+        reason,
         found.steps,
-        found.samples_per_second,
+        None if reason else found.samples_per_second,
         found.batch,
         found.step_median,
         found.step_p95,
@@ -275,8 +282,9 @@ def _device(place: TaskDirectory) -> str:
 def _sums(lines: Sequence[Line]) -> dict[str, float]:
     found: dict[str, float] = {}
     for line in lines:
-        for name in ("train_seconds", "train_samples"):
-            if (value := _number(line.get(name))) is not None:
+        counted = {**line, "epochs": 1 if "train_seconds" in line else None}
+        for name in ("train_seconds", "train_samples", "epochs"):
+            if (value := _number(counted.get(name))) is not None:
                 found[name] = found.get(name, 0.0) + value
     return found
 

@@ -68,7 +68,7 @@ class GridPoint:
     def labels(self) -> list[str]:
         """Launcher, method and scaling, where they say something."""
         strong = [STRONG] if self.scaling == STRONG else []
-        return [self.method] if self.method in (SINGLE, DP) else [self.launch, *strong]
+        return [self.launch if self.method == DDP else self.method, *strong]
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

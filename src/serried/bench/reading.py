@@ -57,6 +57,5 @@ def _figures(bench: Bench, entry: PointRun, states: Mapping[str, RunStatus]) -> 
 
 def failed(bench: Bench) -> list[int]:
     """The places of the points whose run has ended and was not measured."""
-    found = zip(bench.entries, read(bench)[1], strict=True)
-    waiting = ("PENDING", "RUNNING", MISSING, REFUSED, "UNKNOWN")
-    return [at for at, (_, figures) in enumerate(found) if not figures.is_measured and figures.state not in waiting]
+    places = enumerate(read(bench)[1])
+    return [at for at, run in places if not (run.is_measured or run.is_open or run.state in (MISSING, REFUSED))]

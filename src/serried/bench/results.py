@@ -7,7 +7,6 @@ another GPU, or with another batch than its neighbours, is named and compared wi
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serried.bench.measure import CPU, FEWEST_STEPS, RunFigures
-from serried.bench.points import DDP, SINGLE, STRONG, WEAK, GridPoint
+from serried.bench.points import DDP, DP, SINGLE, STRONG, WEAK, GridPoint
 
 GOOD_EFFICIENCY = 0.7
 """As the rule `scaling-poor` of reports."""
@@ -81,6 +80,8 @@ class BenchResults:
     """That of most runs."""
     notes: tuple[str, ...] = ()
     """About the whole bench."""
+    notes_on_steps: tuple[str, ...] = ()
+    """About the second table: steps, spread between ranks, communication."""
     open_runs: int = 0
     """Points that have not ended."""
 
@@ -114,12 +115,12 @@ class BenchResults:
 
 
 def figure(value: float | None) -> str:
-    """Three or four digits: `6,384`, `97.3`, `0.012`."""
+    """Three or more digits: `6,384`, `97.3`, `0.0120`."""
     if value is None:
         return "-"
     if value >= 100:
         return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.3g}"
+    return f"{value:.1f}" if value >= 10 else f"{value:#.3g}"
 
 
 @dataclass
@@ -142,12 +143,13 @@ def results(runs: Iterable[tuple[GridPoint, RunFigures]]) -> BenchResults:
     batch = _most_common([round(figures.batch) for point, group in groups.items() if point.scaling == WEAK
                           for figures in group.synced if figures.is_measured and figures.batch])  # fmt: skip
     rows = [_row(point, group, device, batch) for point, group in groups.items()]
-    compared = [_compared(row, rows) for row in rows]
+    compared = [_compared(row, rows, device) for row in rows]
     return BenchResults(
         tuple(compared),
         device,
-        tuple(_notes(compared, groups.values())),
-        sum(figures.state in ("PENDING", "RUNNING") for figures in every),
+        tuple(_notes(compared, device)),
+        tuple(_notes_on_steps(compared, groups.values())),
+        sum(run.is_open for group in groups.values() for run in (*group.synced, *group.unsynced)),
     )
 
 
@@ -157,7 +159,12 @@ def _most_common(values: Sequence[Any]) -> Any:
 
 def _row(point: GridPoint, group: _Group, device: str, batch: int | None) -> RowResult:
     expected = point.batch or (batch if point.scaling == WEAK else None)
-    problems = [f"{_named(run)}{run.reason}" for run in group.synced if run.reason]
+    problems = [f"{_named(run)}{run.reason}" for run in group.synced if run.reason and not run.is_open]
+    problems += [
+        f"{_named(run)}without synchronisation: {run.reason}"
+        for run in group.unsynced
+        if run.reason and not run.is_open
+    ]
     measured = [run for run in group.synced if run.is_measured]
     strange = {id(run): why for run in measured if (why := _difference(run, device, expected))}
     problems += [f"{_named(run)}{strange[id(run)]}" for run in measured if id(run) in strange]
@@ -171,19 +178,18 @@ def _row(point: GridPoint, group: _Group, device: str, batch: int | None) -> Row
     if few < FEWEST_STEPS:
         problems.append(f"only {few} step{'s' * (few != 1)} measured")
     units = used[0].gpus or used[0].cpus
-    unsynced = [run for run in group.unsynced if run.is_measured and run.without_sync and run.step_median]
-    median = _mean([run.step_median for run in used])
-    without = _mean([run.step_median for run in unsynced])
+    unsynced = [run for run in group.unsynced if run.is_measured and run.without_sync]
+    without = _mean([run.samples_per_second for run in unsynced])
     return RowResult(
         point,
         tuple(group.synced),
         rate,
         statistics.stdev(rates) / rate if len(rates) > 1 else None,
-        step_median=median,
+        step_median=_mean([run.step_median for run in used]),
         step_p95=_mean([run.step_p95 for run in used]),
         spread=_mean([run.spread for run in unsynced or used]),
         data_wait=_mean([run.data_wait for run in used]),
-        communication=max(0.0, 1 - without / median) if without and median else None,
+        communication=max(0.0, 1 - rate / without) if without else None,
         startup_seconds=_mean([run.startup_seconds for run in used]),
         cost=units * 1e6 / rate / 3600,
         repeats=len(used),
@@ -210,9 +216,9 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def _compared(row: RowResult, rows: Sequence[RowResult]) -> RowResult:
-    """With speed-up and efficiencies."""
-    if row.samples_per_second is None or not row.is_comparable:
+def _compared(row: RowResult, rows: Sequence[RowResult], device: str) -> RowResult:
+    """With speed-up and efficiencies. DataParallel without GPUs has none: one process does all the work."""
+    if row.samples_per_second is None or not row.is_comparable or (row.point.method == DP and device == CPU):
         return row
     point = row.point
     one = next((each for each in rows if each.point.method == SINGLE and each.is_comparable), None)
@@ -235,24 +241,32 @@ def _is_node(point: GridPoint, on_node: GridPoint) -> bool:
     return dataclasses.replace(point, batch=None) == on_node
 
 
-def _notes(rows: Sequence[RowResult], groups: Iterable[_Group]) -> list[str]:
+def _notes(rows: Sequence[RowResult], device: str) -> list[str]:
     notes = []
     measured = [row for row in rows if row.is_measured]
     if measured and all(row.repeats == 1 for row in measured):
-        notes.append("one repeat each: there is no spread, and small differences mean nothing (`--repeat 3`)")
-    if measured and not any(row.point.method == SINGLE and row.is_comparable for row in measured):
-        notes.append("no point has one rank: speed-up and efficiency against it are unknown")
-    asked = [group for group in groups if group.unsynced]
-    ended = list(itertools.chain.from_iterable(group.unsynced for group in asked))
-    if asked and not any(run.without_sync for run in ended) and all(run.is_measured or run.reason for run in ended):
-        notes.append("the share of the communication is unknown: only `run.wrap` of the library can leave it out")
-    if any(row.spread is not None and row.communication is None and row.point.method == DDP for row in measured):
-        notes.append("ranks wait for each other in each step, which hides their spread; `--communication` shows it")
+        notes.append("one repeat each: the spread is unknown, and small differences mean nothing (`--repeat 3`)")
     if any((row.deviation or 0.0) > NOISY for row in measured):
         notes.append(f"repeats differ by more than {NOISY:.0%}: do others use the same nodes? (`--exclusive`)")
+    if measured and not any(row.point.method == SINGLE and row.is_comparable for row in measured):
+        notes.append("no point has one rank: speed-up and efficiency against it are unknown")
+    if device == CPU and any(row.point.method == DP for row in measured):
+        notes.append("dp without GPUs is one process that does the work of all ranks: it has no speed-up")
     code = {run.code for row in rows for run in row.runs if run.code}
     if len(code) > 1:
         notes.append(f"the runs have {len(code)} different versions of the code")
     if any(row.point.scaling == STRONG for row in measured):
         notes.append("strong: all ranks share the batch of one rank; the others keep their own (weak)")
+    return notes
+
+
+def _notes_on_steps(rows: Sequence[RowResult], groups: Iterable[_Group]) -> list[str]:
+    notes = []
+    unsynced = [run for group in groups for run in group.unsynced]
+    if any(run.is_measured and not run.without_sync for run in unsynced):
+        notes.append("the share of the communication is unknown: only `run.wrap` of the library can leave it out")
+    if not unsynced and any(row.spread is not None and row.point.method == DDP for row in rows):
+        notes.append(
+            "ranks wait for each other in each step, which hides their differences; `--communication` shows them"
+        )
     return notes

@@ -49,7 +49,7 @@ class BenchRequest:
     """The most points that run at once."""
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        return {**dataclasses.asdict(self), "command": list(self.command) if self.command else None}
 
     def at(self, point: GridPoint, after: str | None = None) -> Request:
         """The request of one point, which starts after the run `after` has ended."""
@@ -149,16 +149,18 @@ def submit_missing(
 
 
 def _settled(entry: PointRun) -> PointRun:
-    """The point after an interrupted command: without its run, if that has never reached the scheduler."""
+    """The point after an interrupted command: without its run, if no job of that can start."""
     if entry.run is None or entry.is_submitted:
         return entry
     try:
         record = Record.load(entry.run)
         find_out(record)
-        Record.load(entry.run)
+        states = {each.state for each in record.first_submissions}
     except RecordUnreadable:
         return PointRun(entry.point)
-    return dataclasses.replace(entry, is_submitted=any(each.is_submitted for each in record.first_submissions))
+    if states == {names.SubmissionState.FAILED}:
+        return PointRun(entry.point)
+    return dataclasses.replace(entry, is_submitted=names.SubmissionState.SUBMITTED in states)
 
 
 def _decided(

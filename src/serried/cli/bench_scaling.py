@@ -268,7 +268,11 @@ def send(bench: Bench, *, dry_run: bool, as_json: bool, yes: bool, wait: bool, f
     if warnings and not yes and console.can_ask() and not console.confirm("submit anyway?"):
         raise click.Abort
     bench = _submit(bench, again, len(left))
-    _print_submitted(bench, as_json=as_json and not wait)
+    _say_submitted(bench)
+    if not wait and as_json:
+        console.out_json(**bench.to_json())
+    elif not wait:
+        console.out(bench.id)
     if wait:
         wait_for(bench)
         results, figures = reading.read(bench)
@@ -320,19 +324,15 @@ def wait_for(bench: Bench) -> None:
             status.wait(chosen, observe=observe)
 
 
-def _print_submitted(bench: Bench, *, as_json: bool) -> None:
+def _say_submitted(bench: Bench) -> None:
     for entry in bench.entries:
         if entry.refusal:
             console.warning(f"{entry.point} is refused: {entry.refusal}")
-    if as_json:
-        console.out_json(**bench.to_json())
-        return
     runs = sum(entry.is_submitted for entry in bench.entries)
     console.say(f"submitted {bench.id} as {runs} run{'s' * (runs != 1)}")
     console.next_steps(
         [(f"serried bench show {bench.id}", "the results so far"), ("serried ps", "the states of the runs")]
     )
-    console.out(bench.id)
 
 
 def _show_points(bench: Bench, left: Iterable[int], decided: Mapping[int, Decided | UsageError]) -> None:

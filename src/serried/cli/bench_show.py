@@ -96,6 +96,6 @@ def document(bench: store.Bench, results: BenchResults, figures: list[RunFigures
         "points": points,
         "rows": rows,
         "device": results.device,
-        "notes": list(results.notes),
+        "notes": [*results.notes, *results.notes_on_steps],
         "advice": results.advice,
     }

@@ -6,10 +6,11 @@ import csv
 import io
 from collections.abc import Sequence
 
+from serried.bench import hpc_helper
 from serried.bench.measure import CPU, RunFigures
 from serried.bench.points import STRONG
 from serried.bench.results import BenchResults, RowResult, figure
-from serried.bench.store import Bench
+from serried.bench.store import HPC_HELPER, Bench
 from serried.ui import console
 from serried.ui.text import duration, printable, wrapped
 
@@ -45,10 +46,15 @@ def unit(results: BenchResults) -> str:
 def show(bench: Bench, results: BenchResults) -> None:
     """Print the tables, then what does not compare, and the advice."""
     console.out(f"{bench.id} {printable(bench.name)}: {about(bench, results)}")
+    if results.open_runs:
+        console.out(f"{results.open_runs} of {len(bench.entries)} runs have not ended")
     console.out()
+    if bench.kind == HPC_HELPER:
+        show_comparison(bench, results)
+        return
     console.out_table(
-        ("SIZE", "HOW", "SAMPLES/S", f"PER {'GPU' if unit(results) == 'GPU' else 'RANK'}", "SPEED-UP", "OF 1 RANK",
-         "OF 1 NODE"),
+        ("SIZE", "HOW", "SAMPLES/S", f"PER {'GPU' if unit(results) == 'GPU' else 'RANK'}", "SPEED-UP", "EFF/RANK",
+         "EFF/NODE"),
         [
             (
                 row.point.shape,
@@ -85,23 +91,74 @@ def show(bench: Bench, results: BenchResults) -> None:
     remarks(results)
 
 
+def show_comparison(bench: Bench, results: BenchResults) -> None:
+    """Print HPC_helper's settings: our seconds and images per second beside its published ones."""
+    heads = ("SIZE", "HOW", "SECONDS", "IMAGES/S", "EFF.", *(f"{name}" for name in hpc_helper.SYSTEMS))
+    console.out_table(heads, comparison(results))
+    console.out()
+    for line in [
+        *sources(bench),
+        *(f"{row.point}: {printable(each)}" for row in results.rows for each in row.problems),
+    ]:
+        _out_item(line)
+    for note in results.notes:
+        _out_item(note)
+
+
+def comparison(results: BenchResults) -> list[list[str]]:
+    """The cells of the table, for terminals and Markdown."""
+    return [
+        [
+            each.point.shape,
+            " ".join(each.point.labels),
+            each.state if each.seconds is None else f"{each.seconds:.1f}",
+            figure(each.rate),
+            share(each.efficiency),
+            *(
+                "-" if rate is None else f"{figure(rate)} ({share(efficiency)})"
+                for rate, efficiency in zip(each.published, each.published_efficiency, strict=True)
+            ),
+        ]
+        for each in hpc_helper.compare(results)
+    ]
+
+
+def sources(bench: Bench) -> list[str]:
+    """What the figures are, ours and the published ones."""
+    data, scale = bench.about.get("data"), bench.about.get("scale", 1.0)
+    of = f"MNIST from `{data}`" if data else "noise of MNIST's size: the speed is that of MNIST, the accuracy is not"
+    systems = ", ".join(f"{name} ({gpu})" for name, gpu in hpc_helper.SYSTEMS.items())
+    small = [] if scale == 1 else [f"`--scale {scale:g}`: do not compare it with the published figures"]
+    published = f"published images/s of {systems}: computed from the seconds in the README of DSL-Lab/HPC_helper"
+    return [
+        *small,
+        f"data: {of}",
+        "seconds of training alone in 5 epochs, first step and loading included; efficiency against one rank",
+        f"{published}, one run each; VECTOR had smaller batches",
+        "one difference: images are scaled on the device, so loaders need no workers",
+    ]
+
+
+def _out_item(text: str) -> None:
+    first, *more = wrapped(text, 76)
+    console.out("\n".join([f"- {first}", *(f"  {line}" for line in more)]))
+
+
 def remarks(results: BenchResults) -> None:
     """Print problems of single points, notes about all, and the advice."""
     problems = [f"{row.point}: {printable(problem)}" for row in results.rows for problem in row.problems]
-    if problems or results.notes or results.advice:
+    if problems or results.rows:
         console.out()
-    for text in [*problems, *results.notes, *results.advice]:
-        first, *more = wrapped(text, 76)
-        console.out("\n".join([f"- {first}", *(f"  {line}" for line in more)]))
+    for text in [*problems, *results.notes, *results.notes_on_steps, *results.advice]:
+        _out_item(text)
 
 
 def about(bench: Bench, results: BenchResults) -> str:
-    """`3 repeats on NVIDIA V100, the first 10% of the steps left out`."""
+    """`3 repeats on NVIDIA V100, the first 10% left out`."""
     repeats = 1 + max((entry.point.repeat for entry in bench.entries), default=0)
     count = f"{repeats} repeat{'s' * (repeats != 1)}"
-    ended = f", {results.open_runs} of {len(bench.entries)} runs have not ended" if results.open_runs else ""
     left_out = f"the first {bench.warm_up}" if bench.warm_up.endswith("%") else f"{bench.warm_up} steps"
-    return f"{count} on {printable(results.device)}, {left_out} left out{ended}"
+    return f"{count} on {printable(results.device)}, {left_out} left out"
 
 
 def markdown(bench: Bench, results: BenchResults) -> str:
@@ -122,6 +179,10 @@ def markdown(bench: Bench, results: BenchResults) -> str:
         for row in results.rows
     ]  # fmt: skip
     problems = [f"{row.point}: {problem}" for row in results.rows for problem in row.problems]
+    if bench.kind == HPC_HELPER:
+        heads = ["nodes x ranks", "how", "seconds", "images/s", "efficiency", *hpc_helper.SYSTEMS]
+        rows = comparison(results)
+        problems = [*sources(bench), *problems]
     lines = [f"- {_in_markdown(text)}" for text in [*problems, *results.notes]]
     title = f"`{bench.name}`: {about(bench, results)} (serried bench, {bench.created[:10]})."
     return "\n".join([title, "", *markdown_table(heads, rows), *([""] if lines else []), *lines])

@@ -23,6 +23,7 @@ _LINES = (
 )  # fmt: skip
 """Colour, marker and style: markers and styles alone tell the lines apart in grey."""
 _TITLE = 50
+_MOST_SHAPES = 3
 
 
 def write(bench: Bench, results: BenchResults, path: Path) -> None:
@@ -42,8 +43,10 @@ def figure(bench: Bench, results: BenchResults) -> Figure:
     rows = results.compared
     one = next((row for row in rows if row.point.method == SINGLE), None)
     worlds = sorted({row.point.world for row in rows})
-    _scale(speed, worlds, unit, "samples per second")
-    _scale(efficiency, worlds, unit, "efficiency against 1 rank, %")
+    ticks = [f"{world}\n" + "\n".join(_shapes(rows, world)) for world in worlds]
+    _scale(speed, worlds, ticks, "samples per second")
+    _scale(efficiency, worlds, ticks, "efficiency against 1 rank, %")
+    drawn.supxlabel(f"{unit}, as nodes x {unit} on each; of several, the fastest is drawn", fontsize=10)
     if not rows:
         speed.text(0.5, 0.5, "no point is measured yet", ha="center", va="center", transform=speed.transAxes)
         return drawn
@@ -67,21 +70,19 @@ def figure(bench: Bench, results: BenchResults) -> Figure:
         efficiency.plot(
             [row.point.world for row in known], [100 * (row.efficiency or 0.0) for row in known], label=name, **look
         )
-        for row in best:
-            speed.annotate(
-                row.point.shape, (row.point.world, row.samples_per_second or 0.0), textcoords="offset points",
-                xytext=(5, -11), fontsize=8, color="#555555",
-            )  # fmt: skip
     efficiency.set_ylim(0, 1.05 * max([100.0, *(100 * (row.efficiency or 0.0) for row in rows)]))
     speed.legend(fontsize=9)
     return drawn
 
 
-def _scale(panel: Axes, worlds: Sequence[int], unit: str, label: str) -> None:
+def _shapes(rows: Sequence[RowResult], world: int) -> list[str]:
+    return list(dict.fromkeys(row.point.shape for row in rows if row.point.world == world))[:_MOST_SHAPES]
+
+
+def _scale(panel: Axes, worlds: Sequence[int], ticks: Sequence[str], label: str) -> None:
     panel.set_xscale("log", base=2)
-    panel.set_xticks(list(worlds), [str(world) for world in worlds])
+    panel.set_xticks(list(worlds), list(ticks))
     panel.minorticks_off()
-    panel.set_xlabel(unit)
     panel.set_ylabel(label)
     panel.margins(x=0.08)
     panel.grid(visible=True, color="#dddddd", lw=0.6)

@@ -1,4 +1,4 @@
-"""The network of an older comparison: its shape, its options, and MNIST's files."""
+"""The program of `serried bench hpc-helper`: the shape of its network, its options, and MNIST's files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "resnet50" / "train.py"
-TINY = ("--images", "12", "--size", "32", "--batch-size", "4", "--epochs", "1")
+from serried.bench import hpc_helper
+
+EXAMPLE = hpc_helper.PROJECT / "train.py"
+TINY = ("--images", "12", "--size", "32", "--batch_size", "4", "--epochs", "1")
 
 pytestmark = pytest.mark.torch
 
