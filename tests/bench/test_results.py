@@ -60,6 +60,11 @@ def test_another_gpu_than_the_others_is_named_and_not_averaged():
     assert len(found.compared) == 2
 
 
+def test_a_gpu_that_no_sampler_reported_is_not_another_one():
+    found = results([measured(ONE, 100.0), measured(TWO, 180.0, "unknown GPU"), measured(FOUR, 300.0, "unknown GPU")])
+    assert (found.device, len(found.compared)) == ("NVIDIA V100", 3)
+
+
 def test_another_batch_than_requested_or_than_the_others_is_named_and_compared_with_nothing():
     found = results([measured(ONE, 100.0), measured(TWO, 180.0, batch=16)])
     assert (found.rows[1].problems, found.rows[1].speed_up) == (

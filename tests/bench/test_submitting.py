@@ -1,5 +1,6 @@
 """A run for each point, at most once, whatever interrupts the command."""
 
+import dataclasses
 import os
 
 import pytest
@@ -103,6 +104,18 @@ def test_a_command_interrupted_while_the_scheduler_accepts_keeps_the_run(bench, 
     done = submit(find("b-abcd"))
     assert done.entries[0] == PointRun(ONE, record.id, is_submitted=True)
     assert len(scheduler.asked) == 2
+
+
+def test_a_submission_that_can_never_start_frees_its_point(bench, scheduler):
+    scheduler.raises = KeyboardInterrupt()
+    with pytest.raises(SubmissionUncertain):
+        submit(bench())
+    (record,) = records()
+    scheduler.raises = None
+    record.write_submission(dataclasses.replace(record.submissions[0], state="failed"))  # as a later look finds out
+    done = submit(find("b-abcd"))
+    assert [each.is_submitted for each in done.entries] == [True, True]
+    assert record.id not in {each.run for each in done.entries}
 
 
 def test_a_scheduler_that_does_not_answer_leaves_the_points_to_submit(bench, scheduler):

@@ -8,6 +8,7 @@ library prints or writes samples per second itself.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import math
 import re
@@ -36,6 +37,8 @@ RATE = "samples_per_second"
 STEP_SECONDS = "step_seconds"
 """A named group of `stdout:REGEX` that has the seconds of a step."""
 CPU = "CPU"
+UNKNOWN = "unknown GPU"
+"""No sampler has reported a GPU."""
 OPEN = (names.PENDING, names.RUNNING, names.UNKNOWN)
 _OWN = "serried/"
 
@@ -214,24 +217,18 @@ def measure(status: RunStatus, point: GridPoint, *, warm_up: str, source: str = 
         lines, found, first = _read(attempt, place.results, point, warm_up, source)
     started = (read_json(attempt.claim) or {}).get("started") if attempt else None
     reason = _reason(status, found)
-    return RunFigures(
-        record.id,
-        status.state,
-        reason,
-        found.steps,
-        None if reason else found.samples_per_second,
-        found.batch,
-        found.step_median,
-        found.step_p95,
-        found.spread,
-        found.data_wait,
-        max(0.0, first - started) if first and isinstance(started, int | float) else None,
-        _device(place) if allocation.gpus else CPU,
-        allocation.nodes * allocation.gpus,
-        allocation.nodes * allocation.cpus,
-        found.without_sync,
-        _sums(lines),
-        record.plan.source.archive or "",
+    return dataclasses.replace(
+        found,
+        run=record.id,
+        state=status.state,
+        reason=reason,
+        samples_per_second=None if reason else found.samples_per_second,
+        startup_seconds=max(0.0, first - started) if first and isinstance(started, int | float) else None,
+        device=_device(place) if allocation.gpus else CPU,
+        gpus=allocation.nodes * allocation.gpus,
+        cpus=allocation.nodes * allocation.cpus,
+        logged=_sums(lines),
+        code=record.plan.source.archive or "",
     )
 
 
@@ -276,7 +273,7 @@ def _device(place: TaskDirectory) -> str:
     found = {
         str(gpu.get("name") or "?") for node in samples.read(place, most_lines=1).nodes for gpu in node.gpus.values()
     }
-    return " and ".join(sorted(found)) or "unknown GPU"
+    return " and ".join(sorted(found)) or UNKNOWN
 
 
 def _sums(lines: Sequence[Line]) -> dict[str, float]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from serried.bench.measure import CPU, FEWEST_STEPS, RunFigures
+from serried.bench.measure import CPU, FEWEST_STEPS, UNKNOWN, RunFigures
 from serried.bench.points import DDP, DP, SINGLE, STRONG, WEAK, GridPoint
 
 GOOD_EFFICIENCY = 0.7
@@ -139,7 +139,8 @@ def results(runs: Iterable[tuple[GridPoint, RunFigures]]) -> BenchResults:
         (group.unsynced if point.without_sync else group.synced).append(figures)
     every = [figures for group in groups.values() for figures in group.synced]
     measured = [figures for figures in every if figures.is_measured]
-    device = _most_common([figures.device for figures in measured]) or CPU
+    devices = [figures.device for figures in measured]
+    device = _most_common([name for name in devices if name != UNKNOWN] or devices) or CPU
     batch = _most_common([round(figures.batch) for point, group in groups.items() if point.scaling == WEAK
                           for figures in group.synced if figures.is_measured and figures.batch])  # fmt: skip
     rows = [_row(point, group, device, batch) for point, group in groups.items()]
@@ -204,7 +205,7 @@ def _named(run: RunFigures) -> str:
 
 def _difference(run: RunFigures, device: str, batch: float | None) -> str:
     """Why a run does not compare with the others; empty if it does."""
-    if run.device != device:
+    if run.device not in (device, UNKNOWN):
         return f"ran on {run.device}, not on {device}"
     if batch and run.batch and abs(run.batch - batch) > _SAME * batch:
         return f"had {run.batch:.4g} samples per rank and step, not {batch:.4g}"

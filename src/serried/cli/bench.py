@@ -17,9 +17,6 @@ SUBCOMMANDS = {
 }
 """Each is `command` in the module `serried.cli.bench_NAME`, with `_` for `-`."""
 
-MODULE_OF = {"continue": "scaling"}
-"""Subcommands in the module of another; there it is the function `NAME_command`."""
-
 
 class BenchGroup(GroupWithHelp):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -28,9 +25,8 @@ class BenchGroup(GroupWithHelp):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in SUBCOMMANDS:
             return None
-        name = MODULE_OF.get(cmd_name, cmd_name).replace("-", "_")
-        module: Any = importlib.import_module(f"serried.cli.bench_{name}")
-        found: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command", None) or module.command
+        module: Any = importlib.import_module(f"serried.cli.bench_{cmd_name.replace('-', '_')}")
+        found: click.Command = module.command
         found.help = (found.help or "").replace("\\b\n", "\b\n")
         return found
 

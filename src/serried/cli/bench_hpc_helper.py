@@ -9,7 +9,7 @@ import click
 
 from serried.bench import hpc_helper, store
 from serried.bench.submitting import BenchRequest
-from serried.cli import bench_scaling, options
+from serried.cli import bench_continue, bench_scaling, options
 
 
 @click.command()
@@ -38,11 +38,6 @@ from serried.cli import bench_scaling, options
     metavar="SHARE",
     help="Fewer and smaller images and a narrower network: 0.01 for CPUs.  [default: 1]",
 )
-@click.option(
-    "--device",
-    type=click.Choice([bench_scaling.GPU, bench_scaling.CPU]),
-    help="A GPU for each rank, or none.  [default: as submit]",
-)
 @bench_scaling.submit_options
 def command(
     *,
@@ -53,6 +48,7 @@ def command(
     data: Path | None,
     scale: float,
     device: str | None,
+    parallel: int | None,
     cluster: str | None,
     name: str | None,
     settings: tuple[str, ...],
@@ -85,10 +81,11 @@ def command(
         overrides={**overrides, **base},
         cluster=cluster,
         passed={"batch_size": "{batch}"},
+        parallel=parallel,
     )
     grid = hpc_helper.points(nodes, ranks, launch, size.batch, repeats)
     about = {"data": str(data) if data else None, "scale": scale}
     bench = bench_scaling.new_bench(
         store.HPC_HELPER, request, grid, name=name, device=device, warm_up="10%", about=about
     )
-    bench_scaling.send(bench, dry_run=dry_run, as_json=as_json, yes=yes, wait=wait)
+    bench_continue.send(bench, dry_run=dry_run, as_json=as_json, yes=yes, wait=wait)

@@ -1,28 +1,23 @@
-"""`serried bench scaling` and `continue`: a run for each point of a grid."""
+"""`serried bench scaling`: a run for each point of a grid."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from serried.bench import measure, points, reading, store, submitting
-from serried.bench.results import figure
+from serried.bench import measure, points, store, submitting
 from serried.bench.store import Bench, PointRun
 from serried.bench.submitting import BenchRequest
-from serried.cli import bench_show, bench_view, options
+from serried.cli import bench_continue, options
 from serried.errors import UsageError
 from serried.protocol import printed_metric
 from serried.protocol.times import iso
-from serried.records import status
-from serried.submission.request import Decided, Request, decide
-from serried.ui import console
-from serried.ui.text import duration
+from serried.submission.request import Request, decide
 
 Function = Callable[..., Any]
 
@@ -87,6 +82,9 @@ grid_options = options.together(
     click.option(
         "--warm-up", default="10%", metavar="N|N%", help="Steps to leave out at the beginning.  [default: 10%]"
     ),
+)
+submit_options = options.together(
+    options.resources_of_points,
     click.option("--device", type=click.Choice([GPU, CPU]), help="A GPU for each rank, or none.  [default: as submit]"),
     click.option(
         "--parallel",
@@ -94,9 +92,6 @@ grid_options = options.together(
         metavar="N",
         help="Most points that run at once.  [default: all; on this machine 1]",
     ),
-)
-submit_options = options.together(
-    options.resources_of_points,
     click.option("--cluster", metavar="NAME", help="Where to run; `serried clusters` lists them."),
     click.option("--name", metavar="NAME", help="Name of the bench, and of its runs."),
     click.option(
@@ -201,7 +196,7 @@ def command(
     )
     submitting.check_passed(request.passed, grid)
     bench = new_bench(store.SCALING, request, grid, name=name, device=device, warm_up=warm_up, source=source)
-    send(bench, dry_run=dry_run, as_json=as_json, yes=yes, wait=wait)
+    bench_continue.send(bench, dry_run=dry_run, as_json=as_json, yes=yes, wait=wait)
 
 
 def _passed(texts: Iterable[str], *, has_batch: bool) -> dict[str, str]:
@@ -249,147 +244,3 @@ def new_bench(
         source or "",
         about or {},
     )
-
-
-def send(bench: Bench, *, dry_run: bool, as_json: bool, yes: bool, wait: bool, failed: Iterable[int] = ()) -> None:
-    """Print the points, and submit those that have no run; `failed` are points that get another one."""
-    again = [*failed]
-    left = [at for at, entry in enumerate(bench.entries) if not entry.is_submitted or at in again]
-    decided = _decide(bench, left)
-    if dry_run and as_json:
-        console.out_json(**bench.to_json(), hours=_cost(decided.values()))
-        return
-    _show_points(bench, left, decided)
-    plans = [one for one in decided.values() if isinstance(one, Decided)]
-    warnings = dict.fromkeys(text for one in plans for text in one.resolved.warnings)
-    options.say_about((), warnings)
-    if dry_run:
-        return
-    if warnings and not yes and console.can_ask() and not console.confirm("submit anyway?"):
-        raise click.Abort
-    bench = _submit(bench, again, len(left))
-    _say_submitted(bench)
-    if not wait and as_json:
-        console.out_json(**bench.to_json())
-    elif not wait:
-        console.out(bench.id)
-    if wait:
-        wait_for(bench)
-        results, figures = reading.read(bench)
-        if as_json:
-            console.out_json(**bench_show.document(bench, results, figures))
-        else:
-            bench_view.show(bench, results)
-
-
-def _decide(bench: Bench, left: Iterable[int]) -> dict[int, Decided | UsageError]:
-    """The plan of each point that is left, or why it has none. Raises the first reason if no point has one."""
-    request = submitting.request_of(bench)
-    found: dict[int, Decided | UsageError] = {}
-    for at in left:
-        try:
-            found[at] = request.decide(bench.entries[at].point, os.environ)
-        except UsageError as error:
-            found[at] = error
-    first = next(iter(found.values()), None)
-    if isinstance(first, UsageError) and all(isinstance(one, UsageError) for one in found.values()):
-        raise first
-    return found
-
-
-def _submit(bench: Bench, again: Sequence[int], count: int) -> Bench:
-    bench = bench if bench.path.exists() else bench.write()
-    with options.progress() as observe, console.status_line("submitting") as line:
-        done = itertools.count(1)
-
-        def submitted(entry: PointRun) -> None:
-            line.update(f"submitted {next(done)} of {count}: {entry.point}")
-
-        try:
-            return submitting.submit_missing(bench, os.environ, failed=again, observe=observe, submitted=submitted)
-        except BaseException:
-            console.note(f"`serried bench continue {bench.id}` submits the points that are left")
-            raise
-
-
-def wait_for(bench: Bench) -> None:
-    """Wait until no run of the bench waits or runs."""
-    chosen = reading.selections(bench)
-    with console.status_line("waiting for the runs") as line:
-
-        def observe(found: Any) -> None:
-            line.update(f"{sum(one.has_ended for one in found)} of {len(found)} runs have ended")
-
-        if chosen:
-            status.wait(chosen, observe=observe)
-
-
-def _say_submitted(bench: Bench) -> None:
-    for entry in bench.entries:
-        if entry.refusal:
-            console.warning(f"{entry.point} is refused: {entry.refusal}")
-    runs = sum(entry.is_submitted for entry in bench.entries)
-    console.say(f"submitted {bench.id} as {runs} run{'s' * (runs != 1)}")
-    console.next_steps(
-        [(f"serried bench show {bench.id}", "the results so far"), ("serried ps", "the states of the runs")]
-    )
-
-
-def _show_points(bench: Bench, left: Iterable[int], decided: Mapping[int, Decided | UsageError]) -> None:
-    """A line for each point with its repeats, and the cost of all."""
-    rows: dict[tuple[str, ...], int] = {}
-    for at in left:
-        point, one = bench.entries[at].point, decided[at]
-        how = " ".join([*point.labels, *([submitting.NO_SYNC] if point.without_sync else [])])
-        size = ("-", "-", f"refused: {one.message}") if isinstance(one, UsageError) else (*_size(one), "")
-        row = (point.shape, how, "-" if point.batch is None else str(point.batch), *size)
-        rows[row] = rows.get(row, 0) + 1
-    shown = [(*row[:-1], row[-1] or str(count)) for row, count in rows.items()]
-    for line in console.table(("SIZE", "HOW", "BATCH", "EACH NODE", "LIMIT", "RUNS"), shown):
-        console.say(line)
-    cost = _cost(decided.values())
-    total = " and ".join(f"{figure(hours)} {unit}-hours" for unit, hours in cost.items())
-    runs = sum(isinstance(one, Decided) for one in decided.values())
-    console.say(f"\n{runs} run{'s' * (runs != 1)}, {f'at most {total}' if total else 'without a time limit'}")
-
-
-def _size(decided: Decided) -> tuple[str, str]:
-    allocation = decided.plan.allocation
-    each, unit = (allocation.gpus, "GPU") if allocation.gpus else (allocation.cpus, "CPU")
-    return f"{each} {unit}{'s' * (each != 1)}", duration(allocation.time_seconds)
-
-
-def _cost(decided: Iterable[Decided | UsageError]) -> dict[str, float]:
-    """Hours of GPUs and of CPUs if every run reaches its limit."""
-    found: dict[str, float] = {}
-    for one in decided:
-        hours, unit = submitting.hours_at_most(one.plan) if isinstance(one, Decided) else (None, "")
-        if hours is not None:
-            found[unit] = found.get(unit, 0.0) + hours
-    return found
-
-
-@click.command()
-@click.argument("bench", metavar="[BENCH]", default=store.LAST)
-@click.option("--failed", is_flag=True, help="Also repeat points whose run failed.")
-@click.option("--wait", is_flag=True, help="Wait for all runs, and show the bench.")
-@click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings.")
-@click.option("--dry-run", is_flag=True, help="Print the points that are left; submit nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def continue_command(*, bench: str, failed: bool, wait: bool, yes: bool, dry_run: bool, as_json: bool) -> None:
-    r"""Submit the points of BENCH that have no run, refused ones too. No point is submitted twice.
-
-    \b
-    serried bench continue
-    serried bench continue b-k3f9 --failed
-    """
-    found = store.find(bench)
-    again = reading.failed(found) if failed else []
-    if not again and all(entry.is_submitted for entry in found.entries):
-        console.note(
-            f"all points of `{found.id}` are submitted" + ("" if failed else "; `--failed` repeats failed ones")
-        )
-        if as_json:
-            console.out_json(**found.to_json())
-        return
-    send(found, dry_run=dry_run, as_json=as_json, yes=yes, wait=wait, failed=again)

@@ -73,14 +73,21 @@ def command(*, bench: str, as_json: bool, as_csv: bool, as_markdown: bool, pictu
 
         bench_picture.write(found, results, picture)
         console.note(f"wrote {picture}")
-    if as_json:
-        console.out_json(**document(found, results, figures))
-    elif as_csv:
+    if as_csv:
         console.out(bench_view.as_csv(found, figures).rstrip("\n"))
     elif as_markdown:
         console.out(bench_view.markdown(found, results))
     else:
-        bench_view.show(found, results)
+        print_results(found, as_json=as_json)
+
+
+def print_results(bench: store.Bench, *, as_json: bool) -> None:
+    """Print the tables, or the JSON document."""
+    results, figures = reading.read(bench)
+    if as_json:
+        console.out_json(**document(bench, results, figures))
+    else:
+        bench_view.show(bench, results)
 
 
 def document(bench: store.Bench, results: BenchResults, figures: list[RunFigures]) -> dict[str, Any]:
