@@ -69,6 +69,7 @@ class BenchRequest:
             overrides={**self.overrides, **size},
             cluster=self.cluster,
             name="-".join([self.name, point.shape, *point.labels, *([NO_SYNC] if point.without_sync else [])]),
+            array="off",
             parameters={name: _filled(text, point) for name, text in self.passed.items()},
             after=[f"{after}:any"] if after else (),
         )

@@ -15,6 +15,7 @@ from serried.bench.store import Bench, PointRun
 from serried.cli import bench_show, options
 from serried.errors import UsageError
 from serried.records import status
+from serried.submission.prepare import prepare
 from serried.submission.request import Decided
 from serried.ui import console
 from serried.ui.text import duration
@@ -29,9 +30,12 @@ def send(bench: Bench, *, dry_run: bool, as_json: bool, yes: bool, wait: bool, f
         console.out_json(**bench.to_json(), hours=_cost(decided.values()))
         return
     _show_points(bench, left, decided)
+    first = next(one for one in decided.values() if isinstance(one, Decided))
+    with options.progress(dry_run=dry_run) as observe:
+        prepared = prepare(first.plan, first.resolved, os.environ, jobs=first.jobs, observe=observe)
     plans = [one for one in decided.values() if isinstance(one, Decided)]
-    warnings = dict.fromkeys(text for one in plans for text in one.resolved.warnings)
-    options.say_about((), warnings)
+    warnings = dict.fromkeys([*prepared.warnings, *(text for one in plans for text in one.resolved.warnings)])
+    options.say_about(prepared.notes, warnings)
     if dry_run:
         return
     if warnings and not yes and console.can_ask() and not console.confirm("submit anyway?"):

@@ -12,7 +12,7 @@ from serried.bench.submitting import BenchRequest
 from serried.cli import bench_continue, bench_scaling, options
 
 
-@click.command()
+@click.command(cls=options.Sorted)
 @click.option(
     "--nodes", default="1,2", metavar="N,N,…", callback=bench_scaling.counts, help="Numbers of nodes.  [default: 1,2]"
 )
@@ -24,7 +24,9 @@ from serried.cli import bench_continue, bench_scaling, options
     callback=bench_scaling.words(),
     help="Launchers of several nodes; the first also starts the ranks of one.  [default: torchrun,mpirun]",
 )
-@click.option("--repeat", "repeats", type=click.IntRange(1), default=1, metavar="N", help="Runs of each point.")
+@click.option(
+    "--repeat", "repeats", type=click.IntRange(1), default=1, metavar="N", help="Runs of each point.  [default: 1]"
+)
 @click.option(
     "--data",
     type=click.Path(resolve_path=True, path_type=Path),
@@ -64,7 +66,7 @@ def command(
     serried bench hpc-helper                            2 nodes with 4 GPUs each
     serried bench hpc-helper --nodes 1 --ranks 8 --data ~/mnist
     serried bench hpc-helper --scale 0.01 --ranks 2     a minute on CPUs
-    serried bench show                                  beside the published figures
+    serried bench show                                  and the published figures
 
     Images of 128 x 128, Adam with 1e-4, float32 without TF32, 768 images per GPU, five epochs. The time is that of
     training alone.

@@ -73,7 +73,9 @@ grid_options = options.together(
         callback=words(points.METHODS),
         help="ddp: a process for each rank; dp: DataParallel, one process on one node.  [default: ddp]",
     ),
-    click.option("--repeat", "repeats", type=click.IntRange(1), default=1, metavar="N", help="Runs of each point."),
+    click.option(
+        "--repeat", "repeats", type=click.IntRange(1), default=1, metavar="N", help="Runs of each point.  [default: 1]"
+    ),
     click.option(
         "--communication",
         is_flag=True,
@@ -159,9 +161,9 @@ def command(
 
     \b
     serried bench scaling train --nodes 1,2,4 --ranks 1,2,4
-    serried bench scaling train --ranks 1,4 --launch agent,torchrun,mpirun --method dp,ddp
+    serried bench scaling train --ranks 1,4 --launch agent,mpirun --method dp,ddp
     serried bench scaling train --ranks 1,2,4 --batch 256 --scaling weak,strong
-    serried bench scaling --ranks 1,2 --metric-from 'stdout:(\S+) images/s' -- python train.py
+    serried bench scaling --metric-from 'stdout:(\S+) images/s' -- python train.py
     serried bench show                           speed-up, efficiency, cost
 
     Steps come from `run.log` of the training library, or from `--metric-from`. Each job ends with the program or with

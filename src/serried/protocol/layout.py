@@ -52,6 +52,7 @@
 $XDG_STATE_HOME/serried/runs/<run-id>/           the record: small and permanent, on the submitting side
   plan.json  where  submissions/1.json  source.json  diff.patch  seen.json  exit.json
   usage.json                                     the samples in a few numbers, for reports once they are purged
+$XDG_STATE_HOME/serried/benches/ID.json          a bench: its points, and the run of each
 """
 
 from __future__ import annotations
