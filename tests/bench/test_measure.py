@@ -128,3 +128,25 @@ def test_a_run_that_failed_keeps_its_reason_though_it_has_steps(tmp_path, state_
     failed = figures_of(run, "FAILED", message, **rates)
     assert (failed.is_measured, failed.reason) == (False, message)
     assert figures_of(run).reason == "it reported no step"
+
+
+@pytest.mark.parametrize(
+    ("source", "figures"),
+    [
+        (r"(?P<steps_per_second>[\d.]+)it/s", (64.0, 0.25, "")),
+        (r"step took (?P<step_seconds>[\d.]+) s", (32.0, 0.5, "")),
+        (r"([\d.]+) images/s", (100.0, None, "")),
+        (r"nothing (\d+)", (None, None, "it reported no samples per second")),
+    ],
+)
+def test_a_program_may_report_steps_instead(tmp_path, state_home, source, figures):
+    assert not state_home.exists()
+    run = RunOnDisk(tmp_path, nodes=1)
+    run.log(0, "1/3, 1.00it/s\r2/3, 4.00it/s\r3/3, 4.00it/s\nstep took 0.5 s, 100 images/s\n")
+    write_json(run.attempt().claim, {"started": 990.0})
+    status = RunStatus(run.record, run.record.summary, Verdict("COMPLETED"))
+    found = measure(status, dataclasses.replace(TWO, batch=8), warm_up="10%" if "it/s" in source else "0",
+                    source=f"stdout:{source}")  # fmt: skip
+    assert (found.samples_per_second, found.step_median, found.reason) == figures
+    without = measure(status, TWO, warm_up="0", source=r"stdout:(?P<steps_per_second>\d+)it/s")
+    assert without.reason == "the size of its batch is unknown: give it as `--batch`"

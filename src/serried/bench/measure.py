@@ -7,7 +7,6 @@ library prints or writes samples per second itself.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import math
@@ -34,12 +33,13 @@ MOST_RANKS = 64
 FEWEST_STEPS = 10
 """Below, a note says that they are few."""
 RATE = "samples_per_second"
-STEP_SECONDS = "step_seconds"
-"""A named group of `stdout:REGEX` that has the seconds of a step."""
+STEP_SECONDS, STEPS_RATE = "step_seconds", "steps_per_second"
+"""Named groups of `stdout:REGEX`, beside that of samples per second or in its place."""
 CPU = "CPU"
 UNKNOWN = "unknown GPU"
 """No sampler has reported a GPU."""
 OPEN = (names.PENDING, names.RUNNING, names.UNKNOWN)
+UNKNOWN_BATCH = "the size of its batch is unknown: give it as `--batch`"
 _OWN = "serried/"
 
 
@@ -174,7 +174,7 @@ def combined(ranks: Sequence[RankSteps], point: GridPoint) -> RunFigures:
     return RunFigures(
         None,
         "",
-        "" if batch else "the size of its batch is unknown: give it as `--batch`",
+        "" if batch else UNKNOWN_BATCH,
         min(rank.steps for rank in measured),
         batch * point.world * steps_per_second if batch else None,
         batch,
@@ -239,21 +239,31 @@ def _read(
     paths = {int(path.stem.removeprefix("metrics-")): path for path in attempt.path.glob("node-*/metrics-*.jsonl")}
     first = list[Line](read_journal(paths[0])) if 0 in paths else []
     if source:
-        logs = [attempt.rank_log(0, 0)]
-        has_steps = STEP_SECONDS in _groups(source)
-        rates = printed_metric.values(source, RATE, logs, written)
-        seconds = printed_metric.values(source, STEP_SECONDS, logs, written) if has_steps else []
-        return first, printed(rates, seconds, warm_up, point), None
+        return first, _reported(source, [attempt.rank_log(0, 0)], written, point, warm_up), None
     ranks = [rank_steps(first if rank == 0 else read_journal(paths[rank]), warm_up) for rank in _spread(sorted(paths))]
     found = [rank.first_at for rank in ranks if rank.first_at is not None]
     return first, combined(ranks, point), min(found, default=None)
 
 
-def _groups(source: str) -> Mapping[str, int]:
+def _reported(source: str, logs: Sequence[Path], written: Path, point: GridPoint, warm_up: str) -> RunFigures:
+    """The figures of a program that reports samples per second, or its steps and takes a known batch."""
+    groups, has_rate = _groups(source)
+    found = {name: printed_metric.values(source, name, logs, written) for name in (RATE, *groups)}
+    per_second = found.get(STEPS_RATE, [])
+    seconds = found.get(STEP_SECONDS) or [1 / value for value in per_second if value > 0]
+    if has_rate:
+        return printed(found[RATE], seconds, warm_up, point)
+    if point.batch is None:
+        return RunFigures(None, "", UNKNOWN_BATCH)
+    return printed([point.batch * point.world / value for value in seconds if value > 0], seconds, warm_up, point)
+
+
+def _groups(source: str) -> tuple[list[str], bool]:
+    """The named groups about steps, and whether the source has samples per second."""
     kind, _, rest = source.partition(":")
-    with contextlib.suppress(re.error):
-        return re.compile(rest).groupindex if kind == printed_metric.STDOUT else {}
-    return {}
+    pattern = re.compile(rest) if kind == printed_metric.STDOUT else re.compile("")
+    groups = [name for name in (STEP_SECONDS, STEPS_RATE) if name in pattern.groupindex]
+    return groups, not groups or RATE in pattern.groupindex or pattern.groups > len(pattern.groupindex)
 
 
 def _spread(ranks: Sequence[int]) -> Iterator[int]:
