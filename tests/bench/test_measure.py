@@ -89,9 +89,10 @@ def test_a_program_without_steps_has_a_reason():
 
 def test_printed_rates_are_taken_as_they_are():
     found = printed([1.0, 100.0, 120.0, float("nan"), 110.0], [9.0, 0.1, 0.2], "1", TWO)
-    assert found == RunFigures(None, "", "", 3, samples_per_second=110.0, step_median=0.15000000000000002, step_p95=0.2)
+    assert found == RunFigures(None, "", "", 3, samples_per_second=110.0, step_median=0.15000000000000002)
     assert printed([], [], "10%", TWO).reason == "it reported no samples per second"
     assert printed([5.0], [], "1", TWO).reason == "too few values after the warm-up"
+    assert printed([5.0], [], "10%", TWO).samples_per_second == 5.0
 
 
 def figures_of(run, state="COMPLETED", message="", **options):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import sys
 from typing import Any
 
@@ -53,6 +54,11 @@ def test_a_program_that_prints_its_speed_is_measured_and_a_point_that_fails_is_a
     found = bench(local, *options, *program)
     rows = [(row["nodes"], row["ranks"], row["samples_per_second"], row["speed_up"]) for row in found["rows"]]
     assert rows == [(1, 1, 8.0, 1.0), (1, 2, 16.0, 2.0)]
+
+    for point in found["points"]:
+        shutil.rmtree(local.directory(point["run"]))
+    shown = json.loads(local.serried("bench", "show", "--json").stdout)
+    assert [row["samples_per_second"] for row in shown["rows"]] == [8.0, 16.0]
 
     crashes = bench(local, *options, *program, "crash")
     one, two = crashes["rows"]

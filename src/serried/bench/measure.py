@@ -188,11 +188,11 @@ def combined(ranks: Sequence[RankSteps], point: GridPoint) -> RunFigures:
 
 def printed(rates: Sequence[float], seconds: Sequence[float], warm_up: str, point: GridPoint) -> RunFigures:
     """The figures of a program that reports samples per second, and perhaps the seconds of its steps."""
-    kept = [rate for rate in rates[warm_up_steps(warm_up, len(rates)) :] if math.isfinite(rate) and rate > 0]
+    kept = [rate for rate in rates[_left_out(warm_up, len(rates)) :] if math.isfinite(rate) and rate > 0]
     if not kept:
         few = "too few values after the warm-up" if rates else "it reported no samples per second"
         return RunFigures(None, "", few)
-    steps = sorted(seconds[warm_up_steps(warm_up, len(seconds)) :])
+    steps = sorted(seconds[_left_out(warm_up, len(seconds)) :])
     return RunFigures(
         None,
         "",
@@ -201,8 +201,14 @@ def printed(rates: Sequence[float], seconds: Sequence[float], warm_up: str, poin
         statistics.median(kept),
         point.batch,
         statistics.median(steps) if steps else None,
-        steps[math.ceil(0.95 * len(steps)) - 1] if steps else None,
+        steps[math.ceil(0.95 * len(steps)) - 1] if len(steps) >= FEWEST_STEPS else None,
     )
+
+
+def _left_out(warm_up: str, values: int) -> int:
+    """A share leaves the only value: a program may print its mean at the end."""
+    left_out = warm_up_steps(warm_up, values)
+    return min(left_out, values - 1) if values and warm_up.endswith("%") else left_out
 
 
 def measure(status: RunStatus, point: GridPoint, *, warm_up: str, source: str = "") -> RunFigures:
@@ -210,7 +216,7 @@ def measure(status: RunStatus, point: GridPoint, *, warm_up: str, source: str = 
     record, place = status.record, status.record.where.task(None)
     allocation = record.plan.allocation
     attempt = latest_attempt(place)
-    found = RunFigures(None, "", "it has not started")
+    found = RunFigures(None, "", "it has not started" if place.path.is_dir() else "its run directory was deleted")
     first: float | None = None
     lines: list[Line] = []
     if attempt is not None:

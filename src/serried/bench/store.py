@@ -75,6 +75,11 @@ class Bench:
         return folder() / f"{self.id}.json"
 
     @property
+    def figures_path(self) -> Path:
+        """The figures of ended runs, by run: they outlive the runs' directories."""
+        return folder() / self.id / "figures.json"
+
+    @property
     def missing(self) -> list[int]:
         """The points that no command has begun to submit."""
         return [at for at, entry in enumerate(self.entries) if entry.run is None and not entry.refusal]

@@ -52,7 +52,8 @@
 $XDG_STATE_HOME/serried/runs/<run-id>/           the record: small and permanent, on the submitting side
   plan.json  where  submissions/1.json  source.json  diff.patch  seen.json  exit.json
   usage.json                                     the samples in a few numbers, for reports once they are purged
-$XDG_STATE_HOME/serried/benches/ID.json          a bench: its points, and the run of each
+$XDG_STATE_HOME/serried/benches/ID.json          a bench: its points, and the run of each; ID/figures.json keeps the
+                                                 figures of runs that have ended
 """
 
 from __future__ import annotations
