@@ -1,6 +1,7 @@
 """Figures from the lines that runs write."""
 
 import dataclasses
+import shutil
 
 import pytest
 
@@ -151,3 +152,21 @@ def test_a_program_may_report_steps_instead(tmp_path, state_home, source, figure
     assert (found.samples_per_second, found.step_median, found.reason) == figures
     without = measure(status, TWO, warm_up="0", source=r"stdout:(?P<steps_per_second>\d+)it/s")
     assert without.reason == "the size of its batch is unknown: give it as `--batch`"
+
+
+def test_a_program_may_write_its_speed_to_a_file(tmp_path, state_home):
+    assert not state_home.exists()
+    run = RunOnDisk(tmp_path, nodes=1)
+    write_json(run.attempt().claim, {"started": 990.0})
+    run.where.results.mkdir()
+    (run.where.results / "speed.jsonl").write_text('{"rate": 1}\n{"rate": 30}\n{"rate": 10}\n{"rate": 2')
+    status = RunStatus(run.record, run.record.summary, Verdict("COMPLETED"))
+    found = measure(status, TWO, warm_up="1", source="file:speed.jsonl:rate")
+    assert (found.samples_per_second, found.steps, found.reason) == (20.0, 2, "")
+
+
+def test_a_run_whose_directory_is_gone_says_so(tmp_path, state_home):
+    assert not state_home.exists()
+    run = RunOnDisk(tmp_path, nodes=1)
+    shutil.rmtree(run.where.path, ignore_errors=True)
+    assert figures_of(run).reason == "its run directory was deleted"

@@ -165,6 +165,24 @@ def test_a_deleted_run_is_not_submitted_again(bench, scheduler):
     assert len(scheduler.asked) == 2
 
 
+def test_a_failed_run_is_replaced_once(bench, scheduler):
+    first = submit(bench(ONE, TWO, parallel=1))
+    runs = [each.run for each in first.entries]
+    replaced = submit(first, failed=[runs[0]])
+    assert [each.run == run for each, run in zip(replaced.entries, runs, strict=True)] == [False, True]
+    assert submit(first, failed=[runs[0]]) == replaced  # by a command that had looked before
+    assert len(scheduler.asked) == 3
+
+
+def test_a_point_starts_after_no_run_that_was_deleted(bench, scheduler):
+    first = submit(bench(ONE, parallel=1))
+    records()[0].remove()
+    replaced = submit(first, failed=[first.entries[0].run])
+    assert replaced.entries[0].is_submitted
+    assert records()[0].plan.after == ()
+    assert len(scheduler.asked) == 2
+
+
 def test_what_a_point_cannot_fill_in_is_refused():
     with pytest.raises(UsageError) as raised:
         check_passed({"size": "{batches}"}, [ONE])

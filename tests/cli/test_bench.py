@@ -196,6 +196,20 @@ def test_a_dry_run_prints_sizes_and_cost_and_writes_nothing(project, serried):
     assert store.benches() == []
 
 
+@pytest.mark.usefixtures("_real_processes")
+def test_an_experiment_that_names_its_speed_as_its_metric_needs_no_option(project, serried):
+    metric = """metric = { name = "samples_per_second", from = "stdout:(.+) images/s" }"""
+    (project / "serried.toml").write_text(
+        f"[experiments.train]\ncommand = 'python train.py'\n{metric}\narray = '0-9'\n"
+    )
+    done = json.loads(serried("bench", "scaling", "train", "--cluster", "local", "--dry-run", "--json").out)
+    assert (done["metric_from"], len(done["points"])) == ("stdout:(.+) images/s", 1)
+    again = serried(
+        "bench", "scaling", "train", "--cluster", "local", "--metric-from", "file:x.json", "--dry-run", "--json"
+    )
+    assert json.loads(again.out)["metric_from"] == "file:x.json"
+
+
 def test_benches_are_listed_and_a_missing_one_is_named(serried):
     assert serried("bench").err == "note: no benches yet: serried bench --help\n"
     bench = a_bench([ONE, ONE])

@@ -79,7 +79,6 @@ def _figures(
     return measure(status, entry.point, warm_up=bench.warm_up, source=bench.source)
 
 
-def failed(bench: Bench) -> list[int]:
-    """The places of the points whose run has ended and was not measured."""
-    places = enumerate(read(bench)[1])
-    return [at for at, run in places if not (run.is_measured or run.is_open or run.state in (MISSING, REFUSED))]
+def failed(bench: Bench) -> list[str]:
+    """The runs that have ended and were not measured."""
+    return [run.run for run in read(bench)[1] if run.run and not (run.is_measured or run.is_open)]

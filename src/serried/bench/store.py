@@ -187,8 +187,7 @@ def only_writer(bench: str) -> Iterator[None]:
     try:
         yield
     finally:
-        released = json.dumps({"host": "", "pid": 0, "started": ""})
-        _claim(bench, number + 1).write_text(released, encoding="utf-8")
+        write_json(_claim(bench, number + 1), {"host": "", "pid": 0, "started": ""})
 
 
 def _check_ended(owner: Mapping[str, Any], path: Path) -> None:

@@ -8,7 +8,7 @@ its submission is unknown.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from serried.builds import Observe, silent
 from serried.errors import SchedulerUnreachable, SubmissionUncertain, UsageError
 from serried.plan import Plan
 from serried.protocol import names
-from serried.records.record import Record, RecordUnreadable
+from serried.records.record import Record, RecordUnreadable, records_directory
 from serried.submission.deliver import deliver
 from serried.submission.prepare import prepare
 from serried.submission.reconcile import find_out
@@ -109,32 +109,25 @@ def hours_at_most(plan: Plan) -> tuple[float | None, str]:
     return None if limit is None else allocation.nodes * each * limit / 3600, unit
 
 
-def with_failed(bench: Bench, failed: Sequence[int]) -> Bench:
-    """The bench, whose points `failed` have no run any more and can be submitted again."""
-    for at in failed:
-        bench = bench.with_entry(at, PointRun(bench.entries[at].point))
-    return bench
-
-
 def submit_missing(
     bench: Bench,
     environ: Mapping[str, str],
     *,
-    failed: Sequence[int] = (),
+    failed: Collection[str] = (),
     observe: Observe | None = silent,
     submitted: Callable[[PointRun], None] = lambda _: None,
 ) -> Bench:
-    """Submit each point that has no run, refused ones too; `failed` are points that get another run.
+    """Submit each point that has no run, refused ones too; `failed` are runs that are replaced.
 
     A refused point keeps the reason, and the others are submitted. Raises SchedulerUnreachable and SubmissionUncertain:
     `serried bench continue` submits the rest.
     """
     request = request_of(bench)
     with only_writer(bench.id):
-        bench = with_failed(find(bench.id) if bench.path.exists() else bench.write(), failed)
-        before = [entry.run for entry in bench.entries if entry.is_submitted and entry.run]
+        bench = find(bench.id) if bench.path.exists() else bench.write()
+        before = [entry.run for entry in bench.entries if entry.run and (records_directory() / entry.run).is_dir()]
         for at, entry in enumerate(bench.entries):
-            settled = _settled(entry)
+            settled = PointRun(entry.point) if entry.run in failed else _settled(entry)
             if settled.run is None:
                 decided = _decided(request, entry.point, before, environ)
                 if isinstance(decided, UsageError):

@@ -21,10 +21,9 @@ from serried.ui import console
 from serried.ui.text import duration
 
 
-def send(bench: Bench, *, dry_run: bool, as_json: bool, yes: bool, wait: bool, failed: Iterable[int] = ()) -> None:
-    """Print the points, and submit those that have no run; `failed` are points that get another one."""
-    again = [*failed]
-    left = [at for at, entry in enumerate(bench.entries) if not entry.is_submitted or at in again]
+def send(bench: Bench, *, dry_run: bool, as_json: bool, yes: bool, wait: bool, failed: Sequence[str] = ()) -> None:
+    """Print the points, and submit those that have no run; `failed` are runs that are replaced."""
+    left = [at for at, entry in enumerate(bench.entries) if not entry.is_submitted or entry.run in failed]
     decided = _decide(bench, left)
     if dry_run and as_json:
         console.out_json(**bench.to_json(), hours=_cost(decided.values()))
@@ -40,7 +39,7 @@ def send(bench: Bench, *, dry_run: bool, as_json: bool, yes: bool, wait: bool, f
         return
     if warnings and not yes and console.can_ask() and not console.confirm("submit anyway?"):
         raise click.Abort
-    bench = _submit(bench, again, len(left))
+    bench = _submit(bench, failed, len(left))
     _say_submitted(bench)
     finish(bench, as_json=as_json, wait=wait)
 
@@ -71,7 +70,7 @@ def _decide(bench: Bench, left: Iterable[int]) -> dict[int, Decided | UsageError
     return found
 
 
-def _submit(bench: Bench, again: Sequence[int], count: int) -> Bench:
+def _submit(bench: Bench, failed: Sequence[str], count: int) -> Bench:
     bench = bench if bench.path.exists() else bench.write()
     with options.progress() as observe, console.status_line("submitting") as line:
         done = itertools.count(1)
@@ -80,7 +79,7 @@ def _submit(bench: Bench, again: Sequence[int], count: int) -> Bench:
             line.update(f"submitted {next(done)} of {count}: {entry.point}")
 
         try:
-            return submitting.submit_missing(bench, os.environ, failed=again, observe=observe, submitted=submitted)
+            return submitting.submit_missing(bench, os.environ, failed=failed, observe=observe, submitted=submitted)
         except BaseException:
             console.note(f"`serried bench continue {bench.id}` submits the points that are left")
             raise
