@@ -15,7 +15,7 @@ SUBCOMMANDS = {
     "continue": "Submit the points that a bench still lacks.",
     "show": "Show a bench as a table, picture, CSV or JSON.",
 }
-"""Each is `command` in the module `serried.cli.bench_NAME`, with `_` for `-`."""
+"""Each is `command` in a module of this room: `bench_` and its name, with `_` for `-`."""
 
 
 class BenchGroup(GroupWithHelp):
