@@ -139,7 +139,9 @@ class Attempt:
         track = self.plan.get("track")
         if not track:
             return None
-        is_test = bool(self.plan.get("smoke")) or names.REHEARSAL in self.plan["environment"]["env"]
+        is_test = bool(self.plan.get("smoke")) or not self.plan["environment"]["env"].keys().isdisjoint(
+            (names.REHEARSAL, names.PROFILE)
+        )
         own = self.plan["run"] if self.task is None else f"{self.plan['run']}-{self.task}"
         return Tracking(
             sinks=tuple(track["sinks"]),

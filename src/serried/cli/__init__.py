@@ -39,6 +39,7 @@ GROUPS = {
         "why": "Explain why a run waits, failed, or looks suspicious.",
         "queue": "Show free GPUs, waiting jobs and your limits.",
         "stacks": "Print where each rank is now, without ending it.",
+        "profile": "Profile a few steps: operators, data, idle GPU, trace.",
         "report": "Show what runs used, and which line to change.",
         "rule": "Explain a note of `serried report`.",
         "wait": "Wait for runs; exit 0 if all succeeded.",

@@ -43,6 +43,8 @@
     node-N/fetch.jsonl                           the journal of `serried fetch` for the rest of these files
     exit.json                                    how this attempt ended; written last, by rename
   checkpoints/  results/
+  profiles/rank-R.json.gz                        of `serried profile`: the trace of rank R, beside it the summary
+                                                 rank-R.summary.json, and rank-R.memory.pickle with `--memory`
   tasks/I/{exit.json,attempts,checkpoints,results}   in array runs, in place of the four above; also
                                                  source/ and fetched.jsonl, if each task has its own tree
   tasks/I/trial.json                             the parameters that the task's trial got when it started
@@ -206,9 +208,19 @@ class TaskDirectory:
     fetched = _Below("fetched.jsonl")
     trial = _Below("trial.json")
     worker = _Below("worker")
+    profiles = _Below("profiles")
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    def profile_trace(self, rank: int) -> Path:
+        return self.profiles / f"rank-{rank}.json.gz"
+
+    def profile_summary(self, rank: int) -> Path:
+        return self.profiles / f"rank-{rank}.summary.json"
+
+    def profile_memory(self, rank: int) -> Path:
+        return self.profiles / f"rank-{rank}.memory.pickle"
 
     def attempt(self, number: int) -> AttemptDirectory:
         return AttemptDirectory(self.attempts / str(number))

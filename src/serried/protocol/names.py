@@ -57,6 +57,7 @@ PARALLEL = "SERRIED_PARALLEL"  # of a bench, for the library's `wrap`: `dp`, or 
 AFTER = "SERRIED_AFTER"  # the directories of the runs that this run depends on, one per line
 DEADLINE = "SERRIED_DEADLINE"  # seconds since the epoch
 REHEARSAL = "SERRIED_REHEARSAL"  # JSON: for each attempt of `check-resume`, the step at which ranks wait
+PROFILE = "SERRIED_PROFILE"  # JSON of `serried profile`: the steps, the ranks, and whether with memory
 STOP_FILE = "SERRIED_STOP_FILE"  # appears, with the reason as content, when ranks should save and exit
 UNSAVED_SUFFIX = ".unsaved"  # of a file beside the stop file: what the library could not save, for the agent's report
 
@@ -80,7 +81,7 @@ JOB_VARIABLES = frozenset(
         LOCAL_JOB,
     }
     | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, BEGIN_FROM, KEPT_DIR, RESULTS_DIR, AFTER, CONFIG, SMOKE, TRACKER}
-    | {DEADLINE, REHEARSAL, TERMINAL, STOP_FILE, THREADS, JOB_END, PARALLEL}
+    | {DEADLINE, REHEARSAL, PROFILE, TERMINAL, STOP_FILE, THREADS, JOB_END, PARALLEL}
     | {SHIMS, LAUNCHES, SCRIPT_JOB, STAND_INS, USER_BASH_ENV, LAUNCH, LAUNCH_RANK, LAUNCH_CALL}
 )
 """Variables that a job must not pass on to a job that it submits."""

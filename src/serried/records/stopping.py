@@ -37,7 +37,7 @@ def who() -> str:
 def request(status: RunStatus, *, save: bool) -> list[Selection]:
     """Request that running tasks end, or first `save`; return the tasks that received the request."""
     requested = [Selection(status.record, task) for task in _open(status)]
-    return [selection for selection in requested if _request(selection, save=save)]
+    return [selection for selection in requested if send_request(selection, save=save)]
 
 
 def left(status: RunStatus, requested: Iterable[Selection]) -> list[int | None]:
@@ -59,7 +59,8 @@ def _open(status: RunStatus) -> list[int | None]:
     return [index for index, verdict in status.tasks.items() if not verdict.has_ended]
 
 
-def _request(selection: Selection, *, save: bool) -> bool:
+def send_request(selection: Selection, *, save: bool, by: str | None = None) -> bool:
+    """Request that a run or task ends, or first saves. False if it does not run."""
     attempt = latest_attempt(selection.place)
     if attempt is None or attempt.exit.exists():
         return False
@@ -71,7 +72,7 @@ def _request(selection: Selection, *, save: bool) -> bool:
             hint=f"serried stop --now {selection} cancels the job without a request",
         ) from error
     more = {"save": True} if save else {}
-    journal.append({"t": time.time(), "request": ToAttempt.STOP, "reason": Reason.USER, "by": who(), **more})
+    journal.append({"t": time.time(), "request": ToAttempt.STOP, "reason": Reason.USER, "by": by or who(), **more})
     journal.close()
     return True
 

@@ -10,13 +10,12 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from serried.builds import Observe, silent
-from serried.errors import RunFailed
 from serried.fs.files import Journal
 from serried.protocol import names
 from serried.protocol.events import ToAttempt
@@ -24,14 +23,13 @@ from serried.protocol.layout import RunDirectory, TaskDirectory
 from serried.protocol.reasons import Reason
 from serried.records import logs
 from serried.records.evidence import attempt_numbers
-from serried.records.record import Record
 from serried.resume_check import judge, traces
 from serried.resume_check.judge import Comparison, Curves, Difference, Judgement, compare
 from serried.resume_check.traces import Trace
-from serried.submission.deliver import Prepared, see_through
-from serried.submission.foreground import INTERRUPTED, run_here
+from serried.submission.deliver import Prepared
 from serried.submission.prepare import prepare
 from serried.submission.request import Request, decide
+from serried.submission.to_end import Ended, run_to_end
 
 WHOLE, STOPPED, AGAIN = "whole", "stopped", "again"
 DOING = {WHOLE: "uninterrupted", STOPPED: "stopped and resumed", AGAIN: "uninterrupted once more"}
@@ -94,23 +92,8 @@ class Rehearsal:
         }
 
 
-@dataclass(frozen=True)
-class Take:
+class Take(Ended):
     """One run of the training, ended."""
-
-    record: Record
-    end: Mapping[str, Any]
-    """Its exit.json; empty without one."""
-    is_interrupted: bool
-    """From this terminal."""
-
-    @property
-    def state(self) -> str:
-        return str(self.end.get("state", names.UNKNOWN))
-
-    @property
-    def place(self) -> RunDirectory:
-        return self.record.where
 
     def curves(self) -> Curves:
         return {rank: logs.metrics(self.place, rank) for rank in logs.ranks_with_metrics(self.place)}
@@ -131,7 +114,9 @@ def rehearse(request: Request, directory: Path, terms: Terms, tell: TellTake) ->
 
     def take(kind: str, stops: Sequence[int]) -> Take:
         prepared = prepare_take(request, kind, stops, terms.steps, directory)
-        return _ended_well(perform(prepared, here=terms.is_here, observe=tell(kind, prepared.plan.run)), kind)
+        done = perform(prepared, here=terms.is_here, observe=tell(kind, prepared.plan.run))
+        done.check(DOING[kind])
+        return done
 
     whole = take(WHOLE, ())
     curves, found = whole.curves(), whole.traces()
@@ -149,20 +134,6 @@ def rehearse(request: Request, directory: Path, terms: Terms, tell: TellTake) ->
         runs[AGAIN] = again.record.id
         by_itself = compare(curves, again.curves(), tolerance=verdict.tolerance, ignore=terms.ignore)
     return Rehearsal(terms, steps, verdict, runs, by_itself)
-
-
-def _ended_well(take: Take, kind: str) -> Take:
-    if take.is_interrupted:
-        raise KeyboardInterrupt
-    if take.state != names.COMPLETED:
-        run = take.record.id
-        failure = take.end.get("first_failure") or {}
-        raise RunFailed(
-            f"run {run}, {DOING[kind]}, ended {take.state}: {take.end.get('message') or 'no reason is known'}",
-            hint=f"serried why {run}",
-            details="\n".join(failure.get("tail", ())[-5:]) or None,
-        )
-    return take
 
 
 def _difference(one: Difference) -> dict[str, Any]:
@@ -221,13 +192,7 @@ def perform(prepared: Prepared, *, here: bool, observe: Observer) -> Take:
     `here`: in the foreground, in this process; else through the cluster's scheduler.
     """
     caller = Prompter(RunDirectory(Path(prepared.plan.directory)), observe)
-    if here:
-        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - no file of a project
-            outcome = run_here(prepared, output=nowhere, tick=caller.tick)
-        return Take(outcome.record, outcome.end or {}, outcome.status == INTERRUPTED)
-    status = see_through(prepared, caller.tick)
-    end = status.record.end or {"state": status.state, "message": status.verdict.message}
-    return Take(status.record, end, is_interrupted=False)
+    return Take(**vars(run_to_end(prepared, here=here, tick=caller.tick)))
 
 
 class Prompter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import importlib
 import io
 import multiprocessing
 import os
@@ -113,6 +114,8 @@ def session(
             metrics_path=metrics.choose_path(metrics_file, os.environ, who.rank),
         )
         _current = run
+        if os.environ.get(names.PROFILE):
+            importlib.import_module("serried.train.profile")  # begins to count steps
         listener.listen()
         try:
             yield from _run_script(run, group, listener)

@@ -1,0 +1,227 @@
+"""`serried profile`: where the time of a few steps goes, with a trace for Perfetto."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from serried.cli import options, run_view
+from serried.clusters import LOCAL
+from serried.errors import SerriedError, UsageError
+from serried.protocol.sizes import spell
+from serried.records import profiles
+from serried.records.index import Selection
+from serried.records.profiles import Profile, Wanted
+from serried.records.status import statuses_of
+from serried.submission.profiling import Stopper, prepare_profile
+from serried.submission.to_end import run_to_end
+from serried.ui import console
+from serried.ui.text import fit, printable
+
+_SHOWN = 10
+_WIDEST = 44
+"""Columns of an operator's name: with two times and their shares a line has 80."""
+_MUCH = 0.1
+
+
+def _steps(context: click.Context, parameter: click.Parameter, text: str) -> tuple[int, int]:  # noqa: ARG001
+    match = re.fullmatch(r"([0-9]{1,12}):([0-9]{1,12})", text)
+    if not match or int(match[1]) >= int(match[2]):
+        raise UsageError(
+            f"`--steps {text}` is not a range of steps", hint="`--steps 10:20` profiles steps 11 to 20, ten steps"
+        )
+    return int(match[1]), int(match[2])
+
+
+def _ranks(context: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:  # noqa: ARG001
+    if not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*", text):
+        raise UsageError(f"`--rank {text}` is not a list of ranks", hint="for example `--rank 0,3`")
+    return tuple(sorted({int(word) for word in text.split(",")}))
+
+
+@click.command(cls=options.TakesCommand)
+@click.argument("experiment", required=False)
+@click.option(
+    "--steps", callback=_steps, default="10:20", metavar="A:B", help="After step A, up to step B.  [default: 10:20]"
+)
+@click.option("--rank", "chosen", callback=_ranks, default="0", metavar="R,R", help="Ranks to profile.  [default: 0]")
+@click.option("--memory", is_flag=True, help="Add a snapshot of the GPU's memory.")
+@click.option("--show", metavar="RUN", shell_complete=run_view.complete_runs, help="Print an earlier profile.")
+@options.resources
+@options.common
+@click.option("--dry-run", is_flag=True, help="Print the plan and run nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    *,
+    steps: tuple[int, int],
+    chosen: tuple[int, ...],
+    memory: bool,
+    show: str | None,
+    cluster: str | None,
+    dry_run: bool,
+    as_json: bool,
+    **values: Any,
+) -> None:
+    r"""Profile a few steps of a training: operators, waiting for data, idle GPU, and a trace.
+
+    \b
+    serried profile                                   the only experiment, here
+    serried profile train --steps 100:110 --rank 0,3  these steps, two ranks
+    serried profile train --cluster fir               as a job of a cluster
+    serried profile --ranks 2 -- python train.py
+    serried profile --show last                       the last profile again
+
+    A step is a call of `step()` of the first optimizer. A program that does not use the training library
+    needs one line: `import serried.train.profile`. The run ends once the steps are profiled.
+    """
+    if show is not None:
+        selection = run_view.select_one(show)
+        wanted = Wanted.of(selection.record)
+        if wanted is None:
+            raise UsageError(f"run `{selection}` was not profiled", hint="serried profile EXPERIMENT")
+        _report(selection, wanted, as_json=as_json)
+        return
+    if values["ranks"] == "0" or "," in (values["ranks"] or ""):
+        raise UsageError(
+            "`--ranks` is the number of ranks on each node", hint=f"ranks to profile: --rank {values['ranks']}"
+        )
+    wanted = Wanted(*steps, chosen, memory)
+    is_here = cluster in (None, LOCAL)
+    request = options.request(values, cluster or LOCAL)
+    if is_here:
+        request = request.with_setting("project.snapshot", value=False)
+    with options.progress(dry_run=dry_run) as observe:
+        prepared = prepare_profile(request, wanted, Path.cwd(), observe=observe)
+    if dry_run:
+        options.dry_run(prepared, as_json=as_json)
+        return
+    stopper = Stopper(prepared.plan.run, prepared.plan.directory, wanted)
+    with console.status_line(f"profiling steps {steps[0]} to {steps[1]} of run {prepared.plan.run}"):
+        done = run_to_end(prepared, here=is_here, tick=stopper.tick)
+    if not stopper.has_stopped and not _has_profile(done.place, wanted):
+        done.check()  # the program's own failure comes first
+    _report(Selection(done.record), wanted, as_json=as_json)
+
+
+def _has_profile(place: Any, wanted: Wanted) -> bool:
+    return any(one.state == profiles.WRITTEN for one in profiles.read(place, wanted.ranks))
+
+
+def _report(selection: Selection, wanted: Wanted, *, as_json: bool) -> None:
+    """Raises SerriedError if no chosen rank has a profile."""
+    ranks = profiles.read(selection.place, wanted.ranks)
+    written = [one for one in ranks if one.state == profiles.WRITTEN]
+    missing = [(one, *_why_missing(one, wanted, selection)) for one in ranks if one.state != profiles.WRITTEN]
+    if not written:
+        _, message, hint = missing[0]
+        raise SerriedError(message, hint=hint)
+    if as_json:
+        console.out_json(run=str(selection), ranks=[_json(one) for one in ranks])
+    else:
+        _print(selection, written, wanted)
+    for _, message, hint in missing:
+        console.warning(message, hint=hint)
+    if wanted.memory and not any(one.memory for one in written):
+        console.warning("`--memory` needs CUDA, and the profiled ranks used no GPU")
+
+
+def _why_missing(one: Profile, wanted: Wanted, selection: Selection) -> tuple[str, str]:
+    """Why a rank has no profile, and a hint."""
+    rank, begin, length = f"rank {one.rank}", wanted.begin, wanted.end - wanted.begin
+    if one.state == profiles.FAILED:
+        return f"torch's profiler failed on {rank}: {printable(one.message)}", f"serried logs {selection}"
+    if one.state == profiles.ENDED and one.count == 0:
+        return f"{rank} made no step", "without an optimizer, call `serried.train.profile.step()` after each step"
+    if one.state == profiles.ENDED:
+        first = max(1, min(one.count // 2, one.count - length))
+        hint = f"--steps {first}:{min(first + length, one.count)}" if one.count > 1 else "train for more steps"
+        return f"{rank} made {one.count} steps and ended before step {begin + 1}", hint
+    if one.state:
+        state = statuses_of([selection])[0]
+        what = "while it recorded" if one.state == profiles.RECORDING else f"before step {begin + 1}"
+        ended = f"ended {state.state}" if state.has_ended else "has not come so far"
+        return f"{rank} has no profile: the run {ended} {what}", f"serried why {selection}"
+    return (
+        f"{rank} wrote no profile: its program does not use the training library",
+        "put `import serried.train.profile` at its top",
+    )
+
+
+def _json(one: Profile) -> dict[str, Any]:
+    return {
+        "rank": one.rank,
+        "state": one.state or None,
+        "host": one.host or None,
+        "message": one.message or None,
+        "steps": list(one.steps) if one.trace else None,
+        "seconds": one.seconds if one.trace else None,
+        "step_seconds": one.step_seconds if one.trace else None,
+        "wait_share": one.wait_share,
+        "gpu": one.gpu or None,
+        "gpu_idle_share": one.idle_share,
+        "operators": list(one.operators),
+        "trace": str(one.trace) if one.trace else None,
+        "memory": str(one.memory) if one.memory else None,
+    }
+
+
+def _print(selection: Selection, written: list[Profile], wanted: Wanted) -> None:
+    first = written[0]
+    has_gpu = first.gpu_seconds is not None
+    console.out(f"run {selection}, steps {first.steps[0] + 1} to {first.steps[1]}")
+    console.out()
+    rows = [
+        [str(one.rank), printable(one.host), _time(one.step_seconds), _share(one.wait_share), _share(one.idle_share)]
+        for one in written
+    ]
+    console.out_table(["RANK", "NODE", "STEP", "DATA WAIT", "GPU IDLE"], rows)
+    console.out()
+    key = "gpu_seconds" if has_gpu else "cpu_seconds"
+    total = sum(row[key] for row in first.operators) or 1.0
+    heads = [f"OPERATOR, RANK {first.rank}", "CALLS", *(["GPU"] if has_gpu else []), "CPU", "SHARE"]
+    console.out_table(
+        heads, [_operator(row, has_gpu=has_gpu, share=row[key] / total) for row in first.operators[:_SHOWN]]
+    )
+    console.out()
+    if first.steps[1] < wanted.end:
+        console.out(f"the program ended after step {first.steps[1]}, so the profile has no more steps")
+    for text in _meaning(first):
+        console.out(text)
+    for one in written:
+        size = spell(one.trace.stat().st_size) if one.trace and one.trace.exists() else "gone"
+        console.out(f"trace of rank {one.rank}: {one.trace} ({size})")
+        if one.memory:
+            console.out(f"memory of rank {one.rank}: {one.memory}, for https://docs.pytorch.org/memory_viz")
+    console.out("open it: https://ui.perfetto.dev, `Open trace file`; it stays in your browser")
+
+
+def _operator(row: Mapping[str, Any], *, has_gpu: bool, share: float) -> list[str]:
+    gpu = [_time(row["gpu_seconds"])] if has_gpu else []
+    return [fit(row["name"], _WIDEST), str(row["calls"]), *gpu, _time(row["cpu_seconds"]), f"{share:.0%}"]
+
+
+def _meaning(one: Profile) -> list[str]:
+    """What the shares suggest."""
+    if one.wait_share is not None and one.wait_share > _MUCH:
+        return ["the training waits for data: more `num_workers`, or stage the data on the nodes' own disks"]
+    if one.idle_share is not None and one.idle_share > _MUCH:
+        return ["the GPU waits for the CPU: larger batches, fewer small operators, or `torch.compile`"]
+    if one.gpu_seconds is None:
+        return ["no GPU took part: times are those of the CPU, and the share is that of all operators"]
+    return ["the GPU is busy: faster operators (mixed precision, `torch.compile`) or more GPUs help"]
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
+
+
+def _time(seconds: float) -> str:
+    """`340 us`, `12.3 ms`, `1.20 s`."""
+    for scale, unit in ((1, "s"), (1e3, "ms")):
+        if seconds * scale >= 1:
+            return f"{seconds * scale:.3g} {unit}"
+    return f"{seconds * 1e6:.0f} us"

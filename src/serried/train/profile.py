@@ -1,0 +1,299 @@
+"""Profiles a few steps of this rank with torch.profiler, for `serried profile`. In all other runs it does nothing.
+
+A script that opens `serried.train.session` needs no change. In any other script one line is enough:
+
+    import serried.train.profile
+
+A step is a call of `step()` of the first optimizer that takes one. A script without an optimizer calls `step()` of
+this module once per step. No error of the profiler reaches the training: it becomes a warning.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import json
+import multiprocessing
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, Optional, Tuple
+
+from serried.fs import files
+from serried.protocol import names
+from serried.protocol.layout import RunDirectory, TaskDirectory
+
+MOST_OPERATORS = 50
+MOST_ALLOCATIONS = 100_000
+"""Entries of a memory snapshot: the newest."""
+_DATA_WAIT = "enumerate(DataLoader)"
+_STEP = "ProfilerStep#"
+
+Span = Tuple[float, float]
+"""Begin and end in microseconds."""
+
+
+class Profiler:
+    """Waits for the first step to record, records, and writes trace and summary."""
+
+    def __init__(self, place: TaskDirectory, rank: int, steps: Span, *, memory: bool) -> None:
+        self._place = place
+        self._rank = rank
+        self._begin, self._end = (int(step) for step in steps)
+        self._memory = memory
+        self._pid = os.getpid()
+        self._count = 0
+        """Completed steps."""
+        self._counts_itself = False
+        """The script calls `step()`."""
+        self._profiler: Any = None
+        self._hook: Any = None
+        self._is_done = False
+        self._summary: Dict[str, Any] = {"rank": rank, "host": socket.gethostname(), "state": "waiting"}
+
+    def start(self) -> None:
+        import torch
+        from torch.optim import optimizer
+
+        self._summary["torch"] = torch.__version__
+        files.make_directory(self._place.profiles)
+        self._write()
+        self._hook = optimizer.register_optimizer_step_post_hook(self._adopt)
+        atexit.register(guarded(self.finish))
+        self._prepare()
+
+    def advance(self, *, by_script: bool = False) -> None:
+        """A step has ended."""
+        if self._is_done or os.getpid() != self._pid:
+            return
+        if by_script and not self._counts_itself:
+            self._counts_itself = True
+            self._count = 0
+        elif self._counts_itself and not by_script:
+            return
+        self._count += 1
+        if self._profiler is None:
+            self._prepare()
+            return
+        if self._count == self._begin:
+            self._note_recording()
+        self._profiler.step()
+        if self._count == self._end:
+            self.finish()
+
+    def finish(self) -> None:
+        """Stop: all steps are recorded, or the program ends."""
+        if self._is_done or os.getpid() != self._pid:
+            return
+        self._is_done = True
+        if self._hook is not None:
+            self._hook.remove()
+        if self._profiler is not None:
+            self._profiler.stop()  # calls `_save`, unless that has been called or no step was recorded
+        if self._summary["state"] != "written":
+            self._write(state="ended", count=self._count)
+
+    def fail(self, error: BaseException) -> None:
+        self._is_done = True
+        text = f"{type(error).__name__}: {error}"
+        print(f"serried: warning: the profiler of rank {self._rank} failed: {text}", file=sys.stderr, flush=True)
+        with contextlib.suppress(Exception):
+            self._write(state="failed", message=text)
+
+    def _adopt(self, optimizer: Any, *_: Any) -> None:
+        """The first step of the first optimizer. Later ones are counted by a wrapper, which torch's own record of the
+        step does not surround: a step of the trace ends after that record.
+        """
+        self._hook.remove()
+        inner, advance = optimizer.step, guarded(self.advance)
+
+        @functools.wraps(inner)
+        def step(*args: Any, **options: Any) -> Any:
+            result = inner(*args, **options)
+            advance()
+            return result
+
+        optimizer.step = step
+        advance()
+
+    def _prepare(self) -> None:
+        """Start torch's profiler one step early, because the first recorded step would be slow."""
+        if self._count < self._begin - 1:
+            return
+        from torch import profiler
+
+        self._profiler = profiler.profile(schedule=self._action, on_trace_ready=self._save)
+        self._profiler.step_num = self._count + 1  # the trace numbers its steps from 1, as the training does
+        self._profiler.current_action = self._action(self._count + 1)
+        self._profiler.start()
+        if self._count >= self._begin:
+            self._note_recording()
+
+    def _action(self, step: int) -> Any:
+        from torch.profiler import ProfilerAction
+
+        if step <= self._begin:
+            return ProfilerAction.WARMUP
+        if step < self._end:
+            return ProfilerAction.RECORD
+        return ProfilerAction.RECORD_AND_SAVE if step == self._end else ProfilerAction.NONE
+
+    def _note_recording(self) -> None:
+        if self._memory and _has_cuda():
+            _torch().cuda.memory._record_memory_history(max_entries=MOST_ALLOCATIONS)  # noqa: SLF001 - torch documents it
+        self._write(state="recording")
+        self._began = time.perf_counter()
+
+    def _save(self, profiler: Any) -> None:
+        if self._count == self._begin:
+            return  # the program ends within the first step
+        seconds = time.perf_counter() - self._began
+        with _replaced(self._place.profile_trace(self._rank)) as path:
+            profiler.export_chrome_trace(str(path))
+        facts: Dict[str, Any] = {"steps": [self._begin, self._count], **summarized(profiler.events(), seconds, self._count)}
+        if _has_cuda():
+            facts["gpu"] = _torch().cuda.get_device_name()
+            if self._memory:
+                with _replaced(self._place.profile_memory(self._rank)) as path:
+                    _torch().cuda.memory._dump_snapshot(str(path))  # noqa: SLF001
+                _torch().cuda.memory._record_memory_history(enabled=None)  # noqa: SLF001
+                facts["memory"] = True
+        self._write(state="written", operators=operators(profiler.key_averages()), **facts)
+
+    def _write(self, **facts: Any) -> None:
+        self._summary.update(facts)
+        files.write_json(self._place.profile_summary(self._rank), self._summary)
+
+
+def summarized(events: Iterable[Any], seconds: float, last_step: int) -> Dict[str, Any]:
+    """Seconds of the recorded steps: all, waiting for a DataLoader, and with work on the GPU.
+
+    `seconds` counts if the events have no steps. What follows `last_step`, at the end of a program, does not count.
+    `gpu_seconds` is None without any work on a GPU, and `wait_seconds` without a DataLoader of torch.
+    """
+    events = list(events)
+    on_cpu = [event for event in events if not _is_on_gpu(event)]
+    names_on_cpu = {event.name for event in on_cpu}  # a GPU has copies of the marks that the CPU sets
+    busy = [_span(event) for event in events if _is_on_gpu(event) and event.name not in names_on_cpu]
+    waits = [_span(event) for event in on_cpu if event.name.startswith(_DATA_WAIT)]
+    steps = {int(event.name[len(_STEP) :]): _span(event) for event in on_cpu if event.name.startswith(_STEP)}
+    begin, end = float("-inf"), float("inf")
+    if steps:
+        begin = min(span[0] for span in steps.values())
+        # The GPU may be behind the CPU.
+        end = steps[last_step + 1][0] if last_step + 1 in steps else max(span[1] for span in [*steps.values(), *busy])
+        seconds = (end - begin) / 1e6
+
+    def within(spans: List[Span]) -> Optional[float]:
+        return covered((max(one, begin), min(other, end)) for one, other in spans) / 1e6 if spans else None
+
+    return {"seconds": seconds, "wait_seconds": within(waits), "gpu_seconds": within(busy)}
+
+
+def operators(averages: Iterable[Any]) -> List[Dict[str, Any]]:
+    """The operators with most time of their own, on the GPU if there is one; without marks such as steps."""
+    rows = [
+        {
+            "name": each.key,
+            "calls": each.count,
+            "cpu_seconds": each.self_cpu_time_total / 1e6,
+            "gpu_seconds": _on_device(each) / 1e6,
+        }
+        for each in averages
+        if not each.key.startswith(_STEP) and each.self_cpu_time_total + _on_device(each) > 0
+    ]
+    rows.sort(key=lambda row: (row["gpu_seconds"], row["cpu_seconds"]), reverse=True)
+    return rows[:MOST_OPERATORS]
+
+
+def covered(spans: Iterable[Span]) -> float:
+    """The length of the union of `spans`: kernels of several streams overlap."""
+    total, reached = 0.0, float("-inf")
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
+
+
+def _is_on_gpu(event: Any) -> bool:
+    return str(event.device_type) == "DeviceType.CUDA"
+
+
+def _span(event: Any) -> Span:
+    return event.time_range.start, event.time_range.end
+
+
+def _on_device(average: Any) -> float:
+    """Of an operator itself. The attribute has another name since torch 2.4."""
+    value = getattr(average, "self_device_time_total", None)
+    return float(average.self_cuda_time_total if value is None else value)
+
+
+def _torch() -> Any:
+    return sys.modules["torch"]
+
+
+def _has_cuda() -> bool:
+    return bool(_torch().cuda.is_available() and _torch().cuda.is_initialized())
+
+
+@contextlib.contextmanager
+def _replaced(path: Path) -> Any:
+    """A private file that takes the place of `path` once it is complete."""
+    partial = path.with_name(f".{path.name.replace('.', '.partial.', 1)}")  # torch compresses by the ending
+    os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def guarded(function: Any) -> Any:
+    """`function`, whose errors become a warning."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> None:
+        try:
+            function(*args, **options)
+        except Exception as error:  # noqa: BLE001 - a broken profiler must not end a training
+            if _profiler is not None:
+                _profiler.fail(error)
+
+    return call
+
+
+_profiler: Optional[Profiler] = None
+
+
+def step() -> None:
+    """A step has ended: for scripts without an optimizer. Does nothing unless this rank is profiled."""
+    if _profiler is not None:
+        guarded(_profiler.advance)(by_script=True)
+
+
+def start() -> None:
+    """Begin to count steps if `serried profile` started the run and chose this rank. Does nothing otherwise."""
+    global _profiler  # noqa: PLW0603 - one per process
+    request = os.environ.get(names.PROFILE)
+    if not request or _profiler is not None or multiprocessing.current_process().daemon:  # a worker of a loader
+        return
+    try:
+        from serried.train.identities import identity
+
+        wanted = json.loads(request)
+        rank, task = identity().rank, os.environ.get(names.TASK)
+        if rank not in wanted["ranks"]:
+            return
+        place = RunDirectory(Path(os.environ[names.RUN_DIR])).task(int(task) if task else None)
+        _profiler = Profiler(place, rank, tuple(wanted["steps"]), memory=bool(wanted["memory"]))
+    except Exception as error:  # noqa: BLE001
+        print(f"serried: warning: this rank is not profiled: {error!r}", file=sys.stderr, flush=True)
+        return
+    guarded(_profiler.start)()
+
+
+start()
