@@ -135,11 +135,11 @@ def _why_missing(one: Profile, wanted: Wanted, selection: Selection) -> tuple[st
     if one.state == profiles.FAILED:
         return f"torch's profiler failed on {rank}: {printable(one.message)}", f"serried logs {selection}"
     if one.state == profiles.ENDED and one.count == 0:
-        return f"{rank} made no step", "without an optimizer, call `serried.train.profile.step()` after each step"
+        return f"{rank} took no step", "without an optimizer, call `serried.train.profile.step()` after each step"
     if one.state == profiles.ENDED:
         first = max(1, min(one.count // 2, one.count - length))
         hint = f"--steps {first}:{min(first + length, one.count)}" if one.count > 1 else "train for more steps"
-        return f"{rank} made {one.count} steps and ended before step {begin + 1}", hint
+        return f"{rank} ended after {one.count} steps, before step {begin + 1}", hint
     if one.state:
         state = statuses_of([selection])[0]
         what = "while it recorded" if one.state == profiles.RECORDING else f"before step {begin + 1}"
@@ -207,12 +207,12 @@ def _operator(row: Mapping[str, Any], *, has_gpu: bool, share: float) -> list[st
 def _meaning(one: Profile) -> list[str]:
     """What the shares suggest."""
     if one.wait_share is not None and one.wait_share > _MUCH:
-        return ["the training waits for data: more `num_workers`, or stage the data on the nodes' own disks"]
+        return ["the training waits for data: more `num_workers`, or data on the nodes' disks"]
     if one.idle_share is not None and one.idle_share > _MUCH:
-        return ["the GPU waits for the CPU: larger batches, fewer small operators, or `torch.compile`"]
+        return ["the GPU waits for the CPU: larger batches or `torch.compile` help"]
     if one.gpu_seconds is None:
-        return ["no GPU took part: times are those of the CPU, and the share is that of all operators"]
-    return ["the GPU is busy: faster operators (mixed precision, `torch.compile`) or more GPUs help"]
+        return ["no GPU took part: times and shares are those of the CPU"]
+    return ["the GPU is busy: mixed precision, `torch.compile` or more GPUs help"]
 
 
 def _share(share: float | None) -> str:
@@ -220,8 +220,9 @@ def _share(share: float | None) -> str:
 
 
 def _time(seconds: float) -> str:
-    """`340 us`, `12.3 ms`, `1.20 s`."""
+    """`340 us`, `12.3 ms`, `1.20 s`: three digits."""
     for scale, unit in ((1, "s"), (1e3, "ms")):
-        if seconds * scale >= 1:
-            return f"{seconds * scale:.3g} {unit}"
+        value = seconds * scale
+        if value >= 0.9995:  # else it would be rounded to 1000 of the smaller unit
+            return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {unit}"
     return f"{seconds * 1e6:.0f} us"

@@ -29,7 +29,7 @@ from serried.resume_check.traces import Trace
 from serried.submission.deliver import Prepared
 from serried.submission.prepare import prepare
 from serried.submission.request import Request, decide
-from serried.submission.to_end import Ended, run_to_end
+from serried.submission.to_end import FinishedRun, run_to_end
 
 WHOLE, STOPPED, AGAIN = "whole", "stopped", "again"
 DOING = {WHOLE: "uninterrupted", STOPPED: "stopped and resumed", AGAIN: "uninterrupted once more"}
@@ -92,7 +92,7 @@ class Rehearsal:
         }
 
 
-class Take(Ended):
+class Take(FinishedRun):
     """One run of the training, ended."""
 
     def curves(self) -> Curves:

@@ -18,7 +18,7 @@ _TAIL = 5
 
 
 @dataclass(frozen=True)
-class Ended:
+class FinishedRun:
     record: Record
     end: Mapping[str, Any]
     """Its exit.json; empty without one."""
@@ -48,12 +48,12 @@ class Ended:
         )
 
 
-def run_to_end(prepared: Prepared, *, here: bool, tick: Callable[[], None] = lambda: None) -> Ended:
+def run_to_end(prepared: Prepared, *, here: bool, tick: Callable[[], None] = lambda: None) -> FinishedRun:
     """Run it; call `tick` meanwhile. `here`: in the foreground, without its output, else through the scheduler."""
     if here:
         with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - no file of a project
             outcome = run_here(prepared, output=nowhere, tick=tick)
-        return Ended(outcome.record, outcome.end or {}, outcome.status == INTERRUPTED)
+        return FinishedRun(outcome.record, outcome.end or {}, outcome.status == INTERRUPTED)
     status = see_through(prepared, tick)
     end = status.record.end or {"state": status.state, "message": status.verdict.message}
-    return Ended(status.record, end, is_interrupted=False)
+    return FinishedRun(status.record, end, is_interrupted=False)

@@ -50,6 +50,8 @@ class Profiler:
         self._counts_itself = False
         """The script calls `step()`."""
         self._profiler: Any = None
+        self._mark: Any = None
+        """Of the present step, in the trace."""
         self._hook: Any = None
         self._is_done = False
         self._summary: Dict[str, Any] = {"rank": rank, "host": socket.gethostname(), "state": "waiting"}
@@ -80,9 +82,12 @@ class Profiler:
             return
         if self._count == self._begin:
             self._note_recording()
+        self._end_mark()
         self._profiler.step()
         if self._count == self._end:
             self.finish()
+        else:
+            self._begin_mark()
 
     def finish(self) -> None:
         """Stop: all steps are recorded, or the program ends."""
@@ -92,6 +97,7 @@ class Profiler:
         if self._hook is not None:
             self._hook.remove()
         if self._profiler is not None:
+            self._end_mark()
             self._profiler.stop()  # calls `_save`, unless that has been called or no step was recorded
         if self._summary["state"] != "written":
             self._write(state="ended", count=self._count)
@@ -126,11 +132,20 @@ class Profiler:
         from torch import profiler
 
         self._profiler = profiler.profile(schedule=self._action, on_trace_ready=self._save)
-        self._profiler.step_num = self._count + 1  # the trace numbers its steps from 1, as the training does
+        self._profiler.step_num = self._count + 1
         self._profiler.current_action = self._action(self._count + 1)
+        self._profiler.record_steps = False  # torch's own marks have other numbers before torch 2.2
         self._profiler.start()
+        self._begin_mark()
         if self._count >= self._begin:
             self._note_recording()
+
+    def _begin_mark(self) -> None:
+        self._mark = _torch().profiler.record_function(f"{_STEP}{self._count + 1}")
+        self._mark.__enter__()
+
+    def _end_mark(self) -> None:
+        self._mark.__exit__(None, None, None)
 
     def _action(self, step: int) -> Any:
         from torch.profiler import ProfilerAction
@@ -153,7 +168,8 @@ class Profiler:
         seconds = time.perf_counter() - self._began
         with _replaced(self._place.profile_trace(self._rank)) as path:
             profiler.export_chrome_trace(str(path))
-        facts: Dict[str, Any] = {"steps": [self._begin, self._count], **summarized(profiler.events(), seconds, self._count)}
+        facts = summarized(profiler.events(), seconds, self._count)
+        facts["steps"] = [self._begin, self._count]
         if _has_cuda():
             facts["gpu"] = _torch().cuda.get_device_name()
             if self._memory:
@@ -203,7 +219,7 @@ def operators(averages: Iterable[Any]) -> List[Dict[str, Any]]:
             "gpu_seconds": _on_device(each) / 1e6,
         }
         for each in averages
-        if not each.key.startswith(_STEP) and each.self_cpu_time_total + _on_device(each) > 0
+        if not each.key.startswith("ProfilerStep") and each.self_cpu_time_total + _on_device(each) > 0
     ]
     rows.sort(key=lambda row: (row["gpu_seconds"], row["cpu_seconds"]), reverse=True)
     return rows[:MOST_OPERATORS]
