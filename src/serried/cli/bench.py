@@ -11,11 +11,21 @@ from serried.cli import GroupWithHelp
 
 SUBCOMMANDS = {
     "scaling": "Measure a training on more and more ranks.",
-    "hpc-helper": "Repeat HPC_helper's benchmark of DP and DDP.",
     "continue": "Submit the points that a bench still lacks.",
+    "launch": "Measure the time from submit to the first step.",
+    "checkpoint": "Measure what a checkpoint costs on each disk.",
+    "stage": "Measure how fast data comes to the nodes' disks.",
+    "submit": "Measure how fast the scheduler answers.",
+    "allreduce": "Measure all-reduces by size, between nodes too.",
     "show": "Show a bench as a table, picture, CSV or JSON.",
 }
-"""Each is `command` in a module of this room: `bench_` and its name, with `_` for `-`."""
+"""Each is `command` in the module `serried.cli.bench_NAME`, with `_` for `-`."""
+
+MODULE_OF = {
+    "continue": "scaling",
+    **dict.fromkeys(("launch", "checkpoint", "stage", "submit", "allreduce"), "cluster"),
+}
+"""Subcommands in the module of another; there it is the function `NAME_command`."""
 
 
 class BenchGroup(GroupWithHelp):
@@ -25,8 +35,9 @@ class BenchGroup(GroupWithHelp):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in SUBCOMMANDS:
             return None
-        module: Any = importlib.import_module(f"serried.cli.bench_{cmd_name.replace('-', '_')}")
-        found: click.Command = module.command
+        name = MODULE_OF.get(cmd_name, cmd_name).replace("-", "_")
+        module: Any = importlib.import_module(f"serried.cli.bench_{name}")
+        found: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command", None) or module.command
         found.help = (found.help or "").replace("\\b\n", "\b\n")
         return found
 
