@@ -182,12 +182,3 @@ def test_a_dry_run_shows_the_job_and_leaves_nothing(profile, tmp_path):
     request = '{"steps": [3, 5], "ranks": [0], "memory": false}'
     assert (done.returncode, plan["environment"]["env"]["SERRIED_PROFILE"]) == (0, request)
     assert list((tmp_path / "home").rglob("runs/*")) == []
-
-
-def test_times_have_three_digits():
-    from serried.cli.profile import _time
-
-    seconds = (0.0, 3.4e-4, 9.996e-4, 0.0123, 0.9994, 0.9996, 1.2, 12.34, 1234.5)
-    assert [_time(each) for each in seconds] == [
-        "0 us", "340 us", "1.00 ms", "12.3 ms", "999 ms", "1.00 s", "1.20 s", "12.3 s", "1234 s"
-    ]  # fmt: skip

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from serried.ui.text import (
     ago,
     duration,
+    fine_time,
     fit,
     harmless,
     memory,
@@ -139,3 +140,10 @@ def test_of_many_progress_bars_the_first_is_shown():
     bars = [(f"[{rank}] ", f"\r{rank}%") for rank in range(512)]
     assert unfinished_lines(bars[:4]) == ["[0] 0%", "[1] 1%", "[2] 2%", "[3] 3%"]
     assert unfinished_lines(bars) == ["[0] 0%", "… and 511 more ranks"]
+
+
+def test_short_times_have_three_digits():
+    seconds = (0.0, 3.4e-4, 9.996e-4, 0.0123, 0.9994, 0.9996, 1.2, 12.34, 1234.5)
+    assert [fine_time(each) for each in seconds] == [
+        "0 us", "340 us", "1.00 ms", "12.3 ms", "999 ms", "1.00 s", "1.20 s", "12.3 s", "20m34s"
+    ]  # fmt: skip

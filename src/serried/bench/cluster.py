@@ -74,12 +74,12 @@ def run_probe(prepared: Prepared, probe: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Stage:
+class LaunchStage:
     name: str
     seconds: float
 
 
-def run_launch(prepared: Prepared, began: float) -> tuple[str, list[Stage]]:
+def run_launch(prepared: Prepared, began: float) -> tuple[str, list[LaunchStage]]:
     """The run, and the time of each stage between `began`, the start of the command, and the slowest first step."""
     accepted: list[float] = []
     done = run_to_end(prepared, here=False, submitted=lambda _: accepted.append(time.time()))
@@ -87,7 +87,7 @@ def run_launch(prepared: Prepared, began: float) -> tuple[str, list[Stage]]:
     return done.record.id, stages(began, accepted[0], done)
 
 
-def stages(began: float, accepted: float, done: FinishedRun) -> list[Stage]:
+def stages(began: float, accepted: float, done: FinishedRun) -> list[LaunchStage]:
     """Clocks of nodes may differ: a stage that seems to end before the one before it has 0 s."""
     attempt = done.place.attempt(1)
     events: dict[str, float] = {}
@@ -111,7 +111,7 @@ def stages(began: float, accepted: float, done: FinishedRun) -> list[Stage]:
     found, before = [], began
     for name, at in reached.items():
         if at is not None:
-            found.append(Stage(name, max(0.0, at - before)))
+            found.append(LaunchStage(name, max(0.0, at - before)))
             before = max(before, at)
     return found
 

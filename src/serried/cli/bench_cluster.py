@@ -15,13 +15,16 @@ from serried.bench.cluster import median
 from serried.cli import options
 from serried.errors import SerriedError, UsageError
 from serried.protocol.sizes import counted, spell
+from serried.submission.deliver import Prepared
 from serried.submission.request import Request
 from serried.ui import console
-from serried.ui.text import duration, fit, printable
+from serried.ui.text import fine_time, fit, printable
 
+_LOCAL = "local"
 _CHECKPOINT_EVERY = 300.0
 _PATH_COLUMNS = 26
 _MOST_BYTES = 10**15
+_LEAST_STATE = 10**5
 
 
 def _size(context: click.Context, parameter: click.Parameter, text: str) -> int:  # noqa: ARG001
@@ -53,15 +56,9 @@ def _request(values: dict[str, Any]) -> Request:
     return options.request(values, values["cluster"])
 
 
-def _several_ranks(prepared: Any, name: str) -> None:
+def _several_ranks(prepared: Prepared, name: str) -> None:
     if prepared.plan.world_size < 2:
         raise UsageError(f"`serried bench {name}` needs two ranks or more", hint="--nodes 2, or --ranks 2")
-
-
-def _seconds(value: float) -> str:
-    if value >= 60:
-        return duration(value)
-    return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.1f} ms" if value >= 1e-3 else f"{value * 1e6:.0f} us"
 
 
 def _rate(per_second: float) -> str:
@@ -90,7 +87,7 @@ def launch_command(*, python: str, dry_run: bool, as_json: bool, **values: Any) 
     reached, rows = 0.0, []
     for stage in stages:
         reached += stage.seconds
-        rows.append([stage.name, _seconds(stage.seconds), f"{stage.seconds / (total or 1):.0%}", _seconds(reached)])
+        rows.append([stage.name, fine_time(stage.seconds), f"{stage.seconds / (total or 1):.0%}", fine_time(reached)])
     console.out_table(["UNTIL", "TAKES", "SHARE", "AFTER"], rows)
     longest = max(stages, key=lambda stage: stage.seconds).name
     console.out(f"\n{_LAUNCH_ADVICE.get(longest, f'most of the time passes before: {longest}')}")
@@ -99,6 +96,7 @@ def launch_command(*, python: str, dry_run: bool, as_json: bool, **values: Any) 
 _LAUNCH_ADVICE = {
     "queue and job script": "most of the time is the queue: `serried queue` shows what would start sooner",
     "imports": "most of the time is imports: a container or a node's own disk helps",
+    "first step": "most of the time is the first step: torch loads the rest of itself there",
     "data staged": "most of the time is staging: see `serried bench stage`",
 }
 
@@ -118,14 +116,10 @@ def checkpoint_command(
     serried bench checkpoint --size 4G                     the root of runs, and the node's disk
     serried bench checkpoint --to /project/ada --to local
     """
+    if size < _LEAST_STATE:
+        raise UsageError(f"a state of {spell(size)} measures nothing", hint="--size 1M or more")
     request = _request(values)
-    prepared = bench.prepare_probe(request, "checkpoint", {}, python)
-    places = list(to) or [str(Path(prepared.plan.directory).parent), "local"]
-    if prepared.plan.allocation.nodes > 1 and "local" in places:
-        if to:
-            raise UsageError("`--to local` measures one node, and the run has several", hint="--nodes 1")
-        places.remove("local")
-    places = [place if place == "local" else str(Path(place).absolute()) for place in places]
+    places = _places(to, bench.prepare_probe(request, "checkpoint", {}, python))
     prepared = bench.prepare_probe(request, "checkpoint", {"to": places, "bytes": size, "rounds": rounds}, python)
     if dry_run:
         options.dry_run(prepared, as_json=as_json)
@@ -133,31 +127,42 @@ def checkpoint_command(
     with console.status_line(f"run {prepared.plan.run}: checkpoints of {spell(size)}"):
         found = bench.run_probe(prepared, "checkpoint")
     good = [row for row in found["rows"] if "problem" not in row]
-    if as_json:
-        console.out_json(**found, bytes=size)
-    else:
-        console.out_table(
-            ["TO", "FILE SYSTEM", "STALL", "DURABLE", "BANDWIDTH", "TORCH.SAVE"],
-            [
-                [
-                    "local" if row["is_local"] else fit(printable(row["to"]), _PATH_COLUMNS),
-                    row["file_system"],
-                    *map(_seconds, (row["stall"], row["durable"])),
-                    _rate(size / row["durable"]),
-                    _seconds(row["plain"]),
-                ]
-                for row in good
-            ],
-        )
     for row in found["rows"]:
         if "problem" in row:
             console.warning(f"cannot write to `{row['to']}`: {printable(row['problem'])}")
     if not good:
         raise SerriedError("no checkpoint was saved", hint=f"serried logs {found['run']}")
-    if not as_json:
-        worst = max(good, key=lambda row: row["stall"])
-        share = worst["stall"] / _CHECKPOINT_EVERY
-        console.out(f"\na checkpoint every 5 minutes costs a training {share:.2%} of its time at most")
+    if as_json:
+        console.out_json(**found, bytes=size)
+    else:
+        _print_checkpoints(good, size)
+
+
+def _places(to: Sequence[str], draft: Prepared) -> list[str]:
+    """Folders, or `local`. By default both the root of runs and the node's disk, if the run has one node."""
+    is_one = draft.plan.allocation.nodes == 1
+    if _LOCAL in to and not is_one:
+        raise UsageError("`--to local` measures one node, and the run has several", hint="--nodes 1")
+    places = to or [str(Path(draft.plan.directory).parent), *([_LOCAL] if is_one else [])]
+    return [place if place == _LOCAL else str(Path(place).absolute()) for place in places]
+
+
+def _print_checkpoints(rows: Sequence[dict[str, Any]], size: int) -> None:
+    console.out_table(
+        ["TO", "FILE SYSTEM", "STALL", "DURABLE", "BANDWIDTH", "TORCH.SAVE"],
+        [
+            [
+                _LOCAL if row["is_local"] else fit(printable(row["to"]), _PATH_COLUMNS),
+                row["file_system"],
+                *map(fine_time, (row["stall"], row["durable"])),
+                _rate(size / row["durable"]),
+                fine_time(row["plain"]),
+            ]
+            for row in rows
+        ],
+    )
+    share = max(row["stall"] for row in rows) / _CHECKPOINT_EVERY
+    console.out(f"\na checkpoint every 5 minutes costs a training {share:.2%} of its time at most")
 
 
 @_bench(
@@ -188,12 +193,12 @@ def stage_command(*, files: int, size: int, dry_run: bool, as_json: bool, **valu
     if not any(node.files for node in nodes):
         raise SerriedError("this cluster copies no data to nodes: ranks read it where it is", hint="see docs/data.md")
     rows = [
-        [printable(node.host), f"{node.files:,}", spell(node.bytes), _seconds(node.seconds), *_rates(node)]
+        [printable(node.host), f"{node.files:,}", spell(node.bytes), fine_time(node.seconds), *_rates(node)]
         for node in nodes
     ]
     console.out_table(["NODE", "FILES", "SIZE", "TAKES", "FILES/S", "BANDWIDTH"], rows)
     slowest = max((node.seconds for node in nodes), default=0.0)
-    console.out(f"\nstaging delays ranks by {_seconds(slowest)}; it pays off if epochs save more than that")
+    console.out(f"\nstaging delays ranks by {fine_time(slowest)}; it pays off if epochs save more than that")
 
 
 def _rates(node: bench.NodeStaging) -> list[str]:
@@ -219,9 +224,9 @@ def submit_command(*, rounds: int, dry_run: bool, as_json: bool, **values: Any) 
     if as_json:
         console.out_json(scheduler=prepared.plan.site.scheduler, cluster=prepared.plan.site.name, **vars(taken))
         return
-    rows = [[name, *map(_seconds, (median(each), min(each), max(each)))] for name, each in kinds.items()]
+    rows = [[name, *map(fine_time, (median(each), min(each), max(each)))] for name, each in kinds.items()]
     console.out_table(["COMMAND", "MEDIAN", "LEAST", "MOST"], rows)
-    console.out(f"\nthe scheduler needs {_seconds(median(taken.submit))} of each `serried submit`")
+    console.out(f"\nthe scheduler needs {fine_time(median(taken.submit))} of each `serried submit`")
 
 
 @_bench(
@@ -256,7 +261,7 @@ def allreduce_command(*, python: str, least: int, most: int, dry_run: bool, as_j
     console.out_table(
         ["BACKEND", "SIZE", "TIME", "ALGBW", "BUSBW"],
         [
-            [row["backend"], spell(row["bytes"]), _seconds(row["seconds"]), _rate(row["algbw"]), _rate(row["busbw"])]
+            [row["backend"], spell(row["bytes"]), fine_time(row["seconds"]), _rate(row["algbw"]), _rate(row["busbw"])]
             for row in rows
         ],
     )
@@ -269,5 +274,5 @@ def _meaning_of(rows: Sequence[dict[str, Any]], ranks: int) -> str:
     best = max(own, key=lambda row: row["busbw"])
     return (
         f"{own[0]['backend']} on {ranks} ranks: {_rate(best['busbw'])} at {spell(best['bytes'])}, "
-        f"and {_seconds(own[0]['seconds'])} for a small tensor"
+        f"and {fine_time(own[0]['seconds'])} for a small tensor"
     )

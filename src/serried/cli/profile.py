@@ -20,7 +20,7 @@ from serried.records.status import statuses_of
 from serried.submission.profiling import Stopper, prepare_profile
 from serried.submission.to_end import run_to_end
 from serried.ui import console
-from serried.ui.text import fit, printable
+from serried.ui.text import fine_time, fit, printable
 
 _SHOWN = 10
 _WIDEST = 44
@@ -175,7 +175,13 @@ def _print(selection: Selection, written: list[Profile], wanted: Wanted) -> None
     console.out(f"run {selection}, steps {first.steps[0] + 1} to {first.steps[1]}")
     console.out()
     rows = [
-        [str(one.rank), printable(one.host), _time(one.step_seconds), _share(one.wait_share), _share(one.idle_share)]
+        [
+            str(one.rank),
+            printable(one.host),
+            fine_time(one.step_seconds),
+            _share(one.wait_share),
+            _share(one.idle_share),
+        ]
         for one in written
     ]
     console.out_table(["RANK", "NODE", "STEP", "DATA WAIT", "GPU IDLE"], rows)
@@ -200,8 +206,8 @@ def _print(selection: Selection, written: list[Profile], wanted: Wanted) -> None
 
 
 def _operator(row: Mapping[str, Any], *, has_gpu: bool, share: float) -> list[str]:
-    gpu = [_time(row["gpu_seconds"])] if has_gpu else []
-    return [fit(row["name"], _WIDEST), str(row["calls"]), *gpu, _time(row["cpu_seconds"]), f"{share:.0%}"]
+    gpu = [fine_time(row["gpu_seconds"])] if has_gpu else []
+    return [fit(row["name"], _WIDEST), str(row["calls"]), *gpu, fine_time(row["cpu_seconds"]), f"{share:.0%}"]
 
 
 def _meaning(one: Profile) -> list[str]:
@@ -217,12 +223,3 @@ def _meaning(one: Profile) -> list[str]:
 
 def _share(share: float | None) -> str:
     return "-" if share is None else f"{share:.0%}"
-
-
-def _time(seconds: float) -> str:
-    """`340 us`, `12.3 ms`, `1.20 s`: three digits."""
-    for scale, unit in ((1, "s"), (1e3, "ms")):
-        value = seconds * scale
-        if value >= 0.9995:  # else it would be rounded to 1000 of the smaller unit
-            return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {unit}"
-    return f"{seconds * 1e6:.0f} us"

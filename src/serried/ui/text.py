@@ -133,6 +133,17 @@ def duration(seconds: float | None) -> str:
     return f"{whole // _DAY}d"
 
 
+def fine_time(seconds: float) -> str:
+    """`340 us`, `12.3 ms`, `1.20 s`: three digits. A minute and more as `duration` has it."""
+    if seconds >= _MINUTE:
+        return duration(seconds)
+    for scale, unit in ((1, "s"), (1e3, "ms")):
+        value = seconds * scale
+        if value >= 0.9995:  # else it would be rounded to 1000 of the smaller unit
+            return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {unit}"
+    return f"{seconds * 1e6:.0f} us"
+
+
 def ago(seconds: float | None) -> str:
     """`just now`, `5m ago`, `3d ago`: one unit. A time in the future, by another clock, is just now."""
     if seconds is None:
