@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -105,6 +106,17 @@ def test_a_job_of_two_nodes_is_profiled_on_its_second_node(place, profile):
     (rank,) = found["ranks"]
     assert (rank["rank"], rank["steps"], place.show(found["run"])["state"]) == (1, [2, 4], "CANCELLED")
     assert Path(rank["trace"]).is_file()
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize("place", ["slurm"], indirect=True)
+def test_ranks_that_a_job_script_starts_are_profiled_too(place, torch_python):
+    lines = ["#!/bin/bash", "#SBATCH --nodes=2 --ntasks-per-node=1 --cpus-per-task=1 --mem=500M --time=10"]
+    words = shlex.join([*torch_python, "train.py", FOR_EVER, NEVER])
+    (place.project / "job.sbatch").write_text("\n".join([*lines, f"srun {words}", ""]))
+    done = place.serried("profile", "job.sbatch", "--cluster", "slurm", "--rank", "1", "--steps", "2:4", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [(rank["rank"], rank["steps"]) for rank in json.loads(done.stdout)["ranks"]] == [(1, [2, 4])]
 
 
 def test_a_training_that_ends_early_is_reported_with_steps_that_it_has(profile):

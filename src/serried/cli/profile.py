@@ -145,6 +145,11 @@ def _why_missing(one: Profile, wanted: Wanted, selection: Selection) -> tuple[st
         what = "while it recorded" if one.state == profiles.RECORDING else f"before step {begin + 1}"
         ended = f"ended {state.state}" if state.has_ended else "has not come so far"
         return f"{rank} has no profile: the run {ended} {what}", f"serried why {selection}"
+    if selection.record.plan.script is not None:
+        return (
+            f"{rank} wrote no profile: the job script did not start it, or not with the training library",
+            "put `import serried.train.profile` at the top of the program",
+        )
     return (
         f"{rank} wrote no profile: its program does not use the training library",
         "put `import serried.train.profile` at its top",
