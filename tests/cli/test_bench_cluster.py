@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -84,14 +85,21 @@ def test_the_scheduler_is_measured_and_no_job_no_record_and_no_file_stays(slurm,
 
 
 @pytest.mark.slurm
-def test_a_job_is_cancelled_even_if_the_scheduler_stops_answering(slurm, tmp_path):
+@pytest.mark.parametrize(
+    ("command", "lines"),
+    [
+        ("squeue", "echo 'slurm_load_jobs error: Unable to contact' >&2\nexit 1"),
+        ("sbatch", f'{shutil.which("sbatch")} "$@" >/dev/null\necho hello'),
+    ],
+)
+def test_a_job_is_cancelled_even_if_the_scheduler_gives_no_proper_answer(slurm, tmp_path, command, lines):
     folder = tmp_path / "bin"
     folder.mkdir()
-    (folder / "squeue").write_text("#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact' >&2\nexit 1\n")
-    (folder / "squeue").chmod(0o755)
+    (folder / command).write_text(f"#!/bin/sh\n{lines}\n")
+    (folder / command).chmod(0o755)
     broken = Place("slurm", slurm.project, {**slurm.environ, "PATH": f"{folder}:{slurm.environ['PATH']}"})
     done = bench(broken, "submit", *SMALL)
-    assert (done.returncode, done.stdout) == (3, "")
+    assert (done.returncode, done.stdout) == (3, ""), done.stderr
     assert (jobs(slurm), left(tmp_path)) == ("", [])
 
 

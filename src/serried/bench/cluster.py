@@ -25,12 +25,13 @@ from serried.fs.files import read_journal, read_json
 from serried.protocol import names
 from serried.protocol.events import JournalEvent
 from serried.schedulers.interface import Scheduler
-from serried.submission.deliver import Prepared, establish, remove
+from serried.submission.deliver import Prepared, establish, plain_errors, remove
 from serried.submission.prepare import prepare
 from serried.submission.request import Request, decide
 from serried.submission.to_end import FinishedRun, run_to_end
 
 MODULE = "serried.train.probes"
+_BLOCK = 1 << 20
 QUIET_SECONDS = 60.0
 """How long a cancelled job may stay in the queue."""
 
@@ -131,12 +132,15 @@ class NodeStaging:
 def sample_files(root: Path, count: int, size: int) -> Iterator[Path]:
     """A new folder below `root`, on the shared file system, with `count` files. It is deleted in the end."""
     folder = root / ".serried-bench" / f"stage-{os.getpid()}-{time.time_ns()}"
-    content = os.urandom(size)  # a file system that compresses must not win
+    block = os.urandom(min(size, _BLOCK))  # a file system that compresses must not win
     try:
-        for at in range(count):
-            place = folder / f"{at // 1000:04d}"
-            place.mkdir(parents=True, exist_ok=True)
-            (place / f"{at:07d}").write_bytes(content)
+        with plain_errors(root):
+            for at in range(count):
+                place = folder / f"{at // 1000:04d}"
+                place.mkdir(parents=True, exist_ok=True)
+                with (place / f"{at:07d}").open("wb") as file:
+                    for begin in range(0, size, len(block)):
+                        file.write(block[: size - begin])
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -193,8 +197,10 @@ def measure_scheduler(prepared: Prepared, rounds: int) -> Latency:
     command = scheduler.submission(plan, prepared.token, prepared.environment, held=True)
     taken = Latency([], [], [])
     job: str | None = None
+    is_open = False
     try:
         for _ in range(rounds):
+            is_open = True
             began = time.perf_counter()
             job = scheduler.submit(command)
             taken.submit.append(time.perf_counter() - began)
@@ -205,14 +211,15 @@ def measure_scheduler(prepared: Prepared, rounds: int) -> Latency:
             scheduler.cancel([job])
             taken.cancel.append(time.perf_counter() - began)
             _await_end(scheduler, job)
-            job = None
+            job, is_open = None, False
     except SubmissionUncertain as error:
-        job = _find(scheduler, prepared.token)
-        error.hint = f"the scheduler may have a held job named `{plan.name}-{prepared.token}`: cancel it"
+        error.hint = f"if a held job `…-{prepared.token}` is in the queue, cancel it"
         raise
     finally:
-        if job is not None:
-            scheduler.cancel([job])
+        if is_open:
+            job = job or _find(scheduler, prepared.token)  # after Ctrl-C, or an answer without an id
+            if job is not None:
+                scheduler.cancel([job])
         remove(record, plan)
     return taken
 
