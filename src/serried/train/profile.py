@@ -18,7 +18,6 @@ import multiprocessing
 import os
 import socket
 import sys
-import time
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
@@ -30,7 +29,7 @@ MOST_OPERATORS = 50
 MOST_ALLOCATIONS = 100_000
 """Entries of a memory snapshot: the newest."""
 _DATA_WAIT = "enumerate(DataLoader)"
-_STEP = "ProfilerStep#"
+_STEP = "ProfilerStep"
 
 Span = Tuple[float, float]
 """Begin and end in microseconds."""
@@ -51,7 +50,7 @@ class Profiler:
         """The script calls `step()`."""
         self._profiler: Any = None
         self._mark: Any = None
-        """Of the present step, in the trace."""
+        """Of the present step, in the trace; None unless it is recorded."""
         self._hook: Any = None
         self._is_done = False
         self._summary: Dict[str, Any] = {"rank": rank, "host": socket.gethostname(), "state": "waiting"}
@@ -65,7 +64,10 @@ class Profiler:
         self._write()
         self._hook = optimizer.register_optimizer_step_post_hook(self._adopt)
         atexit.register(guarded(self.finish))
-        self._prepare()
+        if self._begin <= 1:
+            self._prepare()
+        if self._begin == 0:
+            self._record()
 
     def advance(self, *, by_script: bool = False) -> None:
         """A step has ended."""
@@ -77,17 +79,14 @@ class Profiler:
         elif self._counts_itself and not by_script:
             return
         self._count += 1
-        if self._profiler is None:
+        if self._count == self._begin - 1:
             self._prepare()
-            return
-        if self._count == self._begin:
-            self._note_recording()
-        self._end_mark()
-        self._profiler.step()
-        if self._count == self._end:
+        elif self._count == self._begin:
+            self._record()
+        elif self._count == self._end:
             self.finish()
-        else:
-            self._begin_mark()
+        elif self._mark is not None:
+            self._next_mark()
 
     def finish(self) -> None:
         """Stop: all steps are recorded, or the program ends."""
@@ -96,10 +95,15 @@ class Profiler:
         self._is_done = True
         if self._hook is not None:
             self._hook.remove()
+        if self._mark is not None:
+            self._mark.__exit__(None, None, None)
+        elif self._profiler is not None:
+            self._profiler.start_trace()  # one that has been prepared cannot be stopped
         if self._profiler is not None:
-            self._end_mark()
-            self._profiler.stop()  # calls `_save`, unless that has been called or no step was recorded
-        if self._summary["state"] != "written":
+            self._profiler.stop_trace()
+        if self._mark is not None and self._count > self._begin:
+            self._save()
+        else:
             self._write(state="ended", count=self._count)
 
     def fail(self, error: BaseException) -> None:
@@ -108,6 +112,8 @@ class Profiler:
         print(f"serried: warning: the profiler of rank {self._rank} failed: {text}", file=sys.stderr, flush=True)
         with contextlib.suppress(Exception):
             self._write(state="failed", message=text)
+        with contextlib.suppress(Exception):
+            self._profiler.stop_trace()  # a process that ends with a running profiler crashes
 
     def _adopt(self, optimizer: Any, *_: Any) -> None:
         """The first step of the first optimizer. Later ones are counted by a wrapper, which torch's own record of the
@@ -126,49 +132,27 @@ class Profiler:
         advance()
 
     def _prepare(self) -> None:
-        """Start torch's profiler one step early, because the first recorded step would be slow."""
-        if self._count < self._begin - 1:
-            return
-        from torch import profiler
+        """One step early, because the first step after it is slow."""
+        self._profiler = _torch().profiler.profile()
+        self._profiler.prepare_trace()
 
-        self._profiler = profiler.profile(schedule=self._action, on_trace_ready=self._save)
-        self._profiler.step_num = self._count + 1
-        self._profiler.current_action = self._action(self._count + 1)
-        self._profiler.record_steps = False  # torch's own marks have other numbers before torch 2.2
-        self._profiler.start()
-        self._begin_mark()
-        if self._count >= self._begin:
-            self._note_recording()
-
-    def _begin_mark(self) -> None:
-        self._mark = _torch().profiler.record_function(f"{_STEP}{self._count + 1}")
-        self._mark.__enter__()
-
-    def _end_mark(self) -> None:
-        self._mark.__exit__(None, None, None)
-
-    def _action(self, step: int) -> Any:
-        from torch.profiler import ProfilerAction
-
-        if step <= self._begin:
-            return ProfilerAction.WARMUP
-        if step < self._end:
-            return ProfilerAction.RECORD
-        return ProfilerAction.RECORD_AND_SAVE if step == self._end else ProfilerAction.NONE
-
-    def _note_recording(self) -> None:
+    def _record(self) -> None:
+        self._profiler.start_trace()
         if self._memory and _has_cuda():
             _torch().cuda.memory._record_memory_history(max_entries=MOST_ALLOCATIONS)  # noqa: SLF001 - torch documents it
         self._write(state="recording")
-        self._began = time.perf_counter()
+        self._next_mark()
 
-    def _save(self, profiler: Any) -> None:
-        if self._count == self._begin:
-            return  # the program ends within the first step
-        seconds = time.perf_counter() - self._began
+    def _next_mark(self) -> None:
+        if self._mark is not None:
+            self._mark.__exit__(None, None, None)
+        self._mark = _torch().profiler.record_function(f"{_STEP}#{self._count + 1}")
+        self._mark.__enter__()
+
+    def _save(self) -> None:
         with _replaced(self._place.profile_trace(self._rank)) as path:
-            profiler.export_chrome_trace(str(path))
-        facts = summarized(profiler.events(), seconds, self._count)
+            self._profiler.export_chrome_trace(str(path))
+        facts = summarized(self._profiler.events(), self._count - self._begin)
         facts["steps"] = [self._begin, self._count]
         if _has_cuda():
             facts["gpu"] = _torch().cuda.get_device_name()
@@ -177,36 +161,32 @@ class Profiler:
                     _torch().cuda.memory._dump_snapshot(str(path))  # noqa: SLF001
                 _torch().cuda.memory._record_memory_history(enabled=None)  # noqa: SLF001
                 facts["memory"] = True
-        self._write(state="written", operators=operators(profiler.key_averages()), **facts)
+        self._write(state="written", operators=operators(self._profiler.key_averages()), **facts)
 
     def _write(self, **facts: Any) -> None:
         self._summary.update(facts)
         files.write_json(self._place.profile_summary(self._rank), self._summary)
 
 
-def summarized(events: Iterable[Any], seconds: float, last_step: int) -> Dict[str, Any]:
+def summarized(events: Iterable[Any], count: int) -> Dict[str, Any]:
     """Seconds of the recorded steps: all, waiting for a DataLoader, and with work on the GPU.
 
-    `seconds` counts if the events have no steps. What follows `last_step`, at the end of a program, does not count.
-    `gpu_seconds` is None without any work on a GPU, and `wait_seconds` without a DataLoader of torch.
+    What follows the first `count` steps, at the end of a program, does not count. `gpu_seconds` is None without any
+    work on a GPU, and `wait_seconds` without a DataLoader of torch.
     """
     events = list(events)
     on_cpu = [event for event in events if not _is_on_gpu(event)]
     names_on_cpu = {event.name for event in on_cpu}  # a GPU has copies of the marks that the CPU sets
     busy = [_span(event) for event in events if _is_on_gpu(event) and event.name not in names_on_cpu]
     waits = [_span(event) for event in on_cpu if event.name.startswith(_DATA_WAIT)]
-    steps = {int(event.name[len(_STEP) :]): _span(event) for event in on_cpu if event.name.startswith(_STEP)}
-    begin, end = float("-inf"), float("inf")
-    if steps:
-        begin = min(span[0] for span in steps.values())
-        # The GPU may be behind the CPU.
-        end = steps[last_step + 1][0] if last_step + 1 in steps else max(span[1] for span in [*steps.values(), *busy])
-        seconds = (end - begin) / 1e6
+    steps = sorted(_span(event) for event in on_cpu if event.name.startswith(_STEP))  # torch drops their numbers
+    begin = steps[0][0]
+    end = steps[count][0] if len(steps) > count else max(span[1] for span in [*steps, *busy])  # the GPU may be behind
 
     def within(spans: List[Span]) -> Optional[float]:
         return covered((max(one, begin), min(other, end)) for one, other in spans) / 1e6 if spans else None
 
-    return {"seconds": seconds, "wait_seconds": within(waits), "gpu_seconds": within(busy)}
+    return {"seconds": (end - begin) / 1e6, "wait_seconds": within(waits), "gpu_seconds": within(busy)}
 
 
 def operators(averages: Iterable[Any]) -> List[Dict[str, Any]]:
@@ -219,7 +199,7 @@ def operators(averages: Iterable[Any]) -> List[Dict[str, Any]]:
             "gpu_seconds": _on_device(each) / 1e6,
         }
         for each in averages
-        if not each.key.startswith("ProfilerStep") and each.self_cpu_time_total + _on_device(each) > 0
+        if not each.key.startswith(_STEP) and each.self_cpu_time_total + _on_device(each) > 0
     ]
     rows.sort(key=lambda row: (row["gpu_seconds"], row["cpu_seconds"]), reverse=True)
     return rows[:MOST_OPERATORS]
