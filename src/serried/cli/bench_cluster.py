@@ -70,8 +70,8 @@ def launch_command(*, python: str, dry_run: bool, as_json: bool, **values: Any) 
     r"""Measure the time from `serried submit` to the first step of a small model.
 
     \b
-    serried bench launch                      with the resources of the only experiment
-    serried bench launch train --nodes 4      with its environment and its data
+    serried bench launch                    the only experiment's resources
+    serried bench launch train --nodes 4    with its environment and its data
     """
     began = time.time()
     prepared = bench.prepare_probe(_request(values), "launch", {}, python, keeps_data=True)
@@ -113,7 +113,7 @@ def checkpoint_command(
     r"""Measure what a checkpoint costs on each file system: stall of the training, and bandwidth.
 
     \b
-    serried bench checkpoint --size 4G                     the root of runs, and the node's disk
+    serried bench checkpoint --size 4G      the root of runs, the node's disk
     serried bench checkpoint --to /project/ada --to local
     """
     if size < _LEAST_STATE:
@@ -173,8 +173,8 @@ def stage_command(*, files: int, size: int, dry_run: bool, as_json: bool, **valu
     r"""Measure how fast data comes from the shared file system to the nodes' own disks.
 
     \b
-    serried bench stage --nodes 2 --files 10000 --size 100k      many small files
-    serried bench stage --nodes 2 --files 8 --size 1G            few large ones
+    serried bench stage --nodes 2 --files 10000 --size 100k   many small files
+    serried bench stage --nodes 2 --files 8 --size 1G         few large ones
     """
     request = _request(values)
     draft = bench.prepare_stage(request, str(Path.cwd()))
@@ -238,8 +238,8 @@ def allreduce_command(*, python: str, least: int, most: int, dry_run: bool, as_j
     r"""Measure the bus bandwidth of all-reduces by size, as NVIDIA's nccl-tests define it.
 
     \b
-    serried bench allreduce --nodes 2                  gloo between two nodes
-    serried bench allreduce --nodes 2 --gpus 4         gloo, and NCCL between eight GPUs
+    serried bench allreduce --nodes 2             gloo between two nodes
+    serried bench allreduce --nodes 2 --gpus 4    NCCL too, on eight GPUs
     """
     if least > most or least < 4:
         raise UsageError("`--from` must be 4 bytes or more, and not more than `--to`", hint="--from 1k --to 64M")
