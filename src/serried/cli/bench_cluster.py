@@ -143,7 +143,7 @@ def _places(to: Sequence[str], draft: Prepared) -> list[str]:
     is_one = draft.plan.allocation.nodes == 1
     if _LOCAL in to and not is_one:
         raise UsageError("`--to local` measures one node, and the run has several", hint="--nodes 1")
-    places = to or [str(Path(draft.plan.directory).parent), *([_LOCAL] if is_one else [])]
+    places = to or [draft.plan.site.root, *([_LOCAL] if is_one else [])]
     return [place if place == _LOCAL else str(Path(place).absolute()) for place in places]
 
 

@@ -24,6 +24,7 @@ from serried.protocol import names  # noqa: E402
 LOCAL = "local"
 """In place of a folder: the node's own disk."""
 WARM_UPS = 2
+"""The first saves allocate memory, and the first all-reduces connect ranks."""
 LEAST_SECONDS = 0.2
 """How long one size of an all-reduce is repeated."""
 MOST_REPEATS = 1000
@@ -94,7 +95,7 @@ def _saved(run: Any, weights: Weights, place: str, rounds: int) -> Dict[str, Any
     checkpoints = Checkpoints(run, every=None, keep=2, weights=weights)
     taken: List[Dict[str, float]] = []
     try:
-        for _ in range(rounds + 1):
+        for _ in range(WARM_UPS + rounds):
             checkpoints.step()
             began = _together(run)
             checkpoints.save()
@@ -115,7 +116,7 @@ def _saved(run: Any, weights: Weights, place: str, rounds: int) -> Dict[str, Any
         run.barrier()
         if run.local_rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
-    return {**row, **{name: _median([one[name] for one in taken[1:]]) for name in taken[0]}}
+    return {**row, **{name: _median([one[name] for one in taken[WARM_UPS:]]) for name in taken[0]}}
 
 
 def allreduce(options: Dict[str, Any]) -> None:
