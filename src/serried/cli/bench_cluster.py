@@ -22,6 +22,7 @@ from serried.ui.text import fine_time, fit, printable
 
 _LOCAL = "local"
 _CHECKPOINT_EVERY = 300.0
+_LEAST_SHARE = 0.0001
 _PATH_COLUMNS = 26
 _MOST_BYTES = 10**15
 _LEAST_STATE = 10**5
@@ -162,7 +163,8 @@ def _print_checkpoints(rows: Sequence[dict[str, Any]], size: int) -> None:
         ],
     )
     share = max(row["stall"] for row in rows) / _CHECKPOINT_EVERY
-    console.out(f"\na checkpoint every 5 minutes costs a training {share:.2%} of its time at most")
+    most = f"{share:.2%}" if share >= _LEAST_SHARE else "less than 0.01%"
+    console.out(f"\na checkpoint every 5 minutes costs a training {most} of its time")
 
 
 @_bench(
