@@ -262,8 +262,8 @@ def test_a_variable_of_the_user_wins_and_an_empty_one_counts_as_unset():
 
 
 def test_off_and_tests_of_the_program_are_no_runs_of_a_tracker():
-    rehearsal = Environment(env={"SERRIED_REHEARSAL": "[3]"})
-    for changes in ({"track": TRACK._replace(mode="off")}, {"smoke": 3}, {"environment": rehearsal}):
+    tests = [{"environment": Environment(env={name: "[3]"})} for name in ("SERRIED_REHEARSAL", "SERRIED_PROFILE")]
+    for changes in ({"track": TRACK._replace(mode="off")}, {"smoke": 3}, *tests):
         assert of_wandb(work_of(**{"track": TRACK, **changes}), 0, WANDB_MODE="online") == {"WANDB_MODE": "disabled"}
 
 
