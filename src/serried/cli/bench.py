@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
 
 import click
 
@@ -11,6 +10,7 @@ from serried.cli import GroupWithHelp
 
 SUBCOMMANDS = {
     "scaling": "Measure a training on more and more ranks.",
+    "hpc-helper": "Repeat HPC_helper's benchmark of DP and DDP.",
     "continue": "Submit the points that a bench still lacks.",
     "launch": "Measure the time from submit to the first step.",
     "checkpoint": "Measure what a checkpoint costs on each disk.",
@@ -19,13 +19,10 @@ SUBCOMMANDS = {
     "allreduce": "Measure all-reduces by size, between nodes too.",
     "show": "Show a bench as a table, picture, CSV or JSON.",
 }
-"""Each is `command` in the module `serried.cli.bench_NAME`, with `_` for `-`."""
+"""Each is `command` in a module of this room: `bench_` and its name, with `_` for `-`."""
 
-MODULE_OF = {
-    "continue": "scaling",
-    **dict.fromkeys(("launch", "checkpoint", "stage", "submit", "allreduce"), "cluster"),
-}
-"""Subcommands in the module of another; there it is the function `NAME_command`."""
+OF_CLUSTER = ("launch", "checkpoint", "stage", "submit", "allreduce")
+"""They are in one module, `bench_cluster`; there each is the function `NAME_command`."""
 
 
 class BenchGroup(GroupWithHelp):
@@ -35,9 +32,10 @@ class BenchGroup(GroupWithHelp):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in SUBCOMMANDS:
             return None
-        name = MODULE_OF.get(cmd_name, cmd_name).replace("-", "_")
-        module: Any = importlib.import_module(f"serried.cli.bench_{name}")
-        found: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command", None) or module.command
+        name, attribute = cmd_name.replace("-", "_"), "command"
+        if cmd_name in OF_CLUSTER:
+            name, attribute = "cluster", f"{cmd_name}_command"
+        found: click.Command = getattr(importlib.import_module(f"serried.cli.bench_{name}"), attribute)
         found.help = (found.help or "").replace("\\b\n", "\b\n")
         return found
 
@@ -50,7 +48,7 @@ class BenchGroup(GroupWithHelp):
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def command(ctx: click.Context, *, as_json: bool) -> None:
-    """Measure how fast a training gets with more ranks; without a command, list the benches."""
+    """Measure a training on more and more ranks, or a cluster; without a command, list the benches."""
     if ctx.invoked_subcommand is None:
         from serried.cli import bench_show
 
