@@ -27,15 +27,21 @@ SHOW = "import json, os; print(json.dumps([os.getcwd(), dict(os.environ)]))"
 
 @pytest.fixture
 def begin(wait_until):
+    """Start a run whose ranks end when they are told to, or with the test."""
+    runs = []
+
     def begin(place: Place, *options: str, ranks: int) -> str:
         (place.project / "rank.py").write_text(RANK)
         run = place.submit(*options, "--", sys.executable, "rank.py")
+        runs.append((place, run))
         logs = place.directory(run) / "attempts" / "1"
         wait_until(lambda: sum("started" in path.read_text() for path in logs.glob("node-*/rank-*.log")) == ranks)
         wait_until(lambda: place.show(run)["state"] == "RUNNING", what="the scheduler reports it, too")
         return run
 
-    return begin
+    yield begin
+    for place, run in runs:
+        place.serried("stop", "-y", run)
 
 
 def end(place: Place, run: str) -> None:
