@@ -21,7 +21,6 @@ from serried.records.verdict import Verdict
 from serried.submission.deliver import Prepared, behind, deliver, unqueued
 from serried.submission.prepare import prepare
 from serried.submission.request import Decided, Request, decide, decide_all
-from serried.submission.rerun import prepare_again
 from serried.ui import console
 
 
@@ -136,6 +135,8 @@ def rerun_command(
 
     Command, settings and resources are those of RUN. For others: serried submit … --resume RUN
     """
+    from serried.submission.rerun import prepare_again
+
     selection = run_view.select(run)
     try:
         with options.progress(dry_run=dry_run) as observe:

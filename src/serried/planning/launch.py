@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
@@ -256,6 +255,8 @@ def warnings(command: Sequence[str]) -> Iterator[str]:
             "read LOCAL_RANK in the script, and write `torchrun`"
         )
     for name in dict.fromkeys(name for word in command for name in _IN_BRACES.findall(word)):
+        import difflib
+
         near = difflib.get_close_matches(name, PLACEHOLDERS, n=1, cutoff=0.75)
         if near and name not in PLACEHOLDERS:
             yield f"`{{{name}}}` in the command is not a placeholder: did you mean `{{{near[0]}}}`?"

@@ -8,7 +8,6 @@ import shlex
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence
 
 from serried.protocol import names, settings
-from serried.protocol.hydra_override import override_value
 
 SETTING = r"config\.[^{}\s:?]+"
 """A regular expression for `config.lr` in the placeholder `{config.lr}`."""
@@ -100,6 +99,8 @@ def _arguments(form: str, parameters: Mapping[str, Any]) -> List[str]:
         if form == "args_no_boolean_flags" and isinstance(value, bool):
             words.update({f"--{name}": ""} if value else {})
         elif form == "args_hydra":
+            from serried.protocol.hydra_override import override_value  # sweeps alone
+
             words[name] = f"={override_value(value)}"
         else:
             words[name if form == "args_no_hyphens" else f"--{name}"] = f"={settings.as_argument(value)}"

@@ -8,7 +8,6 @@ import errno
 import functools
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -209,7 +208,11 @@ def records_directory() -> Path:
 def new_id() -> str:
     """A run id that no record has: a letter and five letters or digits, without similar-looking ones."""
     while True:
-        run = secrets.choice(_FIRST) + "".join(secrets.choice(_REST) for _ in range(_ID_LENGTH - 1))
+        number = int.from_bytes(os.urandom(8))
+        run = ""
+        for letters in (_FIRST, *[_REST] * (_ID_LENGTH - 1)):
+            number, letter = divmod(number, len(letters))
+            run += letters[letter]
         if not (records_directory() / run).exists():
             return run
 

@@ -60,6 +60,8 @@ def reader(name: str) -> DirectiveReader:
 
 def of_script(text: str, first: str = DEFAULT) -> str | None:
     """The scheduler whose directives a script has; `first` if it has directives of several, None without any."""
+    if "#" not in text:  # all directives are comments, and the readers are large
+        return None
     found = [name for name in WITH_DIRECTIVES if reader(name).is_for(text)]
     return next((name for name in (first, DEFAULT, *found) if name in found), None)
 

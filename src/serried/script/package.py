@@ -14,7 +14,6 @@ import io
 import marshal
 import os
 import stat
-import zipfile
 from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -127,6 +126,8 @@ def _packed(entries: list[tuple[str, bytes]]) -> bytes:
     Compiling them would take longer than running them. A Python of another version ignores the byte code and reads the
     source.
     """
+    import zipfile
+
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, content in entries:

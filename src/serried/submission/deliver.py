@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from serried import schedulers, script, shell, snapshot
 from serried.errors import SerriedError, SubmissionRefused, SubmissionUncertain, UsageError, reason
@@ -33,12 +33,12 @@ from serried.protocol.sizes import spell
 from serried.protocol.successor_commands import Commands, token_of
 from serried.protocol.successor_commands import behind as behind_jobs
 from serried.protocol.times import iso
-from serried.records import status, stopping
-from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable, Submission, records_directory
-from serried.records.run_status import RunStatus
 from serried.schedulers.interface import SubmitCommand
 from serried.snapshot import Archive, Revision, Survey
+
+if TYPE_CHECKING:
+    from serried.records.run_status import RunStatus
 
 NO_REVISION = Revision()
 UNTRACKED_LISTED = 1000
@@ -253,6 +253,9 @@ def see_through(
     prepared: Prepared, tick: Callable[[], None], submitted: Callable[[Record], None] = lambda _: None
 ) -> RunStatus:
     """Submit a run and wait for its end; call `submitted` with its record. An exception (Ctrl-C) stops the run."""
+    from serried.records import status, stopping
+    from serried.records.index import Selection
+
     try:
         record = deliver(prepared)
         submitted(record)

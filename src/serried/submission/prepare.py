@@ -23,7 +23,7 @@ from serried.planning.launch import warnings as command_warnings
 from serried.protocol import names, placeholders
 from serried.snapshot import Survey
 from serried.snapshot.editable import site_folders
-from serried.submission import data, environment_build, search, tracking
+from serried.submission import search, tracking
 from serried.submission.deliver import Prepared, assemble, sources_directory
 
 MOST_PREQUEUED = 100
@@ -62,7 +62,11 @@ def prepare(
     plan, tracking_notes, tracking_warnings = tracking.settle(plan, environ)
     environ = tracking.with_key(plan, environ)
     plan = search.settle(plan, environ)
-    plan, reports = environment_build.settle(plan, resolved, environ, observe)
+    reports: tuple[str, ...] = ()
+    if plan.environment.build:
+        from serried.submission import environment_build
+
+        plan, reports = environment_build.settle(plan, resolved, environ, observe)
     if not reports and plan.script is None:
         inside = plan.container is not None
         plan = dataclasses.replace(plan, environment=choose(plan.environment, environ, inside=inside))
@@ -78,7 +82,11 @@ def prepare(
                 *absent_mpi(plan, environment),
                 *idle(plan, project, inherit.active_prefix(environ)),
             )
-    plan, data_notes = data.settle(plan, resolved, environment, observe)
+    data_notes: tuple[str, ...] = ()
+    if plan.data or resolved.experiment.data.prepare:
+        from serried.submission import data
+
+        plan, data_notes = data.settle(plan, resolved, environment, observe)
     plan, surveyed, cautions = _surveyed(plan, resolved, project)
     if surveyed is not None:
         if plan.script is None:

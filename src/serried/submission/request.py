@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import graphlib
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,15 +18,12 @@ from serried.planning import plan as make_plan
 from serried.planning import tasks
 from serried.planning.allocate import partition_notes
 from serried.protocol import names, placeholders
-from serried.protocol.hydra_override import BadKey, override_value
 from serried.protocol.times import iso
 from serried.records.record import new_id
-from serried.submission.dependencies import check_pair, newest_of, parse_dependency, run_after
-from serried.submission.resume import resume_from
-from serried.sweeps.definition import BAYES, MINIMIZE, SEED, SweepDefinition, Trial
 
 if TYPE_CHECKING:
     from serried.schedulers.survey import Inside
+    from serried.sweeps.definition import SweepDefinition, Trial
 
 
 @dataclass(frozen=True)
@@ -126,6 +122,8 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     if request.smoke:
         plan = dataclasses.replace(plan, smoke=names.SMOKE_STEPS)
     if request.resume is not None:
+        from serried.submission.resume import resume_from
+
         beginning = resume_from(request.resume, array, directory)
         plan = dataclasses.replace(plan, resume=beginning.resume)
         resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *beginning.warnings))
@@ -154,6 +152,8 @@ def _after_others(decided: Decided, each: Mapping[str, Decided]) -> Decided:
     """With the dependencies that are submitted with it, in the file's order: `{after}` is the first of all."""
     if not decided.together:
         return decided
+    from serried.submission.dependencies import check_pair, parse_dependency
+
     existing = iter(decided.plan.after)
     afters = []
     for name in dict.fromkeys(parse_dependency(text)[0] for text in decided.resolved.experiment.after):
@@ -169,6 +169,8 @@ def _after_others(decided: Decided, each: Mapping[str, Decided]) -> Decided:
 
 def order(after: Mapping[str, Sequence[str]]) -> list[str]:
     """The names, each behind its dependencies. Raises UsageError for a cycle."""
+    import graphlib
+
     sorter = graphlib.TopologicalSorter(dict.fromkeys(after, ()))  # keeps their order where it can
     for name, before in after.items():
         sorter.add(name, *before)
@@ -230,6 +232,10 @@ def _allocation(requested: Allocation, inside: Inside, *, ranks_are_set: bool) -
 
 def _behind(decided: Decided, request: Request, among: Sequence[str]) -> Decided:
     """With its dependencies: experiments of the file that are submitted with it, and existing runs."""
+    if not (decided.resolved.experiment.after or request.after):
+        return decided
+    from serried.submission.dependencies import newest_of, parse_dependency, run_after
+
     in_file = {parse_dependency(text)[0]: text for text in decided.resolved.experiment.after}
     _check_experiments(in_file, decided.resolved)
     together = {name: parse_dependency(text)[1] for name, text in in_file.items() if name in among}
@@ -331,6 +337,8 @@ def _check_workers(plan: Plan) -> None:
 
 def _with_sweep(plan: Plan, definition: SweepDefinition) -> Plan:
     """The plan with its sweep, and with the parameters behind its command if the command has no place for them."""
+    from serried.sweeps.definition import MINIMIZE, SEED
+
     _check_overrides(plan.command, {name: parameter.values for name, parameter in definition.parameters.items()})
     names_ = (*definition.parameters, *((SEED,) if definition.seeds else ()))
     sweep = Sweep(
@@ -350,6 +358,8 @@ def _with_sweep(plan: Plan, definition: SweepDefinition) -> Plan:
 
 
 def _search(definition: SweepDefinition) -> Search | None:
+    from serried.sweeps.definition import BAYES
+
     metric = definition.metric
     if metric is None or not (definition.method == BAYES or definition.pruner):
         return None
@@ -378,6 +388,8 @@ def _check_overrides(command: Sequence[str], parameters: Mapping[str, Any]) -> N
     """Raises UsageError if the command has `{args_hydra}`, and Hydra would misread the keys of a table."""
     if not any("{args_hydra}" in word for word in command):
         return
+    from serried.protocol.hydra_override import BadKey, override_value
+
     own = placeholders.placed(command, list(parameters))
     for name, value in parameters.items():
         try:

@@ -12,7 +12,6 @@ from serried.plan import Plan
 from serried.protocol import tracking
 from serried.protocol.tracking import KEY, MLFLOW, OFF, OFFLINE, ONLINE, SERVER, TENSORBOARD, WANDB
 from serried.snapshot.editable import site_folders
-from serried.submission import wandb_service
 
 MODULES = {TENSORBOARD: "tensorboard", WANDB: "wandb", MLFLOW: "mlflow"}
 PACKAGES = {TENSORBOARD: "tensorboard", WANDB: "wandb", MLFLOW: "mlflow-skinny"}
@@ -54,6 +53,8 @@ def _settle_sweep(plan: Plan, environ: Mapping[str, str]) -> tuple[Plan, tuple[s
         if track.mode in (OFF, OFFLINE):
             raise UsageError(f"the trials of a sweep at W&B are online, but `track.mode` is `{track.mode}`")
         plan = dataclasses.replace(plan, track=track._replace(mode=ONLINE))
+    from serried.submission import wandb_service
+
     key = wandb_service.key_of(_settings(plan, environ), Path(plan.source.directory))
     return _with_secret(plan), (), _exposed(key)
 
