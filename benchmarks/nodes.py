@@ -136,7 +136,7 @@ def prepare(folder: Path, count: int) -> RunDirectory:
     run.path.mkdir(parents=True)
     run.plan.write_text(json.dumps(plan.to_json()))
     run.job_script.write_text(script.render(plan, python=sys.executable))
-    run.agent.write_bytes(script.agent())
+    run.agent.write_bytes(script.agent().read())
     return run
 
 

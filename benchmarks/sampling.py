@@ -63,7 +63,7 @@ def peers() -> Path:
 
 def sampler(folder: Path, ranks: list[subprocess.Popen[bytes]]) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """The process beside an agent, with ranks to watch, and the agent's end of its socket."""
-    (folder / "agent.pyz").write_bytes(script.agent())
+    (folder / "agent.pyz").write_bytes(script.agent().read())
     (folder / "node-0").mkdir()
     ours, theirs = socket.socketpair()
     argv = [sys.executable, "-I", "-S", str(folder / "agent.pyz"), "sample"]

@@ -40,7 +40,7 @@ def known(run, task, parameters):
 
 
 def write_plan(run, tasks, *, first="", **changes):
-    run.agent.write_bytes(script.package.agent())
+    run.agent.write_bytes(script.package.agent().read())
     plan = {
         "schema": 1,
         "run": run.path.name,

@@ -150,7 +150,7 @@ class Recipe:
             return []
 
 
-@dataclass
+@dataclass(repr=False, eq=False)
 class Claim:
     """The right to build a recipe in the folder `prefix`, for as long as it beats."""
 

@@ -156,7 +156,7 @@ def make_run(tmp_path, monkeypatch, fake_script):
         place.mkdir(parents=True)
         (place / "plan.json").write_text(json.dumps(plan.to_json()))
         (place / "job.sh").write_text(script.render(plan, python=sys.executable))
-        (place / "agent.pyz").write_bytes(script.agent())
+        (place / "agent.pyz").write_bytes(script.agent().read())
         if seconds or code:
             give(place / "agent.pyz", seconds or {}, code or {})
         return plan

@@ -72,7 +72,7 @@ def test_several_nodes_are_looked_at_at_once_whatever_becomes_of_one(serried, ma
     monkeypatch.setattr(options, "errand", lambda *_: ("no-such-qsub",))
     made = make(scheduler="local").ending(nodes=["n1", "n2", "n3"])
     write_json(made.where.plan, made.plan.to_json())
-    made.where.agent.write_bytes(script.agent())
+    made.where.agent.write_bytes(script.agent().read())
 
     done = serried("clean", "--node", "n1", "--node", "n2", "--node", "n3", "--dry-run", "--json")
 

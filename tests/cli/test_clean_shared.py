@@ -14,13 +14,14 @@ from serried.cleanup.disk_items import Thing
 from serried.fs.files import MODES, make_directory, write_json
 from serried.plan import Environment, Source
 from serried.protocol.layout import PROGRAMS
+from serried.script.package import Content
 
 
 def brings_along(run, content):
     """What the run's directory and its root hold of Serried."""
     for name in ("agent.pyz", "library.zip"):
         store = Path(run.plan.site.root) / PROGRAMS
-        script.put(content + name.encode(), run.where.path / name, store, MODES["user"])
+        script.put(Content.of(content + name.encode()), run.where.path / name, store, MODES["user"])
     return [(run.where.path / name).readlink() for name in ("agent.pyz", "library.zip")]
 
 

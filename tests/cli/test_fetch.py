@@ -316,7 +316,7 @@ def test_attempts_that_are_removed_while_they_are_looked_at_miss_nothing(make, m
 def left(make, tmp_path, _real_processes):
     """`left(attempt, node, **files)`: what it left there; agents of the run bring it, on this machine, for any node."""
     made = make(scheduler="local")
-    made.where.agent.write_bytes(script.agent())
+    made.where.agent.write_bytes(script.agent().read())
     write_json(made.where.plan, dataclasses.replace(made.plan, data=Data(results=("*",))).to_json())
     missing_of: dict[int, list[dict]] = {}
 

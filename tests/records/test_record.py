@@ -8,6 +8,7 @@ import stat
 import pytest
 
 from building import a_plan
+from serried.fs import files
 from serried.fs.files import make_directory
 from serried.records import index
 from serried.records import record as records
@@ -64,7 +65,7 @@ def test_a_record_is_there_whole_or_not_at_all(monkeypatch):
 
         return look_and_act
 
-    for module, name in ((records, "write_text"), (records, "write_json"), (shutil, "rmtree")):
+    for module, name in ((files, "write_unsynced"), (records, "write_json"), (shutil, "rmtree")):
         monkeypatch.setattr(module, name, looking(getattr(module, name)))
 
     record = Record.create(a_plan("k3f9q2"), submission(1, state="submitting"))

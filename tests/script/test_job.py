@@ -230,14 +230,14 @@ def test_agent_pyz_is_the_same_bytes_from_the_same_sources(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     for name in ("one", "two"):
-        (folder / name).write_bytes(script.agent())
+        (folder / name).write_bytes(script.agent().read())
 
     assert (folder / "one").read_bytes() == (folder / "two").read_bytes()
     assert sorted(path.name for path in folder.iterdir()) == ["one", "two"]
 
 
 def test_agent_pyz_holds_the_agent_and_what_it_shares_with_the_submitting_side_and_nothing_else(tmp_path):
-    (tmp_path / "agent.pyz").write_bytes(script.agent())
+    (tmp_path / "agent.pyz").write_bytes(script.agent().read())
 
     rooms = {name.split("/")[1] for name in zipfile.ZipFile(tmp_path / "agent.pyz").namelist() if "/" in name}
     assert rooms == {"__init__.py", "agent", "fs", "process", "protocol"}
@@ -253,7 +253,7 @@ def imported_from(agent):
 
 def test_the_submitting_python_need_not_compile_agent_pyz(tmp_path):
     agent = tmp_path / "agent.pyz"
-    agent.write_bytes(script.agent())
+    agent.write_bytes(script.agent().read())
 
     assert imported_from(agent) == f"{agent}/serried/agent/attempt.pyc"
 
@@ -261,7 +261,7 @@ def test_the_submitting_python_need_not_compile_agent_pyz(tmp_path):
 def test_a_python_that_does_not_know_the_byte_code_compiles_the_source(tmp_path, monkeypatch):
     monkeypatch.setattr(package.importlib.util, "MAGIC_NUMBER", b"\0\0\r\n")
     agent = tmp_path / "agent.pyz"
-    agent.write_bytes(script.agent())
+    agent.write_bytes(script.agent().read())
 
     assert imported_from(agent) == f"{agent}/serried/agent/attempt.py"
 

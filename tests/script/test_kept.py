@@ -32,8 +32,8 @@ def packed(tmp_path, monkeypatch):
 
     def write():
         times.clear()
-        (tmp_path / "agent.pyz").write_bytes(script.agent())
-        (tmp_path / "library.zip").write_bytes(script.library())
+        (tmp_path / "agent.pyz").write_bytes(script.agent().read())
+        (tmp_path / "library.zip").write_bytes(script.library().read())
         return (tmp_path / "agent.pyz").read_bytes(), (tmp_path / "library.zip").read_bytes(), len(times)
 
     return write

@@ -22,7 +22,7 @@ SOURCE = Path(serried.__file__).parents[1]
 def library(tmp_path):
     path = tmp_path / "a run" / "library.zip"
     path.parent.mkdir()
-    path.write_bytes(script.library())
+    path.write_bytes(script.library().read())
     return path
 
 
@@ -55,7 +55,7 @@ def say(tmp_path):
 
 
 def test_it_is_the_same_bytes_from_the_same_sources(library, tmp_path):
-    (tmp_path / "again.zip").write_bytes(script.library())
+    (tmp_path / "again.zip").write_bytes(script.library().read())
     assert library.read_bytes() == (tmp_path / "again.zip").read_bytes()
 
 
@@ -134,7 +134,7 @@ def test_a_script_that_trains_and_submits_gets_the_rest_from_where_serried_is_in
 
 def test_within_a_run_within_a_run_the_inner_library_counts(library, installed, say, tmp_path):
     outer = tmp_path / "outer.zip"
-    outer.write_bytes(script.library())
+    outer.write_bytes(script.library().read())
     program = "import serried.train as st, serried.cli; print(st.__file__, serried.cli.__file__)"
     expected = f"{library}/serried/train/__init__.pyc {installed}/serried/cli/__init__.py"
     assert say(program, library, outer, installed) == (0, expected)

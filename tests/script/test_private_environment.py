@@ -92,7 +92,7 @@ def job(tmp_path: Path) -> Callable[[], subprocess.CompletedProcess[str]]:
     directory.mkdir(parents=True)
     write_json(directory / "plan.json", plan.to_json())
     (directory / "job.sh").write_text(script.render(plan, python=sys.executable))
-    (directory / "agent.pyz").write_bytes(script.agent())
+    (directory / "agent.pyz").write_bytes(script.agent().read())
     of_pbs = {"PATH": "/usr/bin:/bin", "PBS_JOBID": "7.head", "PBS_NODEFILE": "/dev/null"}
 
     def run() -> subprocess.CompletedProcess[str]:

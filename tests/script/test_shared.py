@@ -11,6 +11,7 @@ import pytest
 
 from serried import script
 from serried.fs import files
+from serried.script.package import Content
 
 MODES = files.MODES["user"]
 CONTENT = bytes(range(256)) * 4096
@@ -22,13 +23,13 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_the_same_content_is_stored_once_and_is_young_again(tmp_path, store):
-    script.put(CONTENT, tmp_path / "agent.pyz", store, MODES)
+    script.put(Content.of(CONTENT), tmp_path / "agent.pyz", store, MODES)
     (stored,) = store.iterdir()
     os.utime(stored, (1, 1))
     before = stored.stat().st_ino
 
     (tmp_path / "other").mkdir()
-    script.put(CONTENT, tmp_path / "other" / "agent.pyz", store, MODES)
+    script.put(Content.of(CONTENT), tmp_path / "other" / "agent.pyz", store, MODES)
 
     assert list(store.iterdir()) == [stored]
     assert (stored.stat().st_ino, stored.stat().st_mtime > 1) == (before, True)
@@ -38,14 +39,14 @@ def test_the_same_content_is_stored_once_and_is_young_again(tmp_path, store):
 
 @pytest.mark.parametrize("left", [None, CONTENT[:-1]], ids=["removed", "cut short"])
 def test_what_is_not_there_whole_is_stored_anew(tmp_path, store, left):
-    script.put(CONTENT, tmp_path / "agent.pyz", store, MODES)
+    script.put(Content.of(CONTENT), tmp_path / "agent.pyz", store, MODES)
     (stored,) = store.iterdir()
     stored.unlink()
     if left is not None:
         stored.write_bytes(left)
     (tmp_path / "other").mkdir()
 
-    script.put(CONTENT, tmp_path / "other" / "agent.pyz", store, MODES)
+    script.put(Content.of(CONTENT), tmp_path / "other" / "agent.pyz", store, MODES)
 
     assert stored.read_bytes() == CONTENT
 
@@ -57,14 +58,14 @@ def test_the_run_names_it_before_it_is_looked_for(tmp_path, store, monkeypatch):
     monkeypatch.setattr(
         files, "write_bytes", lambda *given: seen.append((tmp_path / "agent.pyz").is_symlink()) or write(*given)
     )
-    script.put(CONTENT, tmp_path / "agent.pyz", store, MODES)
+    script.put(Content.of(CONTENT), tmp_path / "agent.pyz", store, MODES)
     assert seen == [True]
 
 
 def test_many_at_once_store_one(tmp_path, store):
     def submit(number: int) -> None:
         (tmp_path / str(number)).mkdir()
-        script.put(CONTENT, tmp_path / str(number) / "agent.pyz", store, MODES)
+        script.put(Content.of(CONTENT), tmp_path / str(number) / "agent.pyz", store, MODES)
 
     threads = [threading.Thread(target=submit, args=(number,)) for number in range(8)]
     for thread in threads:
@@ -81,7 +82,7 @@ def test_where_the_store_is_another_users_a_run_has_its_own(tmp_path, store, mon
         raise PermissionError
 
     monkeypatch.setattr(files, "make_directory", refuse)
-    script.put(CONTENT, tmp_path / "agent.pyz", store, MODES)
+    script.put(Content.of(CONTENT), tmp_path / "agent.pyz", store, MODES)
     assert not (tmp_path / "agent.pyz").is_symlink()
     assert (tmp_path / "agent.pyz").read_bytes() == CONTENT
 
@@ -92,7 +93,7 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a fil
 @pytest.mark.parametrize("what", [pytest.param("another's", marks=AS_ROOT), "writable", "a link"])
 def test_a_file_that_others_can_have_written_is_replaced(tmp_path, store, what):
     """It has the right name and size, and nothing else tells it from ours."""
-    script.put(CONTENT, tmp_path / "agent.pyz", store, MODES)
+    script.put(Content.of(CONTENT), tmp_path / "agent.pyz", store, MODES)
     (stored,) = store.iterdir()
     stored.write_bytes(CONTENT[::-1])
     if what == "another's":
@@ -104,7 +105,7 @@ def test_a_file_that_others_can_have_written_is_replaced(tmp_path, store, what):
         stored.symlink_to(tmp_path / "elsewhere")
     (tmp_path / "other").mkdir()
 
-    script.put(CONTENT, tmp_path / "other" / "agent.pyz", store, MODES)
+    script.put(Content.of(CONTENT), tmp_path / "other" / "agent.pyz", store, MODES)
 
     assert (tmp_path / "other" / "agent.pyz").read_bytes() == CONTENT
     state = stored.lstat()
@@ -115,7 +116,7 @@ def test_a_file_that_others_can_have_written_is_replaced(tmp_path, store, what):
 def test_where_others_can_write_to_the_store_a_run_has_its_own(tmp_path, what):
     around = tmp_path / "root" / ".serried"
     store = around / "agents"
-    script.put(CONTENT, tmp_path / "agent.pyz", store, MODES)
+    script.put(Content.of(CONTENT), tmp_path / "agent.pyz", store, MODES)
     (stored,) = store.iterdir()
     stored.write_bytes(CONTENT[::-1])
     if what == "another's":
@@ -128,7 +129,7 @@ def test_where_others_can_write_to_the_store_a_run_has_its_own(tmp_path, what):
     (tmp_path / "other").mkdir()
     own = tmp_path / "other" / "agent.pyz"
 
-    script.put(CONTENT, own, store, MODES)
+    script.put(Content.of(CONTENT), own, store, MODES)
 
     assert (own.is_symlink(), own.read_bytes()) == (False, CONTENT)
     assert stored.read_bytes() == CONTENT[::-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import importlib
 import os
 import sys
@@ -188,7 +189,10 @@ class CommandsByName(GroupWithHelp):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in VERBS:
             return None
+        gc.disable()  # what an import creates stays
         module: Any = importlib.import_module(f"serried.cli.{MODULE_OF.get(cmd_name, cmd_name)}")
+        gc.freeze()
+        gc.enable()
         command: click.Command = getattr(module, f"{cmd_name}_command", module.command)
         _keep_lines(command)
         return command

@@ -14,7 +14,7 @@ import click
 from serried import config, script
 from serried.builds import Observe
 from serried.cli import ARGUMENTS_HINT, run_view
-from serried.config import job_script, layers
+from serried.config import layers
 from serried.config.definitions import Key, Resources, keys
 from serried.config.values import BOOLEAN, BadValue
 from serried.errors import UsageError
@@ -98,7 +98,11 @@ def _to_script(ctx: click.Context, words: list[str], option: str) -> str | None:
 
 
 def _looks_like_job_script(word: str) -> bool:
-    return Path(word).is_file() and job_script.looks_like_one(Path(word))
+    if not Path(word).is_file():
+        return False
+    from serried.config import job_script
+
+    return job_script.looks_like_one(Path(word))
 
 
 def _flag_of(word: str) -> str:

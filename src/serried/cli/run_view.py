@@ -16,10 +16,6 @@ from serried.fs.files import read_json
 from serried.protocol import names
 from serried.protocol.reasons import Reason
 from serried.protocol.times import BadDuration, read_duration
-from serried.records import index
-from serried.records.index import Selection
-from serried.records.record import RecordUnreadable
-from serried.records.run_status import RunStatus
 from serried.ui import console
 from serried.ui.text import ago, duration, harmless, overwritten, printable, wrapped
 
@@ -27,6 +23,8 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from serried.protocol.outputs import Outputs
+    from serried.records.index import Selection
+    from serried.records.run_status import RunStatus
 
 HELP = "RUN is an id, a unique prefix of one, a name, or `last`; RUN/17 is task 17 of an array."
 
@@ -35,7 +33,10 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
     """Ids, with names as help; `last` first."""
     from click.shell_completion import CompletionItem
 
-    items = [CompletionItem(index.LAST, help="the newest run")] if index.LAST.startswith(incomplete) else []
+    from serried.records import index
+    from serried.records.record import RecordUnreadable
+
+    items = [CompletionItem(names.LAST_RUN, help="the newest run")] if names.LAST_RUN.startswith(incomplete) else []
     runs = index.all_runs()
     items += [CompletionItem(run.id, help=printable(run.name)) for run in runs.ended if run.id.startswith(incomplete)]
     for record in runs.open:
@@ -46,13 +47,14 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
 
 one_run = click.argument("run", metavar="RUN", shell_complete=complete_runs)
-last_run = click.argument("run", metavar="[RUN]", default=index.LAST, shell_complete=complete_runs)
+last_run = click.argument("run", metavar="[RUN]", default=names.LAST_RUN, shell_complete=complete_runs)
 """One run, by default the newest."""
 many_runs = click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_runs)
 
 
 def select(word: str) -> Selection:
     """The run that `word` means. A note about the choice goes to stderr."""
+    from serried.records import index
     from serried.submission.reconcile import find_out  # `ps` selects no run
 
     selection = index.find(word)

@@ -13,11 +13,8 @@ import click
 
 from serried.cli import options, run_view
 from serried.errors import SerriedError, SubmissionUncertain, UsageError
-from serried.protocol import names
 from serried.protocol.reasons import Reason
 from serried.records.record import Record, RecordUnreadable, jobs_text
-from serried.records.run_status import RunStatus
-from serried.records.verdict import Verdict
 from serried.submission.deliver import Prepared, behind, deliver, unqueued
 from serried.submission.prepare import prepare
 from serried.submission.request import Decided, Request, decide, decide_all
@@ -203,11 +200,9 @@ def _print_submitted(records: Sequence[Record], prepared: Sequence[Prepared], *,
         for text in unqueued(record):
             console.warning(text)
     if as_json:
-        runs = [
-            RunStatus(record, record.summary, Verdict(names.PENDING), job=record.submissions[0].job)
-            for record in records
-        ]
-        run_view.out_runs([status.to_json() for status in runs])
+        from serried.records.run_status import just_submitted
+
+        run_view.out_runs([just_submitted(record).to_json() for record in records])
         return
     if len(prepared) == 1:
         console.say()

@@ -8,16 +8,18 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from serried.config import job_script, layers, schema, shell_words, toml
+from serried.config import layers, schema, shell_words, toml
 from serried.config.build import Builder
 from serried.config.definitions import Cluster, Experiment, Project, Resources
-from serried.config.job_script import JobScript
 from serried.config.layers import Files, Layer, Origin, Setting
 from serried.config.toml import Keys
 from serried.errors import ConfigError, UsageError, did_you_mean
 from serried.protocol.reasons import Reason
+
+if TYPE_CHECKING:
+    from serried.config.job_script import JobScript
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ def _script(  # noqa: PLR0917
     environ: Mapping[str, str],
 ) -> JobScript:
     """The job script of the command line, or of the experiment."""
+    from serried.config import job_script  # as everywhere here: most runs have none
+
     scheduler = settings.get(("clusters", cluster, "scheduler"))
     name = scheduler.value if scheduler else Cluster.scheduler
     if command is not None:
@@ -178,6 +182,8 @@ def _experiment(
         return known[0]
     if known:
         raise UsageError("which experiment?", hint=f"name one of {_listed(known)}")
+    from serried.config import job_script
+
     missing = f"no `{layers.FILE}` here or in a folder above"
     where = f"`{files.project.path}` has no `[experiments.NAME]`" if files.project else missing
     scripts = job_script.names_in(here)
@@ -189,6 +195,8 @@ def _experiment(
 
 def _neither(name: str, known: list[str], here: Path) -> tuple[str, str]:
     """The message and the hint for a word that is neither an experiment nor a job script of the command line."""
+    from serried.config import job_script
+
     path = here / name
     if name == "-":
         return "a job script is not read from standard input", "save it to a file: serried submit FILE"
@@ -208,6 +216,8 @@ def _neither(name: str, known: list[str], here: Path) -> tuple[str, str]:
 
 
 def _no_file(name: str, known: list[str], here: Path) -> tuple[str, str]:
+    from serried.config import job_script
+
     path = here / name
     listed = f"there {'are' if len(known) > 1 else 'is'} {_listed(known)}" if known else "a command goes after `--`"
     scripts = job_script.names_in(path.parent, below=here)
@@ -299,7 +309,11 @@ def _for_a_shell(experiment: Experiment) -> tuple[str, ...]:
 def _script_as_command(experiment: Experiment, here: Path) -> tuple[str, ...]:
     """A warning about `serried submit -- train.sbatch`."""
     program = experiment.command[0] if experiment.command else ""
-    if not program or job_script.scheduler_of(here / program) is None:
+    if not program or not os.path.isfile(here / program):  # noqa: PTH113 - it never raises
+        return ()
+    from serried.config import job_script
+
+    if job_script.scheduler_of(here / program) is None:
         return ()
     instead = f"`serried submit {shlex.quote(program)}` submits the script"
     return (f"`{program}` is a job script, but after `--` each rank runs it, without its directives: {instead}",)

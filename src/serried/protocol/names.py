@@ -166,6 +166,9 @@ class SubmissionState:
 WITHDRAWN = "withdrawn"
 """The owner in the claim of a withdrawn submission: no job may run with its token."""
 
+LAST_RUN = "last"
+"""The word for the newest run."""
+
 RUNSCRIPT = "%runscript"
 """The command that stands for an Apptainer image's own program, which is a file in the image."""
 RUNSCRIPT_FILE = "/.singularity.d/runscript"

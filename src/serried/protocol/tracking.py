@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import threading
 from pathlib import Path
 from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
@@ -157,6 +156,8 @@ def is_reachable(url: str, environ: Mapping[str, str], seconds: float = REACH_SE
     if not host:
         return False
     answer: List[bool] = []
+
+    import socket
 
     def connect() -> None:
         try:

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 
 from serried.errors import RunNotFoundError
 from serried.fs.files import write_text
+from serried.protocol import names
 from serried.protocol.layout import TaskDirectory
 from serried.protocol.times import seconds_of
 from serried.records.record import Record, RecordUnreadable, is_id, records_directory
 
-LAST = "last"
+LAST = names.LAST_RUN
 _SHOWN = 5
 _VERSION = 1
 _TICKS_NS = 2_000_000_000

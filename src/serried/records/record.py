@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from serried import schedulers
 from serried.errors import SerriedError, UsageError
 from serried.fs import files
-from serried.fs.files import MODES, PRIVATE_DIRECTORY, make_directory, read_json, write_json, write_text
+from serried.fs.files import MODES, PRIVATE_DIRECTORY, make_directory, read_json, write_json
 from serried.plan import After, Plan
 from serried.protocol import SCHEMA, names
 from serried.protocol.layout import RecordDirectory, RunDirectory, run_directory, state_directory
@@ -248,7 +248,8 @@ class Record:
         aside.directory.path.mkdir(mode=PRIVATE_DIRECTORY)
         try:
             aside.directory.submissions.mkdir(mode=PRIVATE_DIRECTORY)
-            write_text(aside.directory.where, plan.directory + "\n")
+            # Not durable: readers of an empty file take the plan's folder.
+            files.write_unsynced(aside.directory.where, f"{plan.directory}\n".encode("utf-8", "surrogateescape"))
             write_json(aside.directory.plan, plan.to_json())
             if first is not None:
                 aside.write_submission(first)

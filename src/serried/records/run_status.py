@@ -172,6 +172,11 @@ class RunStatus:
         return {"tasks": {str(index): one.to_json() for index, one in of_tasks.items()}} if of_tasks else None
 
 
+def just_submitted(record: Record) -> RunStatus:
+    """Without a look at its files or a question to its scheduler."""
+    return RunStatus(record, record.summary, Verdict(names.PENDING), job=record.submissions[0].job)
+
+
 def waits_because(summary: Summary | None, reason: str) -> Reason | None:
     """The code of the scheduler's `reason` for not starting a run."""
     if not reason or summary is None:

@@ -14,9 +14,10 @@ import io
 import marshal
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from typing import NamedTuple
 
 from serried.fs import files
 from serried.protocol.layout import state_directory
@@ -36,31 +37,44 @@ ALWAYS = (1980, 1, 1, 0, 0, 0)
 """The oldest date of a zip. The time of an installation would change the archive."""
 
 
-def agent() -> bytes:
-    """The content of agent.pyz."""
-    return _content(AGENT, [("__main__.py", MAIN), ("serried/__init__.py", b"")])
+class Content(NamedTuple):
+    """An archive, known without being read: 1.4 MB that most runs share with an earlier one."""
+
+    digest: str
+    """SHA-256, in hex."""
+    size: int
+    read: Callable[[], bytes]
+
+    @classmethod
+    def of(cls, content: bytes) -> Content:
+        return cls(hashlib.sha256(content).hexdigest(), len(content), lambda: content)
 
 
-def library() -> bytes:
-    """The content of library.zip."""
-    return _content(LIBRARY, [*_module("serried/__init__.py", PACKAGE), *_module("sitecustomize.py", STARTUP)])
+def agent() -> Content:
+    """agent.pyz."""
+    return _content(AGENT, lambda: [("__main__.py", MAIN), ("serried/__init__.py", b"")])
 
 
-def put(content: bytes, path: Path, folder: Path, modes: files.Modes) -> None:
-    """Store `content` in `folder` under a name with its hash, and let `path` be a link to that file.
+def library() -> Content:
+    """library.zip."""
+    return _content(LIBRARY, lambda: [*_module("serried/__init__.py", PACKAGE), *_module("sitecustomize.py", STARTUP)])
+
+
+def put(content: Content, path: Path, folder: Path, modes: files.Modes) -> None:
+    """Store `content` in `folder` under a name with its digest, and let `path` be a link to that file.
 
     The link comes first. So a cleanup either sees the link, or deletes the file before this function checks for it. If
     another user owns `folder` or its parent, or can write there, `path` becomes a file instead.
     """
-    stored = folder / f"{path.stem}-{hashlib.sha256(content).hexdigest()[:16]}{path.suffix}"
+    stored = folder / f"{path.stem}-{content.digest[:16]}{path.suffix}"
     try:
         _make_ours(folder, modes.directory)
         path.symlink_to(stored)
-        if not _is_stored(stored, len(content)):
-            files.write_bytes(stored, content, modes.file)
+        if not _is_stored(stored, content.size):
+            files.write_bytes(stored, content.read(), modes.file)
     except PermissionError:
         path.unlink(missing_ok=True)
-        files.write_bytes(path, content, modes.file)
+        files.write_bytes(path, content.read(), modes.file)
 
 
 def _make_ours(folder: Path, mode: int) -> None:
@@ -85,39 +99,60 @@ def _is_stored(path: Path, size: int) -> bool:
         return False
 
 
-def _content(rooms: tuple[str, ...], entries: list[tuple[str, bytes]]) -> bytes:
-    modules = [module for room in rooms for module in sorted((HOUSE / room).rglob("*.py")) if module != PACKAGE]
+def _content(rooms: tuple[str, ...], entries: Callable[[], list[tuple[str, bytes]]]) -> Content:
     kept = state_directory(os.environ) / "cache" / f"{'-'.join(rooms)}-{_digest([str(HOUSE)]).hex()[:12]}.zip"
-    before = _digest(_states([PACKAGE, *modules]))
+    before = _digest([*_states(rooms), _state(PACKAGE)])
     content = _kept(kept, before)
     if content is None:
-        content = _packed([*entries, *(entry for module in modules for entry in _module(_name(module), module))])
+        modules = [path for room in rooms for path in sorted((HOUSE / room).rglob("*.py")) if path != PACKAGE]
+        packed = _packed([*entries(), *(entry for module in modules for entry in _module(_name(module), module))])
+        content = Content.of(packed)
         with contextlib.suppress(OSError):  # a full home: the archive is packed each time
             files.make_directory(kept.parent)
-            files.write_bytes(kept, content + before)
+            files.write_bytes(kept, packed + bytes.fromhex(content.digest) + before)
     return content
 
 
-def _states(modules: list[Path]) -> list[str]:
+def _states(rooms: tuple[str, ...]) -> list[str]:
     """The state of each module (a program cannot set a ctime), and the version of its byte code."""
     known = [importlib.util.cache_from_source(""), importlib.util.MAGIC_NUMBER.hex()]
-    for module in modules:
-        state = module.stat()
-        known.append(f"{module} {state.st_ino} {state.st_size} {state.st_mtime_ns} {state.st_ctime_ns}")
+    folders = [str(HOUSE / room) for room in rooms]
+    for folder in folders:  # grows meanwhile
+        with os.scandir(folder) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                if entry.name.endswith(".py"):
+                    known.append(_state(entry))
+                elif entry.name != "__pycache__" and entry.is_dir():
+                    folders.append(entry.path)
     return known
+
+
+def _state(module: Path | os.DirEntry[str]) -> str:
+    state = module.stat()
+    return f"{os.fspath(module)} {state.st_ino} {state.st_size} {state.st_mtime_ns} {state.st_ctime_ns}"
 
 
 def _digest(lines: list[str]) -> bytes:
     return hashlib.sha256("\0".join(lines).encode("utf-8", "surrogateescape")).digest()
 
 
-def _kept(path: Path, before: bytes) -> bytes | None:
+def _kept(path: Path, before: bytes) -> Content | None:
     """The archive of an earlier run, if its last bytes show that no module has changed since."""
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END) - 2 * len(before)
+            file.seek(max(size, 0))
+            digest, known = file.read(len(before)), file.read()
     except OSError:
         return None
-    return content[: -len(before)] if content.endswith(before) else None
+    return Content(digest.hex(), size, lambda: _read(path, size, digest)) if known == before else None
+
+
+def _read(path: Path, size: int, digest: bytes) -> bytes:
+    content = path.read_bytes()[:size]
+    if hashlib.sha256(content).digest() != digest:  # another process has replaced it since
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+    return content
 
 
 def _packed(entries: list[tuple[str, bytes]]) -> bytes:

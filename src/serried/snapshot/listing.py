@@ -77,6 +77,8 @@ def root_of(project: Path) -> Path:
     """The root of the git repository with `project`; `project` itself without one, or if the root is a home."""
     try:
         root = Path(git.run(project, "rev-parse", "--show-toplevel").rstrip("\n"))
+        if root == project.resolve():
+            return project
         has_files = bool(git.run(project, "ls-files", "--cached", "--others", "--exclude-standard", "--", "."))
     except git.GitError:
         return project

@@ -375,7 +375,7 @@ def make_run_directory(prepared: Prepared, plan: Plan) -> RunDirectory:
         write_json(where.link_commands, prepared.commands.to_json(), modes.file)
     for content, path in ((script.agent(), where.agent), (script.library(), where.library)):
         if plan.container and plan.container.runtime == "pyxis":  # it mounts only the project's folder
-            write_bytes(path, content, modes.file)
+            write_bytes(path, content.read(), modes.file)
         else:
             script.put(content, path, Path(plan.site.root) / PROGRAMS, modes)
     return where

@@ -41,7 +41,7 @@ LIMIT = 1 << 16
 @pytest.fixture
 def begin(tmp_path):
     """Start a Python program as a rank starts; return the process after its first line of output."""
-    (tmp_path / "library.zip").write_bytes(script.library())
+    (tmp_path / "library.zip").write_bytes(script.library().read())
     (tmp_path / "node").mkdir()
     started = []
 
