@@ -11,7 +11,7 @@ import pytest
 
 from building import CREATED
 from serried.agent import notifications
-from serried.protocol import names
+from serried.protocol import names, outputs
 from serried.protocol.layout import RunDirectory
 
 KEEP = "import sys; open(sys.argv[1], 'w').write(sys.stdin.read())"
@@ -92,7 +92,7 @@ def test_a_look_that_takes_too_long_leaves_the_notice_without_outputs(monkeypatc
     def never_ends(*_):
         raise notifications._TooLongError
 
-    monkeypatch.setattr(notifications.outputs, "trees", never_ends)
+    monkeypatch.setattr(outputs, "trees", never_ends)
     document = {"event": "finish", "task": None, "text": "it ended"}
     work = type("Work", (), {"run": None, "plan": {}})()
     assert notifications._with_outputs(work, document) == document

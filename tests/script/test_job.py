@@ -240,7 +240,7 @@ def test_agent_pyz_holds_the_agent_and_what_it_shares_with_the_submitting_side_a
     (tmp_path / "agent.pyz").write_bytes(script.agent().read())
 
     rooms = {name.split("/")[1] for name in zipfile.ZipFile(tmp_path / "agent.pyz").namelist() if "/" in name}
-    assert rooms == {"__init__.py", "agent", "fs", "process", "protocol"}
+    assert rooms == {"__init__.py", "__init__.pyc", "agent", "fs", "process", "protocol"}
 
 
 def imported_from(agent):

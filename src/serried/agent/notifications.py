@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Optional, Set
 from serried.agent import system
 from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.fs import files
-from serried.protocol import SCHEMA, names, outputs
+from serried.protocol import SCHEMA, names
 from serried.protocol.reasons import Reason
 from serried.protocol.times import iso
 
@@ -162,6 +162,8 @@ def _with_outputs(work: Attempt, document: Dict[str, Any]) -> Dict[str, Any]:
     """Add the run's outputs to the notification of an end, if they can be listed in time."""
     if document["event"] not in (names.EVENT_FINISH, names.EVENT_FAIL):
         return document
+    from serried.protocol import outputs
+
     signal.alarm(OUTPUTS_SECONDS)
     try:
         description = outputs.describe(outputs.trees(work.run, work.plan, document["task"]), outputs.LOOKED)

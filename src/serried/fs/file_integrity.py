@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 from pathlib import Path
 from typing import Any, Dict, Optional
 
@@ -40,24 +39,28 @@ def _is_complete_zip(file: Any, size: int) -> bool:
     file.seek(max(0, size - _LONGEST_END))
     tail = file.read(_LONGEST_END)
     at = tail.rfind(_END)
-    if at < 0 or len(tail) - at < 22 or len(tail) - at != 22 + int.from_bytes(tail[at + 20 : at + 22], "little"):
+    if at < 0 or len(tail) - at < 22 or len(tail) - at != 22 + _number(tail[at + 20 : at + 22]):
         return False
-    length, start = struct.unpack("<II", tail[at + 12 : at + 20])
+    length, start = _number(tail[at + 12 : at + 16]), _number(tail[at + 16 : at + 20])
     end = size - len(tail) + at
     if start == 0xFFFFFFFF or length == 0xFFFFFFFF:
         if at < 20:
             return False
-        start = struct.unpack("<Q", tail[at - 12 : at - 4])[0]
+        start = _number(tail[at - 12 : at - 4])
         file.seek(start)
         return bool(start < end and file.read(4) == _END_64)
     file.seek(start)
     return start + length <= end and file.read(4) in (_DIRECTORY, _END)
 
 
+def _number(content: bytes) -> int:
+    return int.from_bytes(content, "little")
+
+
 def _is_complete_safetensors(file: Any, begin: bytes, size: int) -> bool:
     if len(begin) < 8:
         return False
-    length = struct.unpack("<Q", begin)[0]
+    length = _number(begin[:8])
     if length > min(_LONGEST_HEADER, size - 8):
         return False
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import struct
 from typing import List, Optional, Sequence
 
 LOOPBACK = "127.0.0.1"
@@ -44,6 +43,8 @@ def interface_of(address: str) -> Optional[str]:
         return None
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
+            import struct
+
             request = struct.pack("256s", name.encode()[:15])
             with contextlib.suppress(OSError):
                 answer = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, request)

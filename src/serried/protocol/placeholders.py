@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence
 
 from serried.protocol import names, settings
@@ -82,6 +81,8 @@ def with_arguments(
     values.update(args_json=[json.dumps(rest, ensure_ascii=False)], args_json_file=[json_file])
     if is_template:
         values = {name: [escaped(word) for word in words] for name, words in values.items()}
+
+    import shlex
 
     def joined(match: re.Match[str]) -> str:
         return " ".join(map(shlex.quote if is_shell else str, values[match[1]]))

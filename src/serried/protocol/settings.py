@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import PurePath
 from typing import Any, Mapping
@@ -31,6 +30,8 @@ def fingerprint(settings: Mapping[str, Any]) -> str:
     """
     without_paths = {name: value for name, value in settings.items() if not _is_path(value)}
     text = json.dumps(without_paths, sort_keys=True, default=str)
+    import hashlib
+
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any, Dict, Iterable, List, Mapping, Sequence
 
 from serried.protocol.events import JournalEvent
@@ -13,6 +12,8 @@ _LONGEST = 60
 
 def shown(words: Sequence[str]) -> str:
     """A command in a message: one line, shortened."""
+    import shlex
+
     text = " ".join((words[0] if len(words) == 1 else shlex.join(words)).split())
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 

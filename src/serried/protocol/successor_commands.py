@@ -6,7 +6,6 @@ argument of a program can contain.
 
 from __future__ import annotations
 
-import bisect
 import re
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
@@ -85,6 +84,8 @@ def offset_of(offsets: Sequence[int], task: int) -> int:
 
 def part_of(offsets: Sequence[int], task: int) -> int:
     """The index of the array's job that has the task."""
+    import bisect
+
     return max(bisect.bisect_right(offsets, task) - 1, 0)
 
 

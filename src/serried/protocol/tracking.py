@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from pathlib import Path
 from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 
@@ -158,6 +157,7 @@ def is_reachable(url: str, environ: Mapping[str, str], seconds: float = REACH_SE
     answer: List[bool] = []
 
     import socket
+    import threading
 
     def connect() -> None:
         try:

@@ -19,7 +19,7 @@ export SERRIED_RUN_DIR=$directory
 cd -- "$$SERRIED_RUN_DIR" || exit 70
 $cleanup
 for serried_python in $pythons ''; do
-  "$$serried_python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null && break
+  [[ $$("$$serried_python" -V 2>/dev/null) =~ ^Python\\ 3\\.(9|[1-9][0-9]+)\\. ]] && break
 done
 if [[ -z $$serried_python ]]; then
   echo "serried: no Python 3.9 or later on $$HOSTNAME: name one as 'python' in the cluster's profile" >&2

@@ -17,15 +17,18 @@ import stat
 from collections.abc import Callable, Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from serried.fs import files
 from serried.protocol.layout import state_directory
 
+if TYPE_CHECKING:
+    from types import CodeType
+
 HOUSE = Path(__file__).parents[1]
 AGENT = ("agent", "fs", "process", "protocol")
 LIBRARY = ("fs", "process", "protocol", "train")
-MAIN = b"import sys\n\nfrom serried.agent.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"
+MAIN = HOUSE / "agent" / "__main__.py"
 PACKAGE = HOUSE / "protocol" / "library_init.py"
 """The module `serried` of a rank."""
 STARTUP = HOUSE / "process" / "startup.py"
@@ -52,7 +55,9 @@ class Content(NamedTuple):
 
 def agent() -> Content:
     """agent.pyz."""
-    return _content(AGENT, lambda: [("__main__.py", MAIN), ("serried/__init__.py", b"")])
+    empty = _pyc(compile("", "serried/__init__.py", "exec"), b"")
+    package = [("serried/__init__.pyc", empty), ("serried/__init__.py", b"")]
+    return _content(AGENT, lambda: [*_module("__main__.py", MAIN), *package])
 
 
 def library() -> Content:
@@ -185,4 +190,8 @@ def _module(name: str, path: Path) -> Iterator[tuple[str, bytes]]:
 def _byte_code(name: str, path: Path, source: bytes) -> bytes:
     """The .pyc of a module. Python does not compare it with the source, because the zip never changes (PEP 552)."""
     code = SourceFileLoader(name, str(path)).get_code(name)  # compiled at most once: Python keeps the result
+    return _pyc(code, source)
+
+
+def _pyc(code: CodeType | None, source: bytes) -> bytes:
     return importlib.util.MAGIC_NUMBER + UNCHECKED + importlib.util.source_hash(source) + marshal.dumps(code, MARSHAL)

@@ -12,7 +12,7 @@ export SERRIED_RUN_DIR=/home/ada/runs/digits/train/k3f9q2
 cd -- "$SERRIED_RUN_DIR" || exit 70
 
 for serried_python in /usr/bin/python3 python3 /home/ada/.venv/bin/python ''; do
-  "$serried_python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null && break
+  [[ $("$serried_python" -V 2>/dev/null) =~ ^Python\ 3\.(9|[1-9][0-9]+)\. ]] && break
 done
 if [[ -z $serried_python ]]; then
   echo "serried: no Python 3.9 or later on $HOSTNAME: name one as 'python' in the cluster's profile" >&2

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Dict, Optional
 
 from serried.agent.attempt import Attempt
-from serried.agent.attempts import finalize, history, successor_jobs
-from serried.agent.outcome import checkpoint_progress, reconcile
+from serried.agent.attempts import history, successor_jobs
+from serried.agent.outcome import checkpoint_progress
 from serried.fs import files
 from serried.protocol import SCHEMA, names, successor_commands
 from serried.protocol.reasons import Reason
@@ -48,8 +48,11 @@ def begin(work: Attempt, token: str, job: str, *, is_over: bool = False) -> Atte
 def _check_unfinished(work: Attempt, job: str) -> None:
     """Refuse after a final end; an end is not final if the scheduler has restarted the same job."""
     end = files.read_json(work.directory.exit)
-    if end is not None and (end.get("job") != job or end.get("cause") not in reconcile.RESTARTABLE):
-        raise Refused(f"the run has ended already: {end.get('state')}")
+    if end is not None:
+        from serried.agent.outcome import reconcile  # an attempt that is the first needs none of this
+
+        if end.get("job") != job or end.get("cause") not in reconcile.RESTARTABLE:
+            raise Refused(f"the run has ended already: {end.get('state')}")
     _check_unstopped(work, job)
     _check_allowed(work, job)
     if end is not None:
@@ -63,6 +66,8 @@ def _check_unstopped(work: Attempt, job: str) -> None:
     stop = history.stop_by_user(last.control) if number else None
     if stop is None:
         return
+    from serried.agent.outcome import reconcile
+
     unknown = {"schema": SCHEMA, "run": work.plan["run"], "task": work.task, "attempt": number, "job": job}
     end = reconcile.stopped(files.read_json(last.exit) or unknown, stop.by)
     files.write_json(work.directory.exit, {**end, "attempts": number}, work.file_mode)
@@ -74,6 +79,9 @@ def _check_allowed(work: Attempt, job: str) -> None:
     last = history.last(work)
     if last is None or history.claim_of(last)["job"] != job:
         return
+    from serried.agent.attempts import finalize
+    from serried.agent.outcome import reconcile
+
     end = files.read_json(work.directory.attempt(last.number).exit) or finalize.assess(last, is_unrecorded=True)
     if end["state"] == names.REQUEUED or end["cause"] not in reconcile.RESTARTABLE:
         return
@@ -117,6 +125,9 @@ def _check_turn(work: Attempt, token: str) -> None:
         raise Refused("the preceding job never began")
     end = files.read_json(work.directory.attempt(before.number).exit)
     word = successor_jobs.how_it_stands(work, work.job_of(str(claim["job"])), successor_jobs.AWAY_SECONDS)
+    from serried.agent.attempts import finalize
+    from serried.agent.outcome import reconcile
+
     known = end or finalize.assess(before, is_unrecorded=True)
     revised = reconcile.by_the_scheduler(known, word, is_unrecorded=end is None)
     result = finalize.publish(before, finalize.reconsider(before, revised, "", next_is_here=True), token)

@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 import time
-from typing import Iterator, List, Sequence, Tuple
+from typing import Any, Iterator, List, Sequence, Tuple
 
 from serried.agent.comms.channel import Channel, ProtocolError, greet
 from serried.protocol.addresses import LOOPBACK
@@ -55,7 +55,8 @@ def connect(candidates: str, key: bytes, greeting: Message, timeout: float) -> T
         for host, port in _parse(candidates):
             connection = None
             try:
-                connection = socket.create_connection((host, port), TRY_SECONDS)
+                name: Any = host.encode()  # Python would load its tables of international names for text
+                connection = socket.create_connection((name, port), TRY_SECONDS)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 return greet(connection, key, greeting, PROOF_SECONDS), host
             except (OSError, ProtocolError) as error:

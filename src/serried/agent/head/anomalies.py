@@ -7,7 +7,6 @@ when its reason does. A check prefers a missed anomaly to a false alarm.
 from __future__ import annotations
 
 import math
-import statistics
 from typing import Any, Callable, Dict, Hashable, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from serried.agent.head.step_pace import StepPace
@@ -259,6 +258,8 @@ class SlowRanks:
         numbers = {_number_of(rank) for _, rank, _ in known}
         if not FEWEST_RANKS <= len(numbers) == len(known):  # a job script may run several programs, each with a rank 0
             return {}
+        import statistics
+
         median = statistics.median(value for _, _, value in known)
         return {
             (key, _number_of(rank)): _comparison(key, _number_of(rank), sample.host, value, median)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from serried.agent import notifications, system
 from serried.agent.attempt import Attempt, run_directory, set_umask
-from serried.agent.attempts import claims, deadline, finalize, history, successor_jobs
+from serried.agent.attempts import claims, deadline, history, successor_jobs
 from serried.agent.comms import job_environment, rendezvous
 from serried.agent.comms.node_registry import NodeAgent, NodeRegistry
 from serried.agent.head import monitor
@@ -26,7 +26,6 @@ from serried.agent.loop import Loop
 from serried.agent.options import Options, parse
 from serried.agent.outcome.evidence import OBEYED_STATUSES
 from serried.agent.stage_in.head_side import StageInCoordinator
-from serried.agent.trials.head_side import TrialSearch
 from serried.fs import files
 from serried.process import linux
 from serried.protocol import checkpoints, hostlist, names
@@ -36,6 +35,7 @@ from serried.protocol.reasons import Reason
 
 if TYPE_CHECKING:
     from serried.agent.launchers.script import ScriptProcess
+    from serried.agent.trials.head_side import TrialSearch
 
 CONNECT_SECONDS = 120.0
 FAREWELL_SECONDS = 3.0
@@ -108,7 +108,11 @@ class Head:
         ends = self._deadline.at if self._deadline else None
         self._live = LiveFile(work, self._nodes, self.loop.awake, ends, self._record_anomaly)
         self._stage_in = StageInCoordinator(work, self._nodes, self.log_event, self._fail_launch, self._start_ranks)
-        self._search = TrialSearch(self.loop, work, self._prune, self._fail_launch) if work.search else None
+        self._search: Optional[TrialSearch] = None
+        if work.search:
+            from serried.agent.trials.head_side import TrialSearch
+
+            self._search = TrialSearch(self.loop, work, self._prune, self._fail_launch)
         self._script: Optional[ScriptProcess] = None
         """The process of the user's job script."""
         self._launchers = LauncherCoordinator(self.loop, work, self._nodes, self._fail_launcher)
@@ -152,6 +156,8 @@ class Head:
         self.log_event(JournalEvent.ENDED)
         system.retry(self._journal.write, WRITE_SECONDS)
         if self._monitor.is_orphaned or self._monitor.is_superseded:
+            from serried.agent.attempts import finalize
+
             system.retry(lambda: finalize.conclude(self.work), WRITE_SECONDS)
         return names.EXIT_REFUSED if self._monitor.is_superseded else 0
 

@@ -12,10 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Optional
 
 from serried.agent import notifications, system
-from serried.agent.attempts import finalize, history
+from serried.agent.attempts import history
 from serried.agent.attempts.deadline import Deadline
 from serried.agent.comms.node_registry import NodeRegistry
-from serried.agent.outcome.verdict import unconnected_message
 from serried.protocol import names
 from serried.protocol.events import JournalEvent, ToHead, ToNode
 from serried.protocol.json_lines import Message
@@ -64,6 +63,8 @@ class Monitor:
 
     def ranks_began(self) -> None:
         self._loop.after(UNCONNECTED_SECONDS, self._check_connections)
+        # While the ranks start: where job.sh is killed, each millisecond counts.
+        from serried.agent.attempts import finalize  # noqa: F401
 
     def on_message(self, message: Message) -> bool:
         """Handle a node's report that ranks have connected to others; `seen` is None if the node cannot tell.
@@ -77,6 +78,8 @@ class Monitor:
 
     def _check_connections(self) -> None:
         if self._may_be_unconnected and not self._nodes.are_done():
+            from serried.agent.outcome.verdict import unconnected_message
+
             message = unconnected_message(self._work.nodes * self._work.ranks, UNCONNECTED_SECONDS)
             self._head.log_event(JournalEvent.RANKS_UNCONNECTED, message=message)
             system.log(f"warning: {message}")
@@ -111,6 +114,8 @@ class Monitor:
             self.is_orphaned = True
             self._head.log_event(JournalEvent.ORPHANED)
             try:
+                from serried.agent.attempts import finalize
+
                 finalize.conclude(self._work)
             except OSError as error:  # the head tries again when the ranks have ended
                 system.log(f"cannot conclude yet: {error}")

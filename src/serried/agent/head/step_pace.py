@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections import deque
 from typing import Deque, Optional, Tuple
 
@@ -43,6 +42,8 @@ class StepPace:
         """Seconds without a change that are still usual; infinite as long as too few steps were seen."""
         if not self._changes:
             return math.inf
+        import statistics
+
         usual = statistics.median(seconds for seconds, _ in self._changes)
         return max(SHORTEST_SECONDS, LONGER_THAN_USUAL * usual, LONGER_THAN_EVER * self._longest)
 
@@ -53,5 +54,7 @@ class StepPace:
     @property
     def step_seconds(self) -> float:
         """The usual time of a step, without pauses."""
+        import statistics
+
         rates = sorted(seconds / taken for seconds, taken in self._changes)
         return statistics.median(rates) if rates else 0.0

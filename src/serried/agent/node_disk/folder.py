@@ -204,7 +204,7 @@ def job(work: Attempt) -> str:
 def boot() -> str:
     """An id that changes with each start of this machine; empty if the system has none."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 

@@ -65,7 +65,7 @@ def parse_list(text: str) -> List[int]:
 
 def _read(name: str) -> str:
     try:
-        with open(f"{SYSTEM}/{name}", encoding="ascii") as file:  # noqa: PTH123 - hundreds of small files on a large node
+        with open(f"{SYSTEM}/{name}", encoding="utf-8") as file:  # noqa: PTH123 - hundreds of small files on a large node
             return file.read()
     except OSError:
         return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from typing import Dict, List, Mapping, NamedTuple
 
 from serried.protocol.placeholders import PLACEHOLDER, name_of
@@ -61,6 +60,8 @@ def _text(match: "re.Match[str]", values: Mapping[str, str]) -> str:
 
 def quote(text: str, how: str) -> str:
     if how == PLAIN:
+        import shlex
+
         return shlex.quote(text)
     if how == SINGLE:
         return text.replace("'", "'\\''")

@@ -119,7 +119,7 @@ def _connections() -> Iterator[Connection]:
     """All TCP connections and listening sockets of this machine. Raises OSError if the system has no such table."""
     for name in ("tcp", "tcp6"):
         try:
-            with open(f"{linux.PROC}/net/{name}", encoding="ascii") as table:  # noqa: PTH123 - a file of /proc
+            with open(f"{linux.PROC}/net/{name}", encoding="utf-8") as table:  # noqa: PTH123 - a file of /proc
                 lines = table.read().splitlines()[1:]
         except FileNotFoundError:
             if name == "tcp":
