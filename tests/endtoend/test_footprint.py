@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from serried.protocol.layout import state_directory
+
 SHORT = ("--set", "sampling.every=off")
 """The runs here end before a sampler starts."""
 
@@ -33,6 +35,39 @@ def test_a_run_leaves_as_many_files_as_the_plan_says(local, options):
     assert local.wait(run)[1]["state"] == "COMPLETED"
     directory = local.directory(run)
     assert int(said[1]) == 1 + sum(1 for _ in directory.rglob("*"))
+
+
+def test_a_short_run_of_one_rank_leaves_twelve_small_files_and_a_record_of_five(local):
+    run = local.serried("submit", *SHORT, "--in-place", "--", "true").stdout.strip()
+    assert local.wait(run)[1]["state"] == "COMPLETED"
+    directory = local.directory(run)
+
+    left = {str(path.relative_to(directory)): path for path in directory.rglob("*") if not path.is_dir()}
+    assert sorted(name for name, path in left.items() if path.is_symlink()) == ["agent.pyz", "library.zip"]
+    assert sorted(name for name, path in left.items() if not path.is_symlink()) == [
+        "attempts/1/attempt.json",
+        "attempts/1/control.jsonl",
+        "attempts/1/events.jsonl",
+        "attempts/1/exit.json",
+        "attempts/1/live.json",
+        "attempts/1/node-0/events.jsonl",
+        "attempts/1/node-0/rank-0.log",
+        f"claims/{run}-1",
+        "exit.json",
+        "job.sh",
+        "plan.json",
+        "scheduler.log",
+    ]
+    assert sum(path.lstat().st_size for path in left.values()) < 16_000
+    assert sorted(
+        path.name for path in state_directory(local.environ).joinpath("runs", run).rglob("*") if path.is_file()
+    ) == [
+        "1.json",
+        "exit.json",
+        "plan.json",
+        "source.json",
+        "where",
+    ]
 
 
 @pytest.mark.slurm

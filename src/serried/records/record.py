@@ -390,6 +390,8 @@ class Record:
         document = {**end, "schema": SCHEMA, "run": self.id, "summary": dataclasses.asdict(self.summary)}
         write_json(self.directory.exit, document)
         self._end = document
+        with contextlib.suppress(OSError):
+            self.directory.seen.unlink()  # for runs that have not ended
         with contextlib.suppress(RecordUnreadable):
             files.forget_environment(self.plan.private, self.id)
 
