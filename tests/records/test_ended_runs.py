@@ -14,7 +14,7 @@ from serried.records import index
 from serried.records.record import Record, records_directory
 from standing import OPENS
 
-KEPT = "ended.json"
+KEPT = "ended.jsonl"
 
 
 def make(run, *, state=None, name="train"):
@@ -91,9 +91,9 @@ def test_a_new_record_with_the_id_of_a_removed_one_is_not_taken_for_it():
         b"\0" * 100,
         b"[]",
         b"{}",
-        b'{"version": 1, "changed": 0, "open": ["../../x"], "ended": []}',
-        b'{"version": 2, "changed": 0, "open": [], "ended": [["zzzzzz"]]}',
-        b'{"version": 1, "changed": 0, "open": [], "ended": [["zzzzzz"]]}',
+        b'{"version": 2, "changed": 0, "open": ["../../x"], "latest": [0, ""], "crc": 0}\n',
+        b'{"version": 3, "changed": 0, "open": [], "latest": [0, ""], "crc": 0}\n',
+        b'{"version": 2, "changed": 0, "open": [], "latest": [0, ""], "crc": 0}\n["zzzzzz"]',
         b"[" * 100_000,
     ],
 )
@@ -103,7 +103,24 @@ def test_a_damaged_file_is_made_again(content):
     settle()
     kept().write_bytes(content)
     assert found() == (["bbcdef"], {"abcdef": "FAILED"})
-    assert json.loads(kept().read_text())["open"] == ["bbcdef"]
+    assert json.loads(kept().read_text().partition("\n")[0])["open"] == ["bbcdef"]
+
+
+@pytest.mark.parametrize("damage", ["missing", "without its end", "with another letter", "without a line"])
+def test_a_torn_or_deleted_file_is_made_again(damage):
+    for run in ("abcdef", "bbcdef", "cbcdef"):
+        make(run, state="COMPLETED", name="träin")
+    settle()
+    before = found()
+    whole = kept().read_bytes()
+    if damage == "missing":
+        kept().unlink()
+    else:
+        torn = {"without its end": whole[:-1], "with another letter": whole.replace(b"bbcdef", b"dbcdef")}
+        kept().write_bytes(torn.get(damage, whole[: whole.rindex(b"\n")]))
+
+    assert found() == before == ([], dict.fromkeys(("abcdef", "bbcdef", "cbcdef"), "COMPLETED"))
+    assert kept().read_bytes() == whole
 
 
 def test_a_record_that_cannot_be_read_is_read_again_each_time():
@@ -121,7 +138,7 @@ def test_a_home_that_cannot_be_written_loses_only_time(monkeypatch):
     def refuse(*_):
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(index, "write_text", refuse)
+    monkeypatch.setattr(index, "write_bytes", refuse)
     assert found() == found() == ([], {"abcdef": "FAILED"})
     assert not kept().exists()
 

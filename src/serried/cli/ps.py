@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,12 +51,14 @@ class Listing:
         known = index.all_runs()
         live = _there(_settled(statuses([record for record in known.open if self._may_have(record)], scheduler_for)))
         live = [status for status in live if not self.states or status.state in self.states]
-        past = [run for run in known.ended if self._has(run)] if self.is_filtered else known.ended
-        number = len(live) + len(past)
         most = None if self.everything or self.oldest is not None else max(self.number, 0)
-        past = past if self.oldest is None else [run for run in past if self._is_recent(run.ended, run.created)]
-        if most is not None:
-            past = heapq.nsmallest(most, past, key=lambda run: (-(run.ended or run.created), run.id))
+        if self.is_filtered:
+            past = [run for run in known.ended if self._has(run)]
+            number = len(live) + len(past)
+        else:
+            past = known.ended.newest(len(known.ended) if most is None else most)
+            number = len(live) + len(known.ended)
+        past = [run for run in past if self._is_recent(run.ended, run.created)][:most]
         found = sorted([*live, *_there(statuses(run.record for run in past))], key=run_rows.order)
         ended = [
             status for status in found if status.has_ended and self._is_recent(status.verdict.since, status.created)

@@ -1,22 +1,24 @@
 """The list of runs, and the run that a word on the command line means.
 
-The runs that have ended are in one file, `ended.json`: a listing of ten of them costs the same among ten thousand. The
-file only repeats what records say, and is made again when it is missing or damaged. An entry counts if the folder of
-its record is the one that was read: it has the same inode, or no record has come or gone since.
+The runs that have ended are in one file, `ended.jsonl`: a listing of ten of them costs the same among ten thousand. The
+file only repeats what records say, and is made again when it is missing or damaged. Its first line has a checksum of
+the others, so that those can be decoded when they are needed. An entry counts if the folder of its record is the one
+that was read: it has the same inode, or no record has come or gone since.
 """
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import json
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from serried.errors import RunNotFoundError
-from serried.fs.files import write_text
+from serried.fs.files import write_bytes
 from serried.protocol import names
 from serried.protocol.layout import TaskDirectory
 from serried.protocol.times import seconds_of
@@ -24,7 +26,7 @@ from serried.records.record import Record, RecordUnreadable, is_id, records_dire
 
 LAST = names.LAST_RUN
 _SHOWN = 5
-_VERSION = 1
+_VERSION = 2
 _TICKS_NS = 2_000_000_000
 """A folder that changed less than this before the file was written may change again at the same time stamp."""
 
@@ -83,7 +85,44 @@ class AllRuns(NamedTuple):
 
     open: list[Record]
     """Those whose end no record has yet, and those whose record cannot be read."""
-    ended: list[EndedRun]
+    ended: EndedRuns
+
+
+class EndedRuns:
+    """Runs whose end is known, the newest end first. Each is decoded when it is needed."""
+
+    def __init__(self, lines: Sequence[bytes], latest: tuple[int, str]) -> None:
+        self.lines = lines
+        self.latest = latest
+        """When the plan of the run that was submitted last was written, and its id; 0 without runs."""
+
+    @classmethod
+    def of(cls, runs: Iterable[EndedRun]) -> EndedRuns:
+        ordered = sorted(runs, key=lambda run: (-(run.ended or run.created), run.id))
+        lines = [json.dumps(run, separators=(",", ":")).encode() for run in ordered]
+        return cls(lines, max(((run.planned, run.id) for run in ordered), default=(0, "")))
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __iter__(self) -> Iterator[EndedRun]:
+        return iter(self.newest(len(self.lines)))
+
+    def newest(self, number: int) -> list[EndedRun]:
+        return _decoded(self.lines[:number])
+
+    def named(self, name: str) -> list[EndedRun]:
+        text = json.dumps(name).encode()
+        return [run for run in _decoded([line for line in self.lines if text in line]) if run.name == name]
+
+    def beginning_with(self, prefix: str) -> list[EndedRun]:
+        """Those whose id begins so."""
+        begin = b"[" + json.dumps(prefix).encode()[:-1]
+        return _decoded([line for line in self.lines if line.startswith(begin)])
+
+
+def _decoded(lines: Sequence[bytes]) -> list[EndedRun]:
+    return [*map(EndedRun._make, json.loads(b"[" + b",".join(lines) + b"]"))]
 
 
 def records() -> list[Record]:
@@ -95,15 +134,17 @@ def all_runs() -> AllRuns:
     """All runs, and update the file if it lacks an end."""
     changed = _changed_at(records_directory())
     if changed is None:
-        return AllRuns([], [])
+        return AllRuns([], EndedRuns.of(()))
     kept_at, others, ended = _kept()
     if changed != kept_at:
         inodes = _inodes()
-        ended = [run for run in ended if inodes.get(run.id) == run.inode]
+        ended = EndedRuns.of(run for run in ended if inodes.get(run.id) == run.inode)
         others = inodes.keys() - {run.id for run in ended}
     unknown = _records(others)
     just_ended = {record.id: run for record in unknown if (run := _ended(record)) is not None}
-    found = AllRuns([record for record in unknown if record.id not in just_ended], [*ended, *just_ended.values()])
+    if just_ended:
+        ended = EndedRuns.of([*ended, *just_ended.values()])
+    found = AllRuns([record for record in unknown if record.id not in just_ended], ended)
     if just_ended or changed != kept_at:
         _keep(changed, found)
     return found
@@ -155,14 +196,9 @@ def _find_run(selector: str) -> Selection | None:
             return Selection(Record.load(selector))
     runs = all_runs()
     if selector == LAST:
-        return _newest(
-            [
-                *((planned_at(record), record.id) for record in runs.open),
-                *((run.planned, run.id) for run in runs.ended),
-            ]
-        )
+        return _newest([runs.ended.latest, *((planned_at(record), record.id) for record in runs.open)])
     named = [(planned_at(record), record.id) for record in runs.open if _name(record) == selector]
-    named += [(run.planned, run.id) for run in runs.ended if run.name == selector]
+    named += [(run.planned, run.id) for run in runs.ended.named(selector)]
     if named:
         newest = _newest(named)
         if newest is None or len(named) == 1:
@@ -173,7 +209,7 @@ def _find_run(selector: str) -> Selection | None:
 
 def _by_prefix(selector: str, runs: AllRuns) -> Selection | None:
     records = [record for record in runs.open if record.id.startswith(selector)]
-    records += [run.record for run in runs.ended if run.id.startswith(selector)]
+    records += [run.record for run in runs.ended.beginning_with(selector)]
     if len(records) > 1:
         records.sort(key=lambda record: record.id)
         shown = ", ".join(f"{record.id} ({_name(record)})" for record in records[:_SHOWN])
@@ -210,7 +246,7 @@ def _not_found(selector: str) -> RunNotFoundError:
 
 
 def _path() -> Path:
-    return records_directory().with_name("ended.json")
+    return records_directory().with_name("ended.jsonl")
 
 
 def _records(runs: Iterable[str]) -> list[Record]:
@@ -255,26 +291,30 @@ def _ended(record: Record) -> EndedRun | None:
         return None
 
 
-def _kept() -> tuple[int | None, Collection[str], list[EndedRun]]:
+def _kept() -> tuple[int | None, Collection[str], EndedRuns]:
     """The file's runs, and when their folder had changed last; None if that is unknown or too recent."""
     try:
-        document = json.loads(_path().read_bytes())
-        if document["version"] != _VERSION:
-            return None, (), []
-        changed = int(document["changed"])
+        begin, _, rest = _path().read_bytes().partition(b"\n")
+        head = json.loads(begin)
+        if head["version"] != _VERSION or head["crc"] != binascii.crc32(rest):
+            return None, (), EndedRuns.of(())
+        changed = int(head["changed"])
         is_sure = _path().stat().st_mtime_ns - changed > _TICKS_NS
-        others = [run for run in document["open"] if is_id(run)]
-        return (changed if is_sure else None), others, [*map(EndedRun._make, document["ended"])]
+        others = [run for run in head["open"] if is_id(run)]
+        planned, run = head["latest"]
+        return (changed if is_sure else None), others, EndedRuns(rest.splitlines(), (int(planned), str(run)))
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return None, (), []
+        return None, (), EndedRuns.of(())
 
 
 def _keep(changed: int, runs: AllRuns) -> None:
-    document: dict[str, Any] = {
+    rest = b"\n".join(runs.ended.lines)
+    head = {
         "version": _VERSION,
         "changed": changed,
         "open": [record.id for record in runs.open],
-        "ended": runs.ended,
+        "latest": runs.ended.latest,
+        "crc": binascii.crc32(rest),
     }
     with contextlib.suppress(OSError):  # a full home: the next reader reads the records again
-        write_text(_path(), json.dumps(document, separators=(",", ":")))
+        write_bytes(_path(), json.dumps(head, separators=(",", ":")).encode() + b"\n" + rest)
