@@ -135,7 +135,7 @@ def test_a_record_that_cannot_be_read_is_read_again_each_time():
 def test_a_home_that_cannot_be_written_loses_only_time(monkeypatch):
     make("abcdef", state="FAILED")
 
-    def refuse(*_):
+    def refuse(*_, **__):
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(index, "write_bytes", refuse)

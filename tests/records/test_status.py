@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import subprocess
+from collections import Counter
 
 import pytest
 
@@ -55,6 +56,27 @@ def test_finished_runs_cost_one_listing_and_one_file_each_however_many_they_are(
         assert len(opens.listed) == 1
         assert len(opens.opened) == len(set(opens.opened)) == number + 1
         assert slurm.polls == []
+
+
+def test_a_waiting_run_costs_nine_calls_the_second_time_it_is_seen(make, slurm):
+    run = make(job="1")
+    slurm.tell(Job("1", None, "PENDING", reason="Priority"))
+    the(slurm, run)
+    record, place = records_directory() / run.plan.run, run.where.path
+    opens = OPENS(os.path.commonpath((record, place)))
+
+    statuses(index.records(), slurm, now=NOW)
+
+    opens.folder = None
+    assert Counter(opens.opened) == {
+        f"{record}/exit.json": 1,
+        f"{record}/plan.json": 1,
+        f"{record}/seen.json": 1,
+        f"{record}/where": 1,
+        f"{record}/submissions/1.json": 1,
+        f"{place}/exit.json": 1,
+    }
+    assert sorted(opens.listed) == sorted(map(str, (records_directory(), place / "attempts", place / "links")))
 
 
 def test_all_live_runs_are_asked_about_in_one_question(make, slurm):

@@ -52,6 +52,16 @@ def states(slurm, *ids):
     return {task: job.state for (_, task), job in slurm.poll(ids).items()}
 
 
+def test_an_answer_is_read_once(slurm, submit, monkeypatch):
+    job = submit(slurm)
+    texts = []
+    read = Slurm.read
+    monkeypatch.setattr(Slurm, "read", lambda self, answer: texts.append([*answer]) or read(self, answer))
+
+    assert [*slurm.poll([job])] == [(job, None)]
+    assert texts == [["squeue"]]
+
+
 @pytest.mark.parametrize(
     ("mode", "error"),
     [

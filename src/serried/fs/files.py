@@ -64,15 +64,16 @@ def write_unsynced(path: Path, content: bytes, mode: int = PRIVATE_FILE) -> None
     aside.replace(path)
 
 
-def write_bytes(path: Path, content: bytes, mode: int = PRIVATE_FILE) -> None:
-    """Replace `path` by `content` in one step, durable on return."""
+def write_bytes(path: Path, content: bytes, mode: int = PRIVATE_FILE, *, durable: bool = True) -> None:
+    """Replace `path` by `content` in one step, durable on return unless the file is a cache."""
     aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         aside.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from serried.fs.files import numbers, read_journal, read_json, write_json
+from serried.fs.files import numbers, read_journal, read_json, text_of, write_bytes
 from serried.processes import identify
 from serried.protocol import SCHEMA, names
 from serried.protocol.events import JournalEvent
@@ -171,17 +171,14 @@ def gather(record: Record, now: float) -> Evidence:
     memory = read_seen(record)
     links = record.links(memory.ended.keys())
     submission, is_being_submitted = _submission(record, now)
-    evidence = Evidence(record, record.summary, submission, memory, is_being_submitted=is_being_submitted, links=links)
-    if evidence.summary.tasks is not None:
-        return _with_tasks(evidence)
-    document, attempt, claimed = _task(record.where)
-    return dataclasses.replace(
-        evidence,
-        document=document or {},
-        ending=Ending.parse(document) if document else None,
-        attempt=attempt,
-        claimed=claimed,
+    begun = functools.partial(
+        Evidence, record, record.summary, submission, memory, is_being_submitted=is_being_submitted, links=links
     )
+    if record.summary.tasks is not None:
+        return _with_tasks(begun())
+    document, attempt, claimed = _task(record.where)
+    ending = Ending.parse(document) if document else None
+    return begun(document=document or {}, ending=ending, attempt=attempt, claimed=claimed)
 
 
 def _submission(record: Record, now: float) -> tuple[Submission | None, bool]:
@@ -351,23 +348,21 @@ def read_seen(record: Record) -> Seen:
 
 def write_seen(record: Record, before: Seen, after: Seen) -> None:
     """Write `after`, if it says more than `before`. A listing must work with a full or read-only home."""
-    same = dataclasses.replace(before, at=after.at) == after
+    same = (before.jobs, before.missing, before.ended) == (after.jobs, after.missing, after.ended)
     if same and (after.at is None or (before.at is not None and after.at - before.at < _REFRESH_SECONDS)):
         return
     by_state: dict[str, list[int]] = {}
     for index, state in after.ended.items():
         by_state.setdefault(state, []).append(index)
     with contextlib.suppress(OSError):
-        write_json(
-            record.directory.seen,
-            {
-                "schema": SCHEMA,
-                "at": after.at,
-                "jobs": _group(after.jobs),
-                "missing": {"" if key is None else str(key): since for key, since in after.missing.items()},
-                "ended": {state: compress(indices) for state, indices in by_state.items()},
-            },
-        )
+        document = {
+            "schema": SCHEMA,
+            "at": after.at,
+            "jobs": _group(after.jobs),
+            "missing": {"" if key is None else str(key): since for key, since in after.missing.items()},
+            "ended": {state: compress(indices) for state, indices in by_state.items()},
+        }
+        write_bytes(record.directory.seen, text_of(document).encode(), durable=False)
 
 
 def _group(jobs: Iterable[Job]) -> list[dict[str, Any]]:

@@ -317,4 +317,4 @@ def _keep(changed: int, runs: AllRuns) -> None:
         "crc": binascii.crc32(rest),
     }
     with contextlib.suppress(OSError):  # a full home: the next reader reads the records again
-        write_bytes(_path(), json.dumps(head, separators=(",", ":")).encode() + b"\n" + rest)
+        write_bytes(_path(), json.dumps(head, separators=(",", ":")).encode() + b"\n" + rest, durable=False)

@@ -369,7 +369,10 @@ class Record:
 
     @functools.cached_property
     def summary(self) -> Summary:
-        """From exit.json if it exists, else from the plan."""
+        """From exit.json if that has been read, else from the plan, or else from exit.json, which repeats it."""
+        if self._end is None:
+            with contextlib.suppress(RecordUnreadable):
+                return Summary.from_plan(self._read(self.directory.plan))
         end = self.end
         if end is not None and isinstance(end.get("summary"), dict):
             return Summary.from_json(end["summary"])
@@ -421,10 +424,9 @@ class Record:
     def first_submissions(self) -> list[Submission]:
         """The run's first submission; at most one."""
         try:
-            files = [int(name[:-5]) for name in os.listdir(self.directory.submissions) if name[:-5].isdecimal()]  # noqa: PTH208
-        except OSError:
+            return [Submission.from_json(self._read_document(self.directory.submission(1)))]
+        except FileNotFoundError:
             return []
-        return [Submission.from_json(self._read(self.directory.submission(number))) for number in sorted(files)]
 
     def links(self, but: Container[int | None] = ()) -> dict[int | None, tuple[Submission, ...]]:
         """Further jobs, by task (None: the run's), in their order; those of tasks in `but` are not read.

@@ -179,10 +179,14 @@ def just_submitted(record: Record) -> RunStatus:
 
 def waits_because(summary: Summary | None, reason: str) -> Reason | None:
     """The code of the scheduler's `reason` for not starting a run."""
-    if not reason or summary is None:
-        return None
+    return _code_of(summary.scheduler, reason) if reason and summary is not None else None
+
+
+@functools.cache
+def _code_of(scheduler: str, reason: str) -> Reason | None:
+    """Thousands of runs wait for a few reasons."""
     with contextlib.suppress(SerriedError):  # a scheduler that this version does not have
-        return schedulers.get(summary.scheduler).classify(reason)
+        return schedulers.get(scheduler).classify(reason)
     return None
 
 

@@ -162,7 +162,7 @@ def _current_jobs(evidence: Evidence, answer: Answer, now: float) -> Jobs:
     jobs = {}
     for task in evidence.open_tasks:
         job = current_job(evidence.jobs(task), evidence.worker_of(task), answer, evidence.seen.job(task), now)
-        jobs[task] = job and dataclasses.replace(job, task=task)
+        jobs[task] = job if job is None or job.task == task else dataclasses.replace(job, task=task)
     return jobs
 
 

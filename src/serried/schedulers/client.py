@@ -92,7 +92,7 @@ class Cache:
         value = {"at": time.time() if now is None else now, "took": took, "asked": list(asked), "texts": dict(texts)}
         with contextlib.suppress(OSError):
             files.make_directory(self.path.parent)
-            files.write_json(self.path, value)
+            files.write_bytes(self.path, files.text_of(value).encode(), durable=False)
 
     def forget(self) -> None:
         """After we have changed something."""
@@ -138,6 +138,7 @@ class CommandScheduler(Scheduler):
     def __init__(self, *, timeout: float | None = None, cache: Cache | None = None) -> None:
         self._timeout = timeout or timeout_setting()
         self._counts: Counter[str] = Counter()
+        self._parsed: tuple[Mapping[str, str], dict[JobKey, Job]] | None = None
         self._cache = cache or Cache.of(self.name, os.environ.get(self.identity, ""), os.uname().nodename)
 
     @property
@@ -160,13 +161,19 @@ class CommandScheduler(Scheduler):
             return {}
         answer = self._cache.get()
         if answer is not None:
-            jobs = self.read(answer.texts)
+            jobs = self.jobs_in(answer.texts)
             if not set(self.uncovered(ids, jobs)).difference(answer.asked):
                 return self._only(ids, jobs)
         start = time.monotonic()
         texts = self.ask(ids, since)
         self._cache.put(ids, texts, time.monotonic() - start)
-        return self._only(ids, self.read(texts))
+        return self._only(ids, self.jobs_in(texts))
+
+    def jobs_in(self, texts: Mapping[str, str]) -> dict[JobKey, Job]:
+        """`read`, once for the same texts: a queue may have thousands of jobs."""
+        if self._parsed is None or self._parsed[0] != texts:
+            self._parsed = (dict(texts), self.read(texts))
+        return self._parsed[1]
 
     def cancel(self, ids: Sequence[str]) -> None:
         if ids:

@@ -208,6 +208,8 @@ def out_table(
 
 
 def _printable(cell: Cell) -> Cell:
+    if all(text.isascii() and text.isprintable() for text in (cell.text, cell.end, *cell.shorter)):
+        return cell
     return Cell(printable(cell.text), cell.style, printable(cell.end), tuple(map(printable, cell.shorter)))
 
 

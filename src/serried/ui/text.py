@@ -29,6 +29,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 def printable(text: str) -> str:
     """`text` on one line, with everything that could move a cursor or hide a word spelled out."""
+    if text.isascii() and text.isprintable():
+        return text
     return "".join(character if _is_plain(character) else _spell(character) for character in text)
 
 

@@ -96,7 +96,7 @@ class Slurm(CommandScheduler):
 
     def ask(self, ids: Sequence[str], since: float | None) -> dict[str, str]:
         texts = {"squeue": self._squeue(parse.JOB_FORMAT)}
-        if forgotten := self.uncovered(ids, self.read(texts)):
+        if forgotten := self.uncovered(ids, self.jobs_in(texts)):
             texts["sacct"] = self._sacct(parse.ACCOUNT_FIELDS, since, forgotten) or ""
         return texts
 
