@@ -56,6 +56,13 @@ FAULTS ?= --count 250
 faults: .venv/test slurm ## inject 250 random faults into real runs, and judge how each ended
 	@PYTHONPATH=tests $(BIN)/python -m faults $(FAULTS)
 
+# Serried's own cost beside its peers; the other scripts in benchmarks/ take longer. Figures of a busy machine mean little.
+BENCH := startup submit start agent ps
+
+.PHONY: bench
+bench: .venv/test slurm ## measure Serried's own cost beside other tools, and renew docs/benchmarks.md
+	@for script in $(BENCH); do $(BIN)/python benchmarks/$$script.py || exit 1; done
+
 .PHONY: verify
 verify: .venv/test slurm ## compare all scripts and idioms of the corpus with and without Serried, here and in a lab
 	@VERIFY_ALL=1 $(BIN)/python -m pytest -n 2 tests/import_check

@@ -102,8 +102,8 @@ def calls(here: World) -> list[Figure]:
             "system calls with a path (not in /proc), over a run of two ranks",
             f"node agent {run['node']}, head agent {run['head']}, `finish` {run['finish']}",
             f"one `python -c pass` of a virtual environment: {bare}",
-            "few: each node adds its agent's",
-            run["node"] <= 2 * bare,
+            "≤ 250 of an agent",
+            max(run[role] for role in ("node", "head", "finish")) <= 250,
         )
     ]
 

@@ -22,6 +22,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results.json"
 PAGE = ROOT / "docs" / "benchmarks.md"
+PICTURE = PAGE.with_suffix(".svg")
 SILENT: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
 BUSY = 3
 """A load average from which on figures say that they were taken on a busy machine."""
@@ -53,6 +54,10 @@ class Figure:
     """What the peers took, in the same run."""
     goal: str
     kept: bool
+    ratio: float | None = None
+    """Serried's time, in times of what stands beside."""
+    most: float | None = None
+    """The greatest ratio that keeps the goal."""
 
 
 def environment() -> Path:
@@ -96,6 +101,7 @@ def record(chapter: str, figures: Sequence[Figure], timings: Mapping[str, Timing
     }
     RESULTS.write_text(json.dumps(known, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     PAGE.write_text(page(known["chapters"]), encoding="utf-8")
+    draw(known["chapters"])
     print("\n".join(table(chapter, known["chapters"][chapter])))
 
 
@@ -123,11 +129,43 @@ INTRODUCTION = """\
 This page shows the cost of Serried in time, memory and calls of the scheduler, beside other tools. The scripts in
 `benchmarks/` write the page; run them by hand:
 
-    .venv/bin/python benchmarks/startup.py
+    make bench                             # Serried's own cost beside other tools
+    .venv/bin/python benchmarks/stage.py   # one of the others
 
 Serried and the other tools take turns within one run. A time is the median, with the middle half of the runs in
-brackets.
+brackets. Figures of a busy machine say so, and mean less.
+
+![Serried's time as a multiple of what it is compared with](benchmarks.svg)
 """
+
+
+def draw(chapters: Mapping[str, Mapping[str, Any]]) -> None:
+    """The ratios as bars, each with its goal as a line. Missed goals are hatched, so that grey prints show them too."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "serried"  # the same bytes from the same figures
+    from matplotlib import pyplot as plt
+
+    figures = [each for _, kept in sorted(chapters.items()) for each in kept["figures"] if each.get("ratio")]
+    if not figures:
+        return
+    _, axes = plt.subplots(figsize=(8, 0.45 * len(figures) + 1), layout="constrained")
+    for at, each in enumerate(reversed(figures)):
+        color, hatch = ("0.7", "") if each["kept"] else ("tab:red", "//")
+        axes.barh(at, each["ratio"], height=0.6, color=color, edgecolor="0.2", hatch=hatch)
+        axes.text(each["ratio"] + 0.03, at, f"{each['ratio']:.2f}", va="center", fontsize=8)
+        if each["most"]:
+            axes.plot([each["most"]] * 2, [at - 0.4, at + 0.4], color="black", linewidth=2)
+    labels = [f"{each['what'].replace('`', '')}\n{_peer(each['beside'])}" for each in reversed(figures)]
+    axes.set_yticks(range(len(figures)), labels, fontsize=7)
+    axes.set_xlabel("Serried's time / the other's time; line: goal; hatched: goal missed")
+    plt.savefig(PICTURE, metadata={"Date": None})
+    plt.close()
+
+
+def _peer(beside: str) -> str:
+    return "beside " + beside.replace("`", "").partition(":")[0]
 
 
 def page(chapters: Mapping[str, Mapping[str, Any]]) -> str:

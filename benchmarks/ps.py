@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
-from measure import ROOT, Figure, Timing, alternate, environment, record, seconds
+from measure import ROOT, SILENT, Figure, Timing, alternate, environment, record, seconds
 from world import World, world
 
 sys.path.insert(0, str(ROOT / "tests"))
@@ -68,9 +70,47 @@ def finished(here: World) -> list[Figure]:
                 f"{FEW} runs: {few}; {ratio:.2f} times as long",
                 "≤ 1.3 of the time with 10",
                 ratio <= 1.3,
+                ratio,
+                1.3,
             )
         )
     return figures
+
+
+def arrays(here: World) -> list[Figure]:
+    """Commands about one array of many tasks, of which the first command reads the end of each."""
+    home = os.environ["XDG_STATE_HOME"]
+    os.environ["XDG_STATE_HOME"] = str(here.folder / "state-array")
+    run = RunOnDisk(here.folder / "home" / "arrays", run_id(1), indices=range(MANY_ENDED))
+    for task in range(MANY_ENDED):
+        run.ending(task=task)
+    env = {**here.env, "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"]}
+    os.environ["XDG_STATE_HOME"] = home
+    figures = []
+    for words in (("show",), ("wait",), ("why",), ("logs", "--tail", "1")):
+        name = f"{run.plan.run}/{MANY_ENDED - 1}" if words[0] == "logs" else run.plan.run
+        taken = [peak([here.bin / "serried", words[0], name, *words[1:]], env) for _ in range(ROUNDS)]
+        longest, memory = max(it[0] for it in taken), max(it[1] for it in taken)
+        figures.append(
+            Figure(
+                f"`serried {' '.join(words)}`, an array of {MANY_ENDED:,} tasks",
+                f"at most {1000 * longest:,.0f} ms, {memory:.0f} MiB",
+                f"`serried --help`: {peak([here.bin / 'serried', '--help'], env)[1]:.0f} MiB",
+                "≤ 1 s, ≤ 50 MiB",
+                longest <= 1 and memory <= 50,
+            )
+        )
+    return figures
+
+
+def peak(argv: list[str | Path], env: dict[str, str]) -> tuple[float, float]:
+    """The seconds that a command takes, and its highest memory in MiB."""
+    began = time.perf_counter()
+    child = subprocess.Popen(argv, env=env, **SILENT)
+    _, status, used = os.wait4(child.pid, 0)
+    if status:
+        raise SystemExit(f"error: {argv} ended with status {status}")
+    return time.perf_counter() - began, used.ru_maxrss / 1024
 
 
 def live(here: World) -> list[Figure]:
@@ -96,7 +136,7 @@ def live(here: World) -> list[Figure]:
 def main() -> None:
     with world(environment()) as here:
         os.environ["XDG_STATE_HOME"] = str(Path(here.env["HOME"]) / ".local" / "state")
-        figures = finished(here) + live(here)
+        figures = finished(here) + arrays(here) + live(here)
     record("Looking", figures)
 
 

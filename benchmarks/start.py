@@ -105,9 +105,10 @@ def race(here: World, program: str, rounds: int) -> dict[str, Timing]:
     return {name: Timing.of(each) for name, each in taken.items()}
 
 
-def figures(what: str, timings: dict[str, Timing]) -> list[Figure]:
+def figures(what: str, timings: dict[str, Timing], bare: float) -> list[Figure]:
+    """`bare` is the goal beside `srun python`."""
     ours = timings[SERRIED]
-    limits = {BARE: 1.10, TORCHRUN: 0.70}
+    limits = {BARE: bare, TORCHRUN: 0.70}
     return [
         Figure(
             what,
@@ -115,6 +116,8 @@ def figures(what: str, timings: dict[str, Timing]) -> list[Figure]:
             f"`{peer}`: {timings[peer]}, Serried takes {ours.median / timings[peer].median:.2f} times as long",
             f"≤ {limit:.2f} of `{peer}`",
             ours.median <= limit * timings[peer].median,
+            ours.median / timings[peer].median,
+            limit,
         )
         for peer, limit in limits.items()
     ]
@@ -128,8 +131,8 @@ def main() -> None:
         reduced = race(here, "all_reduce.py", 5)
     record(
         "Starting, 2 nodes x 2 ranks, snapshot included",
-        figures("job start to the first line of user code", first)
-        + figures("job start to a finished all-reduce, `import torch` included", reduced),
+        figures("job start to the first line of user code", first, 2.0)
+        + figures("job start to a finished all-reduce, `import torch` included", reduced, 1.1),
     )
 
 

@@ -144,8 +144,11 @@ class Head:
         self.loop.every(self._live.interval, self._live.write)
         if self._search:
             self._search.begin()
-        if not self.work.has_setup:  # while the launcher starts the agents; both take about as long
+        # While the launcher starts the agents, which takes about as long:
+        if not self.work.has_setup:
             self._unpack()
+        import hmac  # noqa: F401 - to check who connects; loads OpenSSL
+
         if not self._has_ended or self._launcher.is_running:
             self.loop.run()
         self._launcher.signal(signal.SIGKILL)
