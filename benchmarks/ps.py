@@ -19,6 +19,8 @@ from serried.records.record import Record
 FEW, MANY_ENDED = 10, 10_000
 MANY = 1000
 ROUNDS = 10
+SETTLE_SECONDS = 5
+"""Readers list the records again while they may have changed since the last look, to the tick of the clock."""
 
 
 def run_id(number: int) -> str:
@@ -49,6 +51,7 @@ def finished(here: World) -> list[Figure]:
         for number in range(count):
             Record.create(a_plan(run_id(number), name=f"train{number}")).write_end(an_ending(run_id(number)))
     os.environ["XDG_STATE_HOME"] = home
+    time.sleep(SETTLE_SECONDS)
     figures = []
     for words in (("ps",), ("show", "last"), ("why", f"train{FEW - 1}")):
         contenders = {

@@ -138,8 +138,9 @@ def all_runs() -> AllRuns:
     kept_at, others, ended = _kept()
     if changed != kept_at:
         inodes = _inodes()
-        ended = EndedRuns.of(run for run in ended if inodes.get(run.id) == run.inode)
-        others = inodes.keys() - {run.id for run in ended}
+        there = [run for run in ended if inodes.get(run.id) == run.inode]
+        ended = ended if len(there) == len(ended) else EndedRuns.of(there)
+        others = inodes.keys() - {run.id for run in there}
     unknown = _records(others)
     just_ended = {record.id: run for record in unknown if (run := _ended(record)) is not None}
     if just_ended:
