@@ -94,9 +94,12 @@ def write(stop_file: str, rank: int, report: FailureReport) -> None:
 
 def take(stop_file: str, rank: int, world_size: int) -> Optional[FailureReport]:
     """Read and delete the report of `rank`; the next report is that of another process."""
-    content = files.read_json(path(stop_file, rank))
+    place = path(stop_file, rank)
+    if not place.exists():
+        return None
+    content = files.read_json(place)
     with contextlib.suppress(OSError):  # already deleted, or on a read-only disk
-        path(stop_file, rank).unlink()
+        place.unlink()
     try:
         report = FailureReport(**{**content, "at": float(content["at"])}) if content else None
     except (KeyError, TypeError, ValueError):  # not written by the training library

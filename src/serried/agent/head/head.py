@@ -88,6 +88,8 @@ def main(arguments: List[str]) -> int:
 
 def _report_incomplete_checkpoints(work: Attempt) -> None:
     """Report other programs' checkpoints; the training library reports its own."""
+    if not (work.watch_patterns or work.directory.checkpoints.is_dir()):  # as in most first attempts
+        return
     if not checkpoints.is_of_train(work.directory.checkpoints):
         for path in checkpoints.torn(work.directory.checkpoints, work.watch_patterns):
             print(f"serried: skipping checkpoint {path}: it was not written completely", file=sys.stderr)
