@@ -14,15 +14,15 @@ from sampled import write_samples
 from serried.schedulers.local import jobs
 
 BUDGETS = {
-    "finished": {"ps": 37, "logs": 41, "stop": 38, "wait": 47, "why": 42, "show": 56, "fetch": 55},
+    "finished": {"ps": 36, "logs": 41, "stop": 37, "wait": 47, "why": 42, "show": 56, "fetch": 55},
     # Only for runs whose samples are kept: the rules of the report, to count its notes.
-    "measured": {"show": 71},
-    "array": {"ps": 37, "logs": 41, "stop": 38, "wait": 47, "why": 42, "show": 56, "fetch": 55},
-    "waiting_here": {"ps": 42, "logs": 47, "why": 49, "show": 63},
+    "measured": {"show": 70},
+    "array": {"ps": 36, "logs": 41, "stop": 37, "wait": 47, "why": 42, "show": 56, "fetch": 55},
+    "waiting_here": {"ps": 42, "logs": 47, "why": 48, "show": 62},
     # Runs that run have progress, of which four modules know: live.json, its reader, words and doubts.
-    "running_here": {"ps": 45, "logs": 41, "why": 52, "show": 67},
+    "running_here": {"ps": 45, "logs": 41, "why": 52, "show": 66},
     # Two of them only for a query of their own: on a fast machine the answer to `ps` is still valid.
-    "running_on_slurm": {"ps": 48, "logs": 41, "why": 56, "show": 71},
+    "running_on_slurm": {"ps": 48, "logs": 41, "why": 56, "show": 70},
 }
 """By the state of the run and by reader; raise one only for what its users gain."""
 

@@ -142,8 +142,8 @@ def cut(where, trial, wait_until):
 def test_a_drawn_trial_that_the_limit_cuts_resumes_with_its_parameters_in_its_job(place, sweep, wait_until):
     restarts = ("--set", "limit.restarts=2", "--set", "limit.continue=requeue")
     if place.cluster == "pbs":  # its jobs cannot requeue themselves
-        grid = ("--grid", "lr=0.5,0.25", "--workers", "1", *restarts, "--cluster", "pbs", "--", sys.executable, "train.py")
-        refused = place.serried("sweep", "--ranks", "1", *grid)
+        words = ("--grid", "lr=0.5,0.25", "--workers", "1", *restarts, "--cluster", "pbs", "--", "python", "train.py")
+        refused = place.serried("sweep", *words)
         assert refused.stderr.splitlines()[0] == "error: with `--workers`, a trial cannot continue in a job of its own"
         return
     run, where = sweep("0.5,0.25,2.0", "--workers", "1", "--time", "10m", *restarts, long=0.25)

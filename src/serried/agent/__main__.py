@@ -14,11 +14,11 @@ import marshal
 import os
 import sys
 
-TYPE_CHECKING = False  # the name in `typing`, which is for the finders below to find
+TYPE_CHECKING = False  # as in `typing`, which is loaded later
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
-    from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
+    from typing import Any, List, Mapping, Optional, Tuple
     from zipimport import zipimporter
 
 ROLES = {
@@ -107,45 +107,14 @@ class ArchiveModules:
         return os.pread(self._file, size, offset + LOCAL_HEADER_BYTES + len(entry))
 
 
-class StandardLibrary:
-    """Finds modules in the folder of the standard library by one listing of each folder: two calls less per module."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._listings: Dict[str, FrozenSet[str]] = {}
-
-    def find_spec(self, name: str, path: Any = None, _target: Any = None) -> Optional[ModuleSpec]:
-        folder = path[0] if path else self._folder
-        if not folder.startswith(self._folder):
-            return None
-        place = f"{folder}/{name.rpartition('.')[2]}"
-        if f"{place}.py" in self._files(folder):
-            return bootstrap_external.spec_from_file_location(name, f"{place}.py")
-        if place in self._files(folder) and f"{place}/__init__.py" in self._files(place):
-            return bootstrap_external.spec_from_file_location(
-                name, f"{place}/__init__.py", submodule_search_locations=[place]
-            )
-        return None
-
-    def _files(self, folder: str) -> FrozenSet[str]:
-        if folder not in self._listings:
-            try:
-                names = os.listdir(folder)  # noqa: PTH208 - no pathlib yet
-            except OSError:
-                names = []
-            self._listings[folder] = frozenset([f"{folder}/{name}" for name in names])
-        return self._listings[folder]
-
-
-def import_with_few_calls() -> None:
-    """If this is the main module of an archive, import by the finders above."""
+def import_through_one_open_file() -> None:
+    """If this is the main module of an archive, import by the finder above."""
     importer: Any = sys.path_importer_cache.get(sys.path[0]) if sys.path else None
     # Not documented, but in all Pythons: without it, `zipimport` imports all.
     directories = getattr(sys.modules.get("zipimport"), "_zip_directory_cache", {})
     directory = directories.get(getattr(importer, "archive", ""))
     if directory:
         sys.meta_path.insert(0, ArchiveModules(importer, directory))
-        sys.meta_path.insert(-1, StandardLibrary(os.path.dirname(os.__file__)))  # noqa: PTH120 - behind builtins
 
 
 def main(arguments: List[str]) -> int:
@@ -159,5 +128,5 @@ def main(arguments: List[str]) -> int:
 
 
 if __name__ == "__main__":
-    import_with_few_calls()
+    import_through_one_open_file()
     sys.exit(main(sys.argv[1:]))
