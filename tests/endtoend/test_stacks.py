@@ -94,7 +94,7 @@ def test_ranks_that_a_launcher_started(slurm: Place, wait_until, kind: str):
 def test_the_programs_of_a_job_script(place: Place, wait_until):
     script = place.project / "job.sh"
     directive = "#SBATCH --ntasks=1 --mem=100M\n" if place.cluster == "slurm" else ""
-    script.write_text(f"#!/bin/bash\n{directive}RANK=0 '{sys.executable}' train.py\n")
+    script.write_text(f"#!/bin/bash\n{directive}RANK=0 '{sys.executable}' '{place.project}/train.py'\n")
     (place.project / "train.py").write_text(HANGS)
     run = place.submit(str(script))
     log: Path = place.directory(run) / "attempts" / "1" / "script.log"
