@@ -7,9 +7,11 @@ import signal
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from serried.agent.ranks import connections
 from serried.agent.ranks.connections import ConnectionMonitor
 
 LISTEN = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); "
@@ -124,3 +126,15 @@ def test_where_connections_cannot_be_listed_nothing_is_claimed(monkeypatch, tmp_
     contact = ConnectionMonitor(1, list)
     contact.look()
     assert contact.is_seen is None
+
+
+def test_a_node_with_many_connections_is_checked_less_often(port, monkeypatch):
+    pauses, later = [], []
+    loop = SimpleNamespace(after=lambda seconds, call: (pauses.append(seconds), later.append(call)))
+    contact = ConnectionMonitor(port, lambda: [os.getpid()])
+    for used in (0.0, 0.05):  # 50 ms of CPU time for thousands of connections
+        monkeypatch.setattr(connections.time, "process_time", iter((0.0, used)).__next__)
+        contact.begin(loop, lambda *_, **__: None)
+        later[-1]()
+
+    assert pauses == [1.0, 1.0, 1.0, pytest.approx(25.0)]

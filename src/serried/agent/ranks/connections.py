@@ -19,6 +19,8 @@ from serried.protocol.events import ToHead
 LISTEN = "0A"
 EARLY_SECONDS, OFTEN_SECONDS, SELDOM_SECONDS = 60.0, 1.0, 15.0
 """Programs connect soon after they start: for EARLY_SECONDS the checks are frequent."""
+MOST_OF_A_CORE = 0.002
+"""A node with thousands of connections is checked less often."""
 
 Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 End = Tuple[Address, int]
@@ -55,12 +57,14 @@ class ConnectionMonitor:
         since = time.monotonic()
 
         def again() -> None:
+            used = time.process_time()
             self.look()
+            used = time.process_time() - used
             if self.is_seen is not False:
                 send(ToHead.CONTACT, seen=self.is_seen)
             elif self._leaders():
                 is_early = time.monotonic() - since < EARLY_SECONDS
-                loop.after(OFTEN_SECONDS if is_early else SELDOM_SECONDS, again)
+                loop.after(max(OFTEN_SECONDS if is_early else SELDOM_SECONDS, used / MOST_OF_A_CORE), again)
 
         loop.after(OFTEN_SECONDS, again)
 
