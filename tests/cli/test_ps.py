@@ -66,6 +66,17 @@ def test_long_names_give_way_before_the_note_does(serried, make, monkeypatch):
     ]
 
 
+def test_the_reason_gives_way_before_the_expected_start(serried, make, slurm, monkeypatch):
+    make("aaaaaa", name="a-name-of-twenty-four-xx", job="1")
+    slurm.tell(Job("1", None, "PENDING", reason="ReqNodeNotAvail", starts=NOW + 3599))
+    monkeypatch.setattr(console, "is_terminal", lambda _=None: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert serried("ps").out.splitlines()[1:] == [
+        "aaaaaa  a-name-of-twenty-f…  PENDING  2x2 cpu  1h00m  ReqNode…, starts in 59m59s"
+    ]
+
+
 def test_colours_only_where_they_are_wanted(serried, make, monkeypatch):
     make().ending()
     assert "\x1b" not in serried("ps").out

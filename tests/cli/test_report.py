@@ -45,12 +45,12 @@ k3f9q2 train COMPLETED
   measured     every 5 s, GPUs by stand-in
 
 use
-  GPU busy     [|||||||||||||||||||||||||||||||       ]  81 %  55 to 90 %
-  GPU memory   [|||||||||||||||||||||||||||           ]  71 %  peak 100 GiB
-  GPU power    [|||||||||||||||||||||||||||||||||     ]  86 %  600 of 700 W
-  CPU          [|||||||||||||||||||                   ]  50 %  8.0 of 16 cores
-  memory       [||||||||||||                          ]  31 %  peak 40 GiB
-  time         [||||                                  ]  10 %  1h00m of 10h00m
+  GPU busy     [|||||||||||||||||||||     ]  81 %  55 to 90 %
+  GPU memory   [|||||||||||||||||||       ]  71 %  peak 100 GiB
+  GPU power    [||||||||||||||||||||||    ]  86 %  600 of 700 W
+  CPU          [|||||||||||||             ]  50 %  8.0 of 16 cores
+  memory       [||||||||                  ]  31 %  peak 40 GiB
+  time         [|||                       ]  10 %  1h00m of 10h00m
 
 nodes
   NODE  CPU  OF  MEMORY  OF       DISK FREE
@@ -98,6 +98,14 @@ def test_the_page_of_a_run(serried, measured):
     assert done.out == PAGE
     assert max(map(len, PAGE.splitlines())) <= 80
     assert (done.code, done.err) == (0, "")
+
+
+def test_the_memory_of_the_ranks_alone_is_named_and_fits_on_a_terminal(serried, make):
+    attempt = make(**{**USUAL, "nodes": 1}).ending(seconds=3600.0).where.attempt(1)
+    write_samples(attempt, ranks=[a_rank(memory=100 * GIB)], scope="node")
+    [shown] = [line for line in serried("report", "last").out.splitlines() if line.startswith("  memory   ")]
+    assert shown == "  memory       [||||||||||||||||||||      ]  78 %  peak 100 GiB of the ranks"
+    assert len(shown) <= 80
 
 
 def test_a_page_fits_on_a_terminal(serried, measured, monkeypatch):
@@ -184,7 +192,7 @@ def test_an_array_is_a_table_of_the_tasks_that_have_begun(serried, make):
         "    serried rule time-over\n"
     )
     assert [note["rule"] for note in as_json(serried("report", "--json").out)["notes"]] == ["cpu-mem-over", "time-over"]
-    assert "GPU busy     [||||||||||||||||                      ]  41 %" in serried("report", "k3f9q2/1").out
+    assert "GPU busy     [|||||||||||               ]  41 %" in serried("report", "k3f9q2/1").out
 
 
 def test_a_run_without_samples_says_why(serried, make):
@@ -267,9 +275,9 @@ def test_a_job_that_no_run_has_is_looked_up_in_the_accounts(serried, slurm, monk
         "  measured     jobstats\n"
         "\n"
         "use\n"
-        "  CPU          [|||||||||||||||||||                   ]  50 %  4.0 of 8 cores\n"
-        "  memory       [||||||||||||||||||                    ]  47 %  peak 30 GiB\n"
-        "  time         [||||                                  ]  10 %  1h00m of 10h00m\n"
+        "  CPU          [|||||||||||||             ]  50 %  4.0 of 8 cores\n"
+        "  memory       [||||||||||||              ]  47 %  peak 30 GiB\n"
+        "  time         [|||                       ]  10 %  1h00m of 10h00m\n"
         "\n"
         "notes\n"
         "  - The peak of memory was 47 % of 64 GiB per node.\n"

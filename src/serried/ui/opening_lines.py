@@ -26,7 +26,7 @@ def opening_text(opening: Opening, shape: JobShape) -> str:
 def ahead_text(jobs: Sequence[QueuedJob]) -> str:
     """`12 jobs with 48 GPUs`: those that come first."""
     if not jobs:
-        return "no job that waits in the same partition"
+        return "no jobs in the same partition"
     gpus = sum(job.gpus * job.tasks for job in jobs)
     return counted(sum(job.tasks for job in jobs), "job") + (f" with {counted(gpus, 'GPU')}" if gpus else "")
 

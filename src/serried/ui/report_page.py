@@ -19,7 +19,7 @@ from serried.ui.text import duration, fit, local_time, printable, wrapped
 _Item = TypeVar("_Item")
 WIDTH = 80
 _LABEL = 12
-_BAR = 38
+_BAR = 26
 _MOST_NODES = 8
 _MOST_GPUS = 8
 _LOW = 25

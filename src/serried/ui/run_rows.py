@@ -43,8 +43,8 @@ def note(status: RunStatus, now: float) -> Cell:
     if status.state in (names.PENDING, names.RUNNING) and status.tasks is None:
         shorter, end = _progress(status)
         attempt = f"attempt {status.attempt}" if (status.attempt or 1) > 1 else ""
-        parts += [*shorter[:1], _waiting(status, now), attempt]
-        ends.append(end)
+        parts += [*shorter[:1], _waiting(status), attempt]
+        ends += [_start(status, now), end]
     elif status.state == UNCERTAIN:
         parts.append(f"serried why {status.record.id}")
     elif status.state != names.COMPLETED and status.tasks is None:
@@ -74,13 +74,13 @@ def _progress(status: RunStatus) -> tuple[list[str], str]:
     return progress_lines.note(status.progress)
 
 
-def _waiting(status: RunStatus, now: float) -> str:
-    if status.verdict.stale is not None:
-        return ""
-    if status.verdict.message:
-        return status.verdict.message
-    soon = f"starts in {duration(status.starts - now)}" if status.starts and status.starts > now else ""
-    return ", ".join(filter(None, (status.reason, soon)))
+def _waiting(status: RunStatus) -> str:
+    return "" if status.verdict.stale is not None else status.verdict.message or status.reason
+
+
+def _start(status: RunStatus, now: float) -> str:
+    is_known = status.verdict.stale is None and not status.verdict.message
+    return f"starts in {duration(status.starts - now)}" if is_known and status.starts and status.starts > now else ""
 
 
 def tasks_text(status: RunStatus) -> str:

@@ -28,7 +28,7 @@ HELP = (
     ("enter", "open the selected run"),
     ("esc", "back; drop the filter"),
     ("/", "filter the list: words of id, name, state or project"),
-    ("left right", "output of the rank before, of the next"),
+    ("left right", "output of the previous or the next rank"),
     ("m", "next metric in the curve"),
     ("h", "next quantity in the map of ranks"),
     ("l", "only the output, and back"),
