@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from serried import shell
-from serried.errors import MissingProgramError
+from serried.errors import MissingProgramError, install_hint
 from tables import for_each
 
 
@@ -133,3 +133,8 @@ def test_ctrl_c_just_as_a_foreground_command_ends_costs_its_status_nothing():
     ]
     assert (ends, len(told)) == ([5] * 50, 50)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_missing_libraries_are_installed_beside_serried_by_their_own_names():
+    assert install_hint("watch") == f"{sys.executable} -m pip install 'textual<9,>=8'"
+    assert install_hint("ui") == f"{sys.executable} -m pip install 'starlette<2,>=0.40' 'uvicorn<1,>=0.30'"

@@ -20,6 +20,7 @@ then `hint: …`, and exits with `exit_code`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 from serried.protocol.reasons import Reason
@@ -50,6 +51,16 @@ class SerriedError(Exception):
         self.details = details
         self.code = code
         self.about = about
+
+
+def install_hint(extra: str) -> str:
+    """The command that installs the libraries of one of Serried's extras beside Serried, wherever that came from."""
+    import importlib.metadata  # slow to load
+    import shlex
+
+    requirements = importlib.metadata.requires("serried") or []
+    libraries = [text.partition(";")[0] for text in requirements if text.endswith(f"extra == '{extra}'")]
+    return f"{sys.executable} -m pip install {shlex.join(libraries)}"
 
 
 class SerriedWarning(UserWarning):

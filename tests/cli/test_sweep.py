@@ -10,6 +10,7 @@ import pytest
 
 from building import a_failure
 from house import ROOT
+from serried.errors import install_hint
 from serried.fs.files import make_directory, write_json
 from serried.plan import Sweep
 from serried.submission import wandb_service
@@ -274,7 +275,7 @@ def test_a_picture_needs_matplotlib_and_a_metric(make, serried, monkeypatch, tmp
     done = serried(*show)
     assert (done.code, done.err) == (
         2,
-        "error: `--plot` needs matplotlib, which is not installed\n\nhint: pip install 'serried[sweeps]'\n",
+        f"error: `--plot` needs matplotlib, which is not installed\n\nhint: {install_hint('sweeps')}\n",
     )
 
 

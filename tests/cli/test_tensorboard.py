@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import pytest
 
+from serried.errors import install_hint
 from serried.plan import Sweep
 from serried.ui import loopback
 from waiting import until
@@ -266,7 +267,7 @@ def test_without_tensorboard_the_command_says_how_to_install_it(serried, ended, 
     done = serried("tensorboard", "k3f9q2")
     assert done.code == 2
     assert done.err.startswith("error: TensorBoard is not installed beside Serried")
-    assert done.err.endswith("\n\nhint: pip install 'serried[track]'\n")
+    assert done.err.endswith(f"\n\nhint: {install_hint('track')}\n")
 
 
 def test_the_tunnel_leads_to_this_very_node():

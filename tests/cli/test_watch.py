@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from serried.cli import watch
+from serried.errors import install_hint
 from serried.protocol import names
 from serried.schedulers.interface import Job
 from test_house import modules_after
@@ -87,7 +88,7 @@ def test_without_textual_it_says_how_to_install_it(serried, monkeypatch):
 
     assert done.code != 0
     assert "error: Textual is not installed beside Serried" in done.err
-    assert "hint: pip install 'serried[watch]'" in done.err
+    assert install_hint("watch") in done.err
 
 
 def test_once_needs_no_textual():

@@ -83,7 +83,9 @@ def test_a_program_that_never_reports_is_a_row_that_says_so(local):
     found = bench(local, "--", "true")
     assert [row["samples_per_second"] for row in found["rows"]] == [None]
     (point,) = found["points"]
-    assert found["rows"][0]["problems"] == [f"{point['run']} reported no step: log steps with `run.log`, or pass `--metric-from`"]
+    assert found["rows"][0]["problems"] == [
+        f"{point['run']} reported no step: log steps with `run.log`, or pass `--metric-from`"
+    ]
 
 
 @pytest.mark.slurm

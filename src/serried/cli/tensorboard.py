@@ -21,7 +21,7 @@ from typing import Any
 import click
 
 from serried.cli import run_view
-from serried.errors import MissingProgramError, UsageError
+from serried.errors import MissingProgramError, UsageError, install_hint
 from serried.protocol import tracking
 from serried.protocol.sizes import counted
 from serried.records import event_files, index
@@ -60,7 +60,7 @@ def command(*, runs: tuple[str, ...]) -> None:
     by relative paths. TensorBoard has to be installed beside Serried:
 
     \b
-      pip install 'serried[track]'
+      pip install '.[track]'     in a clone of Serried
     """
     program = _import_tensorboard()
     chosen = run_view.select_all(runs or [index.LAST])
@@ -87,7 +87,7 @@ def _import_tensorboard() -> Any:
             from tensorboard import program
     except ImportError as error:
         raise MissingProgramError(
-            f"TensorBoard is not installed beside Serried: {error}", hint="pip install 'serried[track]'"
+            f"TensorBoard is not installed beside Serried: {error}", hint=install_hint("track")
         ) from None
     return program
 

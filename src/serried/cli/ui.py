@@ -11,7 +11,7 @@ from urllib.parse import quote
 import click
 
 from serried.cli import run_view
-from serried.errors import MissingProgramError, UsageError
+from serried.errors import MissingProgramError, UsageError, install_hint
 from serried.records.index import Selection
 from serried.ui import console, loopback
 
@@ -34,7 +34,7 @@ def command(*, run: str | None, port: int | None, path: Path | None) -> None:
     other servers. Ctrl-C ends the page; it stops no run.
 
     \b
-      pip install 'serried[ui]'
+      pip install '.[ui]'     in a clone of Serried
     """
     server = _import_server()
     if port is not None and path is not None:
@@ -68,7 +68,7 @@ def _import_server() -> Any:
     except ImportError as error:
         raise MissingProgramError(
             f"the web page needs libraries that are not installed beside Serried: {error}",
-            hint="pip install 'serried[ui]'",
+            hint=install_hint("ui"),
         ) from None
     return server
 

@@ -10,7 +10,7 @@ import click
 
 from serried import shell
 from serried.cli import run_view
-from serried.errors import MissingProgramError, SerriedError, UsageError
+from serried.errors import MissingProgramError, SerriedError, UsageError, install_hint
 from serried.records.index import Selection
 from serried.ui import console
 
@@ -27,7 +27,7 @@ def command(*, run: str | None, once: bool, light: bool, ascii_only: bool) -> No
     and `?` explains them. It needs Textual:
 
     \b
-      pip install 'serried[watch]'
+      pip install '.[watch]'     in a clone of Serried
 
     \b
     serried watch
@@ -60,7 +60,7 @@ def _watch(selection: Selection | None, *, light: bool, ascii_only: bool) -> Non
         with console.status_line("starting"):
             from serried.ui.watch.app import WatchApp
     except ImportError as error:
-        hint = "pip install 'serried[watch]'; serried watch --once needs nothing more"
+        hint = f"{install_hint('watch')}; serried watch --once needs nothing more"
         raise MissingProgramError(f"Textual is not installed beside Serried: {error}", hint=hint) from None
     app = WatchApp(selection, stop, light=light, ascii_only=ascii_only)
     app.run(mouse=False)

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from serried.errors import RunFailed, UsageError
+from serried.errors import RunFailed, UsageError, install_hint
 from serried.plan import Plan
 from serried.protocol import names
 from serried.protocol.layout import TaskDirectory
@@ -78,7 +78,7 @@ class Calls:
             if "<" in self.name or "." not in self.name or getattr(self.function, "__module__", None) == "__main__":
                 raise UsageError(
                     f"the function `{self.name}` is not in a module that ranks can import",
-                    hint="move it into a module of the project, or pip install 'serried[functions]'",
+                    hint=f"move it into a module of the project, or {install_hint('functions')}",
                 ) from None
             return pickle
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from serried import inherit
-from serried.errors import UsageError
+from serried.errors import UsageError, install_hint
 from serried.plan import Plan
 from serried.protocol.layout import RunDirectory
 
@@ -29,7 +29,7 @@ def settle(plan: Plan, environ: Mapping[str, str]) -> Plan:
         what = "a Bayesian search" if sweep.search.method == "bayes" else "`early_terminate`"
         raise UsageError(
             f"{what} needs Optuna, which neither Serried's Python nor the active environment has",
-            hint="pip install 'serried[sweeps]'",
+            hint=install_hint("sweeps"),
         )
     journal = sweep.search.journal
     if not journal or not Path(journal).parents[1].is_dir():

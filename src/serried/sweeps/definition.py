@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from serried.config.values import MOST_TASKS, BadValue
-from serried.errors import ConfigError, UsageError, did_you_mean
+from serried.errors import ConfigError, UsageError, did_you_mean, install_hint
 from serried.protocol import placeholders, printed_metric
 from serried.sweeps import space
 from serried.sweeps.space import Parameter
@@ -233,8 +233,7 @@ def _of_yaml(content: bytes, shown: str) -> Any:
     try:
         import yaml
     except ImportError:
-        hint = "pip install 'serried[sweeps]'"
-        raise UsageError("reading YAML needs PyYAML, which is not installed", hint=hint) from None
+        raise UsageError("reading YAML needs PyYAML, which is not installed", hint=install_hint("sweeps")) from None
     try:
         return yaml.load(content, Loader=_loader(yaml))  # noqa: S506 - a safe one
     except (yaml.YAMLError, ValueError) as error:

@@ -17,7 +17,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from serried.errors import UsageError, reason
+from serried.errors import UsageError, install_hint, reason
 from serried.protocol.settings import as_argument
 from serried.sweeps.definition import MAXIMIZE, DefinitionError, SweepDefinition
 from serried.sweeps.importance import importance_of, is_number
@@ -62,7 +62,7 @@ def check(path: Path) -> None:
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UsageError(f"`{path}` cannot be written: permission denied")
     if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError("`--plot` needs matplotlib, which is not installed", hint="pip install 'serried[sweeps]'")
+        raise UsageError("`--plot` needs matplotlib, which is not installed", hint=install_hint("sweeps"))
 
 
 def write(results: SweepResults, path: Path) -> None:
