@@ -1,4 +1,4 @@
-"""docs/first-day.md: its commands, typed in turn, print what the page shows."""
+"""docs/first-day.md and the first example of README.md: their commands, typed in turn, print what the pages show."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,18 +14,16 @@ import pytest
 import transcripts
 from place import Place
 
-PAGE = Path(__file__).parents[2] / "docs" / "first-day.md"
+ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.torch
-def test_the_first_day_goes_as_its_page_shows(slurm: Place, tmp_path: Path) -> None:
-    page = PAGE.read_text(encoding="utf-8")
+@pytest.fixture
+def typed(slurm: Place, tmp_path: Path) -> Callable[[str], str]:
+    """What a command prints in a project of its own, with the names of places that the pages have."""
     project = tmp_path / "digits"
     project.mkdir()
-    for name, language in (("train.py", "python"), ("serried.toml", "toml")):
-        [text] = re.findall(rf"(?ms)^<!-- {name} -->\n```{language}\n(.*?)^```$", page)
-        (project / name).write_text(text, encoding="utf-8")
     path = f"{Path(sys.executable).parent}{os.pathsep}{slurm.environ['PATH']}"
+    places = {project: "/home/ada/digits", tmp_path / "scratch": "/scratch/ada", tmp_path / "home": "/home/ada"}
 
     def run(command: str) -> str:
         done = subprocess.run(
@@ -37,12 +36,34 @@ def test_the_first_day_goes_as_its_page_shows(slurm: Place, tmp_path: Path) -> N
             text=True,
             check=False,
         )
-        places = {project: "/home/ada/digits", tmp_path / "scratch": "/scratch/ada", tmp_path / "home": "/home/ada"}
         for place, shown in places.items():
             done.stdout = done.stdout.replace(str(place), shown)
         return done.stdout
 
-    renewed = transcripts.renew(page, run)
-    (tmp_path / PAGE.name).write_text(renewed, encoding="utf-8")
+    return run
 
-    assert page == renewed, f"cp {tmp_path / PAGE.name} {PAGE}"
+
+def write_files(page: str, project: Path) -> None:
+    """The files that a page shows, each below a comment with its name."""
+    for name, text in re.findall(r"(?ms)^<!-- (\S+) -->\n```\w+\n(.*?)^```$", page):
+        (project / name).write_text(text, encoding="utf-8")
+
+
+@pytest.mark.torch
+def test_the_first_day_goes_as_its_page_shows(typed, tmp_path: Path) -> None:
+    path = ROOT / "docs" / "first-day.md"
+    page = path.read_text(encoding="utf-8")
+    write_files(page, tmp_path / "digits")
+    renewed = transcripts.renew(page, typed)
+    (tmp_path / path.name).write_text(renewed, encoding="utf-8")
+    assert page == renewed, f"cp {tmp_path / path.name} {path}"
+
+
+def test_the_first_failure_is_reported_as_the_readme_shows(typed, tmp_path: Path) -> None:
+    path = ROOT / "README.md"
+    before, heading, rest = path.read_text(encoding="utf-8").partition("## What it looks like\n")
+    example, following, after = rest.partition("\n## ")
+    write_files(example, tmp_path / "digits")
+    renewed = transcripts.renew(example, typed)
+    (tmp_path / path.name).write_text("".join((before, heading, renewed, following, after)), encoding="utf-8")
+    assert example == renewed, f"cp {tmp_path / path.name} {path}"
