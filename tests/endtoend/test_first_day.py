@@ -65,5 +65,5 @@ def test_the_first_failure_is_reported_as_the_readme_shows(typed, tmp_path: Path
     example, following, after = rest.partition("\n## ")
     write_files(example, tmp_path / "digits")
     renewed = transcripts.renew(example, typed)
-    (tmp_path / path.name).write_text("".join((before, heading, renewed, following, after)), encoding="utf-8")
+    (tmp_path / path.name).write_text(f"{before}{heading}{renewed}{following}{after}", encoding="utf-8")
     assert example == renewed, f"cp {tmp_path / path.name} {path}"
