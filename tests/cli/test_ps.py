@@ -186,7 +186,9 @@ def test_a_silent_scheduler_leaves_what_was_known_and_says_so(serried, make, slu
     done = serried("ps")
     assert done.code == 0
     assert "as of just now" in done.out
-    assert done.err == ("warning: the scheduler does not answer; the states of live runs are from just now\n")
+    assert done.err == (
+        "warning: the scheduler does not answer; the states of live runs are from just now; `sinfo` prints its error\n"
+    )
 
 
 def test_a_silent_scheduler_and_nothing_known_is_exit_code_3(serried, make, slurm):

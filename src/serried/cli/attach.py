@@ -28,7 +28,7 @@ def command(*, run: str, words: tuple[str, ...], rank: int | None) -> None:
     r"""Open a shell beside a rank, or run a command there; exits with its status.
 
     It has the rank's variables, working directory and container, and shares its CPUs, memory and GPUs. It is
-    not a rank. The ranks run on after its end.
+    not a rank. The ranks continue after its end.
 
     \b
     serried attach last                            beside the first rank

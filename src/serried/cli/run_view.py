@@ -151,9 +151,13 @@ def warn_if_stale(statuses: Sequence[RunStatus]) -> None:
     """Warn once that a scheduler did not answer, with the age of the known states."""
     stale = [status.verdict.stale for status in statuses if status.verdict.stale is not None]
     if stale:
-        console.warning(
-            f"the scheduler does not answer; the states of live runs are from {ago(time.time() - min(stale))}"
-        )
+        from serried import schedulers  # seldom needed
+
+        summaries = [status.summary for status in statuses if status.verdict.stale is not None and status.summary]
+        commands = {schedulers.traits(summary.scheduler).survey_command for summary in summaries} - {""}
+        look = "".join(f"; `{command}` prints its error" for command in sorted(commands))
+        age = ago(time.time() - min(stale))
+        console.warning(f"the scheduler does not answer; the states of live runs are from {age}{look}")
 
 
 def insist(statuses: Sequence[RunStatus]) -> None:

@@ -52,8 +52,8 @@ _MOST_NODES, _MOST_TASKS = 2, 4
 def command(*, run: str, as_table: bool, as_json: bool) -> None:
     r"""Show a run's plan, timeline and files; of an array also the first failures.
 
-    A run that runs begins with what it does now: step, metrics, speed, time left, GPUs, CPUs and memory of
-    its nodes, and warnings.
+    A running run comes with what it does now: step, metrics, speed, time left, GPUs, CPUs and memory of its
+    nodes, and warnings.
 
     \b
     serried show last

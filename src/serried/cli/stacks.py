@@ -24,7 +24,7 @@ from serried.ui.text import printable
 @click.option("--rank", type=click.IntRange(0), metavar="R", help="Only rank R: all its threads and child processes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(*, run: str, rank: int | None, as_json: bool) -> None:
-    r"""Print where each rank is now: its Python stack. The ranks run on.
+    r"""Print where each rank is now: its Python stack. The ranks continue.
 
     Ranks at the same place are one group. The smallest group comes first: often the rank for which the
     others wait. The innermost call is at the top.

@@ -31,7 +31,7 @@ def command(*, run: str | None, port: int | None, path: Path | None) -> None:
     Run it on the login node, and leave it running. It prints an `ssh` command for your
     own machine, and an address for your browser. The address contains a token: other
     users of this node get the error 403. The page only reads, and loads nothing from
-    other servers. Ctrl-C ends the page; it stops no run.
+    other servers. Ctrl-C ends the page; it stops no run. It needs two libraries:
 
     \b
       pip install '.[ui]'     in a clone of Serried
