@@ -165,7 +165,7 @@ def test_a_stopped_run_says_who_stopped_it(serried, make):
     run = make()
     run.attempt().control.write_text('{"t": 1, "request": "stop", "reason": "user", "by": "ada@login1"}\n{"torn')
     run.ending("CANCELLED", exit_code=143, cause="user", message="stopped by ada@login1")
-    assert "  asked by    ada@login1\n" in serried("why", "last").out
+    assert "  requested by   ada@login1\n" in serried("why", "last").out
 
 
 def test_the_last_lines_come_from_the_log_where_exit_json_has_none(serried, make):

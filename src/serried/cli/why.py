@@ -110,7 +110,7 @@ def _facts(explanation: Explanation) -> list[tuple[str, str]]:
     if status.has_ended:
         facts += [("exit code", "" if status.verdict.exit_code is None else str(status.verdict.exit_code))]
         facts += [("attempt", str(status.attempt) if (status.attempt or 1) > 1 else "")]
-        facts += [("asked by", explanation.asked_by or "")]
+        facts += [("requested by", explanation.asked_by or "")]
         if status.verdict.since is not None:
             facts.append(("ended", f"{local_time(status.verdict.since)}, {ago(now - status.verdict.since)}"))
     return facts

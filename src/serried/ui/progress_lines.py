@@ -116,11 +116,8 @@ def _speed(progress: RunProgress) -> str:
 def _time_left(progress: RunProgress) -> str:
     steps, limit = progress.seconds_left, progress.limit_seconds_left
     by_limit = "" if limit is None else f"{_short(limit)} until the limit"
-    if steps is None:
-        return by_limit
-    if progress.is_too_slow:
-        return f"{by_limit}, which comes before the last step: the steps need {_short(steps)}"
-    return ", ".join(filter(None, (f"{_short(steps)} by the rate of its steps", by_limit)))
+    by_steps = "" if steps is None else f"{_short(steps)} by the rate of its steps"
+    return ", ".join(filter(None, (by_steps, by_limit)))
 
 
 def _gpus(nodes: Sequence[LiveNode], number: int, busy: float | None) -> str:
