@@ -158,6 +158,7 @@ def draw(chapters: Mapping[str, Mapping[str, Any]]) -> None:
         if each["most"]:
             axes.plot([each["most"]] * 2, [at - 0.4, at + 0.4], color="black", linewidth=2)
     labels = [f"{each['what'].replace('`', '')}\n{_peer(each['beside'])}" for each in reversed(figures)]
+    axes.margins(x=0.1)
     axes.set_yticks(range(len(figures)), labels, fontsize=7)
     axes.set_xlabel("Serried's time / the other's time; line: goal; hatched: goal missed")
     plt.savefig(PICTURE, metadata={"Date": None})
