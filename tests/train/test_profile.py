@@ -210,10 +210,11 @@ def test_kernels_that_overlap_count_once_and_marks_of_steps_are_no_kernels():
     assert covered([(5, 6), (0, 4), (1, 2), (9, 8)]) == 5
 
 
-def test_operators_are_ordered_by_their_time_on_the_gpu():
-    def average(key, cpu, **device):
-        return SimpleNamespace(key=key, count=2, self_cpu_time_total=cpu, **device)
+def average(key, cpu, **device):
+    return SimpleNamespace(key=key, count=2, self_cpu_time_total=cpu, **device)
 
+
+def test_operators_are_ordered_by_their_time_on_the_gpu():
     rows = operators(
         [
             average("aten::add", 9e6, self_device_time_total=0),
@@ -223,7 +224,12 @@ def test_operators_are_ordered_by_their_time_on_the_gpu():
         ]
     )
     assert rows == [
-        {"name": "aten::old", "calls": 2, "cpu_seconds": 1.0, "gpu_seconds": 5.0},
-        {"name": "aten::mm", "calls": 2, "cpu_seconds": 1.0, "gpu_seconds": 4.0},
-        {"name": "aten::add", "calls": 2, "cpu_seconds": 9.0, "gpu_seconds": 0.0},
+        {"name": "aten::old", "calls": 2, "cpu_seconds": 1.0, "gpu_seconds": 5.0, "share": 5 / 9},
+        {"name": "aten::mm", "calls": 2, "cpu_seconds": 1.0, "gpu_seconds": 4.0, "share": 4 / 9},
+        {"name": "aten::add", "calls": 2, "cpu_seconds": 9.0, "gpu_seconds": 0.0, "share": 0.0},
     ]
+
+
+def test_operators_that_are_left_out_have_their_share_of_the_time():
+    rows = operators([average(f"aten::{number}", 1e6, self_device_time_total=0) for number in range(100)])
+    assert [row["share"] for row in rows] == [0.01] * 50

@@ -191,12 +191,8 @@ def _print(selection: Selection, written: list[Profile], wanted: Wanted) -> None
     ]
     console.out_table(["RANK", "NODE", "STEP", "DATA WAIT", "GPU IDLE"], rows)
     console.out()
-    key = "gpu_seconds" if has_gpu else "cpu_seconds"
-    total = sum(row[key] for row in first.operators) or 1.0
     heads = [f"OPERATOR, RANK {first.rank}", "CALLS", *(["GPU"] if has_gpu else []), "CPU", "SHARE"]
-    console.out_table(
-        heads, [_operator(row, has_gpu=has_gpu, share=row[key] / total) for row in first.operators[:_SHOWN]]
-    )
+    console.out_table(heads, [_operator(row, has_gpu=has_gpu) for row in first.operators[:_SHOWN]])
     console.out()
     if first.steps[1] < wanted.end:
         console.out(f"the program ended after step {first.steps[1]}, so the profile has no more steps")
@@ -210,9 +206,9 @@ def _print(selection: Selection, written: list[Profile], wanted: Wanted) -> None
     console.out("open it: https://ui.perfetto.dev, `Open trace file`; it stays in your browser")
 
 
-def _operator(row: Mapping[str, Any], *, has_gpu: bool, share: float) -> list[str]:
+def _operator(row: Mapping[str, Any], *, has_gpu: bool) -> list[str]:
     gpu = [fine_time(row["gpu_seconds"])] if has_gpu else []
-    return [fit(row["name"], _WIDEST), str(row["calls"]), *gpu, fine_time(row["cpu_seconds"]), f"{share:.0%}"]
+    return [fit(row["name"], _WIDEST), str(row["calls"]), *gpu, fine_time(row["cpu_seconds"]), _share(row["share"])]
 
 
 def _meaning(one: Profile) -> list[str]:

@@ -190,7 +190,10 @@ def summarized(events: Iterable[Any], count: int) -> Dict[str, Any]:
 
 
 def operators(averages: Iterable[Any]) -> List[Dict[str, Any]]:
-    """The operators with most time of their own, on the GPU if there is one; without marks such as steps."""
+    """The operators with most time of their own, on the GPU if there is one; without marks such as steps.
+
+    The share is that of the time of all operators, those that are left out too.
+    """
     rows = [
         {
             "name": each.key,
@@ -202,7 +205,9 @@ def operators(averages: Iterable[Any]) -> List[Dict[str, Any]]:
         if not each.key.startswith(_STEP) and each.self_cpu_time_total + _on_device(each) > 0
     ]
     rows.sort(key=lambda row: (row["gpu_seconds"], row["cpu_seconds"]), reverse=True)
-    return rows[:MOST_OPERATORS]
+    key = "gpu_seconds" if any(row["gpu_seconds"] for row in rows) else "cpu_seconds"
+    total = sum(row[key] for row in rows)
+    return [{**row, "share": row[key] / total} for row in rows[:MOST_OPERATORS]]
 
 
 def covered(spans: Iterable[Span]) -> float:
