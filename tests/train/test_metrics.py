@@ -46,6 +46,15 @@ def test_each_step_is_a_line(path):
     assert steps(path) == [{"step": 1, "loss": 0.5, "images": 64}, {"step": 2, "loss": 0.25, "note": "warm"}]
 
 
+def test_a_line_has_its_time_to_a_tenth_of_a_millisecond(path, monkeypatch):
+    """A step of 3 ms was one of 2, 3 or 4 ms to `serried bench`."""
+    monkeypatch.setattr(metrics.time, "time", lambda: 1_700_000_000.123456)
+    log = Metrics(path)
+    log.log(1, {})
+    log.close()
+    assert lines(path)[0]["t"] == 1_700_000_000.1235
+
+
 def test_what_json_has_no_word_for_is_written_as_text(path):
     log = Metrics(path)
     log.log(1, {"a": float("nan"), "b": float("inf"), "c": -float("inf")})

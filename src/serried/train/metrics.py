@@ -97,7 +97,7 @@ class Metrics:
             for moment, step, values in held
         ]
         if self._file is not None:
-            lines = [json.dumps({"t": round(at, 3), "step": step, **_finite(values)}) for at, step, values in points]
+            lines = [json.dumps({"t": round(at, 4), "step": step, **_finite(values)}) for at, step, values in points]
             self._put(lines + self._total_line())
         if self.tracker is not None and self.tracker.is_on:
             self.tracker.feed(points)
