@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from building import RunOnDisk
-from serried.bench.measure import RankSteps, RunFigures, combined, measure, printed, rank_steps, warm_up_steps
+from serried.bench.measure import NO_STEP, RankSteps, RunFigures, combined, measure, printed, rank_steps, warm_up_steps
 from serried.bench.points import GridPoint
 from serried.errors import UsageError
 from serried.fs.files import write_json
@@ -84,14 +84,14 @@ def test_without_the_librarys_loader_the_batch_is_the_given_one_or_unknown():
 
 
 def test_a_program_without_steps_has_a_reason():
-    assert combined([RankSteps()], TWO).reason == "reported no step: log steps with `run.log`, or pass `--metric-from`"
+    assert combined([RankSteps()], TWO).reason == NO_STEP
     assert combined([rank_steps(steps(0), "10%")], TWO).reason == "too few steps after the warm-up"
 
 
 def test_printed_rates_are_taken_as_they_are():
     found = printed([1.0, 100.0, 120.0, float("nan"), 110.0], [9.0, 0.1, 0.2], "1", TWO)
     assert found == RunFigures(None, "", "", 3, samples_per_second=110.0, step_median=0.15000000000000002)
-    assert printed([], [], "10%", TWO).reason == "reported no samples per second"
+    assert printed([], [], "10%", TWO).reason == "it reported no samples per second"
     assert printed([5.0], [], "1", TWO).reason == "too few values after the warm-up"
     assert printed([5.0], [], "10%", TWO).samples_per_second == 5.0
 
@@ -129,7 +129,7 @@ def test_a_run_that_failed_keeps_its_reason_though_it_has_steps(tmp_path, state_
     message = "rank 1 on n2 exited with status 1: out of memory"
     failed = figures_of(run, "FAILED", message, **rates)
     assert (failed.is_measured, failed.reason) == (False, message)
-    assert figures_of(run).reason == "reported no step: log steps with `run.log`, or pass `--metric-from`"
+    assert figures_of(run).reason == NO_STEP
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_run_that_failed_keeps_its_reason_though_it_has_steps(tmp_path, state_
         (r"(?P<steps_per_second>[\d.]+)it/s", (64.0, 0.25, "")),
         (r"step took (?P<step_seconds>[\d.]+) s", (32.0, 0.5, "")),
         (r"([\d.]+) images/s", (100.0, None, "")),
-        (r"nothing (\d+)", (None, None, "reported no samples per second")),
+        (r"nothing (\d+)", (None, None, "it reported no samples per second")),
     ],
 )
 def test_a_program_may_report_steps_instead(tmp_path, state_home, source, figures):

@@ -93,7 +93,7 @@ def test_a_point_that_failed_is_a_row_with_its_reason():
     assert table(found)[1:] == [("1x2 agent", None, None, None, None), ("2x2 agent", None, None, None, None)]
     assert [row.problems for row in found.rows] == [
         (),
-        ("abcdef rank 3 on n2 exited with status 1: out of memory",),
+        ("abcdef: rank 3 on n2 exited with status 1: out of memory",),
         (),
     ]
     assert (found.open_runs, found.advice) == (1, [])
@@ -116,6 +116,14 @@ def test_the_share_of_the_communication_needs_a_run_that_the_library_confirms():
     assert ignored.notes_on_steps == (
         "the share of the communication is unknown: only `run.wrap` of the library can leave it out",
     )
+
+
+def test_a_run_without_synchronisation_on_another_gpu_counts_for_nothing():
+    without = dataclasses.replace(TWO, without_sync=True)
+    faster = measured(without, 900.0, "NVIDIA H100", without_sync=True, spread=0.2)
+    (_, row) = results([measured(ONE, 100.0), measured(TWO, 180.0, spread=0.0), faster]).rows
+    assert (row.communication, row.spread) == (None, 0.0)
+    assert row.problems == ("k3f9q2 ran on NVIDIA H100, not on NVIDIA V100",)
 
 
 def test_few_steps_are_said_to_be_few():

@@ -61,9 +61,9 @@ SIZE  HOW       STEP     P95     DIFF  DATA  COMM  START  GPU-H/1M
 1x4   torchrun  74.5 ms  100 ms  3%    2%    20%   1m15s  0.323
 2x4   torchrun  74.9 ms  100 ms  3%    2%    20%   1m15s  0.325
 
-- 2x4 torchrun: abcdef rank 3 on n2 exited with status 1: out of memory
-- 2x4 torchrun: abcdef without synchronisation: rank 3 on n2 exited with
-  status 1: out of memory
+- 2x4 torchrun: abcdef: rank 3 on n2 exited with status 1: out of memory
+- 2x4 torchrun: abcdef: no-sync: rank 3 on n2 exited with status 1: out of
+  memory
 - cheapest: 1x1 single, 0.307 GPU-hours for a million samples
 - fastest: 2x4 torchrun, 6,840 samples/s for 1.06 times the cost
 - largest with an efficiency of 70% or more: 2x4 torchrun
@@ -119,7 +119,7 @@ def test_hpc_helpers_figures_stand_beside_ours(capsys):
     assert (
         capsys.readouterr().out
         == """\
-b-k3f9 train: 1 repeat on NVIDIA V100, the first 10% left out
+b-k3f9 train: 1 repeat on NVIDIA V100
 2 of 3 runs have not ended
 
 SIZE  HOW       SECONDS  IMAGES/S  EFF.  SOCKEYE      CC           VECTOR

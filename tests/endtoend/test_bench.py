@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from serried.bench.measure import NO_STEP
+
 PRINTS = """\
 import os, sys
 ranks = int(os.environ.get("WORLD_SIZE", "1"))
@@ -83,9 +85,7 @@ def test_a_program_that_never_reports_is_a_row_that_says_so(local):
     found = bench(local, "--", "true")
     assert [row["samples_per_second"] for row in found["rows"]] == [None]
     (point,) = found["points"]
-    assert found["rows"][0]["problems"] == [
-        f"{point['run']} reported no step: log steps with `run.log`, or pass `--metric-from`"
-    ]
+    assert found["rows"][0]["problems"] == [f"{point['run']}: {NO_STEP}"]
 
 
 @pytest.mark.slurm

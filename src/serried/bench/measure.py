@@ -39,8 +39,7 @@ CPU = "CPU"
 UNKNOWN = "unknown GPU"
 """No sampler has reported a GPU."""
 OPEN = (names.PENDING, names.RUNNING, names.UNKNOWN)
-_NO_STEP = "reported no step: log steps with `run.log`, or pass `--metric-from`"
-_FEW_STEPS = "too few steps after the warm-up"
+NO_STEP = "it reported no step (`run.log`, or `--metric-from`)"
 UNKNOWN_BATCH = "the size of its batch is unknown: give it as `--batch`"
 _OWN = "serried/"
 
@@ -162,7 +161,8 @@ def combined(ranks: Sequence[RankSteps], point: GridPoint) -> RunFigures:
     """The figures of all ranks. `reason` says what is missing."""
     measured = [rank for rank in ranks if rank.steps_per_second]
     if not measured:
-        return RunFigures(None, "", _FEW_STEPS if any(rank.first_at for rank in ranks) else _NO_STEP)
+        few = "too few steps after the warm-up" if any(rank.first_at for rank in ranks) else NO_STEP
+        return RunFigures(None, "", few)
     processes = point.nodes * point.processes
     own = [rank.batch for rank in measured if rank.batch is not None]
     per_process = statistics.fmean(own) if own else None
@@ -191,7 +191,7 @@ def printed(rates: Sequence[float], seconds: Sequence[float], warm_up: str, poin
     """The figures of a program that reports samples per second, and perhaps the seconds of its steps."""
     kept = [rate for rate in rates[_left_out(warm_up, len(rates)) :] if math.isfinite(rate) and rate > 0]
     if not kept:
-        few = "too few values after the warm-up" if rates else "reported no samples per second"
+        few = "too few values after the warm-up" if rates else "it reported no samples per second"
         return RunFigures(None, "", few)
     steps = sorted(seconds[_left_out(warm_up, len(seconds)) :])
     return RunFigures(

@@ -160,16 +160,18 @@ def _most_common(values: Sequence[Any]) -> Any:
 
 def _row(point: GridPoint, group: _Group, device: str, batch: int | None) -> RowResult:
     expected = point.batch or (batch if point.scaling == WEAK else None)
-    problems = [f"{_named(run)}{run.reason}" for run in group.synced if run.reason and not run.is_open]
-    problems += [
-        f"{_named(run)}without synchronisation: {run.reason}"
-        for run in group.unsynced
+    problems = [
+        f"{run.run}: {mark}{run.reason}" if run.run else f"{mark}{run.reason}"
+        for runs, mark in ((group.synced, ""), (group.unsynced, "no-sync: "))
+        for run in runs
         if run.reason and not run.is_open
     ]
     measured = [run for run in group.synced if run.is_measured]
-    strange = {id(run): why for run in measured if (why := _difference(run, device, expected))}
-    problems += [f"{_named(run)}{strange[id(run)]}" for run in measured if id(run) in strange]
+    unsynced = [run for run in group.unsynced if run.is_measured and run.without_sync]
+    strange = {id(run): why for run in (*measured, *unsynced) if (why := _difference(run, device, expected))}
+    problems += [f"{run.run} {strange[id(run)]}" for run in (*measured, *unsynced) if id(run) in strange]
     kept = [run for run in measured if id(run) not in strange]
+    unsynced = [run for run in unsynced if id(run) not in strange] if kept else []
     used = kept or measured
     if not used:
         return RowResult(point, tuple(group.synced), problems=tuple(problems), is_comparable=False)
@@ -179,7 +181,6 @@ def _row(point: GridPoint, group: _Group, device: str, batch: int | None) -> Row
     if few < FEWEST_STEPS:
         problems.append(f"only {few} step{'s' * (few != 1)} measured")
     units = used[0].gpus or used[0].cpus
-    unsynced = [run for run in group.unsynced if run.is_measured and run.without_sync]
     without = _mean([run.samples_per_second for run in unsynced])
     return RowResult(
         point,
@@ -197,10 +198,6 @@ def _row(point: GridPoint, group: _Group, device: str, batch: int | None) -> Row
         problems=tuple(problems),
         is_comparable=bool(kept),
     )
-
-
-def _named(run: RunFigures) -> str:
-    return f"{run.run} " if run.run else ""
 
 
 def _difference(run: RunFigures, device: str, batch: float | None) -> str:

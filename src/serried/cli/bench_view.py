@@ -157,8 +157,10 @@ def about(bench: Bench, results: BenchResults) -> str:
     """`3 repeats on NVIDIA V100, the first 10% left out`."""
     repeats = 1 + max((entry.point.repeat for entry in bench.entries), default=0)
     count = f"{repeats} repeat{'s' * (repeats != 1)}"
-    left_out = f"the first {bench.warm_up}" if bench.warm_up.endswith("%") else f"{bench.warm_up} steps"
-    return f"{count} on {printable(results.device)}, {left_out} left out"
+    place = f"{count} on {printable(results.device)}"
+    if bench.kind == HPC_HELPER:  # its seconds are all of the training
+        return place
+    return f"{place}, the first {bench.warm_up}{'' if bench.warm_up.endswith('%') else ' steps'} left out"
 
 
 def markdown(bench: Bench, results: BenchResults) -> str:
