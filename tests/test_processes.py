@@ -6,9 +6,13 @@ import os
 import pwd
 import signal
 import subprocess
+import sys
+import time
+
+import pytest
 
 from serried import processes
-from serried.processes import Process, identify
+from serried.processes import HAS_PROC, Process, identify
 
 
 def test_a_process_is_itself_and_no_other_with_its_pid():
@@ -53,3 +57,12 @@ def test_the_user_is_that_of_the_process_whatever_variables_say(monkeypatch):
     assert processes.user() == pwd.getpwuid(os.getuid()).pw_name
     monkeypatch.setattr(os, "getuid", lambda: 2_000_000_001)
     assert processes.user() == "2000000001"
+
+
+@pytest.mark.skipif(not HAS_PROC, reason="needs /proc")
+def test_a_process_knows_how_long_it_runs():
+    """From above by the time around it, from below by an interval of its own."""
+    began = time.monotonic()
+    code = "from serried.processes import age; print(age(), age())"
+    first, second = map(float, subprocess.check_output([sys.executable, "-c", code]).split())
+    assert 0 < first <= second <= time.monotonic() - began + 0.02  # it started at a hundredth of a second

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,12 @@ def identify(pid: int) -> Process | None:
     result = shell.run(("ps", "-o", "stat=", "-o", "lstart=", "-p", str(pid)), timeout=30)
     state, _, started = result.stdout.strip().partition(" ")
     return Process(pid, started.strip()) if started and not state.startswith("Z") else None
+
+
+def age() -> float:
+    """Seconds since this process started, by a clock of hundredths; 0 without /proc."""
+    ticks = linux.started(os.getpid())
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK")) if ticks else 0.0
 
 
 def myself() -> Process:

@@ -12,6 +12,7 @@ import pytest
 
 from place import Place, environment
 from serried.bench.cluster import bus_factor
+from serried.train.probes import sizes
 
 SMALL = ("--cpus", "1", "--mem", "500M", "--time", "10m")
 SCHEDULER = """\
@@ -147,6 +148,7 @@ def test_all_reduces_have_the_bus_bandwidth_of_nccl_tests(here):
     ]  # fmt: skip
     assert [row["busbw"] for row in found["rows"]] == [row["bytes"] / row["seconds"] for row in found["rows"]]
     assert [bus_factor(ranks) for ranks in (1, 2, 4, 8)] == [0.0, 1.0, 1.5, 1.75]
+    assert [sizes(least, 64) for least in (4, 5, 64)] == [[4, 16, 64], [5, 20, 64], [64]]
 
 
 @pytest.mark.torch
@@ -208,9 +210,22 @@ def test_a_dry_run_prints_the_job_and_leaves_nothing(here, tmp_path, name):
     assert left(tmp_path) == []
 
 
-def test_a_cluster_that_copies_no_data_says_so(here, tmp_path):
-    done = bench(here, "stage", "--files", "2", "--size", "1k")
-    assert (done.returncode, done.stderr) == (
-        1, "error: this cluster copies no data to nodes: ranks read it where it is\n\nhint: see docs/data.md\n"
+@pytest.mark.parametrize("words", [("submit", "--cluster", "slurm"), ("launch",), ("stage", "train")])
+def test_the_only_experiment_has_the_resources_and_a_named_one_too(here, words):
+    clusters = "[clusters.slurm]\nscheduler = 'slurm'\nroot = '/tmp'\n"
+    own = "command = 'python train.py'\nresources = { cpus = 3 }\nenvironment = { env = { A = '1' } }\n"
+    (here.project / "serried.toml").write_text(f"[experiments.train]\n{own}{clusters}")
+    plan = json.loads(bench(here, *words, "--dry-run", "--json").stdout)["plan"]
+    assert (plan["allocation"]["cpus"], plan["environment"]["env"], plan["name"]) == (
+        3, {"A": "1"}, f"bench-{words[0]}"
+    )  # fmt: skip
+    assert "train.py" not in plan["command"]
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_cluster_that_copies_no_data_says_so(here, tmp_path, more):
+    done = bench(here, "stage", "--files", "2", "--size", "1k", *more)
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1, "", "error: this cluster copies no data to nodes: ranks read it where it is\n\nhint: see docs/data.md\n"
     )  # fmt: skip
     assert list(tmp_path.rglob(".serried-bench")) == []

@@ -10,7 +10,6 @@ import dataclasses
 import json
 import os
 import shutil
-import statistics
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from serried import schedulers
+from serried import config, schedulers
 from serried.builds import Observe, silent
 from serried.errors import SerriedError, SubmissionUncertain, UsageError
 from serried.fs.files import read_journal, read_json
@@ -51,7 +50,9 @@ def prepare_probe(
 
 
 def _prepare(request: Request, name: str, keeps_data: bool, observe: Observe | None) -> Prepared:
-    asked = dataclasses.replace(request, array="off", name=request.name or name)
+    known = config.catalogue(Path.cwd(), os.environ).experiments
+    experiment = request.experiment or (known[0] if len(known) == 1 else None)
+    asked = dataclasses.replace(request, experiment=experiment, array="off", name=request.name or name)
     asked = asked.with_setting("project.snapshot", value=False).with_setting("limit.restarts", value=0)
     asked = asked.with_setting("track.mode", value="off")
     if not keeps_data:
@@ -239,10 +240,6 @@ def _await_end(scheduler: Scheduler, job: str) -> None:
             return
         time.sleep(0.2)
     raise SerriedError(f"job {job} is still in the queue {QUIET_SECONDS:.0f} s after it was cancelled")
-
-
-def median(values: list[float]) -> float:
-    return statistics.median(values)
 
 
 def bus_factor(ranks: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,9 +12,9 @@ from typing import Any
 import click
 
 from serried.bench import cluster as bench
-from serried.bench.cluster import median
 from serried.cli import options
 from serried.errors import SerriedError, UsageError
+from serried.processes import age
 from serried.protocol.sizes import counted, spell
 from serried.submission.deliver import Prepared
 from serried.submission.request import Request
@@ -74,7 +75,7 @@ def launch_command(*, python: str, dry_run: bool, as_json: bool, **values: Any) 
     serried bench launch                    the only experiment's resources
     serried bench launch train --nodes 4    with its environment and its data
     """
-    began = time.time()
+    began = time.time() - age()
     prepared = bench.prepare_probe(_request(values), "launch", {}, python, keeps_data=True)
     if dry_run:
         options.dry_run(prepared, as_json=as_json)
@@ -189,11 +190,11 @@ def stage_command(*, files: int, size: int, dry_run: bool, as_json: bool, **valu
         bench.sample_files(root, files, size) as folder,
     ):
         run, nodes = bench.run_stage(bench.prepare_stage(request, str(folder)))
+    if not any(node.files for node in nodes):
+        raise SerriedError("this cluster copies no data to nodes: ranks read it where it is", hint="see docs/data.md")
     if as_json:
         console.out_json(run=run, files=files, bytes=files * size, nodes=[vars(node) for node in nodes])
         return
-    if not any(node.files for node in nodes):
-        raise SerriedError("this cluster copies no data to nodes: ranks read it where it is", hint="see docs/data.md")
     rows = [
         [printable(node.host), f"{node.files:,}", spell(node.bytes), fine_time(node.seconds), *_rates(node)]
         for node in nodes
@@ -226,9 +227,9 @@ def submit_command(*, rounds: int, dry_run: bool, as_json: bool, **values: Any) 
     if as_json:
         console.out_json(scheduler=prepared.plan.site.scheduler, cluster=prepared.plan.site.name, **vars(taken))
         return
-    rows = [[name, *map(fine_time, (median(each), min(each), max(each)))] for name, each in kinds.items()]
+    rows = [[name, *map(fine_time, (statistics.median(each), min(each), max(each)))] for name, each in kinds.items()]
     console.out_table(["COMMAND", "MEDIAN", "LEAST", "MOST"], rows)
-    console.out(f"\nthe scheduler needs {fine_time(median(taken.submit))} of each `serried submit`")
+    console.out(f"\nthe scheduler needs {fine_time(statistics.median(taken.submit))} of each `serried submit`")
 
 
 @_bench(

@@ -56,7 +56,8 @@ def checkpoint(options: Dict[str, Any]) -> None:
     import serried.train as st
 
     with st.session() as run:
-        weights = Weights([torch.zeros(options["bytes"] // TENSORS // 4, device=run.device) for _ in range(TENSORS)])
+        size = options["bytes"] // TENSORS // 4  # a file system that compresses must not win
+        weights = Weights([torch.rand(size, device=run.device) for _ in range(TENSORS)])
         rows = [_saved(run, weights, place, options["rounds"]) for place in options["to"]]
         if run.is_main:
             _write("checkpoint.json", {"rows": rows})
@@ -129,14 +130,21 @@ def allreduce(options: Dict[str, Any]) -> None:
     with st.session() as run:
         rows = []
         for device in dict.fromkeys(["cpu", run.device.type]):
-            size = options["from"]
-            while size <= options["to"]:
+            for size in sizes(options["from"], options["to"]):
                 tensor = torch.zeros(size // 4, device=run.device if device == run.device.type else device)
                 seconds, repeats = _repeated(run, lambda: dist.all_reduce(tensor), device)  # noqa: B023 - called here
                 rows.append({"backend": _backend(run.backend, device), "bytes": size, "seconds": seconds, "n": repeats})
-                size *= 4
         if run.is_main:
             _write("allreduce.json", {"ranks": run.world_size, "rows": rows})
+
+
+def sizes(least: int, most: int) -> List[int]:
+    """Each four times the one before, and the largest in any case."""
+    found = [most]
+    while least < most:
+        found.insert(-1, least)
+        least *= 4
+    return found
 
 
 def _repeated(run: Any, act: Callable[[], Any], device: str) -> Any:
