@@ -31,6 +31,9 @@ n2  20  20.0 kB  N  N
 staging delays ranks by N; it pays off if epochs save more than that
 """
 TORCH = ("--python", sys.executable)
+ACCEPT = f'{shutil.which("sbatch")} "$@" >/dev/null'
+CTRL_C = "kill -INT $PPID\nexec tail -f /dev/null"
+CTRL_C_ONCE = f'[ -e "$0.once" ] || {{ touch "$0.once"\n{CTRL_C}\n}}'
 
 
 @pytest.fixture
@@ -62,6 +65,15 @@ def masked(text):
     return re.sub(r" {2,}", "  ", text.replace("less than N", "N"))
 
 
+def replaced(place, tmp_path, command, lines):
+    """The place with another command of the scheduler."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / command).write_text(f"#!/bin/sh\n{lines}\n")
+    (folder / command).chmod(0o755)
+    return Place(place.cluster, place.project, {**place.environ, "PATH": f"{folder}:{place.environ['PATH']}"})
+
+
 def jobs(place):
     return subprocess.run(
         ["squeue", "--noheader"], env=dict(place.environ), capture_output=True, text=True, check=True
@@ -87,21 +99,31 @@ def test_the_scheduler_is_measured_and_no_job_no_record_and_no_file_stays(slurm,
 
 @pytest.mark.slurm
 @pytest.mark.parametrize(
-    ("command", "lines"),
+    ("command", "lines", "status"),
     [
-        ("squeue", "echo 'slurm_load_jobs error: Unable to contact' >&2\nexit 1"),
-        ("sbatch", f'{shutil.which("sbatch")} "$@" >/dev/null\necho hello'),
+        ("squeue", "echo 'slurm_load_jobs error: Unable to contact' >&2\nexit 1", 3),
+        ("sbatch", f"{ACCEPT}\necho hello", 3),
+        ("squeue", CTRL_C, 130),
+        ("sbatch", f"{ACCEPT}\n{CTRL_C}", 130),
+        ("scancel", f'{CTRL_C_ONCE}\nexec {shutil.which("scancel")} "$@"', 130),
     ],
 )
-def test_a_job_is_cancelled_even_if_the_scheduler_gives_no_proper_answer(slurm, tmp_path, command, lines):
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    (folder / command).write_text(f"#!/bin/sh\n{lines}\n")
-    (folder / command).chmod(0o755)
-    broken = Place("slurm", slurm.project, {**slurm.environ, "PATH": f"{folder}:{slurm.environ['PATH']}"})
-    done = bench(broken, "submit", *SMALL)
-    assert (done.returncode, done.stdout) == (3, ""), done.stderr
+def test_a_job_is_cancelled_after_ctrl_c_and_if_the_scheduler_gives_no_proper_answer(
+    slurm, tmp_path, command, lines, status
+):
+    done = bench(replaced(slurm, tmp_path, command, lines), "submit", *SMALL)
+    assert (done.returncode, done.stdout) == (status, ""), done.stderr
     assert (jobs(slurm), left(tmp_path)) == ("", [])
+
+
+@pytest.mark.slurm
+def test_a_job_that_cannot_be_cancelled_is_named(slurm, tmp_path):
+    lines = "echo 'scancel: error: Unable to contact slurm controller' >&2\nexit 1"
+    done = bench(replaced(slurm, tmp_path, "scancel", lines), "submit", *SMALL)
+    (job,) = jobs(slurm).split()[:1]
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (3, f"hint: job {job} is held in the queue: cancel it")
+    assert left(tmp_path) == []
+    subprocess.run(["scancel", job], env=dict(slurm.environ), check=True)
 
 
 @pytest.mark.torch

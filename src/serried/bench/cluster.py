@@ -19,7 +19,7 @@ from typing import Any
 
 from serried import config, schedulers
 from serried.builds import Observe, silent
-from serried.errors import SerriedError, SubmissionUncertain, UsageError
+from serried.errors import SchedulerUnreachable, SerriedError, SubmissionUncertain, UsageError
 from serried.fs.files import read_journal, read_json
 from serried.protocol import names
 from serried.protocol.events import JournalEvent
@@ -217,18 +217,23 @@ def measure_scheduler(prepared: Prepared, rounds: int) -> Latency:
         error.hint = f"if a held job `…-{prepared.token}` is in the queue, cancel it"
         raise
     finally:
-        if is_open:
-            job = job or _find(scheduler, prepared.token)  # after Ctrl-C, or an answer without an id
-            if job is not None:
-                scheduler.cancel([job])
-        remove(record, plan)
+        try:
+            if is_open:
+                _cancel(scheduler, job, prepared.token)
+        finally:
+            remove(record, plan)
     return taken
 
 
-def _find(scheduler: Scheduler, token: str) -> str | None:
+def _cancel(scheduler: Scheduler, job: str | None, token: str) -> None:
+    """After Ctrl-C, or an answer without an id, the job is only known by its token."""
     with suppress(SerriedError):
-        return scheduler.find(token)
-    return None
+        job = job or scheduler.find(token)
+    try:
+        scheduler.cancel([job] if job else [])
+    except SchedulerUnreachable as error:
+        error.hint = f"job {job} is held in the queue: cancel it"
+        raise
 
 
 def _await_end(scheduler: Scheduler, job: str) -> None:
