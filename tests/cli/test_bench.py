@@ -210,6 +210,21 @@ def test_an_experiment_that_names_its_speed_as_its_metric_needs_no_option(projec
     assert json.loads(again.out)["metric_from"] == "file:x.json"
 
 
+@pytest.mark.usefixtures("_real_processes")
+def test_points_that_are_refused_are_named_within_80_columns(project, serried):
+    assert project.is_dir()
+    done = serried("bench", "scaling", "--nodes", "1,9", "--cpus", "1", "--time", "6m", "--dry-run", *COMMAND)
+    assert done.code == 0
+    assert done.err.splitlines()[:6] == [
+        "SIZE  HOW     BATCH  EACH NODE  LIMIT    RUNS",
+        "1x1   single  -      1 CPU      6m00s    1",
+        "9x1   agent   -      -          refused  1",
+        "- 9x1 agent: this machine is one node, and 9 were requested",
+        "",
+        "1 run, at most 0.100 CPU-hours",
+    ]
+
+
 def test_benches_are_listed_and_a_missing_one_is_named(serried):
     assert serried("bench").err == "note: no benches yet: serried bench --help\n"
     bench = a_bench([ONE, ONE])

@@ -214,10 +214,12 @@ def test_a_python_without_torch_is_named_with_its_error(here, tmp_path):
         ),
         (("checkpoint", "--size", "3x"), "`--size 3x` is not a size", "for example `100k`, `64M` or `1.5G`"),
         (("checkpoint", "--size", "1"), "a state of 1 B measures nothing", "--size 1M or more"),
+        (("launch", "job.sbatch"), "a job script has a program of its own", "name an experiment, for its resources"),
         (("submit",), "this machine has no scheduler", "--cluster NAME; `serried clusters` lists them"),
     ],
 )
 def test_mistakes_are_refused_before_anything_runs(here, tmp_path, words, error, hint):
+    (here.project / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --time=5\n")
     done = bench(here, *words)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {error}\n\nhint: {hint}\n")
     assert left(tmp_path) == []

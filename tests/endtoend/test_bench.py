@@ -67,7 +67,7 @@ def test_a_program_that_prints_its_speed_is_measured_and_a_point_that_fails_is_a
     assert (one["samples_per_second"], two["samples_per_second"]) == (8.0, None)
     (point,) = [point for point in crashes["points"] if point["ranks"] == 2]
     assert point["state"] == "FAILED"
-    assert two["problems"] == [f"{point['run']} {point['reason']}"]
+    assert two["problems"] == [f"{point['run']}: {point['reason']}"]
     assert point["reason"].endswith("out of memory")
 
     shown = local.serried("bench", "show", "--csv").stdout

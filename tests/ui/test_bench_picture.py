@@ -38,7 +38,8 @@ def test_axes_have_units_and_name_the_shapes_of_each_size():
     speed, efficiency = panels(measured())
     assert (speed.get_ylabel(), efficiency.get_ylabel()) == ("samples per second", "efficiency against 1 rank, %")
     assert [tick.get_text() for tick in speed.get_xticklabels()] == ["1\n1x1", "2\n1x2\n2x1", "4\n2x2"]
-    assert speed.figure.get_supxlabel() == "GPUs, as nodes x GPUs on each; of several, the fastest is drawn"
+    label = "GPUs, as nodes x GPUs on each; of several, the fastest is drawn; bars: standard deviation"
+    assert speed.figure.get_supxlabel() == label
 
 
 def test_a_picture_is_written_also_before_the_first_point_is_measured(tmp_path):

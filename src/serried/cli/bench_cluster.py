@@ -55,7 +55,10 @@ _python = click.option("--python", default="python", metavar="PATH", help="A Pyt
 
 
 def _request(values: dict[str, Any]) -> Request:
-    return options.request(values, values["cluster"])
+    request = options.request(values, values["cluster"])
+    if request.is_script:
+        raise UsageError("a job script has a program of its own", hint="name an experiment, for its resources")
+    return request
 
 
 def _several_ranks(prepared: Prepared, name: str) -> None:

@@ -18,7 +18,9 @@ from serried.records import status
 from serried.submission.prepare import prepare
 from serried.submission.request import Decided
 from serried.ui import console
-from serried.ui.text import duration
+from serried.ui.text import duration, printable, wrapped
+
+_COLUMNS = 78
 
 
 def send(bench: Bench, *, dry_run: bool, as_json: bool, yes: bool, wait: bool, failed: Sequence[str] = ()) -> None:
@@ -114,12 +116,17 @@ def _show_points(bench: Bench, left: Iterable[int], decided: Mapping[int, Decide
     for at in left:
         point, one = bench.entries[at].point, decided[at]
         how = " ".join([*point.labels, *([submitting.NO_SYNC] if point.without_sync else [])])
-        size = ("-", "-", f"refused: {one.message}") if isinstance(one, UsageError) else (*_size(one), "")
+        size = ("-", "refused") if isinstance(one, UsageError) else _size(one)
         row = (point.shape, how, "-" if point.batch is None else str(point.batch), *size)
         rows[row] = rows.get(row, 0) + 1
-    shown = [(*row[:-1], row[-1] or str(count)) for row, count in rows.items()]
+    shown = [(*row, str(count)) for row, count in rows.items()]
     for line in console.table(("SIZE", "HOW", "BATCH", "EACH NODE", "LIMIT", "RUNS"), shown):
         console.say(line)
+    refused = {
+        f"{bench.entries[at].point}: {one.message}" for at, one in decided.items() if isinstance(one, UsageError)
+    }
+    for text in sorted(refused):
+        console.say("\n  ".join(wrapped(f"- {printable(text)}", _COLUMNS)))
     cost = _cost(decided.values())
     total = " and ".join(f"{figure(hours)} {unit}-hours" for unit, hours in cost.items())
     runs = sum(isinstance(one, Decided) for one in decided.values())

@@ -46,7 +46,8 @@ def figure(bench: Bench, results: BenchResults) -> Figure:
     ticks = [f"{world}\n" + "\n".join(_shapes(rows, world)) for world in worlds]
     _scale(speed, worlds, ticks, "samples per second")
     _scale(efficiency, worlds, ticks, "efficiency against 1 rank, %")
-    drawn.supxlabel(f"{unit}, as nodes x {unit} on each; of several, the fastest is drawn", fontsize=10)
+    bars = "; bars: standard deviation" if any(row.deviation for row in rows) else ""
+    drawn.supxlabel(f"{unit}, as nodes x {unit} on each; of several, the fastest is drawn{bars}", fontsize=10)
     if not rows:
         speed.text(0.5, 0.5, "no point is measured yet", ha="center", va="center", transform=speed.transAxes)
         return drawn
