@@ -101,12 +101,17 @@ def request_of(bench: Bench) -> BenchRequest:
     return BenchRequest(**bench.request)
 
 
+def devices(plan: Plan) -> tuple[int, str]:
+    """GPUs of each node, or CPUs without GPUs."""
+    allocation = plan.allocation
+    return (allocation.gpus, "GPU") if allocation.gpus else (allocation.cpus, "CPU")
+
+
 def hours_at_most(plan: Plan) -> tuple[float | None, str]:
     """GPU-hours, or CPU-hours without GPUs, that the run uses if it reaches its limit; None without a limit."""
-    allocation = plan.allocation
-    each, unit = (allocation.gpus, "GPU") if allocation.gpus else (allocation.cpus, "CPU")
-    limit = allocation.time_seconds
-    return None if limit is None else allocation.nodes * each * limit / 3600, unit
+    each, unit = devices(plan)
+    limit = plan.allocation.time_seconds
+    return None if limit is None else plan.allocation.nodes * each * limit / 3600, unit
 
 
 def submit_missing(

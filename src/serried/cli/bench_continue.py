@@ -134,9 +134,8 @@ def _show_points(bench: Bench, left: Iterable[int], decided: Mapping[int, Decide
 
 
 def _size(decided: Decided) -> tuple[str, str]:
-    allocation = decided.plan.allocation
-    each, unit = (allocation.gpus, "GPU") if allocation.gpus else (allocation.cpus, "CPU")
-    return f"{each} {unit}{'s' * (each != 1)}", duration(allocation.time_seconds)
+    each, unit = submitting.devices(decided.plan)
+    return f"{each} {unit}{'s' * (each != 1)}", duration(decided.plan.allocation.time_seconds)
 
 
 def _cost(decided: Iterable[Decided | UsageError]) -> dict[str, float]:

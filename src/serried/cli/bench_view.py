@@ -8,11 +8,10 @@ from collections.abc import Sequence
 
 from serried.bench import hpc_helper
 from serried.bench.measure import CPU, RunFigures
-from serried.bench.points import STRONG
 from serried.bench.results import BenchResults, RowResult, figure
 from serried.bench.store import HPC_HELPER, Bench
 from serried.ui import console
-from serried.ui.text import duration, printable, wrapped
+from serried.ui.text import duration, fine_time, printable, wrapped
 
 _CSV = (
     "nodes", "ranks", "world", "launch", "method", "scaling", "repeat", "without_sync", "run", "state", "device",
@@ -26,9 +25,7 @@ def share(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{figure(value * 1000)} ms" if value < 1 else f"{figure(value)} s"
+    return "-" if value is None else fine_time(value)
 
 
 def rate(row: RowResult) -> str:
@@ -39,8 +36,26 @@ def rate(row: RowResult) -> str:
     return figure(row.samples_per_second) + spread + ("" if row.is_comparable else " !")
 
 
-def unit(results: BenchResults) -> str:
-    return "GPU" if results.device != CPU else "core"
+def speed(row: RowResult) -> list[str]:
+    """The cells up to efficiencies."""
+    return [
+        row.point.shape,
+        " ".join(row.point.labels),
+        rate(row),
+        figure(row.per_rank),
+        figure(row.speed_up),
+        share(row.efficiency),
+        share(row.node_efficiency),
+    ]
+
+
+def start(row: RowResult) -> str:
+    return "-" if row.startup_seconds is None else duration(row.startup_seconds)
+
+
+def units(results: BenchResults) -> tuple[str, str]:
+    """What samples per second are divided by, and what has hours."""
+    return ("GPU", "GPU") if results.device != CPU else ("rank", "core")
 
 
 def show(bench: Bench, results: BenchResults) -> None:
@@ -52,57 +67,38 @@ def show(bench: Bench, results: BenchResults) -> None:
     if bench.kind == HPC_HELPER:
         show_comparison(bench, results)
         return
-    console.out_table(
-        ("SIZE", "HOW", "SAMPLES/S", f"PER {'GPU' if unit(results) == 'GPU' else 'RANK'}", "SPEED-UP", "EFF/RANK",
-         "EFF/NODE"),
-        [
-            (
-                row.point.shape,
-                " ".join(row.point.labels),
-                rate(row),
-                figure(row.per_rank),
-                figure(row.speed_up),
-                share(row.efficiency),
-                share(row.node_efficiency),
-            )
-            for row in results.rows
-        ],
-    )  # fmt: skip
+    per, of_hours = (unit.upper() for unit in units(results))
+    heads = ("SIZE", "HOW", "SAMPLES/S", f"PER {per}", "SPEED-UP", "EFF/RANK", "EFF/NODE")
+    console.out_table(heads, map(speed, results.rows))
     measured = [row for row in results.rows if row.is_measured]
     if measured:
         console.out()
         console.out_table(
-            ("SIZE", "HOW", "STEP", "P95", "DIFF", "DATA", "COMM", "START", f"{unit(results).upper()}-H/1M"),
+            ("SIZE", "HOW", "STEP", "P95", "DIFF", "DATA", "COMM", "START", f"{of_hours}-H/1M"),
             [
                 (
-                    row.point.shape,
-                    " ".join(row.point.labels),
+                    *speed(row)[:2],
                     seconds(row.step_median),
                     seconds(row.step_p95),
                     share(row.spread),
                     share(row.data_wait),
                     share(row.communication),
-                    "-" if row.startup_seconds is None else duration(row.startup_seconds),
+                    start(row),
                     figure(row.cost),
                 )
                 for row in measured
             ],
         )
-    remarks(results)
+    show_remarks(results)
 
 
 def show_comparison(bench: Bench, results: BenchResults) -> None:
     """Print HPC_helper's settings: our seconds and images per second beside its published ones."""
-    heads = ("SIZE", "HOW", "SECONDS", "IMAGES/S", "EFF.", *(f"{name}" for name in hpc_helper.SYSTEMS))
+    heads = ("SIZE", "HOW", "SECONDS", "IMAGES/S", "EFF.", *hpc_helper.SYSTEMS)
     console.out_table(heads, comparison(results))
     console.out()
-    for line in [
-        *sources(bench),
-        *(f"{row.point}: {printable(each)}" for row in results.rows for each in row.problems),
-    ]:
-        _out_item(line)
-    for note in results.notes:
-        _out_item(note)
+    for text in [*sources(bench), *problems(results), *results.notes]:
+        _out_item(text)
 
 
 def comparison(results: BenchResults) -> list[list[str]]:
@@ -144,12 +140,14 @@ def _out_item(text: str) -> None:
     console.out("\n".join([f"- {first}", *(f"  {line}" for line in more)]))
 
 
-def remarks(results: BenchResults) -> None:
+def problems(results: BenchResults) -> list[str]:
+    return [f"{row.point}: {printable(problem)}" for row in results.rows for problem in row.problems]
+
+
+def show_remarks(results: BenchResults) -> None:
     """Print problems of single points, notes about all, and the advice."""
-    problems = [f"{row.point}: {printable(problem)}" for row in results.rows for problem in row.problems]
-    if problems or results.rows:
-        console.out()
-    for text in [*problems, *results.notes, *results.notes_on_steps, *results.advice]:
+    console.out()
+    for text in [*problems(results), *results.notes, *results.notes_on_steps, *results.advice]:
         _out_item(text)
 
 
@@ -165,34 +163,30 @@ def about(bench: Bench, results: BenchResults) -> str:
 
 def markdown(bench: Bench, results: BenchResults) -> str:
     """A table for a README, with its facts above and the problems below."""
+    per, of_hours = units(results)
     heads = [
-        "nodes x ranks", "how", "samples/s", f"per {unit(results) if unit(results) == 'GPU' else 'rank'}", "speed-up",
-        "efficiency, 1 rank", "efficiency, 1 node", "step (p95)", "communication", "start",
-        f"{unit(results)}-hours per 1M samples",
+        "nodes x ranks", "how", "samples/s", f"per {per}", "speed-up", "efficiency, 1 rank", "efficiency, 1 node",
+        "step (p95)", "communication", "start", f"{of_hours}-hours per 1M samples",
     ]  # fmt: skip
     rows = [
         [
-            row.point.shape, " ".join(row.point.labels), rate(row), figure(row.per_rank), figure(row.speed_up),
-            share(row.efficiency), share(row.node_efficiency),
+            *speed(row),
             f"{seconds(row.step_median)} ({seconds(row.step_p95)})" if row.is_measured else "-",
-            share(row.communication), "-" if row.startup_seconds is None else duration(row.startup_seconds),
+            share(row.communication),
+            start(row),
             figure(row.cost),
         ]
         for row in results.rows
-    ]  # fmt: skip
-    problems = [f"{row.point}: {problem}" for row in results.rows for problem in row.problems]
+    ]
+    remarks = problems(results)
     if bench.kind == HPC_HELPER:
         heads = ["nodes x ranks", "how", "seconds", "images/s", "efficiency", *hpc_helper.SYSTEMS]
         rows = comparison(results)
-        problems = [*sources(bench), *problems]
-    lines = [f"- {_in_markdown(text)}" for text in [*problems, *results.notes]]
+        remarks = [*sources(bench), *remarks]
+    lines = [f"- {_in_markdown(text)}" for text in [*remarks, *results.notes]]
     title = f"`{bench.name}`: {about(bench, results)} (serried bench, {bench.created[:10]})."
-    return "\n".join([title, "", *markdown_table(heads, rows), *([""] if lines else []), *lines])
-
-
-def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    line = "|" + "---|" * len(heads)
-    return [_markdown_row(heads), line, *map(_markdown_row, rows)]
+    table = [_markdown_row(heads), "|" + "---|" * len(heads), *map(_markdown_row, rows)]
+    return "\n".join([title, "", *table, *([""] if lines else []), *lines])
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
@@ -210,9 +204,8 @@ def as_csv(bench: Bench, figures: Sequence[RunFigures]) -> str:
     writer.writerow(_CSV)
     for entry, run in zip(bench.entries, figures, strict=True):
         point = entry.point
-        scaling = STRONG if point.scaling == STRONG else "weak"
         writer.writerow([
-            point.nodes, point.ranks, point.world, point.launch, point.method, scaling, point.repeat,
+            point.nodes, point.ranks, point.world, point.launch, point.method, point.scaling, point.repeat,
             int(point.without_sync), run.run, run.state, run.device, run.steps, run.batch, run.samples_per_second,
             run.step_median, run.step_p95, run.spread, run.data_wait, run.startup_seconds, run.reason,
         ])  # fmt: skip
