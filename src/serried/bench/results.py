@@ -86,10 +86,6 @@ class BenchResults:
     """Points that have not ended."""
 
     @property
-    def has_communication(self) -> bool:
-        return any(row.communication is not None for row in self.rows)
-
-    @property
     def compared(self) -> list[RowResult]:
         return [row for row in self.rows if row.is_measured and row.is_comparable]
 

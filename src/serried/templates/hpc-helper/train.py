@@ -132,24 +132,25 @@ def main(config: Config) -> None:
         step, seconds = 0, 0.0
         for epoch in run.epochs(config.epochs):
             model.train()
-            began, first = time.monotonic(), step
+            began, seen = time.monotonic(), 0
             for images, labels in loader:
                 answers = model(prepare(images, config.size, run.device))
                 loss = F.cross_entropy(answers, labels.to(run.device, non_blocking=True))
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-                step += 1
+                step, seen = step + 1, seen + len(labels)
                 run.log(step=step, loss=loss)
             if on_gpu:
                 torch.cuda.synchronize()  # or the clock would stop before the work does
             took = time.monotonic() - began
             seconds += took
-            trained = (step - first) * loader.global_batch
+            trained = seen * run.world_size
             accuracy = test(network, tests, config.size, run)
             run.log(step=step, epoch=epoch + 1, accuracy=accuracy, train_seconds=took, train_samples=trained)
             rate = f"{trained / took:,.0f} images/s"
-            run.print(f"epoch {epoch + 1}/{config.epochs}: {took:.1f} s, {rate}, accuracy {accuracy:.3f}")
+            done = f"{trained:,} images in {took:.1f} s"
+            run.print(f"epoch {epoch + 1}/{config.epochs}: {done}, {rate}, accuracy {accuracy:.3f}")
         run.print(f"training took {seconds:.1f} s")
 
 
