@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import pytest
+
 from serried.bench.measure import RunFigures
 from serried.bench.points import GridPoint
 from serried.bench.results import results
@@ -58,6 +60,31 @@ def test_another_gpu_than_the_others_is_named_and_not_averaged():
         ("k3f9q2 ran on NVIDIA H100, not on NVIDIA V100",),
     ]
     assert len(found.compared) == 2
+
+
+def test_the_gpu_that_was_requested_counts_even_if_most_runs_had_another():
+    others = [measured(point, 100.0 * point.world, "NVIDIA H100", gpu_type="v100l") for point in (ONE, TWO)]
+    found = results([*others, measured(FOUR, 300.0, "Tesla V100-SXM2-32GB", gpu_type="v100l")])
+    assert (found.device, [row.is_comparable for row in found.rows]) == ("Tesla V100-SXM2-32GB", [False, False, True])
+    found = results(others)
+    assert (found.device, [row.is_comparable for row in found.rows]) == ("NVIDIA H100", [True, True])
+    assert found.notes[1] == "GPUs of the type v100l were requested, and no run had them"
+
+
+@pytest.mark.parametrize(
+    ("gpu_type", "device", "is_same"),
+    [
+        ("nvidia_h100_80gb_hbm3_1g.10gb", "NVIDIA H100 80GB HBM3", True),
+        ("rtx6000", "Quadro RTX 6000", True),
+        ("a100", "NVIDIA H100", False),
+        ("a100", "NVIDIA A100-SXM4-40GB and NVIDIA H100", False),
+        ("", "NVIDIA H100", True),
+        ("gpu", "NVIDIA H100", True),
+    ],
+)
+def test_the_word_of_a_scheduler_for_a_gpu_is_known_in_its_name(gpu_type, device, is_same):
+    alone = results([measured(ONE, 100.0, device, gpu_type=gpu_type)])
+    assert any("were requested" in note for note in alone.notes) != is_same
 
 
 def test_a_gpu_that_no_sampler_reported_is_not_another_one():

@@ -98,6 +98,8 @@ class RunFigures:
     """Sums over the epochs of what rank 0 logged: `train_seconds`, `train_samples`, and the number of `epochs`."""
     code: str = ""
     """The archive of its code."""
+    gpu_type: str = ""
+    """As requested, in the scheduler's word: `v100l`."""
 
     @property
     def is_open(self) -> bool:
@@ -232,6 +234,7 @@ def measure(status: RunStatus, point: GridPoint, *, warm_up: str, source: str = 
         samples_per_second=None if reason else found.samples_per_second,
         startup_seconds=max(0.0, first - started) if first and isinstance(started, int | float) else None,
         device=_device(place) if allocation.gpus else CPU,
+        gpu_type=allocation.gpu_type or "",
         gpus=allocation.nodes * allocation.gpus,
         cpus=allocation.nodes * allocation.cpus,
         logged=_sums(lines),

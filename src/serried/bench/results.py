@@ -7,6 +7,7 @@ another GPU, or with another batch than its neighbours, is named and compared wi
 from __future__ import annotations
 
 import dataclasses
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -136,7 +137,9 @@ def results(runs: Iterable[tuple[GridPoint, RunFigures]]) -> BenchResults:
     every = [figures for group in groups.values() for figures in group.synced]
     measured = [figures for figures in every if figures.is_measured]
     devices = [figures.device for figures in measured]
-    device = _most_common([name for name in devices if name != UNKNOWN] or devices) or CPU
+    known = [figures for figures in measured if figures.device not in (UNKNOWN, CPU)]
+    requested = [figures.device for figures in known if _is_of_type(figures.device, figures.gpu_type)]
+    device = _most_common(requested or [figures.device for figures in known] or devices) or CPU
     batch = _most_common([round(figures.batch) for point, group in groups.items() if point.scaling == WEAK
                           for figures in group.synced if figures.is_measured and figures.batch])  # fmt: skip
     rows = [_row(point, group, device, batch) for point, group in groups.items()]
@@ -148,6 +151,12 @@ def results(runs: Iterable[tuple[GridPoint, RunFigures]]) -> BenchResults:
         tuple(_notes_on_steps(compared, groups.values())),
         sum(run.is_open for group in groups.values() for run in (*group.synced, *group.unsynced)),
     )
+
+
+def _is_of_type(device: str, gpu_type: str) -> bool:
+    """Is a `Tesla V100-SXM2-32GB` a `v100l`? By the first letters that a number follows; True if there are none."""
+    model = re.search(r"[a-z]+\d+", gpu_type.lower())
+    return model is None or all(model[0] in re.sub(r"\W", "", each.lower()) for each in device.split(" and "))
 
 
 def _most_common(values: Sequence[Any]) -> Any:
@@ -246,6 +255,9 @@ def _notes(rows: Sequence[RowResult], device: str) -> list[str]:
         notes.append("no point has one rank: speed-up and efficiency against it are unknown")
     if device == CPU and any(row.point.method == DP for row in measured):
         notes.append("dp without GPUs is one process that does the work of all ranks: it has no speed-up")
+    used = [run for row in measured for run in row.runs if run.device == device]
+    if used and device not in (UNKNOWN, CPU) and not _is_of_type(device, used[0].gpu_type):
+        notes.append(f"GPUs of the type {used[0].gpu_type} were requested, and no run had them")
     code = {run.code for row in rows for run in row.runs if run.code}
     if len(code) > 1:
         notes.append(f"the runs have {len(code)} different versions of the code")
