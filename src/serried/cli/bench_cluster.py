@@ -61,11 +61,6 @@ def _request(values: dict[str, Any]) -> Request:
     return request
 
 
-def _several_ranks(prepared: Prepared, name: str) -> None:
-    if prepared.plan.world_size < 2:
-        raise UsageError(f"`serried bench {name}` needs two ranks or more", hint="--nodes 2, or --ranks 2")
-
-
 def _rate(per_second: float) -> str:
     return f"{spell(int(per_second))}/s"
 
@@ -250,7 +245,8 @@ def allreduce_command(*, python: str, least: int, most: int, dry_run: bool, as_j
     if least > most or least < 4:
         raise UsageError("`--from` must be 4 bytes or more, and not more than `--to`", hint="--from 1k --to 64M")
     prepared = bench.prepare_probe(_request(values), "allreduce", {"from": least, "to": most}, python)
-    _several_ranks(prepared, "allreduce")
+    if prepared.plan.world_size < 2:
+        raise UsageError("`serried bench allreduce` needs two ranks or more", hint="--nodes 2, or --ranks 2")
     if dry_run:
         options.dry_run(prepared, as_json=as_json)
         return
