@@ -63,6 +63,13 @@ def test_bars_of_nested_loops_are_lines_only_when_they_are_left_behind():
     assert [*lines.finish()] == [b"end"]
 
 
+def test_rows_that_a_program_erased_are_no_lines():
+    lines = Lines()
+    assert list(lines.feed(b"\r 50%\r100%\x1b[A\x1b[2K\n")) == []
+    assert overwritten(lines.rest.decode()) == "100%"
+    assert [*lines.finish()] == [b"\r 50%\r100%"]
+
+
 def test_rows_that_move_up_forever_do_not_grow_in_memory():
     lines = Lines()
     shown = [line for _ in range(3000) for line in lines.feed(b"\x1b[A\r" + b"#" * 50)]

@@ -23,7 +23,7 @@ sys.stdout.write(f"\\r  0%|\\r \\x1b[32m50%\\x1b[0m|rank {rank}")
 sys.stdout.flush()
 while not pathlib.Path(f"go-{rank}").exists():
     time.sleep(0.05)
-print(f"\\r100%|rank {rank}\\x1b[A\\x1b[2K")  # as a bar below another one
+print(f"\\r100%|rank {rank}\\x1b[2A\\x1b[2K")  # would erase other lines of the terminal
 """
 HOME = Path(serried.__file__).parents[1]
 

@@ -29,6 +29,7 @@ _LONGEST_LINE = 1 << 16
 """A line without an end is shown in pieces of this size."""
 _UP, _MOST_ROWS = b"\x1b[A", 8
 _MOVES = re.compile(rb"(\n|\x1b\[A)")
+_ERASE = re.compile(rb"\x1b\[[0-2]?K")
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 """How `run.log` writes the numbers that JSON lacks."""
 
@@ -158,7 +159,7 @@ class Lines:
     def _take_rows(self) -> Iterator[bytes]:
         """The rows, without those that a program has cleared among several."""
         rows, self._rows, self._up = self._rows, [b""], 0
-        return (row for row in rows if len(rows) == 1 or not _is_cleared(row))
+        return iter(rows) if len(rows) == 1 else (row.rstrip(b"\r") for row in rows if not _is_cleared(row))
 
     @property
     def rest(self) -> bytes:
@@ -177,7 +178,7 @@ def _shortened(row: bytes) -> bytes:
 
 
 def _is_cleared(row: bytes) -> bool:
-    return not row.rstrip(b"\r").rpartition(b"\r")[2].strip()
+    return not _ERASE.sub(b"", row.rstrip(b"\r").rpartition(b"\r")[2]).strip()
 
 
 def decode(line: bytes) -> str:
