@@ -137,4 +137,4 @@ def test_a_node_with_many_connections_is_checked_less_often(port, monkeypatch):
         contact.begin(loop, lambda *_, **__: None)
         later[-1]()
 
-    assert pauses == [1.0, 1.0, 1.0, pytest.approx(25.0)]
+    assert pauses == [1.0, 1.0, 1.0, pytest.approx(50.0)]

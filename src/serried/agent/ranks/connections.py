@@ -19,7 +19,7 @@ from serried.protocol.events import ToHead
 LISTEN = "0A"
 EARLY_SECONDS, OFTEN_SECONDS, SELDOM_SECONDS = 60.0, 1.0, 15.0
 """Programs connect soon after they start: for EARLY_SECONDS the checks are frequent."""
-MOST_OF_A_CORE = 0.002
+MOST_OF_A_CORE = 0.001
 """A node with thousands of connections is checked less often."""
 
 Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
