@@ -54,7 +54,7 @@ class SerriedError(Exception):
 
 
 def install_hint(extra: str) -> str:
-    """The command that installs the libraries of one of Serried's extras beside Serried, wherever that came from."""
+    """The `pip install` command for the libraries of an extra, in the environment that runs Serried."""
     import importlib.metadata  # slow to load
     import shlex
 

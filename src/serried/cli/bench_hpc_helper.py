@@ -24,9 +24,7 @@ from serried.cli import bench_continue, bench_scaling, options
     callback=bench_scaling.words(),
     help="Launchers of several nodes; the first also starts the ranks of one.  [default: torchrun,mpirun]",
 )
-@click.option(
-    "--repeat", "repeats", type=click.IntRange(1), default=1, metavar="N", help="Runs of each point.  [default: 1]"
-)
+@bench_scaling.repeat_option
 @click.option(
     "--data",
     type=click.Path(resolve_path=True, path_type=Path),

@@ -56,6 +56,9 @@ def words(known: Iterable[str] = ()) -> Callable[[click.Context, click.Parameter
     return parse
 
 
+repeat_option = click.option(
+    "--repeat", "repeats", type=click.IntRange(1), default=1, metavar="N", help="Runs of each point.  [default: 1]"
+)
 grid_options = options.together(
     click.option("--nodes", default="1", metavar="N,N,…", callback=counts, help="Numbers of nodes.  [default: 1]"),
     click.option(
@@ -73,9 +76,7 @@ grid_options = options.together(
         callback=words(points.METHODS),
         help="ddp: a process for each rank; dp: DataParallel, one process on one node.  [default: ddp]",
     ),
-    click.option(
-        "--repeat", "repeats", type=click.IntRange(1), default=1, metavar="N", help="Runs of each point.  [default: 1]"
-    ),
+    repeat_option,
     click.option(
         "--communication",
         is_flag=True,

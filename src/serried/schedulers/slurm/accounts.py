@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import heapq
 import io
 import json
 import math
@@ -210,10 +211,15 @@ def _peak(steps: Sequence[Row], value_of: Callable[[Row], float | None]) -> floa
         for step in steps
         if (value := value_of(step)) is not None
     ]
-    together = (
-        sum(value for start, end, value in known if start <= begin < end or start == begin) for begin, _, _ in known
-    )
-    return max(together, default=None)
+    running: list[tuple[float, float]] = []
+    most: float | None = None
+    for start, end, value in sorted(known):
+        while running and running[0][0] <= start:
+            heapq.heappop(running)
+        # Steps that start in one second run together, even if one ends in it.
+        heapq.heappush(running, (max(end, math.nextafter(start, math.inf)), value))
+        most = max(most or 0.0, math.fsum(each for _, each in running))
+    return most
 
 
 def _memory(step: Row) -> float | None:
