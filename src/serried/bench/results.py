@@ -16,6 +16,7 @@ from typing import Any
 
 from serried.bench.measure import CPU, FEWEST_STEPS, UNKNOWN, RunFigures
 from serried.bench.points import DDP, DP, SINGLE, STRONG, WEAK, GridPoint
+from serried.protocol.sizes import counted
 
 GOOD_EFFICIENCY = 0.7
 """As the rule `scaling-poor` of reports."""
@@ -184,7 +185,7 @@ def _row(point: GridPoint, group: _Group, device: str, batch: int | None) -> Row
     rate = statistics.fmean(rates)
     few = min(run.steps for run in used)
     if few < FEWEST_STEPS:
-        problems.append(f"only {few} step{'s' * (few != 1)} measured")
+        problems.append(f"only {counted(few, 'step')} measured")
     units = used[0].gpus or used[0].cpus
     without = _mean([run.samples_per_second for run in unsynced])
     return RowResult(

@@ -14,6 +14,7 @@ from serried.bench.results import figure
 from serried.bench.store import Bench, PointRun
 from serried.cli import bench_show, options
 from serried.errors import UsageError
+from serried.protocol.sizes import counted
 from serried.records import status
 from serried.submission.prepare import prepare
 from serried.submission.request import Decided
@@ -104,7 +105,7 @@ def _say_submitted(bench: Bench) -> None:
         if entry.refusal:
             console.warning(f"{entry.point} is refused: {entry.refusal}")
     runs = sum(entry.is_submitted for entry in bench.entries)
-    console.say(f"submitted {bench.id} as {runs} run{'s' * (runs != 1)}")
+    console.say(f"submitted {bench.id} as {counted(runs, 'run')}")
     console.next_steps(
         [(f"serried bench show {bench.id}", "the results so far"), ("serried ps", "the states of the runs")]
     )
@@ -130,12 +131,12 @@ def _show_points(bench: Bench, left: Iterable[int], decided: Mapping[int, Decide
     cost = _cost(decided.values())
     total = " and ".join(f"{figure(hours)} {unit}-hours" for unit, hours in cost.items())
     runs = sum(isinstance(one, Decided) for one in decided.values())
-    console.say(f"\n{runs} run{'s' * (runs != 1)}, {f'at most {total}' if total else 'without a time limit'}")
+    console.say(f"\n{counted(runs, 'run')}, {f'at most {total}' if total else 'without a time limit'}")
 
 
 def _size(decided: Decided) -> tuple[str, str]:
     each, unit = submitting.devices(decided.plan)
-    return f"{each} {unit}{'s' * (each != 1)}", duration(decided.plan.allocation.time_seconds)
+    return counted(each, unit), duration(decided.plan.allocation.time_seconds)
 
 
 def _cost(decided: Iterable[Decided | UsageError]) -> dict[str, float]:

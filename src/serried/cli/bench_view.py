@@ -10,6 +10,7 @@ from serried.bench import hpc_helper
 from serried.bench.measure import CPU, RunFigures
 from serried.bench.results import BenchResults, RowResult, figure
 from serried.bench.store import HPC_HELPER, Bench
+from serried.protocol.sizes import counted
 from serried.ui import console
 from serried.ui.text import duration, fine_time, printable, wrapped
 
@@ -154,7 +155,7 @@ def show_remarks(results: BenchResults) -> None:
 def about(bench: Bench, results: BenchResults) -> str:
     """`3 repeats on NVIDIA V100, the first 10% left out`."""
     repeats = 1 + max((entry.point.repeat for entry in bench.entries), default=0)
-    count = f"{repeats} repeat{'s' * (repeats != 1)}"
+    count = counted(repeats, "repeat")
     place = f"{count} on {printable(results.device)}"
     if bench.kind == HPC_HELPER:  # its seconds are all of the training
         return place
