@@ -84,7 +84,8 @@ class Node:
         self.send(ToHead.HEARTBEAT, quiet=0.0, running=[] if self.is_done else list(self.ranks))
 
     def sample(self) -> None:
-        ranks = [{**RANK, "rank": rank} for rank in self.ranks]
+        step = int(RANK["steps_per_second"] * (time.time() - self.nodes.began))
+        ranks = [{**RANK, "rank": rank, "step": step} for rank in self.ranks]
         gpus = [{**GPU, "gpu": index} for index in range(len(self.ranks))]
         self.send(ToHead.SAMPLE, **NODE, host=f"n{self.index}", node=self.index, ranks=ranks, gpus=gpus, warnings=[])
 

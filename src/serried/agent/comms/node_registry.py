@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import time
-from typing import Any, Dict, Iterator, List, Protocol, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Protocol, Sequence
 
 from serried.agent.comms import rendezvous
 from serried.agent.comms.channel import Channel, ProtocolError, UnprovenConnection
@@ -35,6 +35,8 @@ class NodeAgent:
         self.quiet_seconds = 0.0
         """How long its running ranks have written nothing."""
         self.running: List[int] = []
+        self.has_backlog: Optional[bool] = None
+        """Whether the loop waits until more can be sent; None before the loop watches the connection."""
         self.is_connected = True
         self.is_done = False
         self.busy_until = 0.0
@@ -171,8 +173,10 @@ class NodeRegistry:
             self.broadcast(ToNode.ALL_RANKS_ENDED)
 
     def _watch(self, agent: NodeAgent) -> None:
-        waits = bool(agent.channel.backlog)
-        self._loop.watch(agent.channel.connection, lambda: self._receive(agent), writable=waits)
+        has_backlog = bool(agent.channel.backlog)
+        if has_backlog != agent.has_backlog:  # as for few of thousands of messages
+            agent.has_backlog = has_backlog
+            self._loop.watch(agent.channel.connection, lambda: self._receive(agent), writable=has_backlog)
 
     def _accept(self) -> None:
         """Accept all that wait: connections of thousands of nodes come at once, and fill the queue."""

@@ -7,7 +7,7 @@ when its reason does. A check prefers a missed anomaly to a false alarm.
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, Hashable, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Hashable, Iterable, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Set, Tuple
 
 from serried.agent.head.step_pace import StepPace
 from serried.protocol.live import NOT_FINITE, Node, entries, number
@@ -32,21 +32,25 @@ LASTING_SECONDS = 240.0
 """So long a pause in training lasts before it is recorded: evaluations and checkpoints are shorter, mostly."""
 
 
-class NodeSample(NamedTuple):
-    node: int
-    host: str
-    age: float
-    """Seconds since the sample arrived."""
-    entry: Node
+class NodeSample:
+    """The newest sample of a node."""
+
+    def __init__(self, node: int, host: str, age: float, entry: Node) -> None:
+        self.node, self.host, self.entry = node, host, entry
+        self.age = age
+        """Seconds since the sample arrived."""
+        self.ranks = [rank for rank in entries(entry, "ranks") if isinstance(rank.get("rank"), int)]
+        self.gpus = entries(entry, "gpus")
 
 
-class LatestSamples(NamedTuple):
-    """What is known at one moment. Its lists are made once: a large job has ten thousands of ranks."""
+class Check(Protocol):
+    """Sees one node after the other, because the samples of thousands need much memory at once."""
 
-    now: float
-    samples: Sequence[NodeSample]
-    ranks: Sequence[Tuple[NodeSample, Dict[str, Any]]]
-    gpus: Sequence[Tuple[NodeSample, Dict[str, Any]]]
+    def begin(self, now: float) -> None: ...
+
+    def see(self, sample: NodeSample) -> None: ...
+
+    def found(self) -> List[Anomaly]: ...
 
 
 class Anomalies:
@@ -55,22 +59,25 @@ class Anomalies:
     def __init__(self, *, is_script: bool = False) -> None:
         stalled = Stalled()
         self.usual_pause = stalled.usual_pause
-        self._checks: List[Callable[[LatestSamples], List[Anomaly]]] = [
-            stalled.look,
-            _not_finite,
-            IdleGpus(needs_ranks=not is_script).look,
-            LostGpus().look,
-            FullDisks().look,
-            SlowRanks().look,
-        ]
+        self._checks: Sequence[Check] = (
+            stalled,
+            NotFinite(),
+            IdleGpus(needs_ranks=not is_script),
+            LostGpus(),
+            FullDisks(),
+            SlowRanks(),
+        )
         self._lasting = _Lasting()
         self._recorded: Dict[str, Set[int]] = {}
         """The nodes by code, for which a warning was recorded."""
 
-    def look(self, now: float, samples: Sequence[NodeSample]) -> List[Anomaly]:
-        ranks = [(sample, rank) for sample, rank in _entries(samples, "ranks") if isinstance(rank.get("rank"), int)]
-        latest = LatestSamples(now, samples, ranks, _entries(samples, "gpus"))
-        return [warning for check in self._checks for warning in check(latest)]
+    def look(self, now: float, samples: Iterable[NodeSample]) -> List[Anomaly]:
+        for check in self._checks:
+            check.begin(now)
+        for sample in samples:
+            for check in self._checks:
+                check.see(sample)
+        return [warning for check in self._checks for warning in check.found()]
 
     def new(self, now: float, warnings: Sequence[Anomaly]) -> List[Anomaly]:
         """The warnings to record now: the first of each code, and later ones that concern further nodes."""
@@ -101,14 +108,42 @@ class Stalled:
 
     def __init__(self) -> None:
         self._paces: Dict[Hashable, StepPace] = {}
+        self.begin(0.0)
 
     def usual_pause(self, node: int, rank: Any) -> Optional[float]:
         """Seconds without a step that are usual for a rank; None as long as too few steps were seen."""
         pace = self._paces.get((node, rank))
         return pace.longest_pause if pace and math.isfinite(pace.longest_pause) else None
 
-    def look(self, latest: LatestSamples) -> List[Anomaly]:
-        stalled = [it for it in self._quiet(latest) if not it[2].is_usual(it[0])]
+    def begin(self, now: float) -> None:
+        self._now = now
+        self._is_any_moving, self._last_output = False, math.inf
+        self._quiet: List[Tuple[float, int, StepPace]] = []
+        """Ranks for which it is unusual to take no step and write nothing for so many seconds."""
+
+    def see(self, sample: NodeSample) -> None:
+        for rank in sample.ranks:
+            output_age = number(rank.get("output_age"))
+            output_age = math.inf if output_age is None else output_age + sample.age
+            self._last_output = min(self._last_output, output_age)
+            step, age, total = number(rank.get("step")), number(rank.get("step_age")), number(rank.get("total_steps"))
+            if step is None or age is None:
+                continue
+            age += sample.age
+            key = (sample.node, rank["rank"])
+            pace = self._paces.get(key) or self._paces.setdefault(key, StepPace())
+            pace.observe(step, self._now - age)
+            if total is None or step < total:
+                self._is_any_moving = self._is_any_moving or pace.is_usual(age)
+                quiet = min(age, output_age)
+                if not pace.is_usual(quiet):
+                    self._quiet.append((quiet, rank["rank"], pace))
+
+    def found(self) -> List[Anomaly]:
+        stalled = self._quiet
+        if not self._is_any_moving:  # as in a validation, in which all wait for the rank that prints
+            stalled = [(min(quiet, self._last_output), rank, pace) for quiet, rank, pace in stalled]
+            stalled = [it for it in stalled if not it[2].is_usual(it[0])]
         if not stalled:
             return []
         quiet, _, pace = max(stalled, key=lambda it: it[0])
@@ -122,41 +157,25 @@ class Stalled:
             }
         ]
 
-    def _quiet(self, latest: LatestSamples) -> List[Tuple[float, int, StepPace]]:
-        """For how many seconds each rank has taken no step and written nothing; without ranks that took all steps."""
-        found: List[Tuple[float, int, StepPace]] = []
-        is_any_moving, last_output = False, math.inf
-        for sample, rank in latest.ranks:
-            output_age = number(rank.get("output_age"))
-            output_age = math.inf if output_age is None else output_age + sample.age
-            last_output = min(last_output, output_age)
-            step, age, total = number(rank.get("step")), number(rank.get("step_age")), number(rank.get("total_steps"))
-            if step is None or age is None:
-                continue
-            age += sample.age
-            pace = self._paces.setdefault((sample.node, rank["rank"]), StepPace())
-            pace.observe(step, latest.now - age)
-            if total is None or step < total:
-                is_any_moving = is_any_moving or pace.is_usual(age)
-                found.append((min(age, output_age), _number_of(rank), pace))
-        if not is_any_moving:  # as in a validation, in which all wait for the rank that prints
-            found = [(min(quiet, last_output), rank, pace) for quiet, rank, pace in found]
-        return found
 
+class NotFinite:
+    def begin(self, now: float) -> None:  # noqa: ARG002
+        self._found: Dict[Tuple[str, str], List[int]] = {}
 
-def _not_finite(latest: LatestSamples) -> List[Anomaly]:
-    found: Dict[Tuple[str, str], List[int]] = {}
-    for _, rank in latest.ranks:
-        metrics = rank.get("metrics")
-        for name, value in metrics.items() if isinstance(metrics, dict) else ():
-            is_finite = math.isfinite(value) if isinstance(value, float) else value not in NOT_FINITE
-            if not is_finite and "loss" in str(name).lower():
-                found.setdefault((str(name), str(value)), []).append(_number_of(rank))
-    if not found:
-        return []
-    (name, value), ranks = next(iter(found.items()))
-    message = f"`{name}` is {value} on {_of_ranks(ranks)}"
-    return [{"code": Reason.NOT_FINITE, "message": message, "ranks": sorted(ranks)}]
+    def see(self, sample: NodeSample) -> None:
+        for rank in sample.ranks:
+            metrics = rank.get("metrics")
+            for name, value in metrics.items() if isinstance(metrics, dict) else ():
+                is_finite = math.isfinite(value) if isinstance(value, float) else value not in NOT_FINITE
+                if not is_finite and "loss" in str(name).lower():
+                    self._found.setdefault((str(name), str(value)), []).append(rank["rank"])
+
+    def found(self) -> List[Anomaly]:
+        if not self._found:
+            return []
+        (name, value), ranks = next(iter(self._found.items()))
+        message = f"`{name}` is {value} on {_of_ranks(ranks)}"
+        return [{"code": Reason.NOT_FINITE, "message": message, "ranks": sorted(ranks)}]
 
 
 class IdleGpus:
@@ -165,19 +184,28 @@ class IdleGpus:
         self._needs_ranks = needs_ranks
         """Before ranks start, their data may be copied for hours."""
 
-    def look(self, latest: LatestSamples) -> List[Anomaly]:
-        idle: Dict[Hashable, Tuple[NodeSample, Dict[str, Any]]] = {}
-        gpus = [(sample, gpu) for sample, gpu in latest.gpus if number(gpu.get("busy")) is not None]
-        for sample, gpu in gpus:
-            has_begun = not self._needs_ranks or bool(entries(sample.entry, "ranks"))
-            if has_begun and (number(gpu.get("busy")) or 0.0) < IDLE_PERCENT:
-                idle[sample.node, gpu.get("gpu")] = (sample, gpu)
-        lasting = self._lasting.seconds(latest.now, idle)
-        found = [idle[key] for key, seconds in lasting.items() if seconds >= IDLE_SECONDS]
+    def begin(self, now: float) -> None:
+        self._now = now
+        self._measured = 0
+        self._idle: Dict[Hashable, GpuOfNode] = {}
+
+    def see(self, sample: NodeSample) -> None:
+        has_begun = not self._needs_ranks or bool(sample.ranks)
+        for gpu in sample.gpus:
+            busy = number(gpu.get("busy"))
+            if busy is not None:
+                self._measured += 1
+                if has_begun and busy < IDLE_PERCENT:
+                    found = GpuOfNode(sample.node, sample.host, gpu.get("gpu"), number(gpu.get("memory")) or 0.0)
+                    self._idle[sample.node, found.gpu] = found
+
+    def found(self) -> List[Anomaly]:
+        lasting = self._lasting.seconds(self._now, self._idle)
+        found = [self._idle[key] for key, seconds in lasting.items() if seconds >= IDLE_SECONDS]
         if not found:
             return []
-        held = sum(size for _, gpu in found if (size := number(gpu.get("memory")) or 0.0) >= HELD_BYTES)
-        which = f"all {len(gpus)} GPUs were" if 1 < len(gpus) == len(found) else _of_gpus(found)
+        held = sum(gpu.memory for gpu in found if gpu.memory >= HELD_BYTES)
+        which = f"all {self._measured} GPUs were" if 1 < self._measured == len(found) else _of_gpus(found)
         shortest = min(seconds for seconds in lasting.values() if seconds >= IDLE_SECONDS)
         holding = f", but hold {spell(int(held))} of memory" if held else ""
         message = f"{which} less than {IDLE_PERCENT:.0f} % busy for {_seconds(shortest)}{holding}"
@@ -188,20 +216,29 @@ class LostGpus:
     """A GPU of the job about which the driver says nothing, or nothing any more."""
 
     def __init__(self) -> None:
-        self._known: Dict[int, Dict[Any, Dict[str, Any]]] = {}
+        self._known: Dict[int, Tuple[Any, ...]] = {}
+        """By node, the numbers of its GPUs."""
         self._lasting = _Lasting()
 
-    def look(self, latest: LatestSamples) -> List[Anomaly]:
-        missing: Dict[Hashable, Tuple[NodeSample, Dict[str, Any]]] = {}
-        for sample in latest.samples:
-            listed = {gpu.get("gpu"): gpu for gpu in entries(sample.entry, "gpus")}
-            present = {index for index, gpu in listed.items() if _is_measured(gpu)}
-            known = self._known.setdefault(sample.node, {})
-            # A GPU without a name was lost before the driver could describe it.
-            known.update((index, gpu) for index, gpu in listed.items() if index in present or not gpu.get("name"))
-            missing.update({(sample.node, gpu): (sample, known[gpu]) for gpu in known if gpu not in present})
-        lasting = self._lasting.seconds(latest.now, missing)
-        found = [missing[key] for key, seconds in lasting.items() if seconds >= LOST_SECONDS]
+    def begin(self, now: float) -> None:
+        self._now = now
+        self._missing: Dict[Hashable, GpuOfNode] = {}
+
+    def see(self, sample: NodeSample) -> None:
+        present = [gpu.get("gpu") for gpu in sample.gpus if _is_measured(gpu)]
+        known = self._known.get(sample.node, ())
+        # A GPU without a name was lost before the driver could describe it.
+        nameless = [gpu.get("gpu") for gpu in sample.gpus if not gpu.get("name")]
+        new = tuple(gpu for gpu in dict.fromkeys([*present, *nameless]) if gpu not in known)
+        if new:
+            known = self._known[sample.node] = known + new
+        for gpu in known:
+            if gpu not in present:
+                self._missing[sample.node, gpu] = GpuOfNode(sample.node, sample.host, gpu)
+
+    def found(self) -> List[Anomaly]:
+        lasting = self._lasting.seconds(self._now, self._missing)
+        found = [self._missing[key] for key, seconds in lasting.items() if seconds >= LOST_SECONDS]
         if not found:
             return []
         message = f"{_of_gpus(found)} lost: the driver does not report {'it' if len(found) == 1 else 'them'}"
@@ -214,21 +251,25 @@ class FullDisks:
     def __init__(self) -> None:
         self._first: Dict[int, float] = {}
 
-    def look(self, latest: LatestSamples) -> List[Anomaly]:
-        full: List[Tuple[float, NodeSample]] = []
-        for sample in latest.samples:
-            free = number(sample.entry.get("disk_free"))
-            if free is None:
-                continue
-            first = self._first.setdefault(sample.node, free)
-            if free < ALMOST_NO_DISK_BYTES or free < min(LOW_DISK_BYTES, first / 2):
-                full.append((free, sample))
-        if not full:
+    def begin(self, now: float) -> None:  # noqa: ARG002
+        self._full: List[Tuple[float, int, str]] = []
+
+    def see(self, sample: NodeSample) -> None:
+        free = number(sample.entry.get("disk_free"))
+        if free is None:
+            return
+        first = self._first.setdefault(sample.node, free)
+        if free < ALMOST_NO_DISK_BYTES or free < min(LOW_DISK_BYTES, first / 2):
+            self._full.append((free, sample.node, sample.host))
+
+    def found(self) -> List[Anomaly]:
+        if not self._full:
             return []
-        free, sample = min(full, key=lambda it: it[0])
-        more = f" and of {counted(len(full) - 1, 'other node')}" if len(full) > 1 else ""
-        message = f"the local disk of {sample.host}{more} is nearly full: {spell(int(free))} left"
-        return [{"code": Reason.DISK_NEARLY_FULL, "message": message, "nodes": sorted(it.node for _, it in full)}]
+        free, _, host = min(self._full)
+        more = f" and of {counted(len(self._full) - 1, 'other node')}" if len(self._full) > 1 else ""
+        message = f"the local disk of {host}{more} is nearly full: {spell(int(free))} left"
+        nodes = sorted(node for _, node, _ in self._full)
+        return [{"code": Reason.DISK_NEARLY_FULL, "message": message, "nodes": nodes}]
 
 
 class SlowRanks:
@@ -237,12 +278,21 @@ class SlowRanks:
     def __init__(self) -> None:
         self._lasting = _Lasting()
 
-    def look(self, latest: LatestSamples) -> List[Anomaly]:
-        unusual = {
-            **self._unusual(latest, "steps_per_second", lambda value, median: value < SLOW_SHARE * median),
-            **self._unusual(latest, "data_wait", lambda value, median: value > WAITING_SHARE + median),
-        }
-        lasting = self._lasting.seconds(latest.now, unusual)
+    def begin(self, now: float) -> None:
+        self._now = now
+        self._speeds: List[RankValue] = []
+        self._waits: List[RankValue] = []
+
+    def see(self, sample: NodeSample) -> None:
+        for rank in sample.ranks:
+            for key, values in (("steps_per_second", self._speeds), ("data_wait", self._waits)):
+                value = number(rank.get(key))
+                if value is not None:
+                    values.append(RankValue(value, rank["rank"], sample.host))
+
+    def found(self) -> List[Anomaly]:
+        unusual = {**self._slow(), **self._waiting()}
+        lasting = self._lasting.seconds(self._now, unusual)
         found = [key for key in unusual if lasting[key] >= SLOW_SECONDS]
         if not found:
             return []
@@ -250,32 +300,49 @@ class SlowRanks:
         more = f"; also slow: {_of_ranks(ranks)}" if len(ranks) > 1 else ""
         return [{"code": Reason.SLOW_RANK, "message": unusual[found[0]] + more, "ranks": ranks}]
 
-    def _unusual(
-        self, latest: LatestSamples, key: str, is_unusual: Callable[[float, float], bool]
-    ) -> Dict[Tuple[str, int], str]:
-        values = [(sample, rank, number(rank.get(key))) for sample, rank in latest.ranks]
-        known = [(sample, rank, value) for sample, rank, value in values if value is not None]
-        numbers = {_number_of(rank) for _, rank, _ in known}
-        if not FEWEST_RANKS <= len(numbers) == len(known):  # a job script may run several programs, each with a rank 0
-            return {}
-        import statistics
-
-        median = statistics.median(value for _, _, value in known)
+    def _slow(self) -> Dict[Tuple[str, int], str]:
+        median = _median(self._speeds)
         return {
-            (key, _number_of(rank)): _comparison(key, _number_of(rank), sample.host, value, median)
-            for sample, rank, value in known
-            if is_unusual(value, median)
+            (
+                "speed",
+                rank,
+            ): f"rank {rank} on {host} takes {value:.3g} steps per second, and the median rank {median:.3g}"
+            for value, rank, host in self._speeds
+            if median is not None and value < SLOW_SHARE * median
+        }
+
+    def _waiting(self) -> Dict[Tuple[str, int], str]:
+        median = _median(self._waits)
+        return {
+            (
+                "wait",
+                rank,
+            ): f"rank {rank} on {host} waits for data {value:.0%} of its time, and the median rank {median:.0%}"
+            for value, rank, host in self._waits
+            if median is not None and value > WAITING_SHARE + median
         }
 
 
-def _comparison(key: str, rank: int, host: str, value: float, median: float) -> str:
-    if key == "data_wait":
-        return f"rank {rank} on {host} waits for data {value:.0%} of its time, and the median rank {median:.0%}"
-    return f"rank {rank} on {host} takes {value:.3g} steps per second, and the median rank {median:.3g}"
+class RankValue(NamedTuple):
+    value: float
+    rank: int
+    host: str
 
 
-def _entries(samples: Sequence[NodeSample], name: str) -> List[Tuple[NodeSample, Dict[str, Any]]]:
-    return [(sample, entry) for sample in samples for entry in entries(sample.entry, name)]
+def _median(values: Sequence[RankValue]) -> Optional[float]:
+    """None if they are few. A job script may run several programs, each with a rank 0: those do not compare."""
+    if not FEWEST_RANKS <= len({it.rank for it in values}) == len(values):
+        return None
+    import statistics
+
+    return statistics.median(it.value for it in values)
+
+
+class GpuOfNode(NamedTuple):
+    node: int
+    host: str
+    gpu: Any
+    memory: float = 0.0
 
 
 def _is_measured(gpu: Mapping[str, Any]) -> bool:
@@ -283,27 +350,23 @@ def _is_measured(gpu: Mapping[str, Any]) -> bool:
     return any(number(gpu.get(key)) is not None for key in ("busy", "memory", "power", "temperature"))
 
 
-def _number_of(rank: Mapping[str, Any]) -> int:
-    return int(rank["rank"])
-
-
 def _of_ranks(ranks: Iterable[int]) -> str:
     numbers = sorted(set(ranks))
     return f"rank{'s' * (len(numbers) > 1)} {ranges(numbers)}"
 
 
-def _of_gpus(found: Sequence[Tuple[NodeSample, Mapping[str, Any]]]) -> str:
+def _of_gpus(found: Sequence[GpuOfNode]) -> str:
     """`GPU 4 on n01 was`, `GPUs 4 and 5 on n01 and 3 GPUs on other nodes were`."""
-    host = found[0][0].host
-    here = [str(gpu.get("gpu")) for sample, gpu in found if sample.host == host]
+    host = found[0].host
+    here = [str(it.gpu) for it in found if it.host == host]
     elsewhere = len(found) - len(here)
     more = f" and {counted(elsewhere, 'GPU')} on other nodes" if elsewhere else ""
     was = "was" if len(found) == 1 else "were"
     return f"GPU{'s' * (len(here) > 1)} {', '.join(here)} on {host}{more} {was}"
 
 
-def _nodes(found: Iterable[Tuple[NodeSample, Any]]) -> List[int]:
-    return sorted({sample.node for sample, _ in found})
+def _nodes(found: Iterable[GpuOfNode]) -> List[int]:
+    return sorted({it.node for it in found})
 
 
 def _seconds(seconds: float) -> str:

@@ -10,7 +10,8 @@ import itertools
 import json
 import math
 import time
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from array import array
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
@@ -49,8 +50,8 @@ class LiveFile:
         """Of `NodeAgent.last_message_at`."""
         self._ends = ends
         """When the scheduler ends the job, in seconds since the epoch; None without a limit."""
-        self._samples: Dict[int, Tuple[float, Node]] = {}
-        """By node, with the time of its arrival."""
+        self._samples: Dict[int, _Received] = {}
+        """The newest by node."""
         self._anomalies = Anomalies(is_script=work.is_script)
         self._on_anomaly = on_anomaly
         self._last_message_at = 0.0
@@ -58,7 +59,9 @@ class LiveFile:
         self._is_broken = False
 
     def on_sample(self, agent: NodeAgent, message: Message) -> None:
-        self._samples[agent.index] = (self._clock(), {key: it for key, it in message.items() if key != "event"})
+        entry = {key: it for key, it in message.items() if key != "event"}
+        ranks, gpus = len(entries(entry, "ranks")), len(entries(entry, "gpus"))
+        self._samples[agent.index] = _Received(self._clock(), ranks, gpus, json.dumps(entry).encode())
 
     def write(self) -> None:
         """Replace the file if a node has sent a message since."""
@@ -79,43 +82,46 @@ class LiveFile:
     def _document(self) -> Dict[str, Any]:
         now = self._clock()
         agents = {agent.index: agent for agent in self._nodes}
-        recent = self._recent(agents, now)
-        busy = [value for sample in recent for value in _values(sample.entry, "gpus", "busy")]
-        rates = [value for sample in recent for value in _values(sample.entry, "ranks", "samples_per_second")]
-        warnings = self._anomalies.look(now, recent)
+        extremes = _Extremes()
+        warnings = self._anomalies.look(now, extremes.of(self._recent(agents, now)))
         for anomaly in self._anomalies.new(now, warnings):
             self._on_anomaly(anomaly)
+        busy, rates = extremes.busy, extremes.samples_per_second
         document = {
             "schema": SCHEMA,
             "t": round(time.time(), 3),
             "interval": self.interval,
             "limit_seconds_left": None if self._ends is None else round(max(self._ends - time.time(), 0.0), 1),
-            "nodes": self._entries(agents, recent, now),
-            "ranks": max(self._ranks, sum(len(entries(node, "ranks")) for _, node in self._samples.values())),
-            "gpus": sum(len(entries(node, "gpus")) for _, node in self._samples.values()),
+            "nodes": self._entries(agents, extremes, now),
+            "ranks": max(self._ranks, sum(received.ranks for received in self._samples.values())),
+            "gpus": sum(received.gpus for received in self._samples.values()),
             "gpu_busy": round(sum(busy) / len(busy), 1) if busy else None,
             "samples_per_second": round(sum(rates), 2) if rates else None,
             "warnings": warnings,
         }
         return {key: value for key, value in document.items() if value is not None}
 
-    def _recent(self, agents: Mapping[int, NodeAgent], now: float) -> List[NodeSample]:
-        return [
-            NodeSample(index, agents[index].host, now - at, node)
-            for index, (at, node) in sorted(self._samples.items())
-            if index in agents and now - at <= OLD_INTERVALS * self.interval
-        ]
+    def _recent(self, agents: Mapping[int, NodeAgent], now: float) -> Iterator[NodeSample]:
+        return (
+            self._sample(agents[index], now) for index in sorted(self._samples) if self._is_recent(index, agents, now)
+        )
 
-    def _entries(self, agents: Mapping[int, NodeAgent], recent: Sequence[NodeSample], now: float) -> List[Node]:
-        samples = {sample.node: sample for sample in recent}
+    def _is_recent(self, index: int, agents: Mapping[int, NodeAgent], now: float) -> bool:
+        return index in agents and now - self._samples[index].at <= OLD_INTERVALS * self.interval
+
+    def _sample(self, agent: NodeAgent, now: float) -> NodeSample:
+        received = self._samples[agent.index]
+        return NodeSample(agent.index, agent.host, now - received.at, json.loads(received.text))
+
+    def _entries(self, agents: Mapping[int, NodeAgent], extremes: _Extremes, now: float) -> List[Node]:
         return [
             {
-                **(self._measured(samples[index]) if index in samples else {"ranks": []}),
+                **(self._measured(self._sample(agents[index], now)) if index in extremes.sizes else {"ranks": []}),
                 "node": index,
                 "host": agents[index].host,
                 "age": round(max(now - agents[index].last_message_at, 0.0), 1),
             }
-            for index in self._listed(agents, samples)
+            for index in _listed(agents, extremes)
         ]
 
     def _measured(self, sample: NodeSample) -> Node:
@@ -127,36 +133,66 @@ class LiveFile:
             ranks.append({**rank, **ages, **({} if pause is None else {"usual_pause": round(pause, 1)})})
         return {**sample.entry, "ranks": ranks}
 
-    def _listed(self, agents: Mapping[int, NodeAgent], samples: Mapping[int, NodeSample]) -> List[int]:
-        """The nodes to list: all, or the first one and those at the extremes as far as there is room."""
-        sizes = {index: 1 + (_size(samples[index].entry) if index in samples else 0) for index in agents}
-        if sum(sizes.values()) <= MOST_ENTRIES:
-            return sorted(agents)
-        silent = sorted(agents, key=lambda index: agents[index].last_message_at)
-        chosen: List[int] = []
-        room = MOST_ENTRIES
-        for index in _interleaved([sorted(agents)[:1], silent, *_extremes(list(samples.values()))]):
-            room -= sizes[index]
-            if room < 0:
-                break
-            chosen.append(index)
-        return sorted(chosen)
+
+class _Received(NamedTuple):
+    """A sample as JSON: as objects, those of 4,096 nodes take five times the memory."""
+
+    at: float
+    ranks: int
+    gpus: int
+    text: bytes
 
 
-def _extremes(samples: Sequence[NodeSample]) -> List[List[int]]:
-    """Nodes in several orders: longest without a step, slowest, least busy, busiest, fullest, hottest."""
+class _Extremes:
+    """What is kept of each sample while all are read: its size, and how it ranks among the others."""
 
-    def ordered(key: Callable[[NodeSample], float]) -> List[int]:
-        return [sample.node for sample in sorted(samples, key=key)]
+    def __init__(self) -> None:
+        self.sizes: Dict[int, int] = {}
+        """By node, as a number of entries."""
+        self.busy, self.samples_per_second = array("d"), array("d")
+        self._keys: Dict[int, Tuple[float, ...]] = {}
 
-    return [
-        ordered(lambda it: -it.age - max(_values(it.entry, "ranks", "step_age"), default=0.0)),
-        ordered(lambda it: min(_values(it.entry, "ranks", "steps_per_second"), default=math.inf)),
-        ordered(lambda it: min(_values(it.entry, "gpus", "busy"), default=math.inf)),
-        ordered(lambda it: -max(_values(it.entry, "gpus", "busy"), default=0.0)),
-        ordered(lambda it: -(number(it.entry.get("memory")) or 0.0)),
-        ordered(lambda it: -max(_values(it.entry, "gpus", "temperature"), default=0.0)),
-    ]
+    def of(self, samples: Iterable[NodeSample]) -> Iterator[NodeSample]:
+        """`samples`, each noted."""
+        for sample in samples:
+            self._note(sample)
+            yield sample
+
+    def _note(self, sample: NodeSample) -> None:
+        node = sample.entry
+        busy = _values(node, "gpus", "busy")
+        self.busy.extend(busy)
+        self.samples_per_second.extend(_values(node, "ranks", "samples_per_second"))
+        self.sizes[sample.node] = _size(node)
+        self._keys[sample.node] = (
+            -sample.age - max(_values(node, "ranks", "step_age"), default=0.0),
+            min(_values(node, "ranks", "steps_per_second"), default=math.inf),
+            min(busy, default=math.inf),
+            -max(busy, default=0.0),
+            -(number(node.get("memory")) or 0.0),
+            -max(_values(node, "gpus", "temperature"), default=0.0),
+        )
+
+    def orders(self) -> List[List[int]]:
+        """Nodes in several orders: longest without a step, slowest, least busy, busiest, fullest, hottest."""
+        width = len(next(iter(self._keys.values()), ()))
+        return [sorted(self._keys, key=lambda node: self._keys[node][at]) for at in range(width)]
+
+
+def _listed(agents: Mapping[int, NodeAgent], extremes: _Extremes) -> List[int]:
+    """The nodes to list: all, or the first one and those at the extremes as far as there is room."""
+    sizes = {index: 1 + extremes.sizes.get(index, 0) for index in agents}
+    if sum(sizes.values()) <= MOST_ENTRIES:
+        return sorted(agents)
+    silent = sorted(agents, key=lambda index: agents[index].last_message_at)
+    chosen: List[int] = []
+    room = MOST_ENTRIES
+    for index in _interleaved([sorted(agents)[:1], silent, *extremes.orders()]):
+        room -= sizes[index]
+        if room < 0:
+            break
+        chosen.append(index)
+    return sorted(chosen)
 
 
 def _interleaved(orders: Sequence[Sequence[int]]) -> Iterator[int]:

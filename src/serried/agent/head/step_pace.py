@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from typing import Deque, Optional, Tuple
+from array import array
+from typing import Optional
 
 FIRST_STEPS = 10
 """The first steps compile kernels and fill caches."""
-REMEMBERED = 101
+REMEMBERED = 31
+"""Changes of the step. The head remembers those of all ranks, which may be ten thousands."""
 LONGER_THAN_USUAL = 10.0
 LONGER_THAN_EVER = 2.0
 """An evaluation or a checkpoint has been seen before, mostly, and may take longer the next time."""
@@ -16,13 +17,15 @@ SHORTEST_SECONDS = 60.0
 
 
 class StepPace:
+    __slots__ = ("_changed_at", "_longest", "_seconds", "_step", "_step_seconds", "_steps")
+
     def __init__(self) -> None:
         self._step: Optional[float] = None
         self._changed_at = 0.0
         self._steps = 0.0
         """Steps taken since the first look."""
-        self._changes: Deque[Tuple[float, float]] = deque(maxlen=REMEMBERED)
-        """Seconds between two changes that were seen, and the steps in them."""
+        self._seconds, self._step_seconds = array("f"), array("f")
+        """Seconds between two changes that were seen, and the same divided by the steps in them."""
         self._longest = 0.0
 
     def observe(self, step: float, changed_at: float) -> None:
@@ -32,7 +35,9 @@ class StepPace:
             taken = max(step - self._step, 1.0)  # a program may count from 0 again in each epoch
             self._steps += taken
             if self._steps > FIRST_STEPS:
-                self._changes.append((seconds, taken))
+                for values, value in ((self._seconds, seconds), (self._step_seconds, seconds / taken)):
+                    values.append(value)
+                    del values[:-REMEMBERED]
                 self._longest = max(self._longest, seconds)
         if step != self._step:
             self._step, self._changed_at = step, changed_at
@@ -40,11 +45,11 @@ class StepPace:
     @property
     def longest_pause(self) -> float:
         """Seconds without a change that are still usual; infinite as long as too few steps were seen."""
-        if not self._changes:
+        if not self._seconds:
             return math.inf
         import statistics
 
-        usual = statistics.median(seconds for seconds, _ in self._changes)
+        usual = statistics.median(self._seconds)
         return max(SHORTEST_SECONDS, LONGER_THAN_USUAL * usual, LONGER_THAN_EVER * self._longest)
 
     def is_usual(self, seconds: float) -> bool:
@@ -56,5 +61,4 @@ class StepPace:
         """The usual time of a step, without pauses."""
         import statistics
 
-        rates = sorted(seconds / taken for seconds, taken in self._changes)
-        return statistics.median(rates) if rates else 0.0
+        return statistics.median(self._step_seconds) if self._step_seconds else 0.0
