@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import tracemalloc
 from types import SimpleNamespace
 
 import pytest
@@ -198,6 +199,22 @@ def test_32768_ranks_fit_in_about_a_megabyte_with_the_first_node_and_those_at_th
     assert (written["gpu_busy"], written["samples_per_second"]) == (97.0, 6501171.2)
     assert {0, *special, 3005} <= {node["node"] for node in written["nodes"]}
     assert 200 < len(written["nodes"]) < 300
+
+
+def test_hours_of_samples_take_16_kb_for_each_node(tmp_path):
+    nodes = 16
+    cluster = Cluster(tmp_path, nodes)
+    tracemalloc.start()
+    try:
+        for step in range(0, 4000, 100):
+            cluster.now += 60
+            for node in range(nodes):
+                cluster.report(node, **a_node(node, step=step))
+            cluster.file.write()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < nodes * 16_000  # 66 MB for 4,096
 
 
 def test_many_metrics_take_room_too(tmp_path):
