@@ -1,8 +1,9 @@
 """The node side of an attempt with very many nodes: as many real connections to the head, all from one process.
 
-many_nodes.py NODES RANKS REPORT FAIL COMMAND… stands in for srun. COMMAND, which would start a node's agent, is not
-used: each node connects by the agent's own code, and sends what an agent of a node with RANKS ranks would. Ranks "run"
-until the head ends them, or until all of them fail at once, FAIL seconds after the last node started them (0: never).
+many_nodes.py NODES RANKS REPORT FAIL STAGE COMMAND… stands in for srun. COMMAND, which would start a node's agent, is
+not used: each node connects by the agent's own code, and sends what an agent of a node with RANKS ranks would. Nodes
+"stage" data for STAGE seconds, if the plan has data. Ranks "run" until the head ends them, or until all of them fail at
+once, FAIL seconds after the last node started them (0: never).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from serried.agent.attempt import Attempt, run_directory
 from serried.agent.comms import rendezvous
 from serried.agent.comms.channel import Channel
 from serried.agent.loop import Loop
+from serried.agent.stage_in.node_side import REPORTS_PER_SECOND
 from serried.protocol import live, names
 from serried.protocol.events import ToHead, ToNode
 
@@ -33,6 +35,7 @@ TICKS = 100
 
 NODE = {"cpu": 12.4, "cpus": 64, "memory": 9_126_805_504, "memory_limit": 68_719_476_736, "memory_scope": "job"}
 GPU = {"name": "NVIDIA H200", "busy": 97.0, "memory": 120_259_084_288, "memory_total": 150_754_820_096, "power": 640.0}
+DATA = {"of": 150_000_000_000, "of_files": 1_281_167}
 RANK = {
     "cpu": 1.0,
     "memory": 4_294_967_296,
@@ -71,7 +74,9 @@ class Node:
             return
         for message in messages:
             self.nodes.times.setdefault(message["do"], {}).setdefault(self.index, []).append(time.time())
-            if message["do"] == ToNode.START_RANKS:
+            if message["do"] == ToNode.STAGE:
+                self.nodes.on_stage()
+            elif message["do"] == ToNode.START_RANKS:
                 self.send(ToHead.STARTED)
                 self.nodes.on_started()
             elif message["do"] == ToNode.STOP and message["hard"] and not self.is_done:
@@ -79,6 +84,11 @@ class Node:
                 self.send(ToHead.DONE, exits=self.exits, left=[], swept=0, unsaved=None)
             elif message["do"] == ToNode.BYE:
                 self.nodes.leave(self)
+
+    def report_progress(self) -> None:
+        share = min(1.0, (time.time() - self.nodes.staging_since) / self.nodes.stage_seconds)
+        done = {"bytes": int(share * DATA["of"]), "files": int(share * DATA["of_files"])}
+        self.send(ToHead.STAGING, **DATA, **done, waits_for=None, unpacks=False, rate=1e9, left=None)
 
     def beat(self) -> None:
         self.send(ToHead.HEARTBEAT, quiet=0.0, running=[] if self.is_done else list(self.ranks))
@@ -102,9 +112,13 @@ class Node:
 
 
 class Nodes:
-    def __init__(self, count: int, ranks: int, fail_after: float) -> None:
+    def __init__(self, count: int, ranks: int, fail_after: float, stage_seconds: float) -> None:
         self.ranks = ranks
         self._fail_after = fail_after
+        self.stage_seconds = stage_seconds
+        self.staging_since = 0.0
+        """0 until all nodes may begin."""
+        self.staged: float | None = None
         self.failed: float | None = None
         self.key = bytes.fromhex(os.environ.pop(names.KEY))
         self.began = time.time()
@@ -114,7 +128,7 @@ class Nodes:
         self.each = [Node(index, self) for index in range(count)]
         self.loop = Loop()
         self._open: set[int] = set()
-        self._running = 0
+        self._staging = self._running = 0
 
     def run(self, heartbeat_seconds: float) -> None:
         threading.stack_size(STACK)
@@ -127,9 +141,28 @@ class Nodes:
             if node.channel:
                 self._open.add(node.index)
                 self.loop.watch(node.channel.connection, node.receive)
+        if self.stage_seconds:
+            for node in self.each:
+                node.send(ToHead.STAGE_PORT, port=1024 + node.index)
         self._repeat(heartbeat_seconds, Node.beat)
-        self._repeat(live.interval_of(len(self.each)), Node.sample)
+        self._repeat(live.interval_of(len(self.each)), Node.sample, lambda: bool(self._running))
+        self._repeat(len(self.each) / REPORTS_PER_SECOND, Node.report_progress, lambda: self._is_staging)
         self.loop.run()
+
+    @property
+    def _is_staging(self) -> bool:
+        return bool(self.staging_since) and self.staged is None
+
+    def on_stage(self) -> None:
+        self._staging += 1
+        if self._staging == len(self.each):
+            self.staging_since = time.time()
+            self.loop.after(self.stage_seconds, self._finish_staging)
+
+    def _finish_staging(self) -> None:
+        self.staged = time.time()
+        for node in self.each:
+            node.send(ToHead.STAGED, bytes=DATA["of"], files=DATA["of_files"])
 
     def on_started(self) -> None:
         self._running += 1
@@ -145,13 +178,13 @@ class Nodes:
         if not self._open:
             self.loop.stop()
 
-    def _repeat(self, seconds: float, action: Callable[[Node], None]) -> None:
-        """Call `action` for each node once in `seconds`, evenly spread."""
+    def _repeat(self, seconds: float, action: Callable[[Node], None], is_on: Callable[[], bool] = lambda: True) -> None:
+        """Call `action` for each node once in `seconds`, evenly spread, while `is_on`."""
         points = itertools.cycle(range(TICKS))
 
         def some() -> None:
             for node in self.each[next(points) :: TICKS]:
-                if node.index in self._open and self._running:
+                if node.index in self._open and is_on():
                     action(node)
 
         self.loop.every(seconds / TICKS, some)
@@ -170,6 +203,7 @@ class Nodes:
         return {
             "began": self.began,
             "failed": self.failed,
+            "staged": self.staged,
             "joined": len([node for node in self.each if node.channel]),
             "errors": sorted({node.error for node in self.each if node.error}),
             "lost": len(self.lost),
@@ -180,13 +214,13 @@ class Nodes:
         }
 
 
-def main(count: int, ranks: int, report: Path, fail_after: float) -> None:
+def main(count: int, ranks: int, report: Path, fail_after: float, stage_seconds: float) -> None:
     system.allow_open_files(count + 32)
-    nodes = Nodes(count, ranks, fail_after)
+    nodes = Nodes(count, ranks, fail_after, stage_seconds)
     work = Attempt.load(run_directory(), None, int(os.environ[names.ATTEMPT]))
     nodes.run(work.heartbeat_seconds)
     report.write_text(json.dumps(nodes.report))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4]))
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5]))

@@ -15,9 +15,10 @@ from measure import Figure, record
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from serried import script
+from serried.agent.stage_in.node_side import REPORTS_PER_SECOND
 from serried.fs.files import Journal, read_journal, read_json
-from serried.plan import Allocation, Limit, Plan, Source
-from serried.protocol.events import ToNode
+from serried.plan import Allocation, Data, Limit, Plan, Source, Staged
+from serried.protocol.events import JournalEvent, ToNode
 from serried.protocol.layout import RunDirectory
 from stub_scheduler import StubScript, register, site_of
 
@@ -26,7 +27,7 @@ RANKS = 8
 SOFT, HARD = 1024, 8192
 HOLD_SECONDS = 60
 """The longest interval of samples: each node sends one meanwhile."""
-FAIL_SECONDS = 5.0
+FAIL_SECONDS, STAGE_SECONDS = 5.0, 30.0
 PATIENCE = 300.0
 NODES = Path(__file__).with_name("many_nodes.py")
 
@@ -35,6 +36,7 @@ def main() -> None:
     seen = {count: (attempt(count, "CANCELLED"), attempt(count, "FAILED", fail_after=FAIL_SECONDS)) for count in COUNTS}
     figures = [figure for count, (stopped, failed) in seen.items() for figure in of(count, stopped, failed)]
     stopped, _ = seen[COUNTS[-1]]
+    figures += of_staging(COUNTS[-1])
     figures += [
         Figure(
             f"longest pause between two heartbeats of the head to one of {COUNTS[-1]:,} nodes",
@@ -93,20 +95,44 @@ def of(count: int, stopped: dict[str, Any], failed: dict[str, Any]) -> list[Figu
     ]
 
 
-def attempt(count: int, state: str, *, fail_after: float = 0.0) -> dict[str, Any]:
+def of_staging(count: int) -> list[Figure]:
+    seen = attempt(count, "CANCELLED", stage_seconds=STAGE_SECONDS)
+    begun = seen["last"][ToNode.STAGE] - seen["last_joined"]
+    over = seen["last"][ToNode.START_RANKS] - seen["staged"]
+    what = f"{count:,} nodes stage data: "
+    return [
+        Figure(f"{what}until the last node may begin", f"{begun:.1f} s", "from the last contact", "≤ 5 s", begun <= 5),
+        Figure(
+            f"{what}from there until the last node may start its ranks",
+            f"{over:.1f} s",
+            "all nodes have their data at once",
+            "≤ 5 s",
+            over <= 5,
+        ),
+        Figure(
+            f"{what}the head meanwhile",
+            f"{seen['stage_cpu']:.1%} of a core",
+            f"nodes send {REPORTS_PER_SECOND} reports a second together",
+            "≤ 10 % of a core",
+            seen["stage_cpu"] <= 0.1,
+        ),
+    ]
+
+
+def attempt(count: int, state: str, *, fail_after: float = 0.0, stage_seconds: float = 0.0) -> dict[str, Any]:
     """A whole attempt, ended by a request or by its ranks; what its nodes have seen, and what it has cost the head."""
     with tempfile.TemporaryDirectory(prefix="serried-nodes-") as place:
         folder = Path(place)
         report = folder / "report.json"
-        words = (sys.executable, str(NODES), str(count), str(RANKS), str(report), str(fail_after))
+        words = (sys.executable, str(NODES), str(count), str(RANKS), str(report), str(fail_after), str(stage_seconds))
         register("many", StubScript("--hosts ''", lambda _: words))
-        run = prepare(folder, count)
+        run = prepare(folder, count, stages=bool(stage_seconds))
         command = ["prlimit", f"--nofile={SOFT}:{HARD}", "/bin/bash", run.job_script, f"{run.path.name}-1"]
         own = {**os.environ, "TMPDIR": place, "SERRIED_JOB": "1"}
         with (folder / "scheduler.log").open("wb") as log:
             job = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=own)
             try:
-                watched = {} if fail_after else watch(run, job, count)
+                watched = {} if fail_after else watch(run, job, count, stages=bool(stage_seconds))
                 job.wait(PATIENCE)
             finally:
                 if job.poll() is None:
@@ -119,7 +145,7 @@ def attempt(count: int, state: str, *, fail_after: float = 0.0) -> dict[str, Any
         return {**seen, **watched, "recorded": run.exit.stat().st_mtime}
 
 
-def prepare(folder: Path, count: int) -> RunDirectory:
+def prepare(folder: Path, count: int, *, stages: bool) -> RunDirectory:
     plan = Plan(
         run="nodes2",
         name="nodes",
@@ -131,6 +157,7 @@ def prepare(folder: Path, count: int) -> RunDirectory:
         allocation=Allocation(nodes=count, ranks=RANKS, gpus=0, cpus=1, memory_mb=None, time_seconds=None),
         source=Source(directory=str(folder), snapshot=False),
         limit=Limit(grace_seconds=2),
+        data=Data(stage=(Staged("/data/imagenet", "imagenet"),)) if stages else None,
     )
     run = RunDirectory(Path(plan.directory))
     run.path.mkdir(parents=True)
@@ -144,21 +171,33 @@ def events(run: RunDirectory) -> list[dict[str, Any]]:
     return read_journal(run.attempt(1).events)
 
 
-def watch(run: RunDirectory, job: subprocess.Popen[bytes], count: int) -> dict[str, float]:
+def watch(run: RunDirectory, job: subprocess.Popen[bytes], count: int, *, stages: bool) -> dict[str, float]:
     """Wait until all ranks run, look at the head for a while, and have the attempt stopped."""
-    until = time.monotonic() + PATIENCE
-    while sum(event["event"] == "started" for event in events(run)) < count:
-        if job.poll() is not None or time.monotonic() > until:
-            raise SystemExit(f"error: not all of {count} nodes have started: {events(run)[-1:]}")
-        time.sleep(0.5)
+    stage_cpu = 0.0
+    if stages:
+        await_events(run, job, JournalEvent.STAGING, 1)
+        stage_cpu = share_of_core(head_of(run), STAGE_SECONDS / 2)
+    await_events(run, job, JournalEvent.STARTED, count)
     pid = head_of(run)
-    before = cpu_seconds(pid)
-    time.sleep(HOLD_SECONDS)
-    share = (cpu_seconds(pid) - before) / HOLD_SECONDS
+    share = share_of_core(pid, 1 if stages else HOLD_SECONDS)
     memory = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM"))
     asked = time.time()
     Journal(run.attempt(1).control).append({"request": "stop", "reason": "user", "by": "benchmark"})
-    return {"cpu": share, "memory": int(memory.split()[1]) / 1024, "asked": asked}
+    return {"cpu": share, "stage_cpu": stage_cpu, "memory": int(memory.split()[1]) / 1024, "asked": asked}
+
+
+def await_events(run: RunDirectory, job: subprocess.Popen[bytes], name: str, count: int) -> None:
+    until = time.monotonic() + PATIENCE
+    while sum(event["event"] == name for event in events(run)) < count:
+        if job.poll() is not None or time.monotonic() > until:
+            raise SystemExit(f"error: {name} not {count} times: {events(run)[-1:]}")
+        time.sleep(0.5)
+
+
+def share_of_core(pid: int, seconds: float) -> float:
+    before = cpu_seconds(pid)
+    time.sleep(seconds)
+    return (cpu_seconds(pid) - before) / seconds
 
 
 def head_of(run: RunDirectory) -> int:

@@ -298,7 +298,8 @@ class Run:
         """The output of a rank so far, by default in the latest attempt; empty before its first line.
 
         Without `rank`, that of rank 0, or of a job script. With it, that of a rank that the script has launched, in
-        launch `launch` or else in the newest launch with this rank.
+        launch `launch` or else in the newest launch with this rank. Of more than 4,096 ranks, those of a node share
+        a log.
 
         Raises UsageError if the rank, launch or attempt does not exist, and for a whole array.
         """
@@ -322,9 +323,11 @@ class Run:
             which = None if launch is None else str(launch)
             return logs.logs_of_launch(attempt, self.id, launch=which, rank=rank or 0)[0].path
         found = logs.rank_logs(attempt, summary)
-        if not 0 <= (rank or 0) < len(found):
-            raise UsageError(f"run {self.id} has no rank {rank}", hint=f"its ranks are 0 to {len(found) - 1}")
-        return found[rank or 0].path
+        chosen = [log for log in found if log.is_of(rank or 0)]
+        if not chosen:
+            last = found[-1].rank + found[-1].ranks - 1
+            raise UsageError(f"run {self.id} has no rank {rank}", hint=f"its ranks are 0 to {last}")
+        return chosen[0].path
 
     def result(self, timeout: float | None = None) -> Any:
         """Wait, and return what the function has returned in rank 0.

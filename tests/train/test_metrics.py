@@ -155,3 +155,9 @@ def test_the_file_is_beside_the_ranks_log():
     assert default_path(environ, 5) == Path("/r/attempts/2/node-1/metrics-5.jsonl")
     assert default_path({**environ, "SERRIED_TASK": "7"}, 5) == Path("/r/tasks/7/attempts/2/node-1/metrics-5.jsonl")
     assert default_path({}, 0) is None
+
+
+def test_of_ranks_that_share_a_log_the_first_of_each_node_has_metrics():
+    environ = {"SERRIED_RUN_DIR": "/r", "SERRIED_ATTEMPT": "2", "SERRIED_NODE": "1", "SERRIED_LOG_SHARED": "1"}
+    assert default_path({**environ, "LOCAL_RANK": "0"}, 8) == Path("/r/attempts/2/node-1/metrics-8.jsonl")
+    assert default_path({**environ, "LOCAL_RANK": "1"}, 9) is None

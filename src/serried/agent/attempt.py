@@ -121,6 +121,10 @@ class Attempt:
     def world_size(self) -> int:
         return 1 if self.is_script else self.nodes * self.ranks
 
+    def log_of(self, rank: int) -> Path:
+        is_shared = bool(self.plan.get("shares_logs"))
+        return self.directory.attempt(self.number).log_of(rank, self.ranks, is_shared=is_shared)
+
     @property
     def shape(self) -> Dict[str, str]:
         """The attempt's size by placeholder: the whole attempt first, then each node."""

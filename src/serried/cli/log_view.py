@@ -80,13 +80,16 @@ class LogChoice:
         if self.is_of_launch(selection):
             return logs_of_launch(attempt, str(selection), launch=self.launch, rank=self.rank, node=self.node)
         logs = rank_logs(attempt, selection.record.summary)
-        if self.rank is not None and self.rank >= len(logs):
-            raise UsageError(f"run `{selection}` has no rank {self.rank}", hint=f"its ranks are 0 to {len(logs) - 1}")
+        last = logs[-1].rank + logs[-1].ranks - 1
+        if self.rank is not None and self.rank > last:
+            raise UsageError(f"run `{selection}` has no rank {self.rank}", hint=f"its ranks are 0 to {last}")
         if self.node is not None and self.node > logs[-1].node:
             raise UsageError(f"run `{selection}` has no node {self.node}", hint=f"its nodes are 0 to {logs[-1].node}")
-        logs = [log for log in logs if self.rank in (None, log.rank) and self.node in (None, log.node)]
+        logs = [log for log in logs if log.is_of(self.rank) and self.node in (None, log.node)]
         if not logs:
             raise UsageError(f"rank {self.rank} does not run on node {self.node}")
+        if self.rank is not None and logs[0].ranks > 1:
+            console.note(f"ranks {logs[0].name} share this log")
         return logs
 
 
@@ -103,8 +106,8 @@ class Printer:
     """Prints the lines of ranks; with several ranks, each line behind its rank."""
 
     def __init__(self, logs: list[RankLog], start: Callable[[RankLog], int] = lambda _: 0) -> None:
-        self._prefixes: dict[int, str] = {}
-        self._tails: dict[Path, tuple[int, Tail, Lines]] = {}
+        self._prefixes: dict[str, str] = {}
+        self._tails: dict[Path, tuple[str, Tail, Lines]] = {}
         self._moving = console.MovingLine(sys.stdout)
         self.launch = logs[0].launch
         self.has_printed = False
@@ -114,9 +117,9 @@ class Printer:
         """Print these logs too, each from byte `start`. Logs that are printed already may be among them."""
         for log in logs:
             if log.path not in self._tails:
-                self._tails[log.path] = (log.rank, Tail(log.path, start(log)), Lines())
-        ranks = sorted({rank for rank, _, _ in self._tails.values()})
-        widest = len(str(ranks[-1]))
+                self._tails[log.path] = (log.name, Tail(log.path, start(log)), Lines())
+        ranks = {rank for rank, _, _ in self._tails.values()}
+        widest = max(map(len, ranks))
         self._prefixes = {rank: f"[{rank:>{widest}}] " if len(self._tails) > 1 else "" for rank in ranks}
 
     def pump(self) -> bool:
@@ -139,7 +142,7 @@ class Printer:
             for line in lines.finish():
                 self._line(rank, line)
 
-    def _line(self, rank: int, line: bytes) -> None:
+    def _line(self, rank: str, line: bytes) -> None:
         self._moving.clear()
         text = overwritten(decode(line))
         console.out(self._prefixes[rank] + (harmless(text) if console.is_terminal() else text))

@@ -270,6 +270,8 @@ class Plan:
     """NCCL and torch.distributed log more."""
     ranks_meet: bool = True
     """False: ranks are independent programs, and Serried does not warn if none connects to another."""
+    shares_logs: bool = False
+    """The ranks of a node share a log, except rank 0, and only the first of them keeps its metrics."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The settings of the training, by dotted name, for `serried.train.config` and `{config.NAME}`."""
     environment: Environment = field(default_factory=Environment)

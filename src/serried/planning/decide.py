@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 MOST_CONFIG = 100_000
 """Bytes of JSON. Linux refuses a variable of 128 KiB, and a sweep adds to it."""
 
+MOST_LOGS = 4096
+"""With more ranks, those of a node share a log: file systems limit the number of files."""
+
 
 def plan(
     resolved: config.Resolved, *, run_id: str, created: str, array: Array | None = None, name: str | None = None
@@ -50,6 +53,7 @@ def plan(
         seed=experiment.seed,
         debug=experiment.debug,
         ranks_meet=experiment.ranks_meet,
+        shares_logs=allocation.ranks > 1 and allocation.nodes * allocation.ranks > MOST_LOGS,
         config=_config(experiment.config),
         site=cluster.site,
         allocation=allocation,

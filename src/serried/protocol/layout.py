@@ -27,6 +27,7 @@
     events.jsonl                                 the head agent's
     node-N/events.jsonl                          node N's agent's
     node-N/rank-R.log                            stdout and stderr of rank R
+    node-N/ranks.log                             with thousands of ranks: of all ranks of node N, except rank 0
     node-N/launcher.log                          the output of the ranks' launcher (torchrun, srun …)
     node-N/beside-I.log                          the output of command I of `beside`
     script.log                                   the output of the user's job script
@@ -145,12 +146,18 @@ class AttemptDirectory:
     def node_events(self, node: int) -> Path:
         return self.node(node) / "events.jsonl"
 
-    def log_of(self, rank: int, ranks: int) -> Path:
+    def log_of(self, rank: int, ranks: int, *, is_shared: bool) -> Path:
         """The log of `rank` by its number alone, with `ranks` on each node.
 
         A launcher with its own order of nodes, such as torchrun, may run the rank on a different node.
         """
-        return self.script_log if rank == SCRIPT_RANK else self.rank_log(rank // max(ranks, 1), rank)
+        if rank == SCRIPT_RANK:
+            return self.script_log
+        node = rank // max(ranks, 1)
+        return self.shared_log(node) if is_shared and rank else self.rank_log(node, rank)
+
+    def shared_log(self, node: int) -> Path:
+        return self.node(node) / "ranks.log"
 
     @property
     def script_log(self) -> Path:

@@ -23,6 +23,7 @@ DETACHED = "detached"  # the mark of a launch whose ranks the scheduler starts o
 HIDES_FAILURES = "hides-failures"  # the kind of a launch whose launcher exits with 0 whatever its ranks do
 SCRIPT_UMASK = "SERRIED_SCRIPT_UMASK"  # from job.sh: the umask of the script after the user's profile
 SCRIPT_LOGS = "SERRIED_SCRIPT_LOGS"  # from job.sh: where the user expects the output of the script, one path per line
+LOG_SHARED = "SERRIED_LOG_SHARED"  # set for ranks that share a log
 NODE = "SERRIED_NODE"  # the node's index, because several nodes of a lab share one /proc
 
 # For a job script and all that it starts.

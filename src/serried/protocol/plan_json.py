@@ -208,6 +208,7 @@ class PlanJson(TypedDict, total=False):
     seed: int
     debug: bool
     ranks_meet: bool
+    shares_logs: bool
     config: Dict[str, Any]
     sweep: Optional[SweepJson]
     environment: EnvironmentJson

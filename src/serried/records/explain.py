@@ -384,7 +384,7 @@ def _words_of(status: RunStatus, failure: Mapping[str, Any]) -> tuple[list[str],
     rank = names.SCRIPT_RANK if rank is None and status.summary and status.summary.script else rank
     if isinstance(rank, int) and status.summary and status.attempt:
         attempt = status.record.where.task(status.task).attempt(status.attempt)
-        log: Path | None = attempt.log_of(rank, status.summary.ranks)
+        log: Path | None = attempt.log_of(rank, status.summary.ranks, is_shared=status.summary.shares_logs)
         if (launch := failure.get("launch")) and rank != names.SCRIPT_RANK:
             log = next((one.path for one in launch_logs(attempt).get(str(launch), ()) if one.rank == rank), None)
         return last_lines(log, _TAIL) if log else [], names.rank_name(rank)
@@ -399,7 +399,7 @@ def _last_words(status: RunStatus) -> tuple[list[str], str]:
     if len(logs) == 1:
         return _telling_lines(logs[0].path, _TAIL), names.rank_name(logs[0].rank)
     each = max(1, _TAIL // len(logs))
-    return [f"rank {log.rank}: {line}" for log in logs[:_TAIL] for line in _telling_lines(log.path, each)], "the ranks"
+    return [f"rank {log.name}: {line}" for log in logs[:_TAIL] for line in _telling_lines(log.path, each)], "the ranks"
 
 
 def _telling_lines(log: Path, count: int) -> list[str]:

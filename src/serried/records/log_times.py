@@ -30,7 +30,7 @@ class LogTimes:
             return 0
         if state.st_mtime < self._since:
             return state.st_size
-        if log.launch or not log.path.name.startswith("rank-"):  # not sampled
+        if log.launch or not log.path.name.startswith("rank"):  # not sampled
             return None
         if log.node not in self._sizes:
             self._sizes[log.node] = _sizes_before(self._attempt.samples(log.node), self._since)

@@ -15,6 +15,7 @@ from serried.errors import UsageError
 from serried.fs.files import json_object, read_journal, read_json
 from serried.protocol import names
 from serried.protocol.layout import AttemptDirectory, TaskDirectory
+from serried.protocol.sizes import ranges
 from serried.records.evidence import attempt_numbers
 from serried.records.record import Record, Summary
 from serried.schedulers.indices import compress
@@ -41,6 +42,17 @@ class RankLog:
     path: Path
     launch: str = ""
     """The id of its launch in a job script."""
+    ranks: int = 1
+    """So many ranks from `rank` on share the log."""
+
+    @property
+    def name(self) -> str:
+        """`3`, or `8-15` if ranks share it."""
+        return ranges(range(self.rank, self.rank + self.ranks))
+
+    def is_of(self, rank: int | None) -> bool:
+        """Whether this is the log of `rank`; of None it always is."""
+        return rank is None or self.rank <= rank < self.rank + self.ranks
 
 
 def rank_logs(attempt: AttemptDirectory, size: Summary) -> list[RankLog]:
@@ -48,7 +60,15 @@ def rank_logs(attempt: AttemptDirectory, size: Summary) -> list[RankLog]:
     if size.script:
         return [RankLog(names.SCRIPT_RANK, 0, attempt.script_log)]
     per_node = max(size.ranks, 1)
-    return [RankLog(rank, rank // per_node, attempt.log_of(rank, per_node)) for rank in range(size.nodes * per_node)]
+    if not size.shares_logs:
+        return [
+            RankLog(rank, rank // per_node, attempt.rank_log(rank // per_node, rank))
+            for rank in range(size.nodes * per_node)
+        ]
+    firsts = [RankLog(0, 0, attempt.rank_log(0, 0)), RankLog(1, 0, attempt.shared_log(0), ranks=per_node - 1)]
+    return firsts + [
+        RankLog(node * per_node, node, attempt.shared_log(node), ranks=per_node) for node in range(1, size.nodes)
+    ]
 
 
 def launch_logs(attempt: AttemptDirectory) -> dict[str, list[RankLog]]:
@@ -81,7 +101,7 @@ def logs_of_launch(
     if launch is not None and launch not in known:
         raise UsageError(f"run `{run}` has no launch {launch}", hint=f"its launches are: {_listed(known)}")
     for logs in [known[launch]] if launch is not None else reversed(known.values()):
-        chosen = [log for log in logs if rank in (None, log.rank) and node in (None, log.node)]
+        chosen = [log for log in logs if log.is_of(rank) and node in (None, log.node)]
         if chosen:
             return chosen
     which = " on ".join(f"{name} {number}" for name, number in (("rank", rank), ("node", node)) if number is not None)

@@ -77,6 +77,8 @@ class Summary:
     """It runs a job script of the user in place of ranks."""
     metric: str = ""
     """The metric that matters most; empty if the plan names none."""
+    shares_logs: bool = False
+    """The ranks of a node share a log, except rank 0."""
 
     @property
     def size(self) -> str:
@@ -117,6 +119,7 @@ class Summary:
                 stages=bool((plan.get("data") or {}).get("stage")),
                 sweep=(plan.get("sweep") or {}).get("first"),
                 script=plan.get("script") is not None,
+                shares_logs=bool(plan.get("shares_logs")),
                 metric=str((plan.get("metric") or {}).get("name") or (plan.get("sweep") or {}).get("metric") or ""),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -34,8 +34,13 @@ Gauges = Callable[[], Dict[str, float]]
 
 
 def default_path(environ: Mapping[str, str], rank: int) -> Optional[Path]:
-    """None if Serried did not start this process: then metrics are written only to a file that the script names."""
+    """None if Serried did not start this process: then metrics are written only to a file that the script names.
+
+    Of thousands of ranks, only the first of each node has a file.
+    """
     if not environ.get(names.RUN_DIR) or not environ.get(names.ATTEMPT):
+        return None
+    if environ.get(names.LOG_SHARED) and environ.get("LOCAL_RANK", "0") != "0":
         return None
     task = environ.get(names.TASK)
     place = RunDirectory(Path(environ[names.RUN_DIR])).task(int(task) if task else None)

@@ -258,6 +258,8 @@ def _files_of_an_attempt(plan: Plan) -> int:
     logs = {"agent": 0, "single": 0, "horovod": 0, "srun": 1, "script": 1}.get(plan.launch.kind, nodes)
     logs += sum(1 if side.on == FIRST_NODE else nodes for side in plan.beside)
     ranks = 0 if plan.script else plan.allocation.ranks
+    if plan.shares_logs:
+        ranks, logs = 1, logs + 1
     samples = plan.sampling.every_seconds is not None
     return 1 + FILES_OF_AN_ATTEMPT + nodes * (2 + samples + ranks) + logs
 

@@ -13,6 +13,7 @@ from serried.agent.stage_in import node_side
 from serried.fs import locks, scan
 from serried.fs.files import read_journal
 from serried.plan import Data, Staged
+from serried.protocol.events import FromStageIn, ToHead
 
 
 @pytest.mark.parametrize(("transfer", "origins"), [("chain", ["source", "peer", "peer"]), ("each", ["source"] * 3)])
@@ -73,6 +74,17 @@ def test_who_only_looks_whether_the_data_is_in_use_does_not_keep_it_from_being_h
     soon.pop()()
 
     assert (locks.is_used(slot), noted, soon) == (True, ["staging-problem"], [])
+
+
+@pytest.mark.parametrize(("nodes", "reports"), [(1, 30), (1000, 30), (4096, 6)])
+def test_thousands_of_nodes_report_their_progress_less_often(monkeypatch, nodes, reports):
+    clock, sent = SimpleNamespace(monotonic=lambda: clock.now), []
+    monkeypatch.setattr(node_side, "time", clock)
+    work = SimpleNamespace(nodes=nodes)
+    staging = node_side.StageIn(None, work, None, None, lambda event, **_: sent.append(event))
+    for clock.now in range(0, 60, 2):  # as its worker says it
+        staging._on_worker_message({"say": FromStageIn.PROGRESS, "bytes": 7})
+    assert sent == [ToHead.STAGING] * reports
 
 
 def test_a_run_says_that_it_waits_for_another_that_copies_the_same(start, tmp_path, wait_until):

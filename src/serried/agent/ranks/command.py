@@ -349,6 +349,7 @@ def _serried(work: Attempt, place: RankPlace) -> Dict[str, str]:
         names.STOP_FILE: place.stop_file,
         names.MARK: work.process_tag,
         names.NODE: str(place.node),
+        **({names.LOG_SHARED: "1"} if work.plan.get("shares_logs") else {}),
     }
     job = next((name for name in work.dialect["job_variables"][:1] if name in os.environ), None)
     if job:

@@ -76,14 +76,11 @@ class Ranks:
         self.are_notified = False
         """They have received the stop notice."""
 
-    def log_of(self, number: int) -> Path:
-        return self.work.directory.attempt(self.work.number).log_of(number, self.work.ranks)
-
     def open_log(self, number: int) -> int:
-        return os.open(self.log_of(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.work.file_mode)
+        return os.open(self.work.log_of(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.work.file_mode)
 
     def log_path(self, rank: Rank) -> Path:
-        return self.log_of(rank.number)
+        return self.work.log_of(rank.number)
 
     def world_size_of(self, rank: Rank) -> int:  # noqa: ARG002
         """The number of ranks that were launched together with `rank`."""
@@ -180,7 +177,7 @@ class Ranks:
         return bool(self._notice) and self._notice + 128 == (128 + number if number else record["exit_code"])
 
     def tail(self, exit_: Exit) -> List[str]:
-        return read_tail(self.log_of(exit_["rank"]))
+        return read_tail(self.work.log_of(exit_["rank"]))
 
     def notify(self, name: Optional[str]) -> None:
         """Send the signal `name` as the stop notice. A rank that dies of the signal counts as ended by the agent."""

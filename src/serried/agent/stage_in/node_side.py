@@ -26,6 +26,8 @@ VIEW = "data"
 """The folder of an attempt's links to its staged data."""
 PRINT_SECONDS = 5.0
 RELEASE_SECONDS = 10.0
+REPORTS_PER_SECOND = 500
+"""The most progress reports that the head gets from all nodes together."""
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -53,6 +55,7 @@ class StageIn:
         self._log_event, self._send = log_event, send
         self._process: Optional[HelperProcess] = None
         self._is_resolved = False
+        self._next_report = 0.0
         self._head = ""
 
     def prepare(self, index: int, key: bytes, address: str, head: str) -> None:
@@ -119,11 +122,17 @@ class StageIn:
         elif say == FromStageIn.FAILED:
             self._fail(message["because"])
         elif say == FromStageIn.PROGRESS:
-            self._send(ToHead.STAGING, **message)
+            self._report(message)
         else:
             self._is_resolved = True
             self._log_event(JournalEvent.STAGED, **message)
             self._send(ToHead.STAGED, **message)
+
+    def _report(self, message: Message) -> None:
+        now = time.monotonic()
+        if now >= self._next_report:
+            self._next_report = now + self._work.nodes / REPORTS_PER_SECOND
+            self._send(ToHead.STAGING, **message)
 
     def _on_worker_exit(self) -> None:
         """If the process was killed while ranks run, its locks are free: hold those of the items that ranks read."""

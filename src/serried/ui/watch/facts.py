@@ -172,7 +172,7 @@ class RunReader:
             return "the script"
         host = next((node.host for node in view.live.nodes if node.node == log.node), "") if view else ""
         host = host or dict(enumerate(status.node_names)).get(log.node, f"node {log.node}")
-        return f"rank {log.rank} on {host}" + (f", launch {log.launch}" if log.launch else "")
+        return f"rank{'s' * (log.ranks > 1)} {log.name} on {host}" + (f", launch {log.launch}" if log.launch else "")
 
     def _read_rarely(self, attempt: AttemptDirectory | None, view: LiveView | None, metric: str) -> None:
         began = time.monotonic()

@@ -141,7 +141,7 @@ def _log_names(selection: Selection) -> list[str]:
 def _logs(attempt: AttemptDirectory, selection: Selection) -> dict[str, Path]:
     summary = selection.record.summary
     if not summary.script:
-        return {str(log.rank): log.path for log in logs.rank_logs(attempt, summary)}
+        return {log.name: log.path for log in logs.rank_logs(attempt, summary)}
     launched = logs.launch_logs(attempt)
     found = {f"{launch}:{log.rank}": log.path for launch, of_launch in launched.items() for log in of_launch}
     return {"script": attempt.script_log, **found}
