@@ -68,6 +68,35 @@ def test_a_failed_run_on_one_screen(serried, make):
     assert done.err == "\n  serried why k3f9q2   what happened, and what to do\n"
 
 
+def test_events_of_thousands_of_nodes_are_one_line_and_those_that_failed_have_theirs(serried, make):
+    run = make(nodes=1000)
+    hosts = [{"node": node, "host": f"n{node}"} for node in range(1000)]
+    run.journal(
+        *({"t": CREATED + 61, "event": "connected", **host} for host in hosts),
+        *({"t": CREATED + 62, "event": "started", **host} for host in hosts[:999]),
+        {"t": CREATED + 70, "event": "rank-failed", **hosts[700], "exit": {"rank": 1400}, "tail": []},
+        *({"t": CREATED + 80, "event": "node-lost", **host, "because": "x"} for host in hosts[10:900]),
+    )
+    run.journal({"t": CREATED + 69, "event": "rank-exit", "rank": 1400, "exit_code": 3, "signal": None}, node=700)
+    run.journal({"t": CREATED + 69, "event": "rank-exit", "rank": 1200, "exit_code": 4, "signal": None}, node=600)
+    run.ending("FAILED")
+
+    lines = [
+        line[12:] for line in serried("show", "last").out.partition("timeline\n")[2].partition("\n\n")[0].split("\n")
+    ]
+
+    assert lines == [
+        " 11:06:41  submitted to fir as job 123",
+        " 11:07:40  attempt 1 began on n1",
+        " 11:07:41  1,000 of 1,000 nodes are ready",
+        " 11:07:42  999 of 1,000 nodes have started their ranks",
+        " 11:07:49  rank 1400 on n700 exited with status 3",
+        " 11:08:00  890 of 1,000 nodes were lost",
+        *(f" 11:08:00  node {node} (n{node}) was lost" for node in range(10, 18)),
+        " 11:17:40  attempt 1 ended: FAILED, rank 3 on n2 exited with status 1",
+    ]
+
+
 def test_json_has_plan_attempts_timeline_and_files(serried, make):
     run = make().ending("REQUEUED", cause="limit", final=False).ending(number=2)
     [shown] = json.loads(serried("show", "last", "--json").out)["runs"]

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from serried.metrics import samples
+from serried.metrics.measured import Measurements, measured_of
 from serried.metrics.samples import Range
 from serried.protocol.layout import TaskDirectory
 
@@ -51,6 +52,19 @@ def test_nodes_come_in_the_order_of_attempts_and_nodes(place):
         (2, 0, "n0"),
     ]
     assert [node.attempt for node in samples.read(place, attempt=2).nodes] == [2]
+
+
+def test_of_thousands_of_nodes_some_are_read_evenly_spread_and_the_same_in_each_attempt(place):
+    for attempt in (1, 2):
+        for node in range(300):
+            write(place, [{**ABOUT, "host": f"n{node}"}, period(130.0)], node, attempt)
+    found = samples.read(place)
+    read = [[node.node for node in found.nodes if node.attempt == attempt] for attempt in (1, 2)]
+    assert read[0] == read[1] == [at * 300 // 128 for at in range(128)]
+    assert found.unread == 172
+    summary = measured_of(found)
+    assert (len(summary.nodes), summary.unread) == (128, 172)
+    assert Measurements.from_json(json.loads(json.dumps(summary.to_json()))).unread == 172
 
 
 def test_nodes_of_a_lab_that_share_a_machine_have_names_of_their_own(place):

@@ -340,7 +340,8 @@ def _files(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
         return files
     begun = _attempts(selection)
     if begun:
-        logs = "script.log" if record.summary.script else "node-N/rank-R.log"
+        logs = "node-N/ranks.log" if record.summary.shares_logs else "node-N/rank-R.log"
+        logs = "script.log" if record.summary.script else logs
         files.append(("logs", f"{begun[-1].directory.path}/{logs}"))
     plan = _plan(selection)
     if plan is not None:

@@ -123,6 +123,8 @@ class Measurements:
     disordered: int = 0
     without: tuple[tuple[int, int], ...] = ()
     """Attempt and node of each without samples."""
+    unread: int = 0
+    """Nodes that were not read, because they are too many."""
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -136,6 +138,7 @@ class Measurements:
                 gpus=tuple(_built(GpuFigures, each) for each in value["gpus"]),
                 ranks=tuple(_built(RankFigures, each) for each in value["ranks"]),
                 without=tuple((int(attempt), int(node)) for attempt, node in value["without"]),
+                unread=int(value.get("unread", 0)),
                 **{name: value[name] for name in ("source", "interval", "lines", "one_in", "damaged", "disordered")},
             )
         except (KeyError, TypeError, AttributeError) as error:
@@ -160,6 +163,7 @@ def measured_of(samples: Samples) -> Measurements:
         damaged=samples.damaged,
         disordered=samples.disordered,
         without=samples.without,
+        unread=samples.unread,
     )
 
 

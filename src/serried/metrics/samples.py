@@ -22,6 +22,8 @@ from serried.protocol.layout import AttemptDirectory, TaskDirectory
 Quantities = Mapping[str, Any]
 """What a line says of a node, a GPU or a rank. `range_in` and `number_in` read it, whatever it holds."""
 
+MOST_NODES = 128
+"""Of more nodes, so many are read, evenly spread: the samples of thousands would take minutes and gigabytes."""
 MOST_LINES = 2_000
 """How many lines a reader parses in all."""
 _FEWEST_LINES = 16
@@ -88,6 +90,8 @@ class Samples:
     """Attempt and node of each that took part but has no usable sample."""
     one_in: int = field(default=1)
     """The largest `one_in` of the nodes."""
+    unread: int = 0
+    """Nodes that were not read, because they are too many."""
 
     @property
     def damaged(self) -> int:
@@ -112,14 +116,23 @@ def without_collection() -> Iterator[None]:
 
 @without_collection()
 def read(place: TaskDirectory, *, attempt: int | None = None, most_lines: int = MOST_LINES) -> Samples:
-    """The samples of a run or of one task, in all attempts or in one. Missing files are no error."""
+    """The samples of a run or of one task, in all attempts or in one. Missing files are no error.
+
+    Of very many nodes, and of long files, a part is read.
+    """
     chosen = numbers(place.attempts) if attempt is None else [attempt]
     places = [(number, node) for number in chosen for node in nodes_of(place.attempt(number))]
+    known = sorted({node for _, node in places})
+    read = set(
+        known if len(known) <= MOST_NODES else (known[at * len(known) // MOST_NODES] for at in range(MOST_NODES))
+    )
+    places = [(number, node) for number, node in places if node in read]
     share = max(most_lines // max(len(places), 1), _FEWEST_LINES)
     found = [_read_node(place.attempt(number), number, node, share) for number, node in places]
     nodes = tuple(_with_own_names([node for node in found if node.periods]))
     without = tuple((node.attempt, node.node) for node in found if not node.periods)
-    return Samples(nodes, without, max((node.one_in for node in nodes), default=1))
+    one_in = max((node.one_in for node in nodes), default=1)
+    return Samples(nodes, without, one_in, unread=len(known) - len(read))
 
 
 def _with_own_names(files: Sequence[NodeSamples]) -> list[NodeSamples]:

@@ -5,7 +5,7 @@ From the same journals: the progress of staging, and its rate.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
@@ -50,6 +50,14 @@ _FROM = {
     ItemOrigin.IN_PLACE: "where it is",
 }
 _MOST_LAUNCHES = 20
+_MOST_NODES = 64
+"""Of more nodes, one event tells how many are ready, and only the journals of a few are read."""
+_FEW_NODES = 8
+_ALIKE: Mapping[str, str] = {
+    JournalEvent.CONNECTED: "are ready",
+    JournalEvent.STARTED: "have started their ranks",
+    JournalEvent.NODE_LOST: "were lost",
+}
 _LOOKED_AT = 40
 """Runs that are read at most: each costs a few small files on a shared file system."""
 _ENOUGH_BYTES = 10_000_000
@@ -171,16 +179,44 @@ def _launched(attempt: AttemptRecord, nodes: int) -> Iterator[Event]:
 def _journals(attempt: AttemptRecord, nodes: int) -> Iterator[Event]:
     number = attempt.number
     head = read_journal(attempt.directory.events)
-    yield from _entries(head, number, _head_text)
     hosts = {
         entry.get("node"): str(entry.get("host")) for entry in head if entry.get("event") == JournalEvent.CONNECTED
     }
-    for node in range(nodes):
+    are_many = nodes > _MOST_NODES
+    chosen = _telling(head) if are_many else range(nodes)
+    if are_many:
+        yield from _of_many(head, number, nodes)
+    else:
+        yield from _entries(head, number, _head_text)
+    for node in chosen:
         journal = read_journal(attempt.directory.node_events(node))
         for text_of in (_image_text, _staging_text, _launches_text, _results_text):
             yield from _entries(journal, number, partial(text_of, hosts.get(node, f"node {node}")))
-        yield from _started(journal, number, hosts.get(node, f"node {node}"))
+        if not are_many:
+            yield from _started(journal, number, hosts.get(node, f"node {node}"))
         yield from _exits(journal, number, hosts.get(node, f"node {node}"))
+
+
+def _of_many(head: Sequence[Mapping[str, Any]], number: int, nodes: int) -> Iterator[Event]:
+    """The events of the head, but one for all nodes that do the same."""
+    alike: dict[Any, list[Mapping[str, Any]]] = {what: [] for what in _ALIKE}
+    for entry in head:
+        if entry.get("event") in alike:
+            alike[entry["event"]].append(entry)
+        else:
+            yield from _entries([entry], number, _head_text)
+    for event, what in _ALIKE.items():
+        times = [float(entry["t"]) for entry in alike[event] if isinstance(entry.get("t"), int | float)]
+        if times:
+            yield Event(max(times), f"{len(times):,} of {nodes:,} nodes {what}", number)
+    yield from _entries(alike[JournalEvent.NODE_LOST][:_FEW_NODES], number, _head_text)
+
+
+def _telling(head: Iterable[Mapping[str, Any]]) -> list[int]:
+    """The first node, and the first ones that failed or were lost."""
+    bad = (JournalEvent.RANK_FAILED, JournalEvent.NODE_LOST)
+    nodes = [0, *(entry["node"] for entry in head if entry["event"] in bad and isinstance(entry.get("node"), int))]
+    return [*dict.fromkeys(nodes)][:_FEW_NODES]
 
 
 def _entries(journal: Iterable[Mapping[str, Any]], number: int, text_of: Any) -> Iterator[Event]:

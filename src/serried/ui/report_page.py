@@ -78,6 +78,7 @@ def _quality(usage: Usage) -> str:
     parts = [f"every {measured.interval:.3g} s"] if measured.interval else []
     by = f"GPUs by {measured.source}" if usage.is_ours else measured.source
     parts += [by] if measured.source and (measured.gpus or not usage.is_ours) else []
+    parts += [f"{counted(measured.unread, 'node')} not read"] if measured.unread else []
     parts += [f"one line in {measured.one_in} was read"] if measured.one_in > 1 else []
     parts += [f"{counted(measured.damaged, 'damaged line')}"] if measured.damaged else []
     parts += [f"{counted(measured.disordered, 'line')} out of order"] if measured.disordered else []

@@ -11,6 +11,7 @@ from serried.errors import UsageError
 from serried.metrics import series
 from serried.metrics.samples import Samples
 from serried.metrics.series import Axis, Series
+from serried.protocol.sizes import counted
 from serried.report.usage import GIB, Usage
 from serried.ui import sweep_picture
 from serried.ui.text import fit, printable
@@ -64,7 +65,8 @@ def figure(usage: Usage, samples: Samples) -> Figure:
     heights = ([tall, 2.2] if busy else []) + [2.2, 2.2]
     drawn = Figure(figsize=(11, sum(heights) + 1.2), layout="constrained")
     name = f" ({fit(printable(usage.name), 40)})" if usage.name else ""
-    read = f", one line in {samples.one_in} was read" if samples.one_in > 1 else ""
+    read = f", {counted(samples.unread, 'node')} not read" if samples.unread else ""
+    read += f", one line in {samples.one_in} was read" if samples.one_in > 1 else ""
     drawn.suptitle(f"{usage.id}{name}: use over time{read}", fontsize=13)
     grid = drawn.add_gridspec(panels, 1, height_ratios=heights)
     axis, panel = series.axis_of(samples), 0

@@ -191,7 +191,9 @@ def heatmap(selection: Selection, quantity: str, attempt: int | None = None) -> 
                 continue
             rows.setdefault(label, [[] for _ in range(columns)])[column].append(value)
     shown = [_heatmap_row(label, cells) for label, cells in rows.items()]
-    more = {"rows": shown, "present": _present(found.nodes), "left_out": len(left_out)}
+    of_each_node = (len(rows) + len(left_out)) // len(found.nodes)
+    missing = len(left_out) + found.unread * of_each_node
+    more = {"rows": shown, "present": _present(found.nodes), "left_out": missing}
     return {**answer, "start": start, "end": end, **more}
 
 
