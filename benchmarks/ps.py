@@ -14,10 +14,12 @@ from world import World, world
 
 sys.path.insert(0, str(ROOT / "tests"))
 from building import RunOnDisk, a_plan, an_ending
+from report import T, samples_text
 from serried.records.record import Record
 
 FEW, MANY_ENDED = 10, 10_000
 MANY = 1000
+NODES, SAMPLES = 4096, 50
 ROUNDS = 10
 SETTLE_SECONDS = 5
 """Readers list the records again while they may have changed since the last look, to the tick of the clock."""
@@ -106,6 +108,41 @@ def arrays(here: World) -> list[Figure]:
     return figures
 
 
+def many_nodes(here: World) -> list[Figure]:
+    """Commands about one run of thousands of nodes that has ended; the first one makes the summary of its samples."""
+    home = os.environ["XDG_STATE_HOME"]
+    os.environ["XDG_STATE_HOME"] = str(here.folder / "state-nodes")
+    run = RunOnDisk(here.folder / "home" / "nodes", run_id(2), nodes=NODES, ranks=8, gpus=8)
+    attempt = run.attempt()
+    hosts = [{"node": node, "host": f"n{node}"} for node in range(NODES)]
+    run.journal(*({"t": T, "event": event, **host} for event in ("connected", "started") for host in hosts))
+    for host in hosts:
+        path = attempt.samples(host["node"])
+        path.parent.mkdir()
+        path.write_text(samples_text(host["node"], host["host"], SAMPLES))
+    run.ending("FAILED")
+    env = {**here.env, "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"]}
+    os.environ["XDG_STATE_HOME"] = home
+    figures = []
+    for words, note in (
+        (("ps", "--all"), "the first command after the end, which makes the summary of the samples"),
+        (("show", "last"), ""),
+        (("why", "last"), ""),
+        (("report", "last"), ""),
+    ):
+        took, memory = peak([here.bin / "serried", *words], env)
+        figures.append(
+            Figure(
+                f"`serried {' '.join(words)}`, a run of {NODES:,} nodes x 8 ranks and GPUs",
+                f"{1000 * took:,.0f} ms, {memory:.0f} MiB",
+                note,
+                "≤ 3 s, ≤ 150 MiB",
+                took <= 3 and memory <= 150,
+            )
+        )
+    return figures
+
+
 def peak(argv: list[str | Path], env: dict[str, str]) -> tuple[float, float]:
     """The seconds that a command takes, and its highest memory in MiB."""
     began = time.perf_counter()
@@ -139,7 +176,7 @@ def live(here: World) -> list[Figure]:
 def main() -> None:
     with world(environment()) as here:
         os.environ["XDG_STATE_HOME"] = str(Path(here.env["HOME"]) / ".local" / "state")
-        figures = finished(here) + arrays(here) + live(here)
+        figures = finished(here) + arrays(here) + many_nodes(here) + live(here)
     record("Looking", figures)
 
 

@@ -5,6 +5,7 @@ The samples are written here: 3 GB in a temporary folder, so set `TMPDIR` where 
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -64,28 +65,34 @@ def write_run(root: Path) -> Path:
 
     run = RunOnDisk(root, nodes=NODES, ranks=GPUS, gpus=GPUS, cpus=64, memory_mb=640 * 1024, time_seconds=400_000)
     attempt = run.attempt()
-    lines = [json.dumps(a_period(at)) for at in range(1, LINES + 1)]
     for node in range(NODES):
         path = attempt.samples(node)
         path.parent.mkdir()
-        about = json.dumps(
-            {
-                "t": T,
-                "host": f"n{node:03}",
-                "interval": 5.0,
-                "node": {"cpus": 64, "memory": 640 << 30, "memory_scope": "job"},
-                "gpu_source": "stand-in",
-                "gpus": {
-                    str(gpu): {"name": "NVIDIA H200", "memory": 140 << 30, "power_cap": 700.0} for gpu in range(GPUS)
-                },
-            }
-        )
-        text = "\n".join([about, *lines, ""])
-        for gpu in range(GPUS):
-            text = text.replace(f'"rank {gpu}"', f'"{node * GPUS + gpu}"')
-        path.write_text(text, encoding="utf-8")
+        path.write_text(samples_text(node, f"n{node:03}", LINES), encoding="utf-8")
     run.ending(seconds=30.0 * LINES)
     return run.record.directory.usage
+
+
+def samples_text(node: int, host: str, lines: int) -> str:
+    """The samples of a node with 8 GPUs, and a rank for each."""
+    gpus = {str(gpu): {"name": "NVIDIA H200", "memory": 140 << 30, "power_cap": 700.0} for gpu in range(GPUS)}
+    about = {
+        "t": T,
+        "host": host,
+        "interval": 5.0,
+        "node": {"cpus": 64, "memory": 640 << 30, "memory_scope": "job"},
+        "gpu_source": "stand-in",
+        "gpus": gpus,
+    }
+    text = "\n".join([json.dumps(about), *periods(lines), ""])
+    for gpu in range(GPUS):
+        text = text.replace(f'"rank {gpu}"', f'"{node * GPUS + gpu}"')
+    return text
+
+
+@functools.cache
+def periods(lines: int) -> list[str]:
+    return [json.dumps(a_period(at)) for at in range(1, lines + 1)]
 
 
 def a_period(at: int) -> dict[str, object]:
