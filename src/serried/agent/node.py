@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Set
 
 from serried.agent import orphans, system
 from serried.agent.attempt import Attempt, run_directory, set_umask
@@ -83,7 +83,8 @@ class Exits:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._held: List[Exit] = []
-        self._has_failure = False
+        self._tails: Set[bool] = set()
+        """The head has the output of a rank that only lost another one (True), of one that failed itself (False)."""
 
     @property
     def have_all_been_sent(self) -> bool:
@@ -116,8 +117,9 @@ class Exits:
     def _report(self, ranks: Ranks, exit_: Exit) -> None:
         self._node.log_event(JournalEvent.RANK_EXIT, **exit_)
         if not exit_["ended_by_us"] and has_failed(exit_):
-            tail = [] if self._has_failure else ranks.tail(exit_)
-            self._has_failure = not exit_.get("stumbled")
+            has_stumbled = bool(exit_.get("stumbled"))
+            tail = [] if {has_stumbled, False} & self._tails else ranks.tail(exit_)
+            self._tails.add(has_stumbled)
             self._node.send(ToHead.FAILED, exit=exit_, tail=tail)
 
 
