@@ -354,3 +354,16 @@ def test_following_a_launch_that_never_begins_ends_with_the_run(serried, make, s
     clock.then = [run.ending]
     done = serried("logs", "-f", "last", "--launch", "2")
     assert (done.code, done.err.splitlines()[-3]) == (2, "error: run `k3f9q2` has no launch 2")
+
+
+def test_the_logs_of_thousands_of_ranks_are_opened_less_often(serried, make, monkeypatch):
+    run = make(nodes=1000, ranks=2).log(0, "begun\n")
+    pauses = []
+
+    def pause(seconds):
+        pauses.append(seconds)
+        run.ending()
+
+    monkeypatch.setattr(console, "await_more", pause)
+    assert serried("logs", "-f", "last").out == "[   0] begun\n"
+    assert pauses == [4.0]

@@ -20,6 +20,8 @@ from serried.records.timeline import staging_progress
 from serried.ui import console
 
 _PAUSE_SECONDS = 0.5
+_LOOKS_PER_SECOND = 500
+"""The most logs that are opened in a second: a file server has others to serve."""
 _QUERY_SECONDS, _LONGEST_QUERY_SECONDS = 5.0, 60.0
 
 
@@ -38,7 +40,7 @@ def follow(selection: Selection, choice: LogChoice) -> None:
         if over and not moved:
             break
         if not moved:
-            console.await_more(_PAUSE_SECONDS)
+            console.await_more(max(_PAUSE_SECONDS, (printer.logs if printer else 0) / _LOOKS_PER_SECOND))
     if printer is not None:
         printer.finish()
     if printer is None or not printer.has_printed:

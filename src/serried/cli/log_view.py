@@ -113,6 +113,10 @@ class Printer:
         self.has_printed = False
         self.add(logs, start)
 
+    @property
+    def logs(self) -> int:
+        return len(self._tails)
+
     def add(self, logs: list[RankLog], start: Callable[[RankLog], int] = lambda _: 0) -> None:
         """Print these logs too, each from byte `start`. Logs that are printed already may be among them."""
         for log in logs:
