@@ -6,6 +6,7 @@ import gzip
 import json
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -188,10 +189,9 @@ def test_without_a_request_nothing_is_loaded_and_nothing_left(tmp_path):
     assert (done.stdout, (tmp_path / "profiles").exists()) == ("False False\n", False)
 
 
-def event(name, begin, end, device="CPU"):
-    return SimpleNamespace(
-        name=name, device_type=f"DeviceType.{device}", time_range=SimpleNamespace(start=begin, end=end)
-    )
+def event(name, begin, end, device="CPU", **more):
+    times = SimpleNamespace(start=begin, end=end)
+    return SimpleNamespace(key=name, name=name, device_type=f"DeviceType.{device}", time_range=times, **more)
 
 
 def test_kernels_that_overlap_count_once_and_marks_of_steps_are_no_kernels():
@@ -210,8 +210,18 @@ def test_kernels_that_overlap_count_once_and_marks_of_steps_are_no_kernels():
     assert covered([(5, 6), (0, 4), (1, 2), (9, 8)]) == 5
 
 
-def average(key, cpu, **device):
-    return SimpleNamespace(key=key, count=2, self_cpu_time_total=cpu, **device)
+def test_a_kernel_of_triton_has_the_name_of_its_launch_and_is_no_mark():
+    events = [
+        event("ProfilerStep*", 0, 100),
+        event("triton_red_fused_cos", 10, 20),
+        event("ProfilerStep*", 10, 100, "CUDA", is_user_annotation=True),
+        event("triton_red_fused_cos", 30, 60, "CUDA", is_user_annotation=False),
+    ]
+    assert summarized(events, 1)["gpu_seconds"] == 30 / 1e6
+
+
+def average(key, cpu, device="CPU", *, count=2, **more):
+    return SimpleNamespace(key=key, count=count, self_cpu_time_total=cpu, device_type=f"DeviceType.{device}", **more)
 
 
 def test_operators_are_ordered_by_their_time_on_the_gpu():
@@ -221,7 +231,8 @@ def test_operators_are_ordered_by_their_time_on_the_gpu():
             average("aten::mm", 1e6, self_device_time_total=4e6),
             average("aten::old", 1e6, self_cuda_time_total=5e6),
             average("ProfilerStep*", 1e6, self_device_time_total=9e6),
-        ]
+        ],
+        [],
     )
     assert rows == [
         {"name": "aten::old", "calls": 2, "cpu_seconds": 1.0, "gpu_seconds": 5.0, "share": 5 / 9},
@@ -230,6 +241,51 @@ def test_operators_are_ordered_by_their_time_on_the_gpu():
     ]
 
 
+RECORDED = json.loads(Path(__file__).with_name("kernels_of_an_h100.json").read_text(encoding="utf-8"))
+
+
+def recorded(program):
+    """The averages and the events of operators that launched kernels, as torch reported them."""
+    averages = [
+        average(key, cpu, device, count=count, self_device_time_total=on_device, is_user_annotation=is_mark)
+        for key, count, device, cpu, on_device, is_mark in RECORDED[program]["averages"]
+    ]
+    events = [
+        event(name, 0, 0, kernels=[SimpleNamespace(name=kernel, duration=took) for kernel, took in kernels])
+        for name, kernels in RECORDED[program]["kernels"]
+    ]
+    return averages, events
+
+
+@pytest.mark.parametrize("program", ["eager", "compiled", "graph"])
+def test_each_kernel_of_a_real_gpu_counts_once(program):
+    averages, events = recorded(program)
+    rows = operators(averages, events)
+    kernels = [each for each in averages if each.device_type == "DeviceType.CUDA" and not each.is_user_annotation]
+    of_kernels = sum(each.self_device_time_total for each in kernels) / 1e6
+    assert sum(row["gpu_seconds"] for row in rows) == pytest.approx(of_kernels)
+    assert sum(row["share"] for row in rows) == pytest.approx(1.0)
+
+
+def test_kernels_belong_to_their_operators_and_those_of_a_cuda_graph_stand_alone():
+    assert [row["name"] for row in operators(*recorded("eager"))][:2] == ["aten::mm", "aten::addmm"]
+    assert {row["name"].partition("_")[0] for row in operators(*recorded("compiled"))} == {"triton"}
+    (largest, *_) = operators(*recorded("graph"))
+    assert (largest["name"].partition("_")[0], largest["calls"], largest["cpu_seconds"]) == ("sm80", 4, 0.0)
+
+
+def test_a_collective_of_nccl_has_the_name_of_its_kernel():
+    kernel = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+    rows = operators(
+        [
+            average("record_param_comms", 1e6, self_device_time_total=4e6),
+            average(kernel, 0, "CUDA", self_device_time_total=4e6, is_user_annotation=False),
+        ],
+        [event("record_param_comms", 0, 1, kernels=[SimpleNamespace(name=kernel, duration=4e6)])],
+    )
+    assert [(row["name"], row["gpu_seconds"]) for row in rows] == [(kernel, 4.0), ("record_param_comms", 0.0)]
+
+
 def test_operators_that_are_left_out_have_their_share_of_the_time():
-    rows = operators([average(f"aten::{number}", 1e6, self_device_time_total=0) for number in range(100)])
+    rows = operators([average(f"aten::{number}", 1e6, self_device_time_total=0) for number in range(100)], [])
     assert [row["share"] for row in rows] == [0.01] * 50

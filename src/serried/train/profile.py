@@ -19,7 +19,7 @@ import os
 import socket
 import sys
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from serried.fs import files
 from serried.protocol import names
@@ -30,6 +30,22 @@ MOST_ALLOCATIONS = 100_000
 """Entries of a memory snapshot: the newest."""
 _DATA_WAIT = "enumerate(DataLoader)"
 _STEP = "ProfilerStep"
+_LEAST_REST = 0.001
+"""Of a kernel's time: less is the rounding of a sum."""
+_OVERHEAD = frozenset(
+    {
+        "Activity Buffer Request",
+        "Buffer Flush",
+        "Command Buffer Full",
+        "Instrumentation",
+        "Lazy Function Loading",
+        "Resource",
+        "Runtime Triggered Module Loading",
+    }
+)
+"""Work of the profiler itself. Its ids are those of other events, and torch gives it the kernels of these."""
+_COLLECTIVE = "record_param_comms"
+"""The operator that launches all kernels of NCCL. Their own names tell more."""
 
 Span = Tuple[float, float]
 """Begin and end in microseconds."""
@@ -137,6 +153,8 @@ class Profiler:
         self._profiler.prepare_trace()
 
     def _record(self) -> None:
+        if _has_cuda() and not _torch().cuda.is_current_stream_capturing():
+            _torch().cuda.synchronize()  # or kernels of earlier steps would be in the trace
         self._profiler.start_trace()
         if self._memory and _has_cuda():
             _torch().cuda.memory._record_memory_history(max_entries=MOST_ALLOCATIONS)  # noqa: SLF001 - torch documents it
@@ -152,7 +170,8 @@ class Profiler:
     def _save(self) -> None:
         with _replaced(self._place.profile_trace(self._rank)) as path:
             self._profiler.export_chrome_trace(str(path))
-        facts = summarized(self._profiler.events(), self._count - self._begin)
+        events = list(self._profiler.events())
+        facts = summarized(events, self._count - self._begin)
         facts["steps"] = [self._begin, self._count]
         if _has_cuda():
             facts["gpu"] = _torch().cuda.get_device_name()
@@ -161,23 +180,22 @@ class Profiler:
                     _torch().cuda.memory._dump_snapshot(str(path))  # noqa: SLF001
                 _torch().cuda.memory._record_memory_history(enabled=None)  # noqa: SLF001
                 facts["memory"] = True
-        self._write(state="written", operators=operators(self._profiler.key_averages()), **facts)
+        self._write(state="written", operators=operators(self._profiler.key_averages(), events), **facts)
 
     def _write(self, **facts: Any) -> None:
         self._summary.update(facts)
         files.write_json(self._place.profile_summary(self._rank), self._summary)
 
 
-def summarized(events: Iterable[Any], count: int) -> Dict[str, Any]:
+def summarized(events: Sequence[Any], count: int) -> Dict[str, Any]:
     """Seconds of the recorded steps: all, waiting for a DataLoader, and with work on the GPU.
 
     What follows the first `count` steps, at the end of a program, does not count. `gpu_seconds` is None without any
     work on a GPU, and `wait_seconds` without a DataLoader of torch.
     """
-    events = list(events)
     on_cpu = [event for event in events if not _is_on_gpu(event)]
-    names_on_cpu = {event.name for event in on_cpu}  # a GPU has copies of the marks that the CPU sets
-    busy = [_span(event) for event in events if _is_on_gpu(event) and event.name not in names_on_cpu]
+    names_on_cpu = {event.key for event in on_cpu}
+    busy = [_span(event) for event in events if _is_on_gpu(event) and not _is_mark(event, names_on_cpu)]
     waits = [_span(event) for event in on_cpu if event.name.startswith(_DATA_WAIT)]
     steps = sorted(_span(event) for event in on_cpu if event.name.startswith(_STEP))  # torch drops their numbers
     begin = steps[0][0]
@@ -189,25 +207,38 @@ def summarized(events: Iterable[Any], count: int) -> Dict[str, Any]:
     return {"seconds": (end - begin) / 1e6, "wait_seconds": within(waits), "gpu_seconds": within(busy)}
 
 
-def operators(averages: Iterable[Any]) -> List[Dict[str, Any]]:
+def operators(averages: Sequence[Any], events: Iterable[Any]) -> List[Dict[str, Any]]:
     """The operators with most time of their own, on the GPU if there is one; without marks such as steps.
 
-    The share is that of the time of all operators, those that are left out too.
+    The time of a kernel is that of the operator that launched it. A kernel that no operator launched, as in a CUDA
+    graph, and a collective of NCCL are rows of their own. The share is that of the time of all operators, those that
+    are left out too.
     """
+    launched: Dict[str, float] = {}
+    """Microseconds of the kernels that operators launched."""
+    for event in events:
+        if not _is_on_gpu(event) and event.key not in _OVERHEAD and event.key != _COLLECTIVE:
+            for kernel in event.kernels:
+                launched[kernel.name] = launched.get(kernel.name, 0.0) + kernel.duration
+    on_cpu = [each for each in averages if not _is_on_gpu(each) and each.key not in _OVERHEAD]
+    names_on_cpu = {each.key for each in on_cpu}
     rows = [
-        {
-            "name": each.key,
-            "calls": each.count,
-            "cpu_seconds": each.self_cpu_time_total / 1e6,
-            "gpu_seconds": _on_device(each) / 1e6,
-        }
-        for each in averages
-        if not each.key.startswith(_STEP) and each.self_cpu_time_total + _on_device(each) > 0
+        _row(each, each.self_cpu_time_total, 0.0 if each.key == _COLLECTIVE else _on_device(each)) for each in on_cpu
     ]
+    for each in averages:
+        if _is_on_gpu(each) and not _is_mark(each, names_on_cpu):
+            rest = _on_device(each) - launched.get(each.key, 0.0)
+            rows.append(_row(each, 0.0, rest if rest > _LEAST_REST * _on_device(each) else 0.0))
+    rows = [row for row in rows if not row["name"].startswith(_STEP) and row["cpu_seconds"] + row["gpu_seconds"] > 0]
     rows.sort(key=lambda row: (row["gpu_seconds"], row["cpu_seconds"]), reverse=True)
     key = "gpu_seconds" if any(row["gpu_seconds"] for row in rows) else "cpu_seconds"
     total = sum(row[key] for row in rows)
     return [{**row, "share": row[key] / total} for row in rows[:MOST_OPERATORS]]
+
+
+def _row(average: Any, cpu: float, gpu: float) -> Dict[str, Any]:
+    """Of the table of operators. The times are in microseconds."""
+    return {"name": average.key, "calls": average.count, "cpu_seconds": cpu / 1e6, "gpu_seconds": gpu / 1e6}
 
 
 def covered(spans: Iterable[Span]) -> float:
@@ -221,6 +252,15 @@ def covered(spans: Iterable[Span]) -> float:
 
 def _is_on_gpu(event: Any) -> bool:
     return str(event.device_type) == "DeviceType.CUDA"
+
+
+def _is_mark(event: Any, names_on_cpu: Set[str]) -> bool:
+    """Is this event of the GPU a copy of a mark that the CPU set, such as that of a step?
+
+    Kernels of Triton, too, have the name of an event of the CPU. Older torch does not tell them apart.
+    """
+    is_mark = getattr(event, "is_user_annotation", None)
+    return event.key in names_on_cpu if is_mark is None else bool(is_mark)
 
 
 def _span(event: Any) -> Span:
