@@ -364,6 +364,7 @@ def test_a_submission_that_never_reached_the_scheduler_is_not_called_refused(ser
     [
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "gpu-memory"),
         ("RuntimeError: CUDA out of memory. Tried to allocate 2 GiB", "gpu-memory"),
+        ("torch.AcceleratorError: CUDA error: out of memory", "gpu-memory"),
         ("MemoryError", "out-of-memory"),
     ],
 )

@@ -41,7 +41,7 @@ SIGKILL, SIGBUS = 9, 7
 CRASHES = frozenset({4, 6, 8, 11})  # ILL, ABRT, FPE, SEGV
 NOT_EXECUTABLE = 126
 
-GPU_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError|HIP out of memory")
+GPU_MEMORY = re.compile(r"OutOfMemoryError|(?:CUDA|HIP)(?: error:)? out of memory")
 """Agents report it as out of memory, without a distinction."""
 
 OF_OUTPUT: Sequence[tuple[re.Pattern[str], Reason]] = (

@@ -15,6 +15,7 @@ from tables import for_each
         ({"exit_code": 1, "signal": None}, ["ImportError: libcudart.so"], "import-error"),
         ({"exit_code": 1, "signal": None}, ["torch.OutOfMemoryError: CUDA out of memory. Tried"], "out-of-memory"),
         ({"exit_code": 1, "signal": None}, ["torch.cuda.OutOfMemoryError: CUDA"], "out-of-memory"),
+        ({"exit_code": 1, "signal": None}, ["torch.AcceleratorError: CUDA error: out of memory"], "out-of-memory"),
         ({"exit_code": 1, "signal": None}, ["MemoryError"], "out-of-memory"),
         ({"exit_code": 137, "signal": None}, ["Killed"], "out-of-memory"),
         ({"exit_code": None, "signal": 9, "oom": True}, [], "out-of-memory"),

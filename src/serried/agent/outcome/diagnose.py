@@ -14,7 +14,10 @@ LINES = 20
 WINDOW = 16384
 
 SIGNS = (
-    (Reason.OUT_OF_MEMORY, re.compile(r"OutOfMemoryError|CUDA out of memory|^MemoryError\b|std::bad_alloc|^Killed$")),
+    (
+        Reason.OUT_OF_MEMORY,
+        re.compile(r"OutOfMemoryError|(?:CUDA|HIP)(?: error:)? out of memory|^MemoryError\b|std::bad_alloc|^Killed$"),
+    ),
     (Reason.IMPORT_ERROR, re.compile(r"^(ModuleNotFoundError|ImportError): ")),
     (Reason.COMMAND_NOT_FOUND, re.compile(r"^\S*bash: line \d+: .*: command not found$")),
 )
