@@ -139,10 +139,12 @@ def test_a_change_for_a_job_script_is_an_option_of_the_command(tmp_path):
 
 
 def test_the_last_lines_tell_which_memory_was_too_small(tmp_path):
-    for name, line in (("abc222", "torch.OutOfMemoryError: CUDA out of memory."), ("abc333", "Killed")):
+    of_gpu = "torch.OutOfMemoryError: CUDA out of memory."
+    for name, state, line in (("abc222", "FAILED", of_gpu), ("abc333", "OUT_OF_MEMORY", "Killed")):
         made = RunOnDisk(tmp_path / "scratch", name, ranks=1, **{**USUAL, "gpus": 1})
-        found = usage(made.ending("OUT_OF_MEMORY", cause="oom", first_failure=a_failure(tail=[line])))
-        assert found.needed_gpu_memory == (name == "abc222")
+        cause = "out-of-memory" if state == "FAILED" else "oom"
+        found = usage(made.ending(state, cause=cause, first_failure=a_failure(tail=[line])))
+        assert (found.needed_gpu_memory, found.ran_out_of_memory) == (line == of_gpu, True)
 
 
 def test_the_summary_in_the_record_suffices_for_notes(run):

@@ -146,17 +146,17 @@ def _seconds_left(rank: RankFigures) -> float:
 def oom(usage: Usage) -> Note | None:
     """The run ran out of memory.
 
-    **Condition:** the run ended as `OUT_OF_MEMORY`.
+    **Condition:** the run ended as `OUT_OF_MEMORY`, or the last lines of the failed rank are those of a GPU that is out
+    of memory.
 
-    **Meaning:** if the last lines of the failed rank are those of a GPU that is out of memory, or a GPU was nearly full
-    and the node was not, the GPU's memory was too small. Otherwise the memory of the node was: the kernel then kills
-    the process that grew most.
+    **Meaning:** with such last lines, or if a GPU was nearly full and the node was not, the GPU's memory was too small.
+    Otherwise the memory of the node was: the kernel then kills the process that grew most.
 
     **Change:** for the node, the note has a line with half as much memory again, because the real need is unknown.
     Fewer workers of the data loader need less, too. For a GPU: a smaller batch, gradient accumulation or checkpointing
     of activations.
     """
-    if usage.state != names.OUT_OF_MEMORY:
+    if not usage.ran_out_of_memory:
         return None
     filled = [gpu.memory.maximum / gpu.memory_total for gpu in usage.measured.gpus if gpu.memory and gpu.memory_total]
     memory, limit = usage.node_memory, usage.memory_per_node

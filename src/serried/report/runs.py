@@ -31,6 +31,8 @@ from serried.report.usage import Peer, Spelling, Usage
 
 PEER_LINES = 200
 """How many lines of samples are read of another run."""
+_OUT_OF_MEMORY = (names.OUT_OF_MEMORY, names.FAILED)
+"""States of runs that may have needed more memory of a GPU: the program then ends with an error of its own."""
 _MOST_PEERS, _MOST_PLANS = 4, 40
 """How many smaller runs are measured, and of how many the plan is compared."""
 
@@ -84,7 +86,7 @@ def _usage(status: RunStatus, now: float, measured: Measurements, spelling: Spel
         spelling=spelling,
         mute=plan.report.mute,
         is_task=task is not None,
-        needed_gpu_memory=status.state == names.OUT_OF_MEMORY and explain(status).reason is Reason.GPU_MEMORY,
+        needed_gpu_memory=status.state in _OUT_OF_MEMORY and explain(status).reason is Reason.GPU_MEMORY,
     )
 
 

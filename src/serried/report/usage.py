@@ -103,6 +103,10 @@ class Usage:
         return self.state in names.ENDED
 
     @property
+    def ran_out_of_memory(self) -> bool:
+        return self.state == names.OUT_OF_MEMORY or self.needed_gpu_memory
+
+    @property
     def shows_need(self) -> bool:
         """It did all of its work, or all that the limit allowed: a run that failed may not have reached its peak."""
         return self.state in {names.COMPLETED, names.TIMEOUT}
