@@ -10,6 +10,7 @@ import pytest
 from fake_nvml import NOT_AVAILABLE, FakeGpu, FakeLibrary
 from serried.agent.sampling import nvml
 from serried.agent.sampling.gpus import open_source, select
+from serried.agent.sampling.nvidia_smi import NvidiaSmi
 from serried.agent.sampling.nvml import Nvml
 from tables import for_each
 
@@ -43,6 +44,43 @@ def test_a_sample_has_every_value_that_the_driver_reports(install):
     }
     assert source.read() == {0: sample}
     assert source.read() == {0: {**sample, "sm_active": 55.5}}  # needs two readings
+
+
+H100 = FakeGpu(
+    uuid="GPU-2ec24c42",
+    name="NVIDIA H100 80GB HBM3",
+    memory=85520809984,
+    used=22534750208,
+    reserved=503316480,
+    busy=99,
+    power=697_972,
+    cap=700_000,
+    celsius=53,
+    clock=1335,
+    throttled=4,
+    ecc=0,
+    sm_active=95.97637540327703,
+    processes={644: 22525509632},
+)
+"""As the library of driver 580.159.04 reported a GPU under full load."""
+ROW = "GPU-2ec24c42, NVIDIA H100 80GB HBM3, 81559, 700.00, 99, 21491, 697.97, 53, 1335, 0, 0x0000000000000004"
+APPS = "GPU-2ec24c42, 644, 21482"
+"""As `nvidia-smi` reported the same GPU at the same moment."""
+
+
+def test_both_sources_report_the_same_of_a_real_gpu(install, monkeypatch, tmp_path):
+    install(H100)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\ncase $1 in *apps*) echo '{APPS}';; *) echo '{ROW}';; esac\n")
+    program.chmod(0o755)
+    library, command = Nvml(None), NvidiaSmi(None)
+    assert command.devices() == library.devices()
+    by_library, by_command = library.read()[0], command.read()[0]
+    assert 0 <= by_command.pop("memory") - by_library.pop("memory") < 1 << 20
+    assert by_command.pop("power") == pytest.approx(by_library.pop("power"), abs=0.01)
+    assert by_command == by_library
+    assert command.processes() == library.processes() == {0: {644: 22525509632}}
 
 
 def test_zero_is_a_value(install):
