@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -90,11 +91,16 @@ def alternate(contenders: Mapping[str, Callable[[], float]], rounds: int, *, war
     return {name: Timing.of(each) for name, each in taken.items()}
 
 
-def record(chapter: str, figures: Sequence[Figure], timings: Mapping[str, Timing] | None = None) -> None:
-    """Keep the figures of one script, in place of what it kept before, and print them."""
+def record(
+    chapter: str, figures: Sequence[Figure], timings: Mapping[str, Timing] | None = None, *, on: str = ""
+) -> None:
+    """Keep the figures of one script, in place of what it kept before, and print them.
+
+    `on` describes a machine without Slurm.
+    """
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"schema": 1, "chapters": {}}
     known["chapters"][chapter] = {
-        "machine": machine(),
+        "machine": on or machine(),
         "load": round(os.getloadavg()[1], 1),
         "figures": [asdict(figure) for figure in figures],
         "timings_ms": {name: asdict(timing) for name, timing in (timings or {}).items()},
@@ -170,8 +176,10 @@ def _peer(beside: str) -> str:
 
 
 def page(chapters: Mapping[str, Mapping[str, Any]]) -> str:
-    machines = sorted({kept["machine"] for kept in chapters.values()})
-    lines = [INTRODUCTION, f"Machine: {'; '.join(machines)}.", ""]
+    usual = Counter(kept["machine"] for kept in chapters.values()).most_common(1)[0][0]
+    lines = [INTRODUCTION, f"Machine, unless a chapter names another: {usual}.", ""]
     for chapter, kept in sorted(chapters.items()):
         lines += table(chapter, kept)
+        if kept["machine"] != usual:
+            lines += [f"Machine: {kept['machine']}.", ""]
     return "\n".join([*lines, "[All pages](index.md)", ""])
