@@ -254,6 +254,8 @@ def test_every_row_of_advice_fills_in():
         ("ValueError: … environment variable RANK expected, but not set", "no-rank"),
         ("KeyError: 'LOCAL_RANK'", "no-rank"),
         ("AssertionError: Torch not compiled with CUDA enabled", "cuda"),
+        ("torch.AcceleratorError: CUDA error: device-side assert triggered", "cuda-kernel"),
+        ("cudaErrorIllegalAddress: an illegal memory access was encountered", "cuda-kernel"),
         ("ValueError: something else", "exit"),
     ],
 )

@@ -119,6 +119,7 @@ class Reason(str, enum.Enum):
     NCCL = "nccl"
     NCCL_WITHOUT_GPU = "nccl-without-gpu"
     CUDA = "cuda"
+    CUDA_KERNEL = "cuda-kernel"
 
     # An error of a command.
     NO_SUCH_EXPERIMENT = "no-such-experiment"

@@ -72,6 +72,10 @@ OF_OUTPUT: Sequence[tuple[re.Pattern[str], Reason]] = (
         ),
         Reason.CUDA,
     ),
+    (
+        re.compile(r"device-side assert triggered|illegal memory access was encountered|unspecified launch failure"),
+        Reason.CUDA_KERNEL,
+    ),
 )
 """Tried from the top on the last lines of a rank that failed by itself."""
 
@@ -343,6 +347,13 @@ ADVICE: Mapping[Reason, Advice] = {
         (
             "compare `nvidia-smi` on the node with torch.version.cuda",
             "did the run request GPUs? serried show {run}",
+        ),
+    ),
+    Reason.CUDA_KERNEL: Advice(
+        "a kernel failed on the GPU, and CUDA reports such an error late: the stack may be that of a later call",
+        (
+            'set `environment.env = {{CUDA_LAUNCH_BLOCKING = "1"}}` and submit again, for the stack of the kernel',
+            "or run a step on a CPU: an index or a label out of range is an error there",
         ),
     ),
     Reason.PEER_LOST: Advice(
