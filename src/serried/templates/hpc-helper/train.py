@@ -128,7 +128,8 @@ def main(config: Config) -> None:
         model = run.wrap(network)
         optimizer = torch.optim.Adam(model.parameters(), config.lr)
         weights = sum(weight.numel() for weight in network.parameters())
-        run.print(f"{run.world_size} ranks of {config.batch_size} images on {run.device.type}, {weights:,} weights")
+        ranks = "1 rank" if run.world_size == 1 else f"{run.world_size} ranks"
+        run.print(f"{ranks} of {config.batch_size} images on {run.device.type}, {weights:,} weights")
         step, seconds = 0, 0.0
         for epoch in run.epochs(config.epochs):
             model.train()
