@@ -71,7 +71,7 @@ SITE = Cluster(
             "this machine is one node, and 2 were requested",
             (
                 "here: --nodes 1, or `nodes = 1` in `[experiments.NAME.on.local.resources]`; "
-                "on a cluster: serried submit --cluster NAME"
+                "on a cluster: --cluster NAME, with `serried submit` in place of `serried run`"
             ),
         ),
         (

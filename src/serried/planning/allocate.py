@@ -187,7 +187,7 @@ def _check_nodes(allocation: Allocation, cluster: Cluster, partition: Partition 
     if schedulers.traits(cluster.scheduler).is_this_machine and nodes > 1:
         hint = (
             "here: --nodes 1, or `nodes = 1` in `[experiments.NAME.on.local.resources]`; "
-            "on a cluster: serried submit --cluster NAME"
+            "on a cluster: --cluster NAME, with `serried submit` in place of `serried run`"
         )
         raise UsageError(f"this machine is one node, and {nodes} were requested", hint=hint)
     if partition and partition.nodes is not None and nodes > partition.nodes:
