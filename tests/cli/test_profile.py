@@ -69,6 +69,7 @@ def test_an_endless_training_is_profiled_and_ended(place, profile):
     run = done.stdout.split()[1].rstrip(",")
     shown = place.show(run)
     assert (shown["name"], shown["state"]) == ("net.profile", "CANCELLED")
+    assert place.why(run)["meaning"] == "`serried profile` ended it once the steps were profiled"
     folder = f"{shown['directory']}/profiles"
     host = done.stdout.splitlines()[3].split()[1]
     assert masked(done.stdout) == (

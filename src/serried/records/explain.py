@@ -13,7 +13,7 @@ from serried.plan import After
 from serried.protocol import names, reasons
 from serried.protocol.events import ToAttempt
 from serried.protocol.reasons import Reason
-from serried.records import missing_outputs
+from serried.records import missing_outputs, profiles
 from serried.records.advice import Ended, advice_for
 from serried.records.evidence import latest_attempt
 from serried.records.index import Selection
@@ -97,7 +97,7 @@ class Explanation:
     """The failing rank's last lines; those of the job script if no rank started."""
     tail_of: str = ""
     asked_by: str | None = None
-    """Who ran `serried stop`."""
+    """Who ran `serried stop`, or `serried profile`."""
     failures: tuple[Explanation, ...] = ()
     """Of an array, the first tasks that ended without COMPLETED."""
     warnings: tuple[Mapping[str, str], ...] = ()
@@ -264,15 +264,17 @@ def _ended(status: RunStatus) -> Explanation:
         "here": _here(status),
         "all": " --all" if status.task is None and status.summary and (status.summary.tasks or 1) > 1 else "",
     }
+    asked_by = _asked_by(status)
+    meaning = "`serried profile` ended it once the steps were profiled" if asked_by == profiles.REQUESTER else ""
     return Explanation(
         status,
-        meaning=advice[1].meaning if advice else "",
+        meaning=meaning or (advice[1].meaning if advice else ""),
         steps=tuple(_of_rank(step, failure).format(**filled) for step in advice[1].steps) if advice else (),
         reason=advice[0] if advice else None,
         first_failure=failure,
         tail=tuple(tail),
         tail_of=tail_of,
-        asked_by=_asked_by(status),
+        asked_by=asked_by,
     )
 
 

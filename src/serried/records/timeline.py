@@ -29,7 +29,7 @@ _REASONS: Mapping[str, str] = {
     Reason.FAILURE: "a rank failed",
     Reason.LIMIT: "the time limit is near",
     Reason.PREEMPT: "the scheduler preempts the job",
-    Reason.USER: "requested by its user",
+    Reason.USER: "requested",
     Reason.CANCEL: "cancelled through the scheduler",
     Reason.SILENCE: "no rank wrote any output for too long",
     Reason.LOST: "a node was lost",

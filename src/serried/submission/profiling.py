@@ -49,4 +49,4 @@ class Stopper:
             one.state in (profiles.WRITTEN, profiles.FAILED) for one in profiles.read(self._place, self._wanted.ranks)
         ):
             self.has_stopped = True
-            stopping.send_request(Selection(Record.load(self._run)), save=False, by="serried profile")
+            stopping.send_request(Selection(Record.load(self._run)), save=False, by=profiles.REQUESTER)
