@@ -72,6 +72,20 @@ SIZE  HOW       STEP     P95     DIFF  DATA  COMM  START  GPU-H/1M
     assert max(map(len, shown.splitlines())) <= 80
 
 
+def test_communication_below_zero_is_shown_with_a_note(capsys):
+    points = grid(nodes=[2, 4], ranks=[1], launches=["agent"], communication=True)
+    rates = [103.0, 100.0, 100.2, 100.0]
+    runs = [
+        RunFigures("k3f9q2", "COMPLETED", "", 90, rate, cpus=2, without_sync=point.without_sync)
+        for point, rate in zip(points, rates, strict=True)
+    ]
+    bench_view.show(a_bench(points), results(zip(points, runs, strict=True)))
+    shown = capsys.readouterr().out
+    cells = [line.split()[6] for line in shown.splitlines()[6:9]]
+    assert cells == ["COMM", "-3%", "0%"]
+    assert "- COMM below 0% is noise: runs without exchange were slower" in shown
+
+
 def test_the_widest_table_fits_80_columns(capsys):
     point = GridPoint(16, 8, "horovodrun", "ddp", "strong", 64)
     run = RunFigures(

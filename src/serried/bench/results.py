@@ -21,6 +21,8 @@ from serried.protocol.sizes import counted
 GOOD_EFFICIENCY = 0.7
 """As the rule `scaling-poor` of reports."""
 NOISY = 0.1
+SHOWN_SHARE = 0.005
+"""Tables show a smaller share as 0%."""
 _SAME = 0.01
 """Two batches that differ by less are the same: the last batch of an epoch may be smaller."""
 
@@ -45,6 +47,7 @@ class RowResult:
     spread: float | None = None
     data_wait: float | None = None
     communication: float | None = None
+    """Below zero if the runs without synchronisation were slower: noise."""
     startup_seconds: float | None = None
     cost: float | None = None
     """GPU-hours for a million samples; hours of a CPU core without GPUs."""
@@ -197,7 +200,7 @@ def _row(point: GridPoint, group: _Group, device: str, batch: int | None) -> Row
         step_p95=_mean([run.step_p95 for run in used]),
         spread=_mean([run.spread for run in unsynced or used]),
         data_wait=_mean([run.data_wait for run in used]),
-        communication=max(0.0, 1 - rate / without) if without else None,
+        communication=1 - rate / without if without else None,
         startup_seconds=_mean([run.startup_seconds for run in used]),
         cost=units * 1e6 / rate / 3600,
         repeats=len(used),
@@ -272,6 +275,11 @@ def _notes_on_steps(rows: Sequence[RowResult], groups: Iterable[_Group]) -> list
     unsynced = [run for group in groups for run in group.unsynced]
     if any(run.is_measured and not run.without_sync for run in unsynced):
         notes.append("the share of the communication is unknown: only `run.wrap` of the library can leave it out")
+    if any(row.communication is not None and row.communication < -SHOWN_SHARE for row in rows):
+        notes.append(
+            "COMM below 0% is noise: runs without exchange were slower, so shares of that size mean nothing "
+            "(`--repeat 3`)"
+        )
     if not unsynced and any(row.spread is not None and row.point.method == DDP for row in rows):
         notes.append(
             "ranks wait for each other in each step, which hides their differences; `--communication` shows them"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from serried.bench import hpc_helper
 from serried.bench.measure import CPU, RunFigures
-from serried.bench.results import BenchResults, RowResult, figure
+from serried.bench.results import SHOWN_SHARE, BenchResults, RowResult, figure
 from serried.bench.store import HPC_HELPER, Bench
 from serried.protocol.sizes import counted
 from serried.ui import console
@@ -22,7 +22,8 @@ _CSV = (
 
 
 def share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"
+    """`12%`, and `0%` for a small share below zero too."""
+    return "-" if value is None else f"{0.0 if abs(value) <= SHOWN_SHARE else value:.0%}"
 
 
 def seconds(value: float | None) -> str:
