@@ -256,6 +256,28 @@ def test_benches_are_listed_and_a_missing_one_is_named(serried):
     assert [point["state"] for point in shown["points"]] == ["DELETED", "MISSING"]
 
 
+def test_without_matplotlib_the_table_is_printed_and_the_error_follows(serried, monkeypatch, tmp_path):
+    a_bench([ONE]).write()
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    done = serried("bench", "show", "--plot", str(tmp_path / "scaling.png"))
+    assert (done.code, done.out.splitlines()[3], done.err.splitlines()[0]) == (
+        2,
+        "1x1   single  DELETED    -         -         -         -",
+        "error: `--plot` needs matplotlib, which is not installed",
+    )
+    assert list(tmp_path.glob("*.png")) == []
+
+
+def test_the_json_of_hpc_helpers_benchmark_has_the_published_figures(serried):
+    a_bench([ONE], store.HPC_HELPER).write()
+    rows = json.loads(serried("bench", "show", "--json").out)["comparison"]
+    assert [(row["nodes"], row["ranks"], row["how"]) for row in rows] == [
+        (1, 1, "single"), (1, 4, "dp"), (1, 4, "torchrun"), (2, 4, "mpirun"), (2, 4, "torchrun")
+    ]  # fmt: skip
+    assert rows[0]["published"]["CC"] == {"images_per_second": 300_000 / 309.7, "efficiency": 1.0}
+    assert list(rows[4]["published"]) == ["CC", "VECTOR"]
+
+
 @pytest.mark.usefixtures("_real_processes")
 def test_hpc_helper_in_a_dry_run(serried, tmp_path):
     done = serried("bench", "hpc-helper", "--cluster", "local", "--device", "cpu", "--scale", "0.01", "--dry-run")

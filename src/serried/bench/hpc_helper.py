@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from serried import templates
 from serried.bench.measure import RunFigures
@@ -121,6 +121,28 @@ def compare(results: BenchResults) -> list[ComparisonRow]:
         if (shape, way) not in known:
             found.append(ComparisonRow(point, None, None, None, *_published(point), "-"))
     return found
+
+
+def document(results: BenchResults) -> dict[str, Any]:
+    """The comparison as JSON, with the published figures of each system."""
+    return {
+        "comparison": [
+            {
+                "nodes": row.point.nodes,
+                "ranks": row.point.ranks,
+                "how": " ".join(row.point.labels),
+                "seconds": row.seconds,
+                "images_per_second": row.rate,
+                "efficiency": row.efficiency,
+                "published": {
+                    system: {"images_per_second": rate, "efficiency": efficiency}
+                    for system, rate, efficiency in zip(SYSTEMS, row.published, row.published_efficiency, strict=True)
+                    if rate is not None
+                },
+            }
+            for row in compare(results)
+        ],
+    }
 
 
 def _key(point: GridPoint) -> tuple[str, str]:

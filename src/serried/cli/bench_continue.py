@@ -55,7 +55,7 @@ def finish(bench: Bench, *, as_json: bool, wait: bool) -> None:
         console.out(bench.id)
     if wait:
         wait_for(bench)
-        bench_show.print_results(bench, as_json=as_json)
+        bench_show.print_results(bench, *reading.read(bench), as_json=as_json)
 
 
 def _decide(bench: Bench, left: Iterable[int]) -> dict[int, Decided | UsageError]:

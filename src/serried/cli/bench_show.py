@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from serried.bench import reading, store
+from serried.bench import hpc_helper, reading, store
 from serried.bench.measure import RunFigures
 from serried.bench.results import BenchResults
 from serried.cli import bench_view
@@ -62,28 +62,23 @@ def command(*, bench: str, as_json: bool, as_csv: bool, as_markdown: bool, pictu
     """
     if as_json + as_csv + as_markdown > 1:
         raise UsageError("`--json`, `--csv` and `--markdown` exclude each other", hint="leave all but one out")
-    if picture is not None:
-        from serried.ui import sweep_picture
-
-        sweep_picture.check(picture)
     found = store.find(bench)
     results, figures = reading.read(found)
-    if picture is not None:
-        from serried.ui import bench_picture
-
-        bench_picture.write(found, results, picture)
-        console.note(f"wrote {picture}")
     if as_csv:
         console.out(bench_view.as_csv(found, figures).rstrip("\n"))
     elif as_markdown:
         console.out(bench_view.markdown(found, results))
     else:
-        print_results(found, as_json=as_json)
+        print_results(found, results, figures, as_json=as_json)
+    if picture is not None:
+        from serried.ui import bench_picture
+
+        bench_picture.write(found, results, picture)
+        console.note(f"wrote {picture}")
 
 
-def print_results(bench: store.Bench, *, as_json: bool) -> None:
+def print_results(bench: store.Bench, results: BenchResults, figures: list[RunFigures], *, as_json: bool) -> None:
     """Print the tables, or the JSON document."""
-    results, figures = reading.read(bench)
     if as_json:
         console.out_json(**document(bench, results, figures))
     else:
@@ -98,10 +93,12 @@ def document(bench: store.Bench, results: BenchResults, figures: list[RunFigures
         for point, run in zip(found["points"], figures, strict=True)
     ]
     rows = [row.to_json() for row in results.rows]
+    published = hpc_helper.document(results) if bench.kind == store.HPC_HELPER else {}
     return {
         **found,
         "points": points,
         "rows": rows,
+        **published,
         "device": results.device,
         "notes": [*results.notes, *results.notes_on_steps],
         "advice": results.advice,

@@ -10,7 +10,7 @@ from serried.bench.measure import CPU
 from serried.bench.points import SINGLE
 from serried.bench.results import BenchResults, RowResult
 from serried.bench.store import Bench
-from serried.ui.sweep_picture import save
+from serried.ui.sweep_picture import check, save
 from serried.ui.text import fit, printable
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ _MOST_SHAPES = 3
 
 
 def write(bench: Bench, results: BenchResults, path: Path) -> None:
-    """Raises UsageError if the picture cannot be written."""
+    """Raises UsageError without matplotlib, and if the picture cannot be written."""
+    check(path)
     save(lambda: figure(bench, results), path)
 
 
