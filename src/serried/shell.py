@@ -147,8 +147,8 @@ def foreground(
 ) -> int:
     """Run a command on our own terminal, stdin included; return its exit status, or 128 + the signal that ended it.
 
-    Ctrl-C reaches the command too, which decides how to react: this function waits for its end. `tick` is called
-    meanwhile and returns the seconds until its next call, or None.
+    Ctrl-C reaches the command too, which decides how to react: this function waits for its end. An exception ends the
+    command with TERM. `tick` is called meanwhile and returns the seconds until its next call, or None.
     """
     _trace(argv)
     with _interrupts_reported(on_interrupt):
@@ -168,6 +168,30 @@ def foreground(
                 process.wait()
                 raise
             return status if status >= 0 else 128 - status
+
+
+@contextlib.contextmanager
+def exit_on_signals() -> Iterator[None]:
+    """TERM, and HUP of a closed terminal, raise SystemExit, so that the body can clean up as after Ctrl-C.
+
+    Only the first signal counts: a second one must not interrupt the cleanup. Signals that are ignored, as with
+    `nohup`, stay so.
+    """
+
+    def leave(number: int, _frame: object) -> None:
+        for each in handled:
+            signal.signal(each, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    chosen = (signal.SIGTERM, signal.SIGHUP) if is_main else ()
+    handled = [number for number in chosen if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, leave) for number in handled}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

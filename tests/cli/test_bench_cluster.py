@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -13,6 +15,7 @@ import pytest
 from place import Place, environment
 from serried.bench.cluster import bus_factor
 from serried.train.probes import sizes
+from waiting import until
 
 SMALL = ("--cpus", "1", "--mem", "500M", "--time", "10m")
 SCHEDULER = """\
@@ -33,6 +36,7 @@ staging delays ranks by N; it pays off if epochs save more than that
 TORCH = ("--python", sys.executable)
 ACCEPT = f'{shutil.which("sbatch")} "$@" >/dev/null'
 CTRL_C = "kill -INT $PPID\nexec tail -f /dev/null"
+TERM = "kill -TERM $PPID\nexec tail -f /dev/null"
 CTRL_C_ONCE = f'[ -e "$0.once" ] || {{ touch "$0.once"\n{CTRL_C}\n}}'
 
 
@@ -104,11 +108,12 @@ def test_the_scheduler_is_measured_and_no_job_no_record_and_no_file_stays(slurm,
         ("squeue", "echo 'slurm_load_jobs error: Unable to contact' >&2\nexit 1", 3),
         ("sbatch", f"{ACCEPT}\necho hello", 3),
         ("squeue", CTRL_C, 130),
+        ("squeue", TERM, 143),
         ("sbatch", f"{ACCEPT}\n{CTRL_C}", 130),
         ("scancel", f'{CTRL_C_ONCE}\nexec {shutil.which("scancel")} "$@"', 130),
     ],
 )
-def test_a_job_is_cancelled_after_ctrl_c_and_if_the_scheduler_gives_no_proper_answer(
+def test_a_job_is_cancelled_after_a_signal_and_if_the_scheduler_gives_no_proper_answer(
     slurm, tmp_path, command, lines, status
 ):
     done = bench(replaced(slurm, tmp_path, command, lines), "submit", *SMALL)
@@ -145,6 +150,29 @@ def test_each_stage_from_submit_to_the_first_step_on_two_nodes_is_measured(slurm
     ]
     assert sum(stage["seconds"] for stage in found["stages"]) == pytest.approx(found["seconds"])
     assert slurm.show(found["run"])["state"] == "COMPLETED"
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_serried_lab_run_leaves_no_job_of_the_bench(slurm, lab, tmp_path, number):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec tail -f /dev/null\n")
+    python.chmod(0o755)
+    serried = (sys.executable, "-m", "serried")
+    launch = (*serried, "bench", "launch", "--cluster", "slurm", *SMALL, "--python", str(python))
+    errors = tmp_path / "errors"
+    with errors.open("wb") as file:
+        running = subprocess.Popen(
+            [*serried, "lab", "run", "--name", lab.name, "--", *launch],
+            cwd=slurm.project, env={**slurm.environ, "SERRIED_LAB_ROOT": str(lab.spec.directory.parent)},
+            stderr=file, start_new_session=True,
+        )  # fmt: skip
+    until(lambda: running.poll() is not None or list((tmp_path / "scratch").rglob("rank-0.log")))
+    assert running.poll() is None, errors.read_text()
+    # Ctrl-C and a closed terminal reach the whole group; kill reaches `serried lab run` alone.
+    (os.kill if number == signal.SIGTERM else os.killpg)(running.pid, number)
+    assert running.wait() == 128 + number, errors.read_text()
+    until(lambda: jobs(slurm) == "")
 
 
 @pytest.mark.slurm

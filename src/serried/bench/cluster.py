@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from serried import config, schedulers
+from serried import config, schedulers, shell
 from serried.builds import Observe, silent
 from serried.errors import SchedulerUnreachable, SerriedError, SubmissionUncertain, UsageError
 from serried.fs.files import read_journal, read_json
@@ -191,6 +191,7 @@ def prepare_submit(request: Request, *, observe: Observe | None = silent) -> Pre
     return prepared
 
 
+@shell.exit_on_signals()
 def measure_scheduler(prepared: Prepared, rounds: int) -> Latency:
     """Submit a held job, query its state, and cancel it. No job and no record stay, however this ends."""
     record, plan = establish(prepared)

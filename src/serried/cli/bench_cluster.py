@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from serried import shell
 from serried.bench import cluster as bench
 from serried.cli import options
 from serried.errors import SerriedError, UsageError
@@ -184,6 +185,7 @@ def stage_command(*, files: int, size: int, dry_run: bool, as_json: bool, **valu
         return
     root = Path(draft.plan.site.root)
     with (
+        shell.exit_on_signals(),
         console.status_line(f"staging {counted(files, 'file')} of {spell(size)}"),
         bench.sample_files(root, files, size) as folder,
     ):

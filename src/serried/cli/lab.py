@@ -7,11 +7,9 @@ import math
 import os
 import re
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,7 +18,7 @@ from serried import lab
 from serried.cli import GroupWithHelp
 from serried.errors import UsageError
 from serried.protocol.sizes import counted
-from serried.shell import foreground
+from serried.shell import exit_on_signals, foreground
 from serried.ui import console
 
 if TYPE_CHECKING:
@@ -200,7 +198,7 @@ def run(name: str | None, argv: tuple[str, ...]) -> None:
     serried lab run -- serried submit --nodes 2 --gpus 4 -- python train.py
     serried lab run -- pytest tests
     """  # noqa: D301 - click wants the character itself: keep these lines
-    with _lab_for(name) as found:
+    with exit_on_signals(), _lab_for(name) as found:
         sys.exit(foreground(argv, env=found.environment()))
 
 
@@ -208,7 +206,7 @@ def run(name: str | None, argv: tuple[str, ...]) -> None:
 @_name
 def shell(name: str | None) -> None:
     """Start your shell in a lab: sbatch and squeue use its Slurm."""
-    with _lab_for(name) as found:
+    with exit_on_signals(), _lab_for(name) as found:
         program = os.environ.get("SHELL") or "/bin/sh"
         console.say(f"you are in lab `{found.name}`; leave with exit")
         sys.exit(foreground([program], env=found.environment()))
@@ -264,24 +262,17 @@ def restart(daemon: str, name: str | None) -> None:
 
 @contextlib.contextmanager
 def _lab_for(name: str | None) -> Iterator[lab.Lab]:
-    """The lab that is up, or a temporary lab for the body, which also ends on TERM and HUP."""
+    """The lab that is up, or a temporary lab for the body."""
     lab.sweep_abandoned()
     if name is not None or any(not each.temporary for each in lab.labs()):
         yield lab.find(name)
         return
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)
     with console.status_line("starting a lab") as line:
         made = lab.up(f"tmp-{os.getpid()}", temporary=True, progress=line.update)
     try:
         yield made
     finally:
         made.down()
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    del frame
-    sys.exit(128 + number)
 
 
 def _restart(found: lab.Lab, daemon: str) -> str:

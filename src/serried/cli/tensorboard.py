@@ -20,6 +20,7 @@ from typing import Any
 
 import click
 
+from serried import shell
 from serried.cli import run_view
 from serried.errors import MissingProgramError, UsageError, install_hint
 from serried.protocol import tracking
@@ -64,7 +65,7 @@ def command(*, runs: tuple[str, ...]) -> None:
     """
     program = _import_tensorboard()
     chosen = run_view.select_all(runs or [index.LAST])
-    with loopback.exit_on_signals(), tempfile.TemporaryDirectory(prefix="serried-tensorboard-") as folder:
+    with shell.exit_on_signals(), tempfile.TemporaryDirectory(prefix="serried-tensorboard-") as folder:
         links = _Links(Path(folder))
         links.add(_with_sweeps(chosen))
         if not links.runs:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import click
 
+from serried import shell
 from serried.cli import run_view
 from serried.errors import MissingProgramError, UsageError, install_hint
 from serried.records.index import Selection
@@ -46,7 +47,7 @@ def command(*, run: str | None, port: int | None, path: Path | None) -> None:
     listener = server.unix_socket(path) if path is not None else _port(port)
     _report(listener, path, f"#token={token}&{first}")
     try:
-        with loopback.exit_on_signals():
+        with shell.exit_on_signals():
             server.serve(listener, token)
     except KeyboardInterrupt:
         console.note("stopped")

@@ -249,10 +249,11 @@ def _submit(record: Record, prepared: Prepared, plan: Plan) -> str:
     return ",".join(jobs)
 
 
+@shell.exit_on_signals()
 def see_through(
     prepared: Prepared, tick: Callable[[], None], submitted: Callable[[Record], None] = lambda _: None
 ) -> RunStatus:
-    """Submit a run and wait for its end; call `submitted` with its record. An exception (Ctrl-C) stops the run."""
+    """Submit a run and wait for its end; call `submitted` with its record. Ctrl-C, TERM and HUP stop the run."""
     from serried.records import status, stopping
     from serried.records.index import Selection
 

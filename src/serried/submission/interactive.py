@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +29,6 @@ PAUSES = (2.0, 5.0, 10.0, 20.0, 60.0)
 END_SECONDS = 60.0
 """Limit for the scheduler to report the end of a job."""
 
-ENDING = (signal.SIGTERM, signal.SIGHUP)
-
 Say = Callable[[str], None]
 
 
@@ -50,6 +47,7 @@ def with_shell(prepared: Prepared, words: tuple[str, ...], *, now: bool) -> Prep
     return dataclasses.replace(prepared, plan=plan, handover=handover, commands=None, script=text)
 
 
+@shell.exit_on_signals()
 def open_shell(prepared: Prepared, *, now: bool, say: Say) -> int:
     """Wait for the allocation and run the command there; return its exit status. `say` gets the reasons for the wait.
 
@@ -67,8 +65,6 @@ def open_shell(prepared: Prepared, *, now: bool, say: Say) -> int:
             with plain_errors(handover.handover.parent):
                 files.make_directory(handover.handover.parent)
                 files.write_environment(handover.handover, handover.environment)
-        for number in ENDING:
-            signal.signal(number, _exit)
         status = shell.foreground(
             handover.argv,
             env=handover.environment,
@@ -136,11 +132,6 @@ class _Watch:
         elif job.reason != self._reported:
             self._reported = job.reason
             self._say(f"job {job.id} waits: {self._scheduler.explain(job.reason)}")
-
-
-def _exit(number: int, _: object) -> None:
-    """After TERM, or without a terminal: release the allocation and clean up."""
-    raise SystemExit(128 + number)
 
 
 def _outcome(status: int, where: RunDirectory, watch: _Watch) -> int:

@@ -1,13 +1,10 @@
-"""Serving a page on this machine alone: the port, the `ssh` command that leads to it, and ending by signals."""
+"""Serving a page on this machine alone: the port, and the `ssh` command that leads to it."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
-import signal
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 from serried import processes
@@ -37,25 +34,6 @@ def listener(what: str, port: int | None = None) -> socket.socket:
     except OSError:
         console.note(f"port {usual} is taken: a `LocalForward` to it does not lead to this {what}")
         return socket.create_server((ADDRESS, 0), backlog=128)
-
-
-@contextlib.contextmanager
-def exit_on_signals() -> Iterator[None]:
-    """A closed terminal, too, ends this process as an exception does, so that its folder is deleted.
-
-    Signals that are ignored, as with `nohup`, stay so.
-    """
-
-    def leave(number: int, frame: object) -> None:  # noqa: ARG001
-        raise SystemExit(128 + number)
-
-    handled = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, leave) for number in handled}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def tunnel(port: int, environ: Any, target: str = "") -> str:
