@@ -97,6 +97,7 @@ def launch_command(*, python: str, dry_run: bool, as_json: bool, **values: Any) 
 _LAUNCH_ADVICE = {
     "queue and job script": "most of the time is the queue: `serried queue` shows what would start sooner",
     "imports": "most of the time is imports: a container or a node's own disk helps",
+    "ranks connected": "most of the time is connecting ranks: a DNS server that does not answer delays torch there",
     "first step": "most of the time is the first step: torch loads the rest of itself there",
     "data staged": "most of the time is staging: see `serried bench stage`",
 }
