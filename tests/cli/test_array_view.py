@@ -79,7 +79,7 @@ def test_an_array_that_runs_shows_what_has_failed_so_far(serried, make, slurm):
         "\n"
         "  what to do\n"
         "  - install the module, or activate the environment that has it, and submit again from there\n"
-        "  - or name the environment in `environment.venv` or `environment.conda`: see docs/environments.md\n"
+        "  - or name the environment in `environment.venv` or `environment.conda`: serried docs environments\n"
         "  - submit the tasks that did not complete again: serried rerun k3f9q2 --failed\n"
     )
 

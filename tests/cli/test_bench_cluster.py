@@ -278,6 +278,6 @@ def test_the_only_experiment_has_the_resources_and_a_named_one_too(here, words):
 def test_a_cluster_that_copies_no_data_says_so(here, tmp_path, more):
     done = bench(here, "stage", "--files", "2", "--size", "1k", *more)
     assert (done.returncode, done.stdout, done.stderr) == (
-        1, "", "error: this cluster copies no data to nodes: ranks read it where it is\n\nhint: see docs/data.md\n"
+        1, "", "error: this cluster copies no data to nodes: ranks read it where it is\n\nhint: serried docs data\n"
     )  # fmt: skip
     assert list(tmp_path.rglob(".serried-bench")) == []

@@ -81,7 +81,7 @@ def test_a_job_script_that_is_here_can_be_imported(folder: Path):
 def test_a_script_that_shares_nothing_out_is_noted(folder: Path):
     (folder / "train.py").write_text("import torch")
     assert start().splitlines()[1] == (
-        "note: `train.py` does not seem to be distributed, so it gets one rank; for more, see docs/adapt.md"
+        "note: `train.py` does not seem to be distributed, so it gets one rank; for more, see `serried docs adapt`"
     )
     assert "\nranks = 1 " in (folder / "serried.toml").read_text()
 

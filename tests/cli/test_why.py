@@ -39,7 +39,7 @@ def test_a_failed_run_names_rank_node_status_last_lines_and_what_to_do(serried, 
         "\n"
         "  what to do\n"
         "  - install the module, or activate the environment that has it, and submit again from there\n"
-        "  - or name the environment in `environment.venv` or `environment.conda`: see docs/environments.md\n"
+        "  - or name the environment in `environment.venv` or `environment.conda`: serried docs environments\n"
     )
     assert (done.code, done.err) == (0, "")
 

@@ -63,6 +63,7 @@ GROUPS = {
         "env": "Show, build or check an experiment's environment.",
         "image": "Build the container images of experiments.",
         "lab": "Start and stop a throwaway Slurm on this machine.",
+        "docs": "Print a page of the documentation.",
         "completion": "Print the completion script for a shell.",
     },
 }

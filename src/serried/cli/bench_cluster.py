@@ -192,7 +192,7 @@ def stage_command(*, files: int, size: int, dry_run: bool, as_json: bool, **valu
     ):
         run, nodes = bench.run_stage(bench.prepare_stage(request, str(folder)))
     if not any(node.files for node in nodes):
-        raise SerriedError("this cluster copies no data to nodes: ranks read it where it is", hint="see docs/data.md")
+        raise SerriedError("this cluster copies no data to nodes: ranks read it where it is", hint="serried docs data")
     if as_json:
         console.out_json(run=run, files=files, bytes=files * size, nodes=[vars(node) for node in nodes])
         return

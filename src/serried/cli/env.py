@@ -28,7 +28,7 @@ def command() -> None:
     serried env check train     activate it here and run its `check`
     serried env clean           delete environments that are not used any more
 
-    `serried submit` builds and checks environments too. docs/environments.md describes all kinds.
+    `serried submit` builds and checks environments too. `serried docs environments` describes all kinds.
     """
 
 

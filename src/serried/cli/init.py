@@ -130,7 +130,7 @@ def _settings(here: Path) -> Draft:
     if required and inherit.active_prefix(os.environ) is None:
         notes.append(
             f"no environment is active; with `environment.venv = true` Serried builds one from `{required[0]}`: "
-            "see docs/environments.md"
+            "serried docs environments"
         )
     if job := folder.find_job_script(here):
         notes.append(f"`{job}` is a job script; add its settings: serried import {shlex.quote(job)} >> serried.toml")
@@ -144,7 +144,9 @@ def _settings(here: Path) -> Draft:
             "serried init --template train"
         )
     elif is_alone:
-        notes.append(f"`{script}` does not seem to be distributed, so it gets one rank; for more, see docs/adapt.md")
+        notes.append(
+            f"`{script}` does not seem to be distributed, so it gets one rank; for more, see `serried docs adapt`"
+        )
     return Draft(
         {layers.FILE: text.encode()},
         f"wrote {layers.FILE} for {f'`{script}`' if script else 'this folder'} on cluster `{found.here}`",

@@ -125,8 +125,8 @@ def command(
     serried ps --all --json | jq '.runs[] | select(.state == "FAILED") | .id'
 
     NOTE is the step, metric, speed and time left of a running run, and why another run waits or failed:
-    docs/watching.md. TIME is how long a run waits, runs, or ran. The SIZE `2x4 gpu` is two nodes with four GPUs and
-    ranks each; `2x1/4 gpu` has one rank for four GPUs. On a terminal, CLUSTER and PROJECT are columns
+    `serried docs watching`. TIME is how long a run waits, runs, or ran. The SIZE `2x4 gpu` is two nodes with four GPUs
+    and ranks each; `2x1/4 gpu` has one rank for four GPUs. On a terminal, CLUSTER and PROJECT are columns
     only where runs of several are listed.
     """
     seconds = None

@@ -162,7 +162,7 @@ ADVICE: Mapping[Reason, Advice] = {
     Reason.SAVED_UNASKED: Advice(
         "exit status 85 means `saved, please continue`, but no stop was requested",
         (
-            "exit with 0 when the work is done, and with 85 only if `$SERRIED_STOP_FILE` exists: see docs/ending.md",
+            "exit with 0 when the work is done, and with 85 only if `$SERRIED_STOP_FILE` exists: serried docs ending",
             "read the whole output: serried logs {run} --rank {rank}",
         ),
     ),
@@ -216,7 +216,7 @@ ADVICE: Mapping[Reason, Advice] = {
     Reason.LIMIT_UNSAVED: Advice(
         "it reached its time limit and did not continue, though `limit.restarts` allows it",
         (
-            "save within `limit.warn_before` before the end, and exit with 85: see docs/ending.md",
+            "save within `limit.warn_before` before the end, and exit with 85: serried docs ending",
             "resume from its newest checkpoint, if it has one: serried rerun {run}",
             "or request more: serried {command} --time {time} …",
         ),
@@ -262,7 +262,7 @@ ADVICE: Mapping[Reason, Advice] = {
         "Python did not find a module in the environment of the job",
         (
             "install the module, or activate the environment that has it, and submit again from there",
-            "or name the environment in `environment.venv` or `environment.conda`: see docs/environments.md",
+            "or name the environment in `environment.venv` or `environment.conda`: serried docs environments",
         ),
     ),
     Reason.COMMAND_NOT_FOUND: Advice(
@@ -291,7 +291,7 @@ ADVICE: Mapping[Reason, Advice] = {
         "a folder for the container is not on the node, or the image has no mount point for it",
         (
             "check that each of `container.binds` exists on compute nodes too",
-            "with a `.sqfs` image or Charliecloud, the folder must already exist in the image: see docs/containers.md",
+            "with a `.sqfs` image or Charliecloud, the folder must already exist in the image: serried docs containers",
         ),
     ),
     Reason.CONTAINER: Advice(
@@ -473,7 +473,7 @@ HERE: Mapping[Reason, Advice] = {
         "Python did not find a module in the environment of the ranks",
         (
             "install the module, or activate the environment that has it",
-            "or name the environment in `environment.venv` or `environment.conda`: see docs/environments.md",
+            "or name the environment in `environment.venv` or `environment.conda`: serried docs environments",
         ),
     ),
     Reason.FILE_MISSING: Advice(

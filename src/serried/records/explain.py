@@ -32,7 +32,7 @@ _LONGEST = 200
 _WARNING_STEPS: Mapping[str, tuple[str, ...]] = {
     Reason.RANKS_APART: (
         "a program for one process: request one, `--nodes 1 --ranks 1`",
-        "a distributed one: join the other ranks by torch.distributed or `serried.train`; see docs/launchers.md",
+        "a distributed one: join the other ranks by torch.distributed or `serried.train`: serried docs launchers",
         "Lightning: set `devices` and `num_nodes`",
         "ranks that are meant to be independent: `ranks_meet = false` in the experiment's table",
     ),
@@ -44,7 +44,7 @@ _WARNING_STEPS: Mapping[str, tuple[str, ...]] = {
     Reason.STALLED: (
         "it may hang, or save, evaluate or compile: `serried stacks {run}` prints where each rank is",
         "`serried logs {run} -f` prints the output; `serried shell {run}` opens a shell on its first node",
-        "end such runs by themselves: `limit.output_timeout`; see docs/debugging.md",
+        "end such runs by themselves: `limit.output_timeout`; serried docs debugging",
     ),
     Reason.NO_OUTPUT: ("`serried logs {run}` prints what it wrote last, `serried stacks {run}` where each rank is",),
     Reason.HEAD_SILENT: (
@@ -55,11 +55,11 @@ _WARNING_STEPS: Mapping[str, tuple[str, ...]] = {
         "end it before it trains on for nothing: `serried stop {run}`; a checkpoint of an earlier step is intact",
     ),
     Reason.LIMIT_TOO_NEAR: (
-        "save a checkpoint before the limit and continue in a further attempt: docs/continuing.md",
+        "save a checkpoint before the limit and continue in a further attempt: serried docs continuing",
         "request more time the next time: `--time`",
     ),
     Reason.WAITS_FOR_DATA: (
-        "use more workers in the data loader, or stage the data to the nodes' disks: docs/data.md",
+        "use more workers in the data loader, or stage the data to the nodes' disks: serried docs data",
     ),
     Reason.GPU_IDLE: (
         "does every rank use its GPU? `serried stacks {run}` prints what ranks do now",

@@ -140,7 +140,7 @@ def check_whole(curves: Curves, found: Sequence[Trace], stops: int, ignore: Sequ
     if steps == 0:
         raise SerriedError(
             "the training never checks for a stop notice, so it cannot be stopped and resumed",
-            hint="call `ckpt.step()` once a step, and exit when it is true: see docs/train-session.md",
+            hint="call `ckpt.step()` once a step, and exit when it is true: see `serried docs train-session`",
         )
     if steps <= stops:
         raise SerriedError(
@@ -206,7 +206,7 @@ def explain(one: Lost) -> str:
     if one.role == ORDER:
         return (
             f"gradients of `{one.name}` were added in another order right after step {one.step}, until {one.kind} had "
-            "rebuilt its buckets: torch's rounding, and no state of the script (docs/train-checkpoints.md, Bit by bit)"
+            "rebuilt its buckets: torch's rounding, and no state of the script (serried docs train-checkpoints)"
         )
     if one.role == GIVEN:
         return f"`{one.name}` ({one.kind}) was restored with other values after step {one.step}: its `load_state_dict`"

@@ -1,0 +1,41 @@
+"""`serried docs`: the pages of the documentation, which a wheel brings along."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+import serried
+from serried.errors import UsageError, did_you_mean
+from serried.ui import console
+
+_ROOM = Path(serried.__file__).parent
+FOLDERS = (_ROOM / "docs", _ROOM.parents[1] / "docs")
+"""Of a wheel, and of a clone."""
+
+
+def pages() -> dict[str, Path]:
+    """The pages by name."""
+    folder = next(filter(Path.is_dir, FOLDERS), FOLDERS[0])
+    return dict(sorted((path.stem, path) for path in folder.glob("*.md")))
+
+
+@click.command()
+@click.argument("page", required=False)
+def command(*, page: str | None) -> None:
+    r"""Print a page of the documentation, or list the pages.
+
+    \b
+    serried docs
+    serried docs launchers | less
+    """
+    known = pages()
+    if page is None:
+        titles = {name: path.read_text(encoding="utf-8").partition("\n")[0] for name, path in known.items()}
+        console.out_table(("PAGE", "TITLE"), [(name, title.removeprefix("# ")) for name, title in titles.items()])
+        return
+    name = Path(page).name.removesuffix(".md")
+    if name not in known:
+        raise UsageError(f"no page is called `{page}`", hint=did_you_mean(name, known) or "`serried docs` lists them")
+    console.out(known[name].read_text(encoding="utf-8").rstrip("\n"))
