@@ -68,6 +68,20 @@ def test_a_disk_that_is_full_as_the_ranks_end_costs_no_verdict(ends, small_disk,
     assert sum(len(event["exits"]) for event in run.events("node-ended")) == 4
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("ending", [("COMPLETED", 0, "completed"), ("FAILED", 3, "exit")])
+def test_the_end_is_written_on_a_disk_that_stays_full(ends, small_disk, ending, nodes):
+    state, status, code = ending
+    run = ends(f"cat /dev/zero >{small_disk}/filler 2>/dev/null; exit {status}", nodes, directory="small")
+
+    assert run.wait() == status
+    assert run.ending[:2] == (state, status)
+    assert run.ending[3].endswith("; the disk of the run was full")
+    end = files.read_json(run.directory.exit)
+    assert [condition["code"] for condition in end["conditions"]] == [code, "disk-full"]
+    assert not run.place.attempt(1).reserve.exists()
+
+
 def test_what_a_full_disk_has_not_taken_of_a_journal_is_written_when_there_is_room(small_disk):
     journal = files.Journal(small_disk / "events.jsonl")
     entries = [{"event": "one"}, {"event": "two", "text": "x" * 10_000}, {"event": "three"}]

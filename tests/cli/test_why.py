@@ -280,6 +280,7 @@ def test_the_last_lines_of_a_failed_rank_choose_the_advice(line, key):
         (Ended("FAILED", "exit", exit_code=85), "saved-unasked"),
         (Ended("FAILED", None, script=["job.sh: line 9: /x/log: No such file or directory"]), "unrecorded"),
         (Ended("FAILED", "unrecorded", script=["cp: No space left on device"]), "disk-full"),
+        (Ended("FAILED", "exit", on_full_disk=True), "disk-full"),
         (Ended("FAILED", "a cause of a later version"), "unrecorded"),
     ],
 )

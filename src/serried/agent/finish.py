@@ -62,10 +62,13 @@ class Finish:
         work = Attempt.load(run_directory(), self._options.task, 0)
         set_umask(work)
         begun = self._begun(work)
-        known = files.read_json(begun.directory.attempt(begun.number).exit)
+        attempt = begun.directory.attempt(begun.number)
+        known = files.read_json(attempt.exit)
         final = _final_reason(begun, self._options.final)
         result = finalize.reconsider(begun, known or _end(begun), final)
         self.word = reconcile.word(result, work.continue_form)
+        if known is None and not attempt.reserve.exists():
+            result = reconcile.on_full_disk(result)
         finalize.publish(begun, result)
 
     def _begun(self, work: Attempt) -> Attempt:

@@ -14,6 +14,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional
 
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
+RESERVE_BYTES = 65_536
 
 
 class Modes(NamedTuple):
@@ -79,6 +80,12 @@ def write_bytes(path: Path, content: bytes, mode: int = PRIVATE_FILE, *, durable
         with contextlib.suppress(OSError):
             aside.unlink()
         raise
+
+
+def write_reserve(path: Path, mode: int = PRIVATE_FILE) -> None:
+    """Occupy space that deleting `path` gives back, unless the disk is full already."""
+    with contextlib.suppress(OSError):
+        write_bytes(path, os.urandom(RESERVE_BYTES), mode, durable=False)
 
 
 def write_json(path: Path, value: Any, mode: int = PRIVATE_FILE) -> None:

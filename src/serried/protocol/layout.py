@@ -132,6 +132,8 @@ class AttemptDirectory:
     events = _Below("events.jsonl")
     exit = _Below("exit.json")
     live = _Below("live.json")
+    reserve = _Below("reserve")
+    """Space for the last files of the attempt: deleted before them if the disk is full, and after them otherwise."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -25,6 +25,8 @@ class Ended:
     restarts: int = 0
     """The number of attempts that were allowed after the first."""
     attempt: int = 1
+    on_full_disk: bool = False
+    """The disk of its run directory was full."""
     is_here: bool = False
     """It was started by `serried run`."""
 
@@ -130,7 +132,7 @@ _REFINED: Mapping[Reason, Sequence[tuple[Callable[[Ended], bool], Reason]]] = {
 def _by_text(reason: Reason | None, ended: Ended) -> Reason | None:
     """By the output of others: the program, Python, a shell, a launcher."""
     if reason is Reason.EXIT:
-        return _first(OF_OUTPUT, ended.output) or reason
+        return _first(OF_OUTPUT, ended.output) or (Reason.DISK_FULL if ended.on_full_disk else reason)
     if reason is Reason.UNRECORDED:
         return _first(OF_SCRIPT, ended.script) or reason
     if reason is Reason.LAUNCH:

@@ -306,6 +306,7 @@ def _facts(status: RunStatus, failure: Mapping[str, Any] | None, tail: Sequence[
         signal=signal if isinstance(signal, int) else None,
         restarts=plan.limit.restarts if plan else 0,
         attempt=status.attempt or 1,
+        on_full_disk=any(one.get("code") == Reason.DISK_FULL for one in status.verdict.conditions),
         is_here=bool(plan and plan.site.is_this_machine and not plan.source.snapshot),
     )
 

@@ -161,3 +161,4 @@ def _describe(work: Attempt, token: str, job: str, position: Optional[Dict[str, 
     }
     work.write_parameters()
     files.write_json(attempt.claim, claim, work.file_mode)
+    files.write_reserve(attempt.reserve, work.file_mode)

@@ -132,9 +132,14 @@ def publish(work: Attempt, result: Dict[str, Any], heir: str = "", *, lingers: b
     people are notified.
     """
     attempt = work.directory.attempt(work.number)
-    files.write_json(attempt.exit, result, work.file_mode)
-    if result["state"] != names.REQUEUED and not history.is_superseded(work):
-        files.write_json(work.directory.exit, {**result, "attempts": work.number}, work.file_mode)
+    is_final = result["state"] != names.REQUEUED and not history.is_superseded(work)
+    try:
+        files.write_json(attempt.exit, result, work.file_mode)
+        if is_final:
+            files.write_json(work.directory.exit, {**result, "attempts": work.number}, work.file_mode)
+    finally:  # on a full disk, the next try has more space
+        attempt.reserve.unlink(missing_ok=True)
+    if is_final:
         job_environment.remove_stored(work)
         if work.continue_form != names.REQUEUE:
             successor_jobs.withdraw(work, heir or str(history.claim_of(work).get("token", "")))

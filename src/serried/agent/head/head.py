@@ -159,12 +159,19 @@ class Head:
         if self._argv and any(agent.is_lost for agent in self._nodes):
             sweep_nodes(self.loop, self._argv, self.work)
         self.log_event(JournalEvent.ENDED)
-        system.retry(self._journal.write, WRITE_SECONDS)
+        system.retry(self._write_journal, WRITE_SECONDS)
         if self._monitor.is_orphaned or self._monitor.is_superseded:
             from serried.agent.attempts import finalize
 
             system.retry(lambda: finalize.conclude(self.work), WRITE_SECONDS)
         return names.EXIT_REFUSED if self._monitor.is_superseded else 0
+
+    def _write_journal(self) -> None:
+        try:
+            self._journal.write()
+        except OSError:
+            self.work.directory.attempt(self.work.number).reserve.unlink(missing_ok=True)
+            raise
 
     def _unpack(self) -> None:
         from serried.agent.head import snapshot

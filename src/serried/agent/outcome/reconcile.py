@@ -94,6 +94,11 @@ def go_on(end: End, obstacle: Optional[Obstacle]) -> End:
     }
 
 
+def on_full_disk(end: End) -> End:
+    """The end of an attempt whose last files needed its reserve."""
+    return {**end, **described([*conditions(end), condition(Reason.DISK_FULL, "the disk of the run was full")])}
+
+
 def word(end: End, form: str) -> str:
     """The instruction for job.sh."""
     if end["state"] == names.COMPLETED:
