@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from measure import Figure, environment, record
+from measure import Figure, cpu_seconds, environment, peak_mib, record
 from world import World, world
 
 WATCH_SECONDS = 30
@@ -32,15 +32,6 @@ def agents(run_directories: Path) -> dict[int, str]:
         if role and str(run_directories) in words and not words.startswith("/bin/bash"):
             found[int(process.name)] = role[1]
     return found
-
-
-def peak_mib(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(re.findall(r"VmHWM:\s+(\d+)", status)[0]) / 1024
-
-
-def cpu_seconds(pid: int) -> float:
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def at_rest(here: World) -> list[Figure]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -59,6 +60,20 @@ class Figure:
     """Serried's time, in times of what stands beside."""
     most: float | None = None
     """The greatest ratio that keeps the goal."""
+
+
+def compared(what: str, ours: Timing, peer: str, theirs: Timing, *, most: float, goal: str) -> Figure:
+    """The figure of a ratio, which is to be at most `most`."""
+    ratio = ours.median / theirs.median
+    return Figure(what, str(ours), f"{peer}: {theirs}; {ratio:.2f} times as long", goal, ratio <= most, ratio, most)
+
+
+def cpu_seconds(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def peak_mib(pid: int) -> float:
+    return int(re.findall(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[0]) / 1024
 
 
 def environment() -> Path:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from measure import Figure, record
+from measure import Figure, cpu_seconds, peak_mib, record
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from serried import script
@@ -180,10 +180,10 @@ def watch(run: RunDirectory, job: subprocess.Popen[bytes], count: int, *, stages
     await_events(run, job, JournalEvent.STARTED, count)
     pid = head_of(run)
     share = share_of_core(pid, 1 if stages else HOLD_SECONDS)
-    memory = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM"))
+    memory = peak_mib(pid)
     asked = time.time()
     Journal(run.attempt(1).control).append({"request": "stop", "reason": "user", "by": "benchmark"})
-    return {"cpu": share, "stage_cpu": stage_cpu, "memory": int(memory.split()[1]) / 1024, "asked": asked}
+    return {"cpu": share, "stage_cpu": stage_cpu, "memory": memory, "asked": asked}
 
 
 def await_events(run: RunDirectory, job: subprocess.Popen[bytes], name: str, count: int) -> None:
@@ -209,10 +209,6 @@ def head_of(run: RunDirectory) -> int:
         if str(run.agent).encode() in words and b"head" in words:
             return int(process.name)
     raise SystemExit("error: the head is not there")
-
-
-def cpu_seconds(pid: int) -> float:
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 if __name__ == "__main__":

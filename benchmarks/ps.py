@@ -9,7 +9,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from measure import ROOT, SILENT, Figure, Timing, alternate, environment, record, seconds
+from measure import ROOT, SILENT, Figure, Timing, alternate, compared, environment, record, seconds
 from world import World, world
 
 sys.path.insert(0, str(ROOT / "tests"))
@@ -66,19 +66,9 @@ def finished(here: World) -> list[Figure]:
             for count, state in states.items()
         }
         timings = alternate(contenders, ROUNDS)
+        what = f"`serried {' '.join(words)}`, {MANY_ENDED:,} runs that have ended"
         many, few = timings[str(MANY_ENDED)], timings[str(FEW)]
-        ratio = many.median / few.median
-        figures.append(
-            Figure(
-                f"`serried {' '.join(words)}`, {MANY_ENDED:,} runs that have ended",
-                str(many),
-                f"{FEW} runs: {few}; {ratio:.2f} times as long",
-                "≤ 1.3 of the time with 10",
-                ratio <= 1.3,
-                ratio,
-                1.3,
-            )
-        )
+        figures.append(compared(what, many, f"{FEW} runs", few, most=1.3, goal="≤ 1.3 of the time with 10"))
     return figures
 
 

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from measure import Figure, Timing, environment, record
+from measure import Figure, Timing, compared, environment, record
 from world import World, world
 
 # CLOCK_BOOTTIME is what /proc counts the starts of processes in.
@@ -110,15 +110,7 @@ def figures(what: str, timings: dict[str, Timing], bare: float) -> list[Figure]:
     ours = timings[SERRIED]
     limits = {BARE: bare, TORCHRUN: 0.70}
     return [
-        Figure(
-            what,
-            str(ours),
-            f"`{peer}`: {timings[peer]}, Serried takes {ours.median / timings[peer].median:.2f} times as long",
-            f"≤ {limit:.2f} of `{peer}`",
-            ours.median <= limit * timings[peer].median,
-            ours.median / timings[peer].median,
-            limit,
-        )
+        compared(what, ours, f"`{peer}`", timings[peer], most=limit, goal=f"≤ {limit:.2f} of `{peer}`")
         for peer, limit in limits.items()
     ]
 

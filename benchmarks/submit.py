@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from measure import Figure, Timing, alternate, environment, record, seconds
+from measure import Figure, alternate, compared, environment, record, seconds
 from world import World, world
 
 MOST = 0.6
@@ -56,13 +56,8 @@ def one_job(here: World) -> list[Figure]:
         ("`serried submit` of one job, snapshot of 40 files included", "serried", "submitit, RsyncSnapshot"),
         ("`serried submit --in-place` of one job", "serried in place", "submitit"),
     ]
-    return [beside(what, timings[ours], peer, timings[peer]) for what, ours, peer in pairs]
-
-
-def beside(what: str, ours: Timing, peer: str, theirs: Timing) -> Figure:
-    ratio = ours.median / theirs.median
     goal = f"≤ {MOST:.2f} of a process that does the same with submitit"
-    return Figure(what, str(ours), f"{peer}: {theirs}, {ratio:.2f} times as long", goal, ratio <= MOST, ratio, MOST)
+    return [compared(what, timings[ours], peer, timings[peer], most=MOST, goal=goal) for what, ours, peer in pairs]
 
 
 def array(here: World) -> list[Figure]:
