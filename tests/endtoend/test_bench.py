@@ -93,7 +93,7 @@ def test_a_program_that_never_reports_is_a_row_that_says_so(local):
 def test_launchers_and_communication_are_compared_on_a_cluster(slurm, torch_python):
     (slurm.project / "train.py").write_text(TRAINS)
     sizes = ("--nodes", "1,2", "--ranks", "1", "--launch", "agent,mpirun", "--communication")
-    resources = ("--device", "cpu", "--cpus", "1", "--mem", "1G", "--time", "5m")
+    resources = ("--set", "resources.gpus=0", "--cpus", "1", "--mem", "1G", "--time", "5m")
     found = bench(slurm, *sizes, *resources, "--", *torch_python, "train.py")
     states = {(point["nodes"], point["launch"], point["without_sync"]): point["state"] for point in found["points"]}
     assert states == {

@@ -47,7 +47,6 @@ def command(
     repeats: int,
     data: Path | None,
     scale: float,
-    device: str | None,
     parallel: int | None,
     cluster: str | None,
     name: str | None,
@@ -85,7 +84,5 @@ def command(
     )
     grid = hpc_helper.points(nodes, ranks, launch, size.batch, repeats)
     about = {"data": str(data) if data else None, "scale": scale}
-    bench = bench_scaling.new_bench(
-        store.HPC_HELPER, request, grid, name=name, device=device, warm_up="10%", about=about
-    )
+    bench = bench_scaling.new_bench(store.HPC_HELPER, request, grid, name=name, warm_up="10%", about=about)
     bench_continue.send(bench, dry_run=dry_run, as_json=as_json, yes=yes, wait=wait)

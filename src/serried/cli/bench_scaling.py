@@ -21,8 +21,6 @@ from serried.submission.request import Request, decide
 
 Function = Callable[..., Any]
 
-GPU, CPU = "gpu", "cpu"
-
 
 class TakesProgram(options.TakesCommand):
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -88,7 +86,6 @@ grid_options = options.together(
 )
 submit_options = options.together(
     options.resources_of_points,
-    click.option("--device", type=click.Choice([GPU, CPU]), help="A GPU for each rank, or none.  [default: as submit]"),
     click.option(
         "--parallel",
         type=click.IntRange(1),
@@ -143,7 +140,6 @@ def command(
     repeats: int,
     communication: bool,
     warm_up: str,
-    device: str | None,
     parallel: int | None,
     scaling: tuple[str, ...],
     batch: int | None,
@@ -198,7 +194,7 @@ def command(
         communication=communication,
     )
     submitting.check_passed(request.passed, grid)
-    bench = new_bench(store.SCALING, request, grid, name=name, device=device, warm_up=warm_up, source=source)
+    bench = new_bench(store.SCALING, request, grid, name=name, warm_up=warm_up, source=source)
     bench_continue.send(bench, dry_run=dry_run, as_json=as_json, yes=yes, wait=wait)
 
 
@@ -219,7 +215,6 @@ def new_bench(
     grid: Iterable[points.GridPoint],
     *,
     name: str | None,
-    device: str | None,
     warm_up: str,
     source: str | None = None,
     about: Mapping[str, Any] | None = None,
@@ -231,7 +226,7 @@ def new_bench(
     own = {
         **request.to_json(),
         "name": name or plan.name,
-        "on_gpus": plan.allocation.gpus > 0 if device is None else device == GPU,
+        "on_gpus": plan.allocation.gpus > 0,
     }
     metric = plan.metric
     if source is None and metric and metric.name == measure.RATE and metric.source:
