@@ -97,8 +97,8 @@ def test_the_widest_table_fits_80_columns(capsys):
 
 
 HEAD = (
-    "| nodes x ranks | how | samples/s | per GPU | speed-up | efficiency, 1 rank | efficiency, 1 node | step (p95) "
-    "| communication | start | GPU-hours per 1M samples |"
+    "| nodes x ranks | how | samples/s | per GPU | speed-up | efficiency, 1 rank | efficiency, 1 node | step "
+    "| 95% of steps | difference of ranks | waiting for data | communication | start | GPU-hours per 1M samples |"
 )
 
 
@@ -108,9 +108,9 @@ def test_a_table_for_a_readme(measured):
         "`train`: 2 repeats on NVIDIA V100, the first 10% left out (serried bench, 2026-11-26).",
         "",
         HEAD,
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-        "| 1x1 | single | 900 | 900 | 1.00 | 100% | 100% | 71.1 ms (100 ms) | - | 1m15s | 0.309 |",
-        "| 2x1 | torchrun | 1,710 | 855 | 1.90 | 95% | 95% | 74.9 ms (100 ms) | - | 1m15s | 0.325 |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| 1x1 | single | 900 | 900 | 1.00 | 100% | 100% | 71.1 ms | 100 ms | 3% | 2% | - | 1m15s | 0.309 |",
+        "| 2x1 | torchrun | 1,710 | 855 | 1.90 | 95% | 95% | 74.9 ms | 100 ms | 3% | 2% | - | 1m15s | 0.325 |",
         "",
         "- one repeat each: the spread is unknown, and small differences mean nothing (`--repeat 3`)",
     ]
@@ -280,7 +280,9 @@ def test_the_json_of_hpc_helpers_benchmark_has_the_published_figures(serried):
 
 @pytest.mark.usefixtures("_real_processes")
 def test_hpc_helper_in_a_dry_run(serried, tmp_path):
-    done = serried("bench", "hpc-helper", "--cluster", "local", "--device", "cpu", "--scale", "0.01", "--dry-run")
+    done = serried(
+        "bench", "hpc-helper", "--cluster", "local", "--set", "resources.gpus=0", "--scale", "0.01", "--dry-run"
+    )
     rows = [line.split()[:3] for line in done.err.splitlines()[1:6]]
     assert rows[:3] == [["1x1", "single", "8"], ["1x4", "dp", "8"], ["1x4", "torchrun", "8"]]
     assert [row[3:] for row in rows] == [[]] * 5

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from serried import templates
 from serried.bench.measure import RunFigures
-from serried.bench.points import DDP, DP, SINGLE, GridPoint
+from serried.bench.points import DDP, DP, SINGLE, GridPoint, repeated
 from serried.bench.results import BenchResults
 from serried.errors import UsageError
 
@@ -79,11 +79,7 @@ def points(nodes: Sequence[int], ranks: int, launches: Sequence[str], batch: int
     for count in sorted(nodes):
         ways = launches if count > 1 else launches[:1]
         found += [GridPoint(count, ranks, launch, DDP, batch=batch) for launch in ways if count * ranks > 1]
-    return [
-        GridPoint(point.nodes, point.ranks, point.launch, point.method, batch=batch, repeat=repeat)
-        for repeat in range(repeats)
-        for point in found
-    ]
+    return list(repeated(found, repeats))
 
 
 class ComparisonRow(NamedTuple):

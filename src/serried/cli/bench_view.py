@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from serried.bench import hpc_helper
 from serried.bench.measure import CPU, RunFigures
@@ -38,26 +38,32 @@ def rate(row: RowResult) -> str:
     return figure(row.samples_per_second) + spread + ("" if row.is_comparable else " !")
 
 
-def speed(row: RowResult) -> list[str]:
-    """The cells up to efficiencies."""
+Column = tuple[str, str, Callable[[RowResult], str]]
+
+
+def columns(results: BenchResults) -> list[Column]:
+    """The head of a column on a terminal and in Markdown, and its cells."""
+    per, of_hours = ("GPU", "GPU") if results.device != CPU else ("rank", "core")
     return [
-        row.point.shape,
-        " ".join(row.point.labels),
-        rate(row),
-        figure(row.per_rank),
-        figure(row.speed_up),
-        share(row.efficiency),
-        share(row.node_efficiency),
+        ("SIZE", "nodes x ranks", lambda row: row.point.shape),
+        ("HOW", "how", lambda row: " ".join(row.point.labels)),
+        ("SAMPLES/S", "samples/s", rate),
+        (f"PER {per.upper()}", f"per {per}", lambda row: figure(row.per_rank)),
+        ("SPEED-UP", "speed-up", lambda row: figure(row.speed_up)),
+        ("EFF/RANK", "efficiency, 1 rank", lambda row: share(row.efficiency)),
+        ("EFF/NODE", "efficiency, 1 node", lambda row: share(row.node_efficiency)),
+        ("STEP", "step", lambda row: seconds(row.step_median)),
+        ("P95", "95% of steps", lambda row: seconds(row.step_p95)),
+        ("DIFF", "difference of ranks", lambda row: share(row.spread)),
+        ("DATA", "waiting for data", lambda row: share(row.data_wait)),
+        ("COMM", "communication", lambda row: share(row.communication)),
+        ("START", "start", lambda row: "-" if row.startup_seconds is None else duration(row.startup_seconds)),
+        (f"{of_hours.upper()}-H/1M", f"{of_hours}-hours per 1M samples", lambda row: figure(row.cost)),
     ]
 
 
-def start(row: RowResult) -> str:
-    return "-" if row.startup_seconds is None else duration(row.startup_seconds)
-
-
-def units(results: BenchResults) -> tuple[str, str]:
-    """What samples per second are divided by, and what has hours."""
-    return ("GPU", "GPU") if results.device != CPU else ("rank", "core")
+def cells(chosen: Sequence[Column], rows: Iterable[RowResult]) -> list[list[str]]:
+    return [[cell(row) for _, _, cell in chosen] for row in rows]
 
 
 def show(bench: Bench, results: BenchResults) -> None:
@@ -69,38 +75,20 @@ def show(bench: Bench, results: BenchResults) -> None:
     if bench.kind == HPC_HELPER:
         show_comparison(bench, results)
         return
-    per, of_hours = (unit.upper() for unit in units(results))
-    heads = ("SIZE", "HOW", "SAMPLES/S", f"PER {per}", "SPEED-UP", "EFF/RANK", "EFF/NODE")
-    console.out_table(heads, map(speed, results.rows))
-    measured = [row for row in results.rows if row.is_measured]
-    if measured:
+    every = columns(results)
+    speed, steps = every[:7], [*every[:2], *every[7:]]
+    console.out_table([head for head, _, _ in speed], cells(speed, results.rows))
+    if measured := [row for row in results.rows if row.is_measured]:
         console.out()
-        console.out_table(
-            ("SIZE", "HOW", "STEP", "P95", "DIFF", "DATA", "COMM", "START", f"{of_hours}-H/1M"),
-            [
-                (
-                    *speed(row)[:2],
-                    seconds(row.step_median),
-                    seconds(row.step_p95),
-                    share(row.spread),
-                    share(row.data_wait),
-                    share(row.communication),
-                    start(row),
-                    figure(row.cost),
-                )
-                for row in measured
-            ],
-        )
-    show_remarks(results)
+        console.out_table([head for head, _, _ in steps], cells(steps, measured))
+    show_remarks([*problems(results), *results.notes, *results.notes_on_steps, *results.advice])
 
 
 def show_comparison(bench: Bench, results: BenchResults) -> None:
     """Print HPC_helper's settings: our seconds and images per second beside its published ones."""
     heads = ("SIZE", "HOW", "SECONDS", "IMAGES/S", "EFF.", *hpc_helper.SYSTEMS)
     console.out_table(heads, comparison(results))
-    console.out()
-    for text in [*sources(bench), *problems(results), *results.notes]:
-        _out_item(text)
+    show_remarks([*sources(bench), *problems(results), *results.notes])
 
 
 def comparison(results: BenchResults) -> list[list[str]]:
@@ -137,20 +125,15 @@ def sources(bench: Bench) -> list[str]:
     ]
 
 
-def _out_item(text: str) -> None:
-    first, *more = wrapped(text, 76)
-    console.out("\n".join([f"- {first}", *(f"  {line}" for line in more)]))
-
-
 def problems(results: BenchResults) -> list[str]:
     return [f"{row.point}: {printable(problem)}" for row in results.rows for problem in row.problems]
 
 
-def show_remarks(results: BenchResults) -> None:
-    """Print problems of single points, notes about all, and the advice."""
+def show_remarks(texts: Iterable[str]) -> None:
     console.out()
-    for text in [*problems(results), *results.notes, *results.notes_on_steps, *results.advice]:
-        _out_item(text)
+    for text in texts:
+        first, *more = wrapped(text, 76)
+        console.out("\n".join([f"- {first}", *(f"  {line}" for line in more)]))
 
 
 def about(bench: Bench, results: BenchResults) -> str:
@@ -165,21 +148,8 @@ def about(bench: Bench, results: BenchResults) -> str:
 
 def markdown(bench: Bench, results: BenchResults) -> str:
     """A table for a README, with its facts above and the problems below."""
-    per, of_hours = units(results)
-    heads = [
-        "nodes x ranks", "how", "samples/s", f"per {per}", "speed-up", "efficiency, 1 rank", "efficiency, 1 node",
-        "step (p95)", "communication", "start", f"{of_hours}-hours per 1M samples",
-    ]  # fmt: skip
-    rows = [
-        [
-            *speed(row),
-            f"{seconds(row.step_median)} ({seconds(row.step_p95)})" if row.is_measured else "-",
-            share(row.communication),
-            start(row),
-            figure(row.cost),
-        ]
-        for row in results.rows
-    ]
+    every = columns(results)
+    heads, rows = [head for _, head, _ in every], cells(every, results.rows)
     remarks = problems(results)
     if bench.kind == HPC_HELPER:
         heads = ["nodes x ranks", "how", "seconds", "images/s", "efficiency", *hpc_helper.SYSTEMS]
@@ -202,13 +172,10 @@ def _in_markdown(text: str) -> str:
 def as_csv(bench: Bench, figures: Sequence[RunFigures]) -> str:
     """A line for each run, with all digits."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_CSV)
+    writer = csv.DictWriter(text, _CSV, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
     for entry, run in zip(bench.entries, figures, strict=True):
         point = entry.point
-        writer.writerow([
-            point.nodes, point.ranks, point.world, point.launch, point.method, point.scaling, point.repeat,
-            int(point.without_sync), run.run, run.state, run.device, run.steps, run.batch, run.samples_per_second,
-            run.step_median, run.step_p95, run.spread, run.data_wait, run.startup_seconds, run.reason,
-        ])  # fmt: skip
+        own = {"world": point.world, "without_sync": int(point.without_sync), "batch_per_rank": run.batch}
+        writer.writerow({**vars(point), **vars(run), **own})
     return text.getvalue()
