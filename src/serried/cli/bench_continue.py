@@ -23,6 +23,18 @@ from serried.ui.text import duration, printable, wrapped
 
 _COLUMNS = 78
 
+send_options = options.together(
+    click.option("--wait", is_flag=True, help="Wait for all runs, and show the bench."),
+    click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings."),
+    click.option("--dry-run", is_flag=True, help="Print the points, their sizes and the cost; submit nothing."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+)
+
+
+def how(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of `send_options`."""
+    return {name: values[name] for name in ("wait", "yes", "dry_run", "as_json")}
+
 
 def send(bench: Bench, *, dry_run: bool, as_json: bool, yes: bool, wait: bool, failed: Sequence[str] = ()) -> None:
     """Print the points, and submit those that have no run; `failed` are runs that are replaced."""
@@ -152,11 +164,8 @@ def _cost(decided: Iterable[Decided | UsageError]) -> dict[str, float]:
 @click.command()
 @click.argument("bench", metavar="[BENCH]", default=store.LAST)
 @click.option("--failed", is_flag=True, help="Also repeat points whose run failed.")
-@click.option("--wait", is_flag=True, help="Wait for all runs, and show the bench.")
-@click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings.")
-@click.option("--dry-run", is_flag=True, help="Print the points that are left; submit nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(*, bench: str, failed: bool, wait: bool, yes: bool, dry_run: bool, as_json: bool) -> None:
+@send_options
+def command(*, bench: str, failed: bool, **values: bool) -> None:
     r"""Submit the points of BENCH that have no run, refused ones too. No point is submitted twice.
 
     \b
@@ -169,6 +178,6 @@ def command(*, bench: str, failed: bool, wait: bool, yes: bool, dry_run: bool, a
         console.note(
             f"all points of `{found.id}` are submitted" + ("" if failed else "; `--failed` repeats failed ones")
         )
-        finish(found, as_json=as_json, wait=wait)
+        finish(found, as_json=values["as_json"], wait=values["wait"])
         return
-    send(found, dry_run=dry_run, as_json=as_json, yes=yes, wait=wait, failed=again)
+    send(found, **how(values), failed=again)

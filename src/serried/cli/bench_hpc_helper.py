@@ -51,10 +51,6 @@ def command(
     cluster: str | None,
     name: str | None,
     settings: tuple[str, ...],
-    wait: bool,
-    yes: bool,
-    dry_run: bool,
-    as_json: bool,
     **values: Any,
 ) -> None:
     r"""Repeat HPC_helper's benchmark: ResNet-50 on one GPU, by DataParallel, and by DDP on one node and on several.
@@ -85,4 +81,4 @@ def command(
     grid = hpc_helper.points(nodes, ranks, launch, size.batch, repeats)
     about = {"data": str(data) if data else None, "scale": scale}
     bench = bench_scaling.new_bench(store.HPC_HELPER, request, grid, name=name, warm_up="10%", about=about)
-    bench_continue.send(bench, dry_run=dry_run, as_json=as_json, yes=yes, wait=wait)
+    bench_continue.send(bench, **bench_continue.how(values))

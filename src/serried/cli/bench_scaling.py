@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -66,9 +67,12 @@ grid_options = options.together(
         callback=counts,
         help="Numbers of ranks on each node, each with a GPU if there are any.  [default: 1]",
     ),
-    click.option("--launch", default="agent", metavar="KIND,…", callback=words(), help="Launchers.  [default: agent]"),
+    click.option(
+        "--launch", "launches", default="agent", metavar="KIND,…", callback=words(), help="Launchers.  [default: agent]"
+    ),
     click.option(
         "--method",
+        "methods",
         default=points.DDP,
         metavar="dp,ddp",
         callback=words(points.METHODS),
@@ -81,9 +85,16 @@ grid_options = options.together(
         help="Also run each point without exchanging gradients, for the share of the communication.",
     ),
     click.option(
-        "--warm-up", default="10%", metavar="N|N%", help="Steps to leave out at the beginning.  [default: 10%]"
+        "--scaling",
+        "scalings",
+        default=points.WEAK,
+        metavar="weak,strong",
+        callback=words(points.SCALINGS),
+        help="weak: each rank has the whole batch; strong: all ranks share it.  [default: weak]",
     ),
+    click.option("--batch", type=click.IntRange(1), metavar="N", help="Samples of one rank in a step."),
 )
+"""The arguments of `points.grid`."""
 submit_options = options.together(
     options.resources_of_points,
     click.option(
@@ -97,24 +108,14 @@ submit_options = options.together(
     click.option(
         "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting, as in `--set config.epochs=1`."
     ),
-    click.option("--wait", is_flag=True, help="Wait for all runs, and show the bench."),
-    click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings."),
-    click.option("--dry-run", is_flag=True, help="Print the points, their sizes and the cost; submit nothing."),
-    click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+    bench_continue.send_options,
 )
 
 
 @click.command(cls=TakesProgram)
 @click.argument("experiment", required=False)
 @grid_options
-@click.option(
-    "--scaling",
-    default=points.WEAK,
-    metavar="weak,strong",
-    callback=words(points.SCALINGS),
-    help="weak: each rank has the whole batch; strong: all ranks share it.  [default: weak]",
-)
-@click.option("--batch", type=click.IntRange(1), metavar="N", help="Samples of one rank in a step.")
+@click.option("--warm-up", default="10%", metavar="N|N%", help="Steps to leave out at the beginning.  [default: 10%]")
 @click.option(
     "--pass",
     "passed",
@@ -132,26 +133,11 @@ submit_options = options.together(
 @submit_options
 def command(
     *,
-    experiment: str | None,
-    nodes: tuple[int, ...],
-    ranks: tuple[int, ...],
-    launch: tuple[str, ...],
-    method: tuple[str, ...],
-    repeats: int,
-    communication: bool,
     warm_up: str,
-    parallel: int | None,
-    scaling: tuple[str, ...],
-    batch: int | None,
     passed: tuple[str, ...],
     source: str | None,
+    parallel: int | None,
     cluster: str | None,
-    name: str | None,
-    settings: tuple[str, ...],
-    wait: bool,
-    yes: bool,
-    dry_run: bool,
-    as_json: bool,
     **values: Any,
 ) -> None:
     r"""Measure a training on more and more ranks: a right-sized job for each point.
@@ -171,7 +157,8 @@ def command(
             printed_metric.check(source)
         except ValueError as error:
             raise UsageError(f"`--metric-from` {error}", hint=r"for example `stdout:(\S+) images/s`") from None
-    base = options.request({**values, "experiment": experiment, "settings": settings, "name": name}, cluster)
+    sizes = {name: values.pop(name) for name in inspect.signature(points.grid).parameters}
+    base = options.request(values, cluster)
     if base.is_script:
         raise UsageError("a job script has a size of its own", hint="name an experiment, or a command after `--`")
     request = BenchRequest(
@@ -180,22 +167,13 @@ def command(
         base.command,
         base.overrides,
         cluster,
-        passed=_passed(passed, has_batch=batch is not None),
+        passed=_passed(passed, has_batch=sizes["batch"] is not None),
         parallel=parallel,
     )
-    grid = points.grid(
-        nodes=nodes,
-        ranks=ranks,
-        launches=launch,
-        methods=method,
-        scalings=scaling,
-        batch=batch,
-        repeats=repeats,
-        communication=communication,
-    )
+    grid = points.grid(**sizes)
     submitting.check_passed(request.passed, grid)
-    bench = new_bench(store.SCALING, request, grid, name=name, warm_up=warm_up, source=source)
-    bench_continue.send(bench, dry_run=dry_run, as_json=as_json, yes=yes, wait=wait)
+    bench = new_bench(store.SCALING, request, grid, name=base.name, warm_up=warm_up, source=source)
+    bench_continue.send(bench, **bench_continue.how(values))
 
 
 def _passed(texts: Iterable[str], *, has_batch: bool) -> dict[str, str]:
