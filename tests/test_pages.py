@@ -124,6 +124,7 @@ OURS_ALONE = {
     "SERRIED_TABLE_KEY",
     "XDG_RUNTIME_DIR",
     "SERRIED_STOP_FILE",
+    "SERRIED_LOG_SHARED",
 }
 """Marks that a lab sets, prefixes, what is only passed on, and what ranks alone read."""
 

@@ -1,5 +1,7 @@
 """What each Python process of a rank does first: it prepares a signal that writes its stacks, for `serried stacks`.
 
+If ranks share a log, it also makes `print` write each line at once.
+
 This file is also `sitecustomize.py` of library.zip, which ranks have first on their path. So it imports no other module
 of Serried and none that takes time, because each Python of a run imports it. It runs the `sitecustomize` of the
 environment, which it hides.
@@ -16,6 +18,7 @@ import os
 import sys
 
 STOP_FILE = "SERRIED_STOP_FILE"  # names.STOP_FILE: beside that file, on the node's own disk
+LOG_SHARED = "SERRIED_LOG_SHARED"  # names.LOG_SHARED
 PREFIX = "serried-stacks-"
 """How the name of the file begins."""
 SIGNAL = int(_signal.SIGURG)
@@ -44,6 +47,15 @@ def install() -> None:
         return  # the program runs without
 
 
+def write_whole_lines() -> None:
+    """Keep the lines of ranks that share a log apart: an unbuffered stream writes a line and its end separately."""
+    if not os.environ.get(LOG_SHARED):
+        return
+    for stream in (sys.stdout, sys.stderr):
+        if getattr(stream, "write_through", False):
+            stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
+
+
 def run_hidden(own: str) -> None:
     """Run the `sitecustomize` behind the path entry `own`, and let it take the place of this module."""
     import _frozen_importlib  # loaded already, unlike `importlib.util`
@@ -57,4 +69,5 @@ def run_hidden(own: str) -> None:
 
 if __name__ == "sitecustomize":
     install()
+    write_whole_lines()
     run_hidden(os.path.dirname(__file__))  # noqa: PTH120
