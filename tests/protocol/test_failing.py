@@ -88,3 +88,15 @@ def test_a_lost_peer_is_known_by_the_type_of_the_exception(line, lost):
 )
 def test_a_connection_that_the_program_handled_is_not_the_cause_but_one_that_a_library_lost_is(chain, lost):
     assert failure_report.comes_from_a_lost_peer(chain) is lost
+
+
+@for_each(
+    ("lines", "lost"),
+    [
+        ([GLOO, "ValueError: bad batch", GLOO], False),
+        (["rank 3 begins", GLOO, "ConnectionResetError: [Errno 104] Connection reset by peer"], True),
+        (["rank 3 begins"], False),
+    ],
+)
+def test_in_a_log_of_several_ranks_one_other_exception_counts(lines, lost):
+    assert failure_report.shows_only_lost_peers(lines) is lost

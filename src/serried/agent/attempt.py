@@ -121,8 +121,12 @@ class Attempt:
     def world_size(self) -> int:
         return 1 if self.is_script else self.nodes * self.ranks
 
+    def shares_log(self, rank: int) -> bool:
+        """Whether other ranks write to its log, too."""
+        return bool(self.plan.get("shares_logs")) and rank > 0
+
     def log_of(self, rank: int) -> Path:
-        is_shared = bool(self.plan.get("shares_logs"))
+        is_shared = self.shares_log(rank)
         return self.directory.attempt(self.number).log_of(rank, self.ranks, is_shared=is_shared)
 
     @property

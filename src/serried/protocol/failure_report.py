@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from pathlib import Path
-from typing import Iterable, NamedTuple, Optional, Pattern, Sequence
+from typing import Iterable, Iterator, List, NamedTuple, Optional, Pattern, Sequence
 
 from serried.fs import files
 
@@ -70,7 +70,28 @@ def comes_from_a_lost_peer(chain: Sequence[str]) -> bool:
 
 def ends_with_a_lost_peer(lines: Iterable[str]) -> bool:
     """Whether the last exception in these lines of a log is due to a lost rank. Other lines may follow."""
-    result = is_in_stack = is_elsewhere = False
+    return [False, *_are_lost_peers(lines)][-1]
+
+
+def shows_only_lost_peers(lines: Iterable[str]) -> bool:
+    """Whether all exceptions in these lines are due to a lost rank. They may be of several ranks that share a log."""
+    found = [*_are_lost_peers(lines)]
+    return bool(found) and all(found)
+
+
+def lines_of_rank(lines: Iterable[str], rank: int) -> List[str]:
+    """The lines of a log of several ranks in which torch names `rank`: its tracebacks."""
+    return [line for line in lines if line.startswith(f"[rank{rank}]:")]
+
+
+def is_of_no_rank(line: str) -> bool:
+    """Whether a line of a log of several ranks does not begin with the number of its rank."""
+    return _RANK.match(line) is None
+
+
+def _are_lost_peers(lines: Iterable[str]) -> Iterator[bool]:
+    """For each exception that may have ended a program: whether it is due to a lost rank."""
+    is_in_stack = is_elsewhere = False
     for line in lines:
         text = line[prefix.end() :] if (prefix := _RANK.match(line)) else line
         if text.startswith(_UNCAUGHT_ELSEWHERE):
@@ -78,9 +99,9 @@ def ends_with_a_lost_peer(lines: Iterable[str]) -> bool:
         elif text.startswith("Traceback (most recent call last)"):
             is_in_stack = True
         elif _EXCEPTION.match(text) or (is_in_stack and text and not text[0].isspace()):
-            result = result if is_elsewhere else bool(_LOST_PEER.match(text))
+            if not is_elsewhere:
+                yield bool(_LOST_PEER.match(text))
             is_in_stack = is_elsewhere = False
-    return result
 
 
 def path(stop_file: str, rank: int) -> Path:

@@ -76,7 +76,7 @@ def _tail(work: Attempt, evidence: AttemptEvidence, failure: Exit) -> List[str]:
     if failure.get("launch"):
         attempt = work.directory.attempt(work.number)
         return diagnose.read_tail(attempt.launch_log(failure["node"], failure["launch"], failure["rank"]))
-    return diagnose.read_tail(work.log_of(failure["rank"]))
+    return diagnose.tail_of(work, failure["rank"])
 
 
 def _is_same(exit_: Exit, failure: Exit) -> bool:

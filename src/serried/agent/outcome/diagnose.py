@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from serried.protocol import failure_report
 from serried.protocol.reasons import Reason
 
+if TYPE_CHECKING:
+    from serried.agent.attempt import Attempt
+
 LINES = 20
 WINDOW = 16384
+SHARED_WINDOW = 8 * WINDOW
+"""Of a log that ranks share."""
 
 SIGNS = (
     (
@@ -24,12 +29,12 @@ SIGNS = (
 """In order of precedence."""
 
 
-def read_tail(path: Path, count: int = LINES) -> List[str]:
-    """The last `count` lines of a file of any size and content."""
+def read_tail(path: Path, count: int = LINES, window: int = WINDOW) -> List[str]:
+    """The last `count` lines of a file of any size and content, at most `window` bytes."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - WINDOW))
+            file.seek(max(0, size - window))
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return []
@@ -37,9 +42,27 @@ def read_tail(path: Path, count: int = LINES) -> List[str]:
     return [line.rpartition("\r")[2] for line in lines][-count:] if text else []
 
 
+def tail_of(work: Attempt, rank: int) -> List[str]:
+    """The last lines of `rank`. In a log that ranks share, those that name the rank, or else of all ranks."""
+    log = work.log_of(rank)
+    if not work.shares_log(rank):
+        return read_tail(log)
+    lines = read_tail(log, SHARED_WINDOW, SHARED_WINDOW)
+    return (failure_report.lines_of_rank(lines, rank) or lines)[-LINES:]
+
+
 def has_stumbled(log: Path) -> bool:
     """Whether a failed rank only lost another rank, by its last exception. Stacks of its threads may follow."""
     return failure_report.ends_with_a_lost_peer(read_tail(log, WINDOW))
+
+
+def has_stumbled_in_shared(log: Path, rank: int) -> bool:
+    """As `has_stumbled`. In a log that ranks share, exceptions that name no rank must all be of this kind."""
+    lines = read_tail(log, SHARED_WINDOW, SHARED_WINDOW)
+    own = failure_report.lines_of_rank(lines, rank)
+    if own:
+        return failure_report.ends_with_a_lost_peer(own)
+    return failure_report.shows_only_lost_peers(filter(failure_report.is_of_no_rank, lines))
 
 
 def cause(exit_: Dict[str, Any], tail: List[str]) -> Reason:

@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
-from serried.agent.outcome.diagnose import has_stumbled, read_tail
+from serried.agent.outcome.diagnose import has_stumbled, has_stumbled_in_shared, tail_of
 from serried.agent.ranks import binding, command
 from serried.process import linux
 from serried.protocol import failure_report, names
@@ -154,10 +154,15 @@ class Ranks:
         report = failure_report.take(self._stop_file, rank.number, world_size)
         if has_failed(record) and report:
             self._apply_failure_report(record, report, rank)
-        elif has_failed(record) and world_size > 1 and has_stumbled(self.log_path(rank)):
+        elif has_failed(record) and world_size > 1 and self._has_stumbled(rank):
             record["stumbled"] = True
         os.close(rank.log)
         return record
+
+    def _has_stumbled(self, rank: Rank) -> bool:
+        if self.work.shares_log(rank.number):
+            return has_stumbled_in_shared(self.log_path(rank), rank.number)
+        return has_stumbled(self.log_path(rank))
 
     def _apply_failure_report(self, record: Exit, report: FailureReport, rank: Rank) -> None:
         """Record the failure as of the report's time, even if the agent ended the rank since."""
@@ -177,7 +182,7 @@ class Ranks:
         return bool(self._notice) and self._notice + 128 == (128 + number if number else record["exit_code"])
 
     def tail(self, exit_: Exit) -> List[str]:
-        return read_tail(self.work.log_of(exit_["rank"]))
+        return tail_of(self.work, exit_["rank"])
 
     def notify(self, name: Optional[str]) -> None:
         """Send the signal `name` as the stop notice. A rank that dies of the signal counts as ended by the agent."""
