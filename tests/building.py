@@ -31,6 +31,7 @@ def a_plan(
     source="/home/ada/digits",
     report=ReportSettings(),  # noqa: B008 - it never changes
     command=("python", "train.py"),
+    shares_logs=False,
     **allocation,
 ):
     sizes = {"nodes": 2, "ranks": 2, "gpus": 0, "cpus": 4, "memory_mb": None, "time_seconds": 3600}
@@ -51,6 +52,7 @@ def a_plan(
         script=script,
         sweep=sweep,
         report=report,
+        shares_logs=shares_logs,
     )
 
 
@@ -132,7 +134,7 @@ class RunOnDisk:
 
     def log(self, rank, text, *, number=1, task=None, append=False):
         attempt = self.attempt(number, task=task)
-        path = attempt.rank_log(rank // self.plan.allocation.ranks, rank)
+        path = attempt.log_of(rank, self.plan.allocation.ranks, is_shared=self.plan.shares_logs)
         make_directory(path.parent)
         with path.open("ab" if append else "wb") as file:
             file.write(text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text)

@@ -25,15 +25,35 @@ with st.session() as run:
     if run.rank == int(sys.argv[1]):
         raise RuntimeError("this rank is broken")
 """
+PLAIN = """
+import os, pathlib, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+for step in range(500):
+    print("rank", rank, "step", step, "of", 500)
+dist.all_reduce(torch.ones(1))
+if rank == 3:
+    try:
+        raise ValueError("bad batch")
+    except ValueError:
+        sys.excepthook(*sys.exc_info())
+    dist.destroy_process_group()
+    log = pathlib.Path("/proc/self/fd/2").resolve()
+    while not all(f"[rank{other}]: RuntimeError" in log.read_text() for other in (1, 2)):
+        time.sleep(0.01)
+    os._exit(1)
+dist.all_reduce(torch.ones(1))
+"""
 SIZE = {"local": ("--ranks", "4")}
 TWO_NODES = ("--nodes", "2", "--ranks", "2", "--cpus", "1")
 
 pytestmark = pytest.mark.torch
 
 
-def submit(place, broken):
+def submit(place, broken, program=TRAIN):
     """Submit a training in which the rank `broken` fails; return the run's id, and what the plan says."""
-    (place.project / "train.py").write_text(TRAIN)
+    (place.project / "train.py").write_text(program)
     words = ["submit", "--cluster", place.cluster, "--set", "sampling.every=off", *SIZE.get(place.cluster, TWO_NODES)]
     done = subprocess.run(
         [sys.executable, "-c", SUBMIT, *words, "--", sys.executable, "train.py", str(broken)],
@@ -77,3 +97,26 @@ def test_the_rank_that_fails_is_named(place):
     failure = json.loads((place.directory(run) / "exit.json").read_text())["first_failure"]
     assert failure["rank"] == 3
     assert "this rank is broken" in json.dumps(place.why(run))
+
+
+def test_the_cause_is_found_among_the_outputs_of_ranks_that_lost_a_peer_and_lines_stay_whole(local):
+    run, _ = submit(local, broken=3, program=PLAIN)
+    assert local.wait(run)[1]["state"] == "FAILED"
+    assert json.loads((local.directory(run) / "exit.json").read_text())["first_failure"]["rank"] == 3
+    assert "[rank3]: ValueError: bad batch" in json.dumps(local.why(run))
+
+    lines = (local.directory(run) / "attempts" / "1" / "node-0" / "ranks.log").read_text().splitlines()
+    steps = [line for line in lines if "step" in line]
+    assert sorted(steps) == sorted(f"rank {rank} step {step} of 500" for rank in (1, 2, 3) for step in range(500))
+
+
+def test_output_of_ranks_that_share_a_log_is_printed_live(local):
+    (local.project / "train.py").write_text("import os; print('this is rank', os.environ['RANK'])")
+    words = ["run", "--ranks", "3", "--set", "sampling.every=off", "--", sys.executable, "train.py"]
+    program = SUBMIT.replace("MOST_LOGS = 3", "MOST_LOGS = 2")
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], cwd=local.project, env=local.environ, capture_output=True, check=False
+    )
+    assert sorted(done.stdout.decode().splitlines()) == [
+        f"[{name}] this is rank {rank}" for name, rank in (("0", 0), ("1-2", 1), ("1-2", 2))
+    ]

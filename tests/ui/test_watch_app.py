@@ -358,16 +358,17 @@ def test_a_job_script_has_its_own_output_and_that_of_the_ranks_it_launched(make)
     drive(look, index.find("k3f9q2"))
 
 
-def test_a_failed_run_shows_the_output_of_the_rank_that_failed_first(make):
-    made = make().ending("FAILED", first_failure=a_failure(3, tail=["no"]))
+@pytest.mark.parametrize(("shares_logs", "shown"), [(False, "rank 3"), (True, "ranks 2-3")])
+def test_a_failed_run_shows_the_output_of_the_rank_that_failed_first(make, shares_logs, shown):
+    made = make(shares_logs=shares_logs).ending("FAILED", first_failure=a_failure(3, tail=["no"]))
     made.log(0, "rank 0 was fine\n").log(3, "RuntimeError: no\n")
 
     async def look(app, pilot, wait_for):
-        await wait_for(lambda: "output of rank 3 on n2" in text_of(app))
+        await wait_for(lambda: f"output of {shown} on n2" in text_of(app))
         assert "RuntimeError: no" in text_of(app)
         assert "k3f9q2 train FAILED" in text_of(app)
         await pilot.press("left", "S")
-        await wait_for(lambda: "output of rank 2" in text_of(app))
+        await wait_for(lambda: "output of rank" in text_of(app) and f"of {shown} on" not in text_of(app))
         await wait_for(lambda: "k3f9q2 has ended: FAILED" in text_of(app))
 
     drive(look, index.find("k3f9q2"))

@@ -73,6 +73,7 @@ PROGRAMS = Path(".serried") / "agents"
 """Below a root: the programs of Serried that runs share, named by a hash of their content."""
 RESULTS, CHECKPOINTS = "results", "checkpoints"
 """The output of ranks, and the folders for it: in the run directory, and on a node's own disk."""
+SHARED_LOG = "ranks.log"
 LONGEST_NAME = 40
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,%d}" % (LONGEST_NAME - 1))
 _DIGEST = 6
@@ -159,7 +160,7 @@ class AttemptDirectory:
         return self.shared_log(node) if is_shared and rank else self.rank_log(node, rank)
 
     def shared_log(self, node: int) -> Path:
-        return self.node(node) / "ranks.log"
+        return self.node(node) / SHARED_LOG
 
     @property
     def script_log(self) -> Path:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from serried.fs.files import read_json
-from serried.protocol.layout import RunDirectory
+from serried.protocol.layout import SHARED_LOG, RunDirectory
 from serried.protocol.names import CANCELLED, REQUEUE, SubmissionState
 from serried.protocol.reasons import Reason
+from serried.protocol.sizes import ranges
 from serried.records.logs import Lines
 from serried.records.record import Record
 from serried.records.status import status as stand
@@ -68,7 +69,8 @@ def run_here(
     several = plan.world_size > 1 or plan.array is not None
     to = output or sys.stdout.buffer
     is_script = plan.script is not None
-    live = LiveOutput(record.where, show_unfinished, clean, several=several, is_script=is_script, to=to)
+    ranks = plan.allocation.ranks
+    live = LiveOutput(record.where, show_unfinished, clean, several=several, is_script=is_script, ranks=ranks, to=to)
     started: list[str] = []
 
     def pass_on() -> None:
@@ -127,13 +129,16 @@ class LiveOutput:
         *,
         several: bool,
         is_script: bool,
+        ranks: int,
         to: BinaryIO,
     ) -> None:
+        """`ranks`: on each node."""
         self._run = run
         self._show_unfinished = show_unfinished
         self._clean = clean
         self._is_script = is_script
         self._several = several
+        self._ranks = ranks
         self._to = to
         self._logs: dict[Path, _Log] = {}
 
@@ -163,7 +168,7 @@ class LiveOutput:
         self._to.flush()
 
     def _new_logs(self) -> Iterator[Path]:
-        pattern = "attempts/*/script.log" if self._is_script else "attempts/*/node-*/rank-*.log"
+        pattern = "attempts/*/script.log" if self._is_script else "attempts/*/node-*/rank*.log"
         paths = [*self._run.path.glob(pattern)]
         if self._run.tasks.is_dir():
             paths += self._run.tasks.glob(f"*/{pattern}")
@@ -171,6 +176,9 @@ class LiveOutput:
 
     def _label(self, path: Path) -> bytes:
         rank = path.stem.removeprefix("rank-")
+        if path.name == SHARED_LOG:
+            node = int(path.parent.name.removeprefix("node-"))
+            rank = ranges(range(max(node * self._ranks, 1), (node + 1) * self._ranks))
         inside = path.relative_to(self._run.path).parts
         task = f"{inside[1]}/" if inside[0] == self._run.tasks.name else ""
         return f"[{inside[1] if self._is_script else f'{task}{rank}'}] ".encode()

@@ -114,6 +114,14 @@ def test_a_log_is_read_on_from_where_the_last_answer_ended(page, make):
     assert (second["lines"], second["rest"]) == (["100%", "three"], "")
 
 
+def test_a_rank_has_the_log_that_it_shares(page, make):
+    make("k3f9q2", ranks=4, shares_logs=True).ending().log(5, "several\n").log(1, "further\n")
+    asked = ("5", "4-7", "2", "1-3")
+    lines = [page.api("log", run="k3f9q2", rank=rank).value["lines"] for rank in asked]
+    assert lines == [["several"], ["several"], ["further"], ["further"]]
+    assert page.api("log", run="k3f9q2", rank="8").status == page.api("log", run="k3f9q2", rank="x").status
+
+
 def test_of_a_huge_log_only_the_end_is_read(page, make):
     made = make("k3f9q2").ending()
     made.log(0, "")

@@ -211,8 +211,10 @@ def in_order(curves: Mapping[str, Sequence[Point]], wanted: str) -> dict[str, Se
 def _failed_log(found: Sequence[logs.RankLog], explanation: Explanation | None) -> int:
     """The place of the log of the rank that failed first; the first log if none has."""
     failure = explanation.first_failure if explanation else None
-    failed = (failure.get("rank"), failure.get("launch") or "") if failure else None
-    return next((at for at, log in enumerate(found) if (log.rank, log.launch) == failed), 0)
+    rank, launch = (failure.get("rank"), failure.get("launch") or "") if failure else (None, "")
+    if not isinstance(rank, int):
+        return 0
+    return next((at for at, log in enumerate(found) if log.is_of(rank) and log.launch == launch), 0)
 
 
 def tail(path: Path) -> tuple[str, ...]:

@@ -193,7 +193,7 @@ function logs(body, id, query, page) {
       const isAtEnd = answer.is_new || box.scrollHeight - box.scrollTop - box.clientHeight < 40;
       if (answer.is_new) {
         text.replaceChildren();
-        note.textContent = answer.is_cut ? `The last lines of ${number(answer.size, "bytes")}. All of them: serried logs ${id} --rank ${wanted.rank || names[0]}` : "";
+        note.textContent = answer.is_cut ? `The last lines of ${number(answer.size, "bytes")}. All of them: serried logs ${id} --rank ${String(wanted.rank || names[0]).split("-")[0]}` : "";
       }
       if (!answer.size) note.textContent = "No output yet.";
       else if (note.textContent === "No output yet.") note.textContent = "";
