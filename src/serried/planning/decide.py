@@ -53,7 +53,7 @@ def plan(
         seed=experiment.seed,
         debug=experiment.debug,
         ranks_meet=experiment.ranks_meet,
-        shares_logs=allocation.ranks > 1 and allocation.nodes * allocation.ranks > MOST_LOGS,
+        shares_logs=_shares_logs(experiment, allocation),
         config=_config(experiment.config),
         site=cluster.site,
         allocation=allocation,
@@ -75,6 +75,11 @@ def plan(
         defaults=_defaults(resolved, left_out(experiment.resources)),
         share=project.share,
     )
+
+
+def _shares_logs(experiment: config.Experiment, allocation: Allocation) -> bool:
+    """The launches of a job script keep a log for each rank: how many ranks they have is not known."""
+    return not experiment.script and allocation.ranks > 1 and allocation.nodes * allocation.ranks > MOST_LOGS
 
 
 def _in_place(source: Source, script: JobScript, resolved: config.Resolved) -> Source:
