@@ -102,7 +102,7 @@ def test_torchrun_that_starts_failed_ranks_again_has_not_failed(torchrun):
 
     assert run.wait() == 0, run.log
     assert run.ending == ("COMPLETED", 0, None, "every rank exited with status 0")
-    assert run.output(1).splitlines() == ["run 0", "serried: torchrun restarts this rank", "run 1"]
+    assert run.output(1).splitlines() == ["run 0", "serried: torchrun restarts rank 1", "run 1"]
 
 
 def test_torchrun_that_gives_up_leaves_the_failure_of_the_last_ranks(torchrun):

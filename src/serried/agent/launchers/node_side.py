@@ -183,7 +183,7 @@ class LaunchedRanks(Ranks):
         if before is not None:
             self._agent.log_event(JournalEvent.RANK_RESTARTED, **before)
             with self.work.log_of(connection.number).open("ab") as log:
-                log.write(f"serried: {self.work.launcher} restarts this rank\n".encode())
+                log.write(f"serried: {self.work.launcher} restarts rank {connection.number}\n".encode())
 
     def _on_started(self, connection: RankConnection, pid: int) -> None:
         rank = Rank(connection.number, connection.local_rank, pid, self.open_log(connection.number))
