@@ -60,3 +60,12 @@ def test_nothing_is_known_without_samples_or_with_impossible_ones(attempt):
     assert start(attempt, T + 1) is None
     assert start(attempt, T + 3601) == 1200  # the file is older
     assert start(attempt, T, rank=5) == 0  # there is no log yet
+
+
+def test_of_ranks_that_share_a_log_one_that_still_runs_is_enough(attempt):
+    log = RankLog(8, 1, attempt.shared_log(1), ranks=8)
+    log.path.parent.mkdir()
+    log.path.write_text("line 0000\n" * 100)
+    os.utime(log.path, (T + 3600, T + 3600))
+    attempt.samples(1).write_text(json.dumps({"t": T, "ranks": {"9": {"log": 500}}}) + "\n")
+    assert LogTimes(attempt, T + 1).start(log) == 500

@@ -37,7 +37,9 @@ class LogTimes:
         sizes = self._sizes[log.node]
         if sizes is None:
             return None
-        size = sizes.get(str(log.rank), 0)
+        # Of ranks that share the log, those that have ended are in no later sample.
+        known = [sizes[str(rank)] for rank in range(log.rank, log.rank + log.ranks) if str(rank) in sizes]
+        size = known[-1] if known else 0
         is_valid = isinstance(size, int) and 0 <= size <= state.st_size
         return _line_start(log.path, size) if is_valid else None
 
