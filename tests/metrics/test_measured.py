@@ -8,7 +8,7 @@ import pytest
 
 from sampled import GIB, a_gpu, a_rank, flat
 from serried.metrics import samples
-from serried.metrics.measured import measured_of
+from serried.metrics.measured import Measurements, NodeFigures, RankFigures, measured_of
 from serried.protocol.layout import TaskDirectory
 
 ABOUT = {"t": 100.0, "host": "n1", "interval": 5.0, "node": {"cpus": 8}, "gpus": {"0": {"name": "NVIDIA H200"}}}
@@ -87,3 +87,10 @@ def test_the_rate_of_steps_is_counted_and_not_averaged(measure):
 def test_a_clock_that_jumps_leaves_the_mean_of_the_rates(measure):
     lines = [a_line(at + (10_000 if at > 50 else 0), rank=a_rank(4.0, step=60 * at)) for at in range(100)]
     assert measure(lines).ranks[0].steps_per_second == 4.0
+
+
+def test_nodes_that_were_not_read_count_in_the_throughput_as_much_as_the_others():
+    node, rank = NodeFigures("n0", 0), RankFigures(0, "n0", 0, samples_per_second=100.0)
+    assert Measurements((node,), ranks=(rank,)).samples_per_second == 100.0
+    assert Measurements((node,), ranks=(rank,), unread=3).samples_per_second == 400.0
+    assert Measurements((node,), unread=3).samples_per_second is None

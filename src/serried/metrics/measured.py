@@ -126,6 +126,12 @@ class Measurements:
     unread: int = 0
     """Nodes that were not read, because they are too many."""
 
+    @property
+    def samples_per_second(self) -> float | None:
+        """Of all ranks; those of nodes that were not read count as much as the others."""
+        known = [rank.samples_per_second for rank in self.ranks if rank.samples_per_second]
+        return sum(known) * (1 + self.unread / max(len(self.nodes), 1)) if known else None
+
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 

@@ -190,7 +190,7 @@ def peer_of(usage: Usage, record: Record) -> Peer | None:
         return None
     for units, other in itertools.islice(_smaller(record, usage.units), _MOST_PEERS):
         measured = measured_in(other, None, PEER_LINES)
-        rate = sum(rank.samples_per_second or 0 for rank in measured.ranks)
+        rate = measured.samples_per_second
         if rate:
             return Peer(other.id, units, rate)
     return None

@@ -207,8 +207,7 @@ class Usage:
     @property
     def samples_per_second(self) -> float | None:
         """Of all ranks."""
-        known = [rank.samples_per_second for rank in self.measured.ranks if rank.samples_per_second]
-        return sum(known) if known else None
+        return self.measured.samples_per_second
 
     @property
     def lacks_cpus(self) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
 
 import pytest
 
@@ -17,7 +19,17 @@ def sampler(tmp_path):
     (tmp_path / "node-0").mkdir()
     place = {"node": 0, "host": "n0", "folder": str(tmp_path), "attempt": str(tmp_path), "results": str(tmp_path)}
     return Sampler(
-        {**place, "every": 5, "mode": 0o600, "gpus": "", "is_shared": True, "mark": None, "metric": None}, 0.0
+        {
+            **place,
+            "every": 5,
+            "mode": 0o600,
+            "gpus": "",
+            "is_shared": True,
+            "mark": None,
+            "metric": None,
+            "stands_for": 8,
+        },
+        0.0,
     )
 
 
@@ -40,3 +52,12 @@ def test_on_a_machine_with_other_users_the_cpu_is_that_of_the_ranks(sampler):
     (second,) = sampler.sample(1000.0)
     assert "cpu" not in first
     assert second["cpu"] == second["ranks"][0]["cpu"]
+
+
+def test_the_only_rank_of_a_node_with_metrics_stands_for_all(sampler, tmp_path):
+    entry = {"t": time.time(), "step": 5, "serried/samples_per_second": 10.0, "serried/wait_share": 0.25}
+    (tmp_path / "node-0" / "metrics-0.jsonl").write_text(json.dumps(entry) + "\n")
+    sampler.set_ranks(ranks(8, NO_PROCESS))
+    (sample,) = sampler.sample(time.monotonic())
+    found = [(rank["samples_per_second"], rank["data_wait"]) for rank in sample["ranks"] if "data_wait" in rank]
+    assert found == [(80.0, 0.25)]

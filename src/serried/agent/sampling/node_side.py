@@ -107,6 +107,7 @@ class SamplerProcess:
                 "is_shared": work.shares_machine,
                 "mark": work.process_tag if self._starts == 1 else None,
                 "metric": work.metric_source,
+                "stands_for": work.ranks if work.plan.get("shares_logs") else 1,
             }
         )
         self.update()

@@ -32,7 +32,8 @@ MOST_METRICS, LONGEST_NAMES = 8, 160
 """Of a rank: the number, and the length of all names together."""
 OWN = "serried/"
 """Begins the names of values that the library adds."""
-OF_LIBRARY = {f"{OWN}samples_per_second": "samples_per_second", f"{OWN}wait_share": "data_wait"}
+SAMPLES_PER_SECOND = f"{OWN}samples_per_second"
+OF_LIBRARY = {SAMPLES_PER_SECOND: "samples_per_second", f"{OWN}wait_share": "data_wait"}
 
 Quantities = Dict[str, Any]
 
@@ -110,8 +111,12 @@ class Steps:
 class RankProgress:
     """Reads what one rank writes."""
 
-    def __init__(self, metrics: Path, log: Path, source: Optional[MetricSource], results: Path) -> None:
+    def __init__(
+        self, metrics: Path, log: Path, source: Optional[MetricSource], results: Path, *, stands_for: int = 1
+    ) -> None:
+        """`stands_for`: so many ranks, of which only this one writes metrics, read as many samples as this one."""
         self.log = log
+        self._stands_for = stands_for
         self._metrics, self._printed = TailReader(metrics, METRICS_BYTES), TailReader(log, LOG_BYTES)
         self._steps = Steps()
         self._values: Dict[str, Any] = {}
@@ -175,7 +180,7 @@ class RankProgress:
             reached_at = now if at is None or at + behind < earliest else min(now, at + behind)
             self._steps.reach(entry[STEP], reached_at)
             self._rates.update(
-                (OF_LIBRARY[name], value)
+                (OF_LIBRARY[name], value * self._stands_for if name == SAMPLES_PER_SECOND else value)
                 for name, value in entry.items()
                 if name in OF_LIBRARY and number(value) is not None
             )

@@ -57,6 +57,7 @@ class Sampler:
         self._attempt = AttemptDirectory(Path(settings["attempt"]))
         self._results = Path(settings["results"])
         self._metric = MetricSource(**settings["metric"]) if settings["metric"] else None
+        self._stands_for: int = settings["stands_for"]
         self._place = {"node": settings["node"], "host": settings["host"]}
         self._file = SamplesFile(str(self._attempt.samples(settings["node"])), settings["mode"])
         self._gpus = GpuReader(settings["gpus"], settings["mark"])
@@ -86,7 +87,8 @@ class Sampler:
         if known and known.log == log:
             return known
         source = self._metric if rank == 0 or not (self._metric and self._metric.is_file) else None
-        return RankProgress(self._attempt.metrics(self._place["node"], rank), log, source, self._results)
+        metrics = self._attempt.metrics(self._place["node"], rank)
+        return RankProgress(metrics, log, source, self._results, stands_for=self._stands_for)
 
     def sample(self, now: float) -> List[Message]:
         """Measure. Returns messages for the head; a SAMPLE is the node's entry in live.json, without its age."""
