@@ -121,6 +121,11 @@ REFUSED = [
     ),
     ({"launch__max_restarts": 3}, "python train.py", "`launch.max_restarts` is an option of torchrun"),
     (
+        {"launch__tf_config": True, "resources__nodes": 1024, "resources__ranks": 8},
+        "python train.py",
+        "`launch.tf_config` lists all 8,192 ranks, and Linux refuses a variable of 128 KiB",
+    ),
+    (
         {"launch__kind": "torchrun", "launch__tf_config": True},
         "python train.py",
         "`launch.tf_config` needs the numbers of nodes before torchrun assigns them",

@@ -25,6 +25,8 @@ SPANNING = frozenset(("--nnodes", "--num-machines", "--hostfile"))
 """Their options for several nodes."""
 ELASTIC = ("--min-np", "--max-np", "--min-num-proc", "--max-num-proc", "--host-discovery-script")
 """Options of horovodrun."""
+MOST_IN_TF_CONFIG = 5000
+"""Ranks. `"255.255.255.255:65535", ` for each is 25 bytes, and Linux refuses a variable of 128 KiB."""
 MODULES = {
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torchrun",
@@ -121,6 +123,11 @@ def _check_options(launch: Launch, allocation: Allocation) -> None:
         raise UsageError(
             "`launch.tf_config` needs the numbers of nodes before torchrun assigns them",
             hint="TensorFlow does not need torchrun: leave `launch.kind` out",
+        )
+    if launch.tf_config and (ranks := allocation.nodes * allocation.ranks) > MOST_IN_TF_CONFIG:
+        raise UsageError(
+            f"`launch.tf_config` lists all {ranks:,} ranks, and Linux refuses a variable of 128 KiB",
+            hint=f"it allows {MOST_IN_TF_CONFIG:,} ranks: let the program find the others by MASTER_ADDR",
         )
     split = next((option for option in allocation.extra if option.partition("=")[0] == "--gpus-per-task"), None)
     if split:
