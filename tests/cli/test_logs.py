@@ -8,6 +8,7 @@ import pytest
 
 from building import A_SCRIPT, CREATED, a_failure
 from serried.cli import log_follow
+from serried.cli.log_follow import RunClock
 from serried.plan import Data, SideCommand, Staged
 from serried.schedulers.interface import Job
 from serried.ui import console
@@ -358,12 +359,18 @@ def test_following_a_launch_that_never_begins_ends_with_the_run(serried, make, s
 
 def test_the_logs_of_thousands_of_ranks_are_opened_less_often(serried, make, monkeypatch):
     run = make(nodes=1000, ranks=2).log(0, "begun\n")
-    pauses = []
+    pauses, looks = [], []
+    is_run_over = RunClock.is_run_over
+
+    def look(clock, only):
+        looks.append(len(pauses))
+        return is_run_over(clock, only)
 
     def pause(seconds):
         pauses.append(seconds)
-        run.ending()
+        run.log(0, "more\n", append=True) if len(pauses) < 3 else run.ending()
 
+    monkeypatch.setattr(RunClock, "is_run_over", look)
     monkeypatch.setattr(console, "await_more", pause)
-    assert serried("logs", "-f", "last").out == "[   0] begun\n"
-    assert pauses == [4.0]
+    assert serried("logs", "-f", "last").out == "[   0] begun\n[   0] more\n[   0] more\n"
+    assert (pauses, looks) == ([4.0] * 3, [0, 1, 2, 3])

@@ -39,8 +39,9 @@ def follow(selection: Selection, choice: LogChoice) -> None:
         moved = printer.pump() if printer else False
         if over and not moved:
             break
-        if not moved:
-            console.await_more(max(_PAUSE_SECONDS, (printer.logs if printer else 0) / _LOOKS_PER_SECOND))
+        look_seconds = (printer.logs if printer else 0) / _LOOKS_PER_SECOND
+        if not moved or look_seconds > _PAUSE_SECONDS:
+            console.await_more(max(_PAUSE_SECONDS, look_seconds))
     if printer is not None:
         printer.finish()
     if printer is None or not printer.has_printed:
