@@ -215,7 +215,7 @@ def _of_many(head: Sequence[Mapping[str, Any]], number: int, nodes: int) -> Iter
 def _telling(head: Iterable[Mapping[str, Any]]) -> list[int]:
     """The first node, and the first ones that failed or were lost."""
     bad = (JournalEvent.RANK_FAILED, JournalEvent.NODE_LOST)
-    nodes = [0, *(entry["node"] for entry in head if entry["event"] in bad and isinstance(entry.get("node"), int))]
+    nodes = [0, *(entry["node"] for entry in head if entry.get("event") in bad and isinstance(entry.get("node"), int))]
     return [*dict.fromkeys(nodes)][:_FEW_NODES]
 
 
