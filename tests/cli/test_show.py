@@ -74,6 +74,7 @@ def test_events_of_thousands_of_nodes_are_one_line_and_those_that_failed_have_th
     run.journal(
         *({"t": CREATED + 61, "event": "connected", **host} for host in hosts),
         *({"t": CREATED + 62, "event": "started", **host} for host in hosts[:999]),
+        {"t": CREATED + 65, "written by": "a later version"},
         {"t": CREATED + 70, "event": "rank-failed", **hosts[700], "exit": {"rank": 1400}, "tail": []},
         *({"t": CREATED + 80, "event": "node-lost", **host, "because": "x"} for host in hosts[10:900]),
     )
