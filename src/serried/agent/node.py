@@ -231,7 +231,7 @@ class Node:
             if self._index == 0:
                 self.send(ToHead.SCRIPT_PLACE, place=variables, address=address)
         elif self.work.agents_start_ranks:
-            self._connections = connections.prepare(self.work, variables["port"], self._leaders)
+            self._connections = connections.prepare(self.work, self._index, variables["port"], self._leaders)
             self._ranks = ForkedRanks(self.work, self._index, variables)
             for rank in self._ranks.running:
                 self.log_event(JournalEvent.STARTED, rank=rank.number, local_rank=rank.local_rank, pid=rank.pid)

@@ -51,7 +51,7 @@ def port():
 
 
 def seen(port, *processes):
-    contact = ConnectionMonitor(port, lambda: [process.pid for process in processes])
+    contact = ConnectionMonitor(port, lambda: [process.pid for process in processes], holds_port=True)
     contact.look()
     return contact.is_seen
 
@@ -80,7 +80,7 @@ def test_a_rank_that_is_connected_to_itself_has_met_nobody(start, port):
 
 
 def test_whoever_serves_the_rendezvous_port_may_meet_others_there(port):
-    contact = ConnectionMonitor(port, list)
+    contact = ConnectionMonitor(port, list, holds_port=True)
     contact.check()
     assert contact.is_seen is False
     with socket.socket() as server:
@@ -104,17 +104,19 @@ def meet_and_end(port):
 
 
 def test_ranks_that_have_met_and_ended_between_two_looks_have_left_a_trace(port):
-    contact = ConnectionMonitor(port, list)
+    contact = ConnectionMonitor(port, list, holds_port=True)
     meet_and_end(port)
     contact.check()
     assert contact.is_seen is True
 
 
-def test_what_others_left_at_the_port_before_the_ranks_began_is_no_contact(port):
-    meet_and_end(port)
-    contact = ConnectionMonitor(port, list)
-    contact.check()
-    contact.look()
+def test_on_other_nodes_a_program_may_have_a_port_of_that_number(port):
+    contact = ConnectionMonitor(port, list, holds_port=False)
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", port))
+        server.listen()
+        contact.check()
     assert contact.is_seen is False
     meet_and_end(port)
     contact.check()
@@ -123,7 +125,7 @@ def test_what_others_left_at_the_port_before_the_ranks_began_is_no_contact(port)
 
 def test_where_connections_cannot_be_listed_nothing_is_claimed(monkeypatch, tmp_path):
     monkeypatch.setattr("serried.process.linux.PROC", str(tmp_path))
-    contact = ConnectionMonitor(1, list)
+    contact = ConnectionMonitor(1, list, holds_port=True)
     contact.look()
     assert contact.is_seen is None
 
@@ -131,7 +133,7 @@ def test_where_connections_cannot_be_listed_nothing_is_claimed(monkeypatch, tmp_
 def test_a_node_with_many_connections_is_checked_less_often(port, monkeypatch):
     pauses, later = [], []
     loop = SimpleNamespace(after=lambda seconds, call: (pauses.append(seconds), later.append(call)))
-    contact = ConnectionMonitor(port, lambda: [os.getpid()])
+    contact = ConnectionMonitor(port, lambda: [os.getpid()], holds_port=True)
     monkeypatch.setattr(contact, "look", lambda: None)
     for used in (0.0, 0.05):  # 50 ms of CPU time for thousands of connections
         clocks = SimpleNamespace(process_time=iter((0.0, used)).__next__, monotonic=lambda: 0.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import time
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from serried.agent.attempt import Attempt
 from serried.agent.loop import Loop
@@ -17,6 +17,8 @@ from serried.process import linux
 from serried.protocol.events import ToHead
 
 LISTEN = "0A"
+CLOSED = "0"
+"""In place of the inode, if the process has closed its socket."""
 EARLY_SECONDS, OFTEN_SECONDS, SELDOM_SECONDS = 60.0, 1.0, 15.0
 """Programs connect soon after they start: for EARLY_SECONDS the checks are frequent."""
 MOST_OF_A_CORE = 0.001
@@ -30,22 +32,18 @@ class Connection(NamedTuple):
     local: End
     remote: End
     inode: str
-    """`0` if the process has closed its socket, empty for a listening socket."""
+    """Empty for a listening socket."""
 
 
 class ConnectionMonitor:
-    def __init__(self, port: int, leaders: Callable[[], Sequence[int]]) -> None:
-        self._port = port
+    def __init__(self, port: int, leaders: Callable[[], Sequence[int]], *, holds_port: bool) -> None:
+        """`holds_port`: the rendezvous port is reserved on this node, so no other program uses it."""
+        self._port = f":{port:04X}"
+        self._holds_port = holds_port
         self._leaders = leaders
         self._used_before = _cpu_seconds()
         self.is_seen: Optional[bool] = False
         """Have ranks connected? None if this node cannot tell."""
-        self._before: Set[Tuple[End, End]] = set()
-        """Connections of other programs that used the rendezvous port within the minute before the ranks started."""
-        try:
-            self._before = {(it.local, it.remote) for it in _connections() if self._is_at_port(it)}
-        except (OSError, ValueError):
-            self.is_seen = None
 
     @property
     def cpu_seconds(self) -> float:
@@ -69,7 +67,10 @@ class ConnectionMonitor:
         loop.after(OFTEN_SECONDS, again)
 
     def check(self) -> None:
-        """Check whether a program uses the rendezvous port, or used it within the last minute (TIME_WAIT)."""
+        """Check whether a program uses the rendezvous port, or used it within the last minute (TIME_WAIT).
+
+        On other nodes another program may have a port of this number, and is unlikely to connect to one.
+        """
         if self.is_seen is False:
             self._judge(lambda _: False)
 
@@ -80,15 +81,14 @@ class ConnectionMonitor:
 
     def _judge(self, otherwise: Callable[[List[Connection]], bool]) -> None:
         try:
-            connections = list(_connections())
-            others = self._before
-            is_used = any(self._is_at_port(it) and (it.local, it.remote) not in others for it in connections)
-            self.is_seen = is_used or otherwise(connections)
+            entries = _entries()
+            is_used = any(map(self._is_at_port, entries))
+            self.is_seen = is_used or otherwise([_connection(entry) for entry in entries if entry[9] != CLOSED])
         except (OSError, ValueError):
             self.is_seen = None
 
-    def _is_at_port(self, connection: Connection) -> bool:
-        return self._port in (connection.local[1], connection.remote[1])
+    def _is_at_port(self, entry: List[str]) -> bool:
+        return entry[2].endswith(self._port) or (self._holds_port and entry[1].endswith(self._port))
 
     def _are_connected(self, connections: List[Connection]) -> bool:
         children = _children()
@@ -103,9 +103,9 @@ class ConnectionMonitor:
         return False
 
 
-def prepare(work: Attempt, port: int, leaders: Callable[[], Sequence[int]]) -> Optional[ConnectionMonitor]:
-    """Call it before the ranks start. None if ranks need not connect, or if a launcher connects them."""
-    return ConnectionMonitor(port, leaders) if work.expects_connections else None
+def prepare(work: Attempt, node: int, port: int, leaders: Callable[[], Sequence[int]]) -> Optional[ConnectionMonitor]:
+    """None if ranks need not connect, or if a launcher connects them."""
+    return ConnectionMonitor(port, leaders, holds_port=node == 0) if work.expects_connections else None
 
 
 def _cpu_seconds() -> float:
@@ -119,8 +119,12 @@ def _network(address: Address) -> Tuple[int, bytes]:
     return address.version, address.packed[: 2 if address.version == 4 else 6]
 
 
-def _connections() -> Iterator[Connection]:
-    """All TCP connections and listening sockets of this machine. Raises OSError if the system has no such table."""
+def _entries() -> List[List[str]]:
+    """The fields of the kernel's table of TCP connections and listening sockets, which takes milliseconds to read.
+
+    Raises OSError if the system has no such table.
+    """
+    entries: List[List[str]] = []
     for name in ("tcp", "tcp6"):
         try:
             with open(f"{linux.PROC}/net/{name}", encoding="utf-8") as table:  # noqa: PTH123 - a file of /proc
@@ -129,8 +133,12 @@ def _connections() -> Iterator[Connection]:
             if name == "tcp":
                 raise
             continue
-        for fields in map(str.split, lines):
-            yield Connection(_end(fields[1]), _end(fields[2]), "" if fields[3] == LISTEN else fields[9])
+        entries += map(str.split, lines)
+    return entries
+
+
+def _connection(entry: List[str]) -> Connection:
+    return Connection(_end(entry[1]), _end(entry[2]), "" if entry[3] == LISTEN else entry[9])
 
 
 def _end(text: str) -> End:
