@@ -71,10 +71,10 @@ SECONDARY = (
     *("*best*", "*final*", "*.json", "model*.safetensors", "pytorch_model*.bin", "adapter_model*", "optimizer.pt"),
 )
 """Last resorts: copies of older checkpoints, and weights without the rest."""
-LAST = re.compile(r"(last|latest)(-v\d+)?(?=\.)", re.IGNORECASE)
-"""A file that each save overwrites."""
+LAST = r"(?i)(last|latest)(-v\d+)?(?=\.)"
+"""A regular expression for the file that each save overwrites."""
 _NUMBER = re.compile(r"\d+")
-_NAMED = re.compile(r"(epoch|global_?step|step|iteration|iter)s?[-_=. ]?(\d+)", re.IGNORECASE)
+_NAMED = r"(?i)(epoch|global_?step|step|iteration|iter)s?[-_=. ]?(\d+)"
 
 
 def is_never(name: str) -> bool:
@@ -141,7 +141,7 @@ def terms(name: str) -> Sequence[str]:
 
 
 def _counters(name: str) -> Dict[str, int]:
-    counters = reversed(_NAMED.findall(name))
+    counters = reversed(re.findall(_NAMED, name))
     return {"epoch" if word.lower() == "epoch" else "step": int(number) for word, number in counters}
 
 

@@ -23,15 +23,15 @@ from serried.protocol import checkpoint_layouts
 SCHEMA = 1
 COMPLETE = "COMPLETE"
 REPLICATED = "replicated.pt"
-_STEP = re.compile(r"step-(\d{1,18})")
-_OURS = re.compile(r"step-\d{1,18}(\.tmp|\.torn\.tmp|\.corrupt)?")
+_STEP = r"step-(\d{1,18})"
+_OURS = r"step-\d{1,18}(\.tmp|\.torn\.tmp|\.corrupt)?"
 """Complete, torn, unfinished and corrupt checkpoints of `serried.train`."""
 IN_CHECKPOINTS, IN_SCRATCH = "{checkpoints}/", ("$SLURM_TMPDIR/", "${SLURM_TMPDIR}/")
 LOCAL = (IN_CHECKPOINTS, *IN_SCRATCH)
 """The beginnings of patterns of `checkpoint.watch` for files on the node's own disk."""
 SET_ASIDE = ".corrupt"
 """The suffix of a checkpoint whose files do not agree with its COMPLETE."""
-_UNFINISHED = re.compile(r"\..*|.*(\.tmp|\.part|\.corrupt|~)")
+_UNFINISHED = r"\..*|.*(\.tmp|\.part|\.corrupt|~)"
 
 
 def complete(path: Path) -> Optional[Dict[str, Any]]:
@@ -59,7 +59,7 @@ def directory_of(root: Path, step: int) -> Path:
 
 def step_of(name: str) -> Optional[int]:
     """The step in a directory's name; None for other and unfinished directories."""
-    match = _STEP.fullmatch(name)
+    match = re.fullmatch(_STEP, name)
     return int(match[1]) if match else None
 
 
@@ -82,7 +82,7 @@ def torn(root: Path, watch: Sequence[str] = ()) -> List[Path]:
         later = entries[: entries.index(usable)] if usable in entries else entries
         return [path for path in reversed(later) if not (path.is_dir() and checkpoint_layouts.has_logs_alone(path))]
     least = step_of(usable.name) if usable is not None else None
-    begun = [name for name in _names(root) if _OURS.fullmatch(name) and not name.endswith(SET_ASIDE)]
+    begun = [name for name in _names(root) if re.fullmatch(_OURS, name) and not name.endswith(SET_ASIDE)]
     steps_begun = sorted((step_of(name.partition(".")[0]) or 0, root / name) for name in begun)
     return [path for step, path in steps_begun if least is None or step > least]
 
@@ -100,7 +100,7 @@ def ordered(root: Path, watch: Sequence[str] = ()) -> List[Path]:
     ]
     series: Dict[str, List[Path]] = {}
     for path in entries:
-        if not checkpoint_layouts.LAST.match(path.name):
+        if not re.match(checkpoint_layouts.LAST, path.name):
             series.setdefault(checkpoint_layouts.series(_relative(root, path)), []).append(path)
     ages = {path: changed_within(path) for path in entries}
     ranks: Dict[Path, Tuple[Any, ...]] = {}
@@ -137,7 +137,7 @@ def _relative(root: Path, path: Path) -> str:
 
 def _is_last_of(path: Path, series: Sequence[Path]) -> bool:
     """Whether `last.ckpt` belongs to a numbered series such as `epoch=3-step=400.ckpt`: beside it, with its suffix."""
-    matched, name = checkpoint_layouts.LAST.match(path.name), series[0].name
+    matched, name = re.match(checkpoint_layouts.LAST, path.name), series[0].name
     if matched is None or checkpoint_layouts.is_secondary(name) or not any(map(str.isdigit, name)):
         return False
     return name.endswith(path.name[matched.end() :]) and any(path.parent == member.parent for member in series)
@@ -180,7 +180,7 @@ def changed_within(path: Path) -> int:
 def is_of_train(root: Path) -> bool:
     """Whether the checkpoints in `root` are those of `serried.train`. Other programs use the name `step-N` too."""
     content = _names(root)
-    begun = [name for name in content if _OURS.fullmatch(name)]
+    begun = [name for name in content if re.fullmatch(_OURS, name)]
     named = [name for name in begun if step_of(name) is not None]
     if any(not {COMPLETE, REPLICATED}.isdisjoint(_names(root / name)) for name in named):
         return True
@@ -189,7 +189,7 @@ def is_of_train(root: Path) -> bool:
 
 def is_unfinished(name: str) -> bool:
     """Whether a name marks an unfinished or corrupt file, by the conventions of Serried and of most programs."""
-    return _UNFINISHED.fullmatch(name) is not None
+    return re.fullmatch(_UNFINISHED, name) is not None
 
 
 def changed(path: Path) -> int:

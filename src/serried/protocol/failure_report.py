@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from pathlib import Path
-from typing import Iterable, Iterator, List, NamedTuple, Optional, Pattern, Sequence
+from typing import Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
 from serried.fs import files
 
@@ -46,15 +46,15 @@ _OF_GLOO = r"RuntimeError: \[\S*/gloo/\S+\.cc:\d+\]"
 """Gloo's exceptions have no type of their own, but begin with a position in gloo's source."""
 
 
-def _one_of(types: Iterable[str]) -> Pattern[str]:
-    return re.compile(rf"({'|'.join(map(re.escape, types))})(:|$)|{_OF_GLOO}")
+def _one_of(types: Iterable[str]) -> str:
+    return rf"({'|'.join(map(re.escape, types))})(:|$)|{_OF_GLOO}"
 
 
 _CAUSE = _one_of(_OF_LIBRARIES)
 _LOST_PEER = _one_of((*_OF_LIBRARIES, *_OF_PYTHON))
-_RANK = re.compile(r"\[rank\d+\]: ?")
+_RANK = r"\[rank\d+\]: ?"
 """Torch's prefix of each line of a traceback."""
-_EXCEPTION = re.compile(r"(?!nccl)[\w.]+(Error|Exception)(:|$)")
+_EXCEPTION = r"(?!nccl)[\w.]+(Error|Exception)(:|$)"
 """Not NCCL's results, which look like exceptions but are part of torch's message."""
 _UNCAUGHT_ELSEWHERE = ("Exception ignored", "Exception in thread")
 
@@ -65,7 +65,7 @@ def comes_from_a_lost_peer(chain: Sequence[str]) -> bool:
     `chain` is the exception and those from which it was raised, each as the last line of its traceback. Python's own
     types count only as the first: a retried download may have raised the others.
     """
-    return any(_LOST_PEER.match(line) for line in chain[:1]) or any(_CAUSE.match(line) for line in chain[1:])
+    return any(re.match(_LOST_PEER, line) for line in chain[:1]) or any(re.match(_CAUSE, line) for line in chain[1:])
 
 
 def ends_with_a_lost_peer(lines: Iterable[str]) -> bool:
@@ -86,21 +86,21 @@ def lines_of_rank(lines: Iterable[str], rank: int) -> List[str]:
 
 def is_of_no_rank(line: str) -> bool:
     """Whether a line of a log of several ranks does not begin with the number of its rank."""
-    return _RANK.match(line) is None
+    return re.match(_RANK, line) is None
 
 
 def _are_lost_peers(lines: Iterable[str]) -> Iterator[bool]:
     """For each exception that may have ended a program: whether it is due to a lost rank."""
     is_in_stack = is_elsewhere = False
     for line in lines:
-        text = line[prefix.end() :] if (prefix := _RANK.match(line)) else line
+        text = line[prefix.end() :] if (prefix := re.match(_RANK, line)) else line
         if text.startswith(_UNCAUGHT_ELSEWHERE):
             is_elsewhere = True  # this exception does not end the program
         elif text.startswith("Traceback (most recent call last)"):
             is_in_stack = True
-        elif _EXCEPTION.match(text) or (is_in_stack and text and not text[0].isspace()):
+        elif re.match(_EXCEPTION, text) or (is_in_stack and text and not text[0].isspace()):
             if not is_elsewhere:
-                yield bool(_LOST_PEER.match(text))
+                yield bool(re.match(_LOST_PEER, text))
             is_in_stack = is_elsewhere = False
 
 

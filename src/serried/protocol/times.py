@@ -8,13 +8,10 @@ import time
 from typing import Optional, overload
 
 _NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"
-_UNITS = re.compile(
-    rf"(?:{_NUMBER}w)? ?(?:{_NUMBER}d)? ?(?:{_NUMBER}h)? ?(?:{_NUMBER}m(?:in)?)? ?(?:{_NUMBER}s)?",
-    re.IGNORECASE | re.ASCII,
-)
+_UNITS = rf"(?ia)(?:{_NUMBER}w)? ?(?:{_NUMBER}d)? ?(?:{_NUMBER}h)? ?(?:{_NUMBER}m(?:in)?)? ?(?:{_NUMBER}s)?"
 _UNIT_SECONDS = (604800, 86400, 3600, 60, 1)
-_DAYS = re.compile(r"(\d{1,4})-(\d{1,2})(?::(\d{1,2}))?(?::(\d{1,2}))?", re.ASCII)
-_CLOCK = re.compile(r"(?:(\d{1,5}):)?(\d{1,5}):(\d{1,2})", re.ASCII)
+_DAYS = r"(?a)(\d{1,4})-(\d{1,2})(?::(\d{1,2}))?(?::(\d{1,2}))?"
+_CLOCK = r"(?a)(?:(\d{1,5}):)?(\d{1,5}):(\d{1,2})"
 _LONGEST = 10 * 366 * 86400
 
 
@@ -41,15 +38,15 @@ def read_duration(text: str, shown: Optional[str] = None) -> int:
 
 
 def _seconds(text: str) -> Optional[int]:
-    match = _UNITS.fullmatch(text)
+    match = re.fullmatch(_UNITS, text)
     if text and match:
         amounts = zip(match.groups(), _UNIT_SECONDS)  # noqa: B905 - `strict` is 3.10's
         return math.ceil(sum(float(number or 0) * unit for number, unit in amounts))
-    match = _DAYS.fullmatch(text)
+    match = re.fullmatch(_DAYS, text)
     if match:
         days, hours, minutes, seconds = (int(number or 0) for number in match.groups())
         return days * 86400 + hours * 3600 + minutes * 60 + seconds
-    match = _CLOCK.fullmatch(text)
+    match = re.fullmatch(_CLOCK, text)
     if match:
         hours, minutes, seconds = (int(number or 0) for number in match.groups())
         return hours * 3600 + minutes * 60 + seconds

@@ -174,13 +174,16 @@ def argv(work: Attempt, place: RankPlace, variables: Mapping[str, str]) -> List[
 def _filled(
     words: Sequence[str], values: Mapping[str, str], variables: Mapping[str, str], *, is_shell: bool
 ) -> List[str]:
+    shell = ["/bin/bash", "-c"] if is_shell else []
+    if not any("{" in word for word in words):  # as in most commands
+        return [*shell, *words]
     used = used_variables(words)
     unset = [name for name in used if name not in variables]
     if unset:
         return [*PRINT_AND_FAIL, f"serried: the command has {{env.{unset[0]}}}, and {unset[0]} is not set here"]
     values = {**values, **{f"{OF_ENVIRONMENT}{name}": variables[name] for name in used}}
     if is_shell:
-        return ["/bin/bash", "-c", *(command_placeholders.fill_shell(word, values) for word in words)]
+        return [*shell, *(command_placeholders.fill_shell(word, values) for word in words)]
     return command_placeholders.fill_words(list(words), values)
 
 

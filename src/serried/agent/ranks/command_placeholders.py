@@ -21,12 +21,12 @@ _NEEDS_BACKSLASH = {DOUBLE: r'([\\$`"])', ANSI: r"([\\'])", HERE: r"([\\$`])"}
 
 def fill(word: str, values: Mapping[str, str]) -> str:
     """Replace `{name}` by its value and `{{name}}` by `{name}`; every other brace stays."""
-    return PLACEHOLDER.sub(lambda match: _text(match, values), word)
+    return re.sub(PLACEHOLDER, lambda match: _text(match, values), word)
 
 
 def fill_words(words: List[str], values: Mapping[str, str]) -> List[str]:
     """`fill` for each word. A word that consists of an option without a value is omitted."""
-    return [fill(word, values) for word in words if not _vanishes(PLACEHOLDER.fullmatch(word), values)]
+    return [fill(word, values) for word in words if not _vanishes(re.fullmatch(PLACEHOLDER, word), values)]
 
 
 def fill_shell(text: str, values: Mapping[str, str]) -> str:
@@ -38,7 +38,7 @@ def fill_shell(text: str, values: Mapping[str, str]) -> str:
         has_value = match.group("literal") is None and filled != match.group() and not _vanishes(match, values)
         return quote(filled, quotes.get(match.start(), PLAIN)) if has_value else filled
 
-    return PLACEHOLDER.sub(quoted, text)
+    return re.sub(PLACEHOLDER, quoted, text)
 
 
 def _vanishes(match: "re.Match[str] | None", values: Mapping[str, str]) -> bool:
