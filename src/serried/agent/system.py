@@ -82,6 +82,8 @@ def allow_open_files(count: int) -> Optional[int]:
 
     `spawn` restores the soft limit in the child: ranks see the limit that they have without Serried.
     """
+    if os.sysconf("SC_OPEN_MAX") >= count:
+        return None
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -117,12 +119,12 @@ def spawn(
     Of the signals DEFAULTED the child ignores those in `ignored`.
 
     It forks by itself: importing subprocess would slow down each start, and its preexec_fn does the same.
-    Signals are blocked meanwhile: a signal for the child must not reach the parent's wake-up pipe, which both hold.
+    These signals are blocked meanwhile: one for the child must not reach the parent's wake-up pipe, which both hold.
     """
     words, variables = [encode(word) for word in argv], {encode(name): encode(it) for name, it in environment.items()}
     reader, writer = os.pipe()
     parent = os.getpid()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP})
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, DEFAULTED)
     pid = os.fork()
     if pid == 0:
         stage = "start"

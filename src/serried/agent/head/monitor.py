@@ -63,8 +63,7 @@ class Monitor:
 
     def ranks_began(self) -> None:
         self._loop.after(UNCONNECTED_SECONDS, self._check_connections)
-        # While the ranks start: where job.sh is killed, each millisecond counts.
-        from serried.agent.attempts import finalize  # noqa: F401
+        self._loop.after(CONTROL_SECONDS, _import_finalize)
 
     def on_message(self, message: Message) -> bool:
         """Handle a node's report that ranks have connected to others; `seen` is None if the node cannot tell.
@@ -138,3 +137,8 @@ class Monitor:
         silent = self._nodes.silent_ranks(self._silence_seconds)
         if silent and not is_notified_now:  # else at the next beat: the notifying process would be killed with the job
             self._head.stop(Reason.SILENCE, ", ".join(map(str, silent)), self._work.grace_seconds, ranks=silent)
+
+
+def _import_finalize() -> None:
+    """After the ranks have started, and before it is needed: where job.sh is killed, each millisecond counts."""
+    from serried.agent.attempts import finalize  # noqa: F401

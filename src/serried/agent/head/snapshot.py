@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,8 @@ def unpack(work: Attempt) -> None:
     source = work.plan["source"]
     if not source["snapshot"] or not source["archive"] or work.tree.exists():
         return
+    import shutil  # with its compressors it takes milliseconds, and runs in place have no snapshot
+
     aside = work.tree.with_name(f".source.{os.urandom(4).hex()}")
     aside.mkdir(mode=work.directory_mode)
     try:
@@ -68,6 +69,8 @@ def extract(archive: Path, target: Path, moment: int) -> None:
 
 
 def _extract_one(tar: Any, member: Any, path: Path) -> None:
+    import shutil
+
     if member.isdir():
         path.mkdir(parents=True, exist_ok=True)
         return
