@@ -53,3 +53,11 @@ def test_where_a_start_failed_is_told_apart(program, directory, problem, tmp_pat
 
     _, status = os.waitpid(child.pid, 0)
     assert (child.problem(), os.waitstatus_to_exitcode(status)) == (problem, 127 if problem else 0)
+
+
+def test_a_niced_process_has_its_low_priority_before_its_program_starts(tmp_path):
+    with (tmp_path / "said").open("w+") as output:
+        child = system.spawn(["nice"], system.environment(), (0, output.fileno(), 2), niceness=3)
+        os.waitpid(child.pid, 0)
+        output.seek(0)
+        assert int(output.read()) == min(19, os.nice(0) + 3)

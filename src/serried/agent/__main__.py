@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _frozen_importlib as bootstrap  # loaded already, as the next one
 import _frozen_importlib_external as bootstrap_external
+import gc
 import importlib
 import marshal
 import os
@@ -122,8 +123,11 @@ def main(arguments: List[str]) -> int:
     if role not in ROLES:
         print(f"serried agent: unknown role `{role}`; the roles are {', '.join(ROLES)}", file=sys.stderr)
         return 2
-    module, _, function = ROLES[role].partition(":")
-    status: int = getattr(importlib.import_module(f"serried.agent.{module}"), function or "main")(rest)
+    name, _, function = ROLES[role].partition(":")
+    gc.disable()  # it would look through the modules again and again while they load
+    module = importlib.import_module(f"serried.agent.{name}")
+    gc.enable()
+    status: int = getattr(module, function or "main")(rest)
     return status
 
 

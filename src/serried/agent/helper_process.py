@@ -34,8 +34,9 @@ class HelperProcess:
         on_message: Callable[[Optional[Message]], None],
         *,
         python: str = "",
+        niced: bool = False,
     ) -> None:
-        """`python`: another Python, with its packages."""
+        """`python`: another Python, with its packages. `niced`: it does not slow the ranks, not even by its imports."""
         self._loop = loop
         self._on_message = on_message
         self._socket, theirs = socket.socketpair()
@@ -49,6 +50,7 @@ class HelperProcess:
             (theirs.fileno(), null, 2),
             directory="/",
             parent_death=signal.SIGKILL,
+            niceness=NICENESS if niced else 0,
         )
         system.HELPER_PIDS.add(self._child.pid)
         os.close(null)
@@ -107,12 +109,9 @@ class HelperProcess:
 class AgentConnection:
     """The process's end: a socket, which is its standard input."""
 
-    def __init__(self, *, niced: bool = False) -> None:
+    def __init__(self) -> None:
         for number in IGNORED_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
-        if niced:
-            with contextlib.suppress(OSError):
-                os.nice(NICENESS)
         self._socket = socket.socket(fileno=os.dup(0))
         self._socket.setblocking(True)
         self._buffer = json_lines.LineBuffer()

@@ -112,6 +112,7 @@ def spawn(
     parent_death: int = 0,
     own_group: bool = False,
     umask: Optional[int] = None,
+    niceness: int = 0,
     ignored: Sequence[int] = (),
 ) -> "Child":
     """Start `argv` in `directory` with `descriptors` as its stdin, stdout and stderr; return at once.
@@ -142,6 +143,8 @@ def spawn(
                 os.sched_setaffinity(0, cpus)
             if umask is not None:
                 os.umask(umask)
+            with contextlib.suppress(OSError):
+                os.nice(niceness)
             _restore_open_files()
             _move_descriptors(descriptors)
             stage = "directory"

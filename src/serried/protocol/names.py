@@ -99,6 +99,8 @@ EXIT_SAVED = 85
 """A rank that saved and can continue. With it, job.sh requests the next attempt from the local scheduler."""
 EXIT_LEFT = 143
 """A rank that obeyed the stop notice without a save: the status of a program that TERM ended."""
+OBEYED_STATUSES = (EXIT_SAVED, EXIT_LEFT)
+"""Exit statuses of a rank that obeyed the stop notice; 85 counts only if something was saved."""
 EXIT_REFUSED = 75
 """The head agent may not begin an attempt. Then job.sh exits at once, with status 0."""
 

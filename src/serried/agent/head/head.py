@@ -19,12 +19,9 @@ from serried.agent.comms import job_environment, rendezvous
 from serried.agent.comms.node_registry import NodeAgent, NodeRegistry
 from serried.agent.head import monitor
 from serried.agent.head.agent_launcher import AgentLauncher, agent_environment, sweep_nodes
-from serried.agent.head.anomalies import Anomaly
-from serried.agent.head.live_file import LiveFile
 from serried.agent.launchers.head_side import Failure, LauncherCoordinator
 from serried.agent.loop import Loop
 from serried.agent.options import Options, parse
-from serried.agent.outcome.evidence import OBEYED_STATUSES
 from serried.agent.stage_in.head_side import StageInCoordinator
 from serried.fs import files
 from serried.process import linux
@@ -34,6 +31,8 @@ from serried.protocol.json_lines import Message
 from serried.protocol.reasons import Reason
 
 if TYPE_CHECKING:
+    from serried.agent.head.anomalies import Anomaly
+    from serried.agent.head.live_file import LiveFile
     from serried.agent.launchers.script import ScriptProcess
     from serried.agent.trials.head_side import TrialSearch
 
@@ -107,8 +106,8 @@ class Head:
         self._nodes = NodeRegistry(self.loop, work.nodes, hostlist.expand(options.hosts), self)
         self._deadline = deadline.deadline_of(work, options.end, options.age)
         self._monitor = monitor.Monitor(self, self._nodes, self._deadline)
-        ends = self._deadline.at if self._deadline else None
-        self._live = LiveFile(work, self._nodes, self.loop.awake, ends, self._record_anomaly)
+        self._live: LiveFile
+        """From `run` on."""
         self._stage_in = StageInCoordinator(work, self._nodes, self.log_event, self._fail_launch, self._start_ranks)
         self._search: Optional[TrialSearch] = None
         if work.search:
@@ -143,10 +142,10 @@ class Head:
         self.loop.after(CONNECT_SECONDS, self._check_present)
         self.loop.every(monitor.CHECK_SECONDS, self._check_launcher)
         self._monitor.begin()
-        self.loop.every(self._live.interval, self._live.write)
         if self._search:
             self._search.begin()
         # While the launcher starts the agents, which takes about as long:
+        self._begin_live_file()
         if not self.work.has_setup:
             self._unpack()
         import hmac  # noqa: F401 - to check who connects; loads OpenSSL
@@ -172,6 +171,13 @@ class Head:
         except OSError:
             self.work.directory.attempt(self.work.number).reserve.unlink(missing_ok=True)
             raise
+
+    def _begin_live_file(self) -> None:
+        from serried.agent.head.live_file import LiveFile
+
+        ends = self._deadline.at if self._deadline else None
+        self._live = LiveFile(self.work, self._nodes, self.loop.awake, ends, self._record_anomaly)
+        self.loop.every(self._live.interval, self._live.write)
 
     def _unpack(self) -> None:
         from serried.agent.head import snapshot
@@ -304,7 +310,7 @@ class Head:
     def _judge_failure(self, agent: NodeAgent, exit_: Dict[str, Any]) -> None:
         """End the other ranks after a failure. A rank that obeyed the stop notice did not fail."""
         is_script = exit_["rank"] == names.SCRIPT_RANK  # there are no others to end
-        if is_script or (self._are_ranks_notified and exit_["exit_code"] in OBEYED_STATUSES):
+        if is_script or (self._are_ranks_notified and exit_["exit_code"] in names.OBEYED_STATUSES):
             return
         lost = " lost another rank" if exit_.get("stumbled") else ""
         self.stop(Reason.FAILURE, f"rank {exit_['rank']} on {agent.host}{lost}", self.work.grace_seconds)

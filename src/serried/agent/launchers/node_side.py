@@ -18,9 +18,9 @@ from serried.agent.attempt import Attempt
 from serried.agent.launchers import local_socket, rank_identity
 from serried.agent.launchers.kinds import KINDS, LaunchContext
 from serried.agent.launchers.processes import LauncherProcess, NodeServices, RemoteExec
-from serried.agent.outcome.evidence import OBEYED_STATUSES
 from serried.agent.ranks import binding, command
 from serried.agent.ranks.ranks import Exit, Rank, Ranks, has_failed
+from serried.protocol import names
 from serried.protocol.events import FromLaunched, JournalEvent, ToHead, ToLaunched, ToNode
 from serried.protocol.json_lines import Message
 
@@ -230,7 +230,7 @@ class LaunchedRanks(Ranks):
         most = self.work.plan["launch"]["max_restarts"]
         if not has_failed(exit_) or connection.incarnation >= most or self._is_stopping:
             return False
-        return not (self.are_notified and exit_["exit_code"] in OBEYED_STATUSES)
+        return not (self.are_notified and exit_["exit_code"] in names.OBEYED_STATUSES)
 
     def reap(self, children: Iterable[Tuple[int, int]]) -> List[Exit]:
         self._remote_exec.reap(children)

@@ -17,9 +17,6 @@ from serried.protocol.reasons import Reason
 Event = Dict[str, Any]
 Exit = Dict[str, Any]
 
-OBEYED_STATUSES = (names.EXIT_SAVED, names.EXIT_LEFT)
-"""Exit statuses of a rank that obeyed the stop notice; 85 counts only if something was saved."""
-
 OWN_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 """Signals that a lost connection never causes. Any process may send TERM; an uncaught C++ exception ends in ABRT."""
 
@@ -359,7 +356,8 @@ def _died_with_the_job(evidence: AttemptEvidence, exits: Sequence[Exit]) -> Set[
 
 
 def _has_obeyed(evidence: AttemptEvidence, exit_: Exit) -> bool:
-    return exit_["exit_code"] in OBEYED_STATUSES and (exit_["exit_code"] != names.EXIT_SAVED or evidence.saved.is_newer)
+    code = exit_["exit_code"]
+    return code in names.OBEYED_STATUSES and (code != names.EXIT_SAVED or evidence.saved.is_newer)
 
 
 def _end_by_notice(evidence: AttemptEvidence, exits: Sequence[Exit]) -> float:

@@ -87,7 +87,7 @@ class SamplerProcess:
             return
         self._starts += 1
         try:
-            self._process = HelperProcess(self._loop, "sample", (), self._on_message)
+            self._process = HelperProcess(self._loop, "sample", (), self._on_message, niced=True)
         except OSError as error:
             system.log(f"cannot start the sampler: {error}")
             return

@@ -26,7 +26,7 @@ FEW_ENTRIES = 16
 
 
 def main(arguments: List[str]) -> int:  # noqa: ARG001 - roles have arguments
-    connection = AgentConnection(niced=True)
+    connection = AgentConnection()
     sampler: Optional[Sampler] = None
     while True:
         messages = connection.receive(sampler.seconds_to_next if sampler else None)

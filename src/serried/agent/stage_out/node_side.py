@@ -168,9 +168,8 @@ class StageOut:
         self._starts += 1
         local = str(self._folder.path) if self._folder.has_disk else ""
         scratch = os.environ.get("SLURM_TMPDIR") or str(self._folder.scratch)
-        self._process = HelperProcess(
-            self._loop, "stage-out", [str(self._node), local, scratch], self._on_worker_message
-        )
+        arguments = [str(self._node), local, scratch]
+        self._process = HelperProcess(self._loop, "stage-out", arguments, self._on_worker_message, niced=True)
         if self._is_draining:
             self._send(self._finish_message())
         elif self._is_urgent:

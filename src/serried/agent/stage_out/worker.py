@@ -135,7 +135,7 @@ class StageOutWorker:
 
 def main(arguments: List[str]) -> int:
     """`stage-out NODE LOCAL SCRATCH`: the node's number and folders; LOCAL is empty without a disk."""
-    agent = helper_process.AgentConnection(niced=True)
+    agent = helper_process.AgentConnection()
     throttle.prioritise(throttle.IDLE)
     task = os.environ.get(names.TASK)
     work = Attempt.load(run_directory(), int(task) if task else None, int(os.environ[names.ATTEMPT]))
