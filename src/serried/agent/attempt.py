@@ -125,9 +125,15 @@ class Attempt:
         """Whether other ranks write to its log, too."""
         return bool(self.plan.get("shares_logs")) and rank > 0
 
-    def log_of(self, rank: int) -> Path:
-        is_shared = self.shares_log(rank)
-        return self.directory.attempt(self.number).log_of(rank, self.ranks, is_shared=is_shared)
+    def log_of(self, rank: int, node: Optional[int] = None) -> Path:
+        """`node` is where the rank runs, or by default the one that its number suggests.
+
+        Only ranks of one host share a log: file servers do not keep apart what several hosts append.
+        """
+        attempt = self.directory.attempt(self.number)
+        if self.shares_log(rank) and node is not None:
+            return attempt.shared_log(node)
+        return attempt.log_of(rank, self.ranks, is_shared=self.shares_log(rank))
 
     @property
     def shape(self) -> Dict[str, str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -211,6 +210,7 @@ def _post(url: str, document: Dict[str, Any]) -> Optional[str]:
 
 def _words(error: Exception) -> str:
     """Describe the error without urllib's own message, which may contain the address."""
+    import socket
     from urllib.error import HTTPError, URLError
 
     if isinstance(error, HTTPError):

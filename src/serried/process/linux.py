@@ -131,10 +131,10 @@ def adopt_orphans() -> None:
 def _prctl(option: int, value: int) -> Optional[Callable[[], object]]:
     if sys.platform == "linux":
         with contextlib.suppress(ImportError, OSError, AttributeError):  # some Pythons have no ctypes
-            import _ctypes  # `ctypes` around it takes milliseconds, and each agent needs this call at its start
+            import ctypes  # takes milliseconds, and few processes need it at their start
 
-            call, prctl = _ctypes.call_function, _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
-            return lambda: call(prctl, (option, int(value), 0, 0, 0))
+            prctl = ctypes.CDLL(None).prctl
+            return lambda: prctl(option, int(value), 0, 0, 0)
     return None
 
 

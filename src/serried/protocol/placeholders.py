@@ -42,7 +42,7 @@ def name_of(match: re.Match[str]) -> str:
 
 def used(word: str) -> Iterator[str]:
     """The names of the placeholders that a node replaces in `word`."""
-    return filter(None, map(name_of, re.finditer(PLACEHOLDER, word)))
+    return filter(None, map(name_of, re.finditer(PLACEHOLDER, word))) if "{" in word else iter(())
 
 
 def used_variables(words: Iterable[str]) -> List[str]:

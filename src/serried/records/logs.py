@@ -15,7 +15,6 @@ from serried.errors import UsageError
 from serried.fs.files import json_object, read_journal, read_json
 from serried.protocol import names
 from serried.protocol.layout import AttemptDirectory, TaskDirectory
-from serried.protocol.sizes import ranges
 from serried.records.evidence import attempt_numbers
 from serried.records.record import Record, Summary
 from serried.schedulers.indices import compress
@@ -48,7 +47,7 @@ class RankLog:
     @property
     def name(self) -> str:
         """`3`, or `8-15` if ranks share it."""
-        return ranges(range(self.rank, self.rank + self.ranks))
+        return compress(range(self.rank, self.rank + self.ranks))
 
     def is_of(self, rank: int | None) -> bool:
         """Whether this is the log of `rank`; of None it always is."""
@@ -65,10 +64,13 @@ def rank_logs(attempt: AttemptDirectory, size: Summary) -> list[RankLog]:
             RankLog(rank, rank // per_node, attempt.rank_log(rank // per_node, rank))
             for rank in range(size.nodes * per_node)
         ]
-    firsts = [RankLog(0, 0, attempt.rank_log(0, 0)), RankLog(1, 0, attempt.shared_log(0), ranks=per_node - 1)]
-    return firsts + [
-        RankLog(node * per_node, node, attempt.shared_log(node), ranks=per_node) for node in range(1, size.nodes)
-    ]
+    return [RankLog(0, 0, attempt.rank_log(0, 0)), *(shared_log(attempt, node, per_node) for node in range(size.nodes))]
+
+
+def shared_log(attempt: AttemptDirectory, node: int, ranks: int) -> RankLog:
+    """The log of all ranks of a node but rank 0, with `ranks` on each node."""
+    first = max(node * ranks, 1)
+    return RankLog(first, node, attempt.shared_log(node), ranks=(node + 1) * ranks - first)
 
 
 def launch_logs(attempt: AttemptDirectory) -> dict[str, list[RankLog]]:

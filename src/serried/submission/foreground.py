@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from serried.fs.files import read_json
-from serried.protocol.layout import SHARED_LOG, RunDirectory
+from serried.protocol.layout import SHARED_LOG, AttemptDirectory, RunDirectory
 from serried.protocol.names import CANCELLED, REQUEUE, SubmissionState
 from serried.protocol.reasons import Reason
-from serried.protocol.sizes import ranges
-from serried.records.logs import Lines
+from serried.records.logs import Lines, shared_log
 from serried.records.record import Record
 from serried.records.status import status as stand
 from serried.schedulers.survey import Inside
@@ -177,8 +176,8 @@ class LiveOutput:
     def _label(self, path: Path) -> bytes:
         rank = path.stem.removeprefix("rank-")
         if path.name == SHARED_LOG:
-            node = int(path.parent.name.removeprefix("node-"))
-            rank = ranges(range(max(node * self._ranks, 1), (node + 1) * self._ranks))
+            attempt = AttemptDirectory(path.parent.parent)
+            rank = shared_log(attempt, int(path.parent.name.removeprefix("node-")), self._ranks).name
         inside = path.relative_to(self._run.path).parts
         task = f"{inside[1]}/" if inside[0] == self._run.tasks.name else ""
         return f"[{inside[1] if self._is_script else f'{task}{rank}'}] ".encode()

@@ -165,7 +165,7 @@ class LaunchedRanks(Ranks):
             "argv": program.argv,
             "environment": program.environment,
             "directory": str(work.workdir),
-            "log": str(work.log_of(connection.number)),
+            "log": str(work.log_of(connection.number, self.node)),
             "mode": work.file_mode,
             "cpus": self._shares[connection.local_rank] if connection.local_rank < len(self._shares) else [],
         }
@@ -182,7 +182,7 @@ class LaunchedRanks(Ranks):
         before = self._excused.pop(connection.number, None)
         if before is not None:
             self._agent.log_event(JournalEvent.RANK_RESTARTED, **before)
-            with self.work.log_of(connection.number).open("ab") as log:
+            with self.work.log_of(connection.number, self.node).open("ab") as log:
                 log.write(f"serried: {self.work.launcher} restarts rank {connection.number}\n".encode())
 
     def _on_started(self, connection: RankConnection, pid: int) -> None:

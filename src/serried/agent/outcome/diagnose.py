@@ -42,9 +42,9 @@ def read_tail(path: Path, count: int = LINES, window: int = WINDOW) -> List[str]
     return [line.rpartition("\r")[2] for line in lines][-count:] if text else []
 
 
-def tail_of(work: Attempt, rank: int) -> List[str]:
-    """The last lines of `rank`. In a log that ranks share, those that name the rank, or else of all ranks."""
-    log = work.log_of(rank)
+def tail_of(work: Attempt, rank: int, node: Optional[int] = None) -> List[str]:
+    """The last lines of `rank` on `node`. In a log that ranks share, those that name the rank, or else of all ranks."""
+    log = work.log_of(rank, node)
     if not work.shares_log(rank):
         return read_tail(log)
     lines = read_tail(log, SHARED_WINDOW, SHARED_WINDOW)

@@ -77,10 +77,10 @@ class Ranks:
         """They have received the stop notice."""
 
     def open_log(self, number: int) -> int:
-        return os.open(self.work.log_of(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.work.file_mode)
+        return os.open(self.work.log_of(number, self.node), os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.work.file_mode)
 
     def log_path(self, rank: Rank) -> Path:
-        return self.work.log_of(rank.number)
+        return self.work.log_of(rank.number, self.node)
 
     def world_size_of(self, rank: Rank) -> int:  # noqa: ARG002
         """The number of ranks that were launched together with `rank`."""
@@ -182,7 +182,7 @@ class Ranks:
         return bool(self._notice) and self._notice + 128 == (128 + number if number else record["exit_code"])
 
     def tail(self, exit_: Exit) -> List[str]:
-        return tail_of(self.work, exit_["rank"])
+        return tail_of(self.work, exit_["rank"], self.node)
 
     def notify(self, name: Optional[str]) -> None:
         """Send the signal `name` as the stop notice. A rank that dies of the signal counts as ended by the agent."""

@@ -15,7 +15,6 @@ from serried.metrics.samples import NodeSamples, Range
 from serried.metrics.series import plausible
 from serried.protocol import checkpoints
 from serried.protocol.layout import AttemptDirectory
-from serried.protocol.sizes import ranges
 from serried.records import logs
 from serried.records.evidence import latest_attempt
 from serried.records.index import Selection
@@ -148,15 +147,6 @@ def _logs(attempt: AttemptDirectory, selection: Selection) -> dict[str, Path]:
     return {"script": attempt.script_log, **found}
 
 
-def _shared_log_of(name: str, selection: Selection) -> str:
-    """The name of the log that the rank `name` shares with others; empty for none."""
-    summary = selection.record.summary
-    if not (summary.shares_logs and name.isdecimal()):
-        return ""
-    node = int(name) // summary.ranks
-    return ranges(range(max(node * summary.ranks, 1), (node + 1) * summary.ranks))
-
-
 def _checkpoints(selection: Selection) -> list[dict[str, Any]]:
     """The complete ones, the newest first."""
     root = selection.place.checkpoints
@@ -255,8 +245,10 @@ def log(selection: Selection, name: str, attempt: int | None, offset: int | None
     place = selection.place.attempt(attempt) if attempt else latest_attempt(selection.place)
     if place is None:
         return {"lines": [], "rest": "", "next": 0, "size": 0, "attempt": None, "is_new": True, "is_cut": False}
-    known = _logs(place, selection)
-    path = known.get(name) or known.get(_shared_log_of(name, selection))
+    path = _logs(place, selection).get(name)
+    if path is None and name.isdecimal() and selection.record.summary.shares_logs:
+        shared = logs.rank_logs(place, selection.record.summary)
+        path = next((log.path for log in shared if log.is_of(int(name))), None)
     if path is None:
         raise UsageError(f"run `{selection}` has no log `{name}` in attempt {place.number}")
     try:
