@@ -8,6 +8,7 @@ import pytest
 
 from building import CREATED
 from serried.fs.files import read_journal, write_json
+from serried.records import stacks
 from serried.schedulers.interface import Job
 
 STACK = {"name": "", "frames": [["/p/train.py", 41, "step"]]}
@@ -107,3 +108,15 @@ def test_a_whole_array_has_no_ranks(serried, make, command):
     assert serried(command, "last").err == (
         f"error: run `k3f9q2` is an array, and each task has its own ranks\n\nhint: serried {command} k3f9q2/3\n"
     )
+
+
+def test_answers_of_a_thousand_nodes_are_not_looked_for_ten_times_a_second(serried, clock, running, monkeypatch):
+    def request():
+        (one,) = read_journal(running.attempt().control)
+        running.journal({"t": CREATED, "event": "stacks", "id": one["id"], "nodes": [*range(1000)]})
+
+    clock.then = [request]
+    looks = []
+    monkeypatch.setattr(stacks, "read_json", looks.append)
+    serried("stacks", "last")
+    assert 0 < len(looks) <= 15_000

@@ -18,6 +18,8 @@ HEAD_SECONDS = 15.0
 ANSWER_SECONDS = 25.0
 """For the nodes, after the head; they leave out ranks that they cannot read in 12 s."""
 POLL_SECONDS = 0.1
+LOOKS_PER_SECOND = 500
+"""The most answers of nodes that are looked for in a second: a file server has others to serve."""
 
 Frames = tuple[tuple[str, int, str], ...]
 
@@ -80,7 +82,8 @@ def wait_for_answer(
                 found[node] = document
         return len(found) == len(nodes) or None
 
-    _until(have_all_answered, ANSWER_SECONDS, has_ended)
+    pause = max(POLL_SECONDS, len(nodes) / LOOKS_PER_SECOND)
+    _until(have_all_answered, ANSWER_SECONDS, has_ended, pause)
     hosts = _hosts(attempt)
     ranks = [rank for node in sorted(found) for rank in _ranks(node, hosts.get(node, ""), found[node])]
     silent = {node: hosts.get(node, "") for node in nodes if node not in found}
@@ -100,14 +103,14 @@ def _nodes_of(attempt: AttemptDirectory, name: str) -> list[int] | None:
     return None
 
 
-def _until(look: Callable[[], Any], seconds: float, has_ended: Callable[[], bool]) -> Any:
+def _until(look: Callable[[], Any], seconds: float, has_ended: Callable[[], bool], pause: float = POLL_SECONDS) -> Any:
     """The first result of `look` that is not None; None after `seconds`, or if the attempt has ended."""
     deadline = time.monotonic() + seconds
     while True:
         result = look()
         if result is not None or time.monotonic() >= deadline or has_ended():
             return result
-        time.sleep(POLL_SECONDS)
+        time.sleep(pause)
 
 
 def _ranks(node: int, host: str, document: dict[str, Any]) -> Iterable[RankStacks]:
