@@ -323,6 +323,8 @@ class Run:
             which = None if launch is None else str(launch)
             return logs.logs_of_launch(attempt, self.id, launch=which, rank=rank or 0)[0].path
         found = logs.rank_logs(attempt, summary)
+        if summary.script:
+            return found[0].path
         chosen = [log for log in found if log.is_of(rank or 0)]
         if not chosen:
             last = found[-1].rank + found[-1].ranks - 1

@@ -3,6 +3,8 @@
 import re
 import tomllib
 
+import pytest
+
 from house import HOUSE, ROOT
 from serried.cli import docs
 
@@ -21,9 +23,14 @@ def test_pages_are_listed_and_a_mistyped_one_is_named(serried):
     assert (done.code, done.err) == (2, "error: no page is called `chians`\n\nhint: did you mean `chains`?\n")
 
 
-def test_a_wheel_has_the_pages():
+@pytest.mark.parametrize("folder", ["lib/python3.11/site-packages/serried", "serried"])
+def test_a_wheel_has_the_pages(tmp_path, folder):
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
-    assert build["targets"]["wheel"]["force-include"] == {"docs": "serried/docs"}
+    assert build["targets"]["wheel"]["shared-data"] == {"docs": docs.INSTALLED}
+    page = tmp_path / docs.INSTALLED / "index.md"
+    page.parent.mkdir(parents=True)
+    page.touch()
+    assert docs.pages(tmp_path / folder) == {"index": page}
 
 
 def test_messages_name_pages_that_exist_and_no_file_that_a_wheel_lacks():

@@ -10,14 +10,14 @@ import serried
 from serried.errors import UsageError, did_you_mean
 from serried.ui import console
 
-_ROOM = Path(serried.__file__).parent
-FOLDERS = (_ROOM / "docs", _ROOM.parents[1] / "docs")
-"""Of a wheel, and of a clone."""
+INSTALLED = "share/serried/docs"
+"""Below an environment, or below the target of `pip install --target`."""
 
 
-def pages() -> dict[str, Path]:
-    """The pages by name."""
-    folder = next(filter(Path.is_dir, FOLDERS), FOLDERS[0])
+def pages(package: Path = Path(serried.__file__).parent) -> dict[str, Path]:
+    """The pages by name. `package` is the folder of this installation."""
+    clone, *others = (package.parents[1] / "docs", *(above / INSTALLED for above in package.parents[:4]))
+    folder = clone if (clone / "index.md").is_file() else next(filter(Path.is_dir, others), clone)
     return dict(sorted((path.stem, path) for path in folder.glob("*.md")))
 
 
