@@ -55,7 +55,7 @@ def main() -> None:
         Figure(
             "most memory of that head",
             f"{stopped['memory']:.0f} MiB",
-            "",
+            "each node has sent one sample; a test holds hours of samples to 16 kB for each node",
             "≤ 95 MiB",
             stopped["memory"] <= 95,
         ),

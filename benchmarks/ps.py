@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -98,11 +99,11 @@ def arrays(here: World) -> list[Figure]:
     return figures
 
 
-def many_nodes(here: World) -> list[Figure]:
+def many_nodes(bin_: Path, folder: Path) -> list[Figure]:
     """Commands about one run of thousands of nodes that has ended; the first one makes the summary of its samples."""
-    home = os.environ["XDG_STATE_HOME"]
-    os.environ["XDG_STATE_HOME"] = str(here.folder / "state-nodes")
-    run = RunOnDisk(here.folder / "home" / "nodes", run_id(2), nodes=NODES, ranks=8, gpus=8)
+    env = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
+    os.environ["XDG_STATE_HOME"] = env["XDG_STATE_HOME"]
+    run = RunOnDisk(folder / "runs", run_id(2), nodes=NODES, ranks=8, gpus=8)
     attempt = run.attempt()
     hosts = [{"node": node, "host": f"n{node}"} for node in range(NODES)]
     run.journal(*({"t": T, "event": event, **host} for event in ("connected", "started") for host in hosts))
@@ -111,8 +112,6 @@ def many_nodes(here: World) -> list[Figure]:
         path.parent.mkdir()
         path.write_text(samples_text(host["node"], host["host"], SAMPLES))
     run.ending("FAILED")
-    env = {**here.env, "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"]}
-    os.environ["XDG_STATE_HOME"] = home
     figures = []
     for words, note in (
         (("ps", "--all"), "the first command after the end, which makes the summary of the samples"),
@@ -120,10 +119,10 @@ def many_nodes(here: World) -> list[Figure]:
         (("why", "last"), ""),
         (("report", "last"), ""),
     ):
-        took, memory = peak([here.bin / "serried", *words], env)
+        took, memory = peak([bin_ / "serried", *words], env)
         figures.append(
             Figure(
-                f"`serried {' '.join(words)}`, a run of {NODES:,} nodes x 8 ranks and GPUs",
+                f"`serried {' '.join(words)}`, {NODES:,} nodes with 8 ranks and GPUs each",
                 f"{1000 * took:,.0f} ms, {memory:.0f} MiB",
                 note,
                 "≤ 3 s, ≤ 150 MiB",
@@ -164,9 +163,12 @@ def live(here: World) -> list[Figure]:
 
 
 def main() -> None:
-    with world(environment()) as here:
+    bin_ = environment()
+    with tempfile.TemporaryDirectory() as folder:
+        record("A run of 4,096 nodes, looked at", many_nodes(bin_, Path(folder)))
+    with world(bin_) as here:
         os.environ["XDG_STATE_HOME"] = str(Path(here.env["HOME"]) / ".local" / "state")
-        figures = finished(here) + arrays(here) + many_nodes(here) + live(here)
+        figures = finished(here) + arrays(here) + live(here)
     record("Looking", figures)
 
 
