@@ -340,8 +340,8 @@ def _files(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
         return files
     begun = _attempts(selection)
     if begun:
-        logs = "node-N/ranks.log" if record.summary.shares_logs else "node-N/rank-R.log"
-        logs = "script.log" if record.summary.script else logs
+        of_ranks = "node-N/ranks.log" if record.summary.shares_logs else "node-N/rank-R.log"
+        logs = "script.log" if record.summary.script else of_ranks
         files.append(("logs", f"{begun[-1].directory.path}/{logs}"))
     plan = _plan(selection)
     if plan is not None:

@@ -7,7 +7,21 @@ when its reason does. A check prefers a missed anomaly to a false alarm.
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, Hashable, Iterable, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Set, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Hashable,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Protocol,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 from serried.agent.head.step_pace import StepPace
 from serried.protocol.live import NOT_FINITE, Node, entries, number
@@ -291,7 +305,10 @@ class SlowRanks:
                     values.append(RankValue(value, rank["rank"], sample.host))
 
     def found(self) -> List[Anomaly]:
-        unusual = {**self._slow(), **self._waiting()}
+        unusual = {
+            **_unusual("steps", self._speeds, lambda value, median: value < SLOW_SHARE * median),
+            **_unusual("data", self._waits, lambda value, median: value > WAITING_SHARE + median),
+        }
         lasting = self._lasting.seconds(self._now, unusual)
         found = [key for key in unusual if lasting[key] >= SLOW_SECONDS]
         if not found:
@@ -300,28 +317,6 @@ class SlowRanks:
         more = f"; also slow: {_of_ranks(ranks)}" if len(ranks) > 1 else ""
         return [{"code": Reason.SLOW_RANK, "message": unusual[found[0]] + more, "ranks": ranks}]
 
-    def _slow(self) -> Dict[Tuple[str, int], str]:
-        median = _median(self._speeds)
-        return {
-            (
-                "speed",
-                rank,
-            ): f"rank {rank} on {host} takes {value:.3g} steps per second, and the median rank {median:.3g}"
-            for value, rank, host in self._speeds
-            if median is not None and value < SLOW_SHARE * median
-        }
-
-    def _waiting(self) -> Dict[Tuple[str, int], str]:
-        median = _median(self._waits)
-        return {
-            (
-                "wait",
-                rank,
-            ): f"rank {rank} on {host} waits for data {value:.0%} of its time, and the median rank {median:.0%}"
-            for value, rank, host in self._waits
-            if median is not None and value > WAITING_SHARE + median
-        }
-
 
 class RankValue(NamedTuple):
     value: float
@@ -329,13 +324,27 @@ class RankValue(NamedTuple):
     host: str
 
 
-def _median(values: Sequence[RankValue]) -> Optional[float]:
-    """None if they are few. A job script may run several programs, each with a rank 0: those do not compare."""
+def _unusual(
+    what: str, values: Sequence[RankValue], is_unusual: Callable[[float, float], bool]
+) -> Dict[Tuple[str, int], str]:
+    """Sentences about ranks that differ from the median rank; none if too few ranks are known.
+
+    A job script may run several programs, each with a rank 0: those do not compare.
+    """
     if not FEWEST_RANKS <= len({it.rank for it in values}) == len(values):
-        return None
+        return {}
     import statistics
 
-    return statistics.median(it.value for it in values)
+    median = statistics.median(it.value for it in values)
+    return {(what, it.rank): _comparison(what, it, median) for it in values if is_unusual(it.value, median)}
+
+
+def _comparison(what: str, it: RankValue, median: float) -> str:
+    if what == "data":
+        return (
+            f"rank {it.rank} on {it.host} waits for data {it.value:.0%} of its time, and the median rank {median:.0%}"
+        )
+    return f"rank {it.rank} on {it.host} takes {it.value:.3g} steps per second, and the median rank {median:.3g}"
 
 
 class GpuOfNode(NamedTuple):
