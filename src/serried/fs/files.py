@@ -6,6 +6,7 @@ No locks, because NFS and Lustre break them. Every reader here tolerates the rem
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import stat
@@ -15,6 +16,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
 RESERVE_BYTES = 65_536
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Modes(NamedTuple):
@@ -86,6 +88,12 @@ def write_reserve(path: Path, mode: int = PRIVATE_FILE) -> None:
     """Occupy space that deleting `path` gives back, unless the disk is full already."""
     with contextlib.suppress(OSError):
         write_bytes(path, os.urandom(RESERVE_BYTES), mode, durable=False)
+
+
+def give_back(reserve: Path, error: OSError) -> None:
+    """Delete the reserve if `error` says that the disk is full; after other errors its absence would mislead."""
+    if error.errno in FULL:
+        reserve.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any, mode: int = PRIVATE_FILE) -> None:

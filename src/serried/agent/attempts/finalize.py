@@ -137,8 +137,10 @@ def publish(work: Attempt, result: Dict[str, Any], heir: str = "", *, lingers: b
         files.write_json(attempt.exit, result, work.file_mode)
         if is_final:
             files.write_json(work.directory.exit, {**result, "attempts": work.number}, work.file_mode)
-    finally:  # on a full disk, the next try has more space
-        attempt.reserve.unlink(missing_ok=True)
+    except OSError as error:
+        files.give_back(attempt.reserve, error)  # for the next try
+        raise
+    attempt.reserve.unlink(missing_ok=True)
     if is_final:
         job_environment.remove_stored(work)
         if work.continue_form != names.REQUEUE:

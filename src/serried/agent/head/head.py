@@ -168,8 +168,8 @@ class Head:
     def _write_journal(self) -> None:
         try:
             self._journal.write()
-        except OSError:
-            self.work.directory.attempt(self.work.number).reserve.unlink(missing_ok=True)
+        except OSError as error:
+            files.give_back(self._attempt.reserve, error)
             raise
 
     def _begin_live_file(self) -> None:

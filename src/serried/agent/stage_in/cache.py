@@ -11,7 +11,6 @@ crash of the node has torn looks complete. The site's limit decides which unused
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from pathlib import Path
 from typing import Callable, Collection, Optional
@@ -22,7 +21,6 @@ from serried.fs import files, locks, removal, scan
 from serried.fs.manifest import Manifest
 
 TREE, MANIFEST = "tree", "manifest"
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class CacheSlot:

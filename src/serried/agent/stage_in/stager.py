@@ -10,12 +10,13 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from serried.agent.node_disk.shared_cache import NoRoomError
 from serried.agent.stage_in import archives, source
-from serried.agent.stage_in.cache import FULL, CacheSlot, StagingCache
+from serried.agent.stage_in.cache import CacheSlot, StagingCache
 from serried.agent.stage_in.data_client import ItemRefusedError, PeerLostError, Predecessor
 from serried.agent.stage_in.item import RestartedError, StagedItem, StageError, UnavailableError
 from serried.agent.stage_in.tree_writer import ExtentLog, TreeWriter
 from serried.fs import archives as fs_archives
 from serried.fs import scan
+from serried.fs.files import FULL
 from serried.fs.manifest import Manifest
 from serried.protocol.events import ItemOrigin, JournalEvent
 
