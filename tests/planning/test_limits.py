@@ -11,7 +11,7 @@ from serried.config import Cluster, Partition, Resources
 from serried.errors import UsageError
 from serried.plan import Allocation, Site
 from serried.planning import allocate
-from serried.planning.allocate import partition_notes
+from serried.planning.allocate import gpu_note, partition_note
 from tables import for_each
 
 SLURM = Cluster("slurm", gpus_per_node=8)
@@ -200,18 +200,40 @@ def test_an_account_that_a_cluster_wants_is_missed_before_it_is_asked():
 @for_each(
     ("partition", "tasks", "parallel", "expected"),
     [
-        (None, 10, None, ("partition `batch` runs 1 of your jobs at a time: the 10 tasks take turns",)),
-        (None, 10, 1, ()),
-        (None, 1, None, ()),
-        ("wide", 10, None, ()),
-        ("elsewhere", 10, None, ()),
+        (None, 10, None, "partition `batch` runs 1 of your jobs at a time: the 10 tasks take turns"),
+        (None, 10, 1, ""),
+        (None, 1, None, ""),
+        ("wide", 10, None, ""),
+        ("elsewhere", 10, None, ""),
     ],
 )
 def test_tasks_that_cannot_run_side_by_side_are_said_to_take_turns(
-    partition: str | None, tasks: int, parallel: int | None, expected: tuple[str, ...]
+    partition: str | None, tasks: int, parallel: int | None, expected: str
 ):
     asked = Allocation(1, 1, 1, 2, None, HOUR, partition=partition)
-    assert partition_notes(asked, BATCH, tasks, parallel) == expected
+    assert partition_note(asked, BATCH, tasks, parallel) == expected
+
+
+@for_each(
+    ("asked", "scheduler", "hides", "is_exclusive", "words"),
+    [
+        ({"gpus": 2}, "pbs", False, True, "takes whole nodes"),
+        ({"gpus": 2, "exclusive": False}, "pbs", False, False, "may use the same GPUs"),
+        ({"gpus": 2, "exclusive": True}, "pbs", False, True, ""),
+        ({"gpus": 2}, "pbs", True, False, ""),
+        ({"gpus": 0}, "pbs", False, False, ""),
+        ({"gpus": 2}, "slurm", False, False, ""),
+    ],
+)
+def test_a_job_that_could_use_gpus_of_another_takes_whole_nodes_and_a_note_names_the_reason(
+    asked: dict[str, Any], scheduler: str, hides: bool, is_exclusive: bool, words: str
+):
+    site = Cluster("c").site._replace(hides_gpus=hides)
+    cluster = Cluster("c", scheduler=scheduler, site=site)
+    request = Resources(**asked)
+    allocation = allocate(request, cluster)
+    note = gpu_note(request, allocation, cluster)
+    assert (allocation.exclusive, words in note, bool(note)) == (is_exclusive, True, bool(words))
 
 
 @for_each("request_", [{"partition": "gpu,short", "gpus": 4}, {"qos": "long", "time": 48 * HOUR}])

@@ -40,6 +40,7 @@ def test_everything_that_can_be_asked_for_is_on_argv():
         gpus=4,
         gpu_type="v100",
         cpus=32,
+        exclusive=True,
         memory_mb=65536,
         time_seconds=2 * 86400 + 90,
         account="st-rjliao-1",
@@ -117,19 +118,15 @@ def test_the_environment_is_in_a_private_file_and_not_on_argv():
 
 
 @for_each(
-    ("allocation", "hides", "place"),
+    ("allocation", "place"),
     [
-        ({}, False, "scatter"),
-        ({"exclusive": True}, False, "scatter:excl"),
-        ({"memory_mb": 0}, False, "scatter:excl"),
-        ({"gpus": 2}, False, "scatter:excl"),
-        ({"gpus": 2}, True, "scatter"),
+        ({"gpus": 2}, "scatter"),
+        ({"gpus": 2, "exclusive": True}, "scatter:excl"),
+        ({"memory_mb": 0}, "scatter:excl"),
     ],
 )
-def test_nodes_are_shared_unless_their_memory_or_gpus_cannot_be(allocation, hides, place):
-    plan = plan_with(**allocation)
-    plan = replace(plan, site=plan.site._replace(hides_gpus=hides))
-    assert f"place={place}" in after(plan, "-l")
+def test_nodes_are_shared_unless_the_plan_takes_them_or_their_memory_whole(allocation, place):
+    assert f"place={place}" in after(plan_with(**allocation), "-l")
 
 
 def with_old_nodes(**allocation):

@@ -53,7 +53,7 @@ def allocate(request: Resources, cluster: Cluster, *, is_script: bool = False) -
         reservation=request.reservation,
         constraint=request.constraint,
         licenses=request.licenses,
-        exclusive=bool(request.exclusive),
+        exclusive=_exclusive(request, cluster, gpus) if not is_script else bool(request.exclusive),
         comment=request.comment,
         mail_user=request.mail_user,
         mail_type=request.mail_type,
@@ -63,6 +63,17 @@ def allocate(request: Resources, cluster: Cluster, *, is_script: bool = False) -
         _check_shares(allocation)
     _check(allocation, request, cluster, partition)
     return allocation
+
+
+def _exclusive(request: Resources, cluster: Cluster, gpus: int) -> bool:
+    """By default nodes are whole where a job could use the GPUs of another."""
+    if request.exclusive is not None:
+        return request.exclusive
+    return bool(gpus) and _shows_gpus_of_others(cluster)
+
+
+def _shows_gpus_of_others(cluster: Cluster) -> bool:
+    return not (schedulers.traits(cluster.scheduler).assigns_gpus or cluster.site.hides_gpus)
 
 
 def _says_no_memory(request: Resources) -> bool:
@@ -281,16 +292,27 @@ def _allows(partition: Partition, allocation: Allocation) -> bool:
     return all(limit is None or limit >= (amount or 0) for limit, amount in amounts)
 
 
-def partition_notes(
-    allocation: Allocation, cluster: Cluster, tasks: int = 1, parallel: int | None = None
-) -> tuple[str, ...]:
-    """A note if the partition runs fewer tasks at a time than requested."""
+def gpu_note(request: Resources, allocation: Allocation, cluster: Cluster) -> str:
+    """A note on whole nodes for GPUs, and on nodes shared on request, where GPUs of other jobs are visible; else ""."""
+    if not allocation.gpus or request.exclusive or not _shows_gpus_of_others(cluster):
+        return ""
+    where = schedulers.traits(cluster.scheduler).title
+    if allocation.exclusive:
+        ways = (
+            f"`--no-exclusive`, or `hides_gpus = true` in `[clusters.{cluster.name}]` if the site has its cgroup hook"
+        )
+        return f"{where} does not assign GPUs to jobs, so this job takes whole nodes; to share them: {ways}"
+    return f"{where} does not assign GPUs to jobs: another job on the same node may use the same GPUs"
+
+
+def partition_note(allocation: Allocation, cluster: Cluster, tasks: int = 1, parallel: int | None = None) -> str:
+    """A note if the partition runs fewer tasks at a time than requested; else ""."""
     name = allocation.partition or cluster.default_partition or ""
     known = cluster.partitions.get(name)
     at_once = min(tasks, parallel or tasks)
     if known is None or known.jobs is None or at_once <= known.jobs:
-        return ()
-    return (f"partition `{name}` runs {known.jobs} of your jobs at a time: the {tasks} tasks take turns",)
+        return ""
+    return f"partition `{name}` runs {known.jobs} of your jobs at a time: the {tasks} tasks take turns"
 
 
 def divide_indices(indices: Sequence[int], size: int | None, *, in_ranges: bool = False) -> tuple[int, ...]:

@@ -46,6 +46,8 @@ class Traits(NamedTuple):
     """A program whose presence alone, without a cluster, deserves a note: packages on a laptop."""
     is_this_machine: bool = False
     """One node without a scheduler of its own: no defaults or limits apply, except those that the user sets."""
+    assigns_gpus: bool = True
+    """Whether it gives each job GPUs of its own. Otherwise two jobs on one node would both use the first."""
     has_node_disk: bool = False
     """Whether sites commonly give each job a folder on its nodes' disks."""
     cluster_variable: str = ""

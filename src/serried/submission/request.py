@@ -16,7 +16,7 @@ from serried.errors import UsageError, did_you_mean
 from serried.plan import After, Allocation, Array, Plan, Search, Sweep
 from serried.planning import plan as make_plan
 from serried.planning import tasks
-from serried.planning.allocate import partition_notes
+from serried.planning.allocate import gpu_note, partition_note
 from serried.protocol import names, placeholders
 from serried.protocol.times import iso
 from serried.records.record import new_id
@@ -115,10 +115,11 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     each = tuple(tasks(resolved.experiment, plan, each)) if each else ()
     count = len(array.indices) if array else 1
     notes = [
-        *partition_notes(plan.allocation, resolved.cluster, count, array.parallel if array else None),
+        gpu_note(resolved.experiment.resources, plan.allocation, resolved.cluster) if not plan.script else "",
+        partition_note(plan.allocation, resolved.cluster, count, array.parallel if array else None),
         *_same_repeats(plan, each),
     ]
-    resolved = dataclasses.replace(resolved, notes=(*resolved.notes, *notes))
+    resolved = dataclasses.replace(resolved, notes=(*resolved.notes, *filter(None, notes)))
     if request.smoke:
         plan = dataclasses.replace(plan, smoke=names.SMOKE_STEPS)
     if request.resume is not None:

@@ -52,6 +52,7 @@ TRAITS = Traits(
         selectors=("PBS_SERVER", "PBS_DEFAULT", "PBS_CONF_FILE", "PBS_EXEC"),
     ),
     has_wrappers=True,
+    assigns_gpus=False,
     survey="`qstat -Q` and `pbsnodes`",
     survey_command="qstat -Q",
     cpu_variables=("NCPUS",),

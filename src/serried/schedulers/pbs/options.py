@@ -400,10 +400,8 @@ def _log(plan: Plan, task: str) -> str:
 
 
 def _is_alone(plan: Plan) -> bool:
-    """All memory of a node can only be had with the whole node. So can GPUs, where PBS does not hide other jobs'."""
-    allocation = plan.allocation
-    sees_others = bool(allocation.gpus) and not plan.site.hides_gpus
-    return allocation.exclusive or allocation.memory_mb == 0 or sees_others
+    """All memory of a node can only be had with the whole node."""
+    return plan.allocation.exclusive or plan.allocation.memory_mb == 0
 
 
 OF_SIZE = {"nodes", "gpus", "gpu_type", "ranks", "cpus", "mem", "mem_per_node", "mem_per_cpu", "exclusive"}
