@@ -124,7 +124,7 @@ SETTINGS = [
 ]
 
 
-SHOW = 'show() { echo "status $? ${PIPESTATUS[*]} $-"; }'
+SHOW = 'show() { echo "status $? ${PIPESTATUS[*]} ${-//T}"; }'
 """Apart from the launch: a line after it that reads `$?` would handle its failure."""
 
 
@@ -157,7 +157,7 @@ def test_a_script_behaves_as_without_and_failures_are_recorded(context, place):
         "f() { echo $1; }; export -f f; srun bash -c 'f a'; timeout 60 srun bash -c 'f b'; exec srun bash -c 'f c'",
         "srun true & wait; srun true fail & wait; echo done",
         "echo in | srun cat; srun cat < job.sh | wc -l",
-        "srun true die; echo $?",
+        "{ srun true die; } 2>/dev/null; echo $?",
         "srun true die & wait $!; echo $?",
         "set -o posix; srun true fail; echo $?",
         "mkdir bin; PATH=$PWD/bin:$PATH; echo 'echo other' > bin/srun; chmod +x bin/srun; srun true",
@@ -170,8 +170,8 @@ def test_a_script_behaves_as_without_and_failures_are_recorded(context, place):
         "shopt -s expand_aliases\nalias srun='srun -v'\nsrun true",
         "RANDOM=4; srun true; echo $RANDOM",
         "nowhere; echo $?; horovodrun -np 1 true; echo $?",
-        "set -e; which nowhere || echo none; if ! which nowhere; then echo none; fi; echo $-",
-        "set -e; command false || echo no; command -v nowhere || echo none; command cat job.sh; echo $-",
+        "set -e; which nowhere || echo none; if ! which nowhere; then echo none; fi; echo ${-//T}",
+        "set -e; command false || echo no; command -v nowhere || echo none; command cat job.sh; echo ${-//T}",
         "set -e; python3 -c 'exit(3)' || echo $?; python3 -c 'exit(4)'; echo never",
         "set -e; command srun true fail || echo $?; command srun true fail; echo never",
         "command set -e; command eval 'false; echo never'",
@@ -209,6 +209,68 @@ def test_a_launch_fails_through_the_program_that_starts_it(line, handled, place)
     failures = [failure for failure in place.documents("failures/*.json") if "python3" not in failure["argv"]]
     assert calls >= {failure["call"] for failure in failures}
     assert "" not in calls
+
+
+FAIL = "import os, sys; print(*sys.argv[1:]); os.kill(os.getpid(), 9) if 'kill' in sys.argv else sys.exit(3)"
+PROGRAMS = rf"""
+mkdir bin; ln -s {sys.executable} bin/snake; cp ../real/srun bin
+cat > fail.py <<'END'
+#!{sys.executable}
+{FAIL}
+END
+cat > bin/long <<'END'
+#!/bin/sh
+'''exec' {sys.executable} "$0" "$@"
+' '''
+{FAIL}
+END
+printf '#!/bin/sh\nexit 3\n' > other; cp fail.py bin/on-path; chmod +x *.py other bin/*
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "handled"),
+    [
+        ("./fail.py a; echo end", [False]),
+        ("$PWD/fail.py a; echo end", [False]),
+        ('p="${PWD}/fail.py"; "$p" "a b"; echo end', [False]),
+        ("p=(./fail.py a); ${p[@]} b; echo end", [False]),
+        (f"{sys.executable} fail.py; echo end", [False]),
+        (f"A=1 {sys.executable} fail.py || echo handled", [True]),
+        ("bin/snake fail.py; echo end", [False]),
+        ("PATH=$PWD/bin:$PATH; on-path a; long b; echo end", [False, False]),
+        ("PATH=$PWD/bin:$PATH; on-path a; command -v on-path | wc -l; type on-path | wc -l", [False]),
+        ("bin/srun true fail; echo end", [False]),
+        ("./fail.py a | cat; echo end", [False]),
+        ("./fail.py a & wait; echo end", [False]),
+        ("./fail.py a & wait $!; echo $?", [True]),
+        ("f() { ./fail.py a; echo in; }; f; echo end", [False]),
+        ('f() { "$@"; }; f ./fail.py a || echo handled', [True]),
+        ("( ./fail.py a; echo in ); echo end", [False]),
+        ("if ./fail.py; then echo yes; fi; echo end", [True]),
+        ("! ./fail.py; echo end", [True]),
+        ("set -u; ./fail.py a; echo ${x-unset} $_", [False]),
+        ("set -e; ./fail.py || echo no; ./fail.py; echo never", [False, True]),
+        ("set -x; ./fail.py a; echo $_", [False]),
+        ("timeout 60 ./fail.py; env ./fail.py || true", [False, True]),
+        ("command ./fail.py; echo end", [False]),
+        ("grep x /dev/null; test -e nothing; ./other; /bin/false; diff fail.py other >/dev/null; echo end", []),
+        ("trap 'echo $BASH_COMMAND' DEBUG; f() { ./fail.py; }; f; trap -p", []),
+        ("f() { trap 'echo return' RETURN; ./other; }; g() { echo g; }; f; g; trap", []),
+        ("[[ ab =~ (a)b ]]; for i in 1 2; do false; echo $? $_; done; true | false; echo $_ ${BASH_REMATCH[1]}", []),
+    ],
+)
+def test_a_python_fails_by_whatever_name_it_was_started(line, handled, place):
+    without = place.run(PROGRAMS + line + "\n", functions=False)
+    with_ = place.run(PROGRAMS + line + "\n")
+    assert re.sub(rf"{place.root}/\d+", "", repr(with_)) == re.sub(rf"{place.root}/\d+", "", repr(without))
+    assert sorted(place.handled) == handled
+
+
+def test_a_killed_python_is_reported_with_the_line_of_the_script(place):
+    with_, without = place.both(PROGRAMS + "./fail.py kill; echo $?\n")
+    assert with_.output == without.output == "kill\n137\n"
+    assert with_.errors.split() == [word for word in without.errors.split() if not word.isdigit()]
 
 
 @pytest.mark.parametrize("traps", ["", "trap 'echo end' EXIT; trap 'echo mine' USR1\n"])

@@ -104,6 +104,14 @@ CASES = {
         [launches("1", failures=[failure("1", 2)]), script()],
         ("FAILED", 2, f"`srun train` failed with status 2{IGNORED}"),
     ),
+    "a program that was killed, and ignored": (
+        [launches(failures=[failure(None, 137)]), script()],
+        ("FAILED", 137, f"`srun train` was killed by signal 9{IGNORED}"),
+    ),
+    "a program that crashed, and the script with it": (
+        [launches(failures=[failure(None, 139)]), script(139)],
+        ("FAILED", 139, "`srun train` was killed by signal 11, and the script exited with status 139"),
+    ),
     "the last launch was well, and the script failed afterwards": (
         [rank_failed(0, "1"), launches("1", "2", failures=[failure("1", handled=True)]), script(2)],
         ("FAILED", 2, "the script on n1 exited with status 2"),

@@ -211,7 +211,6 @@ MODULES = {
     "horovod.runner.launch": "horovodrun",
 }
 """Modules that are launchers, after `python -m`."""
-PYTHONS = ("python", "python3")
 PYTHON_FLAGS = "bBdEiIOPqRsSuvVx"
 HONOUR_NO_PYTHON = ("pdsh", "openmpi", "mpich", "impi", "mvapich")
 """Values of deepspeed's `--launcher`. With another value deepspeed calls srun with Python; that srun is the launch."""
@@ -240,7 +239,7 @@ def split(name: str, argv: Sequence[str]) -> LaunchLine:
     Raises NotUnderstoodError or NoLaunchError.
     """
     words = list(argv)
-    return _python(words) if name in PYTHONS else _SPLITTERS[name](words)
+    return _SPLITTERS[name](words) if name in LAUNCHERS else _python(words)
 
 
 LAUNCHERS = ("srun", "torchrun", *OPEN_MPI_NAMES, "horovodrun", "accelerate", "deepspeed", "pbsdsh", "pbs_tmrsh")

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from serried.agent.launchers import command_lines
-from serried.agent.launchers.command_lines import INTERPRETER, PYTHONS, LaunchLine, NoLaunchError, NotUnderstoodError
+from serried.agent.launchers.command_lines import INTERPRETER, LAUNCHERS, LaunchLine, NoLaunchError, NotUnderstoodError
 from serried.protocol import names
 
 SHELL = "/bin/sh"
@@ -92,7 +92,8 @@ def main(arguments: List[str]) -> int:
     tag = options.get("--call") or os.environ.get(names.LAUNCH_CALL, "")
     os.environ.pop(names.LAUNCH_CALL, None)
     place = None if names.is_in_another_job(os.environ) else LaunchPlace.of(dict(os.environ), folder)
-    real = find(name, os.environ.get("PATH", os.defpath), Path(folder, "bin"))
+    real = name if "/" in name else find(name, os.environ.get("PATH", os.defpath), Path(folder, "bin"))
+    name = os.path.basename(name)  # noqa: PTH119
     if place and name == os.environ.get(names.STAND_INS):
         status = _stand_in(place, Call(name, real or name, argv, "", tag))
         if status is not None:
@@ -193,7 +194,7 @@ def find_program(word: str) -> Optional[str]:
 
 def _interpreter(call: Call) -> str:
     """The Python that runs this launcher, as its `sys.executable` is."""
-    if call.interpreter or call.name in PYTHONS:
+    if call.interpreter or call.name not in LAUNCHERS:
         return call.interpreter or call.real
     try:
         with Path(call.real).open("rb") as file:
@@ -295,7 +296,7 @@ def record_failure(arguments: Sequence[str]) -> int:
 STATUS = ("$?", "${?", "PIPESTATUS")
 _BACKGROUND = re.compile(r"(?<![&><|])&(?![&>])")
 _WAIT = re.compile(r"""\bwait\s+[-$"'%\d]""")
-_INVERTED = r"(?:^|[;&|({{]|\b(?:then|do|else)\b)\s*!\s+(?:\w+=\S*\s+)*(?:{name}|\$\S+)(?:\s|$)"
+_INVERTED = r"(?:^|[;&|({{]|\b(?:then|do|else)\b)\s*!\s+(?:\w+=\S*\s+)*(?:{name}|\$\S+)(?:[\s;&|)]|$)"
 
 
 def reads_status(source: str, lines: Sequence[int], name: str) -> bool:

@@ -127,6 +127,10 @@ class PassedThroughRank:
         self._environment = {**kept, **set_here}
         if answer.get("detached"):
             self._attach(**answer["detached"])
+        elif names.SHIMS in inherited:  # before a virtual environment that the script has activated
+            shims = os.path.join(inherited[names.SHIMS], "bin")  # noqa: PTH118 - a text
+            folders = [shims, *_folders(self._environment, "PATH")]
+            self._environment["PATH"] = os.pathsep.join(dict.fromkeys(folders))
         self._log: Optional[int] = None
         with contextlib.suppress(OSError):
             self._log = os.open(answer["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, answer["mode"])

@@ -1,7 +1,8 @@
 """The files that lead a job script's launchers to `agent.pyz launch`: functions of bash, and programs for PATH.
 
     bash_env       functions for each launcher, which every bash of the job reads first by BASH_ENV. They keep working
-                   where a module or a virtual environment puts its own launcher first on PATH.
+                   where a module or a virtual environment puts its own launcher first on PATH. Programs that only the
+                   script can name, such as `./train.py` or `$VENV/bin/torchrun`, get a function just before they run.
     bin/NAME       for `exec srun`, for what programs such as `timeout 1h torchrun` start, and for other shells:
                    programs of bash, and of Python too, for `python $(which torchrun)`
     rank           the rank program
@@ -16,7 +17,7 @@ import shlex
 from pathlib import Path
 from typing import Dict, Sequence
 
-from serried.agent.launchers.command_lines import LAUNCHERS, MODULES, PYTHONS
+from serried.agent.launchers.command_lines import LAUNCHERS, MODULES
 from serried.fs import files
 from serried.protocol import names
 
@@ -81,7 +82,7 @@ os.execv(command[0], command)
 def bash_env(folder: Path, agent: Sequence[str]) -> str:
     """The file for BASH_ENV. After it a script finds the shell as it would be without."""
     modules = "|".join(f'*" -m {module} "*|*" -m{module} "*' for module in MODULES)
-    every = (*LAUNCHERS, *PYTHONS, *WRAPPERS)
+    every = (*LAUNCHERS, "python", "python3", *WRAPPERS, *ENVIRONMENTS)
     text = _BASH_ENV
     for key, value in {
         "@BIN@": shlex.quote(str(folder / "bin")),
@@ -95,10 +96,11 @@ def bash_env(folder: Path, agent: Sequence[str]) -> str:
         "@LOOKED_UP@": "|".join(f'*" {name} "*' for name in (*every, *LOOKUPS)),
         "@NAMES@": " ".join((*every, *LOOKUPS)),
         "@CALL@": names.LAUNCH_CALL,
-        "@PYTHONS@": "|".join(PYTHONS),
-        "@WRAPPERS@": "|".join(WRAPPERS),
+        "@WRAPPERS@": "|".join((*WRAPPERS, *ENVIRONMENTS)),
+        "@ENVIRONMENTS@": "|".join(ENVIRONMENTS),
         "@LAUNCHERS@": "|".join(LAUNCHERS),
-        "@FUNCTIONS@": "".join(_FUNCTION.replace("@NAME@", name) for name in every),
+        "@BODY@": shlex.quote(_BODY),
+        "@EVERY@": " ".join(every),
         "@LOOKUPS@": "".join(_LOOKUP.replace("@NAME@", name) for name in LOOKUPS),
     }.items():
         text = text.replace(key, value)
@@ -115,6 +117,9 @@ def _quoted(words: Sequence[str]) -> str:
 
 WRAPPERS = ("timeout", "nice", "nohup", "env", "xargs", "stdbuf", "setsid", "ionice", "chrt", "taskset", "numactl")
 """Programs that start the program among their arguments, and fail where it fails."""
+
+ENVIRONMENTS = ("uv", "pixi", "micromamba", "poetry", "apptainer", "singularity", "ch-run")
+"""The same for programs that stand in another environment, whose names the script's PATH may not have."""
 
 LOOKUPS = ("command", "type", "which")
 """Commands of the shell that print where a program is, and for which there are functions too."""
@@ -160,9 +165,18 @@ __serried_ignores() {
 # Run a program, and pass signals on to it. Sets the caller's __serried_status. In a shell that was started with `&` the
 # traps come first: a signal may arrive as soon as the program runs.
 __serried_run() {
+    local __serried_errors=
     if ! __serried_is_background; then
         # Without `command`: in bash 4.2, a failure after that builtin runs ERR traps although it is handled.
-        ( exec "$@" ) && __serried_status=0 || __serried_status=$?
+        if exec {__serried_errors}>&2; then
+            # Bash reports a signal with the line of this file; see __serried_report.
+            {
+                ( exec "$@" 2>&"$__serried_errors" {__serried_errors}>&- ) && __serried_status=0 || __serried_status=$?
+            } 2>/dev/null
+            exec {__serried_errors}>&-
+        else
+            ( exec "$@" ) && __serried_status=0 || __serried_status=$?
+        fi
         return 0
     fi
     local pid= name theirs pending passed=()
@@ -179,7 +193,7 @@ __serried_run() {
     [[ -z $__serried_signal ]] || __serried_pass "$__serried_signal"
     while :; do
         pending=
-        wait "$pid" && __serried_status=0 || __serried_status=$?
+        { wait "$pid" && __serried_status=0 || __serried_status=$?; } 2>/dev/null
         [[ -n $pending ]] || break
     done
     trap - RTMAX ${passed[@]+"${passed[@]}"}
@@ -197,10 +211,68 @@ __serried_count() {
 
 # Run a launcher, a Python, or a program that starts one of them.
 __serried_start() {
-    case $1 in
-        @PYTHONS@) __serried_python "$@" ;;
+    case ${1##*/} in
+        @LAUNCHERS@) __serried_launch "$@" ;;
         @WRAPPERS@) __serried_wrapper "$@" ;;
-        *) __serried_launch "$@" ;;
+        *) __serried_python "$@" ;;
+    esac
+}
+
+# Before each command of the script: a program that is a Python or a launcher gets a function too, whatever its name.
+# Called as `__serried_before "$@" "$_"`. A script with such a trap of its own has this one no longer.
+__serried_before() {
+    case ${FUNCNAME[1]-} in __serried_*) return ;; esac
+    local IFS=$' \t\n' text=$BASH_COMMAND word
+    case $text in
+        trap|trap\ -p*|trap\ *DEBUG*|trap\ *RETURN*|set\ [-+]*T*|set\ ?o\ functrace*|shopt\ *extdebug*)
+            set +T
+            trap - DEBUG
+            return ;;
+    esac
+    word=${text%%[[:space:]]*}
+    while [[ $word == [A-Za-z_]*=* ]]; do
+        text=${text#"$word"}
+        text=${text#"${text%%[![:space:]]*}"}
+        word=${text%%[[:space:]]*}
+    done
+    case $word in
+        *[\$\~\"\']*)
+            case $word in *[!][A-Za-z0-9/._+~\$\"\'{}@*#%-]*) return ;; esac
+            text=$-
+            set +u
+            eval "word=$word"
+            case $text in *u*) set -u ;; esac
+            word=${word%%[[:space:]]*} ;;
+    esac
+    case $word in ''|*[!A-Za-z0-9/._+-]*) return ;; esac
+    if [[ $__serried_path_seen != "$PATH" ]]; then
+        __serried_path_seen=$PATH
+        __serried_seen=()
+    fi
+    [[ -z ${__serried_seen[$word]-} ]] || return 0
+    case $word in [!/]*/*) ;; *) __serried_seen[$word]=1 ;; esac
+    if ! declare -F "$word" >/dev/null && [[ ! -o posix ]] && __serried_is_caught "$word"; then
+        __serried_define "$word"
+        __serried_found+=("$word")
+    fi
+}
+
+# Whether this program is a launcher, or runs in a Python.
+__serried_is_caught() {
+    case ${1##*/} in @LAUNCHERS@|@WRAPPERS@) [[ $1 == */* ]]; return ;; esac
+    __serried_is_python "$1"
+}
+__serried_is_python() {
+    local IFS=$' \t\n' file=$1 first= second=
+    case ${1##*/} in *-*) ;; python|python[0-9]*|pypy*) return 0 ;; esac
+    [[ $file == */* ]] || file=$(builtin type -P -- "$1")
+    [[ -f $file && -r $file && -x $file ]] || return 1
+    { IFS= read -r -n 512 first; IFS= read -r -n 512 second; } <"$file"
+    case $first in
+        '#!'*python*|'#!'*pypy*|'#!'*[/\ ]uv\ *) return 0 ;;
+        '#!'*/sh) [[ $second == "'''exec' "* ]] ;;
+        '#!'*) return 1 ;;
+        *) [[ -L $file && $(readlink -f -- "$file") == */@(python|pypy)[0-9.]* ]] ;;
     esac
 }
 
@@ -226,6 +298,7 @@ __serried_python() {
         return 0
     fi
     __serried_run "$@"
+    __serried_report "$@"
 }
 
 __serried_starts_ranks() {
@@ -242,23 +315,32 @@ __serried_wrapper() {
         return 0
     fi
     local __serried_program=
-    __serried_find_program "${@:2}"
+    __serried_find_program "$@"
     case $__serried_program in
-        @PYTHONS@) __serried_count ;;
+        '') ;;
         @LAUNCHERS@) __serried_count; local -x @CALL@=$__serried_call ;;
+        *) __serried_count ;;
     esac
     __serried_run "$@"
     # The script set this limit itself.
     [[ $1 != timeout || $__serried_status != 124 ]] || __serried_call=
 }
-# The first program among the arguments of a wrapper.
+# The first program among the words of a wrapper, if it is a launcher or a Python.
 __serried_find_program() {
-    local word
+    local word inside=
     for word; do
-        case $word in
+        case ${word##*/} in
+            @ENVIRONMENTS@) inside=1; continue ;;
             @WRAPPERS@|-*|*=*) continue ;;
         esac
+        if [[ -n $inside ]]; then
+            case ${word##*/} in
+                @LAUNCHERS@|python|python[0-9]*|*.py) __serried_program=$word; return 0 ;;
+            esac
+            continue
+        fi
         if builtin type -P -- "$word" >/dev/null 2>&1; then
+            case ${word##*/} in @LAUNCHERS@) ;; *) __serried_is_python "$word" || return 0 ;; esac
             __serried_program=$word
             return 0
         fi
@@ -291,20 +373,45 @@ __serried_record() {
     @AGENT@ record-failure @FOLDER@ "$@" >/dev/null 2>&1 </dev/null
 }
 
-@FUNCTIONS@
+# A program that a signal ended: as bash reports it.
+__serried_report() {
+    local name
+    case $__serried_status in
+        132) name="Illegal instruction" ;;
+        134) name=Aborted ;;
+        135) name="Bus error" ;;
+        136) name="Floating point exception" ;;
+        137) name=Killed ;;
+        139) name="Segmentation fault" ;;
+        *) return 0 ;;
+    esac
+    printf '%s: line %s: %s   %s\n' "${BASH_SOURCE[4]:-$0}" "${BASH_LINENO[3]}" "$name" "$*" >&2
+}
+
+__serried_define() {
+    declare -F "$1" >/dev/null || eval "function $1() ${__serried_body//@NAME@/$1}"
+}
+__serried_body=@BODY@
+for __serried_name in @EVERY@; do __serried_define "$__serried_name"; done
+unset __serried_name
 # Lookups find what they would find without this file.
 @LOOKUPS@__serried_looks_up() {
     local IFS=' '
     case " $* " in
         @LOOKED_UP@) return 0 ;;
     esac
+    local name
+    for name in ${__serried_found[@]+"${__serried_found[@]}"}; do
+        [[ " $* " != *" $name "* ]] || return 0
+    done
     return 1
 }
 __serried_is_function() {
     case $1 in
-        @PYTHONS@|@WRAPPERS@|@LAUNCHERS@) return 0 ;;
+        @WRAPPERS@|@LAUNCHERS@) return 0 ;;
+        ''|-*|*[!A-Za-z0-9/._+-]*) return 1 ;;
     esac
-    return 1
+    __serried_is_caught "$1"
 }
 __serried_look_up() {
     if [[ $1 == which ]]; then
@@ -331,15 +438,18 @@ __serried_hide() {
     local __serried_path
     __serried_clean
     PATH=$__serried_path
-    unset -f @NAMES@
+    unset -f @NAMES@ ${__serried_found[@]+"${__serried_found[@]}"}
 }
 
+declare -A __serried_seen=()
+__serried_found=() __serried_path_seen=$PATH
+set -T
+trap '{ __serried_before "$@" "$_" || :; } 2>/dev/null' DEBUG
 fi
-case $__serried_set in *x*) set -x ;; esac
-{ : "$__serried_last"; } 2>/dev/null
+{ case $__serried_set in *x*) set -x ;; esac; : "$__serried_last"; } 2>/dev/null
 """
 
-_FUNCTION = r"""declare -F @NAME@ >/dev/null || function @NAME@() {
+_BODY = r"""{
     { local __serried_set=$-; set +x; } 2>/dev/null
     local __serried_status=0 __serried_call= __serried_signal=
     set +e
@@ -348,8 +458,8 @@ _FUNCTION = r"""declare -F @NAME@ >/dev/null || function @NAME@() {
     case $__serried_set in *e*) set -e ;; esac
     case $__serried_set in *x*) { set -x; return "$__serried_status"; } 2>/dev/null ;; esac
     return "$__serried_status"
-}
-"""
+}"""
+"""The function of one program."""
 
 _LOOKUP = r"""declare -F @NAME@ >/dev/null || function @NAME@() {
     { local __serried_set=$- __serried_status=0 __serried_call= __serried_signal=; set +x; } 2>/dev/null

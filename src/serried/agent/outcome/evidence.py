@@ -20,6 +20,8 @@ Exit = Dict[str, Any]
 OWN_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 """Signals that a lost connection never causes. Any process may send TERM; an uncaught C++ exception ends in ABRT."""
 
+FATAL_SIGNALS = (*OWN_SIGNALS, signal.SIGABRT)
+
 
 class Obstacle(NamedTuple):
     """Why a run has no further attempt."""
@@ -283,7 +285,17 @@ def _first_failure_of_script(evidence: AttemptEvidence) -> Optional[Exit]:
     first = min(suspects, key=lambda exit_: (exit_["seconds"], _how_ordinary(exit_), exit_["rank"]), default=None)
     if first is not None:
         return first
-    return own if ignored is None else {**own, "exit_code": ignored.status, "script": own}
+    if ignored is not None:
+        return {**own, **_of_shell(ignored.status), "words": ignored.words, "script": own}
+    alike = [call for call in evidence.failed_calls if call["status"] == own["exit_code"] and not call["handled"]]
+    told = {**_of_shell(own["exit_code"]), "words": alike[-1]["words"], "script": own} if alike else {}
+    return {**own, **(told if told.get("signal") else {})}
+
+
+def _of_shell(status: int) -> Dict[str, Optional[int]]:
+    """The end of a program, by the status that a shell has for it: 128 and the signal."""
+    number = status - 128
+    return {"exit_code": None, "signal": number} if number in FATAL_SIGNALS else {"exit_code": status, "signal": None}
 
 
 def _failed_ranks(evidence: AttemptEvidence, script: Exit, launch: Optional[str]) -> List[Exit]:

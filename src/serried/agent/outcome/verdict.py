@@ -167,21 +167,18 @@ def _of_script(evidence: AttemptEvidence, failure: Exit, tail: List[str]) -> Att
     state = names.OUT_OF_MEMORY if failure.get("oom") else names.FAILED
     launch = failure.get("launch")
     of_launch = "" if launch is None else f" of {_launch_name(evidence, launch)}"
-    who = f"{names.rank_name(failure['rank'])}{of_launch} on {failure['host']}"
+    words = failure.get("words")
+    who = f"`{words}`" if words else f"{names.rank_name(failure['rank'])}{of_launch} on {failure['host']}"
     if failure.get("problem"):
         return AttemptVerdict(state, code, cause, f"{who}: {failure['message']}")
     if code:
-        then = "" if launch is None else f", and the script {_how(own)}"
+        then = f", and the script {_how(own)}" if launch or words else ""
         return AttemptVerdict(state, code, cause, f"{who} {_how(failure)}{why}{then}")
     ignored = ignored_failure(evidence)
     status = ignored.status if ignored else 1
-    what = (
-        f"{who} {_how(failure)}{why}"
-        if launch
-        else f"`{ignored.words if ignored else '?'}` failed with status {status}"
-    )
+    how = f"failed with status {status}" if words and not failure["signal"] else f"{_how(failure)}{why}"
     line = f" in line {ignored.line}" if ignored and ignored.line else ""
-    return AttemptVerdict(state, status, cause, f"{what}, and the script ignored the failure{line}")
+    return AttemptVerdict(state, status, cause, f"{who} {how}, and the script ignored the failure{line}")
 
 
 def _code(exit_: Exit) -> int:
