@@ -96,6 +96,7 @@ print("ready", flush=True)
 time.sleep(60)
 '"""
 CAME = "hit its time limit; the ranks"
+NOTHING = "no checkpoint in `{checkpoints}` to continue from"
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ CAME = "hit its time limit; the ranks"
         (
             "echo ready; sleep 60",
             "TERM",
-            ("TIMEOUT", f"{CAME} exited as requested; no checkpoint to continue from"),
+            ("TIMEOUT", f"{CAME} exited as requested; {NOTHING}"),
         ),
         (
             HEEDS.format(SAVED),
@@ -124,7 +125,10 @@ CAME = "hit its time limit; the ranks"
         (
             HEEDS.format(""),
             "USR1",
-            ("TIMEOUT", f"{CAME} exited with status 0 after the notice `USR1`; no checkpoint to continue from"),
+            (
+                "TIMEOUT",
+                f"{CAME} exited with status 0 after the notice `USR1`; {NOTHING}",
+            ),
         ),
         (PYTHON, "USR1", ("REQUEUED", f"{CAME} saved; another attempt continues")),
         (
@@ -135,7 +139,7 @@ CAME = "hit its time limit; the ranks"
         (
             "echo ready; until [ -e $SERRIED_STOP_FILE ]; do sleep 0.05; done; exit 143",
             None,
-            ("TIMEOUT", f"{CAME} exited as requested; no checkpoint to continue from"),
+            ("TIMEOUT", f"{CAME} exited as requested; {NOTHING}"),
         ),
         (
             "echo ready; until [ -e $SERRIED_STOP_FILE ]; do sleep 0.05; done; exit 7",

@@ -222,12 +222,11 @@ def test_every_cause_that_an_exit_json_may_name_has_its_advice(cause):
 
 
 def test_every_row_of_advice_fills_in():
+    known = ("run", "rank", "host", "attempt", "command", "time", "restarts", "here", "all")
+    known += ("checkpoint", "checkpoint_path", "options", "page", "watch")
     for advice in (*ADVICE.values(), *HERE.values()):
         for step in advice.steps:
-            filled = step.format(
-                run="r", rank=0, host="n1", attempt=1, command="run", time="4h", restarts=3, here="h", all=""
-            )
-            assert not re.search(r"\{(?:run|rank|host|attempt|verb|time|restarts|here)\}", filled)
+            assert not re.search(rf"\{{(?:{'|'.join(known)})\}}", step.format(**dict.fromkeys(known, "x")))
 
 
 @for_each(
@@ -271,6 +270,7 @@ def test_the_last_lines_of_a_failed_rank_choose_the_advice(line, key):
         (Ended("TIMEOUT", "limit", restarts=2, attempt=1), "limit-unsaved"),
         (Ended("PREEMPTED", "preempt", restarts=1, attempt=2), "restarts-used"),
         (Ended("PREEMPTED", "preempt"), "preempt"),
+        (Ended("TIMEOUT", "limit", restarts=2, has_stray_checkpoint=True), "checkpoint-elsewhere"),
         (Ended("FAILED", "signal", signal=9), "killed"),
         (Ended("FAILED", "signal", signal=11), "crash"),
         (Ended("FAILED", "signal", signal=7), "shared-memory"),

@@ -99,3 +99,50 @@ def test_each_task_has_a_tree_of_its_own_unless_that_would_be_too_many_files(ask
     assert [prepared.plan.source.tree_per_task for prepared in (many, one)] == [False, False]
     monkeypatch.setattr(listing, "TREES_BYTES", 10)
     assert not ask(array="1-2").plan.source.tree_per_task
+
+
+LIMITED = {"limit.restarts": 3, "resources.time": "1h"}
+UNUSED = "nothing in the command saves to `{checkpoints}`, so no attempt follows the time limit: "
+TRAINER = "--output_dir {checkpoints} {resume:--resume_from_checkpoint=}"
+
+
+@pytest.mark.parametrize(
+    ("code", "command", "overrides", "advice"),
+    [
+        ("print(1)", "", LIMITED, "serried docs continuing"),
+        ("print(1)", "{resume:--ckpt_path=}", LIMITED, "serried docs continuing"),
+        (
+            "import lightning.pytorch as pl",
+            "--epochs 3",
+            LIMITED,
+            "add `--default_root_dir {checkpoints} {resume:--ckpt_path=}` (serried docs frameworks-lightning)",
+        ),
+        (
+            "from transformers import (\n  Trainer,\n)",
+            "--output_dir out",
+            LIMITED,
+            f"add `{TRAINER}` (serried docs frameworks-transformers)",
+        ),
+        (
+            "init_from = 'scratch'  # or 'resume'",
+            "",
+            LIMITED,
+            "add `--out_dir={checkpoints} '{resume?--init_from=resume}'` (serried docs frameworks-nanogpt)",
+        ),
+        ("print(1)", "", {"limit.restarts": 0, "resources.time": "1h"}, None),
+        ("print(1)", "", {"limit.restarts": 3}, None),  # on this machine there is then no limit
+        ("print(1)", "--output_dir {checkpoints}", LIMITED, None),
+        ("print(1)", "", {**LIMITED, "environment.env.OUT": "{checkpoints}"}, None),
+        ("print(1)", "", {**LIMITED, "checkpoint.watch": ["out/*.pt"]}, None),
+        ("import serried.train as st", "", LIMITED, None),
+        ("import os; out = os.environ['SERRIED_CHECKPOINT_DIR']", "", LIMITED, None),
+    ],
+)
+def test_restarts_that_nothing_can_use_are_warned_of_with_the_options_of_the_framework(  # noqa: PLR0917 - fixtures
+    ask, project, code, command, overrides, advice
+):
+    (project / "train.py").write_text("from training import *")
+    (project / "training.py").write_text(code)
+    prepared = ask(command=("python", "train.py", *command.split()), overrides=overrides)
+    said = [text.removeprefix(UNUSED) for text in prepared.warnings if text.startswith(UNUSED)]
+    assert said == ([advice] if advice else [])

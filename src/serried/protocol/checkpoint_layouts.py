@@ -56,6 +56,27 @@ FILES = {
 }
 """Names that are specific enough for a search in nested folders such as `lightning_logs/version_3/checkpoints`."""
 DEPTH = 4
+OTHER_FILES = {
+    "nanogpt": r"ckpt\.pt",
+    "other": r"(?i).*\.(ckpt|keras|weights\.h5)"
+    r"|(.*[-_.])?(ckpt|checkpoint|last|latest|(epoch|step|iter)[-_=]?\d+)([-_.].*)?\.(pt|pth|bin|h5|npz|pkl|safetensors)"
+    r"|ckpt-\d+\.index",
+}
+"""Names that mean a checkpoint wherever a program writes them. In `{checkpoints}` every file may be one."""
+OPTIONS = {
+    "lightning": "--default_root_dir {checkpoints} {resume:--ckpt_path=}",
+    "transformers": "--output_dir {checkpoints} {resume:--resume_from_checkpoint=}",
+    "accelerate": "--output_dir {checkpoints} {resume:--resume_from_checkpoint=}",
+    "nanogpt": "--out_dir={checkpoints} '{resume?--init_from=resume}'",
+}
+"""Words of a command by which a program of that framework keeps its checkpoints and resumes, as its page has them."""
+SIGNS = {
+    "lightning": rb"(?m)^\s*(?:import|from)\s+(?:lightning|pytorch_lightning)\b",
+    "transformers": rb"(?m)^\s*(?:import|from)\s+transformers\b(?s:.*)\bTrain(?:er|ingArguments)\b",
+    "accelerate": rb"(?m)^\s*(?:import|from)\s+accelerate\b",
+    "nanogpt": rb"\binit_from\b",
+}
+"""Regular expressions for the code of programs of these frameworks, in order of precedence."""
 
 NEVER_FILES = (
     *("*.log", "*.out", "*.err", "*.txt", "*.md", "*.rst", "*.csv", "*.tsv", "*.html", "*.jsonl", "*.yaml", "*.yml"),
@@ -94,6 +115,18 @@ def of_folder(path: Path) -> Optional[Layout]:
         if re.fullmatch(layout.name, path.name) and (not layout.signs or _is_any(content, layout.signs)):
             return layout
     return None
+
+
+def framework_of(path: Path) -> Optional[str]:
+    """The framework that names its checkpoints so, `other` without a known one; None if it is not a checkpoint."""
+    if path.is_dir():
+        layout = of_folder(path)
+        return next((name for name, known in FOLDERS.items() if known is layout), None)
+    return next((name for name, form in {**FILES, **OTHER_FILES}.items() if re.fullmatch(form, path.name)), None)
+
+
+def framework_of_code(code: bytes) -> Optional[str]:
+    return next((name for name, sign in SIGNS.items() if re.search(sign, code)), None)
 
 
 def has_all(path: Path, layout: Layout) -> bool:

@@ -101,6 +101,8 @@ EXIT_LEFT = 143
 """A rank that obeyed the stop notice without a save: the status of a program that TERM ended."""
 OBEYED_STATUSES = (EXIT_SAVED, EXIT_LEFT)
 """Exit statuses of a rank that obeyed the stop notice; 85 counts only if something was saved."""
+ENDING_WITH_ABRT = "serried: ending this rank with ABRT; a Python program prints its stacks below"
+"""The last line of the agent in a rank's log."""
 EXIT_REFUSED = 75
 """The head agent may not begin an attempt. Then job.sh exits at once, with status 0."""
 

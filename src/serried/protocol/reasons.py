@@ -104,6 +104,7 @@ class Reason(str, enum.Enum):
     # The diagnosis of `serried why`.
     SAVED_UNASKED = "saved-unasked"
     LIMIT_UNSAVED = "limit-unsaved"
+    CHECKPOINT_ELSEWHERE = "checkpoint-elsewhere"
     KILLED = "killed"
     CRASH = "crash"
     SHARED_MEMORY = "shared-memory"

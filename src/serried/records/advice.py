@@ -27,6 +27,8 @@ class Ended:
     attempt: int = 1
     on_full_disk: bool = False
     """The disk of its run directory was full."""
+    has_stray_checkpoint: bool = False
+    """It did not continue for want of a checkpoint, and wrote one outside of `{checkpoints}`."""
     is_here: bool = False
     """It was started by `serried run`."""
 
@@ -113,11 +115,16 @@ def closer(ended: Ended) -> Reason | None:
 
 
 _REFINED: Mapping[Reason, Sequence[tuple[Callable[[Ended], bool], Reason]]] = {
+    Reason.NO_PROGRESS: ((lambda ended: ended.has_stray_checkpoint, Reason.CHECKPOINT_ELSEWHERE),),
     Reason.LIMIT: (
+        (lambda ended: ended.has_stray_checkpoint, Reason.CHECKPOINT_ELSEWHERE),
         (lambda ended: ended.has_used_restarts, Reason.RESTARTS_USED),
         (lambda ended: ended.has_restarts, Reason.LIMIT_UNSAVED),
     ),
-    Reason.PREEMPT: ((lambda ended: ended.has_used_restarts, Reason.RESTARTS_USED),),
+    Reason.PREEMPT: (
+        (lambda ended: ended.has_stray_checkpoint, Reason.CHECKPOINT_ELSEWHERE),
+        (lambda ended: ended.has_used_restarts, Reason.RESTARTS_USED),
+    ),
     Reason.COMMAND_NOT_FOUND: ((lambda ended: ended.exit_code == NOT_EXECUTABLE, Reason.NOT_EXECUTABLE),),
     Reason.EXIT: ((lambda ended: ended.exit_code == names.EXIT_SAVED, Reason.SAVED_UNASKED),),
     Reason.SIGNAL: (
@@ -153,7 +160,8 @@ class Advice:
     """One sentence about this kind of end."""
     steps: tuple[str, ...]
     """Next steps, with the placeholders `{run}`, `{rank}`, `{host}`, `{attempt}`, `{command}` (`submit`, or `run`), and
-    `{time}`, `{restarts}` and `{here}` (the same command for `serried run`) for the next try."""
+    `{time}`, `{restarts}` and `{here}` (the same command for `serried run`) for the next try; for a checkpoint outside
+    of `{checkpoints}`: `{checkpoint}`, `{checkpoint_path}`, `{options}`, `{page}` and `{watch}`."""
 
 
 ADVICE: Mapping[Reason, Advice] = {
@@ -220,6 +228,15 @@ ADVICE: Mapping[Reason, Advice] = {
         (
             "save within `limit.warn_before` before the end, and exit with 85: serried docs ending",
             "resume from its newest checkpoint, if it has one: serried rerun {run}",
+            "or request more: serried {command} --time {time} …",
+        ),
+    ),
+    Reason.CHECKPOINT_ELSEWHERE: Advice(
+        "its checkpoints are not in `{checkpoints}`, the only folder in which an attempt looks for them",
+        (
+            "resume from {checkpoint}: serried {command} --resume {checkpoint_path} …",
+            "save where the next attempt looks: {options} in the command; serried docs {page}",
+            "or have them copied there: --set 'checkpoint.watch=[\"{watch}\"]', with `{{resume}}` in the command",
             "or request more: serried {command} --time {time} …",
         ),
     ),

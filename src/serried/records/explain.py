@@ -10,10 +10,10 @@ from typing import Any
 
 from serried.fs.files import read_journal, read_json
 from serried.plan import After
-from serried.protocol import names, reasons
+from serried.protocol import checkpoint_layouts, names, reasons
 from serried.protocol.events import ToAttempt
 from serried.protocol.reasons import Reason
-from serried.records import missing_outputs, profiles
+from serried.records import missing_outputs, outputs, profiles
 from serried.records.advice import Ended, advice_for
 from serried.records.evidence import latest_attempt
 from serried.records.index import Selection
@@ -82,6 +82,8 @@ _WHILE_IT_RUNS = frozenset({Reason.STALLED, Reason.NOT_FINITE, Reason.GPU_IDLE})
 _HUNG = "if it hung until the end, more time does not help: the last lines show where each rank was"
 _EXTENSIONS = "Extension modules: "
 """Begins a long line below the stacks that Python's faulthandler prints."""
+_FRAME, _STACKS = '  File "', 12
+"""The beginning of a line for a frame, and more lines than such stacks have without one."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +252,8 @@ def _ended(status: RunStatus) -> Explanation:
     failure = document.get("first_failure")
     failure = failure if isinstance(failure, dict) else None
     tail, tail_of = _tail(status, failure)
-    facts = _facts(status, failure, tail)
+    stray = _stray_checkpoint(status)
+    facts = replace(_facts(status, failure, tail), has_stray_checkpoint=stray is not None)
     advice = advice_for(facts)
     limit = status.summary.time_seconds if status.summary else None
     filled = {
@@ -262,6 +265,7 @@ def _ended(status: RunStatus) -> Explanation:
         "time": show_duration(2 * limit) if limit else "4h",
         "restarts": 2 * (facts.restarts + 1),
         "here": _here(status),
+        **(_about_checkpoint(stray) if stray else {}),
         "all": " --all" if status.task is None and status.summary and (status.summary.tasks or 1) > 1 else "",
     }
     asked_by = _asked_by(status)
@@ -276,6 +280,25 @@ def _ended(status: RunStatus) -> Explanation:
         tail_of=tail_of,
         asked_by=asked_by,
     )
+
+
+def _stray_checkpoint(status: RunStatus) -> outputs.StrayCheckpoint | None:
+    """Only if the run did not continue for want of a checkpoint: the search reads its outputs."""
+    codes = {status.verdict.cause, *(one.get("code") for one in status.verdict.conditions)}
+    is_wanted = not codes.isdisjoint({Reason.NO_CHECKPOINT, Reason.NO_PROGRESS})
+    return outputs.stray_checkpoint(Selection(status.record, status.task)) if is_wanted else None
+
+
+def _about_checkpoint(stray: outputs.StrayCheckpoint) -> dict[str, str]:
+    """The placeholders of advice about it."""
+    options = checkpoint_layouts.OPTIONS.get(stray.framework)
+    return {
+        "checkpoint": f"`{stray.shown}`",
+        "checkpoint_path": shlex.quote(str(stray.path)),
+        "options": f"`{options}`" if options else "`{checkpoints}`, and `{resume:--OPTION=}`",
+        "page": f"frameworks-{stray.framework}" if options else "resuming",
+        "watch": stray.pattern,
+    }
 
 
 def rank_option(failure: Mapping[str, Any] | None) -> str:
@@ -406,7 +429,11 @@ def _last_words(status: RunStatus) -> tuple[list[str], str]:
 
 
 def _telling_lines(log: Path, count: int) -> list[str]:
-    lines = last_lines(log, 2 * count + 2)
+    """The last lines of a rank, with the stacks that it printed as the agent ended it only if they have a frame."""
+    lines = last_lines(log, 2 * count + _STACKS)
+    dump = next((at for at, line in enumerate(lines) if line == names.ENDING_WITH_ABRT), len(lines))
+    if not any(line.startswith(_FRAME) for line in lines[dump:]):
+        lines = lines[:dump]
     return [line for line in lines if line.strip() and not line.startswith(_EXTENSIONS)][-count:]
 
 

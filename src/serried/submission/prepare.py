@@ -20,7 +20,7 @@ from serried.errors import UsageError, did_you_mean
 from serried.plan import Plan
 from serried.planning import divide_indices
 from serried.planning.launch import warnings as command_warnings
-from serried.protocol import names, placeholders
+from serried.protocol import checkpoint_layouts, names, placeholders
 from serried.snapshot import Survey
 from serried.snapshot.editable import site_folders
 from serried.submission import search, tracking
@@ -94,7 +94,7 @@ def prepare(
         plan = _with_snapshot(plan, surveyed, environment)
         cautions = (*cautions, *_about_snapshot(plan, surveyed))
         if plan.script is None:
-            cautions = (*cautions, *_path_warnings(plan, each, surveyed))
+            cautions = (*cautions, *_path_warnings(plan, each, surveyed), *_unused_restarts(plan, each, surveyed))
     warnings = (
         *resolved.warnings,
         *(command_warnings(resolved.experiment.command) if plan.script is None else ()),
@@ -371,6 +371,36 @@ def _path_warnings(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) ->
                 f"`{name}` in the command is not in the snapshot: git ignores it, or it is an empty folder. "
                 f'`project.link = ["{path}"]` links to it'
             )
+
+
+_CODE = (".py", ".sh", ".yaml", ".yml", ".toml", ".json", ".cfg", ".ini")
+_MOST_CODE = 2000
+_LARGEST_CODE = 1_000_000
+"""Files, and bytes of each, that are read for a warning."""
+_USES_SERRIED = re.compile(rb"SERRIED_|\b(?:import|from)\s+serried\b")
+
+
+def _unused_restarts(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) -> Iterator[str]:
+    """A warning if the run cannot continue after its time limit, as far as its command and its code show."""
+    has_limit = plan.allocation.time_seconds is not None or not plan.site.is_this_machine
+    if not (plan.limit.restarts and has_limit) or plan.sync or plan.script:
+        return
+    words = [*_words(plan, each), plan.environment.setup, *plan.environment.env.values()]
+    if any("serried" in word.lower() or "checkpoints" in placeholders.used(word) for word in words):
+        return
+    files = [survey.project / name for name in survey.files if name.endswith(_CODE) and name != "serried.toml"]
+    framework = None
+    for path in files[:_MOST_CODE]:
+        try:
+            code = path.read_bytes() if path.stat().st_size <= _LARGEST_CODE else b""
+        except OSError:
+            continue
+        if _USES_SERRIED.search(code):
+            return
+        framework = framework or checkpoint_layouts.framework_of_code(code)
+    options = checkpoint_layouts.OPTIONS.get(framework or "")
+    advice = f"add `{options}` (serried docs frameworks-{framework})" if options else "serried docs continuing"
+    yield f"nothing in the command saves to `{{checkpoints}}`, so no attempt follows the time limit: {advice}"
 
 
 def _commands(plan: Plan, each: Sequence[Sequence[str]]) -> Iterator[Sequence[str]]:

@@ -298,7 +298,9 @@ def _of_saving(evidence: AttemptEvidence, reason: Optional[Reason]) -> AttemptVe
     what = "hit its time limit" if reason is Reason.LIMIT else "preempted"
     verdict = _ended(state, reason, f"{what}; {_how_ranks_left(evidence, reason)}")
     if not (evidence.saved.is_newer or evidence.saves_elsewhere):
-        return verdict._replace(further=[condition(Reason.NO_CHECKPOINT, "no checkpoint to continue from")])
+        return verdict._replace(
+            further=[condition(Reason.NO_CHECKPOINT, "no checkpoint in `{checkpoints}` to continue from")]
+        )
     if evidence.obstacle is None:
         further = [condition(Reason.CONTINUES, CONTINUES)]
         return AttemptVerdict(names.REQUEUED, names.EXIT_SAVED, reason, verdict.message, further)

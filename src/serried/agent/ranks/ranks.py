@@ -203,7 +203,7 @@ class Ranks:
         for rank in self.running:
             system.forbid_core(rank.pid)
             with contextlib.suppress(OSError):
-                os.write(rank.log, b"serried: ending this rank with ABRT; a Python program prints its stacks below\n")
+                os.write(rank.log, f"{names.ENDING_WITH_ABRT}\n".encode())
             rank.stop(signal.SIGABRT, everything=False)
 
     def kill(self) -> None:
