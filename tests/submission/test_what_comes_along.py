@@ -115,19 +115,19 @@ TRAINER = "--output_dir {checkpoints} {resume:--resume_from_checkpoint=}"
             "import lightning.pytorch as pl",
             "--epochs 3",
             LIMITED,
-            "add `--default_root_dir {checkpoints} {resume:--ckpt_path=}` (serried docs frameworks-lightning)",
+            "add `--default_root_dir {checkpoints} {resume:--ckpt_path=}`; serried docs frameworks-lightning",
         ),
         (
             "from transformers import (\n  Trainer,\n)",
             "--output_dir out",
             LIMITED,
-            f"add `{TRAINER}` (serried docs frameworks-transformers)",
+            f"add `{TRAINER}`; serried docs frameworks-transformers",
         ),
         (
             "init_from = 'scratch'  # or 'resume'",
             "",
             LIMITED,
-            "add `--out_dir={checkpoints} '{resume?--init_from=resume}'` (serried docs frameworks-nanogpt)",
+            "add `--out_dir={checkpoints} '{resume?--init_from=resume}'`; serried docs frameworks-nanogpt",
         ),
         ("print(1)", "", {"limit.restarts": 0, "resources.time": "1h"}, None),
         ("print(1)", "", {"limit.restarts": 3}, None),  # on this machine there is then no limit

@@ -73,6 +73,9 @@ OF_OUTPUT: Sequence[tuple[re.Pattern[str], Reason]] = (
     (
         re.compile(
             r"no kernel image is available|CUDA driver version is insufficient|No CUDA GPUs|not compiled with CUDA"
+            r"|module 'torch\._C' has no attribute '_cuda|Found no NVIDIA driver|torch\.cuda\.is_available\(\) is False"
+            r"|Cannot get CUDA generator|requires CUDA support|no CUDA-capable device|dummy base class (?:Event|Stream)"
+            r"|accelerator device when none is available"
         ),
         Reason.CUDA,
     ),
@@ -364,8 +367,9 @@ ADVICE: Mapping[Reason, Advice] = {
     Reason.CUDA: Advice(
         "the GPU, its driver and this build of torch are not compatible, or the rank sees no GPU",
         (
+            "request GPUs, if the run has none (serried show {run}): --gpus 1",
+            "many programs use a CPU only as one process, with an option such as `--device=cpu`: --nodes 1 --ranks 1",
             "compare `nvidia-smi` on the node with torch.version.cuda",
-            "did the run request GPUs? serried show {run}",
         ),
     ),
     Reason.CUDA_KERNEL: Advice(

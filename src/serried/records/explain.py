@@ -6,14 +6,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from serried.fs.files import read_journal, read_json
 from serried.plan import After
-from serried.protocol import checkpoint_layouts, names, reasons
+from serried.protocol import names, reasons
 from serried.protocol.events import ToAttempt
 from serried.protocol.reasons import Reason
-from serried.records import missing_outputs, outputs, profiles
+from serried.records import missing_outputs, profiles
 from serried.records.advice import Ended, advice_for
 from serried.records.evidence import latest_attempt
 from serried.records.index import Selection
@@ -22,6 +22,9 @@ from serried.records.record import Record, RecordUnreadable, records_directory
 from serried.records.run_status import RunStatus, warnings_of
 from serried.records.status import statuses, task_of
 from serried.records.verdict import tasks_by_state
+
+if TYPE_CHECKING:
+    from serried.records.stray_checkpoint import StrayCheckpoint
 
 _TAIL = 20
 _LOOKED, _MOST_KINDS, _FEWEST = 8, 5, 3
@@ -265,7 +268,7 @@ def _ended(status: RunStatus) -> Explanation:
         "time": show_duration(2 * limit) if limit else "4h",
         "restarts": 2 * (facts.restarts + 1),
         "here": _here(status),
-        **(_about_checkpoint(stray) if stray else {}),
+        **(stray.placeholders if stray else {}),
         "all": " --all" if status.task is None and status.summary and (status.summary.tasks or 1) > 1 else "",
     }
     asked_by = _asked_by(status)
@@ -282,23 +285,13 @@ def _ended(status: RunStatus) -> Explanation:
     )
 
 
-def _stray_checkpoint(status: RunStatus) -> outputs.StrayCheckpoint | None:
-    """Only if the run did not continue for want of a checkpoint: the search reads its outputs."""
+def _stray_checkpoint(status: RunStatus) -> StrayCheckpoint | None:
     codes = {status.verdict.cause, *(one.get("code") for one in status.verdict.conditions)}
-    is_wanted = not codes.isdisjoint({Reason.NO_CHECKPOINT, Reason.NO_PROGRESS})
-    return outputs.stray_checkpoint(Selection(status.record, status.task)) if is_wanted else None
+    if codes.isdisjoint({Reason.NO_CHECKPOINT, Reason.NO_PROGRESS}):
+        return None
+    from serried.records import stray_checkpoint  # few ends need the search
 
-
-def _about_checkpoint(stray: outputs.StrayCheckpoint) -> dict[str, str]:
-    """The placeholders of advice about it."""
-    options = checkpoint_layouts.OPTIONS.get(stray.framework)
-    return {
-        "checkpoint": f"`{stray.shown}`",
-        "checkpoint_path": shlex.quote(str(stray.path)),
-        "options": f"`{options}`" if options else "`{checkpoints}`, and `{resume:--OPTION=}`",
-        "page": f"frameworks-{stray.framework}" if options else "resuming",
-        "watch": stray.pattern,
-    }
+    return stray_checkpoint.newest(Selection(status.record, status.task))
 
 
 def rank_option(failure: Mapping[str, Any] | None) -> str:

@@ -399,7 +399,8 @@ def _unused_restarts(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) 
             return
         framework = framework or checkpoint_layouts.framework_of_code(code)
     options = checkpoint_layouts.OPTIONS.get(framework or "")
-    advice = f"add `{options}` (serried docs frameworks-{framework})" if options else "serried docs continuing"
+    page = f"frameworks-{framework}" if options else "continuing"
+    advice = f"add `{options}`; serried docs {page}" if options else f"serried docs {page}"
     yield f"nothing in the command saves to `{{checkpoints}}`, so no attempt follows the time limit: {advice}"
 
 

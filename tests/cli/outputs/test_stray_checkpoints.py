@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from serried.protocol import names
 from written import put
 
 TRAINER = ("config.json", "optimizer.pt", "trainer_state.json", "pytorch_model.bin")
@@ -77,3 +78,21 @@ def test_a_run_that_continued_from_its_checkpoints_is_not_told_of_others(serried
     put(made.where.source, {"out/ckpt.pt": "content"})
     made.ending("FAILED", exit_code=1, cause="exit")
     assert "ckpt.pt" not in serried("why", "last").out
+
+
+SAID = "epoch 4\n[rank: 0] Received SIGTERM: 15\n"
+DUMP = f"{names.ENDING_WITH_ABRT}\nFatal Python error: Aborted\n\nCurrent thread 0x1 (most recent call first):\n"
+
+
+@pytest.mark.parametrize(
+    ("stack", "is_shown"),
+    [("  Garbage-collecting\n  <no Python frame>\n", False), ('  File "train.py", line 12 in <module>\n', True)],
+)
+def test_the_stacks_of_a_rank_that_was_ended_are_last_lines_only_with_a_python_frame(serried, make, stack, is_shown):
+    make().log(0, f"{SAID}{DUMP}{stack}").ending("TIMEOUT", exit_code=124, cause="limit")
+    said = serried("why", "last").out
+    assert ("Received SIGTERM" in said, "Fatal Python error" in said, stack.strip() in said) == (
+        True,
+        is_shown,
+        is_shown,
+    )
