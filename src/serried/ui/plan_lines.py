@@ -35,7 +35,7 @@ _LISTED = 4
 
 
 def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tuple[str, str]]:
-    """Labels and texts. A `*` follows a default."""
+    """Labels and texts. A `*` follows a default. Without a survey of a snapshot, its files are not counted."""
     lines = [
         ("smoke", smoke_text(plan) if plan.smoke else ""),
         ("command", command_text(plan)),
@@ -276,10 +276,10 @@ def _figure(number: float) -> str:
 
 
 def _code(plan: Plan, survey: Survey | None, revision: Revision) -> str:
-    if plan.source.archive is not None:
+    if plan.source.archive is not None and plan.rerun_of:
         return f"the code of run {plan.rerun_of}"
     if survey is None:
-        what = f"in place, {plan.source.directory}"
+        what = f"{'a snapshot of' if plan.source.snapshot else 'in place,'} {plan.source.directory}"
     else:
         what = f"a snapshot of {counted(len(survey.files), 'file')}, {spell(survey.bytes)}"
         what += ", a copy for each task" if plan.source.tree_per_task else ""

@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 from building import CREATED, live_of
 from serried.plan import Sweep
 from serried.schedulers.interface import Job
-from ui.web.browser import chromium
+from ui.web.browser import CONTRAST, chromium
 
 HOSTILE = "<img src=x onerror=alert(1)> $(id) é☃"
 LONG = "x" * 300
@@ -104,6 +104,65 @@ def test_curves_are_drawn_and_grow(tab, shown):
     expect(tab.locator(".plot canvas")).to_have_count(2, timeout=SECONDS)
 
 
+def test_the_overview_has_the_loss_the_gpus_and_the_last_lines(tab, shown):
+    shown.attempt().metrics(0, 0).write_text('{"t": 1, "step": 1, "a": 1, "loss": 2}\n{"t": 1, "step": 2, "loss": 1}\n')
+    tab.evaluate("location.hash = '#/run/aaaaaa'")
+    expect(tab.locator(".plot h2")).to_have_text("loss", timeout=SECONDS)
+    expect(tab.locator("pre.tail")).to_have_text(
+        "first line\n<script>alert(1)</script>\nred\nloading 10%", timeout=SECONDS
+    )
+    assert tab.locator(".rows .labels li").all_inner_texts() == ["n0 GPU 0", "n0 GPU 1"]
+    assert tab.locator(".rows .means li").all_inner_texts() == ["mean 50 %", "mean 51 %"]
+    assert tab.locator("progress.steps").get_attribute("value") == "1200"
+    assert tab.locator(".figures dt").all_inner_texts() == ["progress", "speed", "time left", "GPUs", "CPUs", "memory"]
+
+
+def test_what_the_user_logged_comes_first_and_later_attempts_are_marked(tab, shown):
+    line = '{"t": 1, "step": %d, "serried/peak_memory_bytes": 9, "train/accuracy": 1, "train/loss": 1}\n'
+    shown.attempt().metrics(0, 0).write_text("".join(line % step for step in range(1, 50)))
+    second = shown.attempt(2).metrics(0, 0)
+    second.parent.mkdir(parents=True)
+    second.write_text('{"t": 2, "resumed": 30}\n' + "".join(line % step for step in range(31, 60)))
+    tab.evaluate("location.hash = '#/run/aaaaaa/curves'")
+    expect(tab.locator(".plot h2")).to_have_text(["train/loss", "train/accuracy"], timeout=SECONDS)
+    mark = tab.locator(".begin").first
+    expect(mark).to_have_text("attempt 2", timeout=SECONDS)
+    assert mark.get_attribute("title") == "attempt 2 begins after step 30"
+    inside = "(mark) => mark.offsetLeft / mark.parentElement.clientWidth"
+    assert mark.evaluate(inside) == pytest.approx(29 / 58, abs=0.01)
+
+
+def test_labels_of_axes_differ_and_are_whole(tab, shown):
+    for values, is_bytes, texts in (
+        ([0, 5e7, 1e8], False, ["0", "50M", "100M"]),
+        ([0.69314718, 0.69314719], False, ["0.69314718", "0.69314719"]),
+        ([0, -2e-5, 1e-4], False, ["0", "-2e-5", "1e-4"]),
+        ([0, 2**29, 2**30], True, ["0", "0.5 GiB", "1 GiB"]),
+        ([1e18, 2e18], False, ["1e+18", "2e+18"]),
+    ):
+        found = tab.evaluate("async (given) => (await import('./dom.js')).marks(...given)", [values, is_bytes])
+        assert found == texts
+    lines = (json.dumps({"t": 1, "step": step, "loss": -123456.7 - step * 1e-5}) for step in range(1, 9))
+    shown.attempt().metrics(0, 0).write_text("\n".join(lines) + "\n")
+    tab.evaluate("location.hash = '#/run/aaaaaa/curves'")
+    tab.locator(".plot canvas").wait_for()
+    tab.wait_for_function("""() => {
+      const canvas = document.querySelector(".plot canvas"), context = canvas.getContext("2d");
+      const drawn = (x, width) => context.getImageData(x, 0, width, canvas.height).data.some((part) => part);
+      return drawn(3, 80) && !drawn(0, 3);
+    }""")
+
+
+@pytest.mark.usefixtures("shown")
+def test_the_plan_is_read_before_its_files(tab):
+    tab.evaluate("location.hash = '#/run/aaaaaa/plan'")
+    expect(tab.locator("dt").first).to_have_text("command", timeout=SECONDS)
+    lines = dict(zip(tab.locator("dt").all_inner_texts(), tab.locator("dd").all_inner_texts(), strict=True))
+    assert lines["ranks"] == "2 ranks on 1 node"
+    assert lines["each node"] == "2 GPUs, 4 CPUs, the cluster's default memory"
+    assert tab.locator("details[open]").count() == 0
+
+
 @pytest.mark.usefixtures("shown")
 def test_the_heatmap_has_its_figures_beside_it(tab):
     tab.get_by_role("link", name="aaaaaa").click()
@@ -140,26 +199,6 @@ def test_a_plot_is_read_and_zoomed_by_keyboard(tab):
         for key in keys:
             tab.keyboard.press(key)
         expect(tab.locator(".plot [role=status]")).to_have_text(said, timeout=SECONDS)
-
-
-CONTRAST = """() => {
-  const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
-  const light = (colour) => parts(colour).slice(0, 3).map((part) => part / 255)
-    .map((part) => (part <= .03928 ? part / 12.92 : ((part + .055) / 1.055) ** 2.4))
-    .reduce((sum, part, at) => sum + part * [.2126, .7152, .0722][at], 0);
-  const behind = (at) => {
-    const found = at ? getComputedStyle(at).backgroundColor : "rgb(255, 255, 255)";
-    return parts(found)[3] === 0 ? behind(at.parentElement) : found;
-  };
-  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
-  while (texts.nextNode()) {
-    const place = texts.currentNode.parentElement;
-    if (!texts.currentNode.textContent.trim() || !place.getClientRects().length || place.disabled) continue;
-    const pair = [light(getComputedStyle(place).color), light(behind(place))].sort((one, other) => other - one);
-    if ((pair[0] + .05) / (pair[1] + .05) < 4.5) found.push(place.outerHTML);
-  }
-  return found;
-}"""
 
 
 @pytest.mark.usefixtures("shown")
@@ -283,6 +322,7 @@ def test_a_zoom_stays_while_a_curve_grows(tab, shown):
     tab.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 20)
     tab.mouse.up()
     step = tab.locator(".u-legend .u-value").first
+    box = plot.bounding_box()  # the axis is as wide as its new labels
     tab.mouse.move(box["x"] + 1, box["y"] + 20)
     expect(step).to_have_text(re.compile(r"^2\d$"), timeout=SECONDS)
     with shown.attempt().metrics(0, 0).open("a") as file:

@@ -53,6 +53,21 @@ def test_an_attempt_that_does_not_resume_replaces_the_steps_that_it_repeats(made
     assert shown(RankCurves(made.where, 0))["loss"] == {"steps": [1, 2], "values": [1.0, 9.0]}
 
 
+def test_the_loss_comes_first_and_the_names_of_the_library_last(made):
+    write(made, *steps(1, **{"serried/steps_per_second": 1, "lr": 1, "train/loss": 1, "accuracy": 1}))
+    curves = RankCurves(made.where, 0)
+    assert curves.look()["names"] == ["train/loss", "lr", "accuracy", "serried/steps_per_second"]
+    assert curves.look(metric="accuracy")["names"][0] == "accuracy"
+
+
+def test_attempts_begin_after_the_step_from_which_they_resumed(made):
+    write(made, *steps(1, 2, 3, 4))
+    for number, resumed in ((2, 4), (3, 2), (4, 3)):
+        made.ending(number=number)
+        write(made, {"t": 2, "resumed": resumed}, *steps(resumed + 1, resumed + 2), number=number)
+    assert RankCurves(made.where, 0).look()["begins"] == [[3, 2], [4, 3]]
+
+
 def test_a_look_reads_what_was_added_and_waits_for_the_end_of_a_line(made, monkeypatch):
     path = write(made, *steps(1, 2))
     kept = KeptCurves()

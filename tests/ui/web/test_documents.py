@@ -173,6 +173,15 @@ def test_a_log_that_does_not_exist_is_a_mistake(page, make, name):
     assert page.api("log", run="k3f9q2", rank=name).status == 400
 
 
+def test_the_newest_checkpoint_comes_first(page, make):
+    made = make("k3f9q2").ending()
+    for step in (1, 2, 10):
+        make_directory(made.where.task(None).checkpoints / f"step-{step}")
+        (made.where.task(None).checkpoints / f"step-{step}" / "model.pt").touch()
+    found = page.api("run", run="k3f9q2").value["checkpoints"]
+    assert [one["name"] for one in found] == ["step-10", "step-2", "step-1"]
+
+
 def test_the_plan_and_the_script_can_be_read(page, make):
     made = make("k3f9q2").ending()
     made.where.job_script.write_text("#!/bin/bash\n")

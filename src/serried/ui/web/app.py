@@ -149,8 +149,9 @@ def _run(runs: Runs, request: Request) -> dict[str, Any]:
 
 
 def _curves(runs: Runs, request: Request) -> dict[str, Any]:
-    wanted = request.query_params.getlist("name")
-    return runs.curves.look(_selection(request).place, _number(request, "rank") or 0, wanted)
+    selection, wanted = _selection(request), request.query_params.getlist("name")
+    rank, metric = _number(request, "rank") or 0, selection.record.summary.metric
+    return runs.curves.look(selection.place, rank, wanted, metric)
 
 
 def _heatmap(runs: Runs, request: Request) -> dict[str, Any]:  # noqa: ARG001

@@ -15,6 +15,7 @@ from typing import Any
 from serried.metrics import samples
 from serried.protocol.layout import TaskDirectory
 from serried.records.exported import NewEntries
+from serried.records.live import main_metric
 
 MOST = 1000
 """Stretches of a curve: about as many as a plot has columns."""
@@ -97,34 +98,53 @@ class RankCurves:
         self._new = NewEntries(place, rank)
         self._begun: set[Path] = set()
         """Files whose first step was read."""
+        self._begins: dict[int, int] = {}
+        """The step from which on the values are those of an attempt, by the attempt's number."""
         self._curves: dict[str, Curve] = {}
         self._lock = threading.Lock()
 
-    def look(self, wanted: Collection[str] | None = None) -> dict[str, Any]:
-        """The names of all curves, and the points of those in `wanted`; None for all."""
-        with self._lock:
-            for path, _, entry in self._new.look():
-                self._read(path, entry)
-            known = self._curves or _measured(self._place, self._rank)
-            shown = {name: curve.to_json() for name, curve in known.items() if wanted is None or name in wanted}
-            return {"names": sorted(known), "curves": shown}
+    def look(self, wanted: Collection[str] | None = None, metric: str = "") -> dict[str, Any]:
+        """The names of all curves, and the points of those in `wanted`; None for all.
 
-    def _read(self, path: Path, entry: Mapping[str, Any]) -> None:
+        The name to show first is that of `metric`, else the loss; the library's own names come last.
+        """
+        with self._lock:
+            for path, attempt, entry in self._new.look():
+                self._read(path, attempt, entry)
+            known, begins = self._curves, self._begins
+            if not known:
+                known, begins = _measured(self._place, self._rank)
+            main = main_metric(known, metric)
+            return {
+                "names": sorted(known, key=lambda name: (name != main, name.startswith("serried/"))),
+                "curves": {name: curve.to_json() for name, curve in known.items() if wanted is None or name in wanted},
+                "begins": [[attempt, step] for attempt, step in begins.items() if attempt > 1],
+            }
+
+    def _read(self, path: Path, attempt: int, entry: Mapping[str, Any]) -> None:
         step, resumed = entry.get("step"), entry.get("resumed")
         if type(step) is int and abs(step) > _LARGEST_STEP:
             return
         if type(resumed) is int:
-            self._cut(resumed)
+            self._cut(resumed, attempt)
             self._begun.add(path)
         if type(step) is int:
             if path not in self._begun:
-                self._cut(step - 1)
+                self._cut(step - 1, attempt)
                 self._begun.add(path)
             _add(self._curves, step, entry)
 
-    def _cut(self, last: int) -> None:
+    def _cut(self, last: int, attempt: int) -> None:
         for curve in self._curves.values():
             curve.cut(last)
+        _begin(self._begins, attempt, last)
+
+
+def _begin(begins: dict[int, int], attempt: int, step: int) -> None:
+    """Attempts of which a later one repeats every step are no part of a curve."""
+    for earlier in [number for number, begin in begins.items() if begin >= step]:
+        del begins[earlier]
+    begins[attempt] = step
 
 
 def _add(curves: dict[str, Curve], step: int, values: Mapping[str, Any]) -> None:
@@ -139,16 +159,19 @@ def _add(curves: dict[str, Curve], step: int, values: Mapping[str, Any]) -> None
         curve.add(step, float(value))
 
 
-def _measured(place: TaskDirectory, rank: int) -> dict[str, Curve]:
-    """What the agent has read by `metric.from`, from the samples."""
+def _measured(place: TaskDirectory, rank: int) -> tuple[dict[str, Curve], dict[int, int]]:
+    """What the agent has read by `metric.from`, from the samples, and where attempts begin."""
     curves: dict[str, Curve] = {}
+    begins: dict[int, int] = {}
     for node in samples.read(place).nodes:
         for period in node.periods:
             found = period.ranks.get(str(rank), {})
             step, values = found.get("step"), found.get("metrics")
             if type(step) is int and isinstance(values, dict):
+                if node.attempt not in begins:
+                    _begin(begins, node.attempt, step - 1)
                 _add(curves, step, values)
-    return curves
+    return curves, begins
 
 
 class KeptCurves:
@@ -159,10 +182,12 @@ class KeptCurves:
         self._kept: dict[tuple[Path, int], RankCurves] = {}
         self._lock = threading.Lock()
 
-    def look(self, place: TaskDirectory, rank: int, wanted: Collection[str] | None = None) -> dict[str, Any]:
+    def look(
+        self, place: TaskDirectory, rank: int, wanted: Collection[str] | None = None, metric: str = ""
+    ) -> dict[str, Any]:
         with self._lock:
             found = self._kept.pop((place.path, rank), None) or RankCurves(place, rank)
             self._kept[place.path, rank] = found
             while len(self._kept) > self._most:
                 del self._kept[next(iter(self._kept))]
-        return found.look(wanted)
+        return found.look(wanted, metric)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from serried.errors import UsageError
+from serried.fs.files import read_json
 from serried.metrics import samples
 from serried.metrics.samples import NodeSamples, Range
 from serried.metrics.series import plausible
@@ -23,9 +24,10 @@ from serried.records.run_status import RunStatus, warnings_of
 from serried.records.timeline import attempts, timeline
 from serried.report import rules
 from serried.report.runs import whole_usage
+from serried.snapshot import Revision
 from serried.sweeps import results
 from serried.ui import progress_lines, report_page
-from serried.ui.plan_lines import command_text
+from serried.ui.plan_lines import plan_lines
 from serried.ui.text import ago, plain
 
 MOST_COLUMNS = 240
@@ -104,12 +106,13 @@ def run(selection: Selection, status: RunStatus) -> dict[str, Any]:
         "facts": progress_lines.facts(status.progress) if status.progress else [],
         "waits_for": status.scheduler_explanation if status.reason else "",
         "links": _tasks_by_state(status),
-        "command": _command(selection),
+        "plan": _plan(selection),
         "limit_seconds": status.summary and status.summary.time_seconds,
         "warnings": [dict(warning) for warning in warnings_of(status)],
         "timeline": [event.to_json() for event in timeline(record, selection.task, status.verdict if whole else None)],
         "attempts": [attempt.directory.number for attempt in attempts(place)] if whole else [],
         "ranks": _log_names(selection) if whole else [],
+        "failed_log": _failed_log(selection) if whole and status.has_ended else None,
         "metric_ranks": logs.ranks_with_metrics(place) if whole else [],
         "checkpoints": _checkpoints(selection) if whole else [],
         "files": {name: str(path) for name, path in _file_paths(selection).items() if path.exists()},
@@ -126,16 +129,32 @@ def _tasks_by_state(status: RunStatus) -> dict[str, Any] | None:
     return {state: {"count": len(tasks), "tasks": tasks[:MOST_LINKS]} for state, tasks in found.items()}
 
 
-def _command(selection: Selection) -> str:
+def _plan(selection: Selection) -> list[tuple[str, str]]:
+    """The plan as `serried submit` showed it."""
+    record = selection.record
+    source = read_json(record.directory.source) or {}
+    diff = "changed" if record.directory.diff.exists() else ""
     with contextlib.suppress(RecordUnreadable):
-        return command_text(selection.record.plan_of(selection.task))
-    return ""
+        plan = record.plan_of(selection.task)
+        return plan_lines(plan, None, Revision(source.get("commit"), source.get("branch"), diff))
+    return []
 
 
 def _log_names(selection: Selection) -> list[str]:
     """The names of the logs of the newest attempt: a rank's number, `2:0` for rank 0 of launch 2, or `script`."""
     attempt = latest_attempt(selection.place)
     return [*_logs(attempt, selection)] if attempt else []
+
+
+def _failed_log(selection: Selection) -> str | None:
+    """The log of the rank that failed first in the newest attempt."""
+    attempt = latest_attempt(selection.place)
+    failure = (read_json(attempt.exit) or {}).get("first_failure") if attempt else None
+    if not isinstance(failure, Mapping) or attempt is None:
+        return None
+    rank, launch = failure.get("rank"), failure.get("launch")
+    name = f"{launch}:{rank}" if launch else str(rank)
+    return name if name in _logs(attempt, selection) else None
 
 
 def _logs(attempt: AttemptDirectory, selection: Selection) -> dict[str, Path]:
@@ -154,7 +173,7 @@ def _checkpoints(selection: Selection) -> list[dict[str, Any]]:
     with contextlib.suppress(RecordUnreadable):
         sync = selection.record.plan.sync
         watch = sync.watch if sync else ()
-    found = checkpoints.ordered(root, watch)[::-1][:MOST_CHECKPOINTS]
+    found = checkpoints.ordered(root, watch)[:MOST_CHECKPOINTS]
     return [{"name": path.name, "path": str(path), "changed": checkpoints.changed(path) / 1e9} for path in found]
 
 

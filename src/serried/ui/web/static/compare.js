@@ -27,8 +27,8 @@ export function comparePage(main, words, query, page) {
     end();
     end = poll(async () => {
       const answers = await Promise.all(runs.map((run) => get("curves", { run, name: chosen })));
-      const names = [...new Set(answers.flatMap((answer) => answer.names))].sort();
-      if (!names.includes(chosen) && names.length) { chosen = usual(names); fill(metric, names, chosen); restart(); return; }
+      const names = [...new Set(answers.flatMap((answer) => answer.names))];
+      if (!names.includes(chosen) && names.length) { chosen = names.find((name) => !name.startsWith("serried/")) || names[0]; fill(metric, names, chosen); restart(); return; }
       fill(metric, names, chosen);
       curves = answers.map((answer, at) => ({ label: runs[at], steps: [], values: [], ...answer.curves[chosen] }));
       draw();
@@ -52,6 +52,4 @@ export function comparePage(main, words, query, page) {
   return () => { end(); endRuns(); plot?.close(); };
 }
 
-// A loss says most; `serried/…` are the library's own.
-const usual = (names) => names.find((name) => /loss/i.test(name)) || names.find((name) => !name.startsWith("serried/")) || names[0];
 const setting = (value) => (value === null || value === undefined ? "–" : typeof value === "object" ? JSON.stringify(value) : String(value));

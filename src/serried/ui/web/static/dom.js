@@ -49,6 +49,12 @@ export function duration(seconds) {
   return `${Math.floor(whole / DAY)}d${two((whole % DAY) / HOUR)}h`;
 }
 
+// A moment in seconds, without a year that goes without saying.
+export function clock(moment) {
+  const date = new Date(moment * 1000), year = date.getFullYear() === new Date().getFullYear() ? {} : { year: "numeric" };
+  return date.toLocaleString([], { ...year, month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+}
+
 export function ago(moment) {
   const seconds = Date.now() / 1000 - moment;
   for (const [unit, letter] of [[DAY, "d"], [HOUR, "h"], [MINUTE, "m"]]) {
@@ -70,6 +76,20 @@ export function number(value, unit = "") {
   return unit ? `${text} ${unit}` : text;
 }
 
+// The shortest texts in which the marks of an axis differ. All have the unit of the largest.
+export function marks(values, isBytes = false) {
+  const top = Math.max(...values.map((one) => Math.abs(one ?? 0)));
+  const [unit, size] = (isBytes ? BYTES : THOUSANDS).findLast(([, , from]) => top >= from) || ["", 1];
+  const isOdd = top !== 0 && (top < 1e-3 || top / size >= 1e5);
+  const text = (one, digits) => (one === 0 ? "0" : isOdd ? Number(one.toPrecision(digits)).toExponential() : Number((one / size).toPrecision(digits)) + unit);
+  const known = values.filter((one) => one !== null);
+  let digits = 3;
+  while (digits < 16 && new Set(known.map((one) => text(one, digits))).size < known.length) digits += 1;
+  return values.map((one) => (one === null ? "" : text(one, digits)));
+}
+
+const THOUSANDS = [["k", 1e3, 1e4], ["M", 1e6, 1e6], ["G", 1e9, 1e9], ["T", 1e12, 1e12]];
+const BYTES = ["B", "KiB", "MiB", "GiB", "TiB"].map((unit, at) => [` ${unit}`, 1024 ** at, 1024 ** at]);
 const CLASSES = { COMPLETED: "good", RUNNING: "busy", PENDING: "waiting", SUBMITTING: "waiting", CANCELLED: "quiet",
   PREEMPTED: "waiting", UNKNOWN: "waiting", UNCERTAIN: "waiting", PRUNED: "quiet" };
 

@@ -1,6 +1,6 @@
 // Curves by uPlot, and heatmaps over time on a canvas.
 
-import { add, h, number } from "./dom.js";
+import { add, clock, h, marks, number } from "./dom.js";
 
 const isDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
 const LIGHT = ["#0a6cd6", "#d1550a", "#17823b", "#9b3fb5", "#b3261e", "#0f8a8a", "#8a6d00", "#5b5fc7"];
@@ -17,9 +17,9 @@ export function smoothed(values, weight) {
 }
 
 // `curves`: [{label, steps, values, low?, high?}]. Drag to zoom, double-click to see everything. A single long curve has a
-// band from its lowest to its highest values. Cursors of all plots move together.
-export function curvePlot(title, curves, { logarithmic = false, weight = 0 } = {}) {
-  let shown = curves;
+// band from its lowest to its highest values. Cursors of all plots move together. `begins`: [[attempt, step]], marked.
+export function curvePlot(title, curves, { begins = [], logarithmic = false, weight = 0, height = 220 } = {}) {
+  let shown = curves, marked = begins;
   const hasBand = () => shown.length === 1 && Boolean(shown[0].low);
   const isPositive = () => shown.every((curve) => (curve.low || curve.values).every((value) => value > 0));
   const kind = () => [hasBand(), isPositive(), ...shown.map((curve) => curve.label)].join();
@@ -31,12 +31,15 @@ export function curvePlot(title, curves, { logarithmic = false, weight = 0 } = {
   const options = () => {
     const edge = { stroke: `${colour(0)}66`, width: 1, points: { show: false }, value };
     const band = hasBand() ? [{ label: "lowest", ...edge }, { label: "highest", ...edge }] : [];
+    const isLog = logarithmic && isPositive();
     return {
-      height: 220,
+      height,
+      padding: [8, null, null, null],
+      hooks: { draw: [(plot) => markAttempts(plot, marked)] },
       cursor: { sync: { key: "steps" }, drag: { x: true, y: false } },
-      scales: { x: { time: false }, y: { distr: logarithmic && isPositive() ? 3 : 1 } },
-      axes: [axis("step"), numbers()],
-      series: [{ label: "step" }, ...shown.map((curve, at) => ({ label: curve.label, stroke: colour(at), dash: DASHES[Math.floor(at / LIGHT.length) % DASHES.length], width: 1.5, spanGaps: true, value })), ...band],
+      scales: { x: { time: false }, y: { distr: isLog ? 3 : 1 } },
+      axes: [{ ...axis("step"), incrs: WHOLE, values: (_, found) => marks(found) }, numbers(isLog, title)],
+      series: [{ label: "step", value }, ...shown.map((curve, at) => ({ label: curve.label, stroke: colour(at), dash: DASHES[Math.floor(at / LIGHT.length) % DASHES.length], width: 1.5, spanGaps: true, value })), ...band],
       bands: band.length ? [{ series: [3, 2], fill: `${colour(0)}33` }] : [],
     };
   };
@@ -44,8 +47,8 @@ export function curvePlot(title, curves, { logarithmic = false, weight = 0 } = {
   const drawn = responsive(title, options, table);
   return {
     ...drawn,
-    set(list) {
-      shown = list;
+    set(list, begins = []) {
+      [shown, marked] = [list, begins];
       if (kind() !== before) { before = kind(); drawn.again(); } else drawn.update();
     },
   };
@@ -69,9 +72,38 @@ export function scatterPlot(title, xLabel, points, ticks) {
   }), () => [xs, ys(true), ys(false)]);
 }
 
-const value = (_, found) => number(found);
-const axis = (label) => ({ label, labelSize: 18, size: 34, stroke: style("--text"), grid: { stroke: style("--line"), width: 1 }, ticks: { stroke: style("--line") } });
-const numbers = () => ({ ...axis(), size: 76, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) });
+// A line where the values of a later attempt begin, in the page and not on the canvas: it is text, too.
+function markAttempts(plot, begins) {
+  const { min, max } = plot.scales.x, width = plot.over.clientWidth;
+  let free = 0;
+  for (const old of plot.over.querySelectorAll(".begin")) old.remove();
+  for (const [attempt, step] of begins) {
+    const at = Math.max(step, plot.data[0][0]);
+    if (at < min || at > max) continue;
+    const left = plot.valToPos(at, "x"), isLast = left > width - 70, room = isLast ? left - 70 : left;
+    const mark = h("span", { className: isLast ? "begin last" : "begin", title: `attempt ${attempt} begins after step ${step}` }, room >= free ? `attempt ${attempt}` : "");
+    if (room >= free) free = room + 70;
+    mark.style.left = `${left}px`;
+    plot.over.append(mark);
+  }
+}
+
+// Of the point at the cursor, else of the last one.
+const value = (plot, found, series, at) => number(at === null || at === undefined ? plot.data[series]?.findLast((one) => one !== null && one !== undefined) : found, isBytes(plot.series[series].label) ? "bytes" : "");
+const isBytes = (name) => /(^|_)bytes$/.test(name);
+const WHOLE = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((one) => one * 10 ** power)).flat();
+const BINARY = Array.from({ length: 50 }, (_, power) => 2 ** power);
+const axis = (label) => ({ label, labelSize: 18, size: 34, stroke: style("--text"), grid: { stroke: `${style("--line")}88`, width: 1 }, ticks: { stroke: `${style("--line")}88`, size: 5 } });
+// As wide as its texts. A logarithmic axis has no common unit.
+function numbers(isLog = false, name = "") {
+  return { ...axis(), ...(isBytes(name) && !isLog ? { incrs: BINARY } : {}),
+    values: (_, found) => (isLog ? found.flatMap((one) => marks([one])) : marks(found, isBytes(name))),
+    size(plot, texts) {
+      const { font, ticks, gap } = plot.axes[1];
+      [plot.ctx.font] = font;
+      return Math.ceil(Math.max(24, ...(texts || []).map((text) => plot.ctx.measureText(text).width / devicePixelRatio)) + ticks.size + gap + 4);
+    } };
+}
 
 // A plot as wide as its place.
 function responsive(title, options, table) {
@@ -116,25 +148,26 @@ function responsive(title, options, table) {
 }
 
 // Light is low and dark is high (the reverse on a dark page): one hue, readable in grey.
-export function heatmap(answer) {
+export function heatmap(answer, isBrief = false) {
   const { rows, unit } = answer;
   const columns = rows.length ? rows[0].values.length : 0;
   const all = rows.flatMap((row) => row.values.filter((value) => value !== null));
   const top = unit === "%" ? 100 : unit === "share" ? 1 : Math.max(...all, unit === "cores" ? 1 : 1e-9);
   const canvas = h("canvas", { className: "heatmap", width: Math.max(columns, 1), height: Math.max(rows.length, 1), role: "img", ariaLabel: `${answer.quantity} of ${rows.length} rows over time; the table below has the figures` });
-  canvas.style.height = `${Math.min(Math.max(rows.length * 18, 60), 600)}px`;
+  const hasLabels = rows.length <= 16;
+  canvas.style.height = `${hasLabels ? rows.length * 22 : Math.min(rows.length * 18, isBrief ? 300 : 600)}px`;
   const context = canvas.getContext("2d");
   const dark = isDark();
-  const picture = context.createImageData(canvas.width, canvas.height);
+  const pixels = context.createImageData(canvas.width, canvas.height);
   rows.forEach((row, y) => row.values.forEach((value, x) => {
     const at = 4 * (y * columns + x);
     if (value === null) return;
     const share = Math.max(0, Math.min(1, value / top));
     const from = dark ? [24, 34, 48] : [238, 243, 250], to = dark ? [150, 205, 255] : [8, 48, 107];
-    for (let colour = 0; colour < 3; colour += 1) picture.data[at + colour] = Math.round(from[colour] + share * (to[colour] - from[colour]));
-    picture.data[at + 3] = 255;
+    for (let colour = 0; colour < 3; colour += 1) pixels.data[at + colour] = Math.round(from[colour] + share * (to[colour] - from[colour]));
+    pixels.data[at + 3] = 255;
   }));
-  context.putImageData(picture, 0, 0);
+  context.putImageData(pixels, 0, 0);
   const told = h("p", { className: "quiet", role: "status" }, "Move over the picture to read a value.");
   const span = answer.end - answer.start;
   canvas.addEventListener("mousemove", (event) => {
@@ -142,15 +175,18 @@ export function heatmap(answer) {
     const x = Math.min(Math.floor((event.clientX - box.left) / box.width * columns), columns - 1);
     const y = Math.min(Math.floor((event.clientY - box.top) / box.height * rows.length), rows.length - 1);
     if (!rows[y] || x < 0) return;
-    const moment = new Date((answer.start + (x + .5) / columns * span) * 1000);
+    const moment = clock(answer.start + (x + .5) / columns * span);
     const value = rows[y].values[x];
-    told.textContent = `${rows[y].label}, ${moment.toLocaleString()}: ${value === null ? "no sample" : number(value, unit)}`;
+    told.textContent = `${rows[y].label}, ${moment}: ${value === null ? "no sample" : number(value, unit)}`;
   });
-  const times = h("div", { className: "controls quiet" }, h("span", {}, new Date(answer.start * 1000).toLocaleString()), h("span", {}, "to"), h("span", {}, new Date(answer.end * 1000).toLocaleString()), h("span", {}, `0 to ${number(top, unit)}, ${dark ? "bright" : "dark"} is high`));
+  const side = (text, className) => (hasLabels ? h("ol", { className }, rows.map((row) => h("li", {}, text(row)))) : null);
+  const picture = h("div", { className: hasLabels ? "rows" : "" }, side((row) => row.label, "labels"), canvas, side((row) => `mean ${number(Number(row.mean.toPrecision(3)), unit)}`, "means"));
+  const times = h("div", { className: "controls quiet" }, h("span", {}, `${clock(answer.start)} to ${clock(answer.end)}`), h("span", {}, "0 ", h("span", { className: "scale" }), ` ${number(top, unit)}`));
+  if (isBrief) return h("div", {}, picture, times);
   const table = h("div", { className: "table" }, h("table", {}, h("thead", {}, h("tr", {}, ["Row", "Lowest", "Mean", "Highest"].map((head, at) => h("th", { scope: "col", className: at ? "number" : "" }, head)))),
     h("tbody", {}, rows.map((row) => h("tr", {}, h("td", {}, row.label), [row.low, row.mean, row.high].map((found) => h("td", { className: "number" }, number(found, unit))))))));
   const notes = [answer.one_in > 1 ? `One line in ${answer.one_in} of the samples was read.` : "", answer.left_out ? `${answer.left_out} rows are not shown.` : ""].filter(Boolean).join(" ");
-  return h("div", {}, times, canvas, told, notes ? h("p", { className: "quiet" }, notes) : null, h("h2", {}, "Figures"), table);
+  return h("div", {}, times, picture, told, notes ? h("p", { className: "quiet" }, notes) : null, h("h2", {}, "Figures"), table);
 }
 
 // A line for each of `trials` over its parameters, in the order of `names`, and its value. A strong line is a good value.

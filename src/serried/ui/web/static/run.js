@@ -1,9 +1,8 @@
 // The page of a run or of one task.
 
 import { get, poll, remember } from "./api.js";
-import { duration, fill, h, isSelected, number, replace, seconds, state } from "./dom.js";
+import { clock, duration, fill, h, isSelected, number, replace, seconds, state } from "./dom.js";
 import { curvePlot, heatmap } from "./plots.js";
-import { progress, size } from "./runs.js";
 
 const TABS = { overview: ["Overview", overview], curves: ["Curves", curves], usage: ["Usage", usage], report: ["Report", report], logs: ["Logs", logs], plan: ["Plan", plan] };
 const OF_ARRAYS = ["overview", "plan"];
@@ -43,32 +42,105 @@ export function runPage(main, [id, tab = "overview"], query, page) {
   return () => { endHead(); shown.close?.(); };
 }
 
-function overview(body) {
-  let before = "";
-  return { update(run) {
+// The figures of a live run stand in front, above two columns: what it does, and what it is.
+const FIGURES = ["progress", "speed", "time left", "GPUs", "CPUs", "memory"];
+const BUSY = { busy: "GPUs busy", rank_cpu: "CPU cores in use by each rank", node_cpu: "CPU cores in use" };
+const MOST_TAIL = 12, MOST_CHECKPOINTS = 8;
+
+function overview(body, id, query, page) {
+  const top = h("div"), curve = h("section", { hidden: true }), busy = h("section", { hidden: true }), output = h("section", { hidden: true });
+  const ofTasks = h("section", { hidden: true }), side = h("div");
+  const columns = h("div", {}, h("div", {}, ofTasks, curve, busy, output), side);
+  const tail = h("pre", { className: "tail", tabIndex: 0, ariaLabel: "Last lines of the output" });
+  const link = (tab, text) => h("a", { href: `#/run/${encodeURIComponent(id)}/${tab}` }, text);
+  let before = "", run = null, plot = null, metric = null, quantity = "busy", hasBusy = false, log = { lines: [], next: null, name: null, attempt: null }, end = () => {};
+  replace(body, top, columns);
+
+  async function look() {
+    await drawCurve();
+    if (!hasBusy || !run.ended) { await drawBusy(); hasBusy = true; }
+    await drawOutput();
+    columns.className = [ofTasks, curve, busy, output].every((one) => one.hidden) ? "" : "overview";
+  }
+  async function drawCurve() {
+    const rank = run.metric_ranks[0] ?? 0;
+    let answer = await get("curves", { run: id, rank, name: metric });
+    const [first] = answer.names;
+    if (!first || first.startsWith("serried/")) return;
+    if (first !== metric) { metric = first; plot?.close(); plot = null; answer = await get("curves", { run: id, rank, name: metric }); }
+    const list = [{ label: metric, ...answer.curves[metric] }];
+    if (!list[0].steps?.length) return;
+    if (plot) { plot.set(list, answer.begins); return; }
+    plot = curvePlot(metric, list, { begins: answer.begins, height: 250 });
+    curve.hidden = false;
+    replace(curve, plot.place, answer.names.length > 1 ? h("p", { className: "more" }, link("curves", `All ${answer.names.length} curves`)) : null);
+  }
+  async function drawBusy() {
+    let answer = await get("heatmap", { run: id, quantity });
+    const known = Object.keys(BUSY).find((name) => answer.present.includes(name));
+    if (known && known !== quantity) { quantity = known; answer = await get("heatmap", { run: id, quantity }); }
+    busy.hidden = !known || !answer.rows.length;
+    if (!busy.hidden && !isSelected(busy)) replace(busy, h("h2", {}, BUSY[quantity], link("usage", "Usage")), heatmap(answer, true));
+  }
+  async function drawOutput() {
+    const name = run.failed_log ?? run.ranks[0];
+    if (name === undefined) return;
+    if (name !== log.name) log = { lines: [], next: null, name, attempt: null };
+    const answer = await get("log", { run: id, rank: name, offset: log.next });
+    if (answer.attempt !== log.attempt && log.attempt !== null) { log = { lines: [], next: null, name: null, attempt: null }; return; }
+    const lines = [...(answer.is_new ? [] : log.lines), ...answer.lines].slice(-MOST_TAIL);
+    Object.assign(log, { lines, next: answer.next, attempt: answer.attempt });
+    const text = [...lines, answer.rest].filter((line, at) => line || at < lines.length).join("\n");
+    if (!output.firstChild || output.dataset.name !== name) {
+      output.dataset.name = name;
+      replace(output, h("h2", {}, name === "script" ? "Output of the script" : `Output of rank ${name}`, link(`logs?rank=${encodeURIComponent(name)}`, "Logs")), tail);
+    }
+    output.hidden = false;
+    if (tail.textContent !== (text || "No output yet.") && !isSelected(tail)) { tail.textContent = text || "No output yet."; tail.scrollTop = tail.scrollHeight; }
+  }
+
+  return { update(now) {
+    const isFirst = !run;
+    run = now;
+    if (isFirst && !run.links) end = poll(look, 3, page.failed);
     const text = JSON.stringify(run);
-    if ((text === before && run.ended) || isSelected(body)) return;
+    if ((text === before && run.ended) || isSelected(top) || isSelected(side) || isSelected(ofTasks)) return;
     before = text;
-    const open = new Set([...body.querySelectorAll("details[open]")].map((one) => one.dataset.state));
+    const open = new Set([...ofTasks.querySelectorAll("details[open]")].map((one) => one.dataset.state));
+    const isFigure = ([name, value]) => FIGURES.includes(name) && value;
+    const ran = run.seconds ?? (run.started && !run.ended ? Date.now() / 1000 - seconds(run.started) : null);
     const pairs = [
-      ["steps", run.total_steps ? progress(run)[0] : null], ...run.facts, ["waits for", run.waits_for],
-      ["ran", run.seconds !== null ? duration(run.seconds) : run.started && !run.ended ? duration(Date.now() / 1000 - seconds(run.started)) : null],
-      ["limit", run.limit_seconds ? duration(run.limit_seconds) : null],
+      ["waits for", run.waits_for], ["ran", ran === null ? null : duration(ran)], ["limit", run.limit_seconds ? duration(run.limit_seconds) : null],
+      ...run.facts.filter((pair) => !isFigure(pair)),
       ["project", [run.project, run.experiment].filter(Boolean).join(", experiment ")],
-      ["job", run.job], ["nodes", run.node_names.join(", ")], ["command", run.command ? h("code", {}, run.command) : null],
+      ["command", h("code", {}, run.plan.find(([name]) => name === "command")?.[1] ?? "–")],
+      ["job", run.job], ["nodes", run.node_names.join(", ")],
       ["exit code", run.ended && run.exit_code !== null ? run.exit_code : null],
       ["directory", run.directory ? h("code", {}, run.directory) : null],
     ];
-    const list = (entries) => h("dl", {}, entries.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
-    replace(body,
+    const figures = run.facts.filter(isFigure);
+    replace(top,
       run.warnings.map((warning) => h("p", { className: "warning" }, warning.message)),
-      list(pairs.filter(([, value]) => value !== null && value !== undefined && value !== "")),
       run.ended && run.state !== "COMPLETED" ? h("p", {}, "In a terminal: ", h("code", {}, `serried why ${run.id}`)) : null,
-      run.links ? [h("h2", {}, "Tasks"), Object.entries(run.links).map(([name, of]) => tasks(run, name, of, open.has(name)))] : null,
+      run.total_steps && !run.ended ? h("progress", { className: "steps", max: run.total_steps, value: Math.min(run.step, run.total_steps), ariaLabel: "steps" }) : null,
+      figures.length ? h("dl", { className: "figures" }, figures.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))) : null);
+    ofTasks.hidden = !run.links;
+    if (run.links) { replace(ofTasks, h("h2", {}, "Tasks"), Object.entries(run.links).map(([name, of]) => tasks(run, name, of, open.has(name)))); columns.className = "overview"; }
+    const kept = run.checkpoints, further = kept.length - MOST_CHECKPOINTS;
+    replace(side,
+      list(pairs.filter(([, value]) => value !== null && value !== undefined && value !== "")),
       h("h2", {}, "Timeline"),
-      run.timeline.length ? list(run.timeline.map((event) => [new Date(event.time).toLocaleString(), event.event])) : h("p", { className: "quiet" }, "Nothing yet."),
-      run.checkpoints.length ? [h("h2", {}, "Checkpoints"), h("ul", {}, run.checkpoints.map((one) => h("li", {}, h("code", {}, one.path), " ", h("span", { className: "quiet" }, new Date(one.changed * 1000).toLocaleString()))))] : null);
-  } };
+      run.timeline.length ? list(run.timeline.map((event) => [clock(seconds(event.time)), event.event])) : h("p", { className: "quiet" }, "Nothing yet."),
+      kept.length ? [h("h2", {}, "Checkpoints"), list(kept.slice(0, MOST_CHECKPOINTS).map((one) => [clock(one.changed), h("code", { title: one.path }, one.name)])),
+        further > 0 ? h("p", { className: "quiet" }, `and ${further} earlier`) : null] : null);
+  }, close() { end(); plot?.close(); } };
+}
+
+const list = (entries) => h("dl", {}, entries.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+
+function size(run) {
+  const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`, { nodes } = run;
+  return nodes ? [counted(nodes, "node"), counted(nodes * run.ranks_per_node, "rank"), ...(run.gpus_per_node ? [counted(nodes * run.gpus_per_node, "GPU")] : [])].join(", ") : "";
 }
 
 function tasks(run, name, of, isOpen) {
@@ -85,7 +157,7 @@ function curves(body, id, query, page) {
   replace(body, h("div", { className: "controls" }, h("label", {}, "Rank", rank), h("label", {}, scale, "logarithmic"), h("label", {}, "Smoothing", smooth)), choices, note, place);
   const shown = new Set(query.getAll("metric"));
   const plots = new Map();
-  let names = [], last = {}, end = () => {}, wantedRank = query.get("rank");
+  let names = [], last = {}, begins = [], end = () => {}, wantedRank = query.get("rank");
 
   function redraw() {
     for (const plot of plots.values()) plot.close();
@@ -97,8 +169,8 @@ function curves(body, id, query, page) {
     for (const [name, plot] of plots) if (!shown.has(name)) { plot.close(); plot.place.remove(); plots.delete(name); }
     for (const name of names.filter((one) => shown.has(one) && last[one]?.steps.length)) {
       const list = [{ label: name, ...last[name] }];
-      if (plots.has(name)) plots.get(name).set(list);
-      else { const plot = curvePlot(name, list, { logarithmic: scale.checked, weight: Number(smooth.value) }); plots.set(name, plot); place.append(plot.place); }
+      if (plots.has(name)) plots.get(name).set(list, begins);
+      else { const plot = curvePlot(name, list, { begins, logarithmic: scale.checked, weight: Number(smooth.value) }); plots.set(name, plot); place.append(plot.place); }
     }
   }
   function choose() { remember({ metric: [...shown], rank: wantedRank }); restart(); }
@@ -117,11 +189,12 @@ function curves(body, id, query, page) {
       if (answer.names.join() !== names.join()) {
         const isFirst = !names.length;
         names = answer.names;
-        if (isFirst && !shown.size) { for (const name of [...names.filter((one) => !one.startsWith("serried/")), ...names].slice(0, 4)) shown.add(name); offer(); restart(); return; }
+        if (isFirst && !shown.size) { const own = names.filter((one) => !one.startsWith("serried/")); for (const name of (own.length ? own : names).slice(0, 4)) shown.add(name); offer(); restart(); return; }
         offer();
       }
       note.textContent = names.length ? "Drag over a plot to zoom; double-click to see everything. By keyboard: arrows, +, - and 0. A long curve is a mean, with a band from the lowest to the highest value." : "No metrics yet. run.log(loss=…) of serried.train writes them, and metric.from finds those that other programs print.";
       last = answer.curves;
+      begins = answer.begins;
       draw();
     }, 5, page.failed);
     end = () => { ended = true; stop(); };
@@ -229,14 +302,15 @@ function plan(body, id, query, page) {
   replace(body, place);
   let done = "";
   return { async update(run) {
-    const names = Object.keys(run.files);
-    if (names.join() === done) return;
-    done = names.join();
+    const names = Object.keys(run.files), text = JSON.stringify([names, run.plan]);
+    if (text === done) return;
+    done = text;
     const texts = [];
     for (const name of names) {
       try { texts.push(await get("file", { run: id, name })); } catch (error) { page.failed(error); }
     }
-    replace(place, texts.map((one, at) => h("details", { open: at === 0 }, h("summary", {}, h("strong", {}, one.name), " ", h("code", { className: "quiet" }, one.path)), h("pre", { tabIndex: 0 }, one.name === "plan" ? pretty(one.text) : one.text, one.is_cut ? "\n… cut here" : ""))));
+    const [lines, notes] = [true, false].map((isLine) => run.plan.filter(([name]) => Boolean(name) === isLine));
+    replace(place, list(lines), notes.map(([, note]) => h("p", { className: "quiet" }, note)), h("h2", {}, "Files"), texts.map((one) => h("details", {}, h("summary", {}, h("strong", {}, one.name === "plan" ? "plan.json" : one.name), " ", h("code", { className: "quiet" }, one.path)), h("pre", { tabIndex: 0 }, one.name === "plan" ? pretty(one.text) : one.text, one.is_cut ? "\n… cut here" : ""))));
   } };
 }
 
