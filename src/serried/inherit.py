@@ -42,6 +42,7 @@ def job_environment(wanted: Environment, shell: Mapping[str, str], *, is_for_scr
 
     Raises UsageError if a secret has no value, ConfigError if the env_file cannot be read.
     """
+    shell = names.without_run(shell)
     file = read_env_file(Path(wanted.env_file_path)) if wanted.env_file_path else {}
     environment = _inherited(wanted.inherit, shell, ACCOUNT if is_for_script else (*LOGIN, *ACTIVE))
     environment |= {name: file[name] for name in wanted.env_file if name in file}
@@ -118,11 +119,11 @@ def account() -> dict[str, str]:
 
 
 def _set_by_the_job(shell: Mapping[str, str]) -> list[str]:
-    """Counts of CPUs that the user did not set: the scheduler or the agent of the job around us did."""
+    """Counts of CPUs that the user did not set: the scheduler of the job around us did."""
     of_job = [
         name for _, its in schedulers.every() if its.dialect.job_variables[0] in shell for name in its.cpu_variables
     ]
-    counts = {shell.get(name) for name in (names.THREADS, *of_job)}
+    counts = {shell.get(name) for name in of_job}
     return [*of_job, *(["OMP_NUM_THREADS"] if shell.get("OMP_NUM_THREADS") in counts else [])]
 
 

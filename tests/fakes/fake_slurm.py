@@ -328,6 +328,7 @@ def queue_row(job, task, indices):
         "PreemptTime": "N/A",
         "NodeList": "" if is_pending else "n1",
         "Name": job["name"],
+        "Comment": "(null)",
     }
 
 

@@ -30,3 +30,16 @@ def test_ranks_that_share_a_log_write_each_line_at_once(tmp_path):
         )
         theirs.close()
         assert list(iter(lambda: ours.recv(100), b"")) == [b"step 3\n", b"half", b" a line\n"]
+
+
+def test_the_libraries_of_a_run_inside_another_hide_no_module_of_the_environment_and_do_not_recur(tmp_path):
+    for run in ("inner", "outer"):
+        (tmp_path / run / "library.zip").mkdir(parents=True)
+        shutil.copy(startup.__file__, tmp_path / run / "library.zip" / "sitecustomize.py")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text("print('the hidden one')")
+    path = os.pathsep.join(map(str, [*tmp_path.glob("*/library.zip"), tmp_path / "site"]))
+    done = subprocess.run(
+        [sys.executable, "-c", "1"], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("the hidden one\n", "")

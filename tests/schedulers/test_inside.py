@@ -47,6 +47,12 @@ def test_outside_of_any_job_there_is_none():
     assert schedulers.job_around({"PATH": "/usr/bin", "SLURM_CONF": "/etc/slurm.conf"}) is None
 
 
+@for_each("job", ["SLURM_JOB_ID=77", "PBS_JOBID=77.here"])
+def test_the_variables_of_a_job_script_without_its_scheduler_are_no_job(job):
+    variables = {**dict([job.split("=")]), "SERRIED_SCRIPT_JOB": job, "SERRIED_STAND_INS": "srun"}
+    assert schedulers.job_around(variables) is None
+
+
 def test_of_a_slurm_job_the_least_that_each_node_has_counts():
     found = slurm.described_job(SCONTROL, SALLOC, NOW, "login1.site.edu")
 

@@ -282,3 +282,12 @@ def test_a_job_waits_for_what_its_script_and_the_user_name_in_one_option():
     either = replace(plan_with(), script=A_SCRIPT._replace(dependency="afterok:7?afterok:8"))
     with pytest.raises(UsageError, match="cannot combine"):
         options.submission(either, "k3f9q2-1", {}, after="12")
+
+
+def test_a_singleton_has_the_name_that_its_script_asks_for_and_its_token_in_the_comment():
+    script = A_SCRIPT._replace(dependency="afterok:7,singleton", title="resnet 50")
+    for more, comment in (((), "train-k3f9q2-1"), (("--comment=of ada",), "of ada train-k3f9q2-1")):
+        plan = replace(plan_with(), script=script._replace(options=(*script.options, *more)))
+        words = options.submission(plan, "k3f9q2-1", {}).argv
+        assert [word for word in words if word.startswith("--job-name")] == ["--job-name=resnet 50"]
+        assert [word for word in words if word.startswith("--comment")][-1] == f"--comment={comment}"

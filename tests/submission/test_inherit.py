@@ -12,6 +12,7 @@ from serried.config.shell_words import parse_env, read_env_file
 from serried.errors import ConfigError, UsageError
 from serried.inherit import job_environment, package_prefixes
 from serried.plan import Environment
+from serried.protocol import names
 from tables import for_each
 
 SHELL = {
@@ -56,14 +57,26 @@ def test_a_job_script_gets_the_path_of_the_shell_and_no_environment_that_is_not_
     [
         ({"PBS_JOBID": "1.head", "NCPUS": "8", "OMP_NUM_THREADS": "8"}, {}),  # by PBS: the CPUs of its chunk
         ({"PBS_JOBID": "1.head", "NCPUS": "8", "OMP_NUM_THREADS": "2"}, {"OMP_NUM_THREADS": "2"}),
-        ({"SERRIED_NUM_THREADS": "4", "OMP_NUM_THREADS": "4"}, {}),  # by the agent of a rank or a shell
-        ({"SERRIED_NUM_THREADS": "4", "OMP_NUM_THREADS": "2"}, {"OMP_NUM_THREADS": "2"}),
+        (names.put({}, {"OMP_NUM_THREADS": "4"}), {}),  # by the agent of a rank or a shell
+        ({**names.put({}, {"OMP_NUM_THREADS": "4"}), "OMP_NUM_THREADS": "2"}, {"OMP_NUM_THREADS": "2"}),
         ({"NCPUS": "8", "OMP_NUM_THREADS": "8"}, {"NCPUS": "8", "OMP_NUM_THREADS": "8"}),  # no job
     ],
 )
 def test_threads_that_the_job_around_us_was_given_are_nobodys_wish_for_the_next(job, inherited):
     got = job_environment(Environment(), {**SHELL, **job})
     assert {name: got[name] for name in ("NCPUS", "OMP_NUM_THREADS") if name in got} == inherited
+
+
+def test_what_a_run_has_added_goes_and_what_its_program_has_set_since_stays():
+    user = {"PATH": "/bin", "BASH_ENV": "/home/ada/bash_env", "PYTHONPATH": "/home/ada/lib:", "A": "1"}
+    rank = names.put(user, {"RANK": "0", "PYTHONPATH": "/run/library.zip:/home/ada/lib:", "TF_CONFIG": "x" * 9000})
+    rank = names.put(rank, {names.RUN_ID: "k3f9q2", "BASH_ENV": "/run/bash_env", "PATH": "/run/bin:/bin", "RANK": "1"})
+    assert names.without_run(rank) == user
+    changed = {**rank, "PATH": f"/module:{rank['PATH']}", "RANK": "7", "MINE": "2", "BASH_ENV": ""}
+    assert names.without_run(changed) == {**user, "PATH": "/module:/bin", "RANK": "7", "MINE": "2", "BASH_ENV": ""}
+    assert names.without_run({"A": "1", names.ADDED: "[torn"}) == {"A": "1"}
+    from_nothing = names.put({}, {"PATH": "/run/bin", "PYTHONPATH": "/run/library.zip"})
+    assert names.without_run(from_nothing) == {}
 
 
 def test_names_are_taken_besides_a_login_and_may_be_patterns():

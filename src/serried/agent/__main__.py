@@ -28,6 +28,7 @@ ROLES = {
     "rank": "launchers.programs:rank",
     "remote": "launchers.programs:ssh",
     "launch": "launchers.interception",
+    "outside": "launchers.interception:outside",
     "record-failure": "launchers.interception:record_failure",
     "rank-through": "launchers.passed_through_rank",
     "horovod-store": "ranks.horovod_rendezvous",

@@ -128,8 +128,8 @@ def _program(work: Attempt, words: List[str], given: Dict[str, str], own: Path) 
             lines = startup_lines(work.plan["experiment"], {**system.environment(), **given})
             rc.write_bytes(system.encode(lines))
             words = ["/bin/bash", "--rcfile", str(rc), "-i"]
-        return words, {**command.visible(work, system.environment()), **given}
-    every = {**inside.inherited(system.environment()), **given}
+        return words, names.put(command.visible(work, system.environment()), given)
+    every = names.put(inside.inherited(system.environment()), given)
     return inside.enter(
         words or ANY_SHELL, {name: value for name, value in every.items() if name not in command.hidden(work)}
     )

@@ -190,7 +190,7 @@ class UserScript(NamedTuple):
     keys: tuple[str, ...] = ()
     """Keys of `resources` that the user set in place of directives."""
     title: str = ""
-    """The job's name by its directives; empty if they have none."""
+    """The job's name by `--name` or its directives; empty if there is none."""
     log: str = ""
     """Where the user expects its output, in the escapes of the scheduler; a link leads to the log."""
     errors: str = ""
@@ -211,6 +211,16 @@ class UserScript(NamedTuple):
     """Of the submitting shell, or by its directives. With `has_login` the user's profile may change it."""
     folder: str = ""
     """The folder that it was submitted from, absolute."""
+
+    @property
+    def job_name(self) -> str:
+        """The name of its job with the scheduler's own command."""
+        return self.title or os.path.basename(self.path)  # noqa: PTH119
+
+    @property
+    def is_singleton(self) -> bool:
+        """Whether it waits for its user's earlier jobs of the same name."""
+        return "singleton" in self.dependency.replace("?", ",").split(",")
 
 
 class After(NamedTuple):

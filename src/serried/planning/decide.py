@@ -64,7 +64,7 @@ def plan(
         sync=experiment.checkpoint if experiment.checkpoint.watch else None,
         limit=_limit(experiment.limit, allocation.time_seconds, links, has_own_signal=_has_own_signal(resolved)),
         launch=launch,
-        script=_script(resolved.script, resolved) if resolved.script else None,
+        script=_script(resolved.script, resolved, name) if resolved.script else None,
         notify=experiment.notify if experiment.notify.command or experiment.notify.webhook else None,
         track=_track(experiment, project.name),
         metric=experiment.metric if experiment.metric.source else None,
@@ -90,7 +90,7 @@ def _in_place(source: Source, script: JobScript, resolved: config.Resolved) -> S
     return source._replace(workdir=os.path.normpath(os.path.join(source.workdir, folder)))  # noqa: PTH118
 
 
-def _script(script: JobScript, resolved: config.Resolved) -> UserScript:
+def _script(script: JobScript, resolved: config.Resolved, name: str | None) -> UserScript:
     """The options of the directives, except those about resources that a stronger source has set.
 
     Directives of another scheduler are no options here: then the plan's resources are the request.
@@ -107,7 +107,7 @@ def _script(script: JobScript, resolved: config.Resolved) -> UserScript:
         options=script.options(frozenset(replaced)),
         replaced=script.replaced(frozenset(replaced)),
         keys=tuple(replaced),
-        title=directives.name or "",
+        title=name or directives.name or "",
         log=directives.output or "",
         errors=directives.error or "",
         input=directives.input or "",

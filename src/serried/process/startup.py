@@ -61,7 +61,8 @@ def run_hidden(own: str) -> None:
     import _frozen_importlib  # loaded already, unlike `importlib.util`
     import _frozen_importlib_external
 
-    others = [entry for entry in sys.path if entry != own]
+    # A run inside another has the library of both.
+    others = [entry for entry in sys.path if os.path.basename(entry) != os.path.basename(own)]  # noqa: PTH119
     spec = _frozen_importlib_external.PathFinder.find_spec("sitecustomize", others)
     if spec is not None and spec.loader is not None:
         vars(_frozen_importlib)["_load"](spec)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Dict, Mapping, Optional, Sequence
+import json
+import os
+from typing import Any, Dict, Mapping, Optional, Sequence
 
 # From job.sh, for the agents.
 RUN_DIR = "SERRIED_RUN_DIR"
@@ -35,6 +37,7 @@ USER_BASH_ENV = "SERRIED_USER_BASH_ENV"  # the user's own BASH_ENV
 LAUNCH = "SERRIED_LAUNCH"  # in a rank of a launch: its id
 LAUNCH_RANK = "SERRIED_LAUNCH_RANK"  # and the rank
 LAUNCH_CALL = "SERRIED_LAUNCH_CALL"  # for a launcher that `timeout` or the like starts: the call of that
+ADDED = "SERRIED_ADDED"  # JSON: the other variables that agents have set, see `put`
 
 # From the local scheduler, for job.sh.
 RESTARTS = "SERRIED_RESTART_COUNT"  # as SLURM_RESTART_COUNT
@@ -51,7 +54,6 @@ BEGIN_FROM = "SERRIED_BEGIN_FROM"  # the checkpoint of `--resume`, for the libra
 KEPT_DIR = "SERRIED_KEPT_CHECKPOINTS"  # the run directory's checkpoints, if CHECKPOINT_DIR is on the node's disk
 RESULTS_DIR = "SERRIED_RESULTS_DIR"
 CONFIG = "SERRIED_CONFIG"  # JSON: the experiment's `config` table with a sweep's values, for `serried.train.config`
-THREADS = "SERRIED_NUM_THREADS"  # the OMP_NUM_THREADS that Serried chose, as opposed to the user's
 TRACKER = "SERRIED_TRACKER"  # JSON of `protocol.tracking.Tracking`, for the library
 SMOKE = "SERRIED_SMOKE"  # in a smoke test: the number of steps after which to save, load and exit
 PARALLEL = "SERRIED_PARALLEL"  # of a bench, for the library's `wrap`: `dp`, or `no-sync`
@@ -63,27 +65,7 @@ STOP_FILE = "SERRIED_STOP_FILE"  # appears, with the reason as content, when ran
 UNSAVED_SUFFIX = ".unsaved"  # of a file beside the stop file: what the library could not save, for the agent's report
 
 JOB_VARIABLES = frozenset(
-    {
-        RUN_DIR,
-        TOKEN,
-        TASK,
-        FORMER_TASK,
-        ATTEMPT,
-        HEAD,
-        KEY,
-        MARK,
-        IN_JOB,
-        NODE,
-        SETUP,
-        SIDE_COMMAND,
-        RESUME,
-        JOB,
-        RESTARTS,
-        LOCAL_JOB,
-    }
-    | {RUN_ID, DATA_DIR, CHECKPOINT_DIR, RESUME_FROM, BEGIN_FROM, KEPT_DIR, RESULTS_DIR, AFTER, CONFIG, SMOKE, TRACKER}
-    | {DEADLINE, REHEARSAL, PROFILE, TERMINAL, STOP_FILE, THREADS, JOB_END, PARALLEL}
-    | {SHIMS, LAUNCHES, SCRIPT_JOB, STAND_INS, USER_BASH_ENV, LAUNCH, LAUNCH_RANK, LAUNCH_CALL}
+    value for value in tuple(globals().values()) if isinstance(value, str) and value.startswith("SERRIED_")
 )
 """Variables that a job must not pass on to a job that it submits."""
 
@@ -213,16 +195,62 @@ OF_LAUNCHERS = ("PMI_", "PMIX_")
 """Prefixes of variables by which every scheduler's launcher, and MPI's, identify a rank."""
 
 
+PATHS = ("PATH", "PYTHONPATH")
+"""Variables of which only the folders that agents have added are removed."""
+MOST_RECORDED = 1000
+"""Longer values are recorded as None, because the kernel limits a variable to 128 KiB."""
+
+
+def put(environment: Mapping[str, str], changes: Mapping[str, str]) -> Dict[str, str]:
+    """`environment` with `changes`, and with a record of these for `without_run`."""
+    record = _record(environment)
+    for name, value in changes.items():
+        before = environment.get(name)
+        if name in JOB_VARIABLES or before == value:
+            continue
+        known = record.get(name)
+        if name in PATHS:
+            others = [*(before or "").split(os.pathsep), *(known or ())]
+            record[name] = [*(known or ()), *(part for part in value.split(os.pathsep) if part not in others)]
+        else:
+            first = known[0] if known and known[1] in (None, before) else before
+            record[name] = [first, value if len(value) <= MOST_RECORDED else None]
+    return {**environment, **changes, **({ADDED: json.dumps(record)} if record else {})}
+
+
+def without_run(environment: Mapping[str, str]) -> Dict[str, str]:
+    """`environment` without what the agents of a run have put there. What its program has set since then remains."""
+    own = {name: value for name, value in environment.items() if name not in JOB_VARIABLES}
+    for name, record in _record(environment).items():
+        if name not in own:
+            continue
+        if name in PATHS:
+            own[name] = os.pathsep.join(part for part in own[name].split(os.pathsep) if part not in record)
+        elif record[1] in (None, own[name]):
+            own[name] = record[0] or ""
+        if not own[name] and (name in PATHS or record[0] is None):
+            del own[name]
+    return own
+
+
+def _record(environment: Mapping[str, str]) -> Dict[str, Any]:
+    try:
+        record = json.loads(environment.get(ADDED, "{}"))
+    except ValueError:
+        return {}
+    return dict(record) if isinstance(record, dict) else {}
+
+
 def scrub(environment: Mapping[str, str], prefixes: Sequence[str], selectors: Sequence[str]) -> Dict[str, str]:
-    """`environment` without the variables of the job that this process may run in.
+    """`environment` without the variables of the job and the run that this process may run in.
 
     `prefixes` and `selectors` are those of the schedulers' dialects.
     """
     foreign = (*OF_LAUNCHERS, *prefixes)
     return {
         name: value
-        for name, value in environment.items()
-        if name in selectors or not (name.startswith(foreign) or name in JOB_VARIABLES)
+        for name, value in without_run(environment).items()
+        if name in selectors or not name.startswith(foreign)
     }
 
 

@@ -194,7 +194,7 @@ def _site_here(scheduler: str) -> str:
 def _of_another_cluster(
     open_: Sequence[Evidence], answers: Mapping[str, Answer | None], scheduler_of: SchedulerFor
 ) -> set[str]:
-    """Runs whose job ids belong here to jobs with other names: the name of a job contains its run.
+    """Runs whose job ids belong here to jobs with other names: that of a job contains its run, or is its script's.
 
     Two clusters that share a home, or a lab after a lab, give out the same ids.
     """
@@ -210,8 +210,11 @@ def _of_another_cluster(
             if evidence.submission is not None and evidence.submission.scheduler == name:
                 run = evidence.record.id
                 numbers = {split(job)[0] for job in evidence.questions}
-                if any(other and run not in other for number in numbers for other in names_of.get(number, ())):
-                    strangers.add(run)
+                others = {other for number in numbers for other in names_of.get(number, ()) if other}
+                if any(run not in other for other in others):
+                    script = evidence.record.plan.script
+                    if script is None or not script.is_singleton or others != {script.job_name}:
+                        strangers.add(run)
     return strangers
 
 

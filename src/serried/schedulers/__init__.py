@@ -89,6 +89,9 @@ def here(environ: Mapping[str, str]) -> str | None:
 
 def job_around(environ: Mapping[str, str]) -> Inside | None:
     """The job whose environment `environ` is; None outside of any job. Raises SchedulerUnreachable."""
+    variable, _, job = environ.get(names.SCRIPT_JOB, "").partition("=")
+    if names.STAND_INS in environ and environ.get(variable) == job:  # the variables of a job script without its job
+        return None
     name = next((name for name, its in every() if its.is_around(environ)), None)
     return site(name).inside(environ) if name else None
 

@@ -91,6 +91,7 @@ def prepare_again(
     has_ended = failed is True or tasks is not None
     beginning = Beginning(origin, ()) if fresh or added else _newest(selection, array, origin, have_ended=has_ended)
     script, text, cautions = _script(record, is_new=new_code)
+    script = script._replace(title=name) if script and name else script
     plan = dataclasses.replace(
         old,
         run=new_id(),
@@ -183,7 +184,7 @@ def _script(record: Record, *, is_new: bool) -> tuple[UserScript | None, bytes, 
     script = record.plan.script
     if script is None:
         return None, b"", ()
-    script = script._replace(dependency="")
+    script = script._replace(dependency="singleton" if script.is_singleton else "")
     if not is_new:
         try:
             return script, record.where.script.read_bytes(), ()

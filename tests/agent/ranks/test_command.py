@@ -159,7 +159,6 @@ def test_a_rank_finds_torchs_names_ours_and_those_it_knew_before():
         "scratch_dir": "/r/digits",
         "exp_name": "train",
         "OMP_NUM_THREADS": "3",
-        "SERRIED_NUM_THREADS": "3",
         "PYTHONPATH": "/r/digits/train/k3f9q2/library.zip",
         "PYTHONFAULTHANDLER": "1",
         "PYTHONUNBUFFERED": "1",
@@ -180,7 +179,7 @@ def test_what_the_user_has_set_stays():
     plan = {"environment": Environment(env={"PYTHONUNBUFFERED": "0", "A": "b c"})}
     environment = command.environment(work_of(**plan), PLACE, {"OMP_NUM_THREADS": "9"})
 
-    assert environment.keys().isdisjoint({"OMP_NUM_THREADS", "SERRIED_NUM_THREADS"})
+    assert environment.keys().isdisjoint({"OMP_NUM_THREADS"})
     assert (environment["PYTHONUNBUFFERED"], environment["A"]) == ("0", "b c")
 
 

@@ -12,6 +12,9 @@ from serried.protocol import names
 INTERPRETER = "{python}"
 """Stands for the Python of the launcher."""
 
+SUBMITTERS = ("sbatch", "salloc", "qsub")
+"""Commands that pass their environment on to another job, where nothing of this run belongs."""
+
 
 class NotUnderstoodError(Exception):
     """The line is for the real launcher as it is. The message is the reason."""

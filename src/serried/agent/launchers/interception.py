@@ -21,6 +21,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -112,6 +113,26 @@ def main(arguments: List[str]) -> int:
             os.execv(SHELL, [SHELL, *command])  # noqa: S606
         print(f"{name}: {real}: {error.strerror}", file=sys.stderr)
         return NOT_EXECUTABLE
+
+
+def outside(arguments: List[str]) -> int:
+    """`outside FOLDER NAME ARGUMENT…`: become a command that starts another job, without what is Serried's.
+
+    `outside` alone prints lines of bash that make the environment of another job what it would be without Serried.
+    """
+    known = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
+    environment = names.without_run(known)
+    if not arguments:
+        changed = [name for name in known if known[name] != environment.get(name)]
+        print(*(f"export {name}={shlex.quote(environment[name])}" for name in changed if name in environment), sep="\n")
+        print(*(f"unset {name}" for name in changed if name not in environment), sep="\n")
+        return 0
+    folder, name, *argv = arguments
+    real = find(name, environment.get("PATH", os.defpath), Path(folder, "bin"))
+    if real is not None:
+        os.execve(real, [name, *argv], environment)  # noqa: S606 - no shell is the point
+    print(f"{name}: command not found", file=sys.stderr)
+    return NOT_FOUND
 
 
 def find(name: str, path: str, without: Optional[Path]) -> Optional[str]:

@@ -150,7 +150,8 @@ class PassedThroughRank:
         self._environment = {**environment, **self._environment}
         if folders:
             self._environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(folders))
-        self._environment["PATH"] = os.pathsep.join([bin, self._environment.get("PATH", os.defpath)])
+        path = os.pathsep.join([bin, self._environment.get("PATH", os.defpath)])
+        self._environment = names.put(self._environment, {"PATH": path})
         with contextlib.suppress(OSError):
             log = os.open(output, os.O_WRONLY | os.O_APPEND)
             os.dup2(log, STDOUT)

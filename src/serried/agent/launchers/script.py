@@ -62,7 +62,7 @@ class ScriptProcess(ForkedRanks):
         own = {**variables, names.LAUNCHES: str(self._attempt.launches), "PATH": path}
         if environment.get("BASH_ENV"):
             own[names.USER_BASH_ENV] = environment["BASH_ENV"]
-        return {**environment, **own}
+        return names.put(environment, own)
 
     def _open_input(self) -> int:
         with contextlib.suppress(OSError):

@@ -169,13 +169,13 @@ class ScriptNode(Ranks):
         attempt = self.work.directory.attempt(self.work.number)
         shims = shell_functions.folder(attempt.path)
         inherited = command.visible(self.work, system.environment())
-        of_script = {**inherited, **command.environment(self.work, self._place, inherited)}
+        of_script = names.put(inherited, command.environment(self.work, self._place, inherited))
         own = {**shell_functions.variables(shims), names.LAUNCHES: str(attempt.launches)}
         if of_script.get("BASH_ENV"):
             own[names.USER_BASH_ENV] = of_script["BASH_ENV"]
         variable = next(iter(self.work.plan["site"]["dialect"]["job_variables"]), "")
         own.update({names.SCRIPT_JOB: f"{variable}={os.environ[variable]}"} if variable in os.environ else {})
-        return {"environment": {**of_script, **own}, "bin": str(shims / "bin"), "output": str(attempt.script_log)}
+        return {"environment": names.put(of_script, own), "bin": str(shims / "bin"), "output": str(attempt.script_log)}
 
     def _on_started(self, connection: _Connection, pid: int) -> None:
         if connection.identity is None or connection.log is None:

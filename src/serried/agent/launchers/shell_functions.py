@@ -17,7 +17,8 @@ import shlex
 from pathlib import Path
 from typing import Dict, Sequence
 
-from serried.agent.launchers.command_lines import LAUNCHERS, MODULES
+from serried.agent.launchers.command_lines import LAUNCHERS, MODULES, SUBMITTERS
+from serried.agent.launchers.interception import find_program
 from serried.fs import files
 from serried.protocol import names
 
@@ -34,7 +35,7 @@ def write(folder: Path, agent: Sequence[str], address: str) -> Dict[str, str]:
     files.make_directory(folder / "bin", 0o700)
     files.write_text(folder / "bash_env", bash_env(folder, agent), 0o600)
     files.write_text(folder / "rank", rank(agent, address), 0o700)
-    for name in LAUNCHERS:
+    for name in (*LAUNCHERS, *filter(find_program, SUBMITTERS)):
         files.write_text(folder / "bin" / name, program(name, folder, agent), 0o700)
     return variables(folder)
 
@@ -60,9 +61,9 @@ exec "$@" $rank
 
 def program(name: str, folder: Path, agent: Sequence[str]) -> str:
     """The program NAME of `bin/`. In Python its first statement is a string."""
-    launch = [*agent, "launch", str(folder)]
+    launch = [*agent, "outside" if name in SUBMITTERS else "launch", str(folder)]
     return f"""{FIRST_LINE}
-'''':  # Written by Serried: starts {name} with logs for its ranks.
+'''':  # Written by Serried: starts {name}, with logs for its ranks or without what Serried has set.
 if {_is_usable(agent)}; then exec {_quoted(launch)} {name} "$@"; fi
 IFS=:
 for folder in $PATH; do
@@ -83,6 +84,7 @@ def bash_env(folder: Path, agent: Sequence[str]) -> str:
     """The file for BASH_ENV. After it a script finds the shell as it would be without."""
     modules = "|".join(f'*" -m {module} "*|*" -m{module} "*' for module in MODULES)
     every = (*LAUNCHERS, "python", "python3", *WRAPPERS, *ENVIRONMENTS)
+    hidden = (*every, *LOOKUPS, *SUBMITTERS)
     text = _BASH_ENV
     for key, value in {
         "@BIN@": shlex.quote(str(folder / "bin")),
@@ -93,8 +95,8 @@ def bash_env(folder: Path, agent: Sequence[str]) -> str:
         "@STAND_INS@": names.STAND_INS,
         "@USER@": names.USER_BASH_ENV,
         "@MODULES@": modules,
-        "@LOOKED_UP@": "|".join(f'*" {name} "*' for name in (*every, *LOOKUPS)),
-        "@NAMES@": " ".join((*every, *LOOKUPS)),
+        "@LOOKED_UP@": "|".join(f'*" {name} "*' for name in hidden),
+        "@NAMES@": " ".join(hidden),
         "@CALL@": names.LAUNCH_CALL,
         "@WRAPPERS@": "|".join((*WRAPPERS, *ENVIRONMENTS)),
         "@ENVIRONMENTS@": "|".join(ENVIRONMENTS),
@@ -133,7 +135,11 @@ case $__serried_set in *x*) set -x ;; esac
 
 __serried_job=${@JOB@-}
 __serried_variable=${__serried_job%%=*}
-if [[ -z $__serried_job || ${!__serried_variable-} == "${__serried_job#*=}" ]] && @USABLE@; then
+if ! { @USABLE@; }; then
+    :
+elif [[ -n $__serried_job && ${!__serried_variable-} != "${__serried_job#*=}" ]]; then
+eval "$(@AGENT@ outside)" # this is another job
+else
 
 case ":$PATH:" in *:@BIN@:*) ;; *) PATH=@BIN@:$PATH ;; esac
 __serried_bin=@BIN@ __serried_calls=0

@@ -124,8 +124,8 @@ def program(
     changes = environment(work, place, known)
     if inherited is not None:
         kept = set(IDENTITY) & set(known) - set(work.plan["environment"]["env"])
-        changes = {name: value for name, value in changes.items() if name not in kept}
-    variables = {**known, **changes}
+        changes.update((name, known.pop(name)) for name in kept)
+    variables = names.put(known, changes)
     words = argv(work, place, variables)
     if container_ is not None:
         words, variables = container_.enter(words, variables)
@@ -155,7 +155,7 @@ def side_program(work: Attempt, place: RankPlace, words: Sequence[str], *, is_sh
     container_ = container_of(work, place)
     known = visible(alone, system.environment())
     known = container_.inherited(known) if container_ else known
-    variables = {**known, **environment(alone, place, known), names.SIDE_COMMAND: "1"}
+    variables = names.put(known, {**environment(alone, place, known), names.SIDE_COMMAND: "1"})
     values = {name: value for name, value in placeholders(work, place).items() if name not in OF_A_RANK}
     argv = _filled(words, values, variables, is_shell=is_shell)
     return Program(*(container_.enter(argv, variables) if container_ else (argv, variables)))
@@ -227,7 +227,7 @@ def environment(work: Attempt, place: RankPlace, inherited: Mapping[str, str]) -
     own.update(work.plan["environment"]["env"])
     known = {**inherited, **own}
     if "OMP_NUM_THREADS" not in known:
-        own["OMP_NUM_THREADS"] = own[names.THREADS] = str(place.threads)
+        own["OMP_NUM_THREADS"] = str(place.threads)
     switches = {
         **SWITCHES,
         "PYTHONBREAKPOINT": BREAKPOINT_HOOK,

@@ -199,7 +199,7 @@ def _joined(word: str) -> tuple[str, str] | None:
 
 
 def script_lines(plan: Plan, script: UserScript) -> str:
-    name = script.title or os.path.basename(script.path)  # noqa: PTH119
+    name = script.job_name
     lines = [
         f"export PBS_JOBNAME={shlex.quote(name)} PBS_O_WORKDIR={_submit_folder(plan)}",
         "# PBS overwrites the user's value, also with `-V`.",
@@ -239,7 +239,7 @@ def stand_in(plan: Plan, script: UserScript) -> str:
     """Numbers are those of the plan on one node. Scripts compute with the job's id, so it begins with a number."""
     allocation = plan.allocation
     values = {
-        "PBS_JOBNAME": script.title or os.path.basename(script.path),  # noqa: PTH119
+        "PBS_JOBNAME": script.job_name,
         "PBS_ENVIRONMENT": "PBS_BATCH",
         "NCPUS": allocation.cpus,
         "OMP_NUM_THREADS": max(1, allocation.cpus // allocation.ranks),
@@ -247,7 +247,7 @@ def stand_in(plan: Plan, script: UserScript) -> str:
     lines = [f"export {name}={shlex.quote(str(value))}" for name, value in values.items()]
     lines += ["export PBS_ARRAY_INDEX=$SERRIED_TASK"] if plan.array else []
     lines += [f"export PBS_O_WORKDIR={_submit_folder(plan)}"]
-    lines += [f"export {names.SCRIPT_JOB}=PBS_JOBID=$$.$HOSTNAME"]
+    lines += [f"export {names.SCRIPT_JOB}=PBS_JOBID=$$.$HOSTNAME {names.STAND_INS}="]
     lines += ["export PBS_JOBID=$$.$HOSTNAME PBS_NODEFILE=$SERRIED_RUN_DIR/nodefile-$$"]
     hosts = " ".join(['"$HOSTNAME"'] * allocation.ranks)
     lines += [f"printf '%s\\n' {hosts} >\"$PBS_NODEFILE\""]

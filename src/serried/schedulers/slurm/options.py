@@ -179,9 +179,8 @@ def launcher(plan: Plan) -> str:
 
 
 def script_lines(plan: Plan, script: UserScript) -> str:
-    name = script.title or os.path.basename(script.path)  # noqa: PTH119
     folder = submit_folder(plan, '"$SLURM_ARRAY_TASK_ID"')
-    lines = f"export SLURM_JOB_NAME={shlex.quote(name)} SLURM_SUBMIT_DIR={folder}\n"
+    lines = f"export SLURM_JOB_NAME={shlex.quote(script.job_name)} SLURM_SUBMIT_DIR={folder}\n"
     lines += f"export {names.SCRIPT_JOB}=SLURM_JOB_ID=$SLURM_JOB_ID\n"
     if not script.appends:  # of this job; for its steps it would be an option of `srun --output`
         lines += "unset SLURM_OPEN_MODE\n"
@@ -223,7 +222,7 @@ def stand_in(plan: Plan, script: UserScript) -> str:
     """Numbers are those of the plan on one node. Scripts compute with the job's id, so it is a number."""
     allocation = plan.allocation
     values = {
-        "SLURM_JOB_NAME": script.title or os.path.basename(script.path),  # noqa: PTH119
+        "SLURM_JOB_NAME": script.job_name,
         "SLURM_JOB_NUM_NODES": allocation.nodes,
         "SLURM_NNODES": allocation.nodes,
         "SLURM_NTASKS": allocation.nodes * allocation.ranks,
@@ -322,9 +321,10 @@ def walltime(seconds: int) -> str:
 
 def _options(plan: Plan, token: str, task: str) -> list[str]:
     folder = plan.script.folder if plan.script and not plan.source.snapshot else ""
-    allocation = plan.allocation
-    return [
-        f"--job-name={job_name(plan.name, token)}",
+    allocation, name = plan.allocation, job_name(plan.name, token)
+    is_singleton = plan.script is not None and plan.script.is_singleton
+    options = [
+        f"--job-name={plan.script.job_name if plan.script and is_singleton else name}",
         f"--chdir={folder or plan.directory}",
         f"--output={_log_pattern(plan)}",
         "--open-mode=append",
@@ -335,6 +335,10 @@ def _options(plan: Plan, token: str, task: str) -> list[str]:
         "--export=ALL",
         *_array(plan, task),
     ]
+    if is_singleton:  # Slurm compares names, so the token is at the end of the comment
+        comments = [option.partition("=")[2] for option in options if option.startswith("--comment=")]
+        options.append(f"--comment={' '.join([*comments[-1:], name])}")
+    return options
 
 
 def _resources(plan: Plan, *, tasks: int) -> list[str]:

@@ -33,7 +33,8 @@ JOB_FIELDS = (
 JOB_FORMAT = ",".join(f"{field}:{SEPARATOR}" for field in JOB_FIELDS)
 """For `squeue --Format`: no width, so that nothing is cut off."""
 
-NAME_FORMAT = f"ArrayJobID:{SEPARATOR},Name:{SEPARATOR}"
+NAME_FORMAT = f"ArrayJobID:{SEPARATOR},Name:{SEPARATOR},Comment:{SEPARATOR}"
+"""The token of a submission ends the name, or the comment of a job whose name the user needs."""
 
 ACCOUNT_FIELDS = ("JobID", "State", "ExitCode", "End", "NodeList", "JobName")
 

@@ -80,7 +80,7 @@ class Slurm(CommandScheduler):
 
     def find(self, token: str, since: float | None = None) -> str | None:
         for job, name in parse.named(self._squeue(parse.NAME_FORMAT)):
-            if names_token(name, token):
+            if any(names_token(text, token) for text in name.split(parse.SEPARATOR)):
                 return job
         accounts = self._sacct(("JobID", "JobName"), since)
         if accounts is None:
