@@ -13,7 +13,7 @@ import pytest
 from place import Place, environment
 from serried.fs.files import read_json
 from serried.protocol.layout import RecordDirectory, RunDirectory
-from serried.records.logs import metrics
+from serried.protocol.logged_metrics import metrics
 from serried.resume_check.check import Prompter
 from serried.resume_check.judge import compare
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serried.protocol.layout import TaskDirectory
-from serried.records.logs import Lines, Tail, last_lines, metrics, newest_metrics, start_of_last_lines
+from serried.protocol.logged_metrics import metrics
+from serried.records.logs import Lines, Tail, last_lines, newest_metrics, start_of_last_lines
 from serried.ui.text import overwritten
 
 _OUTPUT = st.one_of(st.binary(max_size=20), st.sampled_from((b"\n", b"\r", b"\x1b[A", b"\x1b", b"[A")))

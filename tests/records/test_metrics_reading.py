@@ -11,7 +11,8 @@ import serried
 from building import RunOnDisk
 from serried.errors import UsageError
 from serried.protocol.layout import RunDirectory
-from serried.records.logs import metrics, ranks_with_metrics
+from serried.protocol.logged_metrics import metrics
+from serried.records.logs import ranks_with_metrics
 
 
 def write(place, attempt, entries, *, rank=0, node=0, rest=""):

@@ -16,7 +16,7 @@ import train_ranks
 import serried
 from serried.fs.files import Journal, read_journal, read_json
 from serried.protocol.layout import RunDirectory
-from serried.records.logs import metrics
+from serried.protocol.logged_metrics import metrics
 
 pytest.importorskip("torch", reason="needs torch: pip install torch")
 pytestmark = pytest.mark.torch

@@ -147,15 +147,15 @@ def submit_command(
             raise UsageError(f"`{name}` is given twice", hint="list all its values in one `--grid`")
         own[name], drawn[name] = parameter, flag == "--random"
     if at_wandb:
-        defined, word = sweep_options.to_create(experiment), None
+        defined = sweep_options.to_create(experiment)
+        word = defined.experiment
     else:
         defined, word = sweep_options.defined(experiment, is_complete=bool(own), meant=_meant)
     if defined.id and (own or method or seeds):
         hint = "leave out `--grid`, `--random`, `--method` and `--seeds`, or change the definition at W&B"
         raise UsageError(f"`{defined.id}` has its parameters at W&B", hint=hint)
     request = options.request({**values, "experiment": word}, cluster)
-    if defined.command and request.command is None and word is None:
-        request = dataclasses.replace(request, command=defined.command)
+    request, defined = sweep_options.with_experiment(request, defined)
     if request.name is None and defined.name:
         request = dataclasses.replace(request, name=defined.name)
     sweep = dataclasses.replace(
@@ -190,8 +190,9 @@ def _prepare(request: Request, *, dry_run: bool) -> Prepared:
         prepared = prepare(
             decided.plan, decided.resolved, os.environ, jobs=decided.jobs, trials=decided.trials, observe=observe
         )
-    notes = request.sweep.notes if request.sweep else ()
-    return dataclasses.replace(prepared, notes=(*prepared.notes, *notes))
+    sweep = request.sweep or SweepDefinition({})
+    warnings, notes = (*prepared.warnings, *sweep.warnings), (*prepared.notes, *sweep.notes)
+    return dataclasses.replace(prepared, warnings=warnings, notes=notes)
 
 
 def _create(request: Request, file: Path, *, yes: bool) -> tuple[str, bool]:

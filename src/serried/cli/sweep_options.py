@@ -11,6 +11,7 @@ from serried import config
 from serried.config.values import BadValue
 from serried.errors import UsageError, did_you_mean
 from serried.protocol import printed_metric
+from serried.submission.request import Request
 from serried.sweeps import definition, space
 from serried.sweeps.definition import GRID, RANDOM, DefinitionError, Metric, SweepDefinition
 from serried.sweeps.space import Parameter
@@ -38,7 +39,14 @@ def to_create(word: str | None) -> SweepDefinition:
     own = definition.read_file(Path(word))
     is_finite = own.run_cap is not None or own.method == GRID
     return SweepDefinition(
-        {}, id=TO_CREATE, name=own.name, metric=own.metric, run_cap=own.distinct if is_finite else None
+        {},
+        id=TO_CREATE,
+        name=own.name,
+        metric=own.metric,
+        run_cap=own.distinct if is_finite else None,
+        experiment=own.experiment,
+        parallel=own.parallel,
+        workers=own.workers,
     )
 
 
@@ -66,6 +74,26 @@ def parameter_of(flag: str, text: str) -> tuple[str, Parameter]:
         return name, space.read_values(values) if flag == "--grid" else space.read_range(values)
     except BadValue as error:
         raise UsageError(f"`{flag} {name}` {error}", hint=error.hint) from None
+
+
+def with_experiment(request: Request, sweep: SweepDefinition) -> tuple[Request, SweepDefinition]:
+    """The request with the command of the sweep and the experiment whose settings hold, and the sweep with warnings.
+
+    A sweep with its own command, here or at W&B, replaces the command of the experiment that it names, or else of the
+    project's only one.
+    """
+    if request.command is not None or not (sweep.command or sweep.id):
+        return request, sweep
+    request = dataclasses.replace(request, command=sweep.command or None)
+    known = () if request.experiment else config.catalogue(Path.cwd(), os.environ).experiments
+    if len(known) == 1:
+        return dataclasses.replace(request, experiment=known[0]), sweep
+    if not known:
+        return request, sweep
+    listed = ", ".join(f"`{name}`" for name in known)
+    key = "`experiment` beside `id`, in a table `[sweeps.NAME]`," if sweep.id else "the key `experiment`"
+    warning = f"the sweep has a command and names no experiment, so none of {listed} applies: {key} selects one"
+    return request, dataclasses.replace(sweep, warnings=(*sweep.warnings, warning))
 
 
 def defined(

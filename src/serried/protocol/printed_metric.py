@@ -65,6 +65,15 @@ def is_file(source: str) -> bool:
     return source.startswith(f"{FILE}:")
 
 
+def has(source: str, name: str, metric: str) -> bool:
+    """Whether the source reports `metric`. `name` is the metric that it is for; empty if nobody has named that."""
+    rest = source.partition(":")[2]
+    if is_file(source):
+        return ":" not in rest or name in ("", metric)
+    groups = _compiled(rest).groupindex
+    return metric in groups or (name in ("", metric) and groups.keys() <= {STEP, TOTAL})
+
+
 def values(source: str, name: str, logs: Iterable[Path], results: Path) -> List[float]:
     """All reported values in their order; a JSON file has only the present one. `logs`: the oldest first."""
     rest = source.partition(":")[2]

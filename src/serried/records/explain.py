@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serried.fs.files import read_journal, read_json
-from serried.plan import After
+from serried.plan import After, Plan
 from serried.protocol import names, reasons
 from serried.protocol.events import ToAttempt
 from serried.protocol.reasons import Reason
@@ -327,6 +327,22 @@ def _facts(status: RunStatus, failure: Mapping[str, Any] | None, tail: Sequence[
     )
 
 
+def _with_parameters(record: Record, plan: Plan, trial: int | None) -> Sequence[str]:
+    """The command of one trial of a sweep; empty if it cannot be repeated alone."""
+    from serried.protocol import placeholders
+    from serried.protocol.settings import spelled
+
+    try:
+        parameters = {} if trial is None or (plan.sweep and plan.sweep.service) else record.parameters_of(trial)
+    except RecordUnreadable:
+        return ()
+    words = placeholders.with_arguments(plan.command, parameters, "", is_shell=plan.shell, is_template=True)
+    for name, value in parameters.items():
+        words = [word.replace(f"{{config.{name}}}", spelled(value)) for word in words]
+    needs_array = any(mark in word for word in plan.command for mark in ("{task}", "{element}", "{args_json_file}"))
+    return words if parameters and not needs_array else ()
+
+
 def _here(status: RunStatus) -> str:
     """The command for `serried run`; `COMMAND` stands for a long one, or one of several lines."""
     try:
@@ -337,9 +353,12 @@ def _here(status: RunStatus) -> str:
         arguments = f" -- {shlex.join(plan.command[1:])}" if plan.command[1:] else ""
         nodes = "--nodes 1 " if plan.allocation.nodes > 1 else ""
         return f"serried run {nodes}{shlex.quote(plan.command[0])}{arguments}"
-    words = ["sh", "-c", *plan.command] if plan.shell else plan.command
+    filled: Sequence[str] = plan.command
+    if plan.sweep:
+        filled = _with_parameters(status.record, plan, status.task)
+    words = ["sh", "-c", *filled] if plan.shell else filled
     command = shlex.join(words)
-    if len(command) > _LONGEST or not command.isprintable():
+    if not words or len(command) > _LONGEST or not command.isprintable():
         command = "COMMAND"
     ranks = f"--ranks {plan.world_size} " if plan.world_size > 1 else ""
     return f"serried run {ranks}-- {command}"

@@ -9,6 +9,7 @@ from typing import Any
 from serried.fs.files import json_object
 from serried.metrics import tables
 from serried.metrics.tables import RANKS, NewRows, Row, moment
+from serried.protocol import logged_metrics
 from serried.protocol.json_lines import LineBuffer
 from serried.protocol.layout import TaskDirectory
 from serried.records import logs
@@ -40,7 +41,7 @@ class MeasuredRows:
             yield from filter(self._is_chosen, tables.rows(self._place, self.what, self._node))
             return
         rank = self.rank_of_steps  # once: it lists folders
-        for entry in logs.metrics(self._place, rank):
+        for entry in logged_metrics.metrics(self._place, rank):
             yield _step(entry, entry["attempt"], rank)
 
     def new_rows(self) -> Iterator[Row]:

@@ -1,9 +1,8 @@
-"""The files that ranks write: logs, read while they grow, logged metrics, and the result of a smoke test."""
+"""The files that ranks write: logs, read while they grow, the newest logged metrics, and the result of a smoke test."""
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -12,15 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from serried.errors import UsageError
-from serried.fs.files import json_object, read_journal, read_json
+from serried.fs.files import json_object, read_json
 from serried.protocol import names
 from serried.protocol.layout import AttemptDirectory, TaskDirectory
 from serried.records.evidence import attempt_numbers
 from serried.records.record import Record, Summary
 from serried.schedulers.indices import compress
-
-Row = dict[str, Any]
-"""`attempt`, `step`, `t` (seconds since the epoch), and the logged values by name."""
 
 _CHUNK = 1 << 20
 _MOST_LISTED = 8
@@ -30,8 +26,6 @@ _LONGEST_LINE = 1 << 16
 _UP, _MOST_ROWS = b"\x1b[A", 8
 _MOVES = re.compile(rb"(\n|\x1b\[A)")
 _ERASE = re.compile(rb"\x1b\[[0-2]?K")
-_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-"""How `run.log` writes the numbers that JSON lacks."""
 
 
 @dataclass(frozen=True)
@@ -240,50 +234,14 @@ def last_lines(path: Path, count: int, window: int = 1 << 16) -> list[str]:
     return []
 
 
-def metrics(place: TaskDirectory, rank: int = 0) -> list[Row]:
-    """The logged metrics of `rank` in all attempts as one curve, in the order of steps.
-
-    An attempt that resumes from a checkpoint repeats the steps after it: the rows of earlier attempts for those
-    steps are dropped.
-    """
-    rows: list[Row] = []
-    for number in attempt_numbers(place):
-        for path in place.attempt(number).path.glob(f"node-*/metrics-{rank}.jsonl"):
-            rows = _continued(rows, read_journal(path), number)
-    return rows
-
-
-def newest_metrics(place: TaskDirectory, rank: int = 0) -> list[Row]:
+def newest_metrics(place: TaskDirectory, rank: int = 0) -> list[dict[str, Any]]:
     """The last rows of `metrics`, from the end of one file: quick, but perhaps none, and not all that a step logged."""
+    from serried.protocol.logged_metrics import values_of
+
     numbers = attempt_numbers(place)
     paths = place.attempt(numbers[-1]).path.glob(f"node-*/metrics-{rank}.jsonl") if numbers else ()
     entries = [json_object(line.encode()) for path in paths for line in last_lines(path, _MOST_NEWEST)]
-    return [
-        {name: _value(value) for name, value in entry.items()}
-        for entry in entries
-        if entry and isinstance(entry.get("step"), int)
-    ]
-
-
-def _continued(rows: list[Row], entries: list[dict[str, Any]], attempt: int) -> list[Row]:
-    """`rows`, and the entries of `attempt` after them. Several entries for one step are one row."""
-    steps = [entry for entry in entries if isinstance(entry.get("step"), int)]
-    if not steps:
-        return rows
-    resumed = entries[0].get("resumed")
-    last = resumed if isinstance(resumed, int) else steps[0]["step"] - 1
-    joined = [row for row in rows if row["step"] <= last]
-    for entry in steps:
-        row = {"attempt": attempt, **{name: _value(value) for name, value in entry.items()}}
-        if joined and joined[-1]["step"] == row["step"]:
-            joined[-1] = {**joined[-1], **row}
-        else:
-            joined.append(row)
-    return joined
-
-
-def _value(value: Any) -> Any:
-    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
+    return [values_of(entry) for entry in entries if entry and isinstance(entry.get("step"), int)]
 
 
 def ranks_with_metrics(place: TaskDirectory) -> list[int]:

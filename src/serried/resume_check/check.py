@@ -17,7 +17,7 @@ from typing import Any
 
 from serried.builds import Observe, silent
 from serried.fs.files import Journal
-from serried.protocol import names
+from serried.protocol import logged_metrics, names
 from serried.protocol.events import ToAttempt
 from serried.protocol.layout import RunDirectory, TaskDirectory
 from serried.protocol.reasons import Reason
@@ -96,7 +96,7 @@ class Take(FinishedRun):
     """One run of the training, ended."""
 
     def curves(self) -> Curves:
-        return {rank: logs.metrics(self.place, rank) for rank in logs.ranks_with_metrics(self.place)}
+        return {rank: logged_metrics.metrics(self.place, rank) for rank in logs.ranks_with_metrics(self.place)}
 
     def traces(self) -> list[Trace]:
         return traces.read(self.place)

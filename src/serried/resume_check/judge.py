@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from serried.errors import SerriedError
-from serried.records.logs import Row
+from serried.protocol.logged_metrics import Row
 from serried.resume_check import traces
 from serried.resume_check.traces import GIVEN, ORDER, RANDOM, Lost, Trace
 

@@ -110,7 +110,7 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
         own = {name: plan.config.get(name, value) for name, value in request.parameters.items()}  # `--set` wins
         plan = dataclasses.replace(plan, command=_with_parameters(plan, own))
     if request.sweep:
-        plan = _with_sweep(plan, request.sweep)
+        plan = _with_sweep(plan, request.sweep.with_source(resolved.experiment.metric))
         _check_workers(plan)
     each = tuple(tasks(resolved.experiment, plan, each)) if each else ()
     count = len(array.indices) if array else 1

@@ -17,6 +17,7 @@ from typing import Any
 
 from serried.config.values import MOST_TASKS, BadValue
 from serried.errors import ConfigError, UsageError, did_you_mean, install_hint
+from serried.plan import ReportedMetric
 from serried.protocol import placeholders, printed_metric
 from serried.sweeps import space
 from serried.sweeps.space import Parameter
@@ -30,9 +31,9 @@ HYPERBAND, MEDIAN = "hyperband", "median"
 MAXIMIZE, MINIMIZE = "maximize", "minimize"
 SEED = "seed"
 """The parameter of `seeds`."""
-_OF_FILE = ("name", "program", "command", "method", "metric", "parameters", "run_cap", "early_terminate")
-_OF_TABLE = ("experiment", "seeds", "parallel", "workers", "seed", "id")
-"""Keys that a table of serried.toml has besides."""
+_KEYS = ("experiment", "seeds", "parallel", "workers", "seed", "id")
+"""Keys of Serried, in a table of serried.toml and in a file."""
+_KEYS_OF_WANDB = ("name", "program", "command", "method", "metric", "parameters", "run_cap", "early_terminate")
 _OF_THE_SERVICE = ("description", "project", "entity", "controller", "impute", "imputewhilerunning", "kind")
 """Keys of W&B without an effect here."""
 _AT_THE_SERVICE = ("program", "command", "method", "parameters", "early_terminate", "seeds", "seed")
@@ -75,6 +76,7 @@ class SweepDefinition:
     drawn: Mapping[str, bool] = field(default_factory=dict)
     """By parameter: whether its values are drawn, or all tried; of others the method decides."""
     notes: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
         """What `from_json` needs for the same trials."""
@@ -92,6 +94,14 @@ class SweepDefinition:
         """Raises DefinitionError."""
         table = {key: value for key, value in document.items() if key != "drawn"}
         return replace(read_table(table), drawn=document.get("drawn") or {})
+
+    def with_source(self, reported: ReportedMetric) -> SweepDefinition:
+        """The sweep with the source of the experiment's metric, unless it has its own, or the source has another."""
+        if self.metric is None or self.metric.source or not reported.source:
+            return self
+        name = "" if reported.name == ReportedMetric().name else reported.name
+        is_there = printed_metric.has(reported.source, name, self.metric.name)
+        return replace(self, metric=replace(self.metric, source=reported.source)) if is_there else self
 
     @property
     def space(self) -> dict[str, dict[str, Any]]:
@@ -215,7 +225,7 @@ def read_file(path: Path) -> SweepDefinition:
     if not isinstance(tables, dict):
         raise ConfigError("is not the definition of a sweep", path=shown, hint="it needs `method` and `parameters`")
     try:
-        return read(tables, _OF_FILE)
+        return read_table(tables)
     except DefinitionError as wrong:
         raise ConfigError(wrong.message, path=shown, hint=wrong.hint) from None
 
@@ -261,17 +271,8 @@ class DefinitionError(UsageError):
 
 
 def read_table(table: Mapping[str, Any]) -> SweepDefinition:
-    """The table `[sweeps.NAME]` of serried.toml. Raises DefinitionError."""
-    return read(table, (*_OF_TABLE, *_OF_FILE))
-
-
-def is_id(word: str) -> bool:
-    """Whether the word names a sweep at W&B's service: `ENTITY/PROJECT/ID`."""
-    return _ID.fullmatch(word) is not None
-
-
-def read(table: Mapping[str, Any], known: Sequence[str]) -> SweepDefinition:
-    """Raises DefinitionError."""
+    """The table `[sweeps.NAME]` of serried.toml, or the content of a file. Raises DefinitionError."""
+    known = (*_KEYS, *_KEYS_OF_WANDB)
     for key in table:
         if key not in known and key not in _OF_THE_SERVICE:
             hint = did_you_mean(str(key), known) or f"known here: {', '.join(f'`{name}`' for name in known)}"
@@ -298,6 +299,11 @@ def read(table: Mapping[str, Any], known: Sequence[str]) -> SweepDefinition:
         workers=_count(table, "workers"),
         notes=_notes(table),
     )
+
+
+def is_id(word: str) -> bool:
+    """Whether the word names a sweep at W&B's service: `ENTITY/PROJECT/ID`."""
+    return _ID.fullmatch(word) is not None
 
 
 def _notes(table: Mapping[str, Any]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 from serried.errors import UsageError
 from serried.fs.files import read_json
 from serried.plan import Sweep
-from serried.protocol import names, printed_metric
+from serried.protocol import logged_metrics, names, printed_metric
 from serried.protocol.layout import TaskDirectory
 from serried.protocol.reasons import Reason
 from serried.records import index, logs
@@ -255,7 +255,7 @@ def _value(place: TaskDirectory, sweep: Sweep) -> float | None:
     """The metric as logged, printed or written last."""
     if not sweep.source:
         newest = _last(logs.newest_metrics(place), sweep.metric)
-        return newest if newest is not None else _last(logs.metrics(place), sweep.metric)
+        return newest if newest is not None else _last(logged_metrics.metrics(place), sweep.metric)
     attempts = [place.attempt(number) for number in reversed(attempt_numbers(place))]
     written = [attempt.rank_log(0, 0) for attempt in attempts]
     return printed_metric.last_value(sweep.source, sweep.metric, written, place.results)

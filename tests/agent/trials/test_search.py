@@ -17,6 +17,7 @@ from searching import SPACE, end, known, settings, states, write_plan
 from serried.agent.trials.search import RETRIED, TASK, Study, reports
 from serried.protocol import json_lines
 from serried.protocol.layout import RunDirectory
+from serried.protocol.logged_metrics import metrics
 
 
 def test_parameters_are_within_the_space_and_keep_their_order(run):
@@ -165,12 +166,14 @@ def test_a_trial_that_resumes_from_another_run_is_not_compared(run):
     assert states(study) == ["FAIL", "COMPLETE", "RUNNING"]
 
 
-def test_the_values_of_attempts_are_one_row(run):
-    for attempt, rows in ((1, [(0, 1.0), (1, 2.0), (2, 3.0)]), (2, [(2, 3.5), (3, 4.0)])):
+def test_the_values_of_attempts_are_one_row_without_the_steps_that_a_resume_takes_back(run):
+    for attempt, lines in ((1, [(0, 1.0), (1, 2.0), (2, 9.0)]), (2, [(3, 3.5), (4, 4.0)])):
         log = run.task(0).attempt(attempt).metrics(0, 0)
         log.parent.mkdir(parents=True)
-        log.write_text("".join(f'{{"step": {step}, "acc": {value}}}\n' for step, value in rows))
+        begin = '{"t": 1.0, "resumed": 1}\n' if attempt == 2 else ""
+        log.write_text(begin + "".join(f'{{"step": {step}, "acc": {value}}}\n' for step, value in lines))
     assert reports(run.task(0), settings(run)) == [1.0, 2.0, 3.5, 4.0]
+    assert [row["acc"] for row in metrics(run.task(0))] == [1.0, 2.0, 3.5, 4.0]
     (run.task(0).attempt(1).rank_log(0, 0)).write_text("acc=1\nacc=2\n")
     assert reports(run.task(0), settings(run, source="stdout:acc=(.*)")) == [1.0, 2.0]
 

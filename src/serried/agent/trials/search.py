@@ -25,7 +25,7 @@ from serried.agent import system
 from serried.agent.attempt import Attempt, run_directory
 from serried.agent.helper_process import AgentConnection
 from serried.fs import files
-from serried.protocol import names, printed_metric
+from serried.protocol import logged_metrics, names, printed_metric
 from serried.protocol.layout import TaskDirectory
 from serried.protocol.reasons import Reason
 
@@ -345,18 +345,11 @@ def _stored(space: Dict[str, Any], value: Any) -> Any:
 
 def reports(task: TaskDirectory, settings: SearchJson) -> List[float]:
     """The metric's values in their order. A logged step that an attempt repeats after a resume counts once."""
-    attempts = [task.attempt(number) for number in files.numbers(task.attempts)]
     if settings["source"]:
-        logs = [attempt.rank_log(0, 0) for attempt in attempts]
+        logs = [task.attempt(number).rank_log(0, 0) for number in files.numbers(task.attempts)]
         return printed_metric.values(settings["source"], settings["metric"], logs, task.results)
-    by_step: Dict[int, float] = {}
-    for attempt in attempts:
-        for path in attempt.path.glob("node-*/metrics-0.jsonl"):
-            for row in files.read_journal(path):
-                value = printed_metric.number(row.get(settings["metric"]))
-                if value is not None and isinstance(row.get("step"), int):
-                    by_step[row["step"]] = value
-    return [by_step[step] for step in sorted(by_step)]
+    found = (printed_metric.number(row.get(settings["metric"])) for row in logged_metrics.metrics(task))
+    return [value for value in found if value is not None]
 
 
 def watch(study: Study, number: int, work: Attempt, connection: AgentConnection) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from serried.metrics import samples
-from serried.protocol import names
+from serried.protocol import logged_metrics, names
 from serried.protocol.layout import AttemptDirectory
 from serried.protocol.reasons import Reason
 from serried.protocol.sizes import counted
@@ -199,7 +199,7 @@ class RunReader:
         files = place.attempts.glob(f"*/node-*/metrics-{ranks[0]}.jsonl") if ranks else ()
         if not ranks or sum(map(_size_of, files)) > _LARGEST_METRICS:
             return {}
-        return curves_of(logs.metrics(place, ranks[0]))
+        return curves_of(logged_metrics.metrics(place, ranks[0]))
 
 
 def in_order(curves: Mapping[str, Sequence[Point]], wanted: str) -> dict[str, Sequence[Point]]:

@@ -36,7 +36,7 @@ class Curve:
         """Values in a full stretch."""
 
     def add(self, step: int, value: float) -> None:
-        """A second value for a step replaces the first, as in `logs.metrics`, while a stretch is one step."""
+        """A second value for a step replaces the first, as in `logged_metrics.metrics`, while a stretch is one step."""
         if not self._steps or step > self._steps[-1]:
             if self._steps and self._stretches[-1][0] < self._size:
                 self._steps[-1] = step
