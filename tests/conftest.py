@@ -117,17 +117,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if set(item.path.relative_to(TESTS).parts) & WITH_RUNS or "make_run" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.runs)
     if importlib.util.find_spec("horovod") is None:
-        _leave_out_horovod(config, items)
+        _leave_out(config, items, "horovod", "needs Horovod: make horovod")
+    if not os.environ.get("NANOGPT"):
+        _leave_out(config, items, "nanogpt", "needs a checkout of nanoGPT, whose path is in NANOGPT")
 
 
-def _leave_out_horovod(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skipped, saying how to build it. Not so in CI, where a skip is a failure and the build takes too long."""
-    without = [item for item in items if item.get_closest_marker("horovod")]
+def _leave_out(config: pytest.Config, items: list[pytest.Item], marker: str, reason: str) -> None:
+    """Skipped, saying what is missing. Not so in CI, where a skip is a failure and the component is not to be had."""
+    without = [item for item in items if item.get_closest_marker(marker)]
     if os.environ.get("CI") == "true":
         items[:] = [item for item in items if item not in without]
         config.hook.pytest_deselected(items=without)
     for item in without:
-        item.add_marker(pytest.mark.skip(reason="needs Horovod: make horovod"))
+        item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -179,6 +180,22 @@ def test_nanogpt_on_one_cpu_is_started_as_by_hand(local):
     assert lines(local, run, "rank . of .*") == ["rank 0 of 1, from step 0"]
 
 
+@pytest.mark.nanogpt
+def test_nanogpts_own_program_trains_on_one_cpu_by_the_command_of_its_page(local):
+    checkout = Path(os.environ["NANOGPT"])
+    for name in ("model.py", "configurator.py"):
+        shutil.copy(checkout / name, local.project)
+    (local.project / "data/tiny").mkdir(parents=True)
+    for name in ("train.bin", "val.bin"):
+        (local.project / "data/tiny" / name).write_bytes(bytes(8000))  # 4,000 tokens, all 0
+    small = "--dataset=tiny --n_layer=1 --n_head=1 --n_embd=16 --block_size=16 --batch_size=2 --eval_iters=1"
+    few = "--max_iters=4 --eval_interval=2 --lr_decay_iters=4 --gradient_accumulation_steps=1"
+    program = (checkout / "train.py").read_bytes()
+    run = submit(local, "nanogpt", 1, program=program, leaves=True, arguments=f"{small} {few}")
+    assert local.wait(run)[1]["state"] == "COMPLETED", local.serried("logs", run).stdout
+    assert [path.name for path in (local.directory(run) / "checkpoints").iterdir()] == ["ckpt.pt"]
+
+
 @pytest.mark.slurm
 def test_a_rank_may_be_a_torchrun_that_starts_the_others(slurm):
     run = submit(slurm, "torchrun", 1, program=TORCHRUN)
@@ -209,12 +226,22 @@ def _submits(test: ast.FunctionDef | None, page: str, number: int) -> bool:
 
 def test_what_the_pages_show_is_in_the_scripts():
     pages = "".join(page.read_text() for page in documented.DOCS.glob("frameworks*.md"))
-    scripts = ("accelerate_in_a_session.py", "transformers_in_a_session.py")
+    scripts = ("accelerate_in_a_session.py", "transformers_in_a_session.py", "lightning_defaults.py")
     code = "".join((documented.SCRIPTS / name).read_text() for name in scripts)
     code += templates.files("lightning")["train.py"].decode() + (ROOT / "examples/plain/train.py").read_text()
     shown = [line for block in re.findall(r"```python\n(.*?)```", pages, re.DOTALL) for line in block.splitlines()]
     known = {*code.replace("cpu=True", "").splitlines(), "    ..."}
     assert [line for line in shown if line not in known] == []
+
+
+def test_lightning_without_options_saves_and_resumes_by_the_variables_of_its_page(local):
+    first = start(local, "lightning_defaults.py", ranks=1)
+    assert local.wait(first)[1]["state"] == "COMPLETED", local.serried("logs", first).stdout
+    saved = [path.relative_to(local.directory(first)) for path in local.directory(first).rglob("*.ckpt")]
+    assert [str(path.parent) for path in saved] == ["checkpoints/lightning_logs/version_0/checkpoints"]
+    second = start(local, "lightning_defaults.py", ranks=1, options=("--resume", first))
+    assert local.wait(second)[1]["state"] == "COMPLETED", local.serried("logs", second).stdout
+    assert f"at {local.directory(first) / saved[0]}" in local.serried("logs", second).stdout
 
 
 @pytest.mark.slurm

@@ -13,6 +13,7 @@ out_dir = "out"
 init_from = "scratch"  # or `resume`
 backend = "nccl"
 device = "cpu"
+compile = True  # noqa: A001 - its name there
 max_iters = 8
 eval_interval = 2
 hold = 0

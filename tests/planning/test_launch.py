@@ -131,6 +131,11 @@ REFUSED = [
         "`launch.tf_config` needs the numbers of nodes before torchrun assigns them",
     ),
     (
+        {"launch__kind": "accelerate", "launch__options": ["--cpu"], "resources__ranks": 2},
+        "python train.py",
+        "`accelerate launch --cpu` starts a single process",
+    ),
+    (
         {"launch__options": ["-v"]},
         "python train.py",
         "`launch.options` are for a launcher, and `single` starts ranks without one",
@@ -270,3 +275,19 @@ def test_commands_of_tasks_are_looked_at_as_the_one_of_a_run_is(tmp_path, monkey
 @pytest.mark.parametrize("command", ["torchrun --standalone --nproc-per-node=4 train.py", "accelerate launch train.py"])
 def test_what_starts_its_own_ranks_may_be_started_once(planned, command):
     assert planned(command, resources__gpus=4, launch__kind="single").command == tuple(command.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "hint", "followed"),
+    [
+        ("accelerate launch --cpu --num_processes 2 train.py --lr 1", "`-- python train.py …`", {}),
+        ("deepspeed --num_gpus 2 train.py", "`--launch deepspeed -- python train.py …`", {"launch__kind": "deepspeed"}),
+    ],
+)
+def test_the_hint_about_a_typed_launcher_is_accepted_when_it_is_followed(planned, command, hint, followed):
+    with pytest.raises(UsageError) as refusal:
+        planned(command, resources__ranks=2)
+    program = command.partition(" ")[0]
+    alone = f"or `--launch single` to start `{program}` once with its own options"
+    assert refusal.value.hint == f"leave `{program}` and its options out: {hint}, {alone}"
+    assert planned("python train.py", resources__ranks=2, **followed).command == ("python", "train.py")

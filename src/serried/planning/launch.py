@@ -119,6 +119,11 @@ def _check_options(launch: Launch, allocation: Allocation) -> None:
         )
     if launch.options and launch.kind in ("agent", "single", "horovod"):
         raise UsageError(f"`launch.options` are for a launcher, and `{launch.kind}` starts ranks without one")
+    if launch.kind == "accelerate" and "--cpu" in launch.options:
+        raise UsageError(
+            "`accelerate launch --cpu` starts a single process",
+            hint="leave `launch.kind` out: accelerate's programs find the ranks, and that they are on CPUs",
+        )
     if launch.tf_config and launch.kind == "torchrun":
         raise UsageError(
             "`launch.tf_config` needs the numbers of nodes before torchrun assigns them",
@@ -160,10 +165,18 @@ def _check_program(launch: Launch, started: Sequence[str], allocation: Allocatio
             hint="pass only the rank's command, such as `python train.py`; put launcher options in `launch.options`",
         )
     if program in DOUBLES and launch.kind not in ("single", program) and ranks > 1 and not _spans(started, allocation):
+        instead = "`--launch torchrun`" if program == "torchrun" else _without_launcher(program, started)
         raise UsageError(
             f"`{program}` starts ranks of its own, and {ranks} ranks would each start `{program}`",
-            hint=f"`--launch {program}`, or `--launch single` to start `{program}` once with its own options",
+            hint=f"{instead}, or `--launch single` to start `{program}` once with its own options",
         )
+
+
+def _without_launcher(program: str, started: Sequence[str]) -> str:
+    """Advice that holds when it is followed: accelerate's programs need ranks alone, others their launcher too."""
+    script = next((word for word in started if word.endswith(".py")), "train.py")
+    launcher = "" if program == "accelerate" else f"--launch {program} "
+    return f"leave `{program}` and its options out: `{launcher}-- python {script} …`"
 
 
 def _spans(started: Sequence[str], allocation: Allocation) -> bool:

@@ -130,7 +130,8 @@ def test_each_task_of_a_command_list_runs_its_own_line(tmp_path):
     assert command.argv(Attempt(RunDirectory(tmp_path), plan, 8, 1), PLACE, {}) == ["b", "8"]
 
 
-def test_a_rank_finds_torchs_names_ours_and_those_it_knew_before():
+def test_a_rank_finds_torchs_names_ours_and_those_it_knew_before(monkeypatch):
+    monkeypatch.setattr(command, "GPU_DRIVERS", ())
     environment = command.environment(work_of(), PLACE, {})
 
     assert environment == {
@@ -158,6 +159,7 @@ def test_a_rank_finds_torchs_names_ours_and_those_it_knew_before():
         "project_name": "digits",
         "scratch_dir": "/r/digits",
         "exp_name": "train",
+        "ACCELERATE_USE_CPU": "1",
         "OMP_NUM_THREADS": "3",
         "PYTHONPATH": "/r/digits/train/k3f9q2/library.zip",
         "PYTHONFAULTHANDLER": "1",

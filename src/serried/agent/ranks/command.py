@@ -56,6 +56,7 @@ OF_A_RANK = ("rank", "local_rank")
 
 SWITCHES = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 """Defaults: output without delay, and stacks when a rank is aborted or crashes."""
+GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
 BREAKPOINT_HOOK = "serried.process.breakpoints.enter"
 """The default of PYTHONBREAKPOINT. (To import that module would import `pdb`.)"""
 
@@ -232,6 +233,7 @@ def environment(work: Attempt, place: RankPlace, inherited: Mapping[str, str]) -
         **SWITCHES,
         "PYTHONBREAKPOINT": BREAKPOINT_HOOK,
         **(_debug(work, place) if work.plan.get("debug") else {}),
+        **({"ACCELERATE_USE_CPU": "1"} if _are_many_on_cpus(work) else {}),
     }
     own.update((name, value) for name, value in switches.items() if name not in known)
     if place.local and not known.get("SLURM_TMPDIR"):
@@ -239,6 +241,12 @@ def environment(work: Attempt, place: RankPlace, inherited: Mapping[str, str]) -
     own.update(_of_wandb(work, place.rank, known))
     own["PYTHONPATH"] = _python_path(work, known.get("PYTHONPATH", ""))
     return own
+
+
+def _are_many_on_cpus(work: Attempt) -> bool:
+    """Accelerate joins ranks on CPUs only if it is told that they are: else each trains alone."""
+    has_gpus = work.plan["allocation"]["gpus"] or any(map(os.path.exists, GPU_DRIVERS))
+    return work.launcher in MANY and work.world_size > 1 and not has_gpus
 
 
 def variables_of_node(work: Attempt, place: RankPlace) -> Dict[str, str]:
