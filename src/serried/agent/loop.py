@@ -34,14 +34,17 @@ class Loop:
         self._signal_actions: Dict[int, Action] = {}
         self._is_running = False
         self._expected, self._stopped_seconds = time.monotonic(), 0.0
-        self._woken, waker = os.pipe()
-        os.set_blocking(self._woken, False)
-        os.set_blocking(waker, False)
-        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-        self.watch(self._woken, self._dispatch_signals)
+        self._woken = -1
+        """Gets the numbers of signals, once a signal has an action."""
 
     def on_signal(self, number: int, action: Action) -> None:
-        """Call `action` from the loop after signal `number`; several at once are one."""
+        """Call `action` from the loop after signal `number`; several at once are one. For the main thread's loop."""
+        if self._woken < 0:
+            self._woken, waker = os.pipe()
+            os.set_blocking(self._woken, False)
+            os.set_blocking(waker, False)
+            signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+            self.watch(self._woken, self._dispatch_signals)
         self._signal_actions[number] = action
         signal.signal(number, lambda *_: None)
 

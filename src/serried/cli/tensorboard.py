@@ -24,6 +24,7 @@ from serried import shell
 from serried.cli import run_view
 from serried.errors import MissingProgramError, UsageError, install_hint
 from serried.protocol import tracking
+from serried.protocol.bounded_server import REQUEST_SECONDS, BoundedThreadingMixIn
 from serried.protocol.sizes import counted
 from serried.records import event_files, index
 from serried.records.index import Selection
@@ -186,6 +187,7 @@ def _serve(program: Any, folder: str) -> str:
 
     class QuietHandler(serving.WSGIRequestHandler):
         protocol_version = "HTTP/1.1"
+        timeout = REQUEST_SECONDS
 
         def log(self, *_: Any) -> None:
             """Addresses contain the token, and other users can send anything."""
@@ -194,16 +196,13 @@ def _serve(program: Any, folder: str) -> str:
             with contextlib.suppress(ValueError):  # a malformed address
                 super().handle()
 
+    class BoundedServer(BoundedThreadingMixIn, serving.BaseWSGIServer):
+        multithread = True
+
     class Server(program.TensorBoardServer):  # type: ignore[misc]
         def __init__(self, application: Any, flags: Any) -> None:  # noqa: ARG002
-            self._server = serving.make_server(
-                loopback.ADDRESS,
-                port,
-                Guard(application, token),
-                threaded=True,
-                request_handler=QuietHandler,
-                fd=listener.fileno(),
-            )
+            guarded = Guard(application, token)
+            self._server = BoundedServer(loopback.ADDRESS, port, guarded, QuietHandler, fd=listener.fileno())
 
         def serve_forever(self) -> None:
             self._server.serve_forever()

@@ -18,9 +18,7 @@ SOURCE = Path(__file__).parents[3] / "src"
 def ask() -> Iterator[Callable[..., tuple[int, bytes]]]:
     """`ask("PUT", "global", "0", b"…")` of a store for two nodes with two ranks each."""
     listener = socket.create_server(("127.0.0.1", 0))
-    code = (
-        "import sys; from serried.agent.ranks import horovod_rendezvous; sys.exit(horovod_rendezvous.main(['2', '2']))"
-    )
+    code = "from serried.agent.ranks import horovod_rendezvous; horovod_rendezvous.main(['2', '2', '10.0.0.1'])"
     process = subprocess.Popen([sys.executable, "-c", code], stdin=listener, env={"PYTHONPATH": str(SOURCE)})
     port = listener.getsockname()[1]
     listener.close()

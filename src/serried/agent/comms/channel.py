@@ -11,28 +11,31 @@ import json
 import os
 import socket
 import time
-from typing import List, Optional, Tuple
+from typing import List, Optional, Tuple, Union
 
 from serried.protocol.json_lines import LineBuffer, Message
 
 LONGEST_GREETING = 3072
-"""The most bytes that the head buffers for a connection that is not authenticated."""
+"""The most bytes that either end buffers for a connection that is not authenticated."""
+NONCE_BYTES = 16
 
 
 class ProtocolError(Exception):
     """The other end failed to authenticate."""
 
 
-def sign(key: bytes, *parts: str) -> str:
+def sign(key: bytes, *parts: Union[str, bytes]) -> str:
     import hmac  # loads OpenSSL: the head has time for that while its launcher starts
 
-    return hmac.new(key, "\0".join(parts).encode(), "sha256").hexdigest()
+    message = b"\0".join(part if isinstance(part, bytes) else part.encode() for part in parts)
+    return hmac.new(key, message, "sha256").hexdigest()
 
 
-def is_signed(signature: str, key: bytes, *parts: str) -> bool:
+def is_signed(signature: bytes, key: bytes, *parts: Union[str, bytes]) -> bool:
+    """Whether `signature`, bytes of any origin, is that of `parts`."""
     import hmac
 
-    return hmac.compare_digest(signature, sign(key, *parts))
+    return hmac.compare_digest(signature, sign(key, *parts).encode())
 
 
 class Channel:
@@ -80,7 +83,7 @@ class Channel:
             return None
         if not data:
             return None
-        return [self._open(line.decode()) for line in self._buffer.lines(data)]
+        return [self._open(line) for line in self._buffer.lines(data)]
 
     def receive_flushed(self) -> Optional[List[Message]]:
         """Flush, then receive; None also after a line with a wrong signature."""
@@ -90,8 +93,8 @@ class Channel:
         except ProtocolError:
             return None
 
-    def _open(self, line: str) -> Message:
-        signature, _, text = line.partition(" ")
+    def _open(self, line: bytes) -> Message:
+        signature, _, text = line.partition(b" ")
         self._received += 1
         if not is_signed(signature, self.key, self.other, str(self._received), text):
             raise ProtocolError("a line with a wrong signature")
@@ -103,13 +106,13 @@ class Channel:
 
 
 class UnprovenConnection:
-    """A connection that the head has accepted and does not trust yet."""
+    """A connection that has been accepted and is not trusted yet. Raises OSError if it is already closed."""
 
     def __init__(self, connection: socket.socket, key: bytes) -> None:
         connection.setblocking(False)
         self.connection = connection
         self._key = key
-        self._nonce = os.urandom(16).hex()
+        self._nonce = os.urandom(NONCE_BYTES).hex()
         self._partial = b""
         connection.send(f"{self._nonce}\n".encode())
 
@@ -124,10 +127,8 @@ class UnprovenConnection:
             raise ProtocolError("no greeting")
         if not self._partial.endswith(b"\n"):
             return None
-        try:
-            signature, nonce, text = self._partial.decode().rstrip("\n").split(" ", 2)
-        except ValueError:
-            raise ProtocolError("no greeting") from None
+        signature, _, rest = self._partial.rstrip(b"\n").partition(b" ")
+        nonce, _, text = rest.partition(b" ")
         if not is_signed(signature, self._key, "node", self._nonce, nonce, text):
             raise ProtocolError("a greeting with a wrong signature")
         self.connection.send(f"{sign(self._key, 'head', nonce, self._nonce)}\n".encode())
@@ -142,7 +143,9 @@ def greet(connection: socket.socket, key: bytes, greeting: Message, timeout: flo
     """
     until = time.monotonic() + (connection.gettimeout() or 0.0)
     theirs = _read_line(connection, until)
-    nonce, text = os.urandom(16).hex(), json.dumps(greeting)
+    if len(theirs) != 2 * NONCE_BYTES:
+        raise ProtocolError("no greeting")
+    nonce, text = os.urandom(NONCE_BYTES).hex(), json.dumps(greeting)
     connection.sendall(f"{sign(key, 'node', theirs, nonce, text)} {nonce} {text}\n".encode())
     connection.settimeout(timeout)
     until = time.monotonic() + timeout
@@ -151,7 +154,7 @@ def greet(connection: socket.socket, key: bytes, greeting: Message, timeout: flo
     return Channel(connection, bytes.fromhex(sign(key, "session", theirs, nonce)), "node", "head")
 
 
-def _read_line(connection: socket.socket, until: float) -> str:
+def _read_line(connection: socket.socket, until: float) -> bytes:
     """Read one line and not a byte more: the following bytes belong to the channel."""
     line = b""
     while not line.endswith(b"\n"):
@@ -159,4 +162,4 @@ def _read_line(connection: socket.socket, until: float) -> str:
         if not seen or len(line) > LONGEST_GREETING or time.monotonic() > until:
             raise ProtocolError("no greeting")
         line += connection.recv(seen.find(b"\n") + 1 or len(seen))
-    return line.decode("ascii", "replace").rstrip("\n")
+    return line.rstrip(b"\n")

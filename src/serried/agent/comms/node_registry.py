@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import time
 from typing import Any, Dict, Iterator, List, Optional, Protocol, Sequence
 
 from serried.agent.comms import rendezvous
-from serried.agent.comms.channel import Channel, ProtocolError, UnprovenConnection
+from serried.agent.comms.channel import Channel
+from serried.agent.comms.rendezvous import Acceptor
 from serried.agent.loop import Loop
 from serried.protocol.events import ToHead, ToNode
 from serried.protocol.json_lines import Message
@@ -22,7 +22,7 @@ GREETING_SECONDS = 10.0
 class NodeAgent:
     """An authenticated node agent."""
 
-    def __init__(self, host: str, channel: Channel, greeting: Message, last_message_at: float) -> None:
+    def __init__(self, host: str, channel: Channel, address: str, greeting: Message, last_message_at: float) -> None:
         self.index = int(greeting["node"])
         self.host = host
         self.problem = str(greeting.get("problem", ""))
@@ -30,6 +30,8 @@ class NodeAgent:
         self.ports: List[int] = greeting.get("ports", [])
         """The ports that it reserves for its ranks."""
         self.channel = channel
+        self.address = address
+        """The address from which it has connected."""
         self.last_message_at = last_message_at
         """The time of its last message, on the clock `Loop.awake`."""
         self.quiet_seconds = 0.0
@@ -67,12 +69,13 @@ class NodeRegistry:
         self._hosts = hosts
         self._head = head
         self._agents: Dict[int, NodeAgent] = {}
-        self._is_open = True
         self._have_ranks_ended = False
         self._stops: Dict[str, float] = {}
         """The latest time of KILL for each reason that nodes received, on the monotonic clock."""
-        self._listener = rendezvous.listen(nodes)
-        loop.watch(self._listener, self._accept)
+        listener = rendezvous.listen(nodes)
+        self._port = listener.getsockname()[1]
+        most = nodes + rendezvous.MOST_UNPROVEN
+        self._acceptor = Acceptor(loop, listener, self.key, self._join, most=most, seconds=GREETING_SECONDS)
 
     def __iter__(self) -> Iterator[NodeAgent]:
         return iter(sorted(self._agents.values(), key=lambda agent: agent.index))
@@ -82,8 +85,7 @@ class NodeRegistry:
 
     def addresses(self) -> str:
         """The addresses for node agents: `host:port,…`."""
-        port = self._listener.getsockname()[1]
-        return ",".join(f"{address}:{port}" for address in rendezvous.addresses(self._hosts, self._nodes))
+        return ",".join(f"{address}:{self._port}" for address in rendezvous.addresses(self._hosts, self._nodes))
 
     def host(self, index: int) -> str:
         return self._hosts[index] if index < len(self._hosts) else f"node {index}"
@@ -106,10 +108,7 @@ class NodeRegistry:
 
     def stop_accepting(self) -> None:
         """Close the listening socket."""
-        if self._is_open:
-            self._is_open = False
-            self._loop.forget(self._listener)
-            self._listener.close()
+        self._acceptor.close()
 
     def broadcast(self, do: str, **facts: Any) -> None:
         """Send `{"do": do, …}` to all."""
@@ -140,7 +139,11 @@ class NodeRegistry:
 
     def workers(self) -> List[str]:
         """`address:port` for each port that is reserved for a rank, in the order of ranks."""
-        return [f"{agent.channel.connection.getpeername()[0]}:{port}" for agent in self for port in agent.ports]
+        return [f"{agent.address}:{port}" for agent in self for port in agent.ports]
+
+    def addresses_of_agents(self) -> List[str]:
+        """The addresses from which the nodes have connected."""
+        return sorted({agent.address for agent in self})
 
     def drop_unfinished(self, code: Reason, because: str) -> None:
         """Give up each agent that is not done: now, or after the time that the agent requested."""
@@ -178,50 +181,13 @@ class NodeRegistry:
             agent.has_backlog = has_backlog
             self._loop.watch(agent.channel.connection, lambda: self._receive(agent), writable=has_backlog)
 
-    def _accept(self) -> None:
-        """Accept all that wait: connections of thousands of nodes come at once, and fill the queue."""
-        while self._is_open:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self._greet(connection)
-
-    def _greet(self, connection: socket.socket) -> None:
-        try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            unproven = UnprovenConnection(connection, self.key)
-        except OSError:
-            connection.close()
-            return
-        timer = self._loop.after(GREETING_SECONDS, lambda: self._dismiss(connection))
-
-        def receive() -> None:
-            try:
-                answer = unproven.receive()
-            except BlockingIOError:
-                return
-            except (OSError, ProtocolError, ValueError):
-                timer.cancel()
-                self._dismiss(connection)
-                return
-            if answer:
-                timer.cancel()
-                self._join(*answer)
-
-        self._loop.watch(connection, receive)
-
-    def _dismiss(self, connection: socket.socket) -> None:
-        self._loop.forget(connection)
-        connection.close()
-
-    def _join(self, channel: Channel, greeting: Message) -> None:
+    def _join(self, channel: Channel, greeting: Message, address: str) -> None:
         index = int(greeting["node"])
-        if not self._is_open or index in self._agents or index >= self._nodes:
-            self._dismiss(channel.connection)
+        if index in self._agents or index >= self._nodes:
+            channel.close()
             return
         host = self._hosts[index] if index < len(self._hosts) else str(greeting["host"])
-        agent = self._agents[index] = NodeAgent(host, channel, greeting, self._loop.awake())
+        agent = self._agents[index] = NodeAgent(host, channel, address, greeting, self._loop.awake())
         self._watch(agent)
         self._head.on_joined(agent)
 

@@ -236,7 +236,9 @@ class Head:
         listener = rendezvous.listen(self.work.nodes)
         listener.setblocking(True)
         system.spawn(
-            system.agent_command("horovod-store", str(self.work.nodes), str(self.work.ranks)),
+            system.agent_command(
+                "horovod-store", str(self.work.nodes), str(self.work.ranks), ",".join(self._nodes.addresses_of_agents())
+            ),
             system.environment(),
             (listener.fileno(), 1, 2),
             directory="/",

@@ -13,14 +13,31 @@ import socket
 import struct
 import sys
 from pathlib import Path
-from typing import List, Optional
+from typing import Any, Dict, List, Optional
 
 from serried.agent.comms.channel import sign
 from serried.protocol import json_lines
+from serried.protocol.events import FromLaunched, ToLaunched
 from serried.protocol.json_lines import Message
 
 NAMED = "@"
 _CREDENTIALS = struct.Struct("iII")
+LONGEST_MESSAGE = 16 << 20
+"""In bytes: a message contains an environment, which Linux limits to 6 MiB."""
+_OPTIONAL = type(None)
+FIELDS: Dict[str, Dict[str, Any]] = {
+    FromLaunched.RUN_REMOTE: {"host": str, "command": str},
+    FromLaunched.RANK_WAITS: {"environ": dict},
+    FromLaunched.PROGRAM_WAITS: {"launch": str, "environ": dict, "is_detached": bool},
+    FromLaunched.RANK_STARTING: {},
+    FromLaunched.RANK_STARTED: {"pid": int},
+    FromLaunched.RANK_ENDED: {"status": int, "problem": (list, _OPTIONAL), "signal": int, "oom": bool},
+    ToLaunched.RUN: {},
+    ToLaunched.REFUSE: {"because": str},
+    ToLaunched.LEAVE: {},
+    ToLaunched.REMOTE_EXITED: {"status": int},
+}
+"""The fields of each message. Any process of this user can connect, so the agent does not rely on the sender."""
 
 
 class LocalSocket:
@@ -36,14 +53,21 @@ class LocalSocket:
             self.connection.sendall(json_lines.encode(message))
 
     def receive(self) -> Optional[List[Message]]:
-        """The messages that have arrived; None at the end of the connection."""
+        """The messages that have arrived; None at the end of the connection, or after a line that is no message."""
         try:
             data = self.connection.recv(1 << 20)
-        except OSError:
+            messages = self._buffer.messages(data)
+        except (OSError, ValueError, RecursionError):
             return None
-        if not data:
-            return None
-        return self._buffer.messages(data)
+        is_valid = len(self._buffer.rest) <= LONGEST_MESSAGE and all(map(_is_message, messages))
+        return messages if data and is_valid else None
+
+
+def _is_message(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    fields = FIELDS.get(str(value.get("event", value.get("do"))))
+    return fields is not None and all(isinstance(value.get(name), kind) for name, kind in fields.items())
 
 
 def socket_address(key: bytes, folder: Path) -> str:
@@ -66,6 +90,18 @@ def listen(address: str) -> List[socket.socket]:
         listener.listen(256)
         listeners.append(listener)
     return listeners
+
+
+def accept(listener: socket.socket) -> Optional[LocalSocket]:
+    """The next connection, if it is of a process of this user; else it is closed."""
+    try:
+        connection, _ = listener.accept()
+    except OSError:
+        return None
+    if is_same_user(connection):
+        return LocalSocket(connection)
+    connection.close()
+    return None
 
 
 def connect(address: str) -> LocalSocket:

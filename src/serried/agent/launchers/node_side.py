@@ -107,16 +107,11 @@ class LaunchedRanks(Ranks):
     # Ranks connect and start.
 
     def _accept(self, listener: socket.socket) -> None:
-        try:
-            connection, _ = listener.accept()
-        except OSError:
-            return
-        if not local_socket.is_same_user(connection):
-            connection.close()
-            return
-        rank = RankConnection(local_socket.LocalSocket(connection))
-        self._connections.append(rank)
-        self._agent.loop.watch(connection, lambda: self._receive(rank))
+        accepted = local_socket.accept(listener)
+        if accepted is not None:
+            rank = RankConnection(accepted)
+            self._connections.append(rank)
+            self._agent.loop.watch(accepted.connection, lambda: self._receive(rank))
 
     def _receive(self, connection: RankConnection) -> None:
         messages = connection.socket.receive()
@@ -135,6 +130,8 @@ class LaunchedRanks(Ranks):
                 self._remote_exec.run_on(connection.socket, message["host"], message["command"])
             elif event == FromLaunched.RANK_WAITS:
                 self._on_identified(connection, message["environ"])
+            elif connection.number < 0:
+                continue  # it is no rank
             elif event == FromLaunched.RANK_STARTING:
                 connection.is_starting = True
             elif event == FromLaunched.RANK_STARTED:

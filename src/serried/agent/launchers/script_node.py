@@ -113,16 +113,11 @@ class ScriptNode(Ranks):
     # Its ranks.
 
     def _accept(self, listener: socket.socket) -> None:
-        try:
-            accepted, _ = listener.accept()
-        except OSError:
-            return
-        if not local_socket.is_same_user(accepted):
-            accepted.close()
-            return
-        connection = _Connection(local_socket.LocalSocket(accepted))
-        self._connections.append(connection)
-        self._agent.loop.watch(accepted, lambda: self._receive(connection))
+        accepted = local_socket.accept(listener)
+        if accepted is not None:
+            connection = _Connection(accepted)
+            self._connections.append(connection)
+            self._agent.loop.watch(accepted.connection, lambda: self._receive(connection))
 
     def _receive(self, connection: _Connection) -> None:
         messages = connection.socket.receive()

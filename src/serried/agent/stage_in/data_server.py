@@ -10,17 +10,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import selectors
 import socket
 import threading
 import time
 from functools import partial
-from typing import Callable, Dict, Iterator, List, Sequence, Tuple, TypeVar
+from typing import Callable, Iterator, List, Sequence, TypeVar
 
-from serried.agent.comms.channel import UnprovenConnection
+from serried.agent.comms.channel import Channel
+from serried.agent.comms.rendezvous import MOST_UNPROVEN, Acceptor
+from serried.agent.loop import Loop
 from serried.agent.stage_in.item import Availability, RestartedError, StagedItem, UnavailableError
 from serried.agent.stage_in.tree_writer import Extent, ExtentLog, split_holes
 from serried.agent.stage_in.wire import ENDED, MOST_PARTS, FrameKind, Part, Wire, pack
+from serried.protocol.json_lines import Message
 
 PIECE_BYTES = 256 << 10
 """Of a manifest, or of small files together, in one frame."""
@@ -30,8 +32,6 @@ AT_ONCE = 4096
 """Extents that are sent before the server checks that the item is still the same."""
 GREETING_SECONDS = 60.0
 """For a slow node of this attempt to prove itself; other connections do not wait meanwhile."""
-MOST_UNPROVEN = 64
-"""Connections that have not proven themselves. One more closes the oldest."""
 MOST_LOGGED = 10
 """Refused connections that are logged, so that strangers cannot fill the journal."""
 KEEPALIVE_SECONDS = 5.0
@@ -57,80 +57,41 @@ class DataServer:
         self._listener.listen(MOST_UNPROVEN)
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
-        self._key = key
         self._items = items
         self._on_refused = on_refused
         self._refused = 0
-        self._is_closed = False
-        self._unproven: Dict[socket.socket, Tuple[UnprovenConnection, str, float]] = {}
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        threading.Thread(target=self._receive_callers, daemon=True).start()
+        self._loop = Loop()
+        self._acceptor = Acceptor(
+            self._loop,
+            self._listener,
+            key,
+            self._serve,
+            most=MOST_UNPROVEN,
+            seconds=GREETING_SECONDS,
+            on_refused=self._log_refused,
+        )
+        threading.Thread(target=self._run, daemon=True).start()
 
     def close(self) -> None:
         """Accept no more connections."""
-        self._is_closed = True
+        self._loop.stop()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
 
-    def _receive_callers(self) -> None:
-        while not self._is_closed:
-            for key, _ in self._selector.select(1.0 if self._unproven else None):
-                if key.fileobj is self._listener:
-                    self._accept()
-                elif key.fileobj in self._unproven:
-                    self._read_greeting(key.fileobj)
-            for caller in [caller for caller, (*_, until) in self._unproven.items() if until < time.monotonic()]:
-                self._refuse(caller, "it did not identify itself in time")
-        for connection in (self._listener, *self._unproven):
-            connection.close()
-        self._selector.close()
+    def _run(self) -> None:
+        self._loop.run()
+        self._acceptor.close()
 
-    def _accept(self) -> None:
-        try:
-            caller, address = self._listener.accept()
-        except OSError:
-            time.sleep(OPEN_SECONDS)  # there may be too many open files
-            return
-        if len(self._unproven) >= MOST_UNPROVEN:
-            self._refuse(next(iter(self._unproven)), "too many connections at once")
-        try:
-            caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection = UnprovenConnection(caller, self._key)
-        except OSError:  # it was closed already
-            caller.close()
-            return
-        self._unproven[caller] = (connection, str(address[0]), time.monotonic() + GREETING_SECONDS)
-        self._selector.register(caller, selectors.EVENT_READ)
+    def _serve(self, channel: Channel, greeting: Message, _: str) -> None:
+        if "stage" in greeting:
+            threading.Thread(target=serve, args=(Wire(channel), self._items), daemon=True).start()
+        else:
+            channel.close()
 
-    def _read_greeting(self, caller: socket.socket) -> None:
-        connection = self._unproven[caller][0]
-        try:
-            answer = connection.receive()
-        except BlockingIOError:
-            return
-        except ENDED as error:
-            self._refuse(caller, str(error))
-            return
-        if answer:
-            channel, greeting = answer
-            self._forget(caller)
-            if "stage" in greeting:
-                threading.Thread(target=serve, args=(Wire(channel), self._items), daemon=True).start()
-            else:
-                channel.close()
-
-    def _refuse(self, caller: socket.socket, because: str) -> None:
-        address = self._unproven[caller][1]
-        self._forget(caller)
-        caller.close()
+    def _log_refused(self, address: str, because: str) -> None:
         self._refused += 1
         if self._refused <= MOST_LOGGED:
             self._on_refused(address, because)
-
-    def _forget(self, caller: socket.socket) -> None:
-        self._selector.unregister(caller)
-        del self._unproven[caller]
 
 
 def serve(wire: Wire, items: Sequence[StagedItem]) -> None:
