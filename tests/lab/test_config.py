@@ -76,7 +76,7 @@ def test_accounting_adds_its_lines_and_its_file():
         "SlurmUser=ada\n"
         "StorageType=accounting_storage/mysql\n"
         "StorageHost=localhost\n"
-        "StorageUser=root\n"
+        "StorageUser=ada\n"
         "StorageLoc=slurm_acct_db\n"
         "LogFile=/tmp/labs/lab/log/slurmdbd.log\n"
         "PidFile=/tmp/labs/lab/run/slurmdbd.pid\n"

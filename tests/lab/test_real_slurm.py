@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from pathlib import Path
+
 import pytest
+
+from serried import shell
 
 
 def finished(lab, job):
@@ -119,6 +125,18 @@ def test_with_accounting_sacct_knows_how_a_job_ended(lab_with_accounting, wait_u
 
     wait_until(lambda: "FAILED" in row())
     assert row() == f"{job}|FAILED|3:0|2"
+
+
+def test_the_database_admits_no_other_user_and_touches_no_files(lab_with_accounting):
+    spec = lab_with_accounting.spec
+    modes = [path.stat().st_mode & 0o777 for path in (spec.directory.parent, spec.directory, spec.database_socket)]
+    client = ["mariadb", "--no-defaults", f"--socket={spec.database_socket}"]
+    elsewhere = Path(tempfile.gettempdir(), f"serried-outfile-{os.getpid()}")
+    for user in ("root", spec.user, "nobody", "ada"):
+        done = shell.run([*client, f"--user={user}", "--execute", f"SELECT 1 INTO OUTFILE '{elsewhere}'"], timeout=60)
+        assert ("secure-file-priv" if user == spec.user else "Access denied") in done.stderr
+    assert modes == [0o700] * 3
+    assert not elsewhere.exists()
 
 
 def test_without_accounting_sacct_says_so(lab):

@@ -14,6 +14,8 @@ MAX_CPUS = 4096
 CPUS = 16
 MEMORY_MB = 64 << 10
 TASK_PROLOG = "task-prolog.sh"
+NO_FILES = "no-files"
+"""The empty folder to which the database's statements about files are confined."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Spec:
     name: str
     directory: Path
     user: str
-    """Who owns daemons and jobs; with `root`, any user may submit."""
+    """Who owns daemons and jobs, and alone may submit."""
     hostname: str
     """This machine's short host name: Slurm's daemons look for themselves by it."""
     port: int
@@ -57,7 +59,7 @@ class Spec:
 
     @property
     def database_socket(self) -> Path:
-        return self.directory / "mariadb.socket"
+        return self.directory / "database/socket"
 
     @property
     def accounting_port(self) -> int:
@@ -141,7 +143,7 @@ def slurmdbd_conf(spec: Spec) -> str:
         "SlurmUser": spec.user,
         "StorageType": "accounting_storage/mysql",
         "StorageHost": "localhost",
-        "StorageUser": "root",
+        "StorageUser": spec.user,
         "StorageLoc": "slurm_acct_db",
         "LogFile": spec.directory / "log/slurmdbd.log",
         "PidFile": spec.directory / "run/slurmdbd.pid",

@@ -8,7 +8,8 @@ import socket
 from collections.abc import Callable
 
 from serried import shell
-from serried.lab.config import CLUSTER, Spec
+from serried.fs import files
+from serried.lab.config import CLUSTER, NO_FILES, Spec
 
 MARK = "SERRIED_LAB"
 """In the environment of every daemon, and of no job: the lab's directory."""
@@ -72,6 +73,8 @@ def prepare(spec: Spec, name: str) -> None:
     """What a daemon needs before its first start."""
     if name == "mariadbd":
         _install_database(spec)
+    elif name == "slurmdbd":
+        spec.database_socket.chmod(files.PRIVATE_DIRECTORY)  # MariaDB opens it to all users
     elif name == "slurmctld" and spec.accounting:
         shell.run([_program("sacctmgr"), "-i", "add", "cluster", CLUSTER], env=environment(spec), timeout=ASKED_SECONDS)
 
@@ -139,6 +142,8 @@ def _mariadbd(spec: Spec) -> list[str]:
         f"--socket={spec.database_socket}",
         f"--pid-file={spec.directory / 'run/mariadbd.pid'}",
         f"--user={spec.user}",
+        f"--secure-file-priv={spec.directory / NO_FILES}",
+        "--local-infile=0",
         # It is thrown away: durability only costs time.
         "--innodb-flush-log-at-trx-commit=0",
         "--innodb-buffer-pool-size=32M",
@@ -152,7 +157,7 @@ def _install_database(spec: Spec) -> None:
         "--no-defaults",
         f"--datadir={spec.directory / 'database'}",
         f"--user={spec.user}",
-        "--auth-root-authentication-method=normal",
+        "--auth-root-authentication-method=socket",  # no password: the kernel names the user at the other end
         "--skip-test-db",
     ]
     result = shell.run(command, timeout=600)

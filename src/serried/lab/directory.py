@@ -14,7 +14,9 @@ from pathlib import Path
 
 from serried import processes
 from serried.errors import SerriedError, UsageError
-from serried.lab.config import TASK_PROLOG, Spec, files
+from serried.fs import files
+from serried.lab import config
+from serried.lab.config import NO_FILES, TASK_PROLOG, Spec
 from serried.lab.lab import Lab
 
 MODES = {"slurmdbd.conf": 0o600, TASK_PROLOG: 0o755}
@@ -49,8 +51,9 @@ def _entries() -> list[Path]:
     if not root().is_dir():
         return []
     try:
-        _check_owner(root())
-        return sorted(root().iterdir())
+        with _refusing_others():
+            files.check_ours_alone(root())
+            return sorted(root().iterdir())
     except FileNotFoundError:
         return []
 
@@ -67,36 +70,31 @@ def check_length(directory: Path) -> None:
 
 def _make_root() -> None:
     folder = root()
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        # Jobs of root may run as any user, and must reach the socket of munged.
-        _make(folder, 0o700 if os.getuid() else 0o755)
-    _check_owner(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _refusing_others():
+        files.make_ours_alone(folder).chmod(files.PRIVATE_DIRECTORY)
 
 
-def _check_owner(folder: Path) -> None:
+@contextlib.contextmanager
+def _refusing_others() -> Iterator[None]:
     """In /tmp another user may have created a folder or a link of this name."""
-    state = folder.lstat()
-    if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid() or state.st_mode & 0o022:
+    try:
+        yield
+    except PermissionError as error:
         raise SerriedError(
-            f"`{folder}` is not a directory that only you can write to", hint="remove it, or set SERRIED_LAB_ROOT"
-        )
-
-
-def _make(folder: Path, mode: int) -> None:
-    """Create a folder with this mode, whatever the umask: jobs of other users pass through."""
-    folder.mkdir(mode=0o700, exist_ok=True)
-    folder.chmod(mode)
+            f"`{error.filename}` is not a directory that only you can write to",
+            hint="remove it, or set SERRIED_LAB_ROOT",
+        ) from error
 
 
 def create(spec: Spec, *, temporary: bool) -> Lab:
     """Write the lab's directory elsewhere, and rename it into place. The name is the claim, so only one lab gets it."""
     aside = _make_aside(spec)
     try:
-        for folder in ("log", "run", "state", "spool", "devices"):
-            _make(aside / folder, 0o755)
+        for folder in ("log", "run", "state", "spool", "devices", "database", NO_FILES):
+            (aside / folder).mkdir(mode=files.PRIVATE_DIRECTORY)
         spec = _with_devices(spec, aside / "devices")
-        for name, text in files(spec).items():
+        for name, text in config.files(spec).items():
             path = aside / name
             path.write_text(text, encoding="utf-8")
             path.chmod(MODES.get(name, 0o644))
@@ -118,7 +116,7 @@ def _make_aside(spec: Spec) -> Path:
         # Another process may delete the root here, with the last lab.
         with contextlib.suppress(FileNotFoundError):
             _make_root()
-            _make(aside, 0o755)
+            aside.mkdir(mode=files.PRIVATE_DIRECTORY)
             return aside
 
 
