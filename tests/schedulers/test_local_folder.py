@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from serried.errors import UsageError
 from serried.schedulers.local import jobs
+
+
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("SERRIED_LOCAL_DIR", str(tmp_path / "local"))
+    return tmp_path / "local"
 
 
 def test_the_folder_is_private(monkeypatch, tmp_path):
@@ -13,17 +22,39 @@ def test_the_folder_is_private(monkeypatch, tmp_path):
     assert jobs.root().stat().st_mode & 0o777 == 0o700
 
 
-def test_a_folder_that_others_can_write_to_is_refused(monkeypatch, tmp_path):
-    (tmp_path / "local").mkdir()
-    (tmp_path / "local").chmod(0o777)
-    monkeypatch.setenv("SERRIED_LOCAL_DIR", str(tmp_path / "local"))
+def test_a_folder_that_others_can_write_to_is_refused(folder):
+    folder.mkdir()
+    folder.chmod(0o777)
     with pytest.raises(UsageError, match="only you can write to"):
         jobs.root()
 
 
-def test_a_link_in_place_of_the_folder_is_refused(monkeypatch, tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "local").symlink_to(tmp_path / "mine")
-    monkeypatch.setenv("SERRIED_LOCAL_DIR", str(tmp_path / "local"))
+def test_a_link_in_place_of_the_folder_is_refused(folder):
+    (folder.parent / "mine").mkdir()
+    folder.symlink_to(folder.parent / "mine")
     with pytest.raises(UsageError, match="only you can write to"):
         jobs.root()
+
+
+def test_a_file_in_place_of_the_folder_or_of_one_above_is_refused(monkeypatch, folder):
+    folder.touch()
+    with pytest.raises(UsageError, match=f"`{folder}` is not a folder that only you can write to"):
+        jobs.root()
+    monkeypatch.setenv("SERRIED_LOCAL_DIR", str(folder / "below"))
+    with pytest.raises(UsageError, match=f"`{folder}/below` is not a folder that only you can write to"):
+        jobs.root()
+
+
+def test_nothing_is_made_behind_a_link_in_place_of_the_usual_folder(monkeypatch, tmp_path):
+    """In /tmp it may be another user's, and lead to where this user can write and the other one can not."""
+    monkeypatch.delenv("SERRIED_LOCAL_DIR", raising=False)
+    monkeypatch.setattr(jobs, "TEMPORARY", tmp_path)
+    target = tmp_path / "target"
+    target.mkdir()
+    usual = Path(tmp_path, f"serried-{os.getuid()}")
+    for entry in (target, tmp_path / "missing"):
+        usual.symlink_to(entry)
+        with pytest.raises(UsageError, match=f"`{usual}` is not a folder that only you can write to"):
+            jobs.root()
+        usual.unlink()
+    assert list(target.iterdir()) == []

@@ -30,13 +30,33 @@ MODES = {"user": Modes(0o700, 0o600, 0o077), "group": Modes(0o750, 0o640, 0o027)
 """The modes of a run's files, by `Plan.share`."""
 
 
+def check_ours_alone(folder: Path) -> None:
+    """Raise PermissionError unless `folder` is a directory, no link, that only this user can write to; or OSError.
+
+    Otherwise another user could replace data, an image or a socket in /tmp.
+    """
+    state = folder.lstat()
+    if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid() or state.st_mode & 0o022:
+        raise PermissionError(errno.EPERM, "not ours alone", str(folder))
+
+
 def is_ours_alone(folder: Path) -> bool:
-    """Whether only this user can write to `folder`. Otherwise another user could replace data or an image in /tmp."""
     try:
-        state = folder.lstat()
+        check_ours_alone(folder)
     except OSError:
         return False
-    return stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid() and not state.st_mode & 0o022
+    return True
+
+
+def make_ours_alone(folder: Path, mode: int = PRIVATE_DIRECTORY) -> Path:
+    """Create `folder`, unless it exists. Raises OSError if another user could write there.
+
+    Create its parents by this function first if they are where others can write, or a link may lead elsewhere.
+    """
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=mode)
+    check_ours_alone(folder)
+    return folder
 
 
 def make_directory(path: Path, mode: int = PRIVATE_DIRECTORY) -> None:

@@ -73,20 +73,15 @@ def put(content: Content, path: Path, folder: Path, modes: files.Modes) -> None:
     """
     stored = folder / f"{path.stem}-{content.digest[:16]}{path.suffix}"
     try:
-        _make_ours(folder, modes.directory)
+        files.make_directory(folder.parent, modes.directory)
+        files.check_ours_alone(folder.parent)
+        files.make_ours_alone(folder, modes.directory)
         path.symlink_to(stored)
         if not _is_stored(stored, content.size):
             files.write_bytes(stored, content.read(), modes.file)
     except PermissionError:
         path.unlink(missing_ok=True)
         files.write_bytes(path, content.read(), modes.file)
-
-
-def _make_ours(folder: Path, mode: int) -> None:
-    """Raises PermissionError if other users can write there."""
-    files.make_directory(folder, mode)
-    if not all(map(files.is_ours_alone, (folder.parent, folder))):
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(folder))
 
 
 def _is_stored(path: Path, size: int) -> bool:

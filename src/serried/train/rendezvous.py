@@ -130,10 +130,12 @@ def _note(who: Identity) -> Path:
             )
         return Path(f".serried-rank-0-{name}").absolute()
     private = Path(tempfile.gettempdir(), f"serried-{os.getuid()}")
-    private.mkdir(mode=0o700, exist_ok=True)
-    if private.lstat().st_uid != os.getuid():
-        raise StartError(f"`{private}` belongs to another user", "set TMPDIR to a directory of your own")
-    return private / f"rank-0-{name}"
+    try:
+        return files.make_ours_alone(private) / f"rank-0-{name}"
+    except OSError:
+        raise StartError(
+            f"`{private}` is not a directory that only you can write to", "set TMPDIR to a directory of your own"
+        ) from None
 
 
 def _roll_call(store: Store, who: Identity, end: float, where: str) -> None:

@@ -18,8 +18,8 @@ from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.node_disk import cleanup, mounts
 from serried.agent.node_disk import folder as node_folder
-from serried.agent.node_disk.folder import Folder, make_private
-from serried.fs import locks
+from serried.agent.node_disk.folder import Folder
+from serried.fs import files, locks
 from serried.fs.files import write_json
 from serried.protocol.layout import RunDirectory
 
@@ -170,7 +170,7 @@ def test_only_what_is_known_to_be_dead_is_swept(work, tmp_path, monkeypatch):
         if answer:
             (tmp_path / "told" / owner["job"]).write_text(answer)
     mine = Folder(work, 0)
-    image = make_private(mine.room, "images") / "unused.sif"
+    image = files.make_ours_alone(mine.room / "images") / "unused.sif"
     image.write_bytes(b"x")
 
     expected = cleanup.sweep(work, dry=True)
@@ -209,7 +209,7 @@ def test_what_a_long_run_holds_is_never_old_to_what_removes_old_files(start, wai
 
 def test_of_a_killed_agent_its_data_goes_too_but_not_what_others_use(work):
     killed, live = left_by(work), Folder(work, 1)
-    data = make_private(live.room, "data")
+    data = files.make_ours_alone(live.room / "data")
     for name in ("unused", "used", "half.part"):
         (data / name / "tree").mkdir(parents=True)
     held = locks.hold(data / "used", locks.SHARED)

@@ -96,5 +96,14 @@ def test_a_socket_that_cannot_be_replaced_is_an_error_with_its_path(tmp_path, mo
         server.unix_socket(path)
 
 
+def test_a_socket_is_not_opened_where_others_could_replace_it(tmp_path):
+    for mode in (0o777, 0o770):
+        tmp_path.chmod(mode)
+        with pytest.raises(UsageError, match=f"other users could replace a socket in `{tmp_path}`"):
+            server.unix_socket(tmp_path / "ui.sock")
+    tmp_path.chmod(0o1777)
+    server.unix_socket(tmp_path / "ui.sock").close()
+
+
 def _refuse(path):
     raise PermissionError(1, "Operation not permitted", str(path))

@@ -13,7 +13,7 @@ from serried.agent.attempt import Attempt
 from serried.agent.containers.container import COPY
 from serried.agent.loop import Loop
 from serried.agent.node_disk import shared_cache
-from serried.agent.node_disk.folder import IMAGES, Folder, make_private, remove_empty
+from serried.agent.node_disk.folder import IMAGES, Folder, remove_empty
 from serried.fs import files, locks
 from serried.protocol.events import JournalEvent
 
@@ -107,7 +107,7 @@ def main(arguments: List[str]) -> int:
 def _copy(image: Path, room: Path) -> Dict[str, Any]:
     import hashlib
 
-    folder = make_private(make_private(room.parent, room.name), IMAGES)
+    folder = files.make_ours_alone(files.make_ours_alone(room) / IMAGES)
     state = image.stat()
     identity = f"{image}\0{state.st_size}\0{state.st_mtime_ns}".encode("utf-8", "surrogateescape")
     path = folder / (hashlib.sha256(identity).hexdigest()[:16] + image.suffix)

@@ -7,7 +7,6 @@ attempt are renamed into the room's trash first: what is half deleted has no own
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import time
@@ -71,16 +70,6 @@ def rooms(work: Attempt) -> Iterator[Path]:
             yield room
 
 
-def make_private(folder: Path, name: str) -> Path:
-    """Create `folder/name`, unless it exists. Raises OSError if another user could write there."""
-    path = folder / name
-    with contextlib.suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-    if not files.is_ours_alone(path):
-        raise PermissionError(errno.EPERM, "not ours alone", str(path))
-    return path
-
-
 def remove_empty(*folders: Path) -> None:
     """Delete those that are empty. A job that needs one creates it again."""
     for folder in folders:
@@ -131,7 +120,7 @@ class Folder:
             try:
                 if base.is_disk:
                     base.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self.path = make_private(make_private(base.path, _room_name()), JOBS) / name
+                self.path = files.make_ours_alone(files.make_ours_alone(base.path / _room_name()) / JOBS) / name
                 self._lock = locks.hold(self.path, locks.ALONE)
                 self.path.mkdir(mode=0o700)
                 self.scratch.mkdir(mode=0o700)
@@ -232,14 +221,14 @@ def discard(room: Optional[Path], path: Path, until: Optional[float]) -> None:
     with contextlib.suppress(OSError):
         if room is not None:
             path.chmod(0o700)  # a folder that a rank has made read-only cannot be moved
-            path = path.rename(make_private(room, TRASH) / path.name)
+            path = path.rename(files.make_ours_alone(room / TRASH) / path.name)
     removal.remove(path, until)
 
 
 def empty_trash(room: Path, until: Optional[float], is_wanted: Callable[[Path], bool] = lambda _: True) -> None:
     """Delete what others had no time for. Two processes may do so at once."""
     with contextlib.suppress(OSError):
-        for entry in sorted(os.scandir(make_private(room, TRASH)), key=lambda entry: entry.name):
+        for entry in sorted(os.scandir(files.make_ours_alone(room / TRASH)), key=lambda entry: entry.name):
             path = Path(entry.path)
             if not is_wanted(path):
                 continue

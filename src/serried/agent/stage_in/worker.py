@@ -17,14 +17,14 @@ from typing import Any, Deque, Dict, List, Optional, Tuple
 
 from serried.agent.helper_process import AgentConnection
 from serried.agent.node_disk import cleanup, shared_cache
-from serried.agent.node_disk.folder import make_private, remove_empty
+from serried.agent.node_disk.folder import remove_empty
 from serried.agent.stage_in import source
 from serried.agent.stage_in.cache import StagingCache
 from serried.agent.stage_in.data_client import PeerLostError, Predecessor
 from serried.agent.stage_in.data_server import DataServer
 from serried.agent.stage_in.item import StagedItem, StageError, UnavailableError
 from serried.agent.stage_in.stager import Stager
-from serried.fs import scan
+from serried.fs import files, scan
 from serried.protocol import names
 from serried.protocol.events import FromStageIn, JournalEvent, ToHelper
 from serried.protocol.json_lines import Message
@@ -84,7 +84,7 @@ class StageInWorker:
         if self._shared is None:
             return None
         try:
-            make_private(self._shared.parent, self._shared.name)
+            files.make_ours_alone(self._shared)
         except OSError as error:
             self._log_problem(f"{self._shared}: {scan.reason(error)}")
             return None

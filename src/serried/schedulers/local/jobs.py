@@ -13,12 +13,12 @@ this machine's own disk. Each reader drops the claims of dead processes.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
 import signal
 import socket
-import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +37,7 @@ from serried.schedulers.interface import Job
 
 DIRECTORY = "SERRIED_LOCAL_DIR"
 """The folder of the queue, if not the usual one."""
+TEMPORARY = Path("/tmp")  # noqa: S108 - what is there is checked
 SUPERVISOR_GONE = "SupervisorGone"
 KEEP_SECONDS = 7 * 24 * 3600.0
 """How long the folder of an ended job stays."""
@@ -52,16 +53,17 @@ def root() -> Path:
     Raises UsageError if another user owns the folder or can write to it.
     """
     given = os.environ.get(DIRECTORY)
-    path = Path(given) if given else Path(f"/tmp/serried-{os.getuid()}") / "local"  # noqa: S108 - checked below
-    files.make_directory(path)
-    for folder in (path,) if given else (path.parent, path):
-        entry = folder.lstat()
-        if not stat.S_ISDIR(entry.st_mode) or entry.st_uid != os.getuid() or entry.st_mode & 0o022:
-            raise UsageError(
-                f"`{folder}` is not a folder that only you can write to",
-                hint=f"remove the folder, or set {DIRECTORY} to another",
-            )
-    return path
+    path = Path(given) if given else TEMPORARY / f"serried-{os.getuid()}" / "local"
+    try:
+        (files.make_directory if given else files.make_ours_alone)(path.parent)
+        return files.make_ours_alone(path)
+    except OSError as error:
+        problem = f"cannot be used: {(error.strerror or str(error)).lower()}"
+        if error.errno in (errno.EPERM, errno.ENOTDIR):
+            problem = "is not a folder that only you can write to"
+        raise UsageError(
+            f"`{error.filename or path}` {problem}", hint=f"remove it, or set {DIRECTORY} to another folder"
+        ) from None
 
 
 @dataclass(frozen=True)

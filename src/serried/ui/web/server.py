@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import secrets
 import signal
 import socket
+import stat
 from pathlib import Path
 
 import uvicorn
@@ -18,6 +20,8 @@ from serried.ui.web.runs import Runs
 
 BACKLOG = 128
 MOST_CONNECTIONS = 100
+OPEN_MODES = (0o020, 0o002, 0o022)
+"""Without the sticky bit, whoever may write to a folder may replace its files."""
 
 
 class BrowserConnection(H11Protocol):
@@ -50,6 +54,12 @@ def unix_socket(path: Path) -> socket.socket:
     """
     if len(os.fsencode(path)) > 100:
         raise UsageError(f"the path of a socket is too long: `{path}`", hint="a path has at most 100 bytes")
+    folder = path.absolute().parent
+    state = folder.stat() if folder.is_dir() else None
+    if state and (state.st_uid not in (0, os.getuid()) or state.st_mode & (stat.S_ISVTX | 0o022) in OPEN_MODES):
+        raise UsageError(
+            f"other users could replace a socket in `{folder}`", hint="choose a folder that only you can write to"
+        )
     listener = socket.socket(socket.AF_UNIX)
     before = os.umask(0o177)
     try:
@@ -67,7 +77,8 @@ def unix_socket(path: Path) -> socket.socket:
 
 def _answers(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as probe:
-        return probe.connect_ex(str(path)) == 0
+        probe.setblocking(False)  # a stranger's may be full
+        return probe.connect_ex(str(path)) != errno.ECONNREFUSED
 
 
 def server(runs: Runs, token: str) -> uvicorn.Server:
