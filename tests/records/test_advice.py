@@ -21,3 +21,25 @@ WITHOUT_CUDA = (
 def test_a_torch_without_cuda_or_gpu_is_recognised_by_each_of_its_messages(line):
     reason, advice = advice_for(Ended("FAILED", "exit", ["Traceback", line])) or (None, None)
     assert (reason, advice is not None and "--gpus 1" in advice.steps[0]) == ("cuda", True)
+
+
+@for_each(
+    "line",
+    [
+        "train.py: error: the following arguments are required: --local_rank",
+        "train.py: error: the following arguments are required: --data, --local-rank",
+        "Error: Missing option '--local_rank'.",
+    ],
+)
+def test_a_missing_option_for_the_local_rank_is_answered_with_the_placeholder(line):
+    reason, advice = advice_for(Ended("FAILED", "exit", [line], exit_code=2)) or (None, None)
+    assert (reason, advice and advice.steps[0].format()) == (
+        "no-local-rank",
+        "pass it in the command: `--local_rank={local_rank}`",
+    )
+
+
+@for_each(("has_staged_data", "key"), [(True, "staged-elsewhere"), (False, "file-missing")])
+def test_a_missing_file_of_a_run_with_staged_data_may_be_in_the_folder_of_data(has_staged_data, key):
+    line = "FileNotFoundError: [Errno 2] No such file or directory: '/tmp/job/datasets/a'"
+    assert (advice_for(Ended("FAILED", "exit", [line], has_staged_data=has_staged_data)) or [None])[0] == key

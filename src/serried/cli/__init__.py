@@ -135,6 +135,7 @@ OPTIONS_MEANT = {
     "--partition": "p queue q",
     "--constraint": "C",
     "--array": "a",
+    "--stage": "data dataset input",
     "--set environment.env.NAME=VALUE": "export v",
     "-- COMMAND": "wrap",
     "SCRIPT": "script file",

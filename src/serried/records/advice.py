@@ -29,6 +29,7 @@ class Ended:
     """The disk of its run directory was full."""
     has_stray_checkpoint: bool = False
     """It did not continue for want of a checkpoint, and wrote one outside of `{checkpoints}`."""
+    has_staged_data: bool = False
     is_here: bool = False
     """It was started by `serried run`."""
 
@@ -64,6 +65,7 @@ OF_OUTPUT: Sequence[tuple[re.Pattern[str], Reason]] = (
     (re.compile(r"(?m)^\S*(?:ba|da|z)?sh: .*: Permission denied$"), Reason.NOT_EXECUTABLE),
     (re.compile(r"PermissionError|Permission denied"), Reason.PERMISSION),
     (re.compile(r"No such file or directory|FileNotFoundError"), Reason.FILE_MISSING),
+    (re.compile(r"arguments are required: .*--local[-_]rank\b|Missing option '--local[-_]rank'"), Reason.NO_LOCAL_RANK),
     (
         re.compile(r"environment variable (?:RANK|WORLD_SIZE) expected|KeyError: '(?:LOCAL_)?(?:RANK|WORLD_SIZE)'"),
         Reason.NO_RANK,
@@ -142,7 +144,10 @@ _REFINED: Mapping[Reason, Sequence[tuple[Callable[[Ended], bool], Reason]]] = {
 def _by_text(reason: Reason | None, ended: Ended) -> Reason | None:
     """By the output of others: the program, Python, a shell, a launcher."""
     if reason is Reason.EXIT:
-        return _first(OF_OUTPUT, ended.output) or (Reason.DISK_FULL if ended.on_full_disk else reason)
+        found = _first(OF_OUTPUT, ended.output)
+        if found is Reason.FILE_MISSING and ended.has_staged_data:
+            return Reason.STAGED_ELSEWHERE
+        return found or (Reason.DISK_FULL if ended.on_full_disk else reason)
     if reason is Reason.UNRECORDED:
         return _first(OF_SCRIPT, ended.script) or reason
     if reason is Reason.LAUNCH:
@@ -338,11 +343,26 @@ ADVICE: Mapping[Reason, Advice] = {
             "files that git ignores are linked only at the project's top, and in `workdir`: see `project.link`",
         ),
     ),
+    Reason.STAGED_ELSEWHERE: Advice(
+        "a file that the program needs does not exist; staged data is in `{data}`, and not in `$SLURM_TMPDIR`",
+        (
+            "use the staged data: `{{data}}/PATH` in the command, or `$SERRIED_DATA_DIR` in the program",
+            "see what was staged, and where it ran: serried show {run}",
+            "in a copy of the code `../data` leads nowhere: use absolute paths, or `--stage` them",
+        ),
+    ),
     Reason.DISK_FULL: Advice(
         "a disk or a quota was full",
         (
             "look at your quotas; many sites count files as well as bytes: serried du, then serried clean",
             "see where the run writes its files: serried show {run}",
+        ),
+    ),
+    Reason.NO_LOCAL_RANK: Advice(
+        "the program expects its local rank as an option, as `torch.distributed.launch` passes it",
+        (
+            "pass it in the command: `--local_rank={{local_rank}}`",
+            'or read it in the program: int(os.environ["LOCAL_RANK"])',
         ),
     ),
     Reason.NO_RANK: Advice(

@@ -323,6 +323,7 @@ def _facts(status: RunStatus, failure: Mapping[str, Any] | None, tail: Sequence[
         restarts=plan.limit.restarts if plan else 0,
         attempt=status.attempt or 1,
         on_full_disk=any(one.get("code") == Reason.DISK_FULL for one in status.verdict.conditions),
+        has_staged_data=bool(plan and plan.data and plan.data.stage),
         is_here=bool(plan and plan.site.is_this_machine and not plan.source.snapshot),
     )
 
