@@ -87,7 +87,11 @@ class Builder:
         scheduler = given.get("scheduler", Cluster.scheduler)
         its = schedulers.traits(scheduler)
         fields["site"] = fields["site"]._replace(
-            name=self._cluster, scheduler=scheduler, is_this_machine=its.is_this_machine, dialect=its.dialect
+            name=self._cluster,
+            scheduler=scheduler,
+            scratch=given["scratch"],
+            is_this_machine=its.is_this_machine,
+            dialect=its.dialect,
         )
         return Cluster(
             self._cluster,

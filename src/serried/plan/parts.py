@@ -440,6 +440,8 @@ class Site(NamedTuple):
     ] = False
     inside: str = ""
     """The scheduler of the job in which `serried run` was typed; `scheduler` is then this machine's."""
+    scratch: str = ""
+    """The folder for users' data that compute nodes see; empty without one."""
     node_option: Annotated[
         str,
         KeySpec(

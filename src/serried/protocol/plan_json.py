@@ -32,6 +32,7 @@ class SiteJson(TypedDict, total=False):
     transfer: str
     hides_gpus: bool
     inside: str
+    scratch: str
     private: str
     is_this_machine: bool
     dialect: DialectJson

@@ -12,7 +12,7 @@ from serried.agent.attempt import Attempt
 from serried.agent.launchers import kinds, rank_identity
 from serried.agent.ranks import command
 from serried.agent.ranks.command import RankPlace
-from serried.plan import Environment, Source, Track
+from serried.plan import Environment, Launch, Site, Source, Track
 from serried.protocol.layout import RunDirectory
 from tables import for_each
 
@@ -166,6 +166,37 @@ def test_a_rank_finds_torchs_names_ours_and_those_it_knew_before(monkeypatch):
         "PYTHONUNBUFFERED": "1",
         "PYTHONBREAKPOINT": "serried.process.breakpoints.enter",
     }
+
+
+@for_each(
+    ("site", "inherited", "scratch_dir"),
+    [
+        (Site(scratch="/scratch/ada"), {"SCRATCH": "/other"}, "/scratch/ada/digits"),
+        (Site(), {"SCRATCH": "/scratch/ada"}, "/scratch/ada/digits"),
+        (Site(), {"SCRATCH": "relative"}, "/r/digits"),
+    ],
+)
+def test_the_variables_of_ammunk_hpc_mean_what_they_mean_there(site, inherited, scratch_dir):
+    environment = command.environment(work_of(site=site, name="first"), PLACE, inherited)
+    assert (environment["scratch_dir"], environment["exp_name"]) == (scratch_dir, "first")
+
+
+@for_each(
+    ("kind", "inherited", "found"),
+    [
+        ("agent", "12", "6"),
+        ("torchrun", "12", "6"),
+        ("torchrun", "6", "6"),
+        ("srun", "6", None),
+        ("single", "12", None),
+        ("agent", None, None),
+    ],
+)
+def test_the_cpus_of_a_task_are_those_of_a_rank(kind, inherited, found):
+    """`srun` has set them for its ranks."""
+    work = work_of(launch=Launch(kind=kind), allocation=a_plan().allocation._replace(ranks=2, cpus=12))
+    environment = command.environment(work, PLACE, {"SLURM_CPUS_PER_TASK": inherited} if inherited else {})
+    assert environment.get("SLURM_CPUS_PER_TASK") == found
 
 
 def test_checkpoints_on_the_nodes_disk_are_for_the_program_and_the_runs_own_for_the_library():

@@ -76,7 +76,7 @@ def launcher_environment(work: Attempt, place: command.RankPlace, launch: kinds.
     """A rank's environment, without the variables that differ between ranks or nodes."""
     inherited = command.visible(work, system.environment())
     of_a_rank = command.environment(work, place, inherited)
-    changes = _without(of_a_rank, (*command.IDENTITY, names.NODE, "SLURM_TMPDIR"))
+    changes = _without(of_a_rank, (*command.IDENTITY, names.NODE, "SLURM_TMPDIR", "SLURM_CPUS_PER_TASK"))
     environment = names.put(inherited, {**changes, **launch.environment})
     return {**_without(environment, launch.without), **launch.environment}
 

@@ -222,8 +222,8 @@ def environment(work: Attempt, place: RankPlace, inherited: Mapping[str, str]) -
     own.update(
         source_dir=str(work.tree),
         project_name=work.plan["project"],
-        scratch_dir=work.project_directory,
-        exp_name=work.plan["experiment"],
+        scratch_dir=_scratch_dir(work, inherited),
+        exp_name=work.plan["name"],
     )
     own.update(work.plan["environment"]["env"])
     known = {**inherited, **own}
@@ -236,6 +236,9 @@ def environment(work: Attempt, place: RankPlace, inherited: Mapping[str, str]) -
         **({"ACCELERATE_USE_CPU": "1"} if _are_many_on_cpus(work) else {}),
     }
     own.update((name, value) for name, value in switches.items() if name not in known)
+    # The agent is the only task of its node. `srun` sets the variable itself, and a single process has the whole node.
+    if "SLURM_CPUS_PER_TASK" in inherited and work.launcher not in ("srun", "single"):
+        own["SLURM_CPUS_PER_TASK"] = str(max(1, work.plan["allocation"]["cpus"] // work.ranks))
     if place.local and not known.get("SLURM_TMPDIR"):
         own["SLURM_TMPDIR"] = place.local
     own.update(_of_wandb(work, place.rank, known))
@@ -247,6 +250,12 @@ def _are_many_on_cpus(work: Attempt) -> bool:
     """Accelerate joins ranks on CPUs only if it is told that they are: else each trains alone."""
     has_gpus = work.plan["allocation"]["gpus"] or any(map(os.path.exists, GPU_DRIVERS))
     return work.launcher in MANY and work.world_size > 1 and not has_gpus
+
+
+def _scratch_dir(work: Attempt, inherited: Mapping[str, str]) -> str:
+    """The folder of ammunk/hpc for data and results of a project, `$SCRATCH/PROJECT`."""
+    scratch = work.plan["site"].get("scratch") or inherited.get("SCRATCH", "")
+    return f"{scratch.rstrip('/')}/{work.plan['project']}" if scratch.startswith("/") else work.project_directory
 
 
 def variables_of_node(work: Attempt, place: RankPlace) -> Dict[str, str]:
