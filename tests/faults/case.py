@@ -78,6 +78,8 @@ class Case:
     """Whether somebody has tried to cancel it."""
     may_be_cancelled: bool = False
     """Whether the scheduler may have done so by itself."""
+    has_strangers: bool = False
+    """Whether nothing but strangers' connections has met it."""
     needs_repair: bool = False
     """Whether a daemon of the scheduler was lost, so that an administrator has to look after the lab."""
     seen: Seen = field(default_factory=Seen)

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -173,6 +174,33 @@ def _connections(pid: int) -> list[tuple[str, str]]:
     return [(it[2], it[3]) for it in words]
 
 
+def strangers(case: Case) -> Heal:
+    """Lines without proof, and many connections, at the ports of the head while it waits for its nodes."""
+    case.has_strangers = True
+    case.await_(lambda: case.is_over or bool(_listening(case)))
+    ports = _listening(case)
+    opened = []
+    for number in range(300):
+        for port in ports:
+            with contextlib.suppress(OSError):
+                opened.append(socket.create_connection(("127.0.0.1", port), 5))
+                opened[-1].sendall(("\u00e9 n {}\n".encode(), case.random.randbytes(200), b"")[number % 3])
+                case.is_hit = True
+    case.say(f"{len(opened)} connections of strangers")
+    for connection in opened:
+        connection.close()
+    return nothing
+
+
+def _listening(case: Case) -> list[int]:
+    """The ports of the head for its nodes, which it closes before its ranks start."""
+    head = case.seen.get("head")
+    if head is None or not head.is_alive:
+        return []
+    shown = subprocess.run(["ss", "-tlnpH"], capture_output=True, text=True, check=True).stdout
+    return [int(line.split()[3].rpartition(":")[2]) for line in shown.splitlines() if f"pid={head.pid}," in line]
+
+
 def cancel(case: Case, *, by_scheduler: bool, then: str = "") -> Heal:
     """Ask for the end while the ranks cannot end by themselves; perhaps what should bring it about is killed then."""
     case.moment(holds=True)
@@ -230,6 +258,7 @@ KINDS: Mapping[str, Kind] = {
     "directory renamed": Kind(partial(lose_directory, for_good=False)),
     "directory removed": Kind(partial(lose_directory, for_good=True)),
     "network cut": Kind(cut_network, where="slurm", nodes=2),
+    "strangers": Kind(strangers, is_early=True),
     "cancel": Kind(partial(cancel, by_scheduler=False)),
     "scancel": Kind(partial(cancel, by_scheduler=True), where="slurm"),
     "cancel, kill head": Kind(partial(cancel, by_scheduler=False, then="head")),

@@ -47,6 +47,8 @@ def _false_success(case: Case) -> Iterator[str]:
 def _false_reason(case: Case, end: Mapping[str, Any]) -> Iterator[str]:
     """Nobody is said to have cancelled a run that nobody has, and so of its time limit and of the rank that failed."""
     state = end["state"]
+    if case.has_strangers and state != names.COMPLETED:
+        yield f"{state}, though only strangers have called: {end['message']}"
     if (end["exit_code"] == 0) != (state == names.COMPLETED):
         yield f"{state} with exit code {end['exit_code']}"
     if state == names.CANCELLED and not (case.is_cancel_asked or case.may_be_cancelled):
