@@ -80,12 +80,10 @@ def test_what_a_script_wrote_the_next_submission_finds(place: Place):
     count = "n=$(cat out/last 2>/dev/null); echo $((n + 1)) | tee out/last"
     text = f"#!/bin/bash\ncd ${{PBS_O_WORKDIR:-.}}  # PBS starts a script in its home\nmkdir -p out; {count}\n"
     name = script(place, text)
-    outputs = []
-    for _ in range(2):
+    for number in (1, 2):
         run = place.submit(name)
         assert place.wait(run)[0] == 0, place.why(run)
-        outputs.append(place.serried("logs", run).stdout)
-    assert outputs == ["1\n", "2\n"]
+        assert place.serried("logs", run).stdout == f"{number}\n"
     umask = 0o077 if place.cluster == "pbs" else _umask()  # a mom's own umask holds for jobs of `qsub`
     assert (place.project / "out" / "last").stat().st_mode & 0o777 == 0o666 & ~umask
 
@@ -108,9 +106,8 @@ def test_a_script_continues_from_its_own_state_in_further_jobs(local: Place, for
 
 
 def test_each_task_of_an_array_has_its_own_end(place: Place):
-    index = "PBS_ARRAY_INDEX" if place.cluster == "pbs" else "SLURM_ARRAY_TASK_ID"
-    name = script(place, f"#!/bin/bash\n#SBATCH --array=1-3%2\necho task ${index}\nexit $(({index} == 2))\n")
-    run = place.submit(name)
+    key = "PBS_ARRAY_INDEX" if place.cluster == "pbs" else "SLURM_ARRAY_TASK_ID"
+    run = place.submit(script(place, f"#!/bin/bash\n#SBATCH --array=1-3%2\necho task ${key}\nexit $(({key} == 2))\n"))
     assert place.wait(run)[0] == 1
     assert [place.serried("logs", f"{run}/{task}").stdout for task in (1, 2, 3)] == [f"task {n}\n" for n in (1, 2, 3)]
     [shown] = json.loads(place.serried("show", run, "--json").stdout)["runs"]
