@@ -73,7 +73,8 @@ def test_words_of_another_cluster_are_no_settings_here(tmp_path: Path):
 
 
 def test_requeue_without_attempts_is_noted(tmp_path: Path):
-    (tmp_path / "train.sbatch").write_text("#!/bin/bash\n#SBATCH --requeue\n")
-    note = "`--requeue` of the script has no effect without `--chain N`, which allows N attempts"
-    assert resolve(tmp_path, EXPERIMENT, cluster="local").notes == (note,)
-    assert resolve(tmp_path, EXPERIMENT, cluster="local", limit__restarts=2).notes == ()
+    (tmp_path / "train.pbs").write_text("#!/bin/bash\n#PBS -r y\n")
+    note = "`-r y` of the script has no effect without `--chain N`, which allows N attempts"
+    ours = EXPERIMENT.replace("train.sbatch", "train.pbs")
+    assert note in resolve(tmp_path, ours, cluster="pbs").notes
+    assert note not in resolve(tmp_path, ours, cluster="pbs", limit__restarts=2).notes

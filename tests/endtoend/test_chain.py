@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 from serried.fs.files import Journal
@@ -40,3 +42,35 @@ def test_the_number_of_links_can_be_said(local, links):
     told = local.serried("submit", "--dry-run", "--ranks", "1", "--time", "1h", "--chain", str(links), "--", "true")
     assert ("\nrestarts " in told.stderr) == (links > 1)
     assert f"\nrestarts     up to {links - 1}" in told.stderr or links == 1
+
+
+REQUEUES = """#!/bin/bash
+#SBATCH -t 1 -n 1 {options}
+#SBATCH --signal=B:USR1@50
+again() {{ scontrol requeue {job}; echo "scontrol $?"; exit 0; }}
+trap again {signal}
+[[ ${{SLURM_RESTART_COUNT:-0}} == 1 ]] && echo finished && exit
+srun sleep 900 & wait
+"""
+OWN, OF_TASK = "$SLURM_JOB_ID", "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
+
+
+@pytest.mark.slurm
+def test_a_script_that_requeues_itself_continues_as_an_attempt_of_its_run(slurm, wait_until):
+    def submit(options="", job=OWN, signal="USR1"):
+        (slurm.project / "train.sbatch").write_text(REQUEUES.format(options=options, job=job, signal=signal))
+        return slurm.submit("train.sbatch")
+
+    cancelled = submit(signal="TERM")
+    runs = {"job": submit(), "task": submit("--array=3", OF_TASK), "refused": submit("--no-requeue")}
+    wait_until((slurm.directory(cancelled) / "attempts/1/launches/1.json").exists)
+    subprocess.run(["scancel", slurm.show(cancelled)["job"]], env=dict(slurm.environ), check=True)
+    ends = {name: slurm.wait(run)[1] for name, run in {**runs, "cancelled": cancelled}.items()}
+    assert {name: end["state"] for name, end in ends.items()} == {
+        "job": "COMPLETED",
+        "task": "COMPLETED",
+        "refused": "FAILED",
+        "cancelled": "CANCELLED",
+    }
+    assert ends["job"]["attempt"] == 2
+    assert slurm.serried("logs", runs["job"]).stdout == "finished\n"

@@ -37,6 +37,7 @@ def words(*lines, environment=None):
         (['#SBATCH --comment="it\\"s"tail'], ['--comment=it"stail']),
         (['#SBATCH -p "" -N2', "#SBATCH gpu"], ["--partition=gpu"]),
         (["#SBATCH -N2", "#SBATCH --nodes=4"], ["--nodes=4"]),
+        (["#SBATCH --requeue -N2", "#SBATCH --no-requeue"], ["--requeue", "--nodes=2", "--no-requeue"]),
         (["#SBATCH -N2 --exclusive", "#SBATCH --exclusive=user"], ["--nodes=2", "--exclusive=user"]),
         (["#SBATCH --mail-type=begin", "#SBATCH --mail-type=end"], ["--mail-type=BEGIN,END"]),
         (["#SBATCH --container-image=img --site-flag"], ["--container-image=img", "--site-flag"]),
@@ -44,7 +45,7 @@ def words(*lines, environment=None):
         (["#SBATCH -N1 --"], ["--nodes=1"]),
         (["#SBATCH -N1\r"], ["--nodes=1"]),
         (["#SBATCH -N1", "echo", "#SBATCH -N2"], ["--nodes=1"]),
-        (["#SBATCH -J a -o x -e y -D /z -a 1 -d singleton --signal=10 --requeue --export=NONE -i in -W -Q"], []),
+        (["#SBATCH -J a -o x -e y -D /z -a 1 -d singleton --signal=10 --export=NONE -i in -W -Q"], []),
     ],
 )
 def test_words(lines, expected):
@@ -172,7 +173,7 @@ def test_settings(line, settings, size):
 def test_fields_that_serried_owns():
     result = read(
         "#SBATCH -J 'my job' --output=logs/%x-%j.out -e err -D /work -a 0-99%8 -d afterok:1 -i in.txt",
-        "#SBATCH --open-mode=append --no-requeue --requeue --signal=B:USR1@120 --export=A,B=2",
+        "#SBATCH --open-mode=append --signal=B:USR1@120 --export=A,B=2",
     )
     assert result == Directives(
         settings=SIMPLE | {"limit.warn_before": "120s"},
@@ -184,7 +185,6 @@ def test_fields_that_serried_owns():
         dependency="afterok:1",
         input="in.txt",
         appends=True,
-        requeues=True,
         signal=WarningSignal("USR1", 120, to_script=True),
         export=Export(("A",), {"B": "2"}, has_login=True),
     )

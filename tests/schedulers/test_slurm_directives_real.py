@@ -40,9 +40,8 @@ def as_options(read):
         "input": read.input,
         "signal": warning and f"{'B:' if warning.to_script else ''}{warning.name}@{warning.seconds}",
     }
-    requeues = {None: [], True: ["--requeue"], False: ["--no-requeue"]}[read.requeues]
     words = [word for option in read.options for word in option.words]
-    return [*words, *requeues, *(f"--{name}={value}" for name, value in owned.items() if value)]
+    return [*words, *(f"--{name}={value}" for name, value in owned.items() if value)]
 
 
 READ_ALIKE = [

@@ -21,7 +21,7 @@ class Options:
         self.age = 0.0
         """How long ago the job began, in seconds, if the scheduler does not tell when it ends the job."""
         self.final = ""
-        """The end as job.sh knows it: `cancel`; `limit` or `ended` if the job could not be requeued."""
+        """The end as job.sh knows it: `cancel`; `requeue` if the job will run again; `limit` or `ended` if not."""
         self.problem = ""
         """The problem that keeps the ranks from starting."""
         self.ended: Optional[int] = None

@@ -133,7 +133,7 @@ def _notes(script: JobScript, experiment: Experiment) -> Iterable[str]:
     yield from script.directives.notes
     limit = experiment.limit
     if script.directives.requeues and not limit.restarts and limit.total_seconds is None:
-        yield "`--requeue` of the script has no effect without `--chain N`, which allows N attempts"
+        yield "`-r y` of the script has no effect without `--chain N`, which allows N attempts"
 
 
 _NOT_OF_SCRIPTS: Mapping[Keys, str] = {

@@ -217,6 +217,8 @@ class Fragment:
     """What `again` needs."""
     again: str
     """Lines that run this job again. Where that cannot be they go on, with another $serried_word to obey."""
+    script_ended: str = ""
+    """Lines after a job script: they set $serried_final to `requeue` if the scheduler will run this job again."""
     check: str = ""
     """Lines that end a job which cannot begin."""
     index: str = ""

@@ -53,7 +53,7 @@ serried_head=''
 [[ $$serried_status == 75 ]] && exit 0 # the attempt was refused, and the head has printed the reason
 
 # From here on a signal is too late to change how the attempt ended, and must not stop the report.
-$late# If the run directory is unavailable, so is the agent. The script retries for minutes.
+$late$script_ended# If the run directory is unavailable, so is the agent. The script retries for minutes.
 serried_conclude() {
   local serried_try
   for ((serried_try = 0; serried_try < 60; serried_try++)); do
@@ -198,6 +198,7 @@ def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
         beginning=_beginning(plan, fragment.cleanup, python),
         of_part=fragment.of_part,
         check=fragment.check,
+        script_ended=fragment.script_ended if plan.script else "",
         functions=fragment.functions,
         environment=_whole_array(its, plan)
         + _activate(plan)

@@ -31,15 +31,17 @@ fi
 serried_agent=("$serried_python" -I -S "$SERRIED_RUN_DIR/agent.pyz")
 serried_who=("$serried_token" --job "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}" --task "$SLURM_ARRAY_TASK_ID")
 
+serried_is_requeued() {
+  serried_id=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_JOB_ID:+_$serried_task}
+  [[ $(scontrol show job "$serried_id" 2>/dev/null) == *" Restarts=$((${SLURM_RESTART_COUNT:-0} + 1)) "* ]]
+}
 # The last act: Slurm ends this script soon after saying yes. A controller that is away is tried again. `incomplete`:
 # a job that was cancelled meanwhile stays so, though scontrol says yes to that too; only `Restarts` tells the truth.
 serried_run_again() {
-  local serried_id=$SLURM_JOB_ID serried_next=$((${SLURM_RESTART_COUNT:-0} + 1)) serried_try
-  [[ -n ${SLURM_ARRAY_JOB_ID:-} ]] && serried_id=${SLURM_ARRAY_JOB_ID}_$serried_task
   trap '' TERM USR1
   serried_final=limit
   for ((serried_try = 0; serried_try < 60; serried_try++)); do
-    [[ $(scontrol show job "$serried_id" 2>/dev/null) == *" Restarts=$serried_next "* ]] && sleep 60 && exit 0
+    serried_is_requeued && sleep 60 && exit 0
     case $(squeue --noheader --jobs="$serried_id" --format=%T 2>/dev/null) in
       RUNNING) scontrol requeue incomplete "$serried_id" && continue ;;
       COMPLETING | CANCELLED) serried_final=ended && return ;;

@@ -86,7 +86,7 @@ def _is_same(exit_: Exit, failure: Exit) -> bool:
 def reconsider(work: Attempt, result: Dict[str, Any], final: str, *, next_is_here: bool = False) -> Dict[str, Any]:
     """Revise exit.json by the knowledge of job.sh (`final`) and of the scheduler, and by whether the run continues."""
     stop = history.stop_by_user(work.directory.attempt(work.number).control)
-    if stop and result["state"] == names.REQUEUED:
+    if stop and (result["state"] == names.REQUEUED or final == Reason.REQUEUE):
         return reconcile.stopped(result, stop.by)
     was_ended = Reason.CANCEL in (final, result["cause"])
     if was_ended and work.continue_form != names.REQUEUE and not next_is_here:
@@ -108,7 +108,7 @@ def obstacle(
 
     `reason` is the reason of the stop. With `next_is_here` the calling job is the one that starts the next attempt.
     """
-    if work.number > work.restarts:
+    if work.number > work.restarts and not (next_is_here and work.is_script):  # the site requeues jobs of scripts
         return NO_ATTEMPT_LEFT
     if not (progressed or work.saves_elsewhere) and (reason == Reason.LIMIT or _stood_still(work, work.number - 1)):
         began = history.where_it_began(history.claim_of(work))

@@ -247,6 +247,9 @@ def split(name: str, argv: Sequence[str]) -> LaunchLine:
 
 LAUNCHERS = ("srun", "torchrun", *OPEN_MPI_NAMES, "horovodrun", "accelerate", "deepspeed", "pbsdsh", "pbs_tmrsh")
 
+REQUEUES = "scontrol"
+"""Requeues the script's own job. A script that prints the status has not handled that the requeue was refused."""
+
 
 def _python(words: List[str]) -> LaunchLine:
     index = python_module(words)

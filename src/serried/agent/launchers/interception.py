@@ -298,7 +298,8 @@ def record_failure(arguments: Sequence[str]) -> int:
         document = {
             "call": call,
             "status": int(status),
-            "handled": handled == "1" or reads_status(source, [line for line in lines if line], name),
+            "handled": handled == "1"
+            or (name != command_lines.REQUEUES and reads_status(source, [line for line in lines if line], name)),
             "signalled": signalled == "1",
             "source": source,
             "line": lines[0] if lines else 0,

@@ -17,7 +17,7 @@ import shlex
 from pathlib import Path
 from typing import Dict, Sequence
 
-from serried.agent.launchers.command_lines import LAUNCHERS, MODULES, SUBMITTERS
+from serried.agent.launchers.command_lines import LAUNCHERS, MODULES, REQUEUES, SUBMITTERS
 from serried.agent.launchers.interception import find_program
 from serried.fs import files
 from serried.protocol import names
@@ -83,7 +83,7 @@ os.execv(command[0], command)
 def bash_env(folder: Path, agent: Sequence[str]) -> str:
     """The file for BASH_ENV. After it a script finds the shell as it would be without."""
     modules = "|".join(f'*" -m {module} "*|*" -m{module} "*' for module in MODULES)
-    every = (*LAUNCHERS, "python", "python3", *WRAPPERS, *ENVIRONMENTS)
+    every = (*LAUNCHERS, "python", "python3", REQUEUES, *WRAPPERS, *ENVIRONMENTS)
     hidden = (*every, *LOOKUPS, *SUBMITTERS)
     text = _BASH_ENV
     for key, value in {
@@ -102,6 +102,7 @@ def bash_env(folder: Path, agent: Sequence[str]) -> str:
         "@ENVIRONMENTS@": "|".join(ENVIRONMENTS),
         "@LAUNCHERS@": "|".join(LAUNCHERS),
         "@BODY@": shlex.quote(_BODY),
+        "@REQUEUES@": REQUEUES,
         "@EVERY@": " ".join(every),
         "@LOOKUPS@": "".join(_LOOKUP.replace("@NAME@", name) for name in LOOKUPS),
     }.items():
@@ -220,6 +221,7 @@ __serried_start() {
     case ${1##*/} in
         @LAUNCHERS@) __serried_launch "$@" ;;
         @WRAPPERS@) __serried_wrapper "$@" ;;
+        @REQUEUES@) __serried_requeue "$@" ;;
         *) __serried_python "$@" ;;
     esac
 }
@@ -280,6 +282,18 @@ __serried_is_python() {
         '#!'*) return 1 ;;
         *) [[ -L $file && $(readlink -f -- "$file") == */@(python|pypy)[0-9.]* ]] ;;
     esac
+}
+
+# A refused requeue is the failure of a script that relies on it.
+__serried_requeue() {
+    if ! builtin type -P "$1" >/dev/null 2>&1; then
+        __serried_missing "$@"
+        return 0
+    fi
+    case " ${*:2} " in *" requeue "*) __serried_count ;; esac
+    # `incomplete`: a job that was cancelled stays so, also where a trap for TERM requeues it.
+    case "${2-} ${3-}" in requeue\ [0-9]*) set -- "$1" "$2" incomplete "${@:3}" ;; esac
+    __serried_run "$@"
 }
 
 __serried_launch() {
@@ -414,7 +428,7 @@ unset __serried_name
 }
 __serried_is_function() {
     case $1 in
-        @WRAPPERS@|@LAUNCHERS@) return 0 ;;
+        @WRAPPERS@|@LAUNCHERS@|@REQUEUES@) return 0 ;;
         ''|-*|*[!A-Za-z0-9/._+-]*) return 1 ;;
     esac
     __serried_is_caught "$1"

@@ -39,9 +39,12 @@ def stopped(end: End, by: str) -> End:
 
 
 def finalise(end: End, reason: str) -> End:
-    """The end by job.sh's knowledge: the job was cancelled, preempted, or could not be requeued (`limit`)."""
+    """The end by job.sh's knowledge: the job was cancelled, preempted, requeued, or could not be requeued (`limit`)."""
     if end["cause"] == Reason.REQUEUE:
         return end  # job.sh received TERM, but the scheduler reported the reason
+    if reason == Reason.REQUEUE:
+        again = _revised(end, names.REQUEUED, Reason.REQUEUE, "the job was requeued while its script ran")
+        return {**again, "exit_code": names.EXIT_SAVED}
     if reason == Reason.CANCEL and end["state"] in (names.REQUEUED, names.LAUNCH_FAILED):
         return _cancelled(end)
     if reason == Reason.PREEMPT and end["cause"] == Reason.CANCEL:

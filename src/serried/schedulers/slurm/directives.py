@@ -31,8 +31,7 @@ STARTS_IN = "."
 
 _OWNED = frozenset(
     [
-        "job-name", "output", "error", "open-mode", "signal", "requeue", "no-requeue", "array", "dependency", "chdir",
-        "export", "input",
+        "job-name", "output", "error", "open-mode", "signal", "array", "dependency", "chdir", "export", "input",
     ]
 )  # fmt: skip
 _DROPPED = {
@@ -87,7 +86,6 @@ def read(text: str, environment: Mapping[str, str] | None = None, file: str = "t
         input=found.get("input"),
         chdir=found.get("chdir"),
         dependency=found.get("dependency"),
-        requeues=_requeues(given),
         signal=_of(last, "signal", _signal),
         export=_of(last, "export", _export) or Export(),
         notes=(*_notes(text, last), *late(ignored, "sbatch")),
@@ -154,11 +152,6 @@ def _appends(option: GivenOption) -> bool:
     if first not in ("a", "t"):
         raise option.place.refuse(f"`{option.value}` is not an open mode", "use `append` or `truncate`")
     return first == "a"
-
-
-def _requeues(given: Iterable[GivenOption]) -> bool | None:
-    last = [option.name for option in given if option.name in ("requeue", "no-requeue")]
-    return last[-1] == "requeue" if last else None
 
 
 def _signal(option: GivenOption) -> WarningSignal:

@@ -43,15 +43,17 @@ unset "${!SBATCH_@}" "${!SRUN_@}" "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}" SL
     task='"$SLURM_ARRAY_TASK_ID"',
     head_options='--hosts "$SLURM_JOB_NODELIST" --node-variable SLURM_NODEID --end "${SLURM_JOB_END_TIME:-}"',
     functions="""
+serried_is_requeued() {
+  serried_id=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_JOB_ID:+_$SLURM_ARRAY_TASK_ID}
+  [[ $(scontrol show job "$serried_id" 2>/dev/null) == *" Restarts=$((${SLURM_RESTART_COUNT:-0} + 1)) "* ]]
+}
 # The last act: Slurm ends this script soon after saying yes. A controller that is away is tried again. `incomplete`:
 # a job that was cancelled meanwhile stays so, though scontrol says yes to that too; only `Restarts` tells the truth.
 serried_run_again() {
-  local serried_id=$SLURM_JOB_ID serried_next=$((${SLURM_RESTART_COUNT:-0} + 1)) serried_try
-  [[ -n ${SLURM_ARRAY_JOB_ID:-} ]] && serried_id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
   trap '' TERM USR1
   serried_final=limit
   for ((serried_try = 0; serried_try < 60; serried_try++)); do
-    [[ $(scontrol show job "$serried_id" 2>/dev/null) == *" Restarts=$serried_next "* ]] && sleep 60 && exit 0
+    serried_is_requeued && sleep 60 && exit 0
     case $(squeue --noheader --jobs="$serried_id" --format=%T 2>/dev/null) in
       RUNNING) scontrol requeue incomplete "$serried_id" && continue ;;
       COMPLETING | CANCELLED) serried_final=ended && return ;;
@@ -59,6 +61,10 @@ serried_run_again() {
     sleep 5
   done
 }
+""",
+    script_ended="""
+# TERM comes with a cancel, and also when the script, or Slurm for a preemption, has requeued the job.
+[[ $serried_final == cancel ]] && serried_is_requeued && serried_final=requeue
 """,
     again="""\
   serried_run_again
@@ -331,7 +337,7 @@ def _options(plan: Plan, token: str, task: str) -> list[str]:
         *(_of_script(plan, plan.script) if plan.script else _resources(plan, tasks=1)),
         *_warning(plan),
         *([] if plan.script else _queue(allocation)),
-        "--requeue" if plan.may_requeue else "--no-requeue",
+        *_requeue(plan),
         "--export=ALL",
         *_array(plan, task),
     ]
@@ -339,6 +345,13 @@ def _options(plan: Plan, token: str, task: str) -> list[str]:
         comments = [option.partition("=")[2] for option in options if option.startswith("--comment=")]
         options.append(f"--comment={' '.join([*comments[-1:], name])}")
     return options
+
+
+def _requeue(plan: Plan) -> list[str]:
+    """For a script without further attempts of Serried: its directive, else the site's default."""
+    if plan.script and not plan.limit.restarts:
+        return []
+    return ["--requeue" if plan.may_requeue else "--no-requeue"]
 
 
 def _resources(plan: Plan, *, tasks: int) -> list[str]:
