@@ -10,6 +10,7 @@ import pytest
 from resolving import BARE, refusal, resolve
 from serried import config
 from serried.config import layers
+from serried.config.values import Typed, guess
 from serried.errors import ConfigError, UsageError
 from tables import for_each
 
@@ -114,7 +115,40 @@ def test_what_is_no_key_is_refused(folder: Path, key: str):
 
 @for_each(("text", "value"), [("4", 4), ("true", True), ("'a'", "a"), ("2h", "2h"), ("a = b", "a = b"), ("", "")])
 def test_text_from_the_command_line_is_toml_where_it_can_be(text: str, value: object):
-    assert layers.guess(text) == value
+    assert guess(text) == value
+
+
+@for_each(
+    ("key", "typed", "value"),
+    [
+        (("environment", "env", "X"), "true", "true"),
+        (("environment", "env", "X"), "1.50", "1.50"),
+        (("environment", "env", "X"), "1_000", "1_000"),
+        (("environment", "env", "X"), "2026-01-02", "2026-01-02"),
+        (("environment", "env", "X"), "[1, 2]", "[1, 2]"),
+        (("environment", "env", "X"), '{"a" = 1}', '{"a" = 1}'),
+        (("environment", "env", "X"), "'1'", "1"),
+        (("resources", "comment"), "1.0", "1.0"),
+        (("resources", "constraint"), "false", ("false",)),
+        (("resources", "constraint"), '["a", "b"]', ("a", "b")),
+        (("config", "x"), "true", True),
+        (("config", "x"), "1.50", 1.5),
+        (("clusters", "local", "match", "environ", "X"), "true", "true"),
+    ],
+)
+def test_what_is_typed_for_a_setting_of_text_is_text(key: tuple[str, ...], typed: str, value: object):
+    [(keys, setting)] = layers.from_overrides({".".join(key): Typed(typed)}).settings.items()
+    assert (keys, setting.value) == (key, value)
+
+
+def test_a_table_can_be_typed():
+    settings = layers.from_overrides(
+        {"environment.env": Typed('{A = "1"}'), "resources": Typed("{nodes = 2}")}
+    ).settings
+    assert {keys: setting.value for keys, setting in settings.items()} == {
+        ("environment", "env", "A"): "1",
+        ("resources", "nodes"): 2,
+    }
 
 
 def test_pyproject_serves_where_there_is_no_file_of_ours(folder: Path):

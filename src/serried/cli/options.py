@@ -14,9 +14,8 @@ import click
 from serried import config, script
 from serried.builds import Observe
 from serried.cli import ARGUMENTS_HINT, run_view
-from serried.config import layers
 from serried.config.definitions import Key, Resources, keys
-from serried.config.values import BOOLEAN, BadValue
+from serried.config.values import BOOLEAN, BadValue, Typed
 from serried.errors import UsageError
 from serried.plan import Launch, Track
 from serried.submission.deliver import Prepared
@@ -249,7 +248,7 @@ def _setting(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise UsageError(f"`--set {text}` is not `KEY=VALUE`", hint="for example `--set resources.nodes=4`")
-    return key.strip(), layers.guess(value)
+    return key.strip(), Typed(value)
 
 
 def request(values: Mapping[str, Any], cluster: str | None) -> Request:

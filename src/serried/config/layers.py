@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from serried import clusters, schedulers
 from serried.clusters import Sign
 from serried.config import definitions, schema, toml
 from serried.config.toml import Document, Keys
+from serried.config.values import Typed
 from serried.errors import ConfigError, UsageError
 from serried.protocol.names import JOB_VARIABLES
 from serried.schedulers.survey import GLANCE_SECONDS
@@ -156,7 +156,7 @@ def from_environ(environ: Mapping[str, str]) -> Layer:
         if not name.startswith("SERRIED_") or table not in _TABLES or not key or name in JOB_VARIABLES:
             continue
         settings |= _checked(
-            {table: {key: guess(text)}},
+            {table: {key: Typed(text)}},
             Origin("environment", name),
             name,
             lambda keys: f"SERRIED_{'_'.join(keys).upper()}",
@@ -222,14 +222,6 @@ def own_keys(layers: list[Layer], experiment: str | None, cluster: str) -> set[K
 
 def _ways(keys: Keys) -> set[Keys]:
     return next((set(ways) for ways in _ONE_OF if keys in ways), {keys})
-
-
-def guess(text: str) -> Any:
-    """`text` as a TOML value, or unchanged if it is not one."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, KeyError):
-        return text
 
 
 def experiment_names(layers: list[Layer]) -> list[str]:

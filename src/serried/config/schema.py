@@ -10,7 +10,7 @@ from typing import Any
 from serried.config import definitions
 from serried.config.definitions import Key
 from serried.config.toml import Keys, dotted
-from serried.config.values import BadValue
+from serried.config.values import BadValue, Typed, guess
 from serried.errors import did_you_mean
 
 UNSET = object()
@@ -98,17 +98,25 @@ def check(
                 former[*where, key] = place
             yield from _value(schema.keys[key], value, (*where, key))
         elif (inner := schema.table(name)) is not None:
-            if not isinstance(value, Mapping):
+            below = _table(value)
+            if not isinstance(below, Mapping):
                 raise WrongKey(place, f"`{dotted(place)}` is a table, not a value", f"write `[{dotted(place)}]`")
-            yield from check(value, inner, place, former)
+            yield from check(below, inner, place, former)
         else:
             raise WrongKey(place, f"unknown key `{dotted(place)}`", _unknown_hint(name, schema, where))
+
+
+def _table(value: Any) -> Any:
+    """A table that was typed: `{A = "1"}`."""
+    return guess(value) if isinstance(value, Typed) else value
 
 
 def _value(key: Key, value: Any, place: Keys) -> Iterator[tuple[Keys, Any]]:
     if not key.kind.names:
         yield place, _parse(key, value, place)
-    elif isinstance(value, Mapping) and key.kind.nested:
+        return
+    value = _table(value)
+    if isinstance(value, Mapping) and key.kind.nested:
         yield from _nested(key, value, place)
     elif isinstance(value, Mapping):
         for name, item in value.items():
@@ -132,6 +140,7 @@ def _nested(key: Key, table: Mapping[str, Any], where: Keys) -> Iterator[tuple[K
 
 
 def _parse(key: Key, value: Any, place: Keys) -> Any:
+    value = value.read(key.kind) if isinstance(value, Typed) else value
     try:
         return key.kind.parse(value)
     except BadValue as error:

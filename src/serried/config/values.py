@@ -12,6 +12,7 @@ import math
 import os
 import re
 import signal
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath, PurePosixPath
@@ -49,6 +50,25 @@ class Kind:
     """The table may hold tables, and its keys are dotted names. Otherwise keys are names of environment variables."""
     show: Callable[[Any], str] = str
     """A value as a user would write it."""
+
+
+def guess(text: str) -> Any:
+    """`text` as a TOML value, or unchanged if it is not one."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, KeyError):
+        return text
+
+
+class Typed(str):
+    """A value as typed on the command line or in a variable: `true` is text for a setting that takes text."""
+
+    __slots__ = ()
+
+    def read(self, kind: Kind) -> Any:
+        value = guess(str(self))
+        is_known = isinstance(value, str) or (kind.many and isinstance(value, list))
+        return value if is_known or kind not in (TEXT, NAME, TEXTS, COMMA_TEXTS, VARIABLES, PATTERNS) else str(self)
 
 
 _NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from serried.config import layers
-from serried.config.values import BadValue
+from serried.config.values import BadValue, guess
 from serried.errors import did_you_mean
 
 
@@ -252,5 +251,5 @@ def read_range(text: str) -> Parameter:
 
 def _value(word: str) -> Any:
     """A word of the command line as a number, a boolean or a list if it spells one."""
-    value = layers.guess(word)
+    value = guess(word)
     return value if isinstance(value, bool | int | float | list) else word.strip("\"'")
