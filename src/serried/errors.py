@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 from serried.protocol.reasons import Reason
 
@@ -58,7 +59,10 @@ def install_hint(extra: str) -> str:
     import importlib.metadata  # slow to load
     import shlex
 
-    requirements = importlib.metadata.requires("serried") or []
+    try:
+        requirements = importlib.metadata.requires("serried") or []
+    except importlib.metadata.PackageNotFoundError:  # a source tree
+        return f"{sys.executable} -m pip install {shlex.quote(f'{Path(__file__).resolve().parents[2]}[{extra}]')}"
     libraries = [text.partition(";")[0] for text in requirements if text.endswith(f"extra == '{extra}'")]
     return f"{sys.executable} -m pip install {shlex.join(libraries)}"
 

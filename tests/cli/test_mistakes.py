@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import sys
 
 import pytest
 
-from serried import cli
+from serried import cli, errors
 from serried.cli import MEANT, VERBS
+
+OF_RERUN = "a rerun keeps the settings of its run; for others: serried submit … --resume RUN"
 
 
 @pytest.mark.parametrize(
@@ -24,6 +27,15 @@ from serried.cli import MEANT, VERBS
         (["submit", "-N", "2"], "unknown option: `-N`|did you mean `--nodes`?"),
         (["submit", "--wrap", "python train.py"], "unknown option: `--wrap`|did you mean `-- COMMAND`?"),
         (["submit", "--export=X=1"], "unknown option: `--export`|did you mean `--set environment.env.NAME=VALUE`?"),
+        (["submit", "--env", "X=1"], "unknown option: `--env`|did you mean `--set environment.env.NAME=VALUE`?"),
+        (["submit", "--modules", "x"], "unknown option: `--modules`|did you mean `--set environment.modules=VALUE`?"),
+        (["submit", "--restarts=2"], "unknown option: `--restarts`|did you mean `--set limit.restarts=VALUE`?"),
+        (["submit", "--wait"], "unknown option: `--wait`|a command does this: serried wait --help"),
+        (["submit", "--yse"], "unknown option: `--yse`|serried submit --help lists them"),
+        (["rerun", "x", "--time", "2h"], f"unknown option: `--time`|{OF_RERUN}"),
+        (["rerun", "x", "--set", "a=1"], f"unknown option: `--set`|{OF_RERUN}"),
+        (["rerun", "x", "--walltime", "2h"], f"unknown option: `--walltime`|{OF_RERUN}"),
+        (["logs", "--time", "3"], "unknown option: `--time`|serried logs --help lists them"),
         (["completion"], "one of `bash`, `zsh` and `fish` is missing|serried completion --help"),
         (["ps", "--frobnicate"], "unknown option: `--frobnicate`|serried ps --help lists them"),
         (["fetch"], "missing argument `RUN`|serried fetch --help"),
@@ -36,6 +48,17 @@ def test_a_mistake_is_one_sentence_and_what_was_meant(words, said, monkeypatch, 
         cli.main()
     message, hint = said.split("|")
     assert (end.value.code, *capsys.readouterr()) == (2, "", f"error: {message}\n\nhint: {hint}\n")
+
+
+def test_a_source_tree_that_is_not_installed_has_a_version_and_names_what_to_install(monkeypatch, capsys):
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    known = _said(["--version"], monkeypatch, capsys)
+    for name in ("version", "requires"):
+        monkeypatch.setattr(importlib.metadata, name, missing)
+    assert _said(["--version"], monkeypatch, capsys) == known
+    assert errors.install_hint("watch").endswith("[watch]'") or errors.install_hint("watch").endswith("[watch]")
 
 
 def test_an_option_behind_a_job_script_may_be_its_argument(tmp_path, monkeypatch, capsys):

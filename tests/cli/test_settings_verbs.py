@@ -213,7 +213,7 @@ def test_flags_become_overrides_and_beat_set():
         {
             "resources.nodes": "2",
             "limit.grace": "1m",
-            "project.snapshot": False,
+            "project.snapshot": "false",
             "resources.time": "2h",
             "resources.constraint": ["a", "b"],
             "resources.exclusive": True,

@@ -164,6 +164,16 @@ ASK = "\nask help@site, or see https://site/docs"
         (
             {"mem_per_node": 300 * GIB},
             "300G of memory per node were requested, and a node of partition `batch` has 256G",
+            "`mem_per_node` may be at most 256G; --partition wide or --partition debug allow it",
+        ),
+        (
+            {"gpus": 1, "cpus": 10, "mem_per_cpu": 30 * GIB},
+            "300G of memory per node were requested, and a node of partition `batch` has 256G",
+            "`mem_per_cpu` counts for each of the 10 CPUs of a node; --partition wide or --partition debug allow it",
+        ),
+        (
+            {"gpus": 1, "mem": 300 * GIB},
+            "300G of memory per node were requested, and a node of partition `batch` has 256G",
             "`mem` counts per GPU, or per rank without GPUs; --partition wide or --partition debug allow it",
         ),
     ],

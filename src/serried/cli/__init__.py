@@ -9,6 +9,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -123,7 +124,7 @@ MEANT = {
 """Words of schedulers and of other tools, by the command that does the same."""
 
 OPTIONS_MEANT = {
-    "--mem": "mem-per-gpu pmem",
+    "--mem": "mem-per-gpu pmem memory",
     "--ranks": "ntasks-per-node nproc-per-node nproc_per_node np ntasks n",
     "--gpus": "gpus-per-node gres gpus-per-task G",
     "--cpus": "cpus-per-task cpus-per-gpu ncpus c",
@@ -136,7 +137,7 @@ OPTIONS_MEANT = {
     "--constraint": "C",
     "--array": "a",
     "--stage": "data dataset input",
-    "--set environment.env.NAME=VALUE": "export v",
+    "--set environment.env.NAME=VALUE": "env export v",
     "-- COMMAND": "wrap",
     "SCRIPT": "script file",
 }
@@ -172,6 +173,22 @@ def _may_lose_its_reader(ctx: click.Context | None = None) -> Iterator[None]:
         if ctx and ctx.invoked_subcommand in JUDGING:
             raise
         raise click.exceptions.Exit(0) from None
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, is_wanted: bool) -> None:  # noqa: ARG001
+    if not is_wanted or ctx.resilient_parsing:
+        return
+    import importlib.metadata
+
+    try:
+        version = importlib.metadata.version("serried")
+    except importlib.metadata.PackageNotFoundError:
+        import tomllib
+
+        tree = Path(__file__).resolve().parents[3] / "pyproject.toml"  # not installed
+        version = tomllib.loads(tree.read_text())["project"]["version"] if tree.is_file() else "unknown"
+    click.echo(f"serried, version {version}")
+    ctx.exit()
 
 
 class CommandsByName(GroupWithHelp):
@@ -224,7 +241,14 @@ def _keep_lines(command: click.Command) -> None:
 
 
 @click.command(cls=CommandsByName, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="serried", prog_name="serried")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 def serried() -> None:
     """Run a PyTorch training script on many GPUs and nodes of a Slurm or PBS cluster.
 
@@ -295,6 +319,26 @@ def _unknown_command(word: str) -> UsageError:
     return UsageError(f"unknown command: `{word}`", hint=hint)
 
 
+def _setting_named(word: str) -> list[str]:
+    """The setting of that name, for `--set`: `limit.restarts` for `restarts`."""
+    from serried.config import schema
+
+    name = word.replace("-", "_")
+    parts = {part: table for part, table in schema.COMMAND_LINE.tables.items() if part not in schema.ROOT.tables}
+    return [f"{part}.{key}" for part, table in parts.items() if (key := table.key_named(name))][:1]
+
+
+def _instead_of(word: str, command: str | None) -> str | None:
+    """What does the same as an option that other commands have."""
+    if command == "rerun":
+        from serried.cli.submit import command as submit
+
+        meant = [flag for flag, others in OPTIONS_MEANT.items() if word in others.split()]
+        if meant or any(f"--{word}" in param.opts for param in submit.params):
+            return "a rerun keeps the settings of its run; for others: serried submit … --resume RUN"
+    return f"a command does this: serried {word} --help" if word in VERBS else None
+
+
 def _print_click_error(error: click.ClickException) -> None:
     """Print click's error as Serried prints its own: one sentence, and a hint."""
     import difflib
@@ -310,9 +354,15 @@ def _print_click_error(error: click.ClickException) -> None:
         known = (*flags, "--", "SCRIPT") if context and context.info_name in ("submit", "run") else flags
         close = [flag for flag in meant if flag.partition(" ")[0] in known]
         to_script = context.meta.get(ARGUMENTS_HINT) if context else None
-        close = close or ([] if to_script else difflib.get_close_matches(error.option_name, flags, n=1))
+        if not close and not to_script:
+            # Short words are alike by chance, and confirmation is never what somebody meant.
+            near = difflib.get_close_matches(word, [flag[2:] for flag in flags if flag != "--yes"], n=1, cutoff=0.75)
+            close = [f"--{name}" for name in near] or (
+                [f"--set {key}=VALUE" for key in _setting_named(word)] if "--set" in flags else []
+            )
         message = f"unknown option: `{error.option_name}`"
-        hint = f"did you mean `{close[0]}`?" if close else to_script or f"{path} --help lists them"
+        elsewhere = _instead_of(word, context.info_name if context else None)
+        hint = f"did you mean `{close[0]}`?" if close else to_script or elsewhere or f"{path} --help lists them"
         hint = f"{hint}\n{to_script}" if close and to_script else hint
     else:
         message = error.format_message()

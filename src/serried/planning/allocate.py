@@ -172,7 +172,7 @@ def _check(allocation: Allocation, request: Resources, cluster: Cluster, partiti
         _check_account(allocation, cluster)
         _check_nodes(allocation, cluster, partition, name)
         _check_gpus(allocation, cluster, partition, name)
-        _check_rest(allocation, cluster, partition, name)
+        _check_rest(allocation, request, cluster, partition, name)
         # A QoS may allow more time than its partition, and only Slurm knows.
         _check_time(allocation, cluster, None if request.qos else partition, name)
     except UsageError as error:
@@ -230,7 +230,9 @@ def _too_many_gpus(allocation: Allocation, available: int, node: str, *, one_nod
     return UsageError(f"{allocation.gpus} GPUs per node were requested, and {node} has {available}", hint=hint)
 
 
-def _check_rest(allocation: Allocation, cluster: Cluster, partition: Partition | None, name: str | None) -> None:
+def _check_rest(
+    allocation: Allocation, request: Resources, cluster: Cluster, partition: Partition | None, name: str | None
+) -> None:
     """CPUs and memory. On this machine ranks share them."""
     if schedulers.traits(cluster.scheduler).is_this_machine:
         return
@@ -250,8 +252,17 @@ def _check_rest(allocation: Allocation, cluster: Cluster, partition: Partition |
         has = f"a node of partition `{name}` has {show_memory(partition.mem)}"
         raise UsageError(
             f"{show_memory(memory)} of memory per node were requested, and {has}",
-            hint=f"`mem` {per_unit}{_instead(allocation, cluster)}",
+            hint=_memory_hint(allocation, request, partition.mem) + _instead(allocation, cluster),
         )
+
+
+def _memory_hint(allocation: Allocation, request: Resources, available: int) -> str:
+    """By the setting that was typed."""
+    if request.mem_per_node is not None:
+        return f"`mem_per_node` may be at most {show_memory(available)}"
+    if request.mem_per_cpu is not None:
+        return f"`mem_per_cpu` counts for each of the {allocation.cpus} CPUs of a node"
+    return "`mem` counts per GPU, or per rank without GPUs"
 
 
 def _check_time(allocation: Allocation, cluster: Cluster, partition: Partition | None, name: str | None) -> None:
