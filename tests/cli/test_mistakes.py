@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import subprocess
 import sys
 
 import pytest
@@ -68,6 +69,18 @@ def test_an_option_behind_a_job_script_may_be_its_argument(tmp_path, monkeypatch
         "error: unknown option: `--lr`\n\n"
         "hint: to pass it to the job script: serried submit --time 1h train.sbatch -- --lr 'a b'\n"
     )
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe", "word"])
+def test_a_job_script_on_standard_input_is_refused_and_not_passed_over(kind, tmp_path):
+    (tmp_path / "serried.toml").write_text('[experiments.train]\ncommand = "true"\n')
+    (tmp_path / "script").write_text("#!/bin/bash\necho inner\n")
+    words = [sys.executable, "-m", "serried", "submit", "--cluster", "local", "--dry-run", *["-"][: kind == "word"]]
+    with (tmp_path / "script").open() as script:
+        given = {"stdin": script} if kind == "file" else {"input": "#!/bin/bash\n" if kind == "pipe" else ""}
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, **given)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: a job script cannot be read from standard input\n\nhint: write it to a file")
 
 
 def _said(words, monkeypatch, capsys):

@@ -158,6 +158,15 @@ def test_a_link_out_of_the_project_is_taken_with_a_warning(repository, tmp_path)
     )
 
 
+def test_links_to_logs_that_job_scripts_have_left_are_left_out(repository, tmp_path):
+    (repository / "slurm-77.out").symlink_to(tmp_path / "runs/project/train/k3f9q2/attempts/1/script.log")
+
+    listed = survey(repository)
+
+    assert "slurm-77.out" not in listed.files
+    assert listed.warnings == ()
+
+
 def test_runs_kept_inside_the_project_are_neither_taken_nor_linked(repository):
     write(repository, "runs/project/x", "out/serried/y")
     (repository / ".gitignore").write_text("/runs\n")

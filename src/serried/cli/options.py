@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -255,6 +256,11 @@ def request(values: Mapping[str, Any], cluster: str | None) -> Request:
     """The request that the flags in `values` make; not every command has all of them."""
     context = click.get_current_context()
     experiment, command = values["experiment"], context.meta.get(COMMAND)
+    is_open = experiment is None and not command and not values.get("commands")
+    if experiment == "-" or (is_open and _starts_of_input() == b"#!"):
+        raise UsageError(
+            "a job script cannot be read from standard input", hint="write it to a file: serried submit train.sbatch"
+        )
     is_script = experiment is not None and _is_job_script(experiment)
     if is_script:
         experiment, command = None, (experiment, *(command or ()))
@@ -273,6 +279,25 @@ def request(values: Mapping[str, Any], cluster: str | None) -> Request:
         smoke=bool(values.get("smoke")),
         parameters=_of_sweep(values["from_sweep"]) if values.get("from_sweep") else {},
     )
+
+
+def _starts_of_input() -> bytes:
+    """The first two bytes that wait on standard input, which stay there: they may be for the program of a run."""
+    with contextlib.suppress(OSError):
+        mode = os.fstat(0).st_mode
+        if stat.S_ISREG(mode):
+            return os.pread(0, 2, os.lseek(0, 0, os.SEEK_CUR))
+        if stat.S_ISFIFO(mode):
+            import ctypes  # only here: it takes milliseconds
+
+            reader, writer = os.pipe()
+            without_waiting = 2  # SPLICE_F_NONBLOCK
+            ctypes.CDLL(None).tee(0, writer, 2, without_waiting)
+            os.close(writer)
+            begin = os.read(reader, 2)
+            os.close(reader)
+            return begin
+    return b""
 
 
 def _of_sweep(word: str) -> Mapping[str, Any]:

@@ -30,6 +30,9 @@ CACHES = (
 NEVER_TAKEN = ("__pycache__", "*.pyc", "*.pyo", ".git")
 """Caches that git lists if they are neither tracked nor ignored."""
 
+LOG_OF_SCRIPT = "attempts/*/script.log"
+"""The target of a link that a job script's run leaves where its log is expected."""
+
 PRIVATE = ".env"
 """This file holds secrets by convention. If git does not track it, the snapshot links it."""
 
@@ -234,11 +237,13 @@ def _links(project: Path, ignored: Sequence[str], link: Sequence[str], excluded:
 
 
 def _sizes(project: Path, files: Iterable[str]) -> dict[str, int]:
-    """The sizes of files and links. Files that disappear after the listing are left out."""
+    """The sizes of files and links, except links to logs of scripts and files that disappear after the listing."""
     sizes = {}
     for path in files:
         try:
             status = os.lstat(project / path)
+            if stat.S_ISLNK(status.st_mode) and (project / path).readlink().match(LOG_OF_SCRIPT):
+                continue
         except (FileNotFoundError, NotADirectoryError):
             continue
         if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
