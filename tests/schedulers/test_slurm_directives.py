@@ -244,6 +244,20 @@ def test_notes_name_what_is_not_honoured():
     )
 
 
+def test_notes_name_what_a_script_finds_otherwise_than_with_sbatch():
+    steps = "steps of the script count from 1, because Serried's agents are step 0"
+    command = "the `Command` of the job is Serried's `job.sh`"
+    expected = {
+        "scancel ${SLURM_JOB_ID}.0": (f"line 2: {steps}",),
+        'sstat -j "$SLURM_JOBID".1': (f"line 2: {steps}",),
+        "me=$(scontrol show job $SLURM_JOB_ID | awk -F= '/Command=/{print $2}')": (f"line 2: {command}",),
+        "scontrol show job $SLURM_JOB_ID | grep Command | cut -d= -f2": (f"line 2: {command}",),
+        "# scancel ${SLURM_JOB_ID}.0": (),
+        "cp a.pt $SLURM_JOB_ID.pt; scancel $SLURM_JOB_ID": (),
+    }
+    assert {line: read(line).notes for line in expected} == expected
+
+
 def test_which_scheduler_a_script_is_for():
     assert schedulers.WITH_DIRECTIVES == ("pbs", "slurm")
     assert schedulers.of_script("#!/bin/sh\n#SBATCH -N1\n") == "slurm"

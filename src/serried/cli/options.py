@@ -259,7 +259,7 @@ def request(values: Mapping[str, Any], cluster: str | None) -> Request:
     is_open = experiment is None and not command and not values.get("commands")
     if experiment == "-" or (is_open and _starts_of_input() == b"#!"):
         raise UsageError(
-            "a job script cannot be read from standard input", hint="write it to a file: serried submit train.sbatch"
+            "a job script cannot be read from standard input", hint="write it to a file: serried submit FILE"
         )
     is_script = experiment is not None and _is_job_script(experiment)
     if is_script:

@@ -134,7 +134,11 @@ def read(path: Path, scheduler: str, environ: Mapping[str, str] | None) -> JobSc
         if objection in form.objections and (reader is None or objection in reader.OBJECTIONS):
             hint = f"sed -i 's/\\r$//' {path.name}" if objection is Objection.DOS_LINES else None
             raise UsageError(f"`{path.name}` {objection.value}", hint=hint)
-    directives = reader.read(decoded, environ, path.name) if reader else Directives()
+    if reader:
+        directives = reader.read(decoded, environ, path.name)
+    else:  # directives that come too late
+        others = map(schedulers.reader, schedulers.WITH_DIRECTIVES if "#" in decoded else ())
+        directives = Directives(notes=tuple(note for its in others for note in its.read(decoded).notes))
     interpreter = (directives.shell,) if directives.shell else form.interpreter or ("/bin/bash",)
     absolute = Path(os.path.abspath(path))  # noqa: PTH100 - links stay as the user wrote them
     umask = _umask() if directives.umask is None else directives.umask

@@ -143,8 +143,23 @@ def _notes(text: str, last: Mapping[str, GivenOption]) -> Iterable[str]:
     for name, option in last.items():
         if _DROPPED.get(name):
             yield option.place.note(f"Serried does not pass `--{name}` on; {_DROPPED[name]}")
-    if re.search(r"^#PBS\s", text, re.MULTILINE) and "ignore-pbs" not in last:
+    if last and re.search(r"^#PBS\s", text, re.MULTILINE) and "ignore-pbs" not in last:
         yield "sbatch also reads the script's `#PBS` lines; Serried reads its `#SBATCH` lines only"
+    for pattern, note in _DIFFERENT:
+        for number, line in enumerate(text.splitlines(), 1):
+            if pattern.search(line) and not line.lstrip().startswith("#"):
+                yield f"line {number}: {note}"
+                break
+
+
+_DIFFERENT = (
+    (
+        re.compile(r"SLURM_JOB_?ID\b\}?[\"']?\.\d"),
+        "steps of the script count from 1, because Serried's agents are step 0",
+    ),
+    (re.compile(r"\bscontrol\s.*\bCommand\b"), "the `Command` of the job is Serried's `job.sh`"),
+)
+"""What a script finds otherwise than with sbatch, and cannot be made the same."""
 
 
 def _appends(option: GivenOption) -> bool:
