@@ -377,22 +377,6 @@ def test_a_script_without_a_trap_that_ends_before_the_limit_has_completed(local:
     )
 
 
-@pytest.mark.slurm
-def test_a_script_that_submits_itself_and_ends_leaves_its_next_job_alone(slurm: Place):
-    text = (
-        "#!/bin/bash\n"
-        '[ "$1" = next ] && { sleep 8; srun echo next has ended; exit; }\n'
-        'sbatch --parsable --nodelist="$SLURMD_NODENAME" -t1 -o next.out "$0" next\nsleep 2\n'
-    )
-    run = slurm.submit(script(slurm, text))
-    assert slurm.wait(run)[0] == 0, slurm.why(run)
-    job = slurm.serried("logs", run).stdout.strip()
-    end = time.monotonic() + 60
-    while not slurm.has_left_queue(job) and time.monotonic() < end:
-        time.sleep(0.5)
-    assert (slurm.project / "next.out").read_text() == "next has ended\n"
-
-
 def test_directives_of_another_scheduler_are_the_request_too(local: Place):
     text = "#!/bin/bash\n#PBS -l select=3:ncpus=4:mpiprocs=4\n#PBS -l walltime=00:05:00\nmpirun hostname\n"
     shown = local.serried("submit", "--dry-run", "--cluster", "slurm", script(local, text, "job.pbs"))

@@ -67,3 +67,18 @@ def test_a_singleton_waits_for_the_job_of_the_same_name_before_it(slurm: Place):
         assert slurm.wait(run)[0] == 0
     assert (slurm.project / "log").read_text().split("ends\n").count("a b begins\n") >= 1
     assert {path.name for path in slurm.project.glob("*.out")} == {"a b.out", "c.out"}
+
+
+@pytest.mark.slurm
+def test_a_script_that_submits_itself_and_ends_leaves_its_next_job_alone(slurm: Place):
+    text = (
+        "#!/bin/bash\n"
+        '[ "$1" = next ] && { sleep 8; srun echo next has ended; exit; }\n'
+        'sbatch --parsable --nodelist="$SLURMD_NODENAME" -t1 -o next.out "$0" next\nsleep 2\n'
+    )
+    (slurm.project / "again.sh").write_text(text)
+    run = slurm.submit("again.sh")
+    assert slurm.wait(run)[0] == 0, slurm.why(run)
+    job = slurm.serried("logs", run).stdout.strip()
+    until(lambda: slurm.has_left_queue(job))
+    assert (slurm.project / "next.out").read_text() == "next has ended\n"
