@@ -19,7 +19,7 @@ from serried.protocol.outputs import listed
 from serried.records import index, logs, status, stopping
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
-from serried.records.outputs import trees
+from serried.records.outputs import places
 from serried.records.record import Record, RecordUnreadable
 from serried.records.run_status import RunStatus
 from serried.submission.functions import Call, Calls
@@ -374,14 +374,16 @@ class Run:
     def outputs(self) -> list[Output]:
         """The files that the run has written by relative paths so far, the newest first; for an array, of all tasks.
 
+        Models that it left in its folder of checkpoints are among them.
+
         Empty for a run without a snapshot, whose files are in the project itself. Folders that cannot be read are
         named in a SerriedWarning.
         """
         problems: list[OSError] = []
         record = self._selection.record
-        entries = listed(trees(record.where, record.plan, self._selection.task), problems.append)
+        entries = listed(places(record.where, record.plan, self._selection.task), problems.append)
         found = [
-            Output(Path(tree.below + it.path), tree.path / it.path, it.bytes, it.changed / 1e9, tree.ledger.has(it))
+            Output(Path(tree.below + it.path), tree.path / it.path, it.bytes, it.changed / 1e9, tree.has_fetched(it))
             for it, tree in filter(None, entries)
         ]
         for error in problems:

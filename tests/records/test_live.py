@@ -14,6 +14,7 @@ from serried.records.doubts import doubts
 from serried.records.live import RunProgress, parse, progress_of
 from serried.records.record import Summary
 from serried.ui import progress_lines
+from tables import for_each
 
 NOW = 1_795_000_000.0
 
@@ -52,6 +53,7 @@ def test_the_whole_progress_as_json():
         "gpu_busy": 94.0,
         "seconds_left": 1225.8,
         "limit_seconds_left": 2880.0,
+        "notice_seconds_left": None,
         "ranks": 2,
         "warnings": [],
     }
@@ -194,3 +196,20 @@ def test_the_limit_that_comes_before_the_last_step():
         False,
         False,
     ]
+
+
+@for_each(
+    "left, line, is_a_doubt",
+    [
+        ({"limit_seconds_left": 2880, "notice_seconds_left": 2580}, "20m left", False),
+        ({"limit_seconds_left": 900, "notice_seconds_left": 600}, "stop notice in 10m", True),
+        ({"limit_seconds_left": 900, "notice_seconds_left": 600, "continues": True}, "stop notice in 10m", False),
+        ({"limit_seconds_left": 1500, "notice_seconds_left": 1200}, "stop notice in 20m", False),
+        ({"limit_seconds_left": 90, "notice_seconds_left": 0}, "limit in 1m", True),
+        ({"limit_seconds_left": 600}, "limit in 10m", True),
+    ],
+)
+def test_the_time_until_ranks_must_stop_counts_and_is_no_doubt_where_another_attempt_follows(left, line, is_a_doubt):
+    found = progress(live_of(NOW, **left))
+    assert progress_lines.line(found).endswith(line)
+    assert [doubt["code"] for doubt in doubts(found)] == ["limit-too-near"] * is_a_doubt

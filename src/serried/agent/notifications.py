@@ -165,7 +165,9 @@ def _with_outputs(work: Attempt, document: Dict[str, Any]) -> Dict[str, Any]:
 
     signal.alarm(OUTPUTS_SECONDS)
     try:
-        description = outputs.describe(outputs.trees(work.run, work.plan, document["task"]), outputs.LOOKED)
+        found = (work.run, work.plan, document["task"])
+        places: List[outputs.Place] = [*outputs.trees(*found), *outputs.final_models(*found)]
+        description = outputs.describe(places, outputs.LOOKED)
     except (_TooLongError, OSError, ValueError):
         return document
     finally:

@@ -19,10 +19,10 @@ from serried.fs.files import is_ours_alone, read_json
 from serried.plan import Plan
 from serried.protocol import checkpoints, names
 from serried.protocol.layout import PROGRAMS, RunDirectory, run_directory
-from serried.protocol.outputs import Tree
+from serried.protocol.outputs import Place, Tree
 from serried.protocol.times import iso, seconds_of
 from serried.records import index, missing_outputs, outputs
-from serried.records.record import Record, RecordUnreadable, is_id, records_directory
+from serried.records.record import Record, RecordUnreadable, is_id, read_exit, records_directory
 from serried.records.run_status import RunStatus
 from serried.records.status import statuses
 
@@ -200,6 +200,12 @@ def trees(known: KnownRuns, thing: Thing) -> list[Tree] | None:
     return None
 
 
+def outputs_of(known: KnownRuns, thing: Thing) -> list[Place] | None:
+    """Where the outputs of a run are; None if no plan of the run can be read."""
+    found, plan = trees(known, thing), known.plans.get(thing.run) or _plan_in(thing.path)
+    return None if found is None or plan is None else outputs.places(RunDirectory(thing.path), plan)
+
+
 def records(known: KnownRuns) -> Iterator[Thing]:
     """Records of ended runs whose directories do not exist, or are not visible from here."""
     for status in known.statuses:
@@ -332,7 +338,7 @@ def _without_record(known: KnownRuns) -> Iterator[tuple[Path, str]]:
     for root in known.roots:
         for path in _runs_below(root):
             if path.name not in ids and refusal(path, path.name) is None:
-                state = (read_json(RunDirectory(path).exit) or {}).get("state")
+                state = (read_exit(RunDirectory(path).exit) or {}).get("state")
                 yield path, str(state) if state in names.ENDED else ""
 
 

@@ -105,12 +105,12 @@ def choose_all(
 
 def _with_outputs(known: KnownRuns, thing: Thing, tell: Tell) -> Thing:
     """Add the outputs that were not fetched to the thing's note."""
-    trees = disk_items.trees(known, thing)
-    outputs = describe(trees or [], tell=lambda looked: tell(thing.name, looked))
-    unfetched = outputs.unfetched + outputs.unread if trees is not None else 1
+    places = disk_items.outputs_of(known, thing)
+    outputs = describe(places or [], tell=lambda looked: tell(thing.name, looked))
+    unfetched = outputs.unfetched + outputs.unread if places is not None else 1
     if not unfetched:
         return thing
-    text = outputs.text if trees is not None else "unknown, because the run's plan cannot be read"
+    text = outputs.text if places is not None else "unknown, because the run's plan cannot be read"
     note = ", ".join(filter(None, (thing.note, f"outputs: {text}")))
     return dataclasses.replace(thing, unfetched=unfetched, note=note)
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from serried.cli import run_view
 from serried.errors import SerriedError, UsageError
-from serried.fs.files import read_json
 from serried.plan import SideCommand
 from serried.protocol import names
 from serried.protocol.layout import AttemptDirectory
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
 from serried.records.logs import Lines, RankLog, Tail, decode, logs_of_launch, rank_logs, start_of_last_lines
+from serried.records.record import read_exit
 from serried.records.status import statuses_of
 from serried.ui import console
 from serried.ui.text import duration, harmless, local_time, overwritten, printable, unfinished_lines
@@ -170,7 +170,7 @@ def attempts_of(selection: Selection, choice: LogChoice) -> list[AttemptDirector
 
 def heading(attempt: AttemptDirectory) -> str:
     """The line above the output of one of several attempts, with how it ended if it has."""
-    end = read_json(attempt.exit)
+    end = read_exit(attempt.exit)
     state, seconds = (end.get("state"), end.get("seconds")) if isinstance(end, dict) else (None, None)
     how = f": {state}" if isinstance(state, str) else ""
     took = f" after {duration(seconds)}" if how and isinstance(seconds, (int, float)) else ""

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from serried.errors import SchedulerUnreachable, UsageError
-from serried.fs.files import read_json
 from serried.protocol import names
 from serried.protocol.reasons import Reason
 from serried.protocol.times import BadDuration, read_duration
+from serried.records.record import read_exit
 from serried.ui import console
 from serried.ui.text import ago, duration, harmless, overwritten, printable, wrapped
 
@@ -135,7 +135,7 @@ def say_outputs(found: Outputs) -> None:
 
 def logs_of_failed_rank(selection: Selection) -> list[tuple[str, str]]:
     """The command for the output of the rank that failed first, if a job script launched that rank."""
-    failure = (read_json(selection.place.exit) or {}).get("first_failure") or {}
+    failure = (read_exit(selection.place.exit) or {}).get("first_failure") or {}
     if not failure.get("launch"):
         return []
     from serried.records.explain import rank_option  # other runs need no explanation

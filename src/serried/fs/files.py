@@ -11,11 +11,13 @@ import json
 import os
 import stat
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional
+from typing import Any, BinaryIO, Dict, Iterator, List, Mapping, NamedTuple, Optional
 
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
 RESERVE_BYTES = 65_536
+LARGEST_BYTES = 1 << 28
+"""No document or journal of Serried is larger; a damaged file may claim any size."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -126,13 +128,34 @@ def text_of(value: Any) -> str:
     return json.dumps(value, indent=1) + "\n"
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading. Raises OSError for anything else: a FIFO would block, and a device never ends.
+
+    A path with a NUL, which a damaged document may name, is an OSError too.
+    """
+    if "\0" in str(path):
+        raise OSError(errno.EINVAL, "its path has a NUL", str(path))
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a document or journal. Raises OSError, also if it is no regular file or far too large."""
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > LARGEST_BYTES:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+        return file.read()
+
+
 def read_json(path: Path) -> Optional[Dict[str, Any]]:
-    """The JSON object in `path`; None if the file is missing, torn or another JSON value."""
+    """The JSON object in `path`; None if the file is missing, damaged or another JSON value."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return json_object(read_bytes(path))
+    except OSError:
         return None
-    return value if isinstance(value, dict) else None
 
 
 def write_environment(path: Path, environment: Mapping[str, str]) -> None:
@@ -142,7 +165,7 @@ def write_environment(path: Path, environment: Mapping[str, str]) -> None:
 
 def read_environment(path: Path) -> Dict[str, str]:
     """Read a file of `write_environment`. Raises OSError."""
-    entries = path.read_bytes().decode("utf-8", "surrogateescape").split("\0")
+    entries = read_bytes(path).decode("utf-8", "surrogateescape").split("\0")
     return dict(entry.partition("=")[::2] for entry in entries if "=" in entry)
 
 
@@ -168,7 +191,7 @@ class Journal:
     """
 
     def __init__(self, path: Path, mode: int = PRIVATE_FILE) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, mode)
         self._unwritten = b""
 
     def append(self, entry: Dict[str, Any]) -> None:
@@ -196,7 +219,7 @@ def read_journal(path: Path) -> List[Dict[str, Any]]:
 def entries(path: Path) -> List[Dict[str, Any]]:
     """`read_journal` for callers that must tell an unreachable file system from an empty journal. Raises OSError."""
     try:
-        text = path.read_bytes()
+        text = read_bytes(path)
     except FileNotFoundError:
         return []
     return list(_entries(text))
@@ -205,14 +228,14 @@ def entries(path: Path) -> List[Dict[str, Any]]:
 def _entries(text: bytes) -> Iterator[Dict[str, Any]]:
     for line in text.split(b"\n"):
         entry = json_object(line)
-        if entry is not None:
+        if entry is not None and isinstance(entry.get("event", ""), str):
             yield entry
 
 
-def json_object(line: bytes) -> Optional[Dict[str, Any]]:
-    """The JSON object in a line; None for any other line."""
+def json_object(text: bytes) -> Optional[Dict[str, Any]]:
+    """The JSON object in `text`; None for any other text."""
     try:
-        value = json.loads(line)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

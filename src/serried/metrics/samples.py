@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from serried.fs.files import json_object, numbers
+from serried.fs.files import json_object, numbers, open_regular
 from serried.protocol.layout import AttemptDirectory, TaskDirectory
 
 Quantities = Mapping[str, Any]
@@ -145,7 +145,7 @@ def _with_own_names(files: Sequence[NodeSamples]) -> list[NodeSamples]:
 def newest(path: Path, count: int) -> list[Period]:
     """The last periods in a file, in the order of time: for a reader that looks again and again."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             lines = _last_lines(file, size, count)
     except OSError:
@@ -161,7 +161,7 @@ def stream(path: Path) -> Iterator[tuple[Quantities, Period]]:
     """
     about: Quantities = {}
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             while line := file.readline(_LONGEST_LINE):
                 entry = json_object(line)
                 period = _period(entry)
@@ -262,7 +262,7 @@ def _mappings(entry: Mapping[str, Any], name: str) -> dict[str, Quantities]:
 def _lines_of(path: Path, most: int) -> tuple[list[bytes], int]:
     """At most about `most` lines of a file, and one in how many these are."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             head = file.read(_HEAD)
             length = max(len(head) // max(head.count(b"\n"), 1), 1)

@@ -392,10 +392,13 @@ class Plan:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Plan:
-        """The plan that `to_json` wrote, of this or an earlier schema. Raises ValueError on a later one."""
+        """The plan that `to_json` wrote, of this or an earlier schema.
+
+        Raises ValueError on a later one, and as `built` on values of other types.
+        """
         if value.get("schema", 0) > SCHEMA:
             raise ValueError(f"this plan has schema {value['schema']}; this Serried reads up to {SCHEMA}")
-        return typing.cast("Plan", _build(cls, value))
+        return typing.cast("Plan", built(cls, value))
 
 
 def _plain(value: Any) -> Any:
@@ -411,18 +414,28 @@ _FORMER_NAMES = {"element": "task", "tree_per_element": "tree_per_task"}
 """Names of fields in plans of earlier versions."""
 
 
-def _build(kind: Any, value: Any) -> Any:
-    """Turn `value`, read from JSON, into an instance of `kind`. Unknown keys, of a later minor version, are dropped."""
+def built(kind: Any, value: Any) -> Any:
+    """Turn `value`, read from JSON, into an instance of `kind`. Unknown keys, of a later minor version, are dropped.
+
+    Raises TypeError for a value of another type, AttributeError for one that is no object, and ValueError for a text
+    with a NUL: a failing disk may have written anything.
+    """
     if isinstance(kind, types.UnionType):
         if value is None:
             return None
         choices = [choice for choice in typing.get_args(kind) if choice is not type(None)]
         tuples = [choice for choice in choices if typing.get_origin(choice) is tuple]
-        return _build(tuples[0] if tuples and isinstance(value, list) else choices[0], value)
-    if kind is Plan or hasattr(kind, "_fields"):
+        return built(tuples[0] if tuples and isinstance(value, list) else choices[0], value)
+    if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
         value = {_FORMER_NAMES.get(name, name): item for name, item in value.items()}
-        return kind(**{name: _build(hint, value[name]) for name, hint in _hints(kind).items() if name in value})
-    if typing.get_origin(kind) is tuple:
+        return kind(**{name: built(hint, value[name]) for name, hint in _hints(kind).items() if name in value})
+    origin = typing.get_origin(kind) or kind
+    expected = {tuple: (list, tuple), float: (int, float)}.get(origin, origin)
+    if origin is not Any and not isinstance(value, expected):
+        raise TypeError(f"{value!r:.40} is not {kind}")
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError(f"{value!r:.40} has a NUL")
+    if origin is tuple:
         inner = typing.get_args(kind)[0]
-        return tuple(_build(inner, item) for item in value)
+        return tuple(built(inner, item) for item in value)
     return value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Iterator, Optional
 
-from serried.fs.files import claim, make_directory, numbers
+from serried.fs.files import claim, make_directory, numbers, read_bytes
 from serried.protocol import names
 from serried.protocol.layout import RunDirectory
 
@@ -36,7 +36,7 @@ def unended_trial(run: RunDirectory, worker: int) -> Optional[int]:
 def owner_of(run: RunDirectory, trial: int) -> str:
     """The index of the job that has drawn the trial, `names.WITHDRAWN`, or nothing if any job may still draw it."""
     try:
-        return run.task(trial).worker.read_text(encoding="ascii")
+        return read_bytes(run.task(trial).worker).decode("ascii")
     except (OSError, ValueError):
         return ""
 

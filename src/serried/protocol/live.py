@@ -3,6 +3,7 @@
 Readers learn from this one small file what all nodes do, and ask neither the nodes nor the scheduler.
 
     {"schema": 1, "t": 1763900003.2, "interval": 5.0, "limit_seconds_left": 3120.0,
+     "notice_seconds_left": 2820.0, "continues": false,
      "nodes": [{"node": 0, "host": "n01", "age": 1.3, "cpu": 12.4, "cpus": 16, "memory": 9126805504,
                 "memory_limit": 68719476736, "memory_scope": "job", "disk_free": 91268055040,
                 "gpus": [{"gpu": 0, "name": "NVIDIA H200", "busy": 97.0, "memory": 120259084288,
@@ -15,7 +16,9 @@ Readers learn from this one small file what all nodes do, and ask neither the no
      "ranks": 8, "gpus": 8, "gpu_busy": 96.1, "samples_per_second": 1587.0,
      "warnings": [{"code": "stalled", "message": "…", "ranks": [3]}]}
 
-`t` is the head's clock, and `limit_seconds_left` the time until the scheduler ends the job, by the same clock. Every
+`t` is the head's clock, and `limit_seconds_left` the time until the scheduler ends the job, by the same clock;
+`notice_seconds_left` is the time until ranks receive the stop notice, and `continues` says whether another attempt may
+follow. Every
 age is in seconds at the time `t`, by the clock that measured it, because clocks of nodes differ: `age` since the node's
 last message, `step_age` since the rank's step changed, `output_age` since it wrote to its log. `step_gap` is the usual
 time between two reported steps; when no more steps come, `steps_per_second` falls and `step_gap` stays. `usual_pause`

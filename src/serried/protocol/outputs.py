@@ -1,7 +1,7 @@
 """Outputs: files that a run writes in its working tree by relative paths, and which of them were fetched.
 
 Outputs are all files of the tree that are not in the snapshot, and files of the snapshot that the run has changed.
-Links to entries of the project and byte code do not count.
+Links to entries of the project and byte code do not count. A model that the run leaves among its checkpoints does.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ import heapq
 import itertools
 import json
 import os
+import re
 import stat
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Set, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Set, Tuple, Union
 
 from serried.fs import tree as file_tree
 from serried.fs.archives import Contents
 from serried.fs.files import read_journal
-from serried.protocol.layout import RunDirectory, TaskDirectory
+from serried.protocol.layout import CHECKPOINTS, RunDirectory, TaskDirectory
 from serried.protocol.sizes import counted, spell
 from serried.protocol.times import iso, seconds_of
 
@@ -33,6 +34,7 @@ NEWEST = 3
 _AT_ONCE = 1000
 _KINDS = {stat.S_IFREG: "file", stat.S_IFLNK: "link"}
 
+_MODEL = re.compile(r"(?!\.)(?!(?i:.*(?:step|epoch|iter|iteration|checkpoint|ckpt)[-_=]?\d|\d+(?:\.\w+)?$))[^/]*")
 Unread = Callable[[OSError], None]
 """Called for a folder that cannot be listed completely."""
 
@@ -159,11 +161,57 @@ class Tree:
             return False
         return not self._contents.has(self.path, path, kind, size, changed)
 
+    def ledger_name(self, path: str) -> str:
+        return path
+
+    def has_fetched(self, output: OutputFile) -> bool:
+        return self.ledger.has(output)
+
     def walk(self, unread: Unread) -> Iterator[Tuple[str, os.stat_result, bool]]:
         """Each entry below the top as (path, state, whether it is an output), in no order. No link is followed."""
         for path, state in file_tree.states(str(self.path), unread):
             kind = _KINDS.get(stat.S_IFMT(state.st_mode), "")
             yield path, state, self.is_output(path, kind, state.st_size, state.st_mtime_ns)
+
+
+class FinalModels:
+    """The files that stand in `checkpoints/` itself and name no step: `model.safetensors`, `last.ckpt`, `config.json`.
+
+    Folders and numbered files are checkpoints to resume from.
+    """
+
+    def __init__(self, place: TaskDirectory, below: str) -> None:
+        self.path = place.checkpoints
+        self.below = f"{below}{CHECKPOINTS}/"
+        self.ledger = FetchLedger(place.fetched)
+
+    def is_output(self, path: str, kind: str, size: int, changed: int) -> bool:  # noqa: ARG002 - as of a tree
+        from serried.protocol.checkpoints import is_unfinished  # most runs have no files there
+
+        return kind == "file" and size > 0 and _MODEL.fullmatch(path) is not None and not is_unfinished(path)
+
+    def ledger_name(self, path: str) -> str:
+        return f"{{{CHECKPOINTS}}}/{path}"
+
+    def has_fetched(self, output: OutputFile) -> bool:
+        return self.ledger.has(dataclasses.replace(output, path=self.ledger_name(output.path)))
+
+    def walk(self, unread: Unread) -> Iterator[Tuple[str, os.stat_result, bool]]:
+        """As `Tree.walk`, without the folders."""
+        for name, state in file_tree.states_in(str(self.path), unread):
+            kind = _KINDS.get(stat.S_IFMT(state.st_mode), "")
+            yield name, state, self.is_output(name, kind, state.st_size, state.st_mtime_ns)
+
+
+Place = Union[Tree, FinalModels]
+
+
+def final_models(where: RunDirectory, plan: Mapping[str, Any], task: Optional[int] = None) -> List[FinalModels]:
+    """The models among the checkpoints of a run, or of one task."""
+    array = plan.get("array")
+    if task is not None or not array:
+        return [FinalModels(where.task(task), "")]
+    return [FinalModels(where.task(index), f"{index}/") for index in array["indices"]]
 
 
 def trees(where: RunDirectory, plan: Mapping[str, Any], task: Optional[int] = None) -> List[Tree]:
@@ -181,7 +229,7 @@ def trees(where: RunDirectory, plan: Mapping[str, Any], task: Optional[int] = No
     return [Tree(where.task(index), below.format(index), contents) for index in indices]
 
 
-def listed(found: Iterable[Tree], unread: Unread) -> Iterator[Optional[Tuple[OutputFile, Tree]]]:
+def listed(found: Iterable[Place], unread: Unread) -> Iterator[Optional[Tuple[OutputFile, Place]]]:
     """Each output with its tree, and None for every other entry. In no order."""
     for tree in found:
         for path, state, is_output in tree.walk(unread):
@@ -190,7 +238,7 @@ def listed(found: Iterable[Tree], unread: Unread) -> Iterator[Optional[Tuple[Out
 
 
 def describe(
-    found: Iterable[Tree], most: Optional[int] = None, tell: Callable[[int], None] = lambda _: None
+    found: Iterable[Place], most: Optional[int] = None, tell: Callable[[int], None] = lambda _: None
 ) -> Outputs:
     """Examine `most` entries, or all if None. Calls `tell` repeatedly with the number of examined entries."""
     problems: List[OSError] = []
@@ -203,7 +251,7 @@ def describe(
             output, tree = entry
             shown = dataclasses.replace(output, path=tree.below + output.path)
             every.add(shown)
-            if not tree.ledger.has(output):
+            if not tree.has_fetched(output):
                 unfetched.add(shown)
     is_all = most is None or next(everything, _END) is _END
     newest = (unfetched if unfetched.files else every).newest

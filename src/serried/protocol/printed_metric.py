@@ -20,6 +20,8 @@ import re
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Optional
 
+from serried.fs.files import open_regular, read_bytes
+
 STDOUT, FILE = "stdout", "file"
 STEP, TOTAL = "step", "total"
 EXAMPLE = r"stdout:val_acc=(\S+)"
@@ -83,7 +85,7 @@ def values(source: str, name: str, logs: Iterable[Path], results: Path) -> List[
     pattern = Pattern(rest, name)
     found: List[float] = []
     for log in logs:
-        with contextlib.suppress(OSError), log.open("rb") as file:
+        with contextlib.suppress(OSError), open_regular(log) as file:
             found += pattern.numbers(file)
     return found
 
@@ -137,7 +139,7 @@ def _compiled(expression: str) -> "re.Pattern[bytes]":
 def _last_match(log: Path, pattern: Pattern) -> Optional[float]:
     """Reads from the end: a log may be huge."""
     try:
-        with log.open("rb") as file:
+        with open_regular(log) as file:
             size = file.seek(0, os.SEEK_END)
             length = _BLOCK
             while True:
@@ -171,7 +173,7 @@ def _in_file(path: Path, key: str) -> Optional[float]:
 
 def _all_in_file(path: Path, key: str) -> List[float]:
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_bytes(path).decode("utf-8", "replace")
     except OSError:
         return []
     return values_in(text, key)

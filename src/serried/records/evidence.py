@@ -24,7 +24,7 @@ from serried.protocol.names import SubmissionState
 from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import offset_of, part_of
 from serried.protocol.times import seconds_of
-from serried.records.record import Record, Submission, Summary
+from serried.records.record import Record, Submission, Summary, read_exit
 from serried.records.verdict import AMBIGUOUS, SUBMITTING, UNCERTAIN, UNREACHABLE, Ending, EndingKind, Verdict
 from serried.schedulers.indices import compress, expand
 from serried.schedulers.interface import Job
@@ -194,12 +194,12 @@ def _submission(record: Record, now: float) -> tuple[Submission | None, bool]:
 
 def _task(directory: TaskDirectory) -> tuple[dict[str, Any] | None, int | None, float | None]:
     """The decisive exit.json, the latest attempt and when it was claimed."""
-    document = read_json(directory.exit)
+    document = read_exit(directory.exit)
     if document is not None:
         number = document.get("attempts", document.get("attempt"))
         return document, number if isinstance(number, int) else None, seconds_of(document.get("started"))
     attempt = latest_attempt(directory)
-    return (None, None, None) if attempt is None else (read_json(attempt.exit), attempt.number, claimed_at(attempt))
+    return (None, None, None) if attempt is None else (read_exit(attempt.exit), attempt.number, claimed_at(attempt))
 
 
 def claimed_at(attempt: AttemptDirectory) -> float | None:
@@ -269,7 +269,7 @@ def _with_tasks(evidence: Evidence) -> Evidence:
 
         owners = {index: drawing.owner_of(where, index) for index in open_}
     for index in open_:
-        document = read_json(where.task(index).exit)
+        document = read_exit(where.task(index).exit)
         ending = Ending.parse(document) if document else None
         if ending is not None:
             endings[index] = ending

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from serried.fs.files import read_journal, read_json
+from serried.fs.files import read_journal
 from serried.plan import After, Plan
 from serried.protocol import names, reasons
 from serried.protocol.events import ToAttempt
@@ -18,7 +18,7 @@ from serried.records.advice import Ended, advice_for
 from serried.records.evidence import latest_attempt
 from serried.records.index import Selection
 from serried.records.logs import last_lines, launch_logs, rank_logs
-from serried.records.record import Record, RecordUnreadable, records_directory
+from serried.records.record import Record, RecordUnreadable, read_exit, records_directory
 from serried.records.run_status import RunStatus, warnings_of
 from serried.records.status import statuses, task_of
 from serried.records.verdict import tasks_by_state
@@ -382,9 +382,9 @@ def _lost_host(status: RunStatus) -> str:
 
 def _document(status: RunStatus) -> Mapping[str, Any]:
     if status.task is not None:
-        return read_json(status.record.where.task(status.task).exit) or {}
+        return read_exit(status.record.where.task(status.task).exit) or {}
     try:
-        return status.record.end or read_json(status.record.where.exit) or {}
+        return status.record.end or read_exit(status.record.where.exit) or {}
     except RecordUnreadable:
         return {}
 

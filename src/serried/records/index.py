@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from serried.errors import RunNotFoundError
-from serried.fs.files import write_bytes
+from serried.fs.files import read_bytes, write_bytes
 from serried.protocol import names
 from serried.protocol.layout import TaskDirectory
 from serried.protocol.times import seconds_of
@@ -295,7 +295,7 @@ def _ended(record: Record) -> EndedRun | None:
 def _kept() -> tuple[int | None, Collection[str], EndedRuns]:
     """The file's runs, and when their folder had changed last; None if that is unknown or too recent."""
     try:
-        begin, _, rest = _path().read_bytes().partition(b"\n")
+        begin, _, rest = read_bytes(_path()).partition(b"\n")
         head = json.loads(begin)
         if head["version"] != _VERSION or head["crc"] != binascii.crc32(rest):
             return None, (), EndedRuns.of(())

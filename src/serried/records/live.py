@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from serried.fs.files import open_regular
 from serried.protocol import SCHEMA
 from serried.protocol.live import SHORTEST_SECONDS
 from serried.protocol.times import iso
@@ -85,6 +86,9 @@ class Live:
     gpu_busy: float | None
     samples_per_second: float | None
     limit_seconds_left: float | None
+    notice_seconds_left: float | None = None
+    continues: bool = False
+    """Another attempt may follow this one."""
     warnings: tuple[Mapping[str, Any], ...] = ()
     """Each with a `code` and a `message`."""
 
@@ -196,10 +200,22 @@ class RunProgress:
         return None if left is None else max(left - self.age, 0.0)
 
     @property
+    def notice_seconds_left(self) -> float | None:
+        """Until ranks receive the stop notice."""
+        left = self.live.notice_seconds_left
+        return None if left is None else max(left - self.age, 0.0)
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether the stop notice, or the limit, comes before the last step."""
+        ends = [left for left in (self.notice_seconds_left, self.limit_seconds_left) if left is not None]
+        return self.seconds_left is not None and bool(ends) and min(ends) < self.seconds_left
+
+    @property
     def is_too_slow(self) -> bool:
-        """Whether the limit comes before the last step."""
+        """Whether the limit comes before the last step, and no further attempt can take the rest."""
         steps, limit = self.seconds_left, self.limit_seconds_left
-        return steps is not None and limit is not None and limit < steps
+        return steps is not None and limit is not None and limit < steps and not self.live.continues
 
     def to_json(self) -> dict[str, Any]:
         """The object `progress` in --json. Durations are seconds."""
@@ -219,6 +235,7 @@ class RunProgress:
             "gpu_busy": self.gpu_busy,
             "seconds_left": _rounded(self.seconds_left),
             "limit_seconds_left": _rounded(self.limit_seconds_left),
+            "notice_seconds_left": _rounded(self.notice_seconds_left),
             "ranks": self.live.ranks,
             "warnings": [dict(warning) for warning in self.live.warnings],
         }
@@ -241,7 +258,7 @@ def progress_of(path: Path, metric: str, now: float) -> RunProgress | None:
 
 def read(path: Path) -> Live | None:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return parse(
                 json.loads(file.read(MOST_BYTES), parse_constant=str)
             )  # NaN is not JSON: a text, as agents write
@@ -265,6 +282,8 @@ def parse(value: Any) -> Live | None:
         gpu_busy=_number(value.get("gpu_busy")),
         samples_per_second=_number(value.get("samples_per_second")),
         limit_seconds_left=_number(value.get("limit_seconds_left")),
+        notice_seconds_left=_number(value.get("notice_seconds_left")),
+        continues=value.get("continues") is True,
         warnings=tuple(entry for entry in _entries(value, "warnings") if isinstance(entry.get("message"), str)),
     )
 

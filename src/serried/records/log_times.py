@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from serried.fs.files import json_object
+from serried.fs.files import json_object, open_regular
 from serried.protocol.layout import AttemptDirectory
 from serried.records.logs import RankLog
 
@@ -47,7 +47,7 @@ class LogTimes:
 def _sizes_before(path: Path, since: float) -> dict[str, Any] | None:
     """Sizes by rank, from the last line at or before the time; None without samples."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             low, high = 0, file.seek(0, os.SEEK_END)
             found: dict[str, Any] | None = {} if high else None
             while low < high:
@@ -81,7 +81,7 @@ def _line_start(path: Path, position: int) -> int:
     """Where the line that contains byte `position` begins."""
     first = max(position - _LONGEST_LINE, 0)
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(first)
             before = file.read(position - first)
     except OSError:

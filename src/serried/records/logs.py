@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from serried.errors import UsageError
-from serried.fs.files import json_object, read_json
+from serried.fs.files import json_object, open_regular, read_json
 from serried.protocol import names
 from serried.protocol.layout import AttemptDirectory, TaskDirectory
 from serried.records.evidence import attempt_numbers
@@ -130,7 +130,7 @@ class Tail:
         """The bytes that were added since, at most a chunk; empty if the file does not exist yet."""
         with contextlib.suppress(OSError):
             # Opened each time, because that makes a network file system look again.
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 if os.fstat(file.fileno()).st_size < self._position:
                     self._position = 0
                 file.seek(self._position)
@@ -203,7 +203,7 @@ def decode(line: bytes) -> str:
 
 def start_of_last_lines(path: Path, count: int) -> int:
     """Where the last `count` lines of a file begin. It is read backwards, at most a chunk for each line."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
+    with contextlib.suppress(OSError), open_regular(path) as file:
         size = position = file.seek(0, os.SEEK_END)
         limit = max(size - count * _CHUNK, 0)
         missing = count
@@ -222,7 +222,7 @@ def start_of_last_lines(path: Path, count: int) -> int:
 
 def last_lines(path: Path, count: int, window: int = 1 << 16) -> list[str]:
     """The last lines of a file that may be huge or missing."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
+    with contextlib.suppress(OSError), open_regular(path) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - window, 0))
         text = file.read(window)

@@ -13,6 +13,7 @@ from serried.protocol.missing_outputs import of_journal
 from serried.protocol.reasons import Reason, condition, conditions, described
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
+from serried.records.record import read_exit
 
 KEY = "missing"
 """In exit.json."""
@@ -62,7 +63,7 @@ def of(selection: Selection, *, has_ended: bool) -> list[Missing]:
         for task in selection.tasks
         for place in [selection.record.where.task(task)]
         for attempt in map(place.attempt, attempt_numbers(place))
-        for each in of_document(read_json(attempt.exit) or _unwritten(task, place, attempt, has_ended=has_ended))
+        for each in of_document(read_exit(attempt.exit) or _unwritten(task, place, attempt, has_ended=has_ended))
     ]
 
 

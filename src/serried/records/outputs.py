@@ -12,7 +12,7 @@ from serried.fs.tree import states_in
 from serried.plan import Plan
 from serried.protocol import outputs
 from serried.protocol.layout import RunDirectory
-from serried.protocol.outputs import LOOKED, OutputFile, Outputs, Tally, Tree, is_noise
+from serried.protocol.outputs import LOOKED, OutputFile, Outputs, Place, Tally, Tree, is_noise
 from serried.records.index import Selection
 from serried.records.record import RecordUnreadable
 
@@ -22,13 +22,18 @@ def trees(where: RunDirectory, plan: Plan, task: int | None = None) -> list[Tree
     return outputs.trees(where, plan.to_json(), task)
 
 
+def places(where: RunDirectory, plan: Plan, task: int | None = None) -> list[Place]:
+    """Where outputs of a run, or of one task, are: its working trees, and models among its checkpoints."""
+    return [*trees(where, plan, task), *outputs.final_models(where, plan.to_json(), task)]
+
+
 def of(selection: Selection, most: int | None = LOOKED) -> Outputs:
     """The outputs of a run, those of an array's tasks together; empty if its plan cannot be read."""
     try:
         plan = selection.record.plan
     except RecordUnreadable:
         return Outputs()
-    return outputs.describe(trees(selection.record.where, plan, selection.task), most)
+    return outputs.describe(places(selection.record.where, plan, selection.task), most)
 
 
 def changed_in_place(project: Path, since: float, leave_out: Path) -> Outputs:

@@ -9,6 +9,7 @@ import functools
 import json
 import os
 import shutil
+import typing
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from serried import schedulers
 from serried.errors import SerriedError, UsageError
 from serried.fs import files
 from serried.fs.files import MODES, PRIVATE_DIRECTORY, make_directory, read_json, write_json
-from serried.plan import After, Plan
+from serried.plan import After, Plan, built
 from serried.protocol import SCHEMA, names
 from serried.protocol.layout import RecordDirectory, RunDirectory, run_directory, state_directory
 from serried.protocol.names import SubmissionState
@@ -28,11 +29,32 @@ _FIRST = "abcdefghjkmnpqrstuvwxyz"
 _REST = _FIRST + "23456789"
 _ID_LENGTH = 6
 
+_LONGEST_PATH = 4096
+
 Entry = TypeVar("Entry")
 Document = TypeVar("Document", "Summary", "Submission")
 
 MOST_NAMED = 5
 """The most jobs of one submission that are listed one by one."""
+
+
+_EXIT_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("state", "cause", "message", "job", "started", "ended", "run"), str),
+    **dict.fromkeys(("exit_code", "attempt", "attempts", "task", "saved_step", "world_size"), int),
+    "seconds": (int, float),
+    **dict.fromkeys(("first_failure", "tasks", "elements", "summary"), dict),
+    **dict.fromkeys(("nodes", "conditions", "warnings", "missing"), list),
+}
+
+
+def read_exit(path: Path) -> dict[str, Any] | None:
+    """An exit.json without the fields that have another type than agents write; None if there is none."""
+    document = read_json(path)
+    return None if document is None else _well_typed(document)
+
+
+def _well_typed(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if isinstance(value, _EXIT_TYPES.get(name, object))}
 
 
 class RecordUnreadable(SerriedError):  # noqa: N818 - reads as what happened
@@ -98,36 +120,37 @@ class Summary:
         try:
             site, allocation, array = plan["site"], plan["allocation"], plan.get("array")
             rehearsal = names.REHEARSAL in ((plan.get("environment") or {}).get("env") or {})
-            return cls(
-                name=str(plan["name"]),
-                project=str(plan["project"]),
-                experiment=str(plan["experiment"]),
-                cluster=str(site["name"]),
-                scheduler=str(site["scheduler"]),
-                created=str(plan["created"]),
-                nodes=int(allocation["nodes"]),
-                ranks=int(allocation["ranks"]),
-                gpus=int(allocation["gpus"]),
-                time_seconds=allocation.get("time_seconds"),
-                directory=run_directory(site["root"], plan["project"], plan["experiment"], plan["run"]),
-                tasks=len(array["indices"]) if array else None,
-                resumed_from=(resume := plan.get("resume")) and str(resume["run"] or resume["checkpoints"][0]),
-                rerun_of=plan.get("rerun_of"),
-                smoke=bool(plan.get("smoke")) and not rehearsal,
-                rehearsal=rehearsal,
-                after=tuple(map(_after, plan.get("after") or ())),
-                stages=bool((plan.get("data") or {}).get("stage")),
-                sweep=(plan.get("sweep") or {}).get("first"),
-                script=plan.get("script") is not None,
-                shares_logs=bool(plan.get("shares_logs")),
-                metric=str((plan.get("metric") or {}).get("name") or (plan.get("sweep") or {}).get("metric") or ""),
-            )
+            facts = {
+                "name": str(plan["name"]),
+                "project": str(plan["project"]),
+                "experiment": str(plan["experiment"]),
+                "cluster": str(site["name"]),
+                "scheduler": str(site["scheduler"]),
+                "created": str(plan["created"]),
+                "nodes": int(allocation["nodes"]),
+                "ranks": int(allocation["ranks"]),
+                "gpus": int(allocation["gpus"]),
+                "time_seconds": allocation.get("time_seconds"),
+                "directory": run_directory(site["root"], plan["project"], plan["experiment"], plan["run"]),
+                "tasks": len(array["indices"]) if array else None,
+                "resumed_from": (resume := plan.get("resume")) and str(resume["run"] or resume["checkpoints"][0]),
+                "rerun_of": plan.get("rerun_of"),
+                "smoke": bool(plan.get("smoke")) and not rehearsal,
+                "rehearsal": rehearsal,
+                "after": tuple(map(_after, plan.get("after") or ())),
+                "stages": bool((plan.get("data") or {}).get("stage")),
+                "sweep": (plan.get("sweep") or {}).get("first"),
+                "script": plan.get("script") is not None,
+                "shares_logs": bool(plan.get("shares_logs")),
+                "metric": str((plan.get("metric") or {}).get("name") or (plan.get("sweep") or {}).get("metric") or ""),
+            }
+            return _built(cls, facts, "its plan.json")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RecordUnreadable(f"its plan.json is not valid ({error!r})") from error
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Summary:
-        return _built(cls, {**value, "after": tuple(value.get("after", ()))}, "its exit.json")
+        return _built(cls, value, "its exit.json")
 
 
 def _after(value: Mapping[str, Any]) -> str:
@@ -195,11 +218,9 @@ def jobs_text(jobs: Sequence[str]) -> str:
 
 
 def _built(kind: type[Document], value: Mapping[str, Any], whose: str) -> Document:
-    """From the known fields: a later Serried may have written more. Raises RecordUnreadable."""
-    known = {field.name: value[field.name] for field in dataclasses.fields(kind) if field.name in value}
     try:
-        return kind(**known)
-    except TypeError as error:
+        return typing.cast("Document", built(kind, value))
+    except (TypeError, ValueError, AttributeError) as error:
         raise RecordUnreadable(f"{whose} is not valid ({error})") from error
 
 
@@ -336,9 +357,9 @@ class Record:
         """The entries of a file that has one for each task."""
         array = self.plan.array
         try:
-            entries = json.loads(path.read_text(encoding="utf-8"))
+            entries = json.loads(files.read_bytes(path))
             return {index: kind(entries[place]) for place, index in enumerate(array.indices if array else ())}
-        except (OSError, ValueError, LookupError, TypeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
             raise RecordUnreadable(f"`{path.name}` of run `{self.id}` cannot be read: {path}") from error
 
     @property
@@ -386,7 +407,10 @@ class Record:
         """The end of the run, by the first reader that saw it; None before that."""
         if self._end is None:
             with contextlib.suppress(FileNotFoundError):
-                self._end = self._read_document(self.directory.exit)
+                end = _well_typed(self._read_document(self.directory.exit))
+                if end.get("state") not in names.ENDED:
+                    raise RecordUnreadable(f"exit.json of run `{self.id}` does not state an end")
+                self._end = end
         return self._end
 
     _end: dict[str, Any] | None = None
@@ -403,10 +427,10 @@ class Record:
 
     @functools.cached_property
     def where(self) -> RunDirectory:
-        """The run directory. The site may have purged it."""
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            text = self.directory.where.read_text(encoding="utf-8", errors="surrogateescape").removesuffix("\n")
-            if text:
+        """The run directory, from the plan if `where` is damaged. The site may have purged it."""
+        with contextlib.suppress(OSError):
+            text = files.read_bytes(self.directory.where).decode("utf-8", "surrogateescape").removesuffix("\n")
+            if text.startswith("/") and "\0" not in text and len(text) < _LONGEST_PATH:
                 return RunDirectory(Path(text))
         return RunDirectory(Path(self.summary.directory))
 
@@ -463,10 +487,10 @@ class Record:
 
     def _read_document(self, path: Path) -> dict[str, Any]:
         try:
-            value = json.loads(path.read_bytes())
+            value = json.loads(files.read_bytes(path))
         except FileNotFoundError:
             raise
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise RecordUnreadable(f"{path.name} of run `{self.id}` cannot be read ({_short(error)})") from error
         if not isinstance(value, dict):
             raise RecordUnreadable(f"{path.name} of run `{self.id}` is not a JSON object")

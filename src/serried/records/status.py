@@ -15,7 +15,7 @@ from typing import Any
 
 from serried import schedulers
 from serried.errors import RunNotFoundError, SchedulerUnreachable, UsageError
-from serried.fs.files import MODES, read_json
+from serried.fs.files import MODES
 from serried.protocol import names
 from serried.protocol.reasons import NEVER_STARTS, OF_DEPENDENCIES, Reason
 from serried.protocol.times import seconds_of
@@ -33,7 +33,7 @@ from serried.records.evidence import (
     write_seen,
 )
 from serried.records.index import Selection
-from serried.records.record import Record, RecordUnreadable, Submission
+from serried.records.record import Record, RecordUnreadable, Submission, read_exit
 from serried.records.run_status import RunStatus
 from serried.records.verdict import (
     ABSENT,
@@ -364,7 +364,7 @@ def task_of(whole: RunStatus, index: int) -> RunStatus:
             return RunStatus(whole.record, whole.summary, whole.verdict, task=index, job=whole.job_of(index))
         raise RunNotFoundError(f"run `{whole.record.id}` has no task {index}")
     found = whole.tasks[index]
-    document = read_json(whole.record.where.task(index).exit) or {}
+    document = read_exit(whole.record.where.task(index).exit) or {}
     ending = Ending.parse(document)
     if ending is not None and ending.kind is not EndingKind.REQUEUED and ending.state == found.state:
         found = ending.verdict(settled=True)
@@ -462,5 +462,5 @@ def _watch_files(
 
 def has_ended_by_file(selection: Selection) -> bool:
     """Whether exit.json shows the end, by one file and no query. A whole array has no such file."""
-    ending = Ending.parse(read_json(selection.place.exit) or {})
+    ending = Ending.parse(read_exit(selection.place.exit) or {})
     return ending is not None and ending.kind is not EndingKind.REQUEUED

@@ -22,7 +22,7 @@ from serried.protocol.sizes import progress as progress_text
 from serried.protocol.times import iso, seconds_of
 from serried.records import index
 from serried.records.evidence import attempt_numbers, latest_attempt
-from serried.records.record import Record, RecordUnreadable, Submission, jobs_text
+from serried.records.record import Record, RecordUnreadable, Submission, jobs_text, read_exit
 from serried.records.verdict import Verdict, signal_name
 
 _REASONS: Mapping[str, str] = {
@@ -106,7 +106,7 @@ def attempts(directory: TaskDirectory) -> list[AttemptRecord]:
     found: list[AttemptRecord] = []
     for number in attempt_numbers(directory):
         attempt = directory.attempt(number)
-        found.append(AttemptRecord(number, attempt, read_json(attempt.claim) or {}, read_json(attempt.exit) or {}))
+        found.append(AttemptRecord(number, attempt, read_json(attempt.claim) or {}, read_exit(attempt.exit) or {}))
     return found
 
 

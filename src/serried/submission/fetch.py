@@ -17,7 +17,7 @@ from serried.protocol.outputs import FetchLedger
 from serried.records import missing_outputs
 from serried.records.index import Selection
 from serried.records.missing_outputs import Missing
-from serried.records.outputs import trees
+from serried.records.outputs import places, trees
 from serried.submission import fetch_copy, node_jobs
 from serried.submission.fetch_copy import FetchEntry, Report
 from serried.submission.node_jobs import Errand, Observe
@@ -129,18 +129,25 @@ def find(selection: Selection, wanted: Sequence[str], target: Path) -> FetchMatc
     starts = "" if plan.source.workdir == os.curdir else f"{glob.escape(plan.source.workdir)}/"
     patterns = [*wanted, *(f"{starts}{pattern}" for pattern in wanted if starts)]
     within = _within(target, Path(plan.source.directory))
-    for tree in trees(selection.record.where, plan, selection.task):
+    for tree in (trees if wanted else places)(selection.record.where, plan, selection.task):
         listed = _found(tree.path, patterns or [ALL])
         for entry in sorted(listed, key=lambda entry: not entry.path.startswith(within)):
             if tree.is_output(entry.path, entry.kind, *entry.state):
-                take(entry, tree.below, entry.path.removeprefix(within), tree.ledger, entry.path, aside=OUTPUTS)
+                take(
+                    entry,
+                    tree.below,
+                    entry.path.removeprefix(within),
+                    tree.ledger,
+                    tree.ledger_name(entry.path),
+                    aside=OUTPUTS,
+                )
     if not entries:
         what = " or ".join(f"`{pattern}`" for pattern in wanted)
         raise UsageError(
             f"run `{selection}` has no file that matches {what}"
             if wanted
             else f"run `{selection}` has neither results nor outputs",
-            hint=_where_to_look(selection),
+            hint=_where_to_look(selection, is_all=not wanted),
         )
     return FetchMatches(entries, noted)
 
@@ -167,8 +174,10 @@ def note_fetched(selection: Selection, found: FetchMatches, report: Report, targ
         ledger.note(states_of_files, mode)
 
 
-def _where_to_look(selection: Selection) -> str:
+def _where_to_look(selection: Selection, *, is_all: bool) -> str:
     source = selection.record.plan.source
+    if is_all and any(_found(place.checkpoints, [ALL]) for place, _ in _places(selection)):
+        return f"`serried fetch {selection} checkpoints --to DIR` copies its checkpoints"
     if source.snapshot:
         return f"`serried show {selection}` lists the folders of its files"
     return f"it ran in place: files that it wrote by relative paths are in `{source.directory}`"

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from serried.fs.files import read_json
 from serried.protocol.layout import SHARED_LOG, AttemptDirectory, RunDirectory
 from serried.protocol.names import CANCELLED, REQUEUE, SubmissionState
 from serried.protocol.reasons import Reason
 from serried.records.logs import Lines, shared_log
-from serried.records.record import Record
+from serried.records.record import Record, read_exit
 from serried.records.status import status as stand
 from serried.schedulers.survey import Inside
 from serried.submission.deliver import Prepared, establish, remove
@@ -100,7 +99,7 @@ def run_here(
             remove(record, plan)
         raise
     live.finish()
-    end = read_json(record.where.exit)
+    end = read_exit(record.where.exit)
     return Outcome(record, _status(record, ended, end), end)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from serried import schedulers
 from serried.errors import SerriedError, UsageError
-from serried.fs.files import claim
+from serried.fs.files import claim, read_bytes
 from serried.protocol.names import WITHDRAWN, SubmissionState
 from serried.protocol.times import seconds_of
 from serried.records.evidence import is_at_work
@@ -155,8 +155,8 @@ def _settle_parts(submission: Submission, jobs: Sequence[str | None], *, is_give
 def _owner(record: Record, token: str) -> str | None:
     """The job that has claimed `token`; None without a claim, or if it cannot be read."""
     try:
-        return record.where.claim(token).read_text(encoding="utf-8") or None
-    except OSError:
+        return read_bytes(record.where.claim(token)).decode() or None
+    except (OSError, UnicodeDecodeError):
         return None
 
 

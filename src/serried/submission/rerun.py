@@ -15,7 +15,6 @@ from serried.config import job_script
 from serried.environments import containers
 from serried.environments.activation import choose
 from serried.errors import SchedulerUnreachable, SerriedError, UsageError
-from serried.fs.files import read_json
 from serried.plan import Array, Plan, Resume, Site, Sweep, UserScript
 from serried.protocol import checkpoints
 from serried.protocol.names import COMPLETED
@@ -24,7 +23,7 @@ from serried.protocol.sizes import counted
 from serried.protocol.times import iso
 from serried.records import index
 from serried.records.index import Selection
-from serried.records.record import Record, RecordUnreadable, new_id
+from serried.records.record import Record, RecordUnreadable, new_id, read_exit
 from serried.records.status import status
 from serried.records.verdict import Verdict, counts_text
 from serried.schedulers.indices import compress
@@ -252,7 +251,7 @@ def _origin(old: Plan, array: Array | None) -> Resume | None:
 def _completed(selection: Selection) -> tuple[str, ...]:
     end = selection.record.end if selection.task is None else None
     if end is None:
-        end = read_json(selection.place.exit)
+        end = read_exit(selection.place.exit)
     if end is None or end.get("state") != COMPLETED:
         return ()
     return (f"run `{selection}` has completed, so little may be left to train; `--fresh` begins from its start",)

@@ -14,7 +14,7 @@ from serried.protocol import checkpoint_layouts, checkpoints
 from serried.protocol.layout import RunDirectory
 from serried.records import index
 from serried.records.index import Selection
-from serried.records.record import Record, RecordUnreadable
+from serried.records.record import Record, RecordUnreadable, read_exit
 from serried.schedulers.indices import compress
 
 
@@ -136,7 +136,7 @@ def cautions_about(
         what = "rehearsal" if record.summary.rehearsal else "smoke test"
         yield f"run `{record.id}` was a {what} of {record.plan.smoke} steps"
     have_ended = have_ended or record.end is not None
-    if not have_ended and any(read_json(record.where.task(each).exit) is None for each in tasks):
+    if not have_ended and any(read_exit(record.where.task(each).exit) is None for each in tasks):
         yield (
             f"run `{selection}` may still be running and remove this checkpoint before the new run begins: "
             f"`serried stop {record.id}` first"

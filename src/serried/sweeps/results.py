@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from serried.errors import UsageError
-from serried.fs.files import read_json
 from serried.plan import Sweep
 from serried.protocol import logged_metrics, names, printed_metric
 from serried.protocol.layout import TaskDirectory
@@ -18,7 +17,7 @@ from serried.protocol.reasons import Reason
 from serried.records import index, logs
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
-from serried.records.record import Record, RecordUnreadable
+from serried.records.record import Record, RecordUnreadable, read_exit
 from serried.records.run_status import RunStatus
 from serried.records.status import statuses
 from serried.sweeps.definition import MAXIMIZE, SEED, Trial, metric_of
@@ -227,7 +226,7 @@ def _trials(status: RunStatus, sweep: Sweep) -> Iterable[TrialResult]:
     for number in record.plan.array.indices if record.plan.array else ():
         verdict = (status.tasks or {}).get(number, status.verdict)
         place = record.where.task(number)
-        end = read_json(place.exit) or {}
+        end = read_exit(place.exit) or {}
         was_pruned = verdict.state == names.COMPLETED and end.get("cause") == Reason.PRUNED
         yield TrialResult(
             number,

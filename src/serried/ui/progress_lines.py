@@ -58,9 +58,11 @@ def _trouble(progress: RunProgress) -> str:
 
 
 def _left(progress: RunProgress) -> str:
-    if progress.seconds_left is None or progress.is_too_slow:
-        return "" if progress.limit_seconds_left is None else f"limit in {_short(progress.limit_seconds_left)}"
-    return f"{_short(progress.seconds_left)} left"
+    if progress.seconds_left is not None and not progress.is_cut_short:
+        return f"{_short(progress.seconds_left)} left"
+    if progress.notice_seconds_left:
+        return f"stop notice in {_short(progress.notice_seconds_left)}"
+    return "" if progress.limit_seconds_left is None else f"limit in {_short(progress.limit_seconds_left)}"
 
 
 def facts(progress: RunProgress) -> list[tuple[str, str]]:
@@ -115,7 +117,9 @@ def _speed(progress: RunProgress) -> str:
 
 def _time_left(progress: RunProgress) -> str:
     steps, limit = progress.seconds_left, progress.limit_seconds_left
+    notice = progress.notice_seconds_left
     by_limit = "" if limit is None else f"{_short(limit)} until the limit"
+    by_limit += f", {_short(notice)} until the stop notice" if notice else ""
     by_steps = "" if steps is None else f"{_short(steps)} by the rate of its steps"
     return ", ".join(filter(None, (by_steps, by_limit)))
 

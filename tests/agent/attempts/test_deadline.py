@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import time
 import types
 
-from serried.agent.attempts import deadline
+from serried.agent.attempts import deadline, finalize
 from serried.agent.attempts.deadline import Deadline
+from serried.agent.node_disk.folder import boot
 from tables import for_each
 
 
@@ -29,3 +32,11 @@ def test_the_time_that_a_job_took_to_reach_its_agents_counts(monkeypatch):
     assert deadline.deadline_of(work, scheduler_end=0, age=30) == deadline.decide_deadline(
         1000, 3600, 0, lead=60, grace=30
     )
+
+
+def test_the_length_of_an_attempt_is_that_of_the_monotonic_clock_of_its_machine(monkeypatch):
+    claim = {"host": os.uname().nodename, "boot": boot(), "monotonic": 100.0}
+    monkeypatch.setattr(time, "monotonic", lambda: 107.5)
+    assert finalize._seconds_since(claim) == 7.5
+    assert [finalize._seconds_since({**claim, **other}) for other in ({"host": "n9"}, {"boot": "x"})] == [None] * 2
+    assert finalize._seconds_since({}) is None

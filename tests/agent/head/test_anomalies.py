@@ -291,7 +291,14 @@ def test_warnings_are_in_the_live_file_and_each_is_recorded_once(tmp_path):
     recorded = []
     directory, agent = TaskDirectory(tmp_path), SimpleNamespace(index=0, host="n0", last_message_at=1.0)
     work = SimpleNamespace(
-        directory=directory, number=1, nodes=1, world_size=1, is_script=False, file_mode=0o600, sampling_seconds=5.0
+        directory=directory,
+        number=1,
+        nodes=1,
+        world_size=1,
+        is_script=False,
+        restarts=0,
+        file_mode=0o600,
+        sampling_seconds=5.0,
     )
     make_directory(directory.attempt(1).path)
     live = LiveFile(work, [agent], lambda: agent.last_message_at, None, recorded.append)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from serried.agent.attempts.deadline import Deadline
 from serried.agent.head.live_file import LiveFile
 from serried.fs.files import make_directory
 from serried.protocol.layout import TaskDirectory
@@ -20,7 +21,7 @@ RANKS = 8
 class Cluster:
     """The nodes of an attempt, on a clock that the test moves."""
 
-    def __init__(self, tmp_path, nodes, *, is_script=False, ends=None, every=5.0):
+    def __init__(self, tmp_path, nodes, *, is_script=False, deadline=None, every=5.0):
         directory = TaskDirectory(tmp_path)
         self.path = directory.attempt(1).live
         make_directory(self.path.parent)
@@ -32,10 +33,11 @@ class Cluster:
             nodes=nodes,
             world_size=nodes * RANKS,
             is_script=is_script,
+            restarts=1,
             file_mode=0o600,
             sampling_seconds=every,
         )
-        self.file = LiveFile(work, self.nodes, lambda: self.now, ends)
+        self.file = LiveFile(work, self.nodes, lambda: self.now, deadline)
 
     def report(self, node, **facts):
         self.nodes[node].last_message_at = self.now
@@ -70,7 +72,7 @@ def _clock(monkeypatch):
 
 
 def test_ages_grow_until_the_file_is_written(tmp_path):
-    cluster = Cluster(tmp_path, 1, ends=NOW + 3120)
+    cluster = Cluster(tmp_path, 1, deadline=Deadline(NOW + 3120, NOW + 2820, NOW + 3105, 10))
     cluster.report(0, cpu=3.2, gpus=[a_gpu(0)], ranks=[a_rank(0), {"rank": 1}])
     cluster.now += 1.5
 
@@ -79,6 +81,8 @@ def test_ages_grow_until_the_file_is_written(tmp_path):
         "t": NOW,
         "interval": 5.0,
         "limit_seconds_left": 3120.0,
+        "notice_seconds_left": 2820.0,
+        "continues": True,
         "nodes": [
             {
                 "cpu": 3.2,

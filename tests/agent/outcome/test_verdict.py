@@ -387,3 +387,9 @@ def test_a_rank_that_failed_before_it_could_join_is_not_apart():
     ends = [{**end, "contact": False, "cpu_seconds": 9.0} for end in FINE]
     document = verdict.document(evidence([*STARTED, *ends]), failure, [], AttemptVerdict("FAILED", 1, "exit", "failed"))
     assert "warnings" not in document
+
+
+@for_each("measured, seconds", [(None, 0.0), (12.3, 12.3)])
+def test_a_clock_that_was_set_back_makes_no_length_negative(measured, seconds):
+    known = evidence(STARTED)._replace(started=1_795_000_000.0, ended=1_794_990_000.0, seconds=measured)
+    assert verdict.document(known, None, [], AttemptVerdict("COMPLETED", 0, None, "fine"))["seconds"] == seconds

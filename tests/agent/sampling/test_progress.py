@@ -29,7 +29,7 @@ class Written:
 
     def after(self, seconds=0.0):
         """The quantities; those that depend on when this test runs are rounded or left out."""
-        found = self.progress.sample(self.began_at + seconds)
+        found = self.progress.sample(lambda: self.began_at + seconds)
         return {name: value for name, value in found.items() if not name.endswith("_age")}
 
 
@@ -83,16 +83,16 @@ def test_the_last_step_stays_known_after_the_loop(tmp_path):
 def test_a_clock_that_jumps_makes_no_step_old(tmp_path):
     rank = Written(tmp_path)
     rank.add(at(-3000, step=1))
-    assert rank.progress.sample(rank.began_at)["step_age"] > 2990
+    assert rank.progress.sample(lambda: rank.began_at)["step_age"] > 2990
     rank.add(at(-3600, step=2))
-    assert rank.progress.sample(rank.began_at + 5)["step_age"] == 0
+    assert rank.progress.sample(lambda: rank.began_at + 5)["step_age"] == 0
 
 
 def test_a_hung_training_does_not_look_healthy(tmp_path):
     rank = Written(tmp_path)
     rank.add(at(-10, step=10), at(0, step=20, **{"serried/samples_per_second": 64.0}), log="working\n")
     assert {"samples_per_second", "steps_per_second"} < set(rank.after())
-    found = rank.progress.sample(rank.began_at + 990)
+    found = rank.progress.sample(lambda: rank.began_at + 990)
     assert (round(found["step_age"], -1), round(found["output_age"], -1)) == (990, 990)
     assert found["steps_per_second"] == pytest.approx(0.01, rel=0.01)
     assert "samples_per_second" not in found
@@ -118,7 +118,25 @@ def test_an_evaluation_does_not_count_into_the_rate_of_the_steps_after_it():
 def test_a_step_of_the_future_counts_as_now(tmp_path):
     rank = Written(tmp_path)
     rank.add(at(7200, step=4))
-    assert rank.progress.sample(time.monotonic())["step_age"] == 0
+    assert rank.progress.sample()["step_age"] == 0
+
+
+def test_steps_that_are_written_while_others_are_read_keep_their_own_times(tmp_path, monkeypatch):
+    """A busy node: each read takes longer than the one before."""
+    rank, wall, passed, delays = Written(tmp_path), time.time(), [0.0], [0, 1, 5, 9]
+    read = rank.progress._metrics.lines
+    monkeypatch.setattr(time, "time", lambda: wall + passed[0])
+    monkeypatch.setattr(rank.progress._metrics, "lines", lambda: train(delays.pop(0)) or read())
+
+    def train(seconds):
+        for _ in range(24 * seconds):
+            passed[0] += 1 / 24
+            rank.add({"t": wall + passed[0], "step": round(passed[0] * 24)})
+
+    for _ in range(4):
+        train(2)
+        found = rank.progress.sample(lambda: passed[0])
+        assert found["steps_per_second"] == pytest.approx(24)
 
 
 def test_a_program_that_begins_again_has_no_negative_rate():
@@ -135,7 +153,7 @@ def test_named_groups_of_the_output_are_steps_and_metrics(tmp_path):
 
 
 def _rate(rank):
-    found = rank.progress.sample(rank.began_at)
+    found = rank.progress.sample(lambda: rank.began_at)
     return {name: found[name] for name in ("steps_per_second",) if name in found}
 
 

@@ -7,7 +7,10 @@ import os
 from pathlib import Path
 
 from serried.fs.files import write_json
+from serried.protocol.layout import TaskDirectory
+from serried.protocol.outputs import FinalModels
 from serried.ui import console
+from tables import for_each
 from written import put
 
 DAY = 86400
@@ -83,3 +86,62 @@ def test_a_run_whose_outputs_cannot_be_looked_at_stays(serried, run, monkeypatch
     kept = serried("clean", "-y", "--older-than", "2100-01-01").err
     assert "note: k3f9q2 train stays: outputs: unknown, because the run's plan cannot be read\n" in kept
     assert run.where.path.exists()
+
+
+def test_a_model_among_the_checkpoints_is_said_fetched_and_kept(serried, ended, tmp_path):
+    """As the Trainer leaves it with `--output_dir {checkpoints}`: beside it are checkpoints to resume from."""
+    run = ended("k3f9q2")
+    put(run.where.checkpoints, {"model.safetensors": "weights", "epoch=9-step=80.ckpt": "old", ".hidden": "x"})
+    put(run.where.checkpoints, {"checkpoint-500/model.safetensors": "old"})
+    said = "outputs: 1 file, 7 B, not fetched: checkpoints/model.safetensors"
+
+    waited = serried("wait", "k3f9q2")
+    assert said in waited.err
+    assert "serried fetch k3f9q2 --to DIR" in waited.err
+    assert said in serried("clean", "-y", "--older-than", "1s").err
+    assert f"error: run `k3f9q2` stays: {said}" in serried("clean", "-y", "k3f9q2").err
+
+    assert serried("fetch", "k3f9q2", "--to", str(tmp_path / "to")).code == 0
+    copied = [path.relative_to(tmp_path / "to") for path in (tmp_path / "to").rglob("*") if path.is_file()]
+    assert copied == [Path("checkpoints/model.safetensors")]
+    assert serried("clean", "-y", "k3f9q2").code == 0
+    assert not run.where.path.exists()
+
+
+def test_checkpoints_count_as_fetched_whichever_way_they_were(serried, ended, tmp_path):
+    run = ended("k3f9q2")
+    put(run.where.checkpoints, {"final.pt": "weights"})
+    assert serried("fetch", "k3f9q2", "checkpoints", "--to", str(tmp_path / "to")).code == 0
+    assert serried("clean", "-y", "k3f9q2").code == 0
+
+
+def test_fetch_of_a_run_with_checkpoints_alone_names_the_command_for_these(serried, ended):
+    ended("k3f9q2")
+    done = serried("fetch", "k3f9q2", "--to", "to")
+    assert done.err == (
+        "error: run `k3f9q2` has neither results nor outputs\n\n"
+        "hint: `serried fetch k3f9q2 checkpoints --to DIR` copies its checkpoints\n"
+    )
+
+
+@for_each(
+    "name, is_model",
+    [
+        ("model.safetensors", True),
+        ("pytorch_model.bin", True),
+        ("last.ckpt", True),
+        ("best-model-v2.pt", True),
+        ("resnet50.pth", True),
+        ("config.json", True),
+        ("step-100.pt", False),
+        ("epoch=9-step=80.ckpt", False),
+        ("checkpoint_12.pth.tar", False),
+        ("ckpt-3", False),
+        ("000100.pt", False),
+        ("model.pt.tmp", False),
+        (".latest", False),
+    ],
+)
+def test_files_of_a_step_are_no_final_models(name, is_model):
+    models = FinalModels(TaskDirectory(Path("/nowhere")), "")
+    assert models.is_output(name, "file", 1, 1) == is_model

@@ -9,6 +9,7 @@ from typing import Any, Dict, Optional
 
 from serried.agent.attempt import Attempt
 from serried.agent.attempts import history, successor_jobs
+from serried.agent.node_disk.folder import boot
 from serried.agent.outcome import checkpoint_progress
 from serried.fs import files
 from serried.protocol import SCHEMA, names, successor_commands
@@ -156,6 +157,8 @@ def _describe(work: Attempt, token: str, job: str, position: Optional[Dict[str, 
         "token": token,
         "host": os.uname().nodename,
         "started": round(time.time(), 3),
+        "monotonic": round(time.monotonic(), 3),
+        "boot": boot(),
         "attempt": work.number,
         "position": position,
     }

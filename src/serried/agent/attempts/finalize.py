@@ -5,13 +5,15 @@ A second call changes nothing. Also decides on the restart: whether another atte
 
 from __future__ import annotations
 
+import os
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from serried.agent import notifications
 from serried.agent.attempt import Attempt
 from serried.agent.attempts import history, successor_jobs
 from serried.agent.comms import job_environment
+from serried.agent.node_disk.folder import boot
 from serried.agent.outcome import checkpoint_progress, diagnose, reconcile, verdict
 from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence, Event, Exit, Obstacle, first_failure
 from serried.fs import files
@@ -64,8 +66,16 @@ def gather(work: Attempt, *, is_unrecorded: bool = False) -> AttemptEvidence:
         obstacle=obstacle(work, reason, progressed=progressed) if reason in verdict.SAVING else None,
         is_unrecorded=is_unrecorded,
         is_script=work.is_script,
+        seconds=_seconds_since(claim),
         saves_elsewhere=work.saves_elsewhere,
     )
+
+
+def _seconds_since(claim: Mapping[str, Any]) -> Optional[float]:
+    """By the monotonic clock, which all processes of a machine share from one boot to the next."""
+    began = claim.get("monotonic")
+    is_same = claim.get("host") == os.uname().nodename and claim.get("boot") == boot()
+    return time.monotonic() - began if is_same and isinstance(began, float) else None
 
 
 def _tail(work: Attempt, evidence: AttemptEvidence, failure: Exit) -> List[str]:

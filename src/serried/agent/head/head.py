@@ -175,8 +175,7 @@ class Head:
     def _begin_live_file(self) -> None:
         from serried.agent.head.live_file import LiveFile
 
-        ends = self._deadline.at if self._deadline else None
-        self._live = LiveFile(self.work, self._nodes, self.loop.awake, ends, self._record_anomaly)
+        self._live = LiveFile(self.work, self._nodes, self.loop.awake, self._deadline, self._record_anomaly)
         self.loop.every(self._live.interval, self._live.write)
 
     def _unpack(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Named
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
+from serried.agent.attempts.deadline import Deadline
 from serried.agent.comms.node_registry import NodeAgent
 from serried.agent.head.anomalies import Anomalies, Anomaly, NodeSample
 from serried.fs import files
@@ -37,7 +38,7 @@ class LiveFile:
         work: Attempt,
         nodes: Iterable[NodeAgent],
         clock: Callable[[], float],
-        ends: Optional[float],
+        deadline: Optional[Deadline],
         on_anomaly: Callable[[Anomaly], None] = lambda _: None,
     ) -> None:
         """`on_anomaly` gets each warning that is to be recorded, once."""
@@ -48,8 +49,9 @@ class LiveFile:
         self._nodes = nodes
         self._clock = clock
         """Of `NodeAgent.last_message_at`."""
-        self._ends = ends
-        """When the scheduler ends the job, in seconds since the epoch; None without a limit."""
+        self._deadline = deadline
+        """None without a limit."""
+        self._continues = work.number <= work.restarts
         self._samples: Dict[int, _Received] = {}
         """The newest by node."""
         self._anomalies = Anomalies(is_script=work.is_script)
@@ -91,7 +93,7 @@ class LiveFile:
             "schema": SCHEMA,
             "t": round(time.time(), 3),
             "interval": self.interval,
-            "limit_seconds_left": None if self._ends is None else round(max(self._ends - time.time(), 0.0), 1),
+            **self._time_left(),
             "nodes": self._entries(agents, extremes, now),
             "ranks": max(self._ranks, sum(received.ranks for received in self._samples.values())),
             "gpus": sum(received.gpus for received in self._samples.values()),
@@ -100,6 +102,13 @@ class LiveFile:
             "warnings": warnings,
         }
         return {key: value for key, value in document.items() if value is not None}
+
+    def _time_left(self) -> Dict[str, Any]:
+        if self._deadline is None:
+            return {}
+        moments = {"limit_seconds_left": self._deadline.at, "notice_seconds_left": self._deadline.warning}
+        left = {name: round(max(moment - time.time(), 0.0), 1) for name, moment in moments.items()}
+        return {**left, "continues": self._continues}
 
     def _recent(self, agents: Mapping[int, NodeAgent], now: float) -> Iterator[NodeSample]:
         return (

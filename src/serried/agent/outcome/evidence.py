@@ -59,6 +59,8 @@ class AttemptEvidence(NamedTuple):
     """Both job.sh and the head were killed before they could record how it ended."""
     is_script: bool = False
     """The user's job script ran in place of ranks."""
+    seconds: Optional[float] = None
+    """How long it took by a clock that never steps; None if that is not known."""
     saves_elsewhere: bool = False
     """Its state is not known to Serried. So an attempt may follow without a checkpoint."""
 

@@ -108,7 +108,9 @@ def document(
         "saved_step": evidence.saved.step,
         "started": iso(evidence.started),
         "ended": iso(evidence.ended),
-        "seconds": round(evidence.ended - evidence.started, 1),
+        "seconds": round(
+            max(evidence.ended - evidence.started, 0.0) if evidence.seconds is None else evidence.seconds, 1
+        ),
         "nodes": [host for _, host in sorted(evidence.hosts.items())] or [evidence.host],
         "world_size": evidence.world_size,
         "progress": evidence.progressed,

@@ -10,7 +10,7 @@ import math
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any, Deque, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from serried.fs.files import json_object
 from serried.fs.tail import TailReader
@@ -133,15 +133,19 @@ class RankProgress:
         elif source and kind == FILE:
             self._file = ReportFile(source, results)
 
-    def sample(self, now: float) -> Quantities:
-        """What the rank has reported up to `now` on the monotonic clock."""
-        printed = self._printed.lines()
+    def sample(self, clock: Callable[[], float] = time.monotonic) -> Quantities:
+        """What the rank has reported so far.
+
+        The time is read after the files: on a busy node a step may be reached, written and read in between.
+        """
+        printed, lines = self._printed.lines(), self._metrics.lines()
+        reported = self._file.read() if self._file else {}
+        now = clock()
         age = self._output_age(now)
-        self._read_metrics(self._metrics.lines(), now)
+        self._read_metrics(lines, now)
         if self._pattern:
             self._take(self._pattern.last(printed), now if age < RATE_SECONDS else now - age)
-        if self._file:
-            self._take(self._file.read(), now)
+        self._take(reported, now)
         return {
             **self._steps.quantities(now),
             **({} if self._steps.is_overdue(now) else self._rates),

@@ -79,7 +79,7 @@ class Sampler:
         self._processes.set_ranks({entry["pid"]: entry["rank"] for entry in ranks})
         logs = {entry["rank"]: Path(entry["log"]) for entry in ranks}
         ended = {rank: progress for rank, progress in self._progress.items() if progress.log != logs.get(rank)}
-        self._period.add_ranks(_sampled(ended, time.monotonic()))
+        self._period.add_ranks({rank: progress.sample() for rank, progress in ended.items()})
         self._progress = {rank: self._progress_of(rank, log) for rank, log in logs.items()}
 
     def _progress_of(self, rank: int, log: Path) -> RankProgress:
@@ -97,8 +97,8 @@ class Sampler:
         node, ranks = self._node.sample(now), self._processes.sample(now)
         if self._is_shared:
             node = _with_cpu_of(ranks, node)
-        for rank, quantities in _sampled(self._progress, now).items():
-            ranks[rank] = {**ranks.get(rank, {}), **quantities}
+        for rank, progress in self._progress.items():
+            ranks[rank] = {**ranks.get(rank, {}), **progress.sample()}
         gpus = self._gpus.values()
         if "memory" in node:
             self._memory_peak = node["memory_peak"] = max(self._memory_peak, node["memory"])
@@ -154,10 +154,6 @@ def _with_cpu_of(ranks: Mapping[int, Quantities], node: Quantities) -> Dict[str,
     own = [rank["cpu"] for rank in ranks.values() if "cpu" in rank]
     others = {name: value for name, value in node.items() if name != "cpu"}
     return {**others, "cpu": sum(own)} if own else others
-
-
-def _sampled(progress: Mapping[int, RankProgress], now: float) -> Dict[int, Dict[str, Any]]:
-    return {rank: one.sample(now) for rank, one in progress.items()}
 
 
 def _of_gpu(device: Quantities, values: Quantities) -> Dict[str, Any]:
