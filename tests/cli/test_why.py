@@ -198,7 +198,7 @@ def test_json_carries_failure_tail_and_advice(serried, make):
     assert (run["id"], run["state"], run["exit_code"]) == ("k3f9q2", "OUT_OF_MEMORY", 137)
     assert run["first_failure"]["host"] == "n2"
     assert run["tail"] == ["Killed"]
-    assert run["advice"][0].startswith("request more: --set resources.mem=20G")
+    assert run["advice"][0] == "request more: --set resources.mem=SIZE"
 
 
 def test_nothing_known_and_no_answer_is_exit_code_3(serried, make, slurm):

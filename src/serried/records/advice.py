@@ -168,7 +168,8 @@ class Advice:
     """One sentence about this kind of end."""
     steps: tuple[str, ...]
     """Next steps, with the placeholders `{run}`, `{rank}`, `{host}`, `{attempt}`, `{command}` (`submit`, or `run`), and
-    `{time}`, `{restarts}` and `{here}` (the same command for `serried run`) for the next try; for a checkpoint outside
+    `{time}`, `{memory}`, `{restarts}` and `{here}` (the same command for `serried run`) for the next
+    try; for a checkpoint outside
     of `{checkpoints}`: `{checkpoint}`, `{checkpoint_path}`, `{options}`, `{page}` and `{watch}`."""
 
 
@@ -191,7 +192,7 @@ ADVICE: Mapping[Reason, Advice] = {
     Reason.KILLED: Advice(
         "signal 9 (SIGKILL) ended the rank: almost always because the node has too little memory",
         (
-            "request more memory: --set resources.mem=20G (for each GPU; for each rank without GPUs), or `all`",
+            "request more memory: {memory}",
             "use fewer data loading workers: each holds its own copy of the data",
             "read its output before that: serried logs {run} --rank {rank}",
         ),
@@ -213,7 +214,7 @@ ADVICE: Mapping[Reason, Advice] = {
     Reason.OUT_OF_MEMORY: Advice(
         "it needed more main memory (not GPU memory) than it requested",
         (
-            "request more: --set resources.mem=20G (for each GPU; for each rank without GPUs), or `all`",
+            "request more: {memory}",
             "use fewer data loading workers: each holds its own copy of the data",
         ),
     ),
@@ -278,12 +279,12 @@ ADVICE: Mapping[Reason, Advice] = {
         "Serried's own process on a node was killed, by the node's memory limit or by a person",
         (
             "read the output of the job script: serried logs {run} --attempt {attempt}",
-            "request more memory if this happens again: --set resources.mem=20G",
+            "request more memory if this happens again: {memory}",
         ),
     ),
     Reason.JOB_SCRIPT_KILLED: Advice(
         "the job's script was killed on the first node, by the node's memory limit or by a person",
-        ("submit it again", "request more memory if this happens again: --set resources.mem=20G"),
+        ("submit it again", "request more memory if this happens again: {memory}"),
     ),
     Reason.IMPORT_ERROR: Advice(
         "Python did not find a module in the environment of the job",

@@ -187,10 +187,11 @@ def _explain(status: RunStatus) -> Explanation:
         return _explain_one(status)
     first = failures[0]
     again = f"submit the tasks that did not complete again: serried rerun {status.id} --failed"
+    is_refused = _draws_from_service(status)
     return replace(
         _explain_one(status) if not status.has_ended else first,
         status=status,
-        steps=(*first.steps, again),
+        steps=first.steps if is_refused else (*first.steps, again),
         first_failure=first.first_failure,
         tail=first.tail,
         tail_of=f"{first.status.id}, {first.tail_of}" if first.tail else "",
@@ -267,6 +268,7 @@ def _ended(status: RunStatus) -> Explanation:
         "command": "run" if facts.is_here else "submit",
         "time": show_duration(2 * limit) if limit else "4h",
         "restarts": 2 * (facts.restarts + 1),
+        "memory": _more_memory(status),
         "here": _here(status),
         **(stray.placeholders if stray else {}),
         "all": " --all" if status.task is None and status.summary and (status.summary.tasks or 1) > 1 else "",
@@ -276,13 +278,59 @@ def _ended(status: RunStatus) -> Explanation:
     return Explanation(
         status,
         meaning=meaning or (advice[1].meaning if advice else ""),
-        steps=tuple(_of_rank(step, failure).format(**filled) for step in advice[1].steps) if advice else (),
+        steps=(
+            *(
+                _of_rank(step, failure).format(**filled)
+                for step in (advice[1].steps if advice else ())
+                if not _is_refused(step, status)
+            ),
+            *_from_checkpoint(status, document, advice[1].steps if advice else (), str(filled["command"])),
+        ),
         reason=advice[0] if advice else None,
         first_failure=failure,
         tail=tuple(tail),
         tail_of=tail_of,
         asked_by=asked_by,
     )
+
+
+def _draws_from_service(status: RunStatus) -> bool:
+    """Whether each job gets its trial from W&B: none can be repeated, and an agent that is started draws a new one."""
+    try:
+        sweep = status.record.plan.sweep
+    except RecordUnreadable:
+        return False
+    return sweep is not None and bool(sweep.service)
+
+
+def _is_refused(step: str, status: RunStatus) -> bool:
+    return ("{here}" in step or "serried rerun" in step) and _draws_from_service(status)
+
+
+def _more_memory(status: RunStatus) -> str:
+    """The option for twice the memory that the run had, for each GPU, or for each rank without GPUs."""
+    try:
+        allocation = status.record.plan.allocation
+    except RecordUnreadable:
+        allocation = None
+    shares = (allocation.gpus or allocation.ranks) if allocation else 0
+    if allocation is None or not allocation.memory_mb or not shares:
+        is_all = allocation is not None and allocation.memory_mb == 0
+        return "it had all of its nodes: use nodes with more" if is_all else "--set resources.mem=SIZE"
+    share = 2 * -(-allocation.memory_mb // shares)
+    size = f"{share // 1024}G" if share % 1024 == 0 else f"{share}M"
+    return f"--set resources.mem={size} (for each {'GPU' if allocation.gpus else 'rank'}), twice what it had"
+
+
+def _from_checkpoint(
+    status: RunStatus, document: Mapping[str, Any], steps: Sequence[str], command: str
+) -> tuple[str, ...]:
+    """How to resume where an attempt saved and the advice does not say so."""
+    step = document.get("saved_step")
+    is_said = any("serried rerun" in one or "--resume" in one for one in steps)
+    if not isinstance(step, int) or is_said or status.state == names.COMPLETED or _draws_from_service(status):
+        return ()
+    return (f"resume from its checkpoint of step {step}: serried {command} --resume {status.id} …",)
 
 
 def _stray_checkpoint(status: RunStatus) -> StrayCheckpoint | None:
