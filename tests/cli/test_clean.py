@@ -7,6 +7,7 @@ import dataclasses
 import io
 import os
 import re
+import shutil
 
 from building import as_json
 from cleaning import OLD, aged, kinds
@@ -191,3 +192,14 @@ def test_what_somebody_else_removes_while_it_is_looked_at_is_none(tmp_path, monk
 
     monkeypatch.setattr(os, "scandir", scan_what_goes)
     assert disk_usage.newest_within(experiment) == OLD
+
+
+def test_a_run_that_another_clean_removes_meanwhile_is_no_error(serried, ended, monkeypatch):
+    run, look = ended("aaaaaa"), disk_items.refusal
+
+    def look_late(path, name):
+        shutil.rmtree(run.where.path, ignore_errors=True)
+        return look(path, name)
+
+    monkeypatch.setattr(disk_items, "refusal", look_late)
+    assert serried("clean", "-y", "aaaaaa").code == 0

@@ -57,6 +57,8 @@ def choose_runs(
     choice = RemovalChoice()
     for run in dict.fromkeys(ids):
         thing = directories.get(run)
+        if thing is not None and not os.path.lexists(thing.path):  # another `serried clean` was faster
+            thing = None
         if thing is not None and thing.needed:
             raise UsageError(f"run `{run}` stays: {thing.needed}", hint=f"serried show {run}")
         if thing is None and run not in without_directory:
