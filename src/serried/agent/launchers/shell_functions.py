@@ -272,6 +272,8 @@ __serried_is_caught() {
 }
 __serried_is_python() {
     local IFS=$' \t\n' file=$1 first= second=
+    # Scripts train on where these found no network, or nothing to do.
+    case ${1##*/} in pip|pip[0-9]*|conda|mamba) return 1 ;; esac
     case ${1##*/} in *-*) ;; python|python[0-9]*|pypy*) return 0 ;; esac
     [[ $file == */* ]] || file=$(builtin type -P -- "$1")
     [[ -f $file && -r $file && -x $file ]] || return 1
