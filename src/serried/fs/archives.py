@@ -1,4 +1,4 @@
-"""Archives: their unpacked size as far as they state it, and whether an unpacked file is unchanged.
+"""Archives: their unpacked size as far as they state it, and whether an unpacked file was written since.
 
 A zip lists its content. A gzip ends with its unpacked size modulo 4 GiB. A zstd begins with its unpacked size if the
 writer knew it: `zstd data.tar` knows the size, `tar --zstd` does not.
@@ -12,7 +12,6 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import BinaryIO, Dict, Mapping, NamedTuple, Optional
 
-_CHUNK = 1 << 20
 ZSTD = b"\x28\xb5\x2f\xfd"
 SKIPPED = tuple(bytes([number]) + b"\x2a\x4d\x18" for number in range(0x50, 0x60))
 """The magic numbers of skippable frames, which may precede the first frame of a zstd (pzstd writes them)."""
@@ -107,19 +106,17 @@ class Contents:
         self._moment = moment * 10**9
 
     def has(self, tree: Path, path: str, kind: str, size: int, changed: int) -> bool:
-        """Whether the file or link at `path` of a working tree is unchanged since the snapshot."""
+        """Whether the file or link at `path` of a working tree is as it was unpacked: written again, it is not."""
         if kind == "link" and path in self._links:
             return _target(tree / path) == self._links[path]
-        if self._members is None:  # only the time can show a change
-            return changed == self._moment
-        member = self._members.get(path)
-        if member is None:
+        if changed != self._moment:
             return False
-        if kind == "link":
-            return member.kind == kind and _target(tree / path) == member.leads_to
-        if member.kind != kind or member.size != size:
+        if self._members is None:
+            return True
+        member = self._members.get(path)  # a copy of a file may have the time of the original
+        if member is None or member.kind != kind:
             return False
-        return changed == self._moment or self._has_content(member, tree / path)
+        return _target(tree / path) == member.leads_to if kind == "link" else member.size == size
 
     @cached_property
     def _members(self) -> Optional[Dict[str, _Member]]:
@@ -133,26 +130,10 @@ class Contents:
         except (OSError, tarfile.TarError):
             return None
 
-    def _has_content(self, member: _Member, path: Path) -> bool:
-        left = member.size
-        try:
-            with self._archive.open("rb") as archive, path.open("rb") as file:  # type: ignore[union-attr]
-                archive.seek(member.offset)
-                while left:
-                    chunk = archive.read(min(left, _CHUNK))
-                    if not chunk or file.read(len(chunk)) != chunk:
-                        return False
-                    left -= len(chunk)
-        except OSError:
-            return False
-        return True
-
 
 class _Member(NamedTuple):
     kind: str
     size: int
-    offset: int
-    """The offset of its content in the archive."""
     leads_to: str
 
 
@@ -162,10 +143,7 @@ def _members_of(archive: str) -> Dict[str, _Member]:
     import tarfile
 
     with tarfile.open(archive) as tar:
-        return {
-            entry.name: _Member("link" if entry.issym() else "file", entry.size, entry.offset_data, entry.linkname)
-            for entry in tar
-        }
+        return {entry.name: _Member("link" if entry.issym() else "file", entry.size, entry.linkname) for entry in tar}
 
 
 def _target(path: Path) -> Optional[str]:

@@ -1,7 +1,8 @@
 """Outputs: files that a run writes in its working tree by relative paths, and which of them were fetched.
 
-Outputs are all files of the tree that are not in the snapshot, and files of the snapshot that the run has changed.
-Links to entries of the project and byte code do not count. A model that the run leaves among its checkpoints does.
+Outputs are all files of the tree that are not in the snapshot, and files of the snapshot that the run has written, even
+with the same content. Links to entries of the project and byte code do not count. A model that the run leaves among its
+checkpoints does.
 """
 
 from __future__ import annotations

@@ -50,29 +50,35 @@ def test_new_and_changed_files_are_outputs_and_byte_code_and_links_to_the_projec
     ]
 
 
-def test_a_copy_of_the_code_is_an_output_and_a_file_written_anew_with_the_same_content_is_not(started):
+def test_written_is_written_whatever_the_content_is(started):
+    """A copy of the code, a file and a link as they were in the snapshot, and a link that leads elsewhere."""
     made = started()
     source = made.where.source
-    put(source, {"code/train.py": "print(1)", "train.py": "print(1)"})
+    put(source, {"code/train.py": "print(1)", "results/keep": "", "config.yaml": "lr: 0.1"})
     os.utime(source / "code/train.py", (CREATED, CREATED))  # as shutil.copytree leaves it
     (source / "go").unlink()
-    (source / "go").symlink_to("log")
+    (source / "go").symlink_to("train.py")
     (source / "data").unlink()
     put(source, {"data/mine": "not through the link any more"})
-    assert sorted(described(made)[0]) == ["code/train.py", "data/mine", "go"]
+    trees = outputs.trees(made.where, made.plan)
+    found = sorted(path for each in trees for path, _, is_output in each.walk(lambda _: None) if is_output)
+    assert found == ["code/train.py", "config.yaml", "data/mine", "go", "results/keep"]
+
+
+def test_the_same_model_written_by_a_second_run_is_fetched(serried, started, project, tmp_path):
+    """The first run has left it in the project, so the snapshot of the second has it."""
+    put(project, {"out/model.pt": "weights"})
+    made = started()
+    put(made.where.source, {"out/model.pt": "weights"})
+    assert serried("fetch", "last", "--to", str(tmp_path / "to")).code == 0
+    assert tree(tmp_path / "to") == {"out/model.pt": "weights"}
+    assert serried("fetch", "last", "--to", str(project)).code == 0
 
 
 def test_without_the_archive_the_snapshot_is_known_by_its_time(run):
     Path(run.plan.source.archive).unlink()
     names, found = described(run)
     assert (sorted(names), found.files) == (["config.yaml", "log", "results/model.pt"], 3)
-
-
-def test_a_tree_of_an_earlier_version_is_compared_by_content(run):
-    """Its files have the times at which they were unpacked."""
-    for path in run.where.source.rglob("*"):
-        os.utime(path, (CREATED + 99, CREATED + 99), follow_symlinks=False)
-    assert sorted(described(run)[0]) == ["config.yaml", "log", "results/model.pt"]
 
 
 def test_of_a_huge_tree_only_so_much_is_looked_at_before_it_is_told(started):

@@ -55,7 +55,7 @@ def extract(archive: Path, target: Path, moment: int) -> None:
     """Unpack with the modes of mkdir and the umask: tarfile's own chmod would drop a folder's setgid.
 
     A hard link becomes a second file: a program may overwrite its own source. Every file gets the time `moment`, which
-    distinguishes the snapshot's files from those that the run has changed.
+    distinguishes the snapshot's files from those that the run has written.
     """
     import tarfile
 
@@ -84,7 +84,7 @@ def _extract_one(tar: Any, member: Any, path: Path) -> None:
 
 
 def _date(path: Path, moment: int) -> None:
-    # Without `moment` readers compare contents. Sites also purge files by the last access, so that is now.
+    # Sites purge files also by the last access, so that is now.
     with contextlib.suppress(OSError, NotImplementedError):
         os.utime(path, (time.time(), moment), follow_symlinks=False)
 
