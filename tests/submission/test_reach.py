@@ -99,6 +99,50 @@ def test_data_beside_the_project_is_warned_of(ask, project):
     assert "it is an empty folder" in warnings[1]
 
 
+@pytest.mark.parametrize(
+    ("command", "overrides", "warning"),
+    [
+        ("python PROJECT/train.py", {}, ("PROJECT/train.py", "the command", "train.py")),
+        ("python train.py --config=PROJECT/conf/x.yaml", {}, ("PROJECT/conf/x.yaml", "the command", "conf/x.yaml")),
+        ("python train.py paths.conf=PROJECT/../project/conf", {}, ("PROJECT/../project/conf", "the command", "conf")),
+        ("python train.py files=[/dev/null,PROJECT/conf/x.yaml]", {}, ("PROJECT/conf/x.yaml", "the command", None)),
+        ("python train.py LINK/conf/{rank}.yaml", {}, ("LINK/conf/", "the command", "conf")),
+        ("bash -c cd\tPROJECT;exec\tpython\ttrain.py", {}, ("PROJECT", "the command", ".")),
+        ("cc -IPROJECT/conf x.c", {}, ("PROJECT/conf", "the command", "conf")),
+        ("python train.py --in=PROJECT/conf/a\tb", {}, ("PROJECT/conf/a b", "the command", "conf/a b")),
+        ("python train.py", {"config.file": "PROJECT/conf/x.yaml"}, ("PROJECT/conf/x.yaml", "`file`", "conf/x.yaml")),
+        ("python train.py", {"environment.env.A": "/usr:PROJECT/conf"}, ("PROJECT/conf", "`A`", "conf")),
+        (
+            "python train.py",
+            {"environment.setup": ". PROJECT/conf/x.yaml"},
+            ("PROJECT/conf/x.yaml", "`environment.", None),
+        ),
+        ("python train.py /dev/null PROJECT/train.py.new PROJECTS/x conf/x.yaml /etcPROJECT/conf", {}, None),
+        ("python train.py --data PROJECT/data --out=PROJECT/results", {"project.link": ["data"]}, None),
+        ("python train.py --data PROJECT/conf", {"data.stage": ["PROJECT/conf"]}, None),
+        ("python PROJECT/train.py", {"project.snapshot": False}, None),
+    ],
+)
+def test_an_absolute_path_to_a_copied_file_is_warned_of(ask, project, command, overrides, warning):
+    write(project, "conf/x.yaml", "conf/a b", "data/set")
+    (project.parent / "link").symlink_to(project)
+
+    def filled(value):
+        if isinstance(value, list):
+            return [filled(each) for each in value]
+        return value.replace("PROJECT", str(project)).replace("LINK", f"{project.parent}/link") if value else value
+
+    overrides = {name: filled(value) if isinstance(value, str | list) else value for name, value in overrides.items()}
+    words = [word.replace("\t", " ") for word in filled(command).split(" ")]
+    said = [text for text in ask(command=words, overrides=overrides).warnings if "the project's own" in text]
+    if warning is None:
+        assert said == []
+    else:
+        path, where, relative = map(filled, warning)
+        assert said[0].startswith(f"`{path}` in {where}")
+        assert relative is None or said[0].endswith(f"write `{relative}` for the copy in the snapshot")
+
+
 def from_within(folder, root, command="python train.py ../../data", **overrides):
     overrides = {"clusters.local.root": str(root), **overrides}
     request = Request(cluster="local", command=command.split(), overrides=overrides)

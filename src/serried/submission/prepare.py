@@ -95,6 +95,9 @@ def prepare(
         cautions = (*cautions, *_about_snapshot(plan, surveyed))
         if plan.script is None:
             cautions = (*cautions, *_path_warnings(plan, each, surveyed), *_unused_restarts(plan, each, surveyed))
+        script = resolved.script.text.decode(errors="replace") if resolved.script else ""
+        texts = [*_texts_of(plan, each, script, trials), ("`PYTHONPATH`", environment.get("PYTHONPATH", ""))]
+        cautions = (*cautions, *_paths_out(plan, texts, surveyed))
     warnings = (
         *resolved.warnings,
         *(command_warnings(resolved.experiment.command) if plan.script is None else ()),
@@ -371,6 +374,72 @@ def _path_warnings(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) ->
                 f"`{name}` in the command is not in the snapshot: git ignores it, or it is an empty folder. "
                 f'`project.link = ["{path}"]` links to it'
             )
+
+
+_ABSOLUTE = re.compile(r"(?:^|(?<=[\s=:,;@'\"\[({<>|&])|(?<=^-[A-Za-z]))(/[^\s:,;'\"\])}<>|&{$~*?]*)([{$~*?]?)")
+"""An absolute path in a text, and a character after it that only a placeholder or a shell completes."""
+
+
+def _paths_out(plan: Plan, texts: Sequence[tuple[str, str]], survey: Survey) -> Iterator[str]:
+    """A warning for absolute paths to the project's own files, of which the snapshot has a copy.
+
+    Each of `texts` is a place and the text there.
+    """
+    # The whole of an option's value, too: a path may contain spaces.
+    places = {
+        path: (where, end)
+        for where, text in reversed(texts)
+        for path, end in ((f"/{text.partition('/')[2]}", ""), *_ABSOLUTE.findall(text))
+    }
+    staged = {os.path.realpath(item.source) for item in plan.data.stage} if plan.data else set()
+    root = os.path.realpath(survey.project)
+    found = []
+    for path, (where, end) in reversed(places.items()):
+        known = path.rpartition("/")[0] if end else path
+        real = os.path.realpath(known)
+        inside = os.path.relpath(real, root)
+        if real not in staged and not _leads_out(inside) and _has_copy(survey, inside):
+            relative = os.path.relpath(inside + path[len(known) :], plan.source.workdir)
+            found.append((path, where, relative))
+    if found:
+        path, where, relative = found[0]
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        yield (
+            f"`{path}` in {where}{more} is the project's own, so that later edits reach the job: "
+            f"write `{relative}` for the copy in the snapshot"
+        )
+
+
+def _texts_of(
+    plan: Plan, each: Sequence[Sequence[str]], script: str, trials: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, str]]:
+    """What the user wrote for the job and its ranks: each text after the name of its place."""
+    for words in each or [plan.command if plan.script is None else plan.command[1:]]:
+        yield from (("the command", word) for word in words)
+    yield from (("the script", line) for line in script.splitlines() if not line.lstrip().startswith("#"))
+    yield from (("`beside`", word) for side in plan.beside for word in side.command)
+    for settings in (plan.config, *trials):
+        yield from ((f"`{name}`", text) for name, value in settings.items() for text in _texts_in(value))
+    yield from ((f"`{name}`", value) for name, value in plan.environment.env.items())
+    yield "`environment.setup`", plan.environment.setup
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """The texts in a setting."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | Sequence):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts_in(item)
+
+
+def _has_copy(survey: Survey, path: str) -> bool:
+    """Whether the snapshot has the file, or a file of the folder that is tracked or code: others may be outputs."""
+    if path in survey.known:
+        return True
+    below = "" if path == os.curdir else f"{path}/"
+    new = frozenset(survey.untracked)
+    return any(file.startswith(below) and (file not in new or file.endswith(_CODE)) for file in survey.files)
 
 
 _CODE = (".py", ".sh", ".yaml", ".yml", ".toml", ".json", ".cfg", ".ini")
