@@ -9,8 +9,10 @@ import pytest
 from serried.errors import ConfigError, UsageError
 from serried.plan import Plan, Track
 from serried.snapshot import Revision
+from serried.submission.tracking import hidden_failures
 from serried.sweeps.definition import SweepDefinition
 from serried.ui.plan_lines import plan_lines
+from tables import for_each
 
 VALUE = "0123456789-secret"
 
@@ -107,6 +109,47 @@ def test_a_module_that_the_ranks_lack_is_a_warning(track, tmp_path):
     assert track('sinks = ["wandb", "tensorboard"]', **options).warnings == (
         "`tensorboard` is not installed for the ranks, so this tracker is left out: `pip install tensorboard`",
     )
+
+
+def agent_of(sweep="ada/digits/x1y2z3"):
+    said = "`wandb agent` exits with status 0 also if its trial fails, and the run is COMPLETED then"
+    return [f"{said}: `serried sweep {sweep}` ends with the status of the trial"]
+
+
+@for_each(
+    "text, warnings",
+    [
+        ("wandb agent --count 1 ada/digits/x1y2z3", agent_of()),
+        ("/opt/venv/bin/wandb agent 'ada/my digits/x1y2z3' --count 1", agent_of("ada/my digits/x1y2z3")),
+        ("WANDB_MODE=online python3 -u -m wandb agent ada/digits/x1y2z3", agent_of()),
+        ("srun uv run wandb agent --count=1 ada/digits/x1y2z3 && echo done/with/it", agent_of()),
+        ("bash -c 'cd code && exec wandb agent ada/digits/x1y2z3'", agent_of()),
+        ("cd code\nwandb agent --count 1 $SWEEP\n", agent_of("ENTITY/PROJECT/ID")),
+        (
+            "#!/bin/bash\n#SBATCH -t 1\nwandb agent \\\n  --count 1 \\\n  ada/digits/x1y2z3  # one/trial/each\n",
+            agent_of(),
+        ),
+        ("wandb agent x1y2z3", agent_of("ENTITY/PROJECT/ID")),
+        ("# wandb agent ada/digits/x1y2z3\npython train.py # or wandb agent ada/digits/x1y2z3\n", []),
+        ("echo 'start: wandb agent ada/digits/x1y2z3'", []),
+        ('ID=$(wandb sweep s.yaml 2>&1 | grep -o "wandb agent .*")', []),
+        ("python -m serried.train.tracking.wandb_agent ada/digits/x1y2z3", []),
+        ("wandb launch-agent -q queue; wandb sync runs; my-wandb agent x", []),
+    ],
+)
+def test_an_agent_of_wandb_that_hides_a_failed_trial_is_warned_of(text, warnings):
+    assert list(hidden_failures(text)) == warnings
+
+
+def test_a_command_each_task_and_a_job_script_are_read_for_such_an_agent(ask, project):
+    def warned(*command, **options):
+        return [text for text in ask(command=command, **options).warnings if "wandb agent" in text]
+
+    assert warned("wandb", "agent", "--count", "1", "ada/digits/x1y2z3") == agent_of()
+    assert warned("python", "-m", "wandb", "agent", "ada/digits/x1y2z3") == agent_of()
+    assert warned("python", "train.py") == []
+    (project / "job.sh").write_text("#!/bin/bash\nsrun wandb agent --count 1 ada/digits/x1y2z3\n")
+    assert warned("job.sh", is_script=True) == agent_of()
 
 
 SWEEP = SweepDefinition({}, id="ada/digits/x1y2z3", run_cap=3)

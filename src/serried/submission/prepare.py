@@ -88,6 +88,7 @@ def prepare(
 
         plan, data_notes = data.settle(plan, resolved, environment, observe)
     plan, surveyed, cautions = _surveyed(plan, resolved, project)
+    script = resolved.script.text.decode(errors="replace") if resolved.script else ""
     if surveyed is not None:
         if plan.script is None:
             _check_paths(plan, each, surveyed)
@@ -95,9 +96,9 @@ def prepare(
         cautions = (*cautions, *_about_snapshot(plan, surveyed))
         if plan.script is None:
             cautions = (*cautions, *_path_warnings(plan, each, surveyed), *_unused_restarts(plan, each, surveyed))
-        script = resolved.script.text.decode(errors="replace") if resolved.script else ""
         texts = [*_texts_of(plan, each, script, trials), ("`PYTHONPATH`", environment.get("PYTHONPATH", ""))]
         cautions = (*cautions, *_paths_out(plan, texts, surveyed))
+    started = [script] if resolved.script else [" ".join(command) for command in each or [plan.command]]
     warnings = (
         *resolved.warnings,
         *(command_warnings(resolved.experiment.command) if plan.script is None else ()),
@@ -105,6 +106,7 @@ def prepare(
         *cautions,
         *tracking_warnings,
         *tracking.missing_modules(plan, environment),
+        *dict.fromkeys(itertools.chain.from_iterable(map(tracking.hidden_failures, started))),
         *_unset_variables(plan, each, environment),
     )
     prepared = assemble(plan, environment, each, warnings, jobs, may_lack_command=observe is None)

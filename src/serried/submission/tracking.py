@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from serried import inherit
+from serried.config import shell_words
 from serried.errors import UsageError
 from serried.plan import Plan
 from serried.protocol import tracking
@@ -90,6 +92,26 @@ def missing_modules(plan: Plan, environment: Mapping[str, str]) -> tuple[str, ..
         for sink in sorted(sinks)
         if sites and not any((site / MODULES[sink]).is_dir() for site in sites)
     )
+
+
+_AGENT = re.compile(
+    r"""(?<![\w.-])wandb["']?\s+agent(?=\s)(?:[^\n;&|]*?\s["']?(?P<id>[\w.-]+/[\w. -]+/[\w-]+)(?![\w/]))?""",
+)
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
+_BETWEEN = re.compile(r"[;&|\n(`]")
+_READS_IT = frozenset({"echo", "printf", "grep", "egrep", "sed", "awk"})
+"""Programs for which an agent's command is text."""
+
+
+def hidden_failures(text: str) -> Iterator[str]:
+    """A warning for each agent of W&B that a command or a script starts itself."""
+    for found in _AGENT.finditer(_COMMENT.sub("", text.replace("\\\n", " "))):
+        command = shell_words.without_prefix(_BETWEEN.split(found.string[: found.start()])[-1].split())
+        if not command or command[0] not in _READS_IT:
+            yield (
+                "`wandb agent` exits with status 0 also if its trial fails, and the run is COMPLETED then: "
+                f"`serried sweep {found['id'] or 'ENTITY/PROJECT/ID'}` ends with the status of the trial"
+            )
 
 
 def _settings(plan: Plan, environ: Mapping[str, str]) -> Mapping[str, str]:
