@@ -42,6 +42,7 @@ NO_SENTENCES = {
     "importing/body.py": "commands of scripts",
     "importing/reader.py": "interpreters of scripts",
     "importing/to_toml.py": "shortens a key for people",
+    "records/explain.py": "commands in its advice",
 }
 
 
