@@ -223,7 +223,7 @@ def test_every_cause_that_an_exit_json_may_name_has_its_advice(cause):
 
 def test_every_row_of_advice_fills_in():
     known = ("run", "rank", "host", "attempt", "command", "time", "memory", "restarts", "here", "all")
-    known += ("checkpoint", "checkpoint_path", "options", "page", "watch")
+    known += ("checkpoint", "checkpoint_path", "options", "page", "watch", "module")
     for advice in (*ADVICE.values(), *HERE.values()):
         for step in advice.steps:
             assert not re.search(rf"\{{(?:{'|'.join(known)})\}}", step.format(**dict.fromkeys(known, "x")))

@@ -39,6 +39,13 @@ def test_a_missing_option_for_the_local_rank_is_answered_with_the_placeholder(li
     )
 
 
+@for_each("cause", ["exit", "import-error"])
+@for_each(("lacks_module", "key"), [(True, "module-ignored"), (False, "import-error")])
+def test_a_module_that_the_snapshot_lacks_need_not_be_installed(cause, lacks_module, key):
+    line = "ModuleNotFoundError: No module named 'pkg._version'"
+    assert (advice_for(Ended("FAILED", cause, [line], lacks_module=lacks_module)) or [None])[0] == key
+
+
 @for_each(("has_staged_data", "key"), [(True, "staged-elsewhere"), (False, "file-missing")])
 def test_a_missing_file_of_a_run_with_staged_data_may_be_in_the_folder_of_data(has_staged_data, key):
     line = "FileNotFoundError: [Errno 2] No such file or directory: '/tmp/job/datasets/a'"

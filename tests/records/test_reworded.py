@@ -10,7 +10,7 @@ from agent.outcome.test_verdict import CASES
 from building import CREATED, a_failure
 from serried.agent.outcome import reconcile, verdict
 from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence, Obstacle, first_failure
-from serried.fs.files import read_json
+from serried.fs.files import read_json, write_json
 from serried.protocol.reasons import Reason
 from serried.records import missing_outputs
 from serried.records.explain import explain
@@ -102,6 +102,23 @@ ENDS = {
         | {("LAUNCH_FAILED", "no-data"), ("LAUNCH_FAILED", "no-launcher"), ("TIMEOUT", "no-progress"), ("LOST", "lost")}
     )
 }
+
+
+@pytest.mark.parametrize(
+    ("line", "advised"),
+    [
+        ("ModuleNotFoundError: No module named 'pkg._version'", "src/pkg/_version.py"),
+        ("ImportError: cannot import name 'fast' from 'pkg' (/x/pkg/__init__.py)", "src/pkg/fast.cpython-312.so"),
+        ("ModuleNotFoundError: No module named 'other._version'", None),
+    ],
+)
+def test_a_missing_module_that_git_ignores_is_named_with_the_setting_that_links_it(make, slurm, line, advised):
+    made = make().ending("FAILED", cause="import-error", first_failure=a_failure(tail=(line,)))
+    modules = ["src/pkg/_version.py", "src/pkg/fast.cpython-312.so"]
+    write_json(made.record.directory.source, {"ignored_modules": modules})
+    explanation = explain(status(made.record, scheduler_for=lambda _: slurm))
+    assert (explanation.reason == "module-ignored") == bool(advised)
+    assert advised is None or f'`link = ["{advised}"]`' in explanation.steps[0]
 
 
 @pytest.mark.parametrize("changes", ENDS.values(), ids=ENDS)

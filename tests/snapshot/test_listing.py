@@ -57,6 +57,31 @@ def test_tracked_and_untracked_files_are_taken_and_ignored_ones_are_linked(repos
     assert listed.links == ("checkpoints", "data", "image.sif")
 
 
+def test_ignored_modules_beside_modules_of_the_snapshot_are_warned_of(repository):
+    (repository / ".gitignore").write_text("_*.py\n*_pb2.py\n*.so\nmade/\nout/\n__pycache__/\n")
+    write(
+        repository, "_top.py", "src/_version.py", "src/a_pb2.py", "src/deep/fast.so", "src/deep/x.py", "src/made/a.py"
+    )
+    write(repository, "src/out/a.txt", "src/__pycache__/a.py", "data/_made.py", "nested/_own.py", "nested/code.py")
+    git(repository / "nested", "init", "-q")
+    (repository / "nested/.gitignore").write_text("_own.py\n")
+
+    listed = survey(repository)
+    assert listed.ignored_modules == (
+        *("nested/_own.py", "src/_version.py", "src/a_pb2.py", "src/deep/fast.so", "src/made"),
+    )
+    assert listed.links == ("_top.py", "data")
+    (warning,) = listed.warnings
+    assert warning == (
+        "git ignores these modules, so that the snapshot lacks them: `nested/_own.py`, `src/_version.py`, "
+        '`src/a_pb2.py` and 2 more; `link = ["nested/_own.py", "src/_version.py", "src/a_pb2.py", …]` '
+        "under `[project]` links them"
+    )
+    chosen = survey(repository, ["src/_*.py", "src/*_pb2.py", "src/deep/*.so", "!src/made", "nested/_own.py"])
+    assert (chosen.ignored_modules, chosen.warnings) == ((), ())
+    assert survey(repository, start="src").ignored_modules == ("nested/_own.py", "src/deep/fast.so")
+
+
 def test_project_link_adds_and_removes_entries(repository):
     write(repository, "data/big", "assets/a", "checkpoints/a")
 

@@ -112,6 +112,7 @@ class Reason(str, enum.Enum):
     DISK_FULL = "disk-full"
     FILE_MISSING = "file-missing"
     STAGED_ELSEWHERE = "staged-elsewhere"
+    MODULE_IGNORED = "module-ignored"
     PERMISSION = "permission"
     NOT_EXECUTABLE = "not-executable"
     MOUNT = "mount"

@@ -30,6 +30,8 @@ class Ended:
     has_stray_checkpoint: bool = False
     """It did not continue for want of a checkpoint, and wrote one outside of `{checkpoints}`."""
     has_staged_data: bool = False
+    lacks_module: bool = False
+    """Its snapshot lacks the module, which exists in the project: git ignores it."""
     is_here: bool = False
     """It was started by `serried run`."""
 
@@ -116,7 +118,8 @@ def closer(ended: Ended) -> Reason | None:
     for holds, better in _REFINED.get(reason, ()) if reason else ():
         if holds(ended):
             return better
-    return _by_text(reason, ended)
+    reason = _by_text(reason, ended)
+    return Reason.MODULE_IGNORED if reason is Reason.IMPORT_ERROR and ended.lacks_module else reason
 
 
 _REFINED: Mapping[Reason, Sequence[tuple[Callable[[Ended], bool], Reason]]] = {
@@ -291,6 +294,13 @@ ADVICE: Mapping[Reason, Advice] = {
         (
             "install the module, or activate the environment that has it, and submit again from there",
             "or name the environment in `environment.venv` or `environment.conda`: serried docs environments",
+        ),
+    ),
+    Reason.MODULE_IGNORED: Advice(
+        "the snapshot lacks a module that the project has: git ignores it",
+        (
+            'link it: `link = ["{module}"]` under `[project]` in `serried.toml`, then submit again',
+            "or let git track it: git add -f {module}",
         ),
     ),
     Reason.COMMAND_NOT_FOUND: Advice(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from serried.fs.files import read_journal
+from serried.fs.files import read_journal, read_json
 from serried.plan import After, Plan
 from serried.protocol import names, reasons
 from serried.protocol.events import ToAttempt
@@ -257,7 +257,10 @@ def _ended(status: RunStatus) -> Explanation:
     failure = failure if isinstance(failure, dict) else None
     tail, tail_of = _tail(status, failure)
     stray = _stray_checkpoint(status)
-    facts = replace(_facts(status, failure, tail), has_stray_checkpoint=stray is not None)
+    module = _ignored_module(status, tail)
+    facts = replace(
+        _facts(status, failure, tail), has_stray_checkpoint=stray is not None, lacks_module=module is not None
+    )
     advice = advice_for(facts)
     limit = status.summary.time_seconds if status.summary else None
     filled = {
@@ -270,6 +273,7 @@ def _ended(status: RunStatus) -> Explanation:
         "restarts": 2 * (facts.restarts + 1),
         "memory": _more_memory(status),
         "here": _here(status),
+        "module": module,
         **(stray.placeholders if stray else {}),
         "all": " --all" if status.task is None and status.summary and (status.summary.tasks or 1) > 1 else "",
     }
@@ -340,6 +344,17 @@ def _stray_checkpoint(status: RunStatus) -> StrayCheckpoint | None:
     from serried.records import stray_checkpoint  # few ends need the search
 
     return stray_checkpoint.newest(Selection(status.record, status.task))
+
+
+def _ignored_module(status: RunStatus, tail: Sequence[str]) -> str | None:
+    """The path of a module that the snapshot lacks because git ignores it, if Python names it in quotes."""
+    text = "\n".join(tail)
+    for path in (read_json(status.record.directory.source) or {}).get("ignored_modules") or ():
+        folder, _, name = path.rpartition("/")
+        parts = [*folder.split("/"), name.partition(".")[0]]  # `fast` of `fast.cpython-312-x86_64-linux-gnu.so`
+        if any(f"'{'.'.join(parts[start:])}'" in text for start in range(len(parts))):
+            return str(path)
+    return None
 
 
 def rank_option(failure: Mapping[str, Any] | None) -> str:

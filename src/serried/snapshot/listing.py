@@ -69,6 +69,8 @@ class Survey:
     """Entries that the unpacked tree links."""
     bytes: int
     warnings: tuple[str, ...] = ()
+    ignored_modules: tuple[str, ...] = ()
+    """Modules that git ignores, and folders of them, beside modules in `files`. The snapshot lacks them."""
 
     @functools.cached_property
     def known(self) -> frozenset[str]:
@@ -108,14 +110,17 @@ def survey(
     listed = _from_git(project, start)
     if listed is None:
         listed = _from_walk(project, [pattern for pattern in link if not pattern.startswith("!")], excluded)
-    links = _links(project, listed.ignored, link, excluded)
+    top = (Path(), Path(start))
+    links = _links(project, [name for name in listed.ignored if Path(name).parent in top], link, excluded)
     taken = [path for path in listed.files if not _is_below(path, (*links, *excluded)) and not _is_cache(path)]
     sizes = _sizes(project, taken)
     _refuse_if_large(sizes)
     files = tuple(sorted(sizes))
     untracked = tuple(sorted(listed.untracked & sizes.keys()))
-    warnings = (*listed.warnings, *_escaping(project, files))
-    return Survey(project, files, untracked, links, sum(sizes.values()), warnings)
+    unwanted = [*links, *excluded, *(pattern[1:].rstrip("/") for pattern in link if pattern.startswith("!"))]
+    modules = tuple(path for path in _modules(project, listed.ignored, files) if not _is_below(path, unwanted))
+    warnings = (*listed.warnings, *_escaping(project, files), *_without_modules(modules))
+    return Survey(project, files, untracked, links, sum(sizes.values()), warnings, modules)
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,7 @@ class _Listed:
     files: list[str]
     untracked: frozenset[str]
     ignored: list[str]
-    """Entries at the project's top, and in the folder where ranks start."""
+    """Without git, only entries at the project's top."""
     warnings: tuple[str, ...] = ()
 
 
@@ -149,33 +154,35 @@ def _from_git(project: Path, start: str = os.curdir) -> _Listed | None:
         return None
     files: list[str] = []
     untracked: set[str] = set()
+    ignored: list[str] = []
     for tag, entry in (line.split(" ", 1) for line in listed):
         if tag == "?":
             # Git lists a nested repository that is not a submodule as a folder: `name/`.
-            paths = _nested(project, entry.rstrip("/")) if entry.endswith("/") else [entry]
+            paths = _nested(project, entry.rstrip("/"), ignored) if entry.endswith("/") else [entry]
             untracked.update(paths)
         else:
             mode, _, path = entry.partition("\t")
-            paths = _nested(project, path) if mode.startswith("160000") else [path]
+            paths = _nested(project, path, ignored) if mode.startswith("160000") else [path]
         files += paths
-    ignored = []
-    folders = (Path(), Path(start))
-    for private in dict.fromkeys(str(folder / PRIVATE) for folder in folders):
+    for private in dict.fromkeys(str(folder / PRIVATE) for folder in (Path(), Path(start))):
         if private in untracked:
             files.remove(private)
             untracked.remove(private)
             ignored.append(private)
     options = ("-z", "--others", "--ignored", "--exclude-standard", "--directory")
-    names = (path.rstrip("/") for path in git.list_paths(project, "ls-files", *options))
-    ignored += [name for name in names if Path(name).parent in folders]
+    ignored += [path.rstrip("/") for path in git.list_paths(project, "ls-files", *options)]
     return _Listed(files, frozenset(untracked), ignored)
 
 
-def _nested(project: Path, folder: str) -> list[str]:
-    """The files of a repository within the project; none if the repository is not checked out."""
+def _nested(project: Path, folder: str, ignored: list[str]) -> list[str]:
+    """The files of a repository within the project, with its ignored entries added to `ignored`.
+
+    None if the repository is not checked out.
+    """
     if not (project / folder / ".git").exists():
         return []
     listed = _from_git(project / folder)
+    ignored += [f"{folder}/{path}" for path in listed.ignored] if listed else []
     return [f"{folder}/{path}" for path in listed.files] if listed else []
 
 
@@ -259,6 +266,26 @@ def _escaping(project: Path, files: Sequence[str]) -> Iterator[str]:
             target = (root / path).resolve()
             if not target.is_relative_to(root):
                 yield f"`{path}` is a link to `{target}`, outside the project: its content is not frozen"
+
+
+def _modules(project: Path, ignored: Iterable[str], files: Sequence[str]) -> Iterator[str]:
+    """The ignored modules, and ignored folders of modules, whose folder has modules in `files`."""
+    packages = {os.path.dirname(path) for path in files if path.endswith(".py")}  # noqa: PTH120
+    for path in sorted(ignored):
+        is_beside = os.path.dirname(path) in packages and not _matches(Path(path).name, CACHES)  # noqa: PTH120
+        if is_beside and (path.endswith((".py", ".so")) or next((project / path).glob("*.py"), None)):
+            yield path
+
+
+def _without_modules(modules: Sequence[str]) -> Iterator[str]:
+    if modules:
+        names = ", ".join(f"`{path}`" for path in modules[:NAMED])
+        more = f" and {len(modules) - NAMED} more" if len(modules) > NAMED else ""
+        link = ", ".join(f'"{path}"' for path in modules[:NAMED]) + (", …" if more else "")
+        yield (
+            f"git ignores these modules, so that the snapshot lacks them: {names}{more}; "
+            f"`link = [{link}]` under `[project]` links them"
+        )
 
 
 def _is_cache(path: str) -> bool:

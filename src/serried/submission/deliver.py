@@ -408,6 +408,7 @@ def write_source(record: Record, prepared: Prepared, plan: Plan, archive: Archiv
         "branch": revision.branch,
         "dirty": revision.is_dirty,
         "untracked": list(survey.untracked[:UNTRACKED_LISTED]) if survey else None,
+        "ignored_modules": list(survey.ignored_modules[:UNTRACKED_LISTED]) if survey else None,
         "archive": str(archive.path) if archive else None,
         "sha256": archive.digest if archive else None,
         "files": len(survey.files) if survey else None,
