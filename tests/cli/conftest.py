@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -67,7 +68,10 @@ def _real_processes(monkeypatch, slurm, clock):  # noqa: ARG001 - it puts back w
 
 @pytest.fixture
 def make(tmp_path):
-    return lambda *arguments, **options: RunOnDisk(tmp_path / "scratch", *arguments, **options)
+    """A run of the project in the current directory, unless `source` says otherwise."""
+    return lambda *arguments, **options: RunOnDisk(
+        tmp_path / "scratch", *arguments, **{"source": str(Path.cwd()), **options}
+    )
 
 
 @pytest.fixture

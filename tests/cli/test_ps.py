@@ -66,6 +66,12 @@ def test_long_names_give_way_before_the_note_does(serried, make, monkeypatch):
     ]
 
 
+def test_a_note_in_a_pipe_keeps_its_end_within_80_columns(serried, make):
+    make("aaaaaa").ending("FAILED", message="no `module load` " * 20)
+    note = serried("ps").out.splitlines()[1].partition("10m00s  ")[2]
+    assert (len(note), note[:20], note[-9:]) == (80, "no `module load` no ", ", 49m ago")
+
+
 def test_the_reason_gives_way_before_the_expected_start(serried, make, slurm, monkeypatch):
     make("aaaaaa", name="a-name-of-twenty-four-xx", job="1")
     slurm.tell(Job("1", None, "PENDING", reason="ReqNodeNotAvail", starts=NOW + 3599))

@@ -27,6 +27,21 @@ def test_a_name_that_several_runs_bear_is_said_to_mean_the_newest(serried, make)
     assert done.err.startswith("note: 2 runs are named `digits`; this is the newest\n")
 
 
+def test_last_names_a_run_of_another_project_and_its_project(serried, make, tmp_path, monkeypatch):
+    for folder in ("digits/src", "other"):
+        (tmp_path / folder).mkdir(parents=True)
+    make("aaaaaa", source=str(tmp_path / "digits")).ending()
+    note = f"note: `last` is run aaaaaa (train) of the project `digits` in {tmp_path / 'digits'}\n"
+
+    def note_in(folder, word):
+        monkeypatch.chdir(tmp_path / folder)
+        return serried("stop", "-y", word).err.removesuffix("aaaaaa train COMPLETED after 10m00s\n")
+
+    assert note_in("other", "last") == note
+    assert note_in("other", "aaaaaa") == ""
+    assert [note_in(folder, "last") for folder in ("digits", "digits/src", ".")] == ["", "", ""]
+
+
 def test_the_same_run_named_twice_is_one(serried, make):
     make("k3f9q2").ending()
     assert serried("wait", "k3f9q2", "last", "train").err == "k3f9q2 train COMPLETED after 10m00s\n"

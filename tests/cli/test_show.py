@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 from building import A_SCRIPT, CREATED, a_failure
 from sampled import write_samples
@@ -40,7 +41,7 @@ def test_a_failed_run_on_one_screen(serried, make):
         "  cluster     fir (slurm), job 123\n"
         "  size        2 nodes, each with 2 ranks, 2 GPUs, 4 CPUs\n"
         "  limit       1h00m\n"
-        "  source      /home/ada/digits\n"
+        f"  source      {Path.cwd()}\n"
         "  nodes       n1, n2\n"
         "  ran         10m00s\n"
         "  exit code   1\n"

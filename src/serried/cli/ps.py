@@ -25,6 +25,8 @@ _SHOWN = 10
 _STATES = (names.PENDING, names.RUNNING, *sorted(names.ENDED), SUBMITTING, UNCERTAIN, names.UNKNOWN)
 _PROJECT_COLUMNS, _COLUMNS_FOR_BOTH = 12, 100
 """The widest project, and the width of a terminal that has room for the columns PROJECT and CLUSTER."""
+_NOTE_COLUMNS = 80
+"""The widest note in a pipe. On a terminal, a note has the rest of the line."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,7 @@ def _say_none(listing: Listing, known: int) -> None:
 
 
 def table(shown: Sequence[RunStatus], now: float) -> list[str]:
-    """A line for each run below the heads. In a pipe the columns are always the same."""
+    """A line for each run below the heads. In a pipe the columns are always the same, and names are never cut off."""
     projects = {status.summary.project for status in shown if status.summary}
     clusters = {status.summary.cluster for status in shown if status.summary}
     has_room = len(projects) < 2 or console.columns() >= _COLUMNS_FOR_BOTH
@@ -210,6 +212,7 @@ def table(shown: Sequence[RunStatus], now: float) -> list[str]:
 def _row(status: RunStatus, now: float) -> dict[str, str | Cell]:
     summary = status.summary
     project = summary.project if summary else "?"
+    note = run_rows.note(status, now)
     return {
         "ID": status.record.id,
         "PROJECT": fit(project, _PROJECT_COLUMNS) if console.is_terminal() else project,
@@ -218,5 +221,5 @@ def _row(status: RunStatus, now: float) -> dict[str, str | Cell]:
         "SIZE": summary.size if summary else "?",
         "CLUSTER": summary.cluster if summary else "?",
         "TIME": duration(run_rows.elapsed(status, now)),
-        "NOTE": run_rows.note(status, now),
+        "NOTE": note if console.is_terminal() else Cell(note.fitted(_NOTE_COLUMNS), note.style),
     }

@@ -7,6 +7,7 @@ import datetime as dt
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,7 @@ from serried.errors import SchedulerUnreachable, UsageError
 from serried.protocol import names
 from serried.protocol.reasons import Reason
 from serried.protocol.times import BadDuration, read_duration
-from serried.records.record import read_exit
+from serried.records.record import Record, RecordUnreadable, read_exit
 from serried.ui import console
 from serried.ui.text import ago, duration, harmless, overwritten, printable, wrapped
 
@@ -34,7 +35,6 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
     from click.shell_completion import CompletionItem
 
     from serried.records import index
-    from serried.records.record import RecordUnreadable
 
     items = [CompletionItem(names.LAST_RUN, help="the newest run")] if names.LAST_RUN.startswith(incomplete) else []
     runs = index.all_runs()
@@ -61,7 +61,20 @@ def select(word: str) -> Selection:
     find_out(selection.record)
     if selection.note:
         console.note(selection.note)
+    if word.partition("/")[0] == names.LAST_RUN:
+        _say_if_elsewhere(selection.record)
     return selection
+
+
+def _say_if_elsewhere(record: Record) -> None:
+    """Name a run that `last` means if it was submitted from another project than that of the current directory."""
+    try:
+        source, here = Path(record.plan.source.directory).resolve(), Path.cwd()
+    except (RecordUnreadable, OSError):
+        return
+    if not (here.is_relative_to(source) or source.is_relative_to(here)):
+        summary = record.summary
+        console.note(f"`last` is run {record.id} ({summary.name}) of the project `{summary.project}` in {source}")
 
 
 def select_one(word: str) -> Selection:
