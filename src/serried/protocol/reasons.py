@@ -30,6 +30,7 @@ class Reason(str, enum.Enum):
     CANCEL = "cancel"
     SMOKE = "smoke"
     PRUNED = "pruned"
+    PROFILED = "profiled"
     FAILURE = "failure"
     LOST = "lost"
     SILENCE = "silence"

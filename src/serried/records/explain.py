@@ -13,7 +13,7 @@ from serried.plan import After, Plan
 from serried.protocol import names, reasons
 from serried.protocol.events import ToAttempt
 from serried.protocol.reasons import Reason
-from serried.records import missing_outputs, profiles
+from serried.records import missing_outputs
 from serried.records.advice import Ended, advice_for
 from serried.records.evidence import latest_attempt
 from serried.records.index import Selection
@@ -199,15 +199,21 @@ def _explain(status: RunStatus) -> Explanation:
     )
 
 
+_ENDED_EARLY: Mapping[Reason | None, str] = {
+    Reason.PRUNED: "the sweep ended it: others were better after as many values of the metric",
+    Reason.PROFILED: "`serried profile` ended it once the steps were profiled",
+}
+"""Why a run was ended that has completed, by its cause."""
+
+
 def _explain_one(status: RunStatus) -> Explanation:
     if status.state == names.PENDING:
         is_behind = status.summary and status.summary.after and status.waits_because in reasons.OF_DEPENDENCIES
         return _behind_others(status) if is_behind and not status.attempt else _waiting(status)
-    if status.state == names.COMPLETED and status.verdict.cause == Reason.PRUNED:
-        return Explanation(status, meaning="the sweep ended it: others were better after as many values of the metric")
     if status.state == names.COMPLETED:
         which = "the script" if status.summary and status.summary.script else "every rank"
-        return Explanation(status, meaning=f"{which} exited with status 0")
+        meaning = _ENDED_EARLY.get(reasons.parse(status.verdict.cause), f"{which} exited with status 0")
+        return Explanation(status, meaning=meaning)
     if status.state == names.RUNNING and status.tasks is not None and status.reason:
         return Explanation(status, meaning=f"of the tasks that wait: {status.scheduler_explanation}")
     if status.state == names.RUNNING and status.verdict.stale is None:
@@ -277,11 +283,9 @@ def _ended(status: RunStatus) -> Explanation:
         **(stray.placeholders if stray else {}),
         "all": " --all" if status.task is None and status.summary and (status.summary.tasks or 1) > 1 else "",
     }
-    asked_by = _asked_by(status)
-    meaning = "`serried profile` ended it once the steps were profiled" if asked_by == profiles.REQUESTER else ""
     return Explanation(
         status,
-        meaning=meaning or (advice[1].meaning if advice else ""),
+        meaning=advice[1].meaning if advice else "",
         steps=(
             *(
                 _of_rank(step, failure).format(**filled)
@@ -294,7 +298,7 @@ def _ended(status: RunStatus) -> Explanation:
         first_failure=failure,
         tail=tuple(tail),
         tail_of=tail_of,
-        asked_by=asked_by,
+        asked_by=_asked_by(status),
     )
 
 

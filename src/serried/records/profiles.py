@@ -13,8 +13,6 @@ from serried.protocol import names
 from serried.protocol.layout import TaskDirectory
 from serried.records.record import Record
 
-REQUESTER = "serried profile"
-"""In place of a user in the request that ends a run once it is profiled."""
 RECORDING, WRITTEN, FAILED = "recording", "written", "failed"
 ENDED = "ended"
 """The program ended before its first step to record."""

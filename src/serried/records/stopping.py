@@ -59,7 +59,7 @@ def _open(status: RunStatus) -> list[int | None]:
     return [index for index, verdict in status.tasks.items() if not verdict.has_ended]
 
 
-def send_request(selection: Selection, *, save: bool, by: str | None = None) -> bool:
+def send_request(selection: Selection, *, save: bool, reason: Reason = Reason.USER) -> bool:
     """Request that a run or task ends, or first saves. False if it does not run."""
     attempt = latest_attempt(selection.place)
     if attempt is None or attempt.exit.exists():
@@ -72,7 +72,7 @@ def send_request(selection: Selection, *, save: bool, by: str | None = None) -> 
             hint=f"serried stop --now {selection} cancels the job without a request",
         ) from error
     more = {"save": True} if save else {}
-    journal.append({"t": time.time(), "request": ToAttempt.STOP, "reason": Reason.USER, "by": by or who(), **more})
+    journal.append({"t": time.time(), "request": ToAttempt.STOP, "reason": reason, "by": who(), **more})
     journal.close()
     return True
 

@@ -30,6 +30,7 @@ _REASONS: Mapping[str, str] = {
     Reason.LIMIT: "the time limit is near",
     Reason.PREEMPT: "the scheduler preempts the job",
     Reason.USER: "requested",
+    Reason.PROFILED: "the steps are profiled",
     Reason.CANCEL: "cancelled through the scheduler",
     Reason.SILENCE: "no rank wrote any output for too long",
     Reason.LOST: "a node was lost",

@@ -10,6 +10,7 @@ from serried.builds import Observe, silent
 from serried.errors import UsageError
 from serried.protocol import names
 from serried.protocol.layout import RunDirectory
+from serried.protocol.reasons import Reason
 from serried.records import profiles, stopping
 from serried.records.index import Selection
 from serried.records.profiles import Wanted
@@ -49,4 +50,4 @@ class Stopper:
             one.state in (profiles.WRITTEN, profiles.FAILED) for one in profiles.read(self._place, self._wanted.ranks)
         ):
             self.has_stopped = True
-            stopping.send_request(Selection(Record.load(self._run)), save=False, by=profiles.REQUESTER)
+            stopping.send_request(Selection(Record.load(self._run)), save=False, reason=Reason.PROFILED)

@@ -16,7 +16,7 @@ from typing import Any, Callable, List, Optional, Sequence
 
 from serried.protocol.reasons import STOPS, Reason
 
-AT_ONCE = (Reason.FAILURE, Reason.LOST, Reason.SILENCE, Reason.USER)
+AT_ONCE = (Reason.FAILURE, Reason.LOST, Reason.SILENCE, Reason.USER, Reason.PROFILED)
 """With these reasons TERM ends the process: another rank has failed, or a checkpoint is not wanted."""
 
 LOOK_SECONDS = 1.0

@@ -41,6 +41,11 @@ CASES = {
     "nothing is known at all": (evidence([]), ("LAUNCH_FAILED", 70, "launch")),
     "nobody started": (evidence(CONNECTED), ("LAUNCH_FAILED", 70, "launch")),
     "the launch failed": (evidence([event("launch-failed", message="no")]), ("LAUNCH_FAILED", 70, "launch")),
+    "its steps are profiled": (evidence([*STARTED, stopping("profiled"), *OURS]), ("COMPLETED", 0, "profiled")),
+    "a rank failed before its steps were profiled": (
+        evidence([*STARTED, stopping("failure"), ended(0, exit_of(0, 3)), OURS[1], stopping("profiled")]),
+        ("FAILED", 3, "exit"),
+    ),
     "cancelled before the start": (evidence([stopping("cancel")]), ("CANCELLED", 143, "cancel")),
     "an agent died before the start, and its launcher ended the others": (
         evidence(

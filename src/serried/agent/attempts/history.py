@@ -119,7 +119,7 @@ class Requests:
 def _stop(request: Dict[str, Any]) -> Stop:
     """Parse a request. An unknown reason counts as a user's, after which no attempt follows."""
     reason = request.get("reason")
-    known = Reason(reason) if reason in STOPS else Reason.USER
+    known = Reason(reason) if reason in (*STOPS, Reason.PROFILED) else Reason.USER
     return Stop(known, str(request.get("by", "")), request.get("save") is True)
 
 

@@ -16,7 +16,7 @@ KILLED_CODE = 137
 
 FINAL_STOPS = (Reason.CANCEL, Reason.USER)
 """Reasons after which nothing continues."""
-ENDED_FROM_WITHOUT = (*FINAL_STOPS, Reason.LOST, Reason.SILENCE, Reason.PRUNED)
+ENDED_FROM_WITHOUT = (*FINAL_STOPS, Reason.LOST, Reason.SILENCE, Reason.PRUNED, Reason.PROFILED)
 """Reasons that take precedence over a rank's own failure."""
 SAVING = (Reason.LIMIT, Reason.PREEMPT)
 """Reasons after which ranks that saved may continue in another attempt."""
@@ -64,6 +64,10 @@ def judge(evidence: AttemptEvidence, failure: Optional[Exit], tail: List[str]) -
         ),
         (reason is Reason.SILENCE, lambda: _of_silence(evidence)),
         (reason is Reason.PRUNED, lambda: _of_pruning(evidence)),
+        (
+            reason is Reason.PROFILED,
+            lambda: AttemptVerdict(names.COMPLETED, 0, Reason.PROFILED, "ended once its steps were profiled"),
+        ),
         (reason is Reason.LAUNCHER, lambda: _of_launcher(evidence)),
         (reason in SAVING, lambda: _of_saving(evidence, reason)),
         (True, lambda: _of_peace(evidence)),
