@@ -56,6 +56,18 @@ def test_once_prints_why_a_run_waits(serried, make, slurm):
     assert matches("once-waiting", done.out)
 
 
+def test_between_attempts_neither_the_limit_nor_the_progress_of_the_last_one_is_shown(serried, make, slurm):
+    run = make("a7b8c9", job="125")
+    write_live(run.attempt(), a_live(1, 1))
+    run.link(2, "126").ending("REQUEUED", cause="limit", final=False)
+    slurm.tell(Job("126", None, names.PENDING, name="train-a7b8c9", reason="Resources"))
+
+    page = serried("watch", "a7b8c9", "--once").out
+
+    assert "a7b8c9 train PENDING" in page
+    assert [line for line in page.splitlines() if line.startswith((" time", " step"))] == [" time  1h00m"]
+
+
 def test_without_a_terminal_it_names_the_option_that_works(serried):
     done = serried("watch")
     assert (done.code, done.out) == (2, "")

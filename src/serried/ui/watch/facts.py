@@ -113,7 +113,8 @@ class RunReader:
         attempt = latest_attempt(self.selection.place)
         metric = status.summary.metric if status.summary else ""
         view = None
-        if attempt is not None and not status.has_ended:
+        is_between = not status.has_ended and attempt is not None and attempt.exit.exists()
+        if attempt is not None and not status.has_ended and not is_between:
             view = self._live(attempt, metric)
         self._read_rarely(attempt, view, metric)
         found = self._logs(status, attempt)
@@ -129,7 +130,7 @@ class RunReader:
             message="; ".join(dict.fromkeys(filter(None, (message, meaning)))),
             size=size_in_words(status),
             elapsed=run_rows.elapsed(status, now),
-            limit=status.summary.time_seconds if status.summary else None,
+            limit=status.summary.time_seconds if status.summary and not is_between else None,
             live=view,
             recent=self._recent,
             recent_seconds=self._period,
