@@ -14,7 +14,7 @@ import pytest
 import serried
 from serried import lab as labs
 from serried import shell
-from serried.lab import directory
+from serried.fs import files
 from tables import for_each
 
 MAIN = "from serried.cli import main; main()"
@@ -145,7 +145,7 @@ def test_somebodys_temporary_lab_is_not_chosen_unasked(make_lab):
 
 def test_where_the_last_lab_goes_meanwhile_there_is_none(monkeypatch):
     labs.root().mkdir()
-    monkeypatch.setattr(directory, "_check_owner", lambda root: root.rmdir())
+    monkeypatch.setattr(files, "check_ours_alone", lambda root: root.rmdir())
     assert labs.labs() == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from serried.lab.config import Spec, cgroup_conf, files, gres_conf, slurm_conf, slurmdbd_conf
+from serried.lab.config import Spec, cgroup_conf, files, gres_conf, hosts, slurm_conf, slurmdbd_conf
 from tables import for_each
 
 SPEC = Spec(
@@ -121,3 +121,9 @@ def test_slurmd_is_kept_off_cgroups_in_its_versions_words(version, plugin):
 def test_a_spec_survives_its_record():
     spec = replace(SPEC, features=("a",), partitions=("b",), settings={"KillWait": "1"}, accounting=True)
     assert Spec.from_json(spec.as_json()) == spec
+
+
+def test_on_each_node_the_machines_name_leads_to_that_nodes_address():
+    assert hosts(SPEC, "n2", "127.0.0.1 localhost gauss\n") == (
+        "127.1.0.1 n1\n127.1.0.2 n2 gauss\n127.0.0.1 localhost gauss\n"
+    )

@@ -156,6 +156,7 @@ def test_an_ordinary_user_has_labs_too(lab_root):
         f"os.setgroups([]); os.setgid({nobody.pw_gid}); os.setuid({nobody.pw_uid}); os.chdir('/')\n"
         "made = lab.up('n', nodes=2)\n"
         "print(made.run('srun', '-N2', '--gpus-per-node=2', 'sh', '-c', 'id -un; echo $CUDA_VISIBLE_DEVICES').stdout)\n"
+        "print(bool(made.run('srun', 'getent', 'hosts', 'n2').stdout) == made.spec.own_hosts)\n"
         "made.run('sbatch', '-o/dev/null', '--wrap', 'sleep 600')\n"
         "made.down()\n"
         "print(made.leftovers(), os.path.exists(lab.root()))"
@@ -169,7 +170,7 @@ def test_an_ordinary_user_has_labs_too(lab_root):
             env={**os.environ, "PYTHONPATH": SOURCE, "SERRIED_LAB_ROOT": f"{root}/labs", "HOME": "/"},
         )
         assert (sorted(result.stdout.split("\n")), result.stderr) == (
-            sorted(["nobody", "0,1", "nobody", "0,1", "", "[] False", ""]), "",
+            sorted(["nobody", "0,1", "nobody", "0,1", "", "True", "[] False", ""]), "",
         )  # fmt: skip
         assert of_root(root) == []
     finally:

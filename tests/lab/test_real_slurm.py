@@ -43,6 +43,13 @@ def test_a_job_sees_the_gpus_it_asked_for_on_each_node(batch, request_):
     assert batch("srun printenv CUDA_VISIBLE_DEVICES", "-N2", *request_) == ["0,1", "0,1"]
 
 
+def test_a_job_can_look_up_the_names_of_its_nodes(lab, batch):
+    if not lab.spec.own_hosts:
+        pytest.skip("needs the right to mount namespaces, as root or as the root of a user namespace")
+    found = [line.split()[:2] for line in batch("srun getent hosts n3 n4", "-N2", "--nodelist=n3,n4")]
+    assert sorted(found) == sorted([["127.1.0.3", "n3"], ["127.1.0.4", "n4"]] * 2)
+
+
 def test_two_jobs_on_one_node_get_different_gpus(lab, batch, wait_until):
     sleeps = ("sbatch", "--parsable", "-wn1", "--gpus-per-node=1", "-o/dev/null", "--wrap", "sleep 3600")
     first = lab.run(*sleeps).stdout.strip()

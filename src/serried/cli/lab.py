@@ -105,6 +105,7 @@ def up(
             name, nodes=nodes, accounting=accounting, features=features, settings=_pairs(settings),
             partitions=(*(_partitions_of(model) if model else ()), *partitions), progress=line.update, **size,
         )  # fmt: skip
+    _warn_of_names(started)
     chosen = "" if name == lab.DEFAULT_NAME else f" --name {name}"
     console.say(f"lab `{name}` is up: {_describe(started.status())}")
     console.say(f"\n  serried lab run{chosen} -- sinfo\n  serried lab shell{chosen}")
@@ -269,10 +270,19 @@ def _lab_for(name: str | None) -> Iterator[lab.Lab]:
         return
     with console.status_line("starting a lab") as line:
         made = lab.up(f"tmp-{os.getpid()}", temporary=True, progress=line.update)
+    _warn_of_names(made)
     try:
         yield made
     finally:
         made.down()
+
+
+def _warn_of_names(made: lab.Lab) -> None:
+    if not made.spec.own_hosts:
+        console.warning(
+            "jobs cannot look up the names of nodes: this machine does not allow mount namespaces",
+            hint="use `127.0.0.1` where a script uses a node's name, such as in MASTER_ADDR",
+        )
 
 
 def _restart(found: lab.Lab, daemon: str) -> str:

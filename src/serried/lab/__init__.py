@@ -83,6 +83,7 @@ def up(
             features=tuple(features),
             settings=dict(settings or {}),
             partitions=tuple(partitions),
+            own_hosts=daemons.allow_own_hosts(),
         )
         lab = directory.create(spec, temporary=temporary)
         try:

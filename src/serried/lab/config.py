@@ -48,6 +48,8 @@ class Spec:
     """More lines of slurm.conf, or other values for ours."""
     partitions: tuple[str, ...] = ()
     """Further partitions, each what follows `PartitionName=`: `short MaxTime=10`."""
+    own_hosts: bool = False
+    """Each node has an /etc/hosts of its own, so that jobs can look up the names of nodes."""
 
     @property
     def slurm_conf(self) -> Path:
@@ -72,6 +74,9 @@ class Spec:
     @property
     def node_names(self) -> tuple[str, ...]:
         return tuple(f"n{number}" for number in range(1, self.nodes + 1))
+
+    def hosts_file(self, node: str) -> Path:
+        return self.directory / f"hosts/{node}"
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "directory": str(self.directory)}
@@ -131,6 +136,17 @@ def task_prolog() -> str:
     two of them would write into each other's.
     """
     return '#!/bin/sh\n[ -n "$OMPI_MCA_btl" ] || echo export OMPI_MCA_btl=tcp,self\n'
+
+
+def hosts(spec: Spec, node: str, machine: str) -> str:
+    """The /etc/hosts of a node, from that of this `machine`.
+
+    Each node has a loopback address of its own. On the node, the name of this machine leads to it too: so programs that
+    compare addresses, such as torchrun and mpirun, tell the nodes apart.
+    """
+    lines = [f"127.1.0.{number} {name}" for number, name in enumerate(spec.node_names, 1)]
+    lines[spec.node_names.index(node)] += f" {spec.hostname}"
+    return "\n".join([*lines, machine])
 
 
 def slurmdbd_conf(spec: Spec) -> str:

@@ -6,10 +6,12 @@ import os
 import re
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 from serried import shell
+from serried.errors import MissingProgramError
 from serried.fs import files
-from serried.lab.config import CLUSTER, NO_FILES, Spec
+from serried.lab.config import CLUSTER, NO_FILES, Spec, hosts
 
 MARK = "SERRIED_LAB"
 """In the environment of every daemon, and of no job: the lab's directory."""
@@ -21,6 +23,9 @@ ASKED_SECONDS = 60
 """For an answer of Slurm's programs on a busy machine; where nobody listens they give up by themselves, after 10."""
 
 ACCOUNTING = ("slurmdbd", "sacct", "sacctmgr", "mariadbd", "mariadb-install-db")
+
+
+_HOSTS = Path("/etc/hosts")
 
 
 def require(*, accounting: bool) -> None:
@@ -46,7 +51,13 @@ def names(spec: Spec) -> tuple[str, ...]:
 def argv(spec: Spec, name: str) -> list[str]:
     """The command of one daemon, to run in the foreground."""
     if name in spec.node_names:
-        return [_program("slurmd"), "-D", "-N", name]
+        slurmd = [_program("slurmd"), "-D", "-N", name]
+        if not spec.own_hosts:
+            return slurmd
+        # slurmstepd's title overwrites the first variables, and a shell has put the marks anywhere: again last.
+        marks = {MARK: spec.directory, NODE_MARK: name}
+        last = [word for mark in marks for word in ("-u", mark)] + [f"{mark}={value}" for mark, value in marks.items()]
+        return [*_with_hosts(str(spec.hosts_file(name))), "env", *last, *slurmd]
     arguments = {"munged": _munged, "mariadbd": _mariadbd}.get(name, _foreground)
     return [_program(name), *arguments(spec)]
 
@@ -75,6 +86,10 @@ def prepare(spec: Spec, name: str) -> None:
         _install_database(spec)
     elif name == "slurmdbd":
         spec.database_socket.chmod(files.PRIVATE_DIRECTORY)  # MariaDB opens it to all users
+    elif name in spec.node_names and spec.own_hosts:
+        spec.hosts_file(name).parent.mkdir(exist_ok=True)
+        machine = _HOSTS.read_text(encoding="utf-8", errors="replace")
+        spec.hosts_file(name).write_text(hosts(spec, name, machine), encoding="utf-8")
     elif name == "slurmctld" and spec.accounting:
         shell.run([_program("sacctmgr"), "-i", "add", "cluster", CLUSTER], env=environment(spec), timeout=ASKED_SECONDS)
 
@@ -114,6 +129,26 @@ def registered_nodes(spec: Spec) -> frozenset[str]:
         return frozenset()
     heard = (line for line in shown.splitlines() if " SlurmdStartTime=" in line and "SlurmdStartTime=None" not in line)
     return frozenset(line.split()[0].removeprefix("NodeName=") for line in heard)
+
+
+def allow_own_hosts() -> bool:
+    """Does this machine let its nodes have an /etc/hosts of their own?"""
+    try:
+        return shell.run([*_with_hosts(str(_HOSTS)), "true"], timeout=ASKED_SECONDS).status == 0
+    except (MissingProgramError, shell.TimedOut):
+        return False
+
+
+def _with_hosts(path: str) -> list[str]:
+    """What runs a command in a mount namespace where `path` is /etc/hosts.
+
+    An ordinary user may mount as the root of a user namespace, and is himself again in a second one.
+    """
+    mount = ["--mount", "--propagation", "slave", "sh", "-c", f'mount --bind "$0" {_HOSTS} && exec "$@"', path]
+    if os.geteuid() == 0:
+        return ["unshare", *mount]
+    himself = ["unshare", "--user", f"--map-user={os.geteuid()}", f"--map-group={os.getegid()}"]
+    return ["unshare", "--user", "--map-root-user", *mount, *himself]
 
 
 def _program(name: str) -> str:
