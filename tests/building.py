@@ -100,10 +100,10 @@ class RunOnDisk:
         self.record.write_submission(link)
         return self
 
-    def attempt(self, number=1, *, task=None, started=CREATED + 60):
+    def attempt(self, number=1, *, task=None, started=CREATED + 60, job=1):
         attempt = self.where.task(task).attempt(number)
         make_directory(attempt.path)
-        claim = {"schema": 1, "job": "123", "task": task, "token": f"{self.plan.run}-1", "host": "n1"}
+        claim = {"schema": 1, "job": "123", "task": task, "token": f"{self.plan.run}-{job}", "host": "n1"}
         write_json(attempt.claim, {**claim, "started": started, "attempt": number})
         attempt.control.touch()
         return attempt

@@ -194,6 +194,26 @@ def test_what_was_written_and_no_pattern_names_is_in_the_timeline(serried, make)
     assert events[3:-1] == ["n1: results: 'huge' cannot be brought back: No space left", left_out]
 
 
+def test_events_of_one_second_are_in_their_order(serried, make):
+    """Of submissions and ends, only the second is known."""
+    run = make(nodes=1, ranks=1).link(2, "124")
+    run.journal({"t": T + 1.5, "event": "stopping", "reason": "limit"})
+    run.ending("REQUEUED", message="saved", ended="2026-11-18T11:07:41Z", final=False)
+    run.attempt(started=T + 1.25)
+    run.attempt(2, started=T + 1.75, job=2)
+
+    shown = json.loads(serried("show", "last", "--json").out)["runs"][0]
+
+    assert [line["event"] for line in shown["timeline"]] == [
+        "submitted to fir as job 123",
+        "attempt 1 began on n1",
+        "stopping: the time limit is near",
+        "job 124 was submitted to continue after it",
+        "attempt 1 ended: REQUEUED, saved",
+        "attempt 2 began on n1",
+    ]
+
+
 def test_a_run_that_waits_has_a_timeline_of_one_line(serried, make, slurm):
     make()
     slurm.tell(Job("123", None, "PENDING", reason="Priority"))

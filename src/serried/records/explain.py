@@ -35,7 +35,7 @@ _LONGEST = 200
 _WARNING_STEPS: Mapping[str, tuple[str, ...]] = {
     Reason.RANKS_APART: (
         "a program for one process: request one, `--nodes 1 --ranks 1`",
-        "a distributed one: join the other ranks by torch.distributed or `serried.train`: serried docs launchers",
+        "a distributed one: join the other ranks by torch.distributed, or by `serried.train`: serried docs adapt",
         "Lightning: set `devices` and `num_nodes`",
         "ranks that are meant to be independent: `ranks_meet = false` in the experiment's table",
     ),

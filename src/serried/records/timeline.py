@@ -6,7 +6,7 @@ From the same journals: the progress of staging, and its rate.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePath
 from typing import Any
@@ -116,12 +116,20 @@ def timeline(record: Record, task: int | None = None, end: Verdict | None = None
 
     `end` is the verdict on the run or task: its last attempt may have intended another one that never began.
     """
-    events = [*_submitted(record, task)]
     known = attempts(record.where.task(task))
+    last_of = {str(attempt.claim.get("token")).rpartition("-")[2]: attempt.number for attempt in known}
+    following: dict[int | None, list[Event]] = {}
+    for number, event in _submitted(record, task):
+        following.setdefault(last_of.get(str(number - 1)), []).append(event)
+    events = following.pop(None, [])
     for attempt in known:
-        events += _of_attempt(attempt, record.summary.nodes)
+        own = [*_of_attempt(attempt, record.summary.nodes)]
         if record.summary.script:
-            events += _launched(attempt, record.summary.nodes)
+            own += _launched(attempt, record.summary.nodes)
+        for whole_second in (*following.get(attempt.number, ()), *_end_of(attempt)):
+            in_it = [event.t for event in own if 0 <= event.t - whole_second.t < 1]
+            own.append(replace(whole_second, t=max([whole_second.t, *in_it])))  # it came after those
+        events += own
     events.sort(key=lambda event: event.t)
     if end is not None and end.has_ended and known and known[-1].state not in (None, end.state):
         message = f": {end.message}" if end.message else ""
@@ -130,12 +138,13 @@ def timeline(record: Record, task: int | None = None, end: Verdict | None = None
     return events
 
 
-def _submitted(record: Record, task: int | None) -> Iterator[Event]:
+def _submitted(record: Record, task: int | None) -> Iterator[tuple[int, Event]]:
+    """The number of each submission, and the second in which it was made."""
     for submission in record.submissions_of(task):
         at = seconds_of(submission.at)
         if at is not None:
             other = f"submission {submission.number}: {submission.state}"
-            yield Event(at, _as_job(submission) if submission.is_submitted else other)
+            yield submission.number, Event(at, _as_job(submission) if submission.is_submitted else other)
 
 
 def _as_job(submission: Submission) -> str:
@@ -151,14 +160,16 @@ def _of_attempt(attempt: AttemptRecord, nodes: int) -> Iterator[Event]:
     started = attempt.claim.get("started")
     if isinstance(started, int | float):
         yield Event(float(started), f"attempt {number} began on {attempt.claim.get('host', '?')}", number)
-    events = list(_journals(attempt, nodes))
-    yield from events
+    yield from _journals(attempt, nodes)
+
+
+def _end_of(attempt: AttemptRecord) -> Iterator[Event]:
+    """Of the end too, only the second is known."""
     ended = seconds_of(attempt.exit.get("ended"))
     if ended is not None:
         message = attempt.exit.get("message")
-        text = f"attempt {number} ended: {attempt.state}" + (f", {message}" if message else "")
-        # exit.json counts whole seconds, and the end comes after all that led to it.
-        yield Event(max([ended, *(event.t for event in events if event.t < ended + 1)]), text, number)
+        text = f"attempt {attempt.number} ended: {attempt.state}" + (f", {message}" if message else "")
+        yield Event(ended, text, attempt.number)
 
 
 def _launched(attempt: AttemptRecord, nodes: int) -> Iterator[Event]:
