@@ -66,6 +66,14 @@ def test_long_names_give_way_before_the_note_does(serried, make, monkeypatch):
     ]
 
 
+def test_the_time_is_that_of_all_attempts(serried, make, slurm):
+    make("bbbbbb", job="2").ending("REQUEUED", final=False, seconds=60.0).attempt(2, started=NOW - 20)
+    make("cccccc", job="3").ending("REQUEUED", final=False, seconds=60.0).ending(number=2, seconds=30.5)
+    slurm.tell(Job("2", None, "RUNNING"))
+    times = {line[:6]: line.split("fir")[1].split()[0] for line in serried("ps").out.splitlines()[1:]}
+    assert (times["bbbbbb"], times["cccccc"]) == ("1m20s", "1m30s")
+
+
 def test_a_note_in_a_pipe_keeps_its_end_within_80_columns(serried, make):
     make("aaaaaa").ending("FAILED", message="no `module load` " * 20)
     note = serried("ps").out.splitlines()[1].partition("10m00s  ")[2]

@@ -127,9 +127,9 @@ def command(
     serried ps --all --json | jq '.runs[] | select(.state == "FAILED") | .id'
 
     NOTE is the step, metric, speed and time left of a running run, and why another run waits or failed:
-    `serried docs watching`. TIME is how long a run waits, runs, or ran. The SIZE `2x4 gpu` is two nodes with four GPUs
-    and ranks each; `2x1/4 gpu` has one rank for four GPUs. On a terminal, CLUSTER and PROJECT are columns
-    only where runs of several are listed.
+    `serried docs watching`. TIME is how long a run waits, runs, or ran, in all of its attempts. The SIZE
+    `2x4 gpu` is two nodes with four GPUs and ranks each; `2x1/4 gpu` has one rank for four GPUs. On a terminal,
+    CLUSTER and PROJECT are columns only where runs of several are listed.
     """
     seconds = None
     if interval is not None:
@@ -220,6 +220,6 @@ def _row(status: RunStatus, now: float) -> dict[str, str | Cell]:
         "STATE": Cell(status.state, console.state_style(status.state)),
         "SIZE": summary.size if summary else "?",
         "CLUSTER": summary.cluster if summary else "?",
-        "TIME": duration(run_rows.elapsed(status, now)),
+        "TIME": duration(run_rows.total(status, now)),
         "NOTE": note if console.is_terminal() else Cell(note.fitted(_NOTE_COLUMNS), note.style),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from serried.protocol import names
 from serried.records import verdict
+from serried.records.record import read_exit
 from serried.records.run_status import RunStatus
 from serried.records.verdict import SUBMITTING, UNCERTAIN
 from serried.ui.console import Cell
@@ -24,8 +25,18 @@ def order(status: RunStatus) -> tuple[int, float, str]:
     return place(status.state), -(moment or status.created), status.id
 
 
+def total(status: RunStatus, now: float) -> float | None:
+    """How long it ran or runs in all of its attempts, or how long it waits."""
+    last = elapsed(status, now)
+    if last is None or (status.attempt or 1) == 1 or status.state not in (names.RUNNING, *names.ENDED):
+        return last
+    place = status.record.where.task(status.task)
+    before = [(read_exit(place.attempt(number).exit) or {}).get("seconds") for number in range(1, status.attempt or 1)]
+    return last + sum(seconds for seconds in before if isinstance(seconds, int | float))
+
+
 def elapsed(status: RunStatus, now: float) -> float | None:
-    """How long it ran, runs or waits."""
+    """How long its last attempt ran or runs, or how long it waits."""
     if status.has_ended:
         return status.seconds
     start = status.started if status.state == names.RUNNING and status.tasks is None else status.created

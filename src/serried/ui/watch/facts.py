@@ -49,7 +49,7 @@ def row_of(status: RunStatus, now: float) -> RunRow:
         summary.name if summary else "?",
         status.state,
         summary.size if summary else "?",
-        duration(run_rows.elapsed(status, now)),
+        duration(run_rows.total(status, now)),
         _note(status, now),
         summary.project if summary else "",
     )
