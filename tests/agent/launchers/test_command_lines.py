@@ -132,7 +132,11 @@ def test_a_line_that_is_not_understood_has_a_reason(line, reason):
     "line",
     [
         "srun --help", "srun", "srun -n8", "srun -V", "pbsdsh -n 1", "pbs_tmrsh n2",
-        "pbs_tmrsh n2 /bin/sh -c orted", "torchrun", "torchrun -h", "accelerate", "accelerate config",
+        "pbs_tmrsh n2 /bin/sh -c orted",
+        "srun --ntasks-per-node=1 --kill-on-bad-exit --mpi=none --ntasks=2 orted -mca ess slurm",
+        "srun -N2 -n2 /opt/mpi/bin/hydra_pmi_proxy --control-port n1:33", "srun hydra_bstrap_proxy --upstream-port 1",
+        "srun -n2 env LD_PRELOAD= /opt/prrte/bin/prted --prtemca ess slurm", "pbsdsh -- /opt/impi/pmi_proxy --rmk pbs",
+        "torchrun", "torchrun -h", "accelerate", "accelerate config",
         "accelerate env --config_file x", "accelerate test", "deepspeed --help", "mpirun --version", "mpirun -V",
         "deepspeed --launcher=SLURM t.py",
         "horovodrun --check-build", "horovodrun -cb", "python t.py -m torch.distributed.run", "python", "python -c x",

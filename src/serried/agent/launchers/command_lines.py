@@ -202,8 +202,8 @@ HOROVODRUN = Syntax(
 
 PBSDSH = Syntax(valued=option_names("-c -n"), flags=option_names("-s -v -o"), no_launch=option_names("-h --version"))
 PBS_TMRSH = Syntax(valued=option_names("-l"), flags=option_names("-n"), no_launch=option_names("--version"))
-DAEMONS = ("orted", "prted", "hydra_pmi_proxy", "pmi_proxy")
-"""Programs of MPI's launchers that start ranks of their own on other nodes."""
+DAEMONS = ("orted", "prted", "hydra_pmi_proxy", "hydra_bstrap_proxy", "pmi_proxy", "mpispawn")
+"""Programs by which MPI's launchers start ranks on other nodes: they are no ranks, whoever starts them."""
 
 OPEN_MPI_NAMES = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
 MODULES = {
@@ -304,7 +304,7 @@ def _pbsdsh(words: List[str]) -> LaunchLine:
 def _pbs_tmrsh(words: List[str]) -> LaunchLine:
     index = len(parse_getopt(PBS_TMRSH, words).words) + 1  # after the host
     index += len(parse_getopt(PBS_TMRSH, words[index:]).words)
-    if any(daemon in word for word in words[index:] for daemon in DAEMONS):
+    if any(daemon in word for word in words[index:] for daemon in DAEMONS):  # a line for the shell
         raise NoLaunchError
     line = _before_program(words, index, "pbs_tmrsh")
     return line._replace(is_detached=True)
@@ -314,7 +314,7 @@ def _before_program(words: List[str], index: int, kind: str) -> LaunchLine:
     if words[index : index + 1] == ["--"]:
         index += 1
     program = words[index:]
-    if not program:
+    if not program or any(word.rpartition("/")[2] in DAEMONS for word in program):
         raise NoLaunchError
     return LaunchLine(words[:index], program, kind)
 
