@@ -71,12 +71,17 @@ SRUN = Syntax(
         --overcommit --overlap --oversubscribe --preserve-env --propagate --quiet --quit-on-interrupt --reboot
         --resv-ports --share --spread-job --unbuffered --use-min-nodes --verbose --whole --x11
     """),
-    left_alone=option_names(
-        "-Z --no-allocate --pty --multi-prog --bcast --send-libs --external-launcher --interactive"
-    ),
+    left_alone=option_names("""
+        -Z --no-allocate --pty --multi-prog --bcast --send-libs --external-launcher --interactive
+        --container --container-id --container-image --container-name --container-mounts --container-workdir
+        --container-save --container-env --container-mount-home --no-container-mount-home --container-remap-root
+        --no-container-remap-root --container-entrypoint --no-container-entrypoint --container-entrypoint-log
+        --container-writable --container-readonly
+    """),
     no_launch=option_names("-h --help --usage -V --version --test-only"),
 )
-"""Options with an attached value alone, such as `-K1` and `--exclusive=user`, are among the flags."""
+"""Options with an attached value alone, such as `-K1` and `--exclusive=user`, are among the flags. In a container of
+Slurm's or pyxis, the rank program may not exist."""
 
 TORCHRUN = Syntax(
     valued=option_names("""
@@ -158,7 +163,7 @@ MPIRUN = Syntax(
         silent-abort-timeout
 
         depth cpu-bind mem-bind gpu-bind cpus-per-rank procs-per-node mem-limit startup-timeout network sstartup
-        pmi-version hostlist exclude-hosts ntasks rank-list soft umask
+        pmi pmi-version hostlist exclude-hosts ntasks rank-list soft umask
     """),
     flags=option_names("""
         allow-run-as-root bind-to-core bind-to-socket bycore bynode byslot bysocket continuous debug debug-daemons
