@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
-from place import everywhere
+import pytest
+
+from place import Place, everywhere
+from waiting import until
 
 PYTHON = sys.executable
 
@@ -99,3 +104,51 @@ def test_a_program_that_daemonises_is_no_success_and_leaves_nothing_behind(place
 
     assert (end["state"], end["cause"]) == ("FAILED", "left-running")
     wait_until(lambda: marked_processes(run) == [])
+
+
+TORCHRUNS = f"""#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node=1 --time=10
+export PATH={Path(sys.executable).parent}:$PATH
+export MASTER=$(python -c 'import socket; print(socket.gethostbyname(socket.gethostname()))')
+srun --ntasks=2 --ntasks-per-node=1 bash -c '
+    torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-id 7 --rdzv-endpoint $MASTER:29411 \\
+        --rdzv-conf is_host=$((SLURM_NODEID == 0)) rank.py
+' || echo "handled $?"
+exit ${{1:-0}}
+"""
+ONE_FAILS = """import os, sys, time
+print("rank", os.environ["RANK"], flush=True)
+sys.exit(6) if os.environ["SLURM_NODEID"] == "1" else time.sleep(900)
+"""
+
+
+@pytest.mark.slurm
+@pytest.mark.torch
+def test_ranks_of_a_torchrun_do_not_wait_for_a_rank_that_failed_on_another_node(slurm: Place):
+    (slurm.project / "rank.py").write_text(ONE_FAILS)
+    (slurm.project / "train.sbatch").write_text(TORCHRUNS)
+    run = slurm.submit("--set", "limit.grace=2s", "train.sbatch", "--", "3")
+    code, end = slurm.wait(run)
+    output = slurm.serried("logs", run).stdout
+    assert (code, end["state"], end["exit_code"]) == (1, "FAILED", 3), output
+    assert "handled 143\n" in output  # the script decides what follows
+    timeline = [event["event"] for event in slurm.show(run)["timeline"]]
+    assert any(what.startswith("ending launch 1: its other ranks cannot continue without rank ") for what in timeline)
+
+
+def test_a_rank_that_others_wait_for_is_named_while_they_run_and_after_the_end(local: Place):
+    (local.project / "train.sbatch").write_text(
+        "#!/bin/bash\n#SBATCH -n2\nsrun bash -c 'echo begin; ((SLURM_PROCID)) || sleep 900; echo last words; exit 7'\n"
+    )
+    run = local.submit("--set", "limit.grace=1s", "train.sbatch")
+    until(lambda: "rank-failed" in local.serried("ps").stdout)
+    (warning,) = local.why(run)["warnings"]
+    assert warning["code"] == "rank-failed"
+    assert re.fullmatch(
+        r"rank 1 of launch 1 on \S+ exited with status 7 \w+ ago, and other ranks of launch 1 still run",
+        warning["message"],
+    )
+    assert local.serried("stop", "--yes", run).returncode == 0
+    assert local.wait(run)[1]["state"] == "CANCELLED"
+    why = local.why(run)
+    assert (why["first_failure"]["rank"], why["tail"]) == (1, ["begin", "last words"])

@@ -43,6 +43,7 @@ WITHOUT_ADVICE = {
             Reason.GPU_LOST,
             Reason.DISK_NEARLY_FULL,
             Reason.SLOW_RANK,
+            Reason.RANK_FAILED,
         ),
         "a warning about a run that runs, with steps of its own",
     ),

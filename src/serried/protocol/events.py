@@ -23,6 +23,10 @@ class JournalEvent:
     """node, host, exit, tail: a rank failed by itself."""
     LAUNCHED_RANK_FAILED = "launched-rank-failed"
     """node, host, exit, tail: a rank that the user's script launched failed by itself; its exit has `launch`."""
+    LAUNCHED_RANK_RESTARTED = "launched-rank-restarted"
+    """node, host, launch, within, restarts: the launcher started such a rank for the `restarts`-th time again."""
+    ENDING_LAUNCH = "ending-launch"
+    """launch, rank, host: the head ends what still runs of a launch after the failure of this rank of it."""
     LAUNCHES = "launches"
     """launches, failures: what the user's script launched, and its calls that failed."""
     NODE_LOST = "node-lost"
@@ -61,7 +65,10 @@ class JournalEvent:
     STARTED = "started"
     """node, host in the head's journal: all ranks of a node. rank, local_rank, pid in a node's: one rank."""
     STOPPING = "stopping"
-    """reason, and in the head's journal because, save, notice, absent, node: ranks are to end, or to save first."""
+    """reason, and in the head's journal because, save, notice, absent, node: ranks are to end, or to save first.
+
+    Of a job script also `launches`: those that run then.
+    """
     STAGING = "staging"
     """bytes, of, files, of_files, rate, left, waits_for, unpacks: progress of the slowest node."""
     STAGED = "staged"
@@ -77,7 +84,11 @@ class JournalEvent:
     LAUNCHED_RANK_STARTED = "launched-rank-started"
     """rank, local_rank, pid, launch: a rank of the user's script."""
     LAUNCHED_RANK_ENDED = "launched-rank-ended"
-    """The fields of an exit, and launch."""
+    """The fields of an exit, launch, within, restarts, and needed.
+
+    `within` is the rank of the outer launch, and `restarts` how often the launcher had started this rank again.
+    `needed`: the other ranks of its launch cannot continue without it.
+    """
     LAUNCHED_RANKS_HAVE_NO_LOGS = "launched-ranks-have-no-logs"
     """because: ranks of the user's script cannot connect to the agent of this node."""
     RANK_RESTARTED = "rank-restarted"
@@ -160,6 +171,8 @@ class ToNode:
     """patience: let launchers see how their ranks ended, and give them so many seconds to exit."""
     SCRIPT_STARTED = "script-started"
     """host, pid: the user's script runs, on the first node."""
+    END_LAUNCH = "end-launch"
+    """launch, grace, because: end the ranks of a launch in the user's script."""
     SCRIPT_ENDED = "script-ended"
     """exit: the user's script ended; None if it was never started."""
     STACKS = "stacks"
@@ -195,6 +208,10 @@ class ToHead:
     """place, address: the first node's variables for the user's script, and where its ranks connect on each node."""
     LAUNCHED_RANK_FAILED = "launched-rank-failed"
     """exit, tail: a rank that the user's script launched failed by itself."""
+    LAUNCHED_RANK_RESTARTED = "launched-rank-restarted"
+    """launch, within, restarts, as in JournalEvent.LAUNCHED_RANK_RESTARTED."""
+    LAUNCH_RUNS = "launch-runs"
+    """launch, runs: whether ranks of this launch of the user's script run on this node."""
     RANK_STARTED = "rank-started"
     """rank: started by a launcher."""
     RANK_ENDED = "rank-ended"

@@ -78,6 +78,7 @@ class Reason(str, enum.Enum):
     GPU_LOST = "gpu-lost"
     DISK_NEARLY_FULL = "disk-nearly-full"
     SLOW_RANK = "slow-rank"
+    RANK_FAILED = "rank-failed"
 
     # The head agent gave up a node.
     CONNECTION_ENDED = "connection-ended"

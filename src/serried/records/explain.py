@@ -74,13 +74,17 @@ _WARNING_STEPS: Mapping[str, tuple[str, ...]] = {
         "the same node in several runs: exclude it, and report it to the site",
         "the same rank on any node: its share of the data may be larger, or slower to read",
     ),
+    Reason.RANK_FAILED: (
+        "the others may wait for it until the time limit: `serried stacks {run}` prints where they are",
+        "`serried logs --rank N {run}` prints its output; `serried stop {run}` ends the run",
+    ),
     Reason.LAUNCH_FAILED_UNSEEN: (
         "`serried logs --launch ID` prints the output of that launch's ranks",
         "a launcher that the script itself starts, with bash (`#!/bin/bash`), lets such a failure fail the run",
     ),
 }
 """By the code of a warning."""
-_WHILE_IT_RUNS = frozenset({Reason.STALLED, Reason.NOT_FINITE, Reason.GPU_IDLE})
+_WHILE_IT_RUNS = frozenset({Reason.STALLED, Reason.NOT_FINITE, Reason.GPU_IDLE, Reason.RANK_FAILED})
 """Warnings whose steps make no sense after the end."""
 _HUNG = "if it hung until the end, more time does not help: the last lines show where each rank was"
 _EXTENSIONS = "Extension modules: "

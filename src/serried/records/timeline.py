@@ -176,6 +176,7 @@ def _launched(attempt: AttemptRecord, nodes: int) -> Iterator[Event]:
     """The newest launches of a job script, without those that ranks of launches started."""
     from serried.records.launches import launches  # other runs have none
 
+    yield from _entries(read_journal(attempt.directory.events), attempt.number, _ending_text)
     own = [launch for launch in launches(attempt.directory, nodes) if "." not in launch.launch]
     for launch in own[-_MOST_LAUNCHES:]:
         name, number = f"launch {launch.launch}", attempt.number
@@ -292,6 +293,14 @@ def _item_text(entry: Mapping[str, Any]) -> str:
     if entry.get("origin") == ItemOrigin.CACHE and not entry["bytes"]:  # unpacked before, from an archive elsewhere
         return f"has {entry.get('item')} {origin}"
     return f"has {entry.get('item')} {origin}: {spell(int(entry['bytes']))} in {entry.get('seconds')} s"
+
+
+def _ending_text(entry: Mapping[str, Any]) -> str | None:
+    """Of the head, about a launch of the script."""
+    if entry.get("event") != JournalEvent.ENDING_LAUNCH:
+        return None
+    launch, rank, host = entry.get("launch"), entry.get("rank"), entry.get("host")
+    return f"ending launch {launch}: its other ranks cannot continue without rank {rank} on {host}"
 
 
 def _launches_text(host: str, entry: Mapping[str, Any]) -> str | None:

@@ -27,11 +27,19 @@ def failure(launch, status=1, *, handled=False, signalled=False, within=None):
     return {"call": call, "status": status, "name": "srun", "words": "srun train", **facts}
 
 
+def restarted(launch, restarts=1, *, node=1):
+    return event("launched-rank-restarted", node=node, host="n2", launch=launch, within="1", restarts=restarts)
+
+
 def rank_failed(rank, launch, code=7, *, seconds=1.0, **more):
     exit_ = exit_of(rank, code, seconds=seconds, launch=launch, **more)
     return event("launched-rank-failed", node=1, host="n2", exit=exit_, tail=[])
 
 
+HUNG = [stopping("limit", launches=["1"]), script(signal=15, ours=True)]
+"""The limit ended the script while its launch ran."""
+STILL = "and other ranks of its launch still ran at the time limit"
+LIMIT = ("TIMEOUT", 124, "hit its time limit; the script did not exit in time")
 IGNORED = ", and the script ignored the failure in line 4"
 CASES = {
     "well": ([script()], ("COMPLETED", 0, "the script exited with status 0")),
@@ -124,15 +132,50 @@ CASES = {
         [asked("limit", "USR1"), script()],
         ("COMPLETED", 0, "the script exited with status 0, after the stop notice (limit)"),
     ),
-    "the limit came": (
-        [stopping("limit"), script(signal=15, ours=True)],
-        ("TIMEOUT", 124, "hit its time limit; the script did not exit in time"),
+    "the limit came": (HUNG, LIMIT),
+    "a rank failed, and the others waited for it until the limit": (
+        [rank_failed(3, "1"), launches("1"), *HUNG],
+        ("FAILED", 7, f"rank 3 of `srun` on n2 exited with status 7, {STILL}"),
+    ),
+    "a rank of a torchrun failed, and the torchrun of the other node waited": (
+        [rank_failed(1, "1.1", seconds=7.0), rank_failed(1, "1", 1, seconds=8.0), launches("1", "1.1"), *HUNG],
+        ("FAILED", 7, f"rank 1 of launch 1.1 (`srun`) on n2 exited with status 7, {STILL}"),
+    ),
+    "a rank that was started again did not fail": (
+        [rank_failed(1, "1.1", within="1"), restarted("1.1"), launches("1", "1.1"), *HUNG],
+        LIMIT,
+    ),
+    "a rank was started again on another node only": (
+        [rank_failed(1, "1.1", within="1"), restarted("1.1", node=0), launches("1", "1.1"), *HUNG],
+        ("FAILED", 7, f"rank 1 of launch 1.1 (`srun`) on n2 exited with status 7, {STILL}"),
+    ),
+    "a rank failed for good in its second life": (
+        [
+            rank_failed(1, "1.1", 5, within="1"),
+            restarted("1.1"),
+            rank_failed(0, "1.1", within="1", restarts=1),
+            launches("1", "1.1"),
+            *HUNG,
+        ],
+        ("FAILED", 7, f"rank 0 of launch 1.1 (`srun`) on n2 exited with status 7, {STILL}"),
+    ),
+    "the launch of the failed rank had ended before the limit": (
+        [rank_failed(0, "2"), launches("2", "1", failures=[failure("2", handled=True)]), *HUNG],
+        LIMIT,
+    ),
+    "a rank failed only after the stop notice": (
+        [asked("limit", "USR1"), {**rank_failed(0, "1"), "t": 2.0}, launches("1"), *HUNG],
+        LIMIT,
+    ),
+    "cancelled while a failed rank kept others waiting": (
+        [rank_failed(3, "1"), stopping("cancel", launches=["1"]), launches("1"), script(signal=15, ours=True)],
+        ("CANCELLED", 143, "cancelled"),
     ),
 }
 
 
 @for_each(("name", "case"), CASES.items())
-def test_the_end_of_a_script(name, case):  # noqa: ARG001 - names the failed case
+def test_the_end_of_a_script(name, case):
     events, expected = case
     known = evidence([*STARTED, *events])._replace(world_size=1, is_script=True)
     first = first_failure(known)
@@ -140,7 +183,7 @@ def test_the_end_of_a_script(name, case):  # noqa: ARG001 - names the failed cas
     assert (judged.state, judged.exit_code, judged.message) == expected
     document = verdict.document(known, first, [], judged)
     named = document["first_failure"]
-    assert (named is None) == (judged.state != "FAILED")
+    assert (named is None) == (judged.state != "FAILED" and "kept others waiting" not in name)
     assert named is None or named["rank"] is None or named["launch"]
 
 

@@ -49,6 +49,7 @@ OBEY_SECONDS = 8.0
 LOGGED = {
     ToHead.SIDE_COMMAND_FAILED: JournalEvent.SIDE_COMMAND_FAILED,
     ToHead.LAUNCHED_RANK_FAILED: JournalEvent.LAUNCHED_RANK_FAILED,
+    ToHead.LAUNCHED_RANK_RESTARTED: JournalEvent.LAUNCHED_RANK_RESTARTED,
     ToHead.GPUS_IN_USE: JournalEvent.GPUS_IN_USE,
 }
 """Messages that are entries of the journal, and nothing else."""
@@ -176,6 +177,7 @@ class Head:
         from serried.agent.head.live_file import LiveFile
 
         self._live = LiveFile(self.work, self._nodes, self.loop.awake, self._deadline, self._record_anomaly)
+        self._live.more_warnings = self._warn_of_launches
         self.loop.every(self._live.interval, self._live.write)
 
     def _unpack(self) -> None:
@@ -253,6 +255,8 @@ class Head:
             return
         if message["event"] != ToHead.HEARTBEAT:
             self._monitor.check_parent()
+            if self._script:
+                self._on_event_of_launch(agent, message)
             self._on_event(agent, message)
             return
         agent.quiet_seconds, agent.running = message["quiet"], message["running"]
@@ -316,6 +320,23 @@ class Head:
         lost = " lost another rank" if exit_.get("stumbled") else ""
         self.stop(Reason.FAILURE, f"rank {exit_['rank']} on {agent.host}{lost}", self.work.grace_seconds)
 
+    def _on_event_of_launch(self, agent: NodeAgent, message: Message) -> None:
+        if self._script:
+            self._script.launches.on_message(agent.index, agent.host, self.loop.awake(), message)
+        is_failure = message["event"] == ToHead.LAUNCHED_RANK_FAILED and not self._stop_reason
+        if is_failure and message["exit"]["needed"]:
+            self.loop.after(self.work.grace_seconds, partial(self._end_launch, agent.host, message["exit"]))
+
+    def _end_launch(self, host: str, exit_: Dict[str, Any]) -> None:
+        """End what still runs of a launch of the script. Its launcher then exits, and the script decides."""
+        from serried.agent.launchers.script import how_it_failed
+
+        launch, rank = exit_["launch"], exit_["rank"]
+        if self._script and launch in self._script.launches.running and not self._stop_reason:
+            self.log_event(JournalEvent.ENDING_LAUNCH, launch=launch, rank=rank, host=host)
+            grace, because = self.work.grace_seconds, how_it_failed(exit_, host)
+            self._nodes.broadcast(ToNode.END_LAUNCH, launch=launch, grace=grace, because=because)
+
     def on_node_lost(self, agent: NodeAgent, code: Reason, because: str) -> None:
         self._monitor.check_parent()
         self._nodes.disconnect(agent)
@@ -346,7 +367,8 @@ class Head:
     def stop(self, reason: Reason, because: str, grace: float, **facts: Any) -> None:
         """End the ranks on every node: TERM, `grace`, KILL."""
         absent = {} if self._have_ranks_started else {"absent": self._nodes.missing()}
-        self.log_event(JournalEvent.STOPPING, reason=reason, because=because, **absent, **facts)
+        running = {"launches": self._script.launches.running} if self._script else {}
+        self.log_event(JournalEvent.STOPPING, reason=reason, because=because, **absent, **running, **facts)
         self._stop_reason = self._stop_reason or reason
         is_new = self._nodes.stop_ranks(reason, grace)
         self._launchers.stop()
@@ -379,6 +401,9 @@ class Head:
         if self._stop_reason is None and not self._has_ended:  # ranks that save or end take no steps
             self.log_event(JournalEvent.ANOMALY, **anomaly)
             notifications.notify(self.work, names.EVENT_ANOMALY, anomaly["code"], **anomaly)
+
+    def _warn_of_launches(self, now: float) -> List[Anomaly]:
+        return self._script.launches.warnings(now) if self._script else []
 
     # The launcher, and the end.
 

@@ -56,6 +56,8 @@ class LiveFile:
         """The newest by node."""
         self._anomalies = Anomalies(is_script=work.is_script)
         self._on_anomaly = on_anomaly
+        self.more_warnings: Callable[[float], Sequence[Anomaly]] = lambda _: ()
+        """Further warnings that hold at a time; they are not recorded."""
         self._last_message_at = 0.0
         """Of any node, when the file was written."""
         self._is_broken = False
@@ -99,7 +101,7 @@ class LiveFile:
             "gpus": sum(received.gpus for received in self._samples.values()),
             "gpu_busy": round(sum(busy) / len(busy), 1) if busy else None,
             "samples_per_second": round(sum(rates), 2) if rates else None,
-            "warnings": warnings,
+            "warnings": [*self.more_warnings(now), *warnings],
         }
         return {key: value for key, value in document.items() if value is not None}
 

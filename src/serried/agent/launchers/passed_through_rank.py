@@ -71,7 +71,7 @@ def identity_variables(environ: Mapping[str, str]) -> Dict[str, str]:
     sources = (value for source in launcher_env.SOURCES for value in source if isinstance(value, tuple))
     known = {name for variables in sources for name in variables}
     known.update(("MASTER_ADDR", "MASTER_PORT", "GROUP_WORLD_SIZE", names.LAUNCH, names.LAUNCH_RANK))
-    known.update(("TORCHELASTIC_RESTART_COUNT", "CUDA_VISIBLE_DEVICES"))
+    known.update(("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "CUDA_VISIBLE_DEVICES"))
     return {name: environ[name] for name in sorted(known) if name in environ}
 
 

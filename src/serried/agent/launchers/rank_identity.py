@@ -72,6 +72,12 @@ def _number(variables: Sequence[str], environ: Mapping[str, str]) -> Optional[in
     return int(value) if value.isdigit() else None
 
 
+def is_needed(environ: Mapping[str, str]) -> bool:
+    """Whether torchrun on other nodes waits forever for this rank if it fails: it has no restart left."""
+    groups, most = (_number((name,), environ) for name in ("GROUP_WORLD_SIZE", "TORCHELASTIC_MAX_RESTARTS"))
+    return (groups or 1) > 1 and most is not None and (_number(("TORCHELASTIC_RESTART_COUNT",), environ) or 0) >= most
+
+
 def launcher_environment(work: Attempt, place: command.RankPlace, launch: kinds.LaunchCommand) -> Dict[str, str]:
     """A rank's environment, without the variables that differ between ranks or nodes."""
     inherited = command.visible(work, system.environment())

@@ -12,7 +12,7 @@ import os
 import shlex
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, cast
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple, cast
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
@@ -22,9 +22,71 @@ from serried.agent.ranks.ranks import ForkedRanks, Ranks, catches
 from serried.fs import files
 from serried.process import linux
 from serried.protocol import names
+from serried.protocol.events import ToHead
+from serried.protocol.json_lines import Message
+from serried.protocol.reasons import Reason
+from serried.protocol.times import show_duration
 
 if TYPE_CHECKING:
     from serried.protocol.plan_json import UserScriptJson
+
+
+class ScriptLaunches:
+    """Which launches of the script run, and which of their ranks have failed and were not started again."""
+
+    def __init__(self) -> None:
+        self._nodes: Dict[str, Set[int]] = {}
+        """The nodes on which ranks of a launch run."""
+        self._failures: List[Tuple[float, str, Dict[str, Any]]] = []
+        """By time: when, on which host, and the exit."""
+
+    def on_message(self, node: int, host: str, now: float, message: Message) -> None:
+        event = message["event"]
+        if event == ToHead.LAUNCH_RUNS:
+            nodes = self._nodes.setdefault(message["launch"], set())
+            (nodes.add if message["runs"] else nodes.discard)(node)
+            if not nodes:
+                del self._nodes[message["launch"]]
+                self._failures = [it for it in self._failures if _of_script(it[2]["launch"]) != message["launch"]]
+        elif event == ToHead.LAUNCHED_RANK_FAILED and not message["exit"].get("stumbled"):
+            self._failures.append((now, host, message["exit"]))
+        elif event == ToHead.LAUNCHED_RANK_RESTARTED:
+            key, restarts = (host, message["launch"], message["within"]), message["restarts"]
+            self._failures = [
+                (at, on, exit_)
+                for at, on, exit_ in self._failures
+                if (on, exit_["launch"], exit_["within"]) != key or exit_["restarts"] >= restarts
+            ]
+
+    @property
+    def running(self) -> List[str]:
+        return list(self._nodes)
+
+    def warnings(self, now: float) -> List[Dict[str, Any]]:
+        """The first failed rank of each launch that runs."""
+        firsts: Dict[str, Tuple[float, str, Dict[str, Any]]] = {}
+        for failure in self._failures:
+            firsts.setdefault(_of_script(failure[2]["launch"]), failure)
+        return [
+            {
+                "code": Reason.RANK_FAILED,
+                "message": f"{how_it_failed(exit_, host)} {show_duration(int(now - at))} ago,"
+                f" and other ranks of launch {launch} still run",
+                "ranks": [exit_["rank"]],
+            }
+            for launch, (at, host, exit_) in firsts.items()
+            if launch in self._nodes
+        ]
+
+
+def _of_script(launch: str) -> str:
+    """The launch of the script in which a launch is."""
+    return launch.partition(".")[0]
+
+
+def how_it_failed(exit_: Dict[str, Any], host: str) -> str:
+    how = f"was killed by signal {exit_['signal']}" if exit_["signal"] else f"exited with status {exit_['exit_code']}"
+    return f"rank {exit_['rank']} of launch {exit_['launch']} on {host} {how}"
 
 
 class ScriptProcess(ForkedRanks):
@@ -38,6 +100,7 @@ class ScriptProcess(ForkedRanks):
         self._gets_notice = script["notice_to"] != "ranks"
         self._attempt = work.directory.attempt(work.number)
         self._address = address
+        self.launches = ScriptLaunches()
         for path in os.environ.get(names.SCRIPT_LOGS, "").splitlines():
             link_log(work, path)
         self._add(command.RankPlace(node=0, rank=names.SCRIPT_RANK, local_rank=0, threads=0, **place), [])

@@ -13,7 +13,7 @@ import signal
 import socket
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
@@ -31,16 +31,33 @@ SOURCES = tuple(source for source in launcher_env.SOURCES if source is not launc
 """Serried's own variables are in the environment of the script, whatever its ranks are."""
 
 
+class RankOfLaunch(NamedTuple):
+    identity: rank_identity.RankIdentity
+    launch: str
+    within: str
+    """The rank of the outer launch; empty without one."""
+    is_needed: bool
+    """As `rank_identity.is_needed` says."""
+    log: Path
+
+    @property
+    def outer(self) -> Tuple[str, str]:
+        """The launch and the rank in which it was launched."""
+        return self.launch.rpartition(".")[0], self.within
+
+
 class ScriptRank(Rank):
     """A rank of a launch."""
 
-    def __init__(self, identity: rank_identity.RankIdentity, launch: str, pid: int, log: Path, mode: int) -> None:
+    def __init__(self, launched: RankOfLaunch, pid: int, mode: int) -> None:
+        identity, log = launched.identity, launched.log
         try:
             descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode)
         except OSError:  # a full quota must not end the agent
             descriptor = os.open(os.devnull, os.O_WRONLY)
         super().__init__(identity.rank, identity.local_rank or 0, pid, descriptor)
-        self.launch = launch
+        self.launched = launched
+        self.launch = launched.launch
         self.path = log
         self.world_size = identity.world_size or 1
 
@@ -50,9 +67,7 @@ class _Connection:
 
     def __init__(self, line: local_socket.LocalSocket) -> None:
         self.socket = line
-        self.launch = ""
-        self.identity: Optional[rank_identity.RankIdentity] = None
-        self.log: Optional[Path] = None
+        self.launched: Optional[RankOfLaunch] = None
         self.rank: Optional[ScriptRank] = None
         """Its program, while that runs."""
 
@@ -72,6 +87,8 @@ class ScriptNode(Ranks):
         """How many ranks without a number of their own each launch has started here."""
         self._reported: Set[str] = set()
         """Launches with a reported failure: the output of the first tells most."""
+        self._lacking: Set[Tuple[str, str]] = set()
+        """The ranks, by launch and number, in which a rank failed that others need."""
         self._is_stopping = self._has_script_ended = False
         try:
             for listener in local_socket.listen(rank_socket):
@@ -98,6 +115,9 @@ class ScriptNode(Ranks):
     def on_message(self, message: Message) -> None:
         if message["do"] == ToNode.SCRIPT_ENDED:
             self._end(message["exit"])
+        elif message["do"] == ToNode.END_LAUNCH:
+            self._end_launch(message["launch"], signal.SIGTERM, message["because"])
+            self._agent.loop.after(message["grace"], partial(self._end_launch, message["launch"], signal.SIGKILL))
 
     def on_head_lost(self) -> None:
         self._end(None)
@@ -111,6 +131,24 @@ class ScriptNode(Ranks):
         self._agent.reap()
 
     # Its ranks.
+
+    def _of_launch(self, launch: str) -> List[ScriptRank]:
+        """The running ranks of a launch, and of those within it."""
+        ranks = (rank for rank in self.running if isinstance(rank, ScriptRank))
+        return [rank for rank in ranks if f"{rank.launch}.".startswith(f"{launch}.")]
+
+    def _end_launch(self, launch: str, number: int, because: str = "") -> None:
+        for rank in self._of_launch(launch):
+            if because:
+                with contextlib.suppress(OSError):
+                    os.write(rank.log, f"serried: ending this rank, because {because}\n".encode())
+            rank.stop(number, everything=True)
+
+    def _report_whether_runs(self, launch: str, *, before: int) -> None:
+        """Report the first start and the last end of ranks of a launch of the script. `before`: how many ran."""
+        now = len(self._of_launch(launch))
+        if bool(now) != bool(before):
+            self._agent.send(ToHead.LAUNCH_RUNS, launch=launch, runs=bool(now))
 
     def _accept(self, listener: socket.socket) -> None:
         accepted = local_socket.accept(listener)
@@ -146,11 +184,12 @@ class ScriptNode(Ranks):
             count = self._numbered.get(launch, 0)
             self._numbered[launch] = count + 1
             identity = rank_identity.RankIdentity(self.node + count * work.nodes, None, count, 0)
-        within = environ.get(names.LAUNCH_RANK) if identity.world_size in (None, 1) and "." in launch else None
+        within = environ.get(names.LAUNCH_RANK, "") if "." in launch else ""
+        is_alone = identity.world_size in (None, 1) and within
         log = work.directory.attempt(work.number).launch_log(
-            self.node, launch, identity.rank, None if within is None else int(within)
+            self.node, launch, identity.rank, int(within) if is_alone else None
         )
-        connection.launch, connection.identity, connection.log = launch, identity, log
+        connection.launched = RankOfLaunch(identity, launch, within, rank_identity.is_needed(environ), log)
         with contextlib.suppress(OSError):  # the rank program runs without a log
             files.make_directory(log.parent, work.directory_mode)
         place = self._place._replace(rank=identity.rank, local_rank=identity.local_rank or 0)
@@ -173,10 +212,19 @@ class ScriptNode(Ranks):
         return {"environment": names.put(of_script, own), "bin": str(shims / "bin"), "output": str(attempt.script_log)}
 
     def _on_started(self, connection: _Connection, pid: int) -> None:
-        if connection.identity is None or connection.log is None:
+        launched = connection.launched
+        if launched is None:
             return
-        rank = ScriptRank(connection.identity, connection.launch, pid, connection.log, self.work.file_mode)
+        rank = ScriptRank(launched, pid, self.work.file_mode)
+        of_script = launched.launch.partition(".")[0]
+        before = len(self._of_launch(of_script))
         connection.rank = self._running[pid] = rank
+        self._report_whether_runs(of_script, before=before)
+        self._lacking.discard(launched.outer)
+        restarts = launched.identity.incarnation
+        if restarts:
+            facts = {"launch": launched.launch, "within": launched.within, "restarts": restarts}
+            self._agent.send(ToHead.LAUNCHED_RANK_RESTARTED, **facts)
         self.leaders.append(pid)
         facts = {"rank": rank.number, "local_rank": rank.local_rank, "pid": pid, "launch": rank.launch}
         self._agent.log_event(JournalEvent.LAUNCHED_RANK_STARTED, **facts)
@@ -187,18 +235,24 @@ class ScriptNode(Ranks):
         rank = connection.rank
         if rank is None:
             return
+        launched, of_script = rank.launched, rank.launch.partition(".")[0]
+        before = len(self._of_launch(of_script))
         connection.rank = None
         self._running.pop(rank.pid, None)
         problem = tuple(message["problem"]) if message["problem"] else None
         exit_ = self.record(rank, message["status"], problem, is_oom=message["oom"])
         exit_["ended_by_us"] = exit_["ended_by_us"] or bool(message["signal"])
-        exit_["launch"] = rank.launch
+        exit_.update(launch=rank.launch, within=launched.within, restarts=launched.identity.incarnation)
+        exit_["needed"] = (rank.launch, str(rank.number)) in self._lacking
         self._agent.log_event(JournalEvent.LAUNCHED_RANK_ENDED, **exit_)
         if has_failed(exit_) and not exit_["ended_by_us"]:
+            if launched.is_needed:
+                self._lacking.add(launched.outer)
             tail = [] if rank.launch in self._reported else read_tail(rank.path)
             if not exit_.get("stumbled"):
                 self._reported.add(rank.launch)
             self._agent.send(ToHead.LAUNCHED_RANK_FAILED, exit=exit_, tail=tail)
+        self._report_whether_runs(of_script, before=before)
         self._agent.reap()
 
     def log_path(self, rank: Rank) -> Path:

@@ -6,7 +6,7 @@ The nodes' journals are read only where the head's is incomplete because the hea
 from __future__ import annotations
 
 import signal
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from serried.agent.outcome.checkpoint_progress import Saved
 from serried.protocol import names
@@ -189,6 +189,22 @@ class AttemptEvidence(NamedTuple):
         return sorted(calls, key=lambda call: float(call["time"] or 0))
 
     @property
+    def failed_launched(self) -> List[Event]:
+        """The failures of ranks in launches of a job script. A rank that its launcher started again did not fail."""
+
+        def key(event: Event, rank: Dict[str, Any]) -> Tuple[Any, ...]:
+            return event["node"], rank["launch"], rank.get("within")
+
+        newest: Dict[Tuple[Any, ...], int] = {}
+        for event in self.all(JournalEvent.LAUNCHED_RANK_RESTARTED):
+            newest[key(event, event)] = max(event["restarts"], newest.get(key(event, event), 0))
+        return [
+            event
+            for event in self.all(JournalEvent.LAUNCHED_RANK_FAILED)
+            if event["exit"].get("restarts", 0) >= newest.get(key(event, event["exit"]), 0)
+        ]
+
+    @property
     def last_launch(self) -> Optional[str]:
         """The launch of a job script that began last, outside of other launches."""
         launches = [launch["launch"] for event in self.all(JournalEvent.LAUNCHES) for launch in event["launches"]]
@@ -242,7 +258,7 @@ def _hidden_failure(evidence: AttemptEvidence) -> Optional[IgnoredFailure]:
     """The first failed rank of a launcher that exits with 0 whatever its ranks do."""
     launches = [launch for event in evidence.all(JournalEvent.LAUNCHES) for launch in event["launches"]]
     hiding = {launch["launch"]: launch["name"] for launch in launches if launch["kind"] == names.HIDES_FAILURES}
-    for event in evidence.all(JournalEvent.LAUNCHED_RANK_FAILED):
+    for event in evidence.failed_launched:
         exit_ = event["exit"]
         if exit_["launch"] in hiding and not exit_["ended_by_us"]:
             status = 128 + exit_["signal"] if exit_["signal"] else exit_["exit_code"]
@@ -252,7 +268,7 @@ def _hidden_failure(evidence: AttemptEvidence) -> Optional[IgnoredFailure]:
 
 def _launches(evidence: AttemptEvidence) -> Dict[str, str]:
     """The launches of the script by call. If one call made several, as xargs does: the first one that failed."""
-    failed = {event["exit"]["launch"] for event in evidence.all(JournalEvent.LAUNCHED_RANK_FAILED)}
+    failed = {event["exit"]["launch"] for event in evidence.failed_launched}
     launches = [
         launch for event in evidence.all(JournalEvent.LAUNCHES) for launch in event["launches"] if launch["call"]
     ]
@@ -272,7 +288,7 @@ def _first_failure_of_script(evidence: AttemptEvidence) -> Optional[Exit]:
     """
     own = next((exit_ for exit_ in evidence.exits if exit_["rank"] == names.SCRIPT_RANK), None)
     if own is None or own["ended_by_us"]:
-        return None
+        return _first(_failed_in_running_launches(evidence, own)) if own else None
     has_failed = bool(own["exit_code"] or own["signal"])
     if has_failed and evidence.requests and _has_obeyed(evidence, own):
         return None
@@ -283,8 +299,7 @@ def _first_failure_of_script(evidence: AttemptEvidence) -> Optional[Exit]:
     failed = _failed_ranks(evidence, own, launch)
     if has_failed and not failed:
         failed = _failed_ranks(evidence, own, _launch_with_status(evidence, own["exit_code"]))
-    suspects = [exit_ for exit_ in failed if not exit_.get("stumbled")] or failed
-    first = min(suspects, key=lambda exit_: (exit_["seconds"], _how_ordinary(exit_), exit_["rank"]), default=None)
+    first = _first(failed)
     if first is not None:
         return first
     if ignored is not None:
@@ -292,6 +307,20 @@ def _first_failure_of_script(evidence: AttemptEvidence) -> Optional[Exit]:
     alike = [call for call in evidence.failed_calls if call["status"] == own["exit_code"] and not call["handled"]]
     told = {**_of_shell(own["exit_code"]), "words": alike[-1]["words"], "script": own} if alike else {}
     return {**own, **(told if told.get("signal") else {})}
+
+
+def _first(failed: Sequence[Exit]) -> Optional[Exit]:
+    suspects = [exit_ for exit_ in failed if not exit_.get("stumbled")] or failed
+    return min(suspects, key=lambda exit_: (exit_["seconds"], _how_ordinary(exit_), exit_["rank"]), default=None)
+
+
+def _failed_in_running_launches(evidence: AttemptEvidence, script: Exit) -> List[Exit]:
+    """The ranks that had failed before the first stop, in launches that still ran when ranks were ended."""
+    stops = evidence.all(JournalEvent.STOPPING)
+    known = [event["launches"] for event in stops if event.get("launches") is not None]
+    running: Sequence[str] = known[0] if known else ()
+    failed = [failure for launch in running for failure in _failed_ranks(evidence, script, launch)]
+    return [failure for failure in failed if failure["at"] <= stops[0]["t"]]
 
 
 def _of_shell(status: int) -> Dict[str, Optional[int]]:
@@ -302,8 +331,8 @@ def _of_shell(status: int) -> Dict[str, Optional[int]]:
 
 def _failed_ranks(evidence: AttemptEvidence, script: Exit, launch: Optional[str]) -> List[Exit]:
     return [
-        {**event["exit"], "node": event["node"], "host": event["host"], "script": script}
-        for event in evidence.all(JournalEvent.LAUNCHED_RANK_FAILED)
+        {**event["exit"], "node": event["node"], "host": event["host"], "script": script, "at": event["t"]}
+        for event in evidence.failed_launched
         if launch and f"{event['exit']['launch']}.".startswith(f"{launch}.")
     ]
 

@@ -177,6 +177,10 @@ def _of_script(evidence: AttemptEvidence, failure: Exit, tail: List[str]) -> Att
     who = f"`{words}`" if words else f"{names.rank_name(failure['rank'])}{of_launch} on {failure['host']}"
     if failure.get("problem"):
         return AttemptVerdict(state, code, cause, f"{who}: {failure['message']}")
+    if own["ended_by_us"]:
+        when = "at the time limit" if evidence.reasons[:1] == [Reason.LIMIT] else "when the job was ended"
+        message = f"{who} {_how(failure)}{why}, and other ranks of its launch still ran {when}"
+        return AttemptVerdict(state, _code(failure), cause, message)
     if code:
         then = f", and the script {_how(own)}" if launch or words else ""
         return AttemptVerdict(state, code, cause, f"{who} {_how(failure)}{why}{then}")
@@ -385,7 +389,7 @@ def unconnected_message(count: int, seconds: Optional[float] = None) -> str:
 
 def _unseen_warnings(evidence: AttemptEvidence) -> List[Dict[str, str]]:
     """Launches that failed in a script without bash, where nobody knows whether the script handled the failure."""
-    failed = {event["exit"]["launch"] for event in evidence.all(JournalEvent.LAUNCHED_RANK_FAILED)}
+    failed = {event["exit"]["launch"] for event in evidence.failed_launched}
     unseen = [
         launch["launch"]
         for event in evidence.all(JournalEvent.LAUNCHES)
