@@ -19,6 +19,7 @@ WITHOUT_ADVICE = {
     Reason.COMPLETED: "nothing went wrong",
     Reason.SMOKE: "stays within the program",
     Reason.PRUNED: "nothing went wrong",
+    Reason.PROFILED: "nothing went wrong",
     Reason.FAILURE: "the rank that failed has a cause of its own",
     Reason.REQUEUE: "the run continues",
     Reason.CONTINUES: "the run continues",
