@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serried.records.advice import Ended, advice_for
+from serried.records.advice import NO_ADDRESS, Ended, advice_for
 from tables import for_each
 
 WITHOUT_CUDA = (
@@ -50,3 +50,8 @@ def test_a_module_that_the_snapshot_lacks_need_not_be_installed(cause, lacks_mod
 def test_a_missing_file_of_a_run_with_staged_data_may_be_in_the_folder_of_data(has_staged_data, key):
     line = "FileNotFoundError: [Errno 2] No such file or directory: '/tmp/job/datasets/a'"
     assert (advice_for(Ended("FAILED", "exit", [line], has_staged_data=has_staged_data)) or [None])[0] == key
+
+
+def test_c10d_names_the_host_without_an_address():
+    line = "[c10d] The IPv6 network addresses of (n1, 29500) cannot be retrieved (gai error: -2)."
+    assert NO_ADDRESS.search(line)

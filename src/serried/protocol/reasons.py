@@ -122,6 +122,7 @@ class Reason(str, enum.Enum):
     NOT_IN_IMAGE = "not-in-image"
     NO_RANK = "no-rank"
     NO_LOCAL_RANK = "no-local-rank"
+    NAME_UNRESOLVED = "name-unresolved"
     NCCL = "nccl"
     NCCL_WITHOUT_GPU = "nccl-without-gpu"
     CUDA = "cuda"

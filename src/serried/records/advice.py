@@ -51,6 +51,8 @@ NOT_EXECUTABLE = 126
 GPU_MEMORY = re.compile(r"OutOfMemoryError|(?:CUDA|HIP)(?: error:)? out of memory")
 """Agents report it as out of memory, without a distinction."""
 
+NO_ADDRESS = re.compile(r"network addresses of \(.*\) cannot be retrieved|socket\.gaierror: |Name or service not known")
+
 OF_OUTPUT: Sequence[tuple[re.Pattern[str], Reason]] = (
     (
         re.compile(r"(?m)^FATAL: .*mount source .* doesn't exist|^ch-run\[\d+\]: error: can't (?:bind|mkdir)"),
@@ -72,6 +74,7 @@ OF_OUTPUT: Sequence[tuple[re.Pattern[str], Reason]] = (
         re.compile(r"environment variable (?:RANK|WORLD_SIZE) expected|KeyError: '(?:LOCAL_)?(?:RANK|WORLD_SIZE)'"),
         Reason.NO_RANK,
     ),
+    (NO_ADDRESS, Reason.NAME_UNRESOLVED),
     (re.compile(r"ProcessGroupNCCL is only supported with GPUs|doesn't have NCCL built in"), Reason.NCCL_WITHOUT_GPU),
     (re.compile(r"NCCL (?:error|WARN)|ncclSystemError|ncclRemoteError|ncclUnhandledCudaError"), Reason.NCCL),
     (
@@ -379,6 +382,13 @@ ADVICE: Mapping[Reason, Advice] = {
     Reason.NO_RANK: Advice(
         "the program expects to be one of several ranks; a single process on CPUs has no RANK and WORLD_SIZE",
         ("request several: --ranks 2, or --gpus 2", "or set the variables for one rank: --launch agent"),
+    ),
+    Reason.NAME_UNRESOLVED: Advice(
+        "a rank looks up the name of a host, and the name has no address on the rank's node",
+        (
+            "check MASTER_ADDR and other names of hosts: `getent hosts NAME` in the job prints the address",
+            "or use an address instead of the name",
+        ),
     ),
     Reason.NCCL_WITHOUT_GPU: Advice(
         "the program uses NCCL, which needs GPUs, and the rank has none",

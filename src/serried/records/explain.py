@@ -14,7 +14,7 @@ from serried.protocol import names, reasons
 from serried.protocol.events import ToAttempt
 from serried.protocol.reasons import Reason
 from serried.records import missing_outputs
-from serried.records.advice import Ended, advice_for
+from serried.records.advice import ADVICE, NO_ADDRESS, Ended, advice_for
 from serried.records.evidence import latest_attempt
 from serried.records.index import Selection
 from serried.records.logs import last_lines, launch_logs, rank_logs
@@ -176,7 +176,20 @@ def explain(status: RunStatus) -> Explanation:
     warnings = warnings_of(status)
     if not warnings:
         is_well = status.state == names.RUNNING and not explained.meaning and status.verdict.stale is None
-        return replace(explained, meaning="it runs, without a known problem") if is_well else explained
+        if not is_well:
+            return explained
+        lines, source = _last_words(status)
+        if not any(NO_ADDRESS.search(line) for line in lines):
+            return replace(explained, meaning="it runs, without a known problem")
+        advice = ADVICE[Reason.NAME_UNRESOLVED]
+        return replace(
+            explained,
+            meaning=advice.meaning,
+            steps=advice.steps,
+            reason=Reason.NAME_UNRESOLVED,
+            tail=tuple(lines),
+            tail_of=source,
+        )
     codes = dict.fromkeys(warning.get("code", "") for warning in warnings)
     was_stalled = Reason.STALLED in codes
     codes = {code: None for code in codes if not (status.has_ended and code in _WHILE_IT_RUNS)}
