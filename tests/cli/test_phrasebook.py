@@ -1,10 +1,11 @@
-"""What the pages for people who come from elsewhere tell them to type is there to be typed."""
+"""What pages and the advice of `serried why` tell people to type is there to be typed."""
 
 from __future__ import annotations
 
 import importlib
 import re
 import shlex
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -16,6 +17,8 @@ from serried.cli.sweep import SweepGroup
 from serried.config import schema
 from serried.errors import SerriedError
 from serried.protocol import names
+from serried.records.advice import ADVICE
+from serried.records.explain import _WARNING_STEPS
 from tables import for_each
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -135,3 +138,37 @@ def test_each_setting_and_flag_of_a_table_is_there(page: Path):
 def test_each_setting_that_it_names_is_there(key: str):
     table, name = key.split(".")
     assert name in schema.COMMAND_LINE.tables[table].keys
+
+
+class Values(dict):
+    """Something for each placeholder of advice."""
+
+    def __missing__(self, key):
+        return "x"
+
+
+RUN = Values(
+    run="k3f9q2",
+    rank="0",
+    attempt=1,
+    time="4h",
+    restarts=4,
+    page="adapt",
+    memory="--set resources.mem=20G (for each rank)",
+    here="serried run --nodes 1 --ranks 2 -- python train.py",
+)
+STEPS = sorted({*chain.from_iterable(advice.steps for advice in ADVICE.values()), *chain(*_WARNING_STEPS.values())})
+WORDS = "(?:'[^']*'|[^;,()`…'])+"
+OFFERED = re.compile(rf"serried ((?!clusters lists)(?:{'|'.join(VERBS)}) {WORDS})|: (--{WORDS})")
+
+
+@for_each("step", [step for step in STEPS if OFFERED.search(step.format_map(RUN))])
+def test_each_command_in_advice_takes_its_options_here_and_on_a_cluster(step: str):
+    for verb in ("submit", "run"):
+        for words, flags in OFFERED.findall(step.format_map(Values(RUN, command=verb))):
+            line = re.sub(r"(--\w+) [A-Z]\b", r"\1 0", words or f"{verb} {flags}")  # `--rank N`
+            parse(shlex.split(line))
+
+
+def test_advice_has_commands():
+    assert len([step for step in STEPS if OFFERED.search(step.format_map(RUN))]) > 40

@@ -468,7 +468,8 @@ ADVICE: Mapping[Reason, Advice] = {
     Reason.LAUNCH: Advice(
         "no rank started; the program is not at fault",
         (
-            "read the output of the job script: serried logs {run}; and with `--launch`, the launcher: --launcher",
+            "read the output of the job script: serried logs {run}",
+            "with `--launch`, read that of the launcher: serried logs {run} --launcher",
             "submit it again if a node or the network was at fault",
         ),
     ),
@@ -506,7 +507,7 @@ ADVICE: Mapping[Reason, Advice] = {
         "the scheduler may have the job or not; do not submit it again yet",
         (
             "the next serried command that reaches the scheduler looks up the job's name",
-            "serried forget {run} gives it up",
+            "give it up: serried forget {run}",
         ),
     ),
     Reason.UNREACHABLE: Advice("the scheduler does not answer", ("retry in a minute; the run continues meanwhile",)),

@@ -39,7 +39,7 @@ _WARNING_STEPS: Mapping[str, tuple[str, ...]] = {
         "Lightning: set `devices` and `num_nodes`",
         "ranks that are meant to be independent: `ranks_meet = false` in the experiment's table",
     ),
-    Reason.SIDE_COMMAND_FAILED: ("`serried logs --beside I` prints the output of command I of `beside`",),
+    Reason.SIDE_COMMAND_FAILED: ("`serried logs {run} --beside I` prints the output of command I of `beside`",),
     Reason.GPUS_IN_USE: (
         "`nvidia-smi` on that node lists the processes; they may be of an earlier job of yours, or of another user",
         "`--exclusive` requests whole nodes; report processes of jobs that have ended to the site",
