@@ -42,7 +42,6 @@ NO_SENTENCES = {
     "importing/body.py": "commands of scripts",
     "importing/reader.py": "interpreters of scripts",
     "importing/to_toml.py": "shortens a key for people",
-    "records/explain.py": "commands in its advice",
 }
 
 

@@ -173,7 +173,7 @@ class Advice:
     meaning: str
     """One sentence about this kind of end."""
     steps: tuple[str, ...]
-    """Next steps, with the placeholders `{run}`, `{rank}`, `{host}`, `{attempt}`, `{command}` (`submit`, or `run`), and
+    """Next steps, with the placeholders `{run}`, `{rerun}`, `{rank}`, `{host}`, `{attempt}`, `{command}` (`submit`, or `run`), and
     `{time}`, `{memory}`, `{restarts}` and `{here}` (the same command for `serried run`) for the next
     try; for a checkpoint outside
     of `{checkpoints}`: `{checkpoint}`, `{checkpoint_path}`, `{options}`, `{page}` and `{watch}`."""
@@ -242,7 +242,7 @@ ADVICE: Mapping[Reason, Advice] = {
         "it reached its time limit and did not continue, though `limit.restarts` allows it",
         (
             "save within `limit.warn_before` before the end, and exit with 85: serried docs ending",
-            "resume from its newest checkpoint, if it has one: serried rerun {run}",
+            "resume from its newest checkpoint, if it has one: {rerun}",
             "or request more: serried {command} --time {time} …",
         ),
     ),
@@ -258,7 +258,7 @@ ADVICE: Mapping[Reason, Advice] = {
     Reason.RESTARTS_USED: Advice(
         "it used all of its attempts (`limit.restarts`)",
         (
-            "resume from its newest checkpoint: serried rerun {run}",
+            "resume from its newest checkpoint: {rerun}",
             "or allow more attempts: serried submit --chain {restarts} …, or a longer --time",
         ),
     ),
@@ -279,7 +279,7 @@ ADVICE: Mapping[Reason, Advice] = {
     ),
     Reason.SUPERVISOR_GONE: Advice(
         "this machine restarted, or the supervisor of the job was killed",
-        ("resume from its newest checkpoint, or from the start: serried rerun {run}",),
+        ("resume from its newest checkpoint, or from the start: {rerun}",),
     ),
     Reason.AGENT_KILLED: Advice(
         "Serried's own process on a node was killed, by the node's memory limit or by a person",
@@ -497,7 +497,7 @@ ADVICE: Mapping[Reason, Advice] = {
     ),
     Reason.SUBMISSION: Advice(
         "no job exists: the submission ended or was dropped before the scheduler accepted it",
-        ("submit it again: serried rerun {run}{all}",),
+        ("submit it again: {rerun}{all}",),
     ),
     Reason.LOST: Advice(
         "the job left no record of its end: a file system or a node may have failed, or the folder was purged",

@@ -288,6 +288,7 @@ def _ended(status: RunStatus) -> Explanation:
     limit = status.summary.time_seconds if status.summary else None
     filled = {
         "run": status.id,
+        "rerun": f"serried rerun {status.id}",
         "rank": rank_option(failure),
         "host": failure.get("host") if failure else _lost_host(status),
         "attempt": status.attempt or 1,
@@ -329,7 +330,7 @@ def _draws_from_service(status: RunStatus) -> bool:
 
 
 def _is_refused(step: str, status: RunStatus) -> bool:
-    return ("{here}" in step or "serried rerun" in step) and _draws_from_service(status)
+    return ("{here}" in step or "{rerun}" in step) and _draws_from_service(status)
 
 
 def _more_memory(status: RunStatus) -> str:
@@ -352,7 +353,7 @@ def _from_checkpoint(
 ) -> tuple[str, ...]:
     """How to resume where an attempt saved and the advice does not say so."""
     step = document.get("saved_step")
-    is_said = any("serried rerun" in one or "--resume" in one for one in steps)
+    is_said = any("{rerun}" in one or "{checkpoint_path}" in one for one in steps)
     if not isinstance(step, int) or is_said or status.state == names.COMPLETED or _draws_from_service(status):
         return ()
     return (f"resume from its checkpoint of step {step}: serried {command} --resume {status.id} …",)
