@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from train_ranks import answers, run
 
 import serried
 
@@ -216,3 +217,59 @@ def test_nothing_imports_torchdata():
         timeout=600,
     )
     assert done.stdout == "[]\n"
+
+
+SPLITS = """
+import json, torch
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, DistributedSampler, IterableDataset, Subset
+from torch.utils.data import TensorDataset, random_split
+import serried.train as st
+
+class Files(Dataset):
+    def __init__(self, root, items):
+        self.root, self.items, self.cache = root, items, {}
+    def __len__(self):
+        return len(self.items)
+    def __getitem__(self, index):
+        return self.items[index]
+
+class Numbers(IterableDataset):
+    def __iter__(self):
+        return iter(range(9))
+
+def split(data, seed):
+    return random_split(data, [80, 20], torch.Generator().manual_seed(seed))[0]
+
+def answer(data):
+    try:
+        run.loader(data, resume=False)
+    except st.TrainError as error:
+        return "random_split" in error.hint and "train_test_split" in error.hint
+    return False
+
+def seen(own):
+    data = TensorDataset(torch.arange(100))
+    subset = split(data, own)
+    names = [f"/node-{run.rank}/{number}.jpg" for number in split(range(100), own)]
+    return {
+        "subset": subset, "nested": Subset(subset, range(9)), "concat": ConcatDataset([subset, data]),
+        "tensors": TensorDataset(data.tensors[0][subset.indices]), "list": list(subset.indices),
+        "files": Files(f"/node-{run.rank}", names), "wrapped": Files("/", subset),
+        "floats": torch.randn(30, 2, generator=torch.Generator().manual_seed(own)) * (1 + 1e-6 * run.rank),
+        "shard": st.shard(subset), "sampler": DataLoader(subset, sampler=DistributedSampler(subset)),
+        "length": range(100 + own),
+    }
+
+with st.session(seed=1) as run:
+    data = TensorDataset(torch.randn(100, 2))
+    model = run.wrap(torch.nn.Linear(2, 1))
+    same = [data, *random_split(data, [80, 20]), *seen(0).values(), DataLoader(split(data, run.rank)), Numbers()]
+    accepted = [answer(each) for each in same]
+    refused = {name: answer(each) for name, each in seen(run.rank).items()}
+    print(json.dumps([any(accepted), [name for name, is_refused in refused.items() if not is_refused]]))
+"""
+
+
+def test_ranks_split_data_alike_before_the_training_and_other_splits_are_refused():
+    for each in run(SPLITS):
+        assert answers(each) == [[False, []]], each.errors

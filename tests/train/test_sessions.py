@@ -35,7 +35,9 @@ with st.session(seed=40) as run:
     run.logging("INFO", everywhere=True)
     logging.getLogger("mine").info("everywhere")
     said = [run.rank, run.world_size, run.is_main, run.backend, str(run.device), run.all_reduce_max(run.rank * 5)]
-    seeds = [torch.initial_seed(), random.random() == random.Random(40 + run.rank).random()]
+    seeds = [torch.initial_seed()]
+    run.stop_reason()
+    seeds += [torch.initial_seed(), random.random() == random.Random(40 + run.rank).random()]
     print(json.dumps([said, mean, weighted, told, seeds]), flush=True)
 print(torch.distributed.is_initialized(), flush=True)
 """
@@ -56,8 +58,8 @@ with st.session(seed=1, device="cpu") as run:
 def test_two_ranks_do_things_together():
     first, second = run(TOGETHER)
     together = [{"a": 0.5, "b": 2.0}, {"a": 0.8}, {"from": 1, "é": None}]
-    assert answers(first) == [[[0, 2, True, "gloo", "cpu", 5], *together, [40, True]]]
-    assert answers(second) == [[[1, 2, False, "gloo", "cpu", 5], *together, [41, True]]]
+    assert answers(first) == [[[0, 2, True, "gloo", "cpu", 5], *together, [40, 40, True]]]
+    assert answers(second) == [[[1, 2, False, "gloo", "cpu", 5], *together, [40, 41, True]]]
     assert (first.output.count("once"), second.output.count("once")) == (1, 0)
     host = socket.gethostname()
     assert [line for line in first.errors.splitlines() if " mine: " in line] == [

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import os
+import random
 import socket
 import sys
 from pathlib import Path
@@ -25,10 +26,12 @@ from typing import (
 
 import torch
 from torch import nn
+from torch.distributed import ReduceOp
+from torch.utils.data import DistributedSampler
 
 from serried.protocol import names
 from serried.protocol.reasons import Reason
-from serried.train import metrics
+from serried.train import metrics, resume_trace
 from serried.train.errors import TrainError
 from serried.train.group import Group
 from serried.train.identities import Identity
@@ -64,7 +67,7 @@ class Session:
         group: Group,
         listener: StopListener,
         *,
-        seed: int = 0,
+        seed: Optional[int] = None,
         directory: Optional[Path] = None,
         metrics_path: Optional[Path] = None,
     ) -> None:
@@ -77,8 +80,9 @@ class Session:
         self.is_main = who.rank == 0
         self.device = device
         self.backend = group.backend
-        self.seed = seed
+        self.seed = seed or 0
         """The same on every rank."""
+        self._is_seeded = seed is not None
         self.directory = directory
         """The folder for checkpoints."""
         self.resume_from = _elsewhere(directory)
@@ -94,6 +98,7 @@ class Session:
         self.tracker = Tracker(settings_of(os.environ), who.rank, self._log, self._progress.advance, flush=self.flush)
         """Also takes objects that `log` does not take."""
         self._metrics.tracker = self.tracker
+        self._has_begun = False
         self._buckets = Buckets(group)
         self.parts: Dict[str, Stateful] = {"progress": self._progress, "buckets": self._buckets}
         """Further replicated state of the session."""
@@ -182,14 +187,18 @@ class Session:
         return wrapped
 
     def loader(self, dataset: Any, *, batch_size: int = 1, **options: Any) -> Any:
-        """Batches of this rank's share of `dataset`. Checkpoints keep the position. See `make_loader`."""
+        """Batches of this rank's share of `dataset`. Checkpoints keep the position. See `make_loader`.
+
+        Raises TrainError on all ranks if they have different data.
+        """
         from serried.train.data import make_loader
 
         loader = make_loader(
             dataset, batch_size=batch_size, rank=self.rank, world_size=self.world_size, seed=self.seed, **options
         )
-        loader.on_pass = self._trace.begin
+        loader.on_pass = self.begin
         if self._progress.register(loader, resume=options.get("resume", True)):
+            self._compare_data(dataset)
             self.loaders.append(loader)
             for checkpoints in self.all_checkpoints:
                 checkpoints.adopt(loader)
@@ -214,16 +223,59 @@ class Session:
             raise TrainError(
                 "this session has checkpoints already", "pass all objects with a state to one `run.checkpoints`"
             )
+        self._seed_this_rank()  # before a checkpoint restores the random state
         checkpoints = Checkpoints(self, every=every, keep=keep, best=best, local=local, **objects)
         self.all_checkpoints.append(checkpoints)
         return checkpoints
+
+    def _compare_data(self, data: Any) -> None:
+        """Raise TrainError on all ranks if their data differ. Collective."""
+        from serried.train.data.sources import Shard, outline
+        from serried.train.data.third_party import is_loader
+
+        source = data.source.data if isinstance(data, Shard) else data
+        if is_loader(data):
+            if not isinstance(getattr(data, "sampler", None), DistributedSampler):
+                return  # the script shares it out
+            source = data.dataset
+        if not self._group.is_open:
+            return
+        discrete, floats = outline(source)
+        digest = int(resume_trace.digest([discrete, len(floats)]), 16) >> 1
+        highest, lowest = self._group.reduce_max((digest, -digest))
+        is_same = highest == -lowest
+        if is_same and floats:
+            highs = self._group.reduce(floats, ReduceOp.MAX)
+            lows = self._group.reduce([-each for each in floats], ReduceOp.MAX)
+            is_same = all(abs(a + b) <= 1e-3 * max(abs(a), abs(b)) + 1e-6 for a, b in zip(highs, lows))  # noqa: B905 - as long; Python 3.9
+        if not is_same:
+            raise TrainError(
+                "the ranks have different data: `run.loader` shares out one data set, which must be the same on all",
+                "split and create data with a fixed seed, such as `random_split(data, sizes, "
+                "generator=torch.Generator().manual_seed(0))` or `train_test_split(data, random_state=0)`, and sort "
+                "lists of files; if each rank has data of its own, pass a DataLoader",
+            )
+
+    def begin(self) -> None:
+        """A pass over data, or an epoch, begins. From the first on, ranks draw different random numbers."""
+        self._seed_this_rank()
+        self._trace.begin()
+
+    def _seed_this_rank(self) -> None:
+        """Before the training begins all ranks draw the same random numbers, to create and split the same data."""
+        if not self._has_begun:
+            self._has_begun = True
+            if (
+                self._is_seeded and self.rank and torch.initial_seed() == self.seed % 2**64
+            ):  # else the script has seeded it
+                seed_everything(self.seed + self.rank)
 
     def epochs(self, count: int) -> Iterator[int]:
         """The remaining epochs of `count`. An epoch that was interrupted resumes in its middle."""
         for epoch in self._progress.epochs(count):
             for loader in self.loaders:
                 self._progress.set_epoch(loader)
-            self._trace.begin()
+            self.begin()
             with self._progress.within():
                 yield epoch
             if self.is_saved or self.stop_requested:  # perhaps within this epoch
@@ -289,6 +341,7 @@ class Session:
         """
         if self._uneven_inputs.is_unmirrored or self._stop.agreed:
             return self._stop.agreed
+        self._seed_this_rank()
         self._trace.step()
         self.smoke.steps += 1
         reason = self._stop.reason()
@@ -376,6 +429,15 @@ class Session:
         done = self._progress.epoch * steps + trained[0].steps
         is_per_batch = self._progress.step in {done, done - 1}  # counted from one or from zero
         return self._progress.epoch_count * steps if is_per_batch else None
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python's and torch's generators, and numpy's if it is loaded."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
 
 
 def _elsewhere(directory: Optional[Path]) -> Optional[Path]:

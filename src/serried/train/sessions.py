@@ -9,14 +9,13 @@ import importlib
 import io
 import multiprocessing
 import os
-import random
 import signal
 import socket
 import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any, Iterator, Optional, Union
+from typing import Iterator, Optional, Union
 
 import torch
 
@@ -27,7 +26,7 @@ from serried.train.errors import TrainError
 from serried.train.group import Group
 from serried.train.identities import Identity, identity, threads
 from serried.train.parallel import choose_device
-from serried.train.run import Session, SessionExit
+from serried.train.run import Session, SessionExit, seed_everything
 from serried.train.stopping import StopListener
 
 START_SECONDS = 180.0
@@ -66,7 +65,9 @@ def session(
 
     device: the device to train on; by default this rank's GPU, else the CPU.
     backend: the backend of torch.distributed; by default nccl for GPUs and gloo for the CPU.
-    seed: rank r seeds its generators with `seed + r`; None leaves them alone.
+    seed: seeds the generators of all ranks alike, so that they create and split the same data. When the training
+        begins (`run.checkpoints`, `run.epochs`, a pass over a loader, `ckpt.step`), rank r seeds its own with
+        `seed + r`, unless the script has seeded torch. None leaves them alone.
     directory: the folder for checkpoints; by default the run's.
     metrics_file: the file of `run.log`; by default beside the rank's log in a run of Serried, else none.
     start_seconds: how long the ranks wait for one another at the start.
@@ -102,14 +103,14 @@ def session(
         group.open(chosen, backend, start_seconds, timeout_seconds)
         os.environ.update(who.variables())
         if seed is not None:
-            seed_everything(seed + who.rank)
+            seed_everything(seed)
         listener = StopListener(os.environ.get(names.STOP_FILE))
         run = Session(
             who,
             chosen,
             group,
             listener,
-            seed=seed or 0,
+            seed=seed,
             directory=_directory(directory),
             metrics_path=metrics.choose_path(metrics_file, os.environ, who.rank),
         )
@@ -224,12 +225,3 @@ def _directory(requested: Union[str, Path, None]) -> Optional[Path]:
     # The two runs of a resume check must not share a folder that the script names.
     directory = given or requested if os.environ.get(names.REHEARSAL) else requested or given
     return Path(directory).absolute() if directory else None  # a script may change its working directory
-
-
-def seed_everything(seed: int) -> None:
-    """Seed Python's and torch's generators, and numpy's if it is loaded."""
-    random.seed(seed)
-    torch.manual_seed(seed)
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed % 2**32)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Callable, Iterator, List, Optional, Tuple, Union
+from pathlib import Path
+from typing import Any, Callable, Iterator, List, Optional, Set, Tuple, Union
 
 from serried.train.data.order import ReaderLayout, ReaderStep, key, pick, steps
 from serried.train.data.workers import reseed, worker_of_this_process
@@ -14,6 +16,10 @@ from serried.train.data.workers import reseed, worker_of_this_process
 Shuffle = Union[bool, int]
 """True: the whole epoch; a number: within windows of that many items; False: in the given order."""
 Begin = Callable[[int], object]
+
+SAMPLED_ITEMS = 64
+SAMPLED_VALUES = 32
+"""Of one item."""
 
 
 class Shard:
@@ -204,3 +210,81 @@ def _windows(total: int, size: int, seed: int, epoch: int) -> Callable[[List[int
         return number * size + known[0][1][offset]
 
     return lambda positions: [index_at(position) for position in positions]
+
+
+# Whether all ranks have the same data.
+
+
+def outline(data: Any) -> Tuple[Any, List[float]]:
+    """What tells `data` from other data, without `data[i]`: lengths, indices, a sample of each list and array.
+
+    Of an object it covers the sequences of its own length and the data sets among its attributes: a Subset's indices,
+    the tensors of a TensorDataset, the parts of a ConcatDataset. Floats come separately, because another node may
+    round the same computation differently.
+    """
+    floats: List[float] = []
+    return _outline(data, floats, set()), floats
+
+
+def _outline(data: Any, floats: List[float], seen: Set[int]) -> Any:
+    if id(data) in seen or len(seen) > SAMPLED_ITEMS:
+        return None
+    seen.add(id(data))
+    if _is_sequence(data):
+        return _outline_of_sequence(data, floats)
+    length = len(data) if is_indexed(data) else None
+    inner: List[Any] = [length]
+    attributes = [getattr(data, "__dict__", {})]
+    attributes += [value for value in attributes[0].values() if isinstance(value, dict)]
+    for name, value in (each for names in attributes for each in names.items()):
+        values = value if isinstance(value, (list, tuple)) else [value]
+        if values and all(map(_is_dataset, values)):
+            inner.append([str(name), [_outline(each, floats, seen) for each in values]])
+        elif _is_sequence(value) and len(value) == length:
+            inner.append([str(name), _outline_of_sequence(value, floats)])
+        elif isinstance(value, (list, tuple)) and all(_is_sequence(each) and len(each) == length for each in value):
+            inner.append([str(name), [_outline_of_sequence(each, floats) for each in value]])
+    return inner
+
+
+def _outline_of_sequence(data: Any, floats: List[float]) -> Any:
+    if isinstance(data, list) and all(type(each) is int for each in data):
+        return [len(data), key(data)]
+    stride = max(1, len(data) // SAMPLED_ITEMS)
+    if hasattr(data, "iloc"):  # a data frame
+        rows = data.iloc[::stride]
+        return [len(data), _outline_of_item(list(rows.index), floats), _outline_of_item(rows.to_numpy(), floats)]
+    return [len(data), [_outline_of_item(data[index], floats) for index in range(0, len(data), stride)]]
+
+
+def _outline_of_item(item: Any, floats: List[float]) -> Any:
+    if (
+        hasattr(item, "dtype")
+        and hasattr(item, "reshape")
+        and str(getattr(item, "layout", "strided")).endswith("strided")
+    ):
+        flat = item.reshape(-1)
+        return [list(item.shape), _outline_of_item(flat[:: max(1, len(flat) // SAMPLED_VALUES)].tolist(), floats)]
+    if isinstance(item, float):
+        floats.append(item if abs(item) < sys.float_info.max else 0.0)  # neither NaN nor infinite
+        return "float"
+    if isinstance(item, (str, os.PathLike)):
+        return Path(item).name  # the folder may differ between nodes
+    if isinstance(item, (list, tuple)):
+        return [len(item), [_outline_of_item(each, floats) for each in item[: 2 * SAMPLED_VALUES]]]
+    if isinstance(item, dict):
+        return {str(name): _outline_of_item(each, floats) for name, each in item.items()}
+    return item if isinstance(item, (bool, int, bytes, type(None))) else type(item).__name__
+
+
+def _is_sequence(value: Any) -> bool:
+    """Whether `value[i]` costs nothing: a list or the like, a tensor, an array, a data frame."""
+    is_array = (hasattr(value, "dtype") or hasattr(value, "iloc")) and getattr(value, "ndim", 0) > 0
+    return isinstance(value, (list, tuple, range)) or is_array
+
+
+def _is_dataset(value: Any) -> bool:
+    torch_data = sys.modules.get("torch.utils.data")
+    if torch_data is not None and isinstance(value, torch_data.Dataset):
+        return True
+    return hasattr(value, "__dict__") and is_indexed(value) and not _is_sequence(value) and not callable(value)
