@@ -55,6 +55,13 @@ def test_the_first_day_goes_as_its_page_shows(typed, tmp_path: Path) -> None:
     page = path.read_text(encoding="utf-8")
     write_files(page, tmp_path / "digits")
     renewed = transcripts.renew(page, typed)
+    (model,) = tmp_path.rglob("results/model.pt")
+    assert [*pytest.importorskip("torch").load(model, weights_only=True)] == [
+        "0.weight",
+        "0.bias",
+        "2.weight",
+        "2.bias",
+    ]  # a plain model's, though of two ranks
     (tmp_path / path.name).write_text(renewed, encoding="utf-8")
     assert page == renewed, f"cp {tmp_path / path.name} {path}"
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from train_ranks import answers, run
 
 from serried.train import metrics
 from serried.train.metrics import Metrics, default_path
@@ -161,3 +162,43 @@ def test_of_ranks_that_share_a_log_the_first_of_each_node_has_metrics():
     environ = {"SERRIED_RUN_DIR": "/r", "SERRIED_ATTEMPT": "2", "SERRIED_NODE": "1", "SERRIED_LOG_SHARED": "1"}
     assert default_path({**environ, "LOCAL_RANK": "0"}, 8) == Path("/r/attempts/2/node-1/metrics-8.jsonl")
     assert default_path({**environ, "LOCAL_RANK": "1"}, 9) is None
+
+
+CALLS = """
+import json, sys, torch
+import serried.train as st
+
+with st.session(metrics_file=None) as run:
+    run.log({"loss": 1.0, 7: 2}, step=3)
+    run.log(4, loss=1.0)
+    run.log(5.0, {"loss": 1.0}, top=1)
+    run.log(torch.tensor(6), loss=1.0)
+    run.log({"loss": 1.0})
+    run.flush()
+    refused = []
+    for call in (
+        lambda: run.log("loss", 1), lambda: run.log([1]), lambda: run.log(0.5, loss=1),
+        lambda: run.log(step={"loss": 1}),
+        lambda: run.log({"loss": [1, 2]}), lambda: run.saved_for_stop("last.pt"), lambda: run.all_reduce_max(0.5),
+        lambda: run.broadcast_object(0, {"a": 1}), lambda: run.loader([1], 64), lambda: run.loader(64, [1]),
+    ):
+        try:
+            call()
+        except (TypeError, ValueError) as error:
+            refused.append(call)
+    print(json.dumps([len(refused), run.is_saved]))
+"""
+
+
+def test_calls_with_swapped_or_mistyped_arguments_are_refused_at_once(path):
+    (ended,) = run(CALLS.replace("None", repr(str(path))), world_size=1)
+    assert answers(ended) == [[10, False]], ended.errors
+    assert steps(path) == [
+        {"step": 3, "loss": 1.0, "7": 2},
+        {"step": 4, "loss": 1.0},
+        {"step": 5, "loss": 1.0, "top": 1},
+        {"step": 6, "loss": 1.0},
+        {"step": 7, "loss": 1.0},
+    ]
+    (ended,) = run(CALLS, world_size=1)  # as in a plain `python train.py`
+    assert answers(ended) == [[10, False]], ended.errors

@@ -34,6 +34,8 @@ with st.session(seed=40) as run:
     logging.getLogger("mine").warning("warned")
     run.logging("INFO", everywhere=True)
     logging.getLogger("mine").info("everywhere")
+    wrapped = run.wrap(torch.compile(torch.nn.Linear(1, 1)))
+    assert [*wrapped.state_dict()] != ["weight", "bias"] == [*run.unwrap(wrapped).state_dict()]
     said = [run.rank, run.world_size, run.is_main, run.backend, str(run.device), run.all_reduce_max(run.rank * 5)]
     seeds = [torch.initial_seed()]
     run.stop_reason()
@@ -107,7 +109,7 @@ def test_a_second_loop_over_epochs_goes_on_counting_and_one_without_any_is_an_er
 
 def test_a_script_run_plainly_is_a_session_of_one():
     (only,) = train_ranks.finish(train_ranks.start(TOGETHER, variables=[{}]))
-    alone = [[0, 1, True, "none", "cpu", 0], {"a": 0.0, "b": 2.0}, {"a": 0.0}, {"from": 0, "é": None}, [40, True]]
+    alone = [[0, 1, True, "none", "cpu", 0], {"a": 0.0, "b": 2.0}, {"a": 0.0}, {"from": 0, "é": None}, [40, 40, True]]
     assert answers(only) == [alone]
 
 

@@ -9,6 +9,7 @@ import os
 import random
 import socket
 import sys
+from operator import index
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -32,6 +33,7 @@ from torch.utils.data import DistributedSampler
 from serried.protocol import names
 from serried.protocol.reasons import Reason
 from serried.train import metrics, resume_trace
+from serried.train.checkpoints.states import unwrapped
 from serried.train.errors import TrainError
 from serried.train.group import Group
 from serried.train.identities import Identity
@@ -128,10 +130,13 @@ class Session:
         return self._group.mean(values, weight)
 
     def all_reduce_max(self, value: int) -> int:
-        return self._group.reduce_max((value,))[0]
+        """The greatest `value` of all ranks. Raises TypeError unless it is an integer."""
+        return self._group.reduce_max((index(value),))[0]
 
     def broadcast_object(self, obj: Any, src: int = 0) -> Any:
-        """Rank `src`'s `obj`, pickled and sent to every rank."""
+        """Rank `src`'s `obj`, pickled and sent to every rank. Raises ValueError if there is no rank `src`."""
+        if src not in range(self.world_size):
+            raise ValueError(f"`src` is {src!r}; it must be a rank, 0 to {self.world_size - 1}")
         return self._group.broadcast(obj, src)
 
     def print(self, *values: Any, everywhere: bool = False, **options: Any) -> None:
@@ -185,6 +190,10 @@ class Session:
         wrapped = wrap(model, self.identity, self.device, parallel, **options)
         self._is_without_sync = getattr(wrapped, "require_backward_grad_sync", True) is False
         return wrapped
+
+    def unwrap(self, model: nn.Module) -> Any:
+        """`model` without the wrappers of `wrap` and `torch.compile`: its `state_dict` loads into a plain model."""
+        return unwrapped(model)
 
     def loader(self, dataset: Any, *, batch_size: int = 1, **options: Any) -> Any:
         """Batches of this rank's share of `dataset`. Checkpoints keep the position. See `make_loader`.
@@ -286,9 +295,21 @@ class Session:
         for checkpoints in self.all_checkpoints:
             checkpoints.finish()
 
-    def log(self, step: Optional[int] = None, **values: Any) -> None:
-        """Log `values` for `step`; by default for the step after the last. The tracker's sinks get them, too."""
-        self._metrics.log(self._progress.advance(step), values)
+    def log(
+        self, *step_or_values: Union[int, Mapping[str, Any], None], step: Optional[int] = None, **values: Any
+    ) -> None:
+        """Log values for a step: `run.log(loss=x)`, `run.log(10, loss=x)`, `run.log({"loss": x}, step=10)`.
+
+        The default is the step after the last. The tracker's sinks get the values, too.
+
+        Raises TypeError at once if a step or a value has another type, even if nothing is written.
+        """
+        for each in step_or_values:
+            if isinstance(each, Mapping):
+                values = {**{str(name): value for name, value in each.items()}, **values}
+            elif each is not None:
+                step = _step(each)
+        self._metrics.log(self._progress.advance(None if step is None else _step(step)), values)
 
     def _log(self, step: Optional[int], values: Dict[str, Any], *, is_last: bool) -> int:
         """As `log`; `is_last`: pass all values to the sinks now. Returns the step."""
@@ -371,9 +392,9 @@ class Session:
         For scripts that save by themselves; `ckpt.step()` does this too. At the end of a smoke test the status is 0.
         """
         if self._stop.agreed or not self.smoke.is_over:
-            self._saved_step = step
+            self._saved_step = _step(step)
         else:
-            self.smoke.own_step = step
+            self.smoke.own_step = _step(step)
 
     @property
     def is_saved(self) -> bool:
@@ -429,6 +450,18 @@ class Session:
         done = self._progress.epoch * steps + trained[0].steps
         is_per_batch = self._progress.step in {done, done - 1}  # counted from one or from zero
         return self._progress.epoch_count * steps if is_per_batch else None
+
+
+def _step(value: Any) -> int:
+    try:
+        return index(value)
+    except TypeError:
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+        raise TypeError(
+            f"a step is an integer, not a {type(value).__name__}\n"
+            'hint: `run.log(loss=x)` or `run.log({"loss": x}, step=3)` logs a value'
+        ) from None
 
 
 def seed_everything(seed: int) -> None:
