@@ -274,10 +274,12 @@ class Session:
         """Before the training begins all ranks draw the same random numbers, to create and split the same data."""
         if not self._has_begun:
             self._has_begun = True
-            if (
-                self._is_seeded and self.rank and torch.initial_seed() == self.seed % 2**64
-            ):  # else the script has seeded it
-                seed_everything(self.seed + self.rank)
+            own, now = self.seed + self.rank, torch.initial_seed()
+            if not self._is_seeded or self.rank == 0 or now == own % 2**64:
+                return  # equal to `own`: the script has restored this rank's state
+            if now == self.seed % 2**64:  # else the script has seeded torch
+                torch.manual_seed(own)
+            seed_python(own)
 
     def epochs(self, count: int) -> Iterator[int]:
         """The remaining epochs of `count`. An epoch that was interrupted resumes in its middle."""
@@ -464,10 +466,9 @@ def _step(value: Any) -> int:
         ) from None
 
 
-def seed_everything(seed: int) -> None:
-    """Seed Python's and torch's generators, and numpy's if it is loaded."""
+def seed_python(seed: int) -> None:
+    """Seed Python's generator, and numpy's if it is loaded."""
     random.seed(seed)
-    torch.manual_seed(seed)
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(seed % 2**32)

@@ -26,7 +26,7 @@ from serried.train.errors import TrainError
 from serried.train.group import Group
 from serried.train.identities import Identity, identity, threads
 from serried.train.parallel import choose_device
-from serried.train.run import Session, SessionExit, seed_everything
+from serried.train.run import Session, SessionExit, seed_python
 from serried.train.stopping import StopListener
 
 START_SECONDS = 180.0
@@ -67,7 +67,7 @@ def session(
     backend: the backend of torch.distributed; by default nccl for GPUs and gloo for the CPU.
     seed: seeds the generators of all ranks alike, so that they create and split the same data. When the training
         begins (`run.checkpoints`, `run.epochs`, a pass over a loader, `ckpt.step`), rank r seeds its own with
-        `seed + r`, unless the script has seeded torch. None leaves them alone.
+        `seed + r`, torch's unless the script has seeded it. None leaves them alone.
     directory: the folder for checkpoints; by default the run's.
     metrics_file: the file of `run.log`; by default beside the rank's log in a run of Serried, else none.
     start_seconds: how long the ranks wait for one another at the start.
@@ -103,7 +103,8 @@ def session(
         group.open(chosen, backend, start_seconds, timeout_seconds)
         os.environ.update(who.variables())
         if seed is not None:
-            seed_everything(seed)
+            torch.manual_seed(seed)
+            seed_python(seed)
         listener = StopListener(os.environ.get(names.STOP_FILE))
         run = Session(
             who,
