@@ -222,7 +222,7 @@ def test_every_cause_that_an_exit_json_may_name_has_its_advice(cause):
 
 
 def test_every_row_of_advice_fills_in():
-    known = ("run", "rank", "host", "attempt", "command", "time", "memory", "restarts", "here", "all")
+    known = ("run", "rerun", "rank", "host", "attempt", "command", "time", "memory", "restarts", "here", "all")
     known += ("checkpoint", "checkpoint_path", "options", "page", "watch", "module")
     for advice in (*ADVICE.values(), *HERE.values()):
         for step in advice.steps:

@@ -173,10 +173,10 @@ class Advice:
     meaning: str
     """One sentence about this kind of end."""
     steps: tuple[str, ...]
-    """Next steps, with the placeholders `{run}`, `{rerun}`, `{rank}`, `{host}`, `{attempt}`, `{command}` (`submit`, or `run`), and
-    `{time}`, `{memory}`, `{restarts}` and `{here}` (the same command for `serried run`) for the next
-    try; for a checkpoint outside
-    of `{checkpoints}`: `{checkpoint}`, `{checkpoint_path}`, `{options}`, `{page}` and `{watch}`."""
+    """Next steps, with the placeholders `{run}`, `{rerun}`, `{rank}`, `{host}`, `{attempt}`, `{command}` (`submit`, or
+    `run`), and `{time}`, `{memory}`, `{restarts}` and `{here}` (the same command for `serried run`) for the next try;
+    for a checkpoint outside of `{checkpoints}`: `{checkpoint}`, `{checkpoint_path}`, `{options}`, `{page}`,
+    `{watch}`."""
 
 
 ADVICE: Mapping[Reason, Advice] = {

@@ -28,6 +28,7 @@ from typing import (
 import torch
 from torch import nn
 from torch.distributed import ReduceOp
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import DistributedSampler
 
 from serried.protocol import names
@@ -101,6 +102,11 @@ class Session:
         """Also takes objects that `log` does not take."""
         self._metrics.tracker = self.tracker
         self._has_begun = False
+        self._has_passed = False
+        """Whether a pass over data has begun."""
+        self._first_step: Any = None
+        if self._is_seeded and self.rank:
+            self._first_step = register_optimizer_step_pre_hook(lambda *_: self._seed_this_rank())
         self._buckets = Buckets(group)
         self.parts: Dict[str, Stateful] = {"progress": self._progress, "buckets": self._buckets}
         """Further replicated state of the session."""
@@ -249,7 +255,7 @@ class Session:
             source = data.dataset
         if not self._group.is_open:
             return
-        discrete, floats = outline(source)
+        discrete, floats = outline(source, has_contents=not self._has_passed)
         digest = int(resume_trace.digest([discrete, len(floats)]), 16) >> 1
         highest, lowest = self._group.reduce_max((digest, -digest))
         is_same = highest == -lowest
@@ -267,6 +273,7 @@ class Session:
 
     def begin(self) -> None:
         """A pass over data, or an epoch, begins. From the first on, ranks draw different random numbers."""
+        self._has_passed = True
         self._seed_this_rank()
         self._trace.begin()
 
@@ -274,12 +281,17 @@ class Session:
         """Before the training begins all ranks draw the same random numbers, to create and split the same data."""
         if not self._has_begun:
             self._has_begun = True
+            self._forget_first_step()
             own, now = self.seed + self.rank, torch.initial_seed()
             if not self._is_seeded or self.rank == 0 or now == own % 2**64:
                 return  # equal to `own`: the script has restored this rank's state
             if now == self.seed % 2**64:  # else the script has seeded torch
                 torch.manual_seed(own)
             seed_python(own)
+
+    def _forget_first_step(self) -> None:
+        if self._first_step is not None:
+            self._first_step.remove()
 
     def epochs(self, count: int) -> Iterator[int]:
         """The remaining epochs of `count`. An epoch that was interrupted resumes in its middle."""
@@ -410,6 +422,7 @@ class Session:
     def close(self, seconds: float = math.inf, *, has_failed: bool = False) -> None:
         """Finish saves and logs that are in progress, within `seconds`."""
         try:
+            self._forget_first_step()
             self._metrics.close()
             self._buckets.close()
             self._trace.close()

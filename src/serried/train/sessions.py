@@ -66,7 +66,7 @@ def session(
     device: the device to train on; by default this rank's GPU, else the CPU.
     backend: the backend of torch.distributed; by default nccl for GPUs and gloo for the CPU.
     seed: seeds the generators of all ranks alike, so that they create and split the same data. When the training
-        begins (`run.checkpoints`, `run.epochs`, a pass over a loader, `ckpt.step`), rank r seeds its own with
+        begins (`run.checkpoints`, `run.epochs`, a pass over a loader, an optimizer's step), rank r seeds its own with
         `seed + r`, torch's unless the script has seeded it. None leaves them alone.
     directory: the folder for checkpoints; by default the run's.
     metrics_file: the file of `run.log`; by default beside the rank's log in a run of Serried, else none.

@@ -215,18 +215,21 @@ def _windows(total: int, size: int, seed: int, epoch: int) -> Callable[[List[int
 # Whether all ranks have the same data.
 
 
-def outline(data: Any) -> Tuple[Any, List[float]]:
+def outline(data: Any, *, has_contents: bool = True) -> Tuple[Any, List[float]]:
     """What tells `data` from other data, without `data[i]`: lengths, indices, a sample of each list and array.
 
     Of an object it covers the sequences of its own length and the data sets among its attributes: a Subset's indices,
     the tensors of a TensorDataset, the parts of a ConcatDataset. Floats come separately, because another node may
     round the same computation differently.
+
+    Without `has_contents`, only lengths and whole numbers count: a data set may have a cache, which each rank fills
+    with what it has read.
     """
     floats: List[float] = []
-    return _outline(data, floats, set()), floats
+    return _outline(data, floats if has_contents else None, set()), floats
 
 
-def _outline(data: Any, floats: List[float], seen: Set[int]) -> Any:
+def _outline(data: Any, floats: Optional[List[float]], seen: Set[int]) -> Any:
     if id(data) in seen or len(seen) > SAMPLED_ITEMS:
         return None
     seen.add(id(data))
@@ -247,9 +250,13 @@ def _outline(data: Any, floats: List[float], seen: Set[int]) -> Any:
     return inner
 
 
-def _outline_of_sequence(data: Any, floats: List[float]) -> Any:
+def _outline_of_sequence(data: Any, floats: Optional[List[float]]) -> Any:
     if isinstance(data, list) and all(type(each) is int for each in data):
         return [len(data), key(data)]
+    if floats is None:
+        if not (isinstance(data, range) or "int" in str(getattr(data, "dtype", ""))):
+            return [len(data)]
+        floats = []
     stride = max(1, len(data) // SAMPLED_ITEMS)
     if hasattr(data, "iloc"):  # a data frame
         rows = data.iloc[::stride]
