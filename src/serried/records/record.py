@@ -38,11 +38,14 @@ MOST_NAMED = 5
 """The most jobs of one submission that are listed one by one."""
 
 
+_NONE = type(None)
 _EXIT_TYPES: Mapping[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("state", "cause", "message", "job", "started", "ended", "run"), str),
-    **dict.fromkeys(("exit_code", "attempt", "attempts", "task", "saved_step", "world_size"), int),
-    "seconds": (int, float),
-    **dict.fromkeys(("first_failure", "tasks", "elements", "summary"), dict),
+    **dict.fromkeys(("cause", "message", "job", "started", "ended", "run"), (str, _NONE)),
+    **dict.fromkeys(("exit_code", "attempt", "attempts", "task", "saved_step", "world_size"), (int, _NONE)),
+    "seconds": (int, float, _NONE),
+    "first_failure": (dict, _NONE),
+    "state": str,
+    **dict.fromkeys(("tasks", "elements", "summary"), dict),
     **dict.fromkeys(("nodes", "conditions", "warnings", "missing"), list),
 }
 
