@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from serried.errors import UsageError
+from serried.protocol.names import FETCHED
 from serried.snapshot import listing, survey
 
 ENVIRONMENT = os.environ | {
@@ -80,6 +81,17 @@ def test_ignored_modules_beside_modules_of_the_snapshot_are_warned_of(repository
     chosen = survey(repository, ["src/_*.py", "src/*_pb2.py", "src/deep/*.so", "!src/made", "nested/_own.py"])
     assert (chosen.ignored_modules, chosen.warnings) == ((), ())
     assert survey(repository, start="src").ignored_modules == ("nested/_own.py", "src/deep/fast.so")
+
+
+@pytest.mark.parametrize("folder", ["project", "repository"])
+def test_a_fetched_folder_is_neither_taken_nor_linked_unless_it_is_named(request, folder):
+    place = request.getfixturevalue(folder)
+    write(place, "train.py", "results/model.pt", "runs/1/log", "runs/2/log")
+    for fetched in ("results", "runs/1", "runs/2"):
+        (place / fetched / ".gitignore").write_text(FETCHED)
+    listed = survey(place)
+    assert ([path for path in listed.files if path.startswith("r")], listed.links) == ([], ())
+    assert survey(place, ["results"]).links == ("results",)
 
 
 def test_project_link_adds_and_removes_entries(repository):

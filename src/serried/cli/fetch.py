@@ -59,6 +59,7 @@ def command(
     report, found = Report(), None
     if target is not None:
         found = fetch.find(selection, patterns, target.expanduser())
+        is_new = not target.expanduser().is_dir() or not any(target.expanduser().iterdir())
         report = _copy(found, target, force=force, dry_run=dry_run)
     if as_json:
         nodes = [_node_json(*each) for each in zip(lacking, results, strict=True)]
@@ -70,7 +71,7 @@ def command(
         console.say(f"up to date: all results of run `{status.id}` are in the run directory")
         _offer(selection)
     if found is not None and target is not None and not dry_run:
-        _remember(selection, found, report, target)
+        _remember(selection, found, report, target, is_new=is_new)
     run_view.insist([status])
     is_missing = any(result.problem for result in results) and not dry_run
     if is_missing or report.kept or report.problems:
@@ -144,7 +145,12 @@ def _copy(found: FetchMatches, target: Path, *, force: bool, dry_run: bool) -> R
             raise UsageError(f"cannot write to `{folder}`: {error.strerror or error}") from None
 
 
-def _remember(selection: Selection, found: FetchMatches, report: Report, target: Path) -> None:
+def _remember(selection: Selection, found: FetchMatches, report: Report, target: Path, *, is_new: bool) -> None:
+    try:
+        if is_new:
+            fetch.mark(target.expanduser(), Path(selection.record.plan.source.directory))
+    except OSError as error:
+        console.warning(f"cannot mark `{target}` as fetched, so that snapshots leave it out: {reason(error)}")
     try:
         fetch.note_fetched(selection, found, report, target.expanduser())
     except OSError as error:

@@ -258,3 +258,7 @@ def is_in_another_job(environ: Mapping[str, str]) -> bool:
     """Whether another job inherited these variables: one that a program of the attempt submitted."""
     variable, _, job = environ.get(IN_JOB, "").partition("=")
     return bool(variable) and environ.get(variable, job) != job
+
+
+FETCHED = "# Copies by `serried fetch`, which snapshots leave out. Delete this file to include them.\n*\n"
+"""The `.gitignore` of a folder that `serried fetch` creates in a project."""

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from serried.errors import UsageError
 from serried.fs import tree
+from serried.protocol.names import FETCHED
 from serried.protocol.sizes import spell
 from serried.snapshot import git
 
@@ -218,18 +219,40 @@ def _from_walk(project: Path, link: Sequence[str], excluded: Sequence[str]) -> _
                 files.append(path)
             elif not entry.is_dir(follow_symlinks=False):
                 warnings.append(f"`{path}` is neither a file nor a folder and is left out of the snapshot")
-            elif entry.name == "node_modules" or (project / path / "pyvenv.cfg").exists():
+            elif (
+                entry.name == "node_modules" or (project / path / "pyvenv.cfg").exists() or _is_fetched(project / path)
+            ):
                 ignored += [] if folder else [path]
             else:
                 pending.append(path)
     return _Listed(files, frozenset(), ignored, tuple(warnings))
 
 
+def _is_fetched(folder: Path) -> bool:
+    try:
+        return (folder / ".gitignore").read_bytes() == FETCHED.encode()
+    except OSError:
+        return False
+
+
+def _has_only_fetched(folder: Path) -> bool:
+    """Git lists only the uppermost folder that has nothing but ignored entries."""
+    if _is_fetched(folder):
+        return True
+    is_empty = True
+    for entry in tree.entries(str(folder), lambda _: None):
+        is_empty = False
+        if not entry.is_dir(follow_symlinks=False) or not _has_only_fetched(Path(entry.path)):
+            return False
+    return not is_empty
+
+
 def _links(project: Path, ignored: Sequence[str], link: Sequence[str], excluded: Sequence[str]) -> tuple[str, ...]:
     """The entries to link: ignored ones that are not caches, without those of `!name`, and with those of `name`."""
     added = [pattern.rstrip("/") for pattern in link if not pattern.startswith("!")]
     removed = [pattern[1:].rstrip("/") for pattern in link if pattern.startswith("!")]
-    links = {name for name in ignored if not _matches(Path(name).name, CACHES) and not _matches(name, removed)}
+    kept = (name for name in ignored if not _matches(Path(name).name, CACHES) and not _matches(name, removed))
+    links = {name for name in kept if not _has_only_fetched(project / name)}
     for pattern in added:
         is_inside = pattern and not Path(pattern).is_absolute() and ".." not in pattern.split("/")
         paths = [str(path.relative_to(project)) for path in project.glob(pattern)] if is_inside else []

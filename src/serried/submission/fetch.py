@@ -13,6 +13,7 @@ from typing import Any
 from serried.errors import SerriedError, UsageError
 from serried.fs.files import MODES
 from serried.protocol.layout import CHECKPOINTS, RESULTS, TaskDirectory
+from serried.protocol.names import FETCHED
 from serried.protocol.outputs import FetchLedger
 from serried.records import missing_outputs
 from serried.records.index import Selection
@@ -172,6 +173,18 @@ def note_fetched(selection: Selection, found: FetchMatches, report: Report, targ
     mode = MODES[selection.record.plan.share].file
     for ledger, states_of_files in by_ledger.items():
         ledger.note(states_of_files, mode)
+
+
+def mark(target: Path, project: Path) -> None:
+    """Let snapshots leave `target` out, if it is a folder in `project` or in another project. Raises OSError."""
+    folders = target.resolve().parents
+    is_within = project.resolve() in folders or any((folder / name).exists() for folder in folders for name in _MARKS)
+    if is_within and not os.path.lexists(target / ".gitignore"):
+        (target / ".gitignore").write_text(FETCHED, encoding="utf-8")
+
+
+_MARKS = (".git", "serried.toml")
+"""In the folder of a project."""
 
 
 def _where_to_look(selection: Selection, *, is_all: bool) -> str:

@@ -12,6 +12,7 @@ import pytest
 
 from building import as_json
 from serried.fs.files import write_json
+from serried.snapshot import survey
 from serried.submission import fetch_copy
 from trees import tree
 from written import described, put
@@ -45,6 +46,17 @@ def test_all_outputs_come_to_the_project_and_a_second_time_none(serried, project
     )
     shown = serried("show", "last").out
     assert "  outputs     3 files, 19 B, all fetched: results/model.pt, log, config.yaml\n" in shown
+
+
+@pytest.mark.usefixtures("run")
+def test_a_new_folder_in_a_project_is_left_out_of_the_next_snapshot(serried, project, tmp_path):
+    before = survey(project).files
+    put(project, {"mine/notes": "x"})
+    for to in (project / "copies", project / "deep/copies", project / "mine", tmp_path / "elsewhere"):
+        assert serried("fetch", "last", "--to", str(to)).code == 0
+    marked = sorted(str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob(".gitignore"))
+    assert marked == [f"{project.relative_to(tmp_path)}/{name}" for name in ("copies", "deep/copies")]
+    assert {path for path in survey(project).files if not path.startswith("mine/")} == set(before)
 
 
 @pytest.mark.usefixtures("run")
