@@ -15,12 +15,13 @@ from written import put
 
 
 @pytest.fixture
-def project(tmp_path):
-    """Code, a folder that comes with it, a link, and data that the snapshot links to."""
+def project(tmp_path, monkeypatch):
+    """The current directory: code, a folder that comes with it, a link, and data that the snapshot links to."""
     folder = tmp_path / "project"
     code = {"train.py": "print(1)", "config.yaml": "lr: 0.1", "results/keep": "", "empty": ""}
     put(folder, {**code, "data/set": "data"})
     (folder / "go").symlink_to("train.py")
+    monkeypatch.chdir(folder)
     return folder
 
 

@@ -107,7 +107,7 @@ def test_a_run_in_place_has_no_outputs_and_says_where_its_files_are(serried, mak
     assert "outputs" not in serried("show", "last").out
     assert serried("fetch", "last", "*.pt").err == (
         "error: run `k3f9q2` has no file that matches `*.pt`\n\n"
-        "hint: it ran in place: files that it wrote by relative paths are in `/home/ada/digits`\n"
+        f"hint: it ran in place: files that it wrote by relative paths are in `{Path.cwd()}`\n"
     )
 
 
