@@ -15,7 +15,7 @@ from serried.plan import Sweep
         ({"memory_mb": 61440, "ranks": 4, "gpus": 1}, "--set resources.mem=120G (for each GPU), twice what it had"),
         ({"memory_mb": 3000, "ranks": 2}, "--set resources.mem=3000M (for each rank), twice what it had"),
         ({"memory_mb": None}, "--set resources.mem=SIZE"),
-        ({"memory_mb": 0}, "it had all of its nodes: use nodes with more"),
+        ({"memory_mb": 0}, "it had all of its nodes' memory, so use nodes with more"),
     ],
 )
 def test_advice_asks_for_twice_the_memory_that_the_run_had(facts, option, make, serried):

@@ -132,7 +132,7 @@ def test_an_order_that_serried_does_not_have_keeps_the_script(before: str, after
         ("--time=1 --mem=1G --hint=nomultithread", 2, "only the scheduler knows all that `--hint` does"),
         ("--time=1 --mem=1G --chdir=/x", 0, "a directive sets the folder of the script"),
         ("--time=1 --mem=1G --dependency=singleton", 0, "a directive sets a dependency"),
-        ("--time=1 --mem=1G --requeue", 0, "a directive sets that the job is requeued"),
+        ("--time=1 --mem=1G --requeue", 2, "only the scheduler knows all that `--requeue` does"),
         ("--time=1 --mem=1G --signal=USR1@60", 0, "a directive sets a warning signal"),
         ("--time=1 --mem=1G --export=NONE", 0, "a directive sets the variables that the script inherits"),
         ("--time=1 --mem=1G --export=ALL,API_KEY=1", 0, "a directive sets a secret"),

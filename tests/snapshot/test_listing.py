@@ -74,7 +74,7 @@ def test_ignored_modules_beside_modules_of_the_snapshot_are_warned_of(repository
     assert listed.links == ("_top.py", "data")
     (warning,) = listed.warnings
     assert warning == (
-        "git ignores these modules, so that the snapshot lacks them: `nested/_own.py`, `src/_version.py`, "
+        "git ignores these modules, so the snapshot lacks them: `nested/_own.py`, `src/_version.py`, "
         '`src/a_pb2.py` and 2 more; `link = ["nested/_own.py", "src/_version.py", "src/a_pb2.py", …]` '
         "under `[project]` links them"
     )

@@ -342,7 +342,7 @@ def _more_memory(status: RunStatus) -> str:
     shares = (allocation.gpus or allocation.ranks) if allocation else 0
     if allocation is None or not allocation.memory_mb or not shares:
         is_all = allocation is not None and allocation.memory_mb == 0
-        return "it had all of its nodes: use nodes with more" if is_all else "--set resources.mem=SIZE"
+        return "it had all of its nodes' memory, so use nodes with more" if is_all else "--set resources.mem=SIZE"
     share = 2 * -(-allocation.memory_mb // shares)
     size = f"{share // 1024}G" if share % 1024 == 0 else f"{share}M"
     return f"--set resources.mem={size} (for each {'GPU' if allocation.gpus else 'rank'}), twice what it had"

@@ -306,7 +306,7 @@ def _without_modules(modules: Sequence[str]) -> Iterator[str]:
         more = f" and {len(modules) - NAMED} more" if len(modules) > NAMED else ""
         link = ", ".join(f'"{path}"' for path in modules[:NAMED]) + (", …" if more else "")
         yield (
-            f"git ignores these modules, so that the snapshot lacks them: {names}{more}; "
+            f"git ignores these modules, so the snapshot lacks them: {names}{more}; "
             f"`link = [{link}]` under `[project]` links them"
         )
 

@@ -407,7 +407,7 @@ def _paths_out(plan: Plan, texts: Sequence[tuple[str, str]], survey: Survey) -> 
         path, where, relative = found[0]
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         yield (
-            f"`{path}` in {where}{more} is the project's own, so that later edits reach the job: "
+            f"`{path}` in {where}{more} is the project's own, so later edits reach the job: "
             f"write `{relative}` for the copy in the snapshot"
         )
 

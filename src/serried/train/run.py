@@ -6,7 +6,6 @@ import contextlib
 import logging
 import math
 import os
-import random
 import socket
 import sys
 from operator import index
@@ -28,7 +27,6 @@ from typing import (
 import torch
 from torch import nn
 from torch.distributed import ReduceOp
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import DistributedSampler
 
 from serried.protocol import names
@@ -70,7 +68,7 @@ class Session:
         group: Group,
         listener: StopListener,
         *,
-        seed: Optional[int] = None,
+        seed: int = 0,
         directory: Optional[Path] = None,
         metrics_path: Optional[Path] = None,
     ) -> None:
@@ -83,9 +81,8 @@ class Session:
         self.is_main = who.rank == 0
         self.device = device
         self.backend = group.backend
-        self.seed = seed or 0
+        self.seed = seed
         """The same on every rank."""
-        self._is_seeded = seed is not None
         self.directory = directory
         """The folder for checkpoints."""
         self.resume_from = _elsewhere(directory)
@@ -101,12 +98,8 @@ class Session:
         self.tracker = Tracker(settings_of(os.environ), who.rank, self._log, self._progress.advance, flush=self.flush)
         """Also takes objects that `log` does not take."""
         self._metrics.tracker = self.tracker
-        self._has_begun = False
         self._has_passed = False
         """Whether a pass over data has begun."""
-        self._first_step: Any = None
-        if self._is_seeded and self.rank:
-            self._first_step = register_optimizer_step_pre_hook(lambda *_: self._seed_this_rank())
         self._buckets = Buckets(group)
         self.parts: Dict[str, Stateful] = {"progress": self._progress, "buckets": self._buckets}
         """Further replicated state of the session."""
@@ -204,7 +197,7 @@ class Session:
     def loader(self, dataset: Any, *, batch_size: int = 1, **options: Any) -> Any:
         """Batches of this rank's share of `dataset`. Checkpoints keep the position. See `make_loader`.
 
-        Raises TrainError on all ranks if they have different data.
+        To be called by all ranks. Raises TrainError on all of them if they have different data.
         """
         from serried.train.data import make_loader
 
@@ -238,7 +231,6 @@ class Session:
             raise TrainError(
                 "this session has checkpoints already", "pass all objects with a state to one `run.checkpoints`"
             )
-        self._seed_this_rank()  # before a checkpoint restores the random state
         checkpoints = Checkpoints(self, every=every, keep=keep, best=best, local=local, **objects)
         self.all_checkpoints.append(checkpoints)
         return checkpoints
@@ -272,26 +264,9 @@ class Session:
             )
 
     def begin(self) -> None:
-        """A pass over data, or an epoch, begins. From the first on, ranks draw different random numbers."""
+        """A pass over data, or an epoch, begins."""
         self._has_passed = True
-        self._seed_this_rank()
         self._trace.begin()
-
-    def _seed_this_rank(self) -> None:
-        """Before the training begins all ranks draw the same random numbers, to create and split the same data."""
-        if not self._has_begun:
-            self._has_begun = True
-            self._forget_first_step()
-            own, now = self.seed + self.rank, torch.initial_seed()
-            if not self._is_seeded or self.rank == 0 or now == own % 2**64:
-                return  # equal to `own`: the script has restored this rank's state
-            if now == self.seed % 2**64:  # else the script has seeded torch
-                torch.manual_seed(own)
-            seed_python(own)
-
-    def _forget_first_step(self) -> None:
-        if self._first_step is not None:
-            self._first_step.remove()
 
     def epochs(self, count: int) -> Iterator[int]:
         """The remaining epochs of `count`. An epoch that was interrupted resumes in its middle."""
@@ -376,7 +351,6 @@ class Session:
         """
         if self._uneven_inputs.is_unmirrored or self._stop.agreed:
             return self._stop.agreed
-        self._seed_this_rank()
         self._trace.step()
         self.smoke.steps += 1
         reason = self._stop.reason()
@@ -422,7 +396,6 @@ class Session:
     def close(self, seconds: float = math.inf, *, has_failed: bool = False) -> None:
         """Finish saves and logs that are in progress, within `seconds`."""
         try:
-            self._forget_first_step()
             self._metrics.close()
             self._buckets.close()
             self._trace.close()
@@ -477,14 +450,6 @@ def _step(value: Any) -> int:
             f"a step is an integer, not a {type(value).__name__}\n"
             'hint: `run.log(loss=x)` or `run.log({"loss": x}, step=3)` logs a value'
         ) from None
-
-
-def seed_python(seed: int) -> None:
-    """Seed Python's generator, and numpy's if it is loaded."""
-    random.seed(seed)
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed % 2**32)
 
 
 def _elsewhere(directory: Optional[Path]) -> Optional[Path]:

@@ -9,13 +9,14 @@ import importlib
 import io
 import multiprocessing
 import os
+import random
 import signal
 import socket
 import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Iterator, Optional, Union
+from typing import Any, Iterator, Optional, Union
 
 import torch
 
@@ -26,7 +27,7 @@ from serried.train.errors import TrainError
 from serried.train.group import Group
 from serried.train.identities import Identity, identity, threads
 from serried.train.parallel import choose_device
-from serried.train.run import Session, SessionExit, seed_python
+from serried.train.run import Session, SessionExit
 from serried.train.stopping import StopListener
 
 START_SECONDS = 180.0
@@ -65,9 +66,7 @@ def session(
 
     device: the device to train on; by default this rank's GPU, else the CPU.
     backend: the backend of torch.distributed; by default nccl for GPUs and gloo for the CPU.
-    seed: seeds the generators of all ranks alike, so that they create and split the same data. When the training
-        begins (`run.checkpoints`, `run.epochs`, a pass over a loader, an optimizer's step), rank r seeds its own with
-        `seed + r`, torch's unless the script has seeded it. None leaves them alone.
+    seed: rank r seeds its generators with `seed + r`; None leaves them alone.
     directory: the folder for checkpoints; by default the run's.
     metrics_file: the file of `run.log`; by default beside the rank's log in a run of Serried, else none.
     start_seconds: how long the ranks wait for one another at the start.
@@ -103,15 +102,14 @@ def session(
         group.open(chosen, backend, start_seconds, timeout_seconds)
         os.environ.update(who.variables())
         if seed is not None:
-            torch.manual_seed(seed)
-            seed_python(seed)
+            seed_everything(seed + who.rank)
         listener = StopListener(os.environ.get(names.STOP_FILE))
         run = Session(
             who,
             chosen,
             group,
             listener,
-            seed=seed,
+            seed=seed or 0,
             directory=_directory(directory),
             metrics_path=metrics.choose_path(metrics_file, os.environ, who.rank),
         )
@@ -226,3 +224,12 @@ def _directory(requested: Union[str, Path, None]) -> Optional[Path]:
     # The two runs of a resume check must not share a folder that the script names.
     directory = given or requested if os.environ.get(names.REHEARSAL) else requested or given
     return Path(directory).absolute() if directory else None  # a script may change its working directory
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python's and torch's generators, and numpy's if it is loaded."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)

@@ -239,6 +239,8 @@ printf '#!/bin/sh\nexit 3\n' > other; cp fail.py bin/on-path; chmod +x *.py othe
         (f"A=1 {sys.executable} fail.py || echo handled", [True]),
         ("bin/snake fail.py; echo end", [False]),
         ("PATH=$PWD/bin:$PATH; on-path a; long b; echo end", [False, False]),
+        ("set -- $(echo Train) -T x; trap 'echo \"RETURN CODE\"' EXIT; ./fail.py a; echo end", [False]),
+        ('a=(./fail.py ./other); i=0; "${a[i++]}" x; echo $i', []),
         ("cp fail.py bin/pip; PATH=$PWD/bin:$PATH; pip install numpy; echo end", []),
         ("PATH=$PWD/bin:$PATH; on-path a; command -v on-path | wc -l; type on-path | wc -l", [False]),
         ("bin/srun true fail; echo end", [False]),

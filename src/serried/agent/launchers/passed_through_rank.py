@@ -129,8 +129,8 @@ class PassedThroughRank:
             self._attach(**answer["detached"])
         elif names.SHIMS in inherited:  # before a virtual environment that the script has activated
             shims = os.path.join(inherited[names.SHIMS], "bin")  # noqa: PTH118 - a text
-            folders = [shims, *_folders(self._environment, "PATH")]
-            self._environment["PATH"] = os.pathsep.join(dict.fromkeys(folders))
+            path = self._environment.get("PATH", os.defpath).split(os.pathsep)
+            self._environment["PATH"] = os.pathsep.join([shims, *(folder for folder in path if folder != shims)])
         self._log: Optional[int] = None
         with contextlib.suppress(OSError):
             self._log = os.open(answer["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, answer["mode"])

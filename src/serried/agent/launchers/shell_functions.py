@@ -231,13 +231,30 @@ __serried_start() {
 __serried_before() {
     case ${FUNCNAME[1]-} in __serried_*) return ;; esac
     local IFS=$' \t\n' text=$BASH_COMMAND word
-    case $text in
-        trap|trap\ -p*|trap\ *DEBUG*|trap\ *RETURN*|set\ [-+]*T*|set\ ?o\ functrace*|shopt\ *extdebug*)
-            set +T
-            trap - DEBUG
-            return ;;
-    esac
     word=${text%%[[:space:]]*}
+    case $word in
+        set)
+            # The first option alone: what follows `--` are words of the script.
+            text=${text#set}
+            text=${text#"${text%%[![:space:]]*}"}
+            case ${text%%[[:space:]]*} in
+                --*) text= ;;
+                [-+]*T*) ;;
+                *) [[ $text == ?o\ functrace* ]] || text= ;;
+            esac ;;
+        trap)
+            # Its signals come after the last quote.
+            text=${text%[\"\']}
+            [[ $text == trap || $text == trap\ -p* || ${text##*[\"\']} == @(*DEBUG*|*RETURN*) ]] || text= ;;
+        shopt) [[ $text == *extdebug* ]] || text= ;;
+        *) text= ;;
+    esac
+    if [[ -n $text ]]; then
+        set +T
+        trap - DEBUG
+        return
+    fi
+    text=$BASH_COMMAND
     while [[ $word == [A-Za-z_]*=* ]]; do
         text=${text#"$word"}
         text=${text#"${text%%[![:space:]]*}"}
@@ -245,7 +262,7 @@ __serried_before() {
     done
     case $word in
         *[\$\~\"\']*)
-            case $word in *[!][A-Za-z0-9/._+~\$\"\'{}@*#%-]*) return ;; esac
+            case $word in *[!][A-Za-z0-9/._+~\$\"\'{}@*#%-]*|*\[*++*|*\[*--*) return ;; esac
             text=$-
             set +u
             eval "word=$word"
@@ -292,9 +309,11 @@ __serried_requeue() {
         __serried_missing "$@"
         return 0
     fi
-    case " ${*:2} " in *" requeue "*) __serried_count ;; esac
-    # `incomplete`: a job that was cancelled stays so, also where a trap for TERM requeues it.
-    case "${2-} ${3-}" in requeue\ [0-9]*) set -- "$1" "$2" incomplete "${@:3}" ;; esac
+    if [[ ${2-} == requeue && ( ${3-} == "${__serried_job#*=}" || ${3-} == [0-9]*_[0-9]* ) ]]; then
+        __serried_count
+        # `incomplete`: a job that was cancelled stays so, also where a trap for TERM requeues it.
+        set -- "$1" "$2" incomplete "${@:3}"
+    fi
     __serried_run "$@"
 }
 
@@ -383,6 +402,8 @@ __serried_missing() {
 # When the trap runs, bash may have left the functions, with their variables.
 __serried_failed() {
     local words IFS=' '
+    # A program in the background that HUP, INT or TERM ended was asked to end, such as by `pkill`.
+    case $__serried_status in 129|130|143) ! __serried_is_background || __serried_signal=TERM ;; esac
     printf -v words '%q ' "${BASH_SOURCE[2]-}" "${BASH_LINENO[*]:1}" "$@"
     trap - ERR DEBUG RETURN
     trap "__serried_record $__serried_call $__serried_status 0 '${__serried_signal:+1}' $words; exit 0" EXIT

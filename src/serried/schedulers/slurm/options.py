@@ -63,8 +63,9 @@ serried_run_again() {
 }
 """,
     script_ended="""
-# TERM comes with a cancel, and also when the script, or Slurm for a preemption, has requeued the job.
-[[ $serried_final == cancel ]] && serried_is_requeued && serried_final=requeue
+# TERM comes with a cancel, and also when the script, or Slurm for a preemption, has requeued the job. A script that
+# exits at once may end before TERM.
+serried_is_requeued && serried_final=requeue
 """,
     again="""\
   serried_run_again
