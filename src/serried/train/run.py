@@ -26,7 +26,6 @@ from typing import (
 
 import torch
 from torch import nn
-from torch.distributed import ReduceOp
 from torch.utils.data import DistributedSampler
 
 from serried.protocol import names
@@ -98,8 +97,6 @@ class Session:
         self.tracker = Tracker(settings_of(os.environ), who.rank, self._log, self._progress.advance, flush=self.flush)
         """Also takes objects that `log` does not take."""
         self._metrics.tracker = self.tracker
-        self._has_passed = False
-        """Whether a pass over data has begun."""
         self._buckets = Buckets(group)
         self.parts: Dict[str, Stateful] = {"progress": self._progress, "buckets": self._buckets}
         """Further replicated state of the session."""
@@ -247,15 +244,9 @@ class Session:
             source = data.dataset
         if not self._group.is_open:
             return
-        discrete, floats = outline(source, has_contents=not self._has_passed)
-        digest = int(resume_trace.digest([discrete, len(floats)]), 16) >> 1
+        digest = int(resume_trace.digest([outline(source)]), 16) >> 1
         highest, lowest = self._group.reduce_max((digest, -digest))
-        is_same = highest == -lowest
-        if is_same and floats:
-            highs = self._group.reduce(floats, ReduceOp.MAX)
-            lows = self._group.reduce([-each for each in floats], ReduceOp.MAX)
-            is_same = all(abs(a + b) <= 1e-3 * max(abs(a), abs(b)) + 1e-6 for a, b in zip(highs, lows))  # noqa: B905 - as long; Python 3.9
-        if not is_same:
+        if highest != -lowest:
             raise TrainError(
                 "the ranks have different data: `run.loader` shares out one data set, which must be the same on all",
                 "split and create data with a fixed seed, such as `random_split(data, sizes, "
@@ -265,7 +256,6 @@ class Session:
 
     def begin(self) -> None:
         """A pass over data, or an epoch, begins."""
-        self._has_passed = True
         self._trace.begin()
 
     def epochs(self, count: int) -> Iterator[int]:

@@ -402,7 +402,7 @@ __serried_missing() {
 # When the trap runs, bash may have left the functions, with their variables.
 __serried_failed() {
     local words IFS=' '
-    # A program in the background that HUP, INT or TERM ended was asked to end, such as by `pkill`.
+    # A program in the background that HUP, INT or TERM ended was ended on purpose, such as by `pkill`.
     case $__serried_status in 129|130|143) ! __serried_is_background || __serried_signal=TERM ;; esac
     printf -v words '%q ' "${BASH_SOURCE[2]-}" "${BASH_LINENO[*]:1}" "$@"
     trap - ERR DEBUG RETURN

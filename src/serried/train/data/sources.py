@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import Any, Callable, Iterator, List, Optional, Set, Tuple, Union
 
 from serried.train.data.order import ReaderLayout, ReaderStep, key, pick, steps
@@ -17,9 +15,8 @@ Shuffle = Union[bool, int]
 """True: the whole epoch; a number: within windows of that many items; False: in the given order."""
 Begin = Callable[[int], object]
 
-SAMPLED_ITEMS = 64
-SAMPLED_VALUES = 32
-"""Of one item."""
+MOST_PARTS = 64
+"""Data sets within a data set that are compared."""
 
 
 class Shard:
@@ -215,26 +212,21 @@ def _windows(total: int, size: int, seed: int, epoch: int) -> Callable[[List[int
 # Whether all ranks have the same data.
 
 
-def outline(data: Any, *, has_contents: bool = True) -> Tuple[Any, List[float]]:
-    """What tells `data` from other data, without `data[i]`: lengths, indices, a sample of each list and array.
+def outline(data: Any) -> Any:
+    """What tells the shares of ranks apart, without `data[i]`: lengths, and lists of whole numbers.
 
     Of an object it covers the sequences of its own length and the data sets among its attributes: a Subset's indices,
-    the tensors of a TensorDataset, the parts of a ConcatDataset. Floats come separately, because another node may
-    round the same computation differently.
-
-    Without `has_contents`, only lengths and whole numbers count: a data set may have a cache, which each rank fills
-    with what it has read.
+    the parts of a ConcatDataset. Contents do not count: ranks may fill caches, or create data at random.
     """
-    floats: List[float] = []
-    return _outline(data, floats if has_contents else None, set()), floats
+    return _outline(data, set())
 
 
-def _outline(data: Any, floats: Optional[List[float]], seen: Set[int]) -> Any:
-    if id(data) in seen or len(seen) > SAMPLED_ITEMS:
+def _outline(data: Any, seen: Set[int]) -> Any:
+    if id(data) in seen or len(seen) > MOST_PARTS:
         return None
     seen.add(id(data))
     if _is_sequence(data):
-        return _outline_of_sequence(data, floats)
+        return _outline_of_sequence(data)
     length = len(data) if is_indexed(data) else None
     inner: List[Any] = [length]
     attributes = [getattr(data, "__dict__", {})]
@@ -242,46 +234,15 @@ def _outline(data: Any, floats: Optional[List[float]], seen: Set[int]) -> Any:
     for name, value in (each for names in attributes for each in names.items()):
         values = value if isinstance(value, (list, tuple)) else [value]
         if values and all(map(_is_dataset, values)):
-            inner.append([str(name), [_outline(each, floats, seen) for each in values]])
+            inner.append([str(name), [_outline(each, seen) for each in values]])
         elif _is_sequence(value) and len(value) == length:
-            inner.append([str(name), _outline_of_sequence(value, floats)])
-        elif isinstance(value, (list, tuple)) and all(_is_sequence(each) and len(each) == length for each in value):
-            inner.append([str(name), [_outline_of_sequence(each, floats) for each in value]])
+            inner.append([str(name), _outline_of_sequence(value)])
     return inner
 
 
-def _outline_of_sequence(data: Any, floats: Optional[List[float]]) -> Any:
-    if isinstance(data, list) and all(type(each) is int for each in data):
-        return [len(data), key(data)]
-    if floats is None:
-        if not (isinstance(data, range) or "int" in str(getattr(data, "dtype", ""))):
-            return [len(data)]
-        floats = []
-    stride = max(1, len(data) // SAMPLED_ITEMS)
-    if hasattr(data, "iloc"):  # a data frame
-        rows = data.iloc[::stride]
-        return [len(data), _outline_of_item(list(rows.index), floats), _outline_of_item(rows.to_numpy(), floats)]
-    return [len(data), [_outline_of_item(data[index], floats) for index in range(0, len(data), stride)]]
-
-
-def _outline_of_item(item: Any, floats: List[float]) -> Any:
-    if (
-        hasattr(item, "dtype")
-        and hasattr(item, "reshape")
-        and str(getattr(item, "layout", "strided")).endswith("strided")
-    ):
-        flat = item.reshape(-1)
-        return [list(item.shape), _outline_of_item(flat[:: max(1, len(flat) // SAMPLED_VALUES)].tolist(), floats)]
-    if isinstance(item, float):
-        floats.append(item if abs(item) < sys.float_info.max else 0.0)  # neither NaN nor infinite
-        return "float"
-    if isinstance(item, (str, os.PathLike)):
-        return Path(item).name  # the folder may differ between nodes
-    if isinstance(item, (list, tuple)):
-        return [len(item), [_outline_of_item(each, floats) for each in item[: 2 * SAMPLED_VALUES]]]
-    if isinstance(item, dict):
-        return {str(name): _outline_of_item(each, floats) for name, each in item.items()}
-    return item if isinstance(item, (bool, int, bytes, type(None))) else type(item).__name__
+def _outline_of_sequence(data: Any) -> Any:
+    is_whole = isinstance(data, range) or (isinstance(data, list) and all(type(each) is int for each in data))
+    return [len(data), key(data)] if is_whole else [len(data)]
 
 
 def _is_sequence(value: Any) -> bool:
