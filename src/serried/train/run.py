@@ -130,7 +130,7 @@ class Session:
         return self._group.reduce_max((index(value),))[0]
 
     def broadcast_object(self, obj: Any, src: int = 0) -> Any:
-        """Rank `src`'s `obj`, pickled and sent to every rank. Raises ValueError if there is no rank `src`."""
+        """Broadcast `obj`, pickled, from rank `src`. Returns it. Raises ValueError if `src` is not a rank."""
         if src not in range(self.world_size):
             raise ValueError(f"`src` is {src!r}; it must be a rank, 0 to {self.world_size - 1}")
         return self._group.broadcast(obj, src)

@@ -131,7 +131,7 @@ class LaunchedRanks(Ranks):
             elif event == FromLaunched.RANK_WAITS:
                 self._on_identified(connection, message["environ"])
             elif connection.number < 0:
-                continue  # it is no rank
+                continue  # not a rank
             elif event == FromLaunched.RANK_STARTING:
                 connection.is_starting = True
             elif event == FromLaunched.RANK_STARTED:

@@ -42,7 +42,7 @@ export function runPage(main, [id, tab = "overview"], query, page) {
   return () => { endHead(); shown.close?.(); };
 }
 
-// The figures of a live run stand in front, above two columns: what it does, and what it is.
+// Overview: figures of a live run first, then two columns, progress and facts.
 const FIGURES = ["progress", "speed", "time left", "GPUs", "CPUs", "memory"];
 const BUSY = { busy: "GPUs busy", rank_cpu: "CPU cores in use by each rank", node_cpu: "CPU cores in use" };
 const MOST_TAIL = 12, MOST_CHECKPOINTS = 8;
