@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serried.train.data.order import ReaderLayout, count_steps, pick, steps
-from serried.train.data.sources import Streamed, source_of
+from serried.train.data.sources import Shard, Streamed, source_of
 
 WORLDS = st.integers(1, 4)
 BATCHES = st.integers(1, 3)
@@ -150,6 +150,18 @@ def test_data_with_a_length_and_data_without_are_shared_out_alike(total, layout,
 @given(TOTALS, LAYOUTS, WORKERS)
 def test_the_length_of_an_epoch_is_known_without_reading_it(total, layout, workers):
     assert count_steps(total, layout) == len(list(batches_of(source(total, streamed=True), layout, workers, 0)))
+
+
+@settings(deadline=None)
+@given(TOTALS, LAYOUTS)
+def test_the_length_of_a_shard_is_the_number_of_a_ranks_items(total, layout):
+    shard = Shard(range(total), layout=layout)
+    assert (bool(shard), len(shard)) == (True, len(list(shard)))
+
+
+def test_a_shard_of_a_stream_has_no_length():
+    with pytest.raises(TypeError, match=r"^data without a length: "):
+        len(Shard(lambda: iter(range(3)), layout=ReaderLayout(0, 1)))
 
 
 @settings(deadline=None)

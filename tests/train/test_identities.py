@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from serried.protocol.launcher_env import elastic_id
@@ -259,6 +261,13 @@ def test_contradictions_are_refused_by_name(environ, message):
     with pytest.raises(IdentityError) as raised:
         identity(environ)
     assert str(raised.value).startswith(message)
+
+
+def test_a_node_has_its_name_in_slurm_else_its_host_name():
+    named = {"SLURMD_NODENAME": "n7"}
+    names = [identity({**environ, **named}).node_name for environ in (STEP, AGENT, OPEN_MPI, {})]
+    host = socket.gethostname()
+    assert [*names, identity(AGENT).node_name] == ["n7", "n7", host, host, host]
 
 
 def test_explain_shows_what_was_read():

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
+import socket
+from dataclasses import dataclass, field, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from serried.protocol import launcher_env
@@ -35,6 +36,8 @@ class Identity:
     """Identifies this launch on all its nodes; empty if the launcher gives no id."""
     hosts: str = ""
     """The nodes as a host list, rank 0's first; empty if the launcher does not name them."""
+    node_name: str = ""
+    """This node's name in Slurm, else its host name."""
 
     @property
     def spans_nodes(self) -> bool:
@@ -66,12 +69,15 @@ def identity(environ: Optional[Mapping[str, str]] = None) -> Identity:
         environ = os.environ
     readings = [_Reading(source, environ) for source in launcher_env.SOURCES if _is_present(source, environ)]
     if not readings:
-        return _alone(environ)
+        return replace(_alone(environ), node_name=socket.gethostname())
     winner = _decide(readings)
     for other in readings:
         _cross_check(winner, other)
     _check_leftovers(winner, readings)
-    return winner.conclude()
+    # MPI's launchers pass the first node's variables on to the ranks of all nodes.
+    is_own = winner.source in (launcher_env.SERRIED, launcher_env.SLURM)
+    name = environ.get("SLURMD_NODENAME") if is_own else None
+    return replace(winner.conclude(), node_name=name or socket.gethostname())
 
 
 def tasks_per_node(text: str) -> List[int]:

@@ -99,6 +99,14 @@ def count_steps(total: int, layout: ReaderLayout) -> int:
     return whole + 1
 
 
+def count_items(total: int, layout: ReaderLayout) -> int:
+    """Items of a rank in a whole epoch, with all its workers."""
+    whole, rest = divmod(total, layout.global_batch)
+    shared, odd = divmod(0 if layout.tail == "drop" else rest, layout.world_size)
+    has_one_more = odd > 0 if layout.tail == "repeat" else layout.rank < odd
+    return whole * layout.batch_size + shared + has_one_more
+
+
 def pick(
     stream: Iterable[T],
     layout: ReaderLayout,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Callable, Iterator, List, Optional, Set, Tuple, Union
 
-from serried.train.data.order import ReaderLayout, ReaderStep, key, pick, steps
+from serried.train.data.order import ReaderLayout, ReaderStep, count_items, key, pick, steps
 from serried.train.data.workers import reseed, worker_of_this_process
 
 Shuffle = Union[bool, int]
@@ -45,6 +45,16 @@ class Shard:
     def set_epoch(self, epoch: int, start: int = 0) -> None:
         """Set the epoch of the next pass, and the position: the number of items that all ranks consumed."""
         self.epoch, self.start = epoch, start
+
+    def __len__(self) -> int:
+        """This rank's items in a whole epoch, with all its workers. Raises TypeError if the data have no length."""
+        length = self.source.length()
+        if length is None:
+            raise TypeError("data without a length: the number of items is unknown until they have been read")
+        return count_items(length, self.layout)
+
+    def __bool__(self) -> bool:
+        return True
 
     def __iter__(self) -> Iterator[Any]:
         return (item for _, block in self.blocks(self.layout, self.seed, self.epoch, self.start) for item in block)
