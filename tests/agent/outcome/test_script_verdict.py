@@ -36,6 +36,7 @@ def rank_failed(rank, launch, code=7, *, seconds=1.0, **more):
     return event("launched-rank-failed", node=1, host="n2", exit=exit_, tail=[])
 
 
+REPORTED = {"reported": True, "problem": "exit", "message": "reported a failure, but exited with status 0"}
 HUNG = [stopping("limit", launches=["1"]), script(signal=15, ours=True)]
 """The limit ended the script while its launch ran."""
 STILL = "and other ranks of its launch still ran at the time limit"
@@ -79,6 +80,19 @@ CASES = {
     "a launcher exits with 0 whatever its ranks do": (
         [rank_failed(3, "1"), launches("1", kind="hides-failures"), script()],
         ("FAILED", 7, "rank 3 of `srun` on n2 exited with status 7, and the script ignored the failure"),
+    ),
+    "a rank exited with 0 after its session had reported a failure": (
+        [rank_failed(0, "1", 1, **REPORTED), launches("1"), script()],
+        ("FAILED", 1, "rank 0 of `srun` on n2 reported a failure, but exited with status 0"),
+    ),
+    "the script handled the failure of the launch in which another rank exited with 0": (
+        [
+            rank_failed(0, "1", 1, **REPORTED),
+            rank_failed(1, "1"),
+            launches("1", failures=[failure("1", handled=True)]),
+            script(),
+        ],
+        ("COMPLETED", 0, "the script exited with status 0"),
     ),
     "a launcher exits with 0 after its ranks were ended": (
         [rank_failed(3, "1", ours=True), launches("1", kind="hides-failures"), script()],

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import types
 
 import pytest
 
 from serried import processes
+from serried.agent.ranks.ranks import Rank, Ranks
 from serried.fs.files import read_journal
 from serried.process import linux
+from serried.protocol import failure_report
+from serried.protocol.failure_report import FailureReport
 
 PROGRAM = """\
 import os, pathlib, signal, sys, time
@@ -89,12 +94,58 @@ def test_a_rank_that_fails_when_it_is_asked_to_save_is_named(fails, warn):
     assert (run.ending[:3], run.exit["first_failure"]["rank"]) == (("FAILED", 5, "exit"), 1)
 
 
-def test_a_rank_that_goes_on_after_all_and_ends_well_has_not_failed(start):
-    program = PROGRAM.replace("CULPRIT", "say(); said.touch()").replace("sys.exit(1)", "sys.exit(0)")
-    run = start([sys.executable, "-c", program])
+DENIED = "reported a failure in its session, but exited with status 0"
 
-    assert run.wait() == 0, run.log
-    assert run.ending[0] == "COMPLETED"
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        ("with contextlib.suppress(SystemExit):\n    with st.session(): sys.exit(5)\nos._exit(0)", 5),
+        ("with contextlib.suppress(ValueError):\n    with st.session(): raise ValueError\nwith st.session(): pass", 0),
+    ],
+)
+def test_only_another_session_retracts_the_failure_of_a_session(start, torch_python, tmp_path, program, code):
+    imports = "import contextlib, os, sys\nimport serried.train as st\n"
+    (tmp_path / "train.py").write_text(imports + program)
+    run = start([*torch_python, str(tmp_path / "train.py")], ranks=1, environment={"OMP_NUM_THREADS": "1"})
+
+    assert run.wait() == code, run.log
+    if code:
+        assert run.ending == ("FAILED", code, "exit", f"rank 0 on {run.exit['nodes'][0]} {DENIED}")
+        assert "serried: hint: to survive an exception" in run.output()
+    else:
+        assert run.ending[0] == "COMPLETED"
+
+
+FAILING = FailureReport(1, 50.0, 5, None, "ValueError: bad", lost_peer=False, order=None)
+
+
+@pytest.mark.parametrize(
+    ("report", "notice", "stopped_at", "expected"),
+    [
+        (FAILING, 0, None, (5, False, True)),
+        (FAILING._replace(exit_code=None, signal=2), 0, None, (130, False, True)),
+        (FAILING._replace(exit_code=0), 0, None, (1, False, True)),
+        (FAILING, 0, 60.0, (5, False, True)),  # it failed, and was stopped later
+        (FAILING, 0, 40.0, (0, True, False)),  # the stop caused the exception
+        (FAILING, signal.SIGUSR1, None, (0, False, False)),  # an exception is its answer to the notice
+        (FAILING._replace(at=10.0), 0, None, (0, False, False)),  # the report of an earlier program
+        (FAILING._replace(world_size=2), 0, None, (0, False, False)),  # of a program with ranks of its own
+    ],
+)
+def test_a_report_that_was_not_retracted_counts_although_the_rank_exits_with_0(
+    tmp_path, report, notice, stopped_at, expected
+):
+    stop = str(tmp_path / "stop")
+    failure_report.write(stop, 0, report)
+    ranks = Ranks(types.SimpleNamespace(world_size=1), 0, stop)
+    ranks._notice = notice
+    rank = Rank(0, 0, 1, os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT))
+    rank.began_at, rank.stopped_at = 20.0, stopped_at
+
+    exit_ = ranks.record(rank, 0, None, is_oom=False)
+    assert (exit_["exit_code"], exit_["ended_by_us"], exit_.get("reported", False)) == expected
 
 
 COUNTED = """

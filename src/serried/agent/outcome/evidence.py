@@ -6,7 +6,7 @@ The nodes' journals are read only where the head's is incomplete because the hea
 from __future__ import annotations
 
 import signal
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Container, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from serried.agent.outcome.checkpoint_progress import Saved
 from serried.protocol import names
@@ -251,18 +251,24 @@ def ignored_failure(evidence: AttemptEvidence) -> Optional[IgnoredFailure]:
     for call in evidence.failed_calls:
         if not (call["handled"] or call["signalled"] or (call["within"] and call["within"] in failed)):
             return IgnoredFailure(call["words"], call["status"], call["line"], launches.get(call["call"]))
-    return _hidden_failure(evidence)
+    return _hidden_failure(evidence, failed)
 
 
-def _hidden_failure(evidence: AttemptEvidence) -> Optional[IgnoredFailure]:
-    """The first failed rank of a launcher that exits with 0 whatever its ranks do."""
-    launches = [launch for event in evidence.all(JournalEvent.LAUNCHES) for launch in event["launches"]]
-    hiding = {launch["launch"]: launch["name"] for launch in launches if launch["kind"] == names.HIDES_FAILURES}
+def _hidden_failure(evidence: AttemptEvidence, failed: Container[Optional[str]]) -> Optional[IgnoredFailure]:
+    """The first failure of a rank that the script could not see: the rank exited with 0, or its launcher always does.
+
+    The script saw the `failed` launches.
+    """
+    all_launches = [launch for event in evidence.all(JournalEvent.LAUNCHES) for launch in event["launches"]]
+    launches = {launch["launch"]: launch for launch in all_launches}
     for event in evidence.failed_launched:
         exit_ = event["exit"]
-        if exit_["launch"] in hiding and not exit_["ended_by_us"]:
+        launch = launches.get(exit_["launch"], {})
+        is_seen = exit_["launch"] in failed or exit_["launch"].partition(".")[0] in failed
+        is_hidden = (exit_.get("reported") and not is_seen) or launch.get("kind") == names.HIDES_FAILURES
+        if is_hidden and not exit_["ended_by_us"]:
             status = 128 + exit_["signal"] if exit_["signal"] else exit_["exit_code"]
-            return IgnoredFailure(hiding[exit_["launch"]], status, 0, exit_["launch"])
+            return IgnoredFailure(launch.get("name", ""), status, 0, exit_["launch"])
     return None
 
 

@@ -159,7 +159,7 @@ def _of_failure(evidence: AttemptEvidence, failure: Exit, tail: List[str]) -> At
     state = names.OUT_OF_MEMORY if failure.get("oom") else names.FAILED
     who = f"rank {failure['rank']} on {failure['host']}"
     if failure.get("problem"):
-        return AttemptVerdict(state, code, cause, f"{who}: {failure['message']}")
+        return AttemptVerdict(state, code, cause, _with_problem(who, failure))
     if cause is Reason.PEER_LOST:
         return AttemptVerdict(state, code, cause, f"{who} {_how(failure)}: it lost another rank{_lost(evidence)}")
     return AttemptVerdict(state, code, cause, f"{who} {_how(failure)}{_BECAUSE.get(cause, '')}")
@@ -176,7 +176,7 @@ def _of_script(evidence: AttemptEvidence, failure: Exit, tail: List[str]) -> Att
     words = failure.get("words")
     who = f"`{words}`" if words else f"{names.rank_name(failure['rank'])}{of_launch} on {failure['host']}"
     if failure.get("problem"):
-        return AttemptVerdict(state, code, cause, f"{who}: {failure['message']}")
+        return AttemptVerdict(state, code or _code(failure), cause, _with_problem(who, failure))
     if own["ended_by_us"]:
         when = "at the time limit" if evidence.reasons[:1] == [Reason.LIMIT] else "when the job was ended"
         message = f"{who} {_how(failure)}{why}, and other ranks of its launch still ran {when}"
@@ -189,6 +189,10 @@ def _of_script(evidence: AttemptEvidence, failure: Exit, tail: List[str]) -> Att
     how = f"failed with status {status}" if words and not failure["signal"] else f"{_how(failure)}{why}"
     line = f" in line {ignored.line}" if ignored and ignored.line else ""
     return AttemptVerdict(state, status, cause, f"{who} {how}, and the script ignored the failure{line}")
+
+
+def _with_problem(who: str, failure: Exit) -> str:
+    return f"{who}{'' if failure.get('reported') else ':'} {failure['message']}"
 
 
 def _code(exit_: Exit) -> int:

@@ -27,8 +27,12 @@ NOT_FOUND = 127
 Exit = Dict[str, Any]
 """How one rank ended: rank, local_rank, exit_code, signal, seconds, ended_by_us; also oom, problem.
 
-`stumbled`: it only lost another rank. From its failure report: `error`, and `order` if known.
+`stumbled`: it only lost another rank. From its failure report: `error`, and `order` if known. `reported`: it exited
+with status 0 after that report, and `exit_code` is the one it reported.
 """
+
+
+_RETRACT = "serried: hint: to survive an exception, catch it in the session, or open another session"
 
 
 def has_failed(exit_: Exit) -> bool:
@@ -44,6 +48,7 @@ class Rank:
         self.local_rank = local_rank
         self.pid = pid
         self.log = log
+        self.began_at = time.monotonic()
         self.stopped_at: Optional[float] = None
         """When the agent first sent it a signal that ends most programs, on the monotonic clock."""
 
@@ -152,7 +157,9 @@ class Ranks:
             record["oom"] = True
         world_size = self.world_size_of(rank)
         report = failure_report.take(self._stop_file, rank.number, world_size)
-        if has_failed(record) and report:
+        if report and not has_failed(record):
+            self._apply_unretracted_report(record, report, rank)
+        elif report:
             self._apply_failure_report(record, report, rank)
         elif has_failed(record) and world_size > 1 and self._has_stumbled(rank):
             record["stumbled"] = True
@@ -176,6 +183,21 @@ class Ranks:
         record.update(error=report.error, stumbled=report.lost_peer)
         if report.order is not None:
             record["order"] = report.order
+
+    def _apply_unretracted_report(self, record: Exit, report: FailureReport, rank: Rank) -> None:
+        """Record the failure of a rank that exited with status 0 but did not retract its report.
+
+        After the signal of `limit.notify`, an exception may be the way to stop, and status 0 does not complete the run.
+        """
+        is_of_another = report.at < rank.began_at  # a program that the job script started without a launcher
+        if is_of_another or self._notice or (rank.stopped_at is not None and report.at > rank.stopped_at):
+            return
+        message = "reported a failure in its session, but exited with status 0"
+        code = report.exit_code if report.signal is None else 128 + report.signal
+        record.update(exit_code=code or 1, reported=True, problem=Reason.EXIT, message=message)
+        self._apply_failure_report(record, report, rank)
+        with contextlib.suppress(OSError):  # the disk is full
+            os.write(rank.log, f"serried: rank {rank.number} {message}: {report.error}\n{_RETRACT}\n".encode())
 
     def _is_by_notice(self, record: Exit) -> bool:
         number = record["signal"]
