@@ -150,7 +150,7 @@ def test_a_report_that_was_not_retracted_counts_although_the_rank_exits_with_0(
 
 COUNTED = """
     order, ago = (1, 0) if rank > 1 else (2, 60)
-    say(order=order, at=time.monotonic() - ago)
+    say(order=order, exit_code=1, at=time.monotonic() - ago)  # it may be ended before it exits
     said.with_name(f"said-{rank}").touch()
     for other in range(4):
         wait_for(said.with_name(f"said-{other}"))
