@@ -28,6 +28,7 @@ def shown(script: Path) -> str:
     for each in imported.suggestions:
         pasted = (each.toml or each.command).replace("\n", f"\n{'':5}")
         parts[-1] += f"{each.line:>3}  {each.text}\n{'':5}{each.id}: {each.sentence}\n{'':5}{pasted}\n"
+        parts[-1] += "".join(f"{'':5}{edit}\n" for edit in each.edits)
     return f"{'-' * 80}\n".join(parts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 import tomllib
 
 from click import Context
@@ -51,6 +52,14 @@ CASES = [
         "nvidia-smi dmon &\ntensorboard --logdir $OUT --port 0 &",
         'beside = ["nvidia-smi dmon", {command = "tensorboard --logdir {results} --port 0", on = "first"}]',
     ),
+    (
+        "beside",
+        "PORT=6006\ntensorboard --logdir=$OUT/tb --port $PORT --host $HOSTNAME &",
+        'beside = [{command = "tensorboard --logdir={results} --port 6006 --host $HOSTNAME", on = "first"}]',
+    ),
+    ("data-stage", "D=/data/me\ncp -r $D/set $SLURM_TMPDIR", 'data.stage = ["/data/me/set"]'),
+    ("chain", 'ME=${HOME}/job.sh\nssh login "cd x; sbatch --dependency=afterok:$SLURM_JOB_ID ${ME}"',
+     "serried submit 'my job' --chain 10"),
     (
         "beside",
         "python -m jupyterlab_nvdashboard.server 8000 &",
@@ -106,3 +115,56 @@ def test_a_command_has_one_suggestion_only():
     script = "#!/bin/bash\n#SBATCH -t 1 --mem=1G\npython t.py\n"
     [suggestion] = importing.read(script.encode(), "job.sh").suggestions
     assert (suggestion.id, suggestion.toml) == ("snapshot", "[project]\nsnapshot = true")
+
+
+@for_each(
+    ("lines", "edits"),
+    [
+        ("sbatch $0", ["delete line 3: `sbatch $0`"]),
+        ("srun python t.py || sbatch $0", ["delete `|| sbatch $0` from line 3"]),
+        ("sbatch $0; python t.py", ["delete `sbatch $0;` from line 3"]),
+        ("python t.py\n[ $N -lt 3 ] && sbatch \\\n  $0", ["delete lines 4-5"]),
+        ("if [ $N = 1 ]; then\n  echo again\n  sbatch $0\nfi", ["delete lines 3-6"]),
+        ("if [ $N = 1 ]; then sbatch $0; fi", ["delete line 3: `if [ $N = 1 ]; then sbatch $0; fi`"]),
+        ("if x; then\n  python t.py\nelse\n  sbatch $0\nfi", ["write `:` in place of `sbatch $0` in line 6"]),
+        ("if x; then python t.py; else sbatch $0; fi", ["write `:` in place of `sbatch $0` in line 3"]),
+        ("f() {\n  scontrol requeue 1\n  exit 0\n}\ntrap f USR1", ["delete lines 3-6", "delete line 7: `trap f USR1`"]),
+        ("f() {\n  touch a\n  scontrol requeue 1\n}\ntrap f USR1", ["delete line 5: `scontrol requeue 1`"]),
+        (
+            "nvtop &\nTOP=$!\npython t.py\nkill $TOP 2>/dev/null",
+            ["delete line 3: `nvtop &`", "delete line 4: `TOP=$!`", "delete line 6: `kill $TOP 2>/dev/null`"],
+        ),
+        ("while kill -0 $P; do\n  cp -r /tmp/c out\n  sleep 9\ndone", ["delete line 4: `cp -r /tmp/c out`"]),
+        ("while true; do\n  cp -r /tmp/c out\n  sleep 9\ndone &", ["delete lines 3-6"]),
+        ("export HF_TOKEN=canary", ["delete line 3: `export HF_TOKEN=…`"]),
+        ("sbatch <<END\npython t.py\nEND", ["delete lines 3-5"]),
+    ],
+)
+def test_a_suggestion_names_what_to_delete_from_the_script(lines: str, edits: list[str]):
+    script = f"{HEAD}{lines}\n"
+    [suggestion, *_] = importing.read(script.encode(), "job.sh", "x").suggestions
+    assert [str(edit) for edit in suggestion.edits] == edits
+    rest = script.split("\n")
+    for edit in suggestion.edits:
+        if edit.is_part:
+            rest[edit.line - 1] = rest[edit.line - 1].replace(edit.text.strip(), edit.instead)
+        else:
+            rest[edit.line - 1 : edit.last] = [edit.instead] + [""] * (edit.last - edit.line)
+    bash = subprocess.run(["bash", "-n"], input="\n".join(rest), text=True, capture_output=True, check=False)
+    assert (bash.returncode, bash.stderr) == (0, "")
+
+
+SATORI = """#!/bin/bash
+MYSCRIPT=/home/${USER}/foo.slurm
+MYSUBDIR=/home/${USER}
+JID=${SLURM_JOB_ID}
+ssh service0001 "cd $MYSUBDIR; pwd; sbatch --dependency=afterok:${JID} ${MYSCRIPT}"
+sleep 60
+"""
+
+
+@for_each(("file", "kind"), [("foo.slurm", "chain"), ("other.slurm", "after")])
+def test_a_script_that_reads_its_job_is_a_job_script_whatever_else_it_submits(file: str, kind: str):
+    imported = importing.read(SATORI.encode(), file)
+    assert imported.script == file
+    assert [(each.id, each.line) for each in imported.suggestions] == [(kind, 5)]

@@ -133,7 +133,9 @@ def _as_json(imported: Imported, text: str, *, written: bool) -> None:
         reasons=[each._asdict() for each in imported.reasons],
         dropped=[each._asdict() for each in imported.dropped],
         notes=imported.notes,
-        suggestions=[each._asdict() for each in imported.suggestions],
+        suggestions=[
+            {**each._asdict(), "edits": [edit._asdict() for edit in each.edits]} for each in imported.suggestions
+        ],
         toml=text,
     )
 
@@ -159,6 +161,10 @@ def _report(imported: Imported, script: str) -> None:
         _say_wrapped(f"{each.id}: {each.sentence}")
         for line in (each.toml or each.command).splitlines():
             console.say(f"            {line}")
+        for edit in each.edits:
+            _say_wrapped(str(edit))
+            for number, line in enumerate(edit.text.split("\n") if "\n" in edit.text else (), edit.line):
+                _say_line(number, f"    {line}")
 
 
 def _count(number: int, noun: str) -> str:

@@ -28,6 +28,26 @@ class ScriptLine(NamedTuple):
     why: str
 
 
+class Edit(NamedTuple):
+    """Lines of a script that a suggestion replaces, or a part of a line."""
+
+    line: int
+    last: int
+    text: str
+    """Without the values of secrets. Of several lines, each in a line of its own."""
+    is_part: bool = False
+    instead: str = ""
+    """What to write in its place: `:` in a block that would be empty."""
+
+    def __str__(self) -> str:
+        where = f"line {self.line}" if self.line == self.last else f"lines {self.line}-{self.last}"
+        if self.instead:
+            return f"write `{self.instead}` in place of `{self.text.strip()}` in {where}"
+        if self.is_part:
+            return f"delete `{self.text}` from {where}"
+        return f"delete {where}" if "\n" in self.text else f"delete {where}: `{shown(self.text)}`"
+
+
 class Suggestion(NamedTuple):
     """A feature of Serried that does what lines of the script do. Suggestions change nothing."""
 
@@ -40,6 +60,8 @@ class Suggestion(NamedTuple):
     """Tables to paste into serried.toml."""
     command: str = ""
     """A command to type instead."""
+    edits: tuple[Edit, ...] = ()
+    """What to delete from the script. None if the command replaces the whole script."""
 
 
 class Imported(NamedTuple):
