@@ -241,6 +241,8 @@ def test_a_failed_python_fails_the_run_unless_the_script_handles_it(place: Place
     assert (code, end["state"], end["exit_code"]) == (1, "FAILED", 3)
     assert end["message"] == "`python3 -c 'exit(3)'` failed with status 3, and the script ignored the failure in line 6"
     assert place.serried("logs", run).stdout == "handled\nhandled too: 4\ndone\n"
+    assert place.why(run)["tail"] == ["handled", "handled too: 4"]
+    assert any(event["event"].startswith("`python3 -c") for event in place.show(run)["timeline"])
 
 
 SAVING = """#!/bin/bash

@@ -503,7 +503,7 @@ def _tail(status: RunStatus, failure: Mapping[str, Any] | None) -> tuple[list[st
 def _words_of(status: RunStatus, failure: Mapping[str, Any]) -> tuple[list[str], str]:
     """The last lines of the rank that failed."""
     tail, rank = failure.get("tail"), failure.get("rank")
-    if isinstance(tail, list) and tail:
+    if isinstance(tail, list) and (tail or rank is None):  # a script may have written more after the failure
         return [str(line) for line in tail[-_TAIL:]], names.rank_name(rank)
     rank = names.SCRIPT_RANK if rank is None and status.summary and status.summary.script else rank
     if isinstance(rank, int) and status.summary and status.attempt:

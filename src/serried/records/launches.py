@@ -97,6 +97,27 @@ def launches(attempt: AttemptDirectory, nodes: int) -> list[ScriptLaunch]:
     ]
 
 
+@dataclass(frozen=True)
+class FailedProgram:
+    """A program in a job script that is no launcher, and whose failure the script did not handle."""
+
+    argv: tuple[str, ...]
+    status: int
+    t: float
+
+
+def failed_programs(attempt: AttemptDirectory) -> list[FailedProgram]:
+    """The earliest first."""
+    launched = {document.get("call") for document in _documents(attempt.launches)}
+    failures = [it for it in _read(attempt.launches / "failures") if not (it.get("handled") or it.get("signalled"))]
+    found = [
+        FailedProgram((str(it.get("name")), *map(str, it.get("argv") or ())), int(it["status"]), float(it["time"]))
+        for it in failures
+        if it.get("call") not in launched and not it.get("within")
+    ]
+    return sorted(found, key=lambda program: program.t)
+
+
 def _launch(
     documents: Sequence[Mapping[str, Any]], entries: Iterable[Mapping[str, Any]], failures: Sequence[Mapping[str, Any]]
 ) -> ScriptLaunch:

@@ -5,6 +5,7 @@ From the same journals: the progress of staging, and its rate.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,6 +52,8 @@ _FROM = {
     ItemOrigin.IN_PLACE: "where it is",
 }
 _MOST_LAUNCHES = 20
+_LONGEST = 200
+"""Characters of a command."""
 _MOST_NODES = 64
 """Of more nodes, one event tells how many are ready, and only the journals of a few are read."""
 _FEW_NODES = 8
@@ -174,7 +177,7 @@ def _end_of(attempt: AttemptRecord) -> Iterator[Event]:
 
 def _launched(attempt: AttemptRecord, nodes: int) -> Iterator[Event]:
     """The newest launches of a job script, without those that ranks of launches started."""
-    from serried.records.launches import launches  # other runs have none
+    from serried.records.launches import failed_programs, launches  # other runs have none
 
     yield from _entries(read_journal(attempt.directory.events), attempt.number, _ending_text)
     own = [launch for launch in launches(attempt.directory, nodes) if "." not in launch.launch]
@@ -187,6 +190,10 @@ def _launched(attempt: AttemptRecord, nodes: int) -> Iterator[Event]:
         if launch.ended is not None:
             status = "" if launch.status is None else f" with status {launch.status}"
             yield Event(launch.ended, f"{name} ended{status}", number)
+    for program in failed_programs(attempt.directory)[:_MOST_LAUNCHES]:
+        yield Event(
+            program.t, f"`{shlex.join(program.argv)[:_LONGEST]}` failed with status {program.status}", attempt.number
+        )
 
 
 def _journals(attempt: AttemptRecord, nodes: int) -> Iterator[Event]:

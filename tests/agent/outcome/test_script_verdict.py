@@ -20,11 +20,11 @@ def launches(*ids, failures=(), kind="srun"):
     )
 
 
-def failure(launch, status=1, *, handled=False, signalled=False, within=None):
+def failure(launch, status=1, *, handled=False, signalled=False, within=None, **more):
     """`launch` is None for a program that is no launcher."""
     call = f"call-{launch}"
     facts = {"handled": handled, "signalled": signalled, "within": within, "line": 4, "time": 2.0}
-    return {"call": call, "status": status, "name": "srun", "words": "srun train", **facts}
+    return {"call": call, "status": status, "name": "srun", "words": "srun train", **facts, **more}
 
 
 def restarted(launch, restarts=1, *, node=1):
@@ -57,6 +57,10 @@ CASES = {
     "a handled failure does not explain the status of the script": (
         [rank_failed(3, "1"), launches("1", "2", failures=[failure("1", 7, handled=True)]), script(7)],
         ("FAILED", 7, "the script on n1 exited with status 7"),
+    ),
+    "a script exits with the status of a launch that it has read": (
+        [rank_failed(3, "1"), launches("1", "2", failures=[failure("1", 7, handled=True, read=True)]), script(7)],
+        ("FAILED", 7, "rank 3 of launch 1 (`srun`) on n2 exited with status 7, and the script exited with status 7"),
     ),
     "the first of several ranks is named, and one that lost another is not": (
         [
@@ -199,6 +203,28 @@ def test_the_end_of_a_script(name, case):
     named = document["first_failure"]
     assert (named is None) == (judged.state != "FAILED" and "kept others waiting" not in name)
     assert named is None or named["rank"] is None or named["launch"]
+
+
+EARLY = {"seconds": 1.0, "output": 40}
+LATE = {"seconds": 5.0, "output": 900}
+
+
+@for_each(
+    ("failures", "code", "expected"),
+    [
+        ([failure("2", **LATE), failure("1", **EARLY)], 0, EARLY),
+        ([failure(None, 137, **EARLY)], 0, EARLY),
+        ([failure(None, 137, **EARLY)], 137, EARLY),
+        ([failure(None, 3, handled=True, read=True, **EARLY)], 3, EARLY),
+        ([failure(None, 3, handled=True, **EARLY)], 3, {"seconds": 9.0}),
+        ([failure(None, 3, **EARLY)], 4, {"seconds": 9.0}),
+    ],
+)
+def test_a_failure_without_ranks_has_its_own_time_and_output(failures, code, expected):
+    """Not those of the healthy stages that follow in the script."""
+    known = evidence([*STARTED, launches("1", "2", failures=failures), script(code)])
+    first = first_failure(known._replace(world_size=1, is_script=True))
+    assert {key: first[key] for key in ("seconds", "output") if key in first} == expected
 
 
 def test_a_failure_that_no_bash_has_seen_is_a_warning():

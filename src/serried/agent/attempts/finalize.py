@@ -79,6 +79,8 @@ def _seconds_since(claim: Mapping[str, Any]) -> Optional[float]:
 
 
 def _tail(work: Attempt, evidence: AttemptEvidence, failure: Exit) -> List[str]:
+    if "output" in failure:
+        return diagnose.read_tail(work.log_of(failure["rank"], None), end=failure["output"])
     for event in evidence.head:
         is_failure = event["event"] in (JournalEvent.RANK_FAILED, JournalEvent.LAUNCHED_RANK_FAILED)
         if is_failure and event["tail"] and _is_same(event["exit"], failure):

@@ -8,8 +8,8 @@ Each launch has an id, "1", "2", … in the order of the script, and a document 
 
     1.json             launch, name, argv, program, kind, untouched, directory, host, pid, time, call, within
     1/rank-3/1.json    launch 1.1: the first one that rank 3 of launch 1 started itself
-    failures/CALL.json a launch or a Python program that failed: call, status, handled, signalled, name, argv, source,
-                       line, within, directory, host, pid, time
+    failures/CALL.json a launch or a Python program that failed: call, status, handled, read, signalled, name, argv,
+                       source, line, output, within, directory, host, pid, time, monotonic
 
 `call` connects the two. A process that creates a file exclusively has its id, on a shared file system too.
 """
@@ -30,6 +30,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from serried.agent.launchers import command_lines
 from serried.agent.launchers.command_lines import INTERPRETER, LAUNCHERS, LaunchLine, NoLaunchError, NotUnderstoodError
 from serried.protocol import names
+from serried.protocol.layout import AttemptDirectory
 
 SHELL = "/bin/sh"
 NOT_FOUND = 127
@@ -289,24 +290,31 @@ def _note(place: LaunchPlace, name: str, reason: str) -> None:
 def record_failure(arguments: Sequence[str]) -> int:
     """`record-failure FOLDER CALL STATUS HANDLED SIGNALLED SOURCE LINES NAME ARGUMENT…`, from the bash functions.
 
-    LINES are those of the call, and of the calls of the functions around it.
+    LINES are those of the call, and of the calls of the functions around it. With the failure goes the size of the
+    script's output, whose last lines at this time are those of the failure.
     """
     folder, call, status, handled, signalled, source, stack, name, *argv = arguments
     lines = [int(line) for line in stack.split() if line.isdigit()]
     place = None if names.is_in_another_job(os.environ) else LaunchPlace.of(dict(os.environ), folder)
     if place is not None:
+        output: Optional[int] = None
+        with contextlib.suppress(OSError):
+            output = AttemptDirectory(place.launches.parent).script_log.stat().st_size
+        read = name != command_lines.REQUEUES and reads_status(source, [line for line in lines if line], name)
         document = {
             "call": call,
             "status": int(status),
-            "handled": handled == "1"
-            or (name != command_lines.REQUEUES and reads_status(source, [line for line in lines if line], name)),
+            "handled": handled == "1" or read,
+            "read": read,
             "signalled": signalled == "1",
             "source": source,
             "line": lines[0] if lines else 0,
             "name": name,
             "argv": argv,
+            "output": output,
             "within": {"launch": place.launch, "rank": place.rank} if place.launch else None,
             **_circumstances(),
+            "monotonic": time.monotonic(),
         }
         with contextlib.suppress(OSError):
             failures = place.launches / "failures"

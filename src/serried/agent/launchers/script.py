@@ -11,6 +11,7 @@ import contextlib
 import os
 import shlex
 import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple, cast
 
@@ -184,16 +185,25 @@ class ScriptProcess(ForkedRanks):
                 {
                     **{
                         key: document.get(key)
-                        for key in ("call", "status", "handled", "signalled", "name", "line", "time")
+                        for key in ("call", "status", "handled", "read", "signalled", "name", "line", "output", "time")
                     },
                     "words": shlex.join([str(document.get("name")), *map(str, document.get("argv") or ())])[
                         :LONGEST_LINE
                     ],
                     "within": (document.get("within") or {}).get("launch"),
+                    "seconds": self._seconds_until(document),
                 }
                 for document in failures[:MOST_RECORDED]
             ],
         }
+
+    def _seconds_until(self, failure: Dict[str, Any]) -> float:
+        """From the start of the script to a failure; by the wall clock if that was on another node."""
+        if failure.get("host") == os.uname().nodename:
+            seconds = float(failure.get("monotonic") or 0) - self._began_at
+        else:
+            seconds = float(failure.get("time") or 0) - (time.time() - (time.monotonic() - self._began_at))
+        return round(max(seconds, 0.0), 3)
 
 
 MOST_RECORDED = 1000

@@ -29,13 +29,14 @@ SIGNS = (
 """In order of precedence."""
 
 
-def read_tail(path: Path, count: int = LINES, window: int = WINDOW) -> List[str]:
-    """The last `count` lines of a file of any size and content, at most `window` bytes."""
+def read_tail(path: Path, count: int = LINES, window: int = WINDOW, end: Optional[int] = None) -> List[str]:
+    """The last `count` lines of a file of any size and content, at most `window` bytes; those before `end`."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - window))
-            text = file.read().decode("utf-8", "replace")
+            size = size if end is None else min(size, end)
+            begin = file.seek(max(0, size - window))
+            text = file.read(size - begin).decode("utf-8", "replace")
     except OSError:
         return []
     lines = text.replace("\r\n", "\n").rstrip("\n").split("\n")

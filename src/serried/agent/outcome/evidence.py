@@ -186,7 +186,7 @@ class AttemptEvidence(NamedTuple):
     def failed_calls(self) -> List[Dict[str, Any]]:
         """The failed calls of launchers and of Python in a job script, in their order."""
         calls = [call for event in self.all(JournalEvent.LAUNCHES) for call in event["failures"]]
-        return sorted(calls, key=lambda call: float(call["time"] or 0))
+        return sorted(calls, key=lambda call: float(call.get("seconds", call["time"]) or 0))
 
     @property
     def failed_launched(self) -> List[Event]:
@@ -239,6 +239,8 @@ class IgnoredFailure(NamedTuple):
     line: int
     launch: Optional[str]
     """The id of the launch, if the call was one."""
+    when: Dict[str, Any]
+    """As `_when` has it."""
 
 
 def ignored_failure(evidence: AttemptEvidence) -> Optional[IgnoredFailure]:
@@ -250,7 +252,7 @@ def ignored_failure(evidence: AttemptEvidence) -> Optional[IgnoredFailure]:
     failed = {launches.get(call["call"]) for call in evidence.failed_calls}
     for call in evidence.failed_calls:
         if not (call["handled"] or call["signalled"] or (call["within"] and call["within"] in failed)):
-            return IgnoredFailure(call["words"], call["status"], call["line"], launches.get(call["call"]))
+            return IgnoredFailure(call["words"], call["status"], call["line"], launches.get(call["call"]), _when(call))
     return _hidden_failure(evidence, failed)
 
 
@@ -268,8 +270,13 @@ def _hidden_failure(evidence: AttemptEvidence, failed: Container[Optional[str]])
         is_hidden = (exit_.get("reported") and not is_seen) or launch.get("kind") == names.HIDES_FAILURES
         if is_hidden and not exit_["ended_by_us"]:
             status = 128 + exit_["signal"] if exit_["signal"] else exit_["exit_code"]
-            return IgnoredFailure(launch.get("name", ""), status, 0, exit_["launch"])
+            return IgnoredFailure(launch.get("name", ""), status, 0, exit_["launch"], {})
     return None
+
+
+def _when(call: Dict[str, Any]) -> Dict[str, Any]:
+    """The time of a failed call, and the size of the script's output by then: the script may have gone on."""
+    return {key: call[key] for key in ("seconds", "output") if call.get(key) is not None}
 
 
 def _launches(evidence: AttemptEvidence) -> Dict[str, str]:
@@ -309,10 +316,12 @@ def _first_failure_of_script(evidence: AttemptEvidence) -> Optional[Exit]:
     if first is not None:
         return first
     if ignored is not None:
-        return {**own, **_of_shell(ignored.status), "words": ignored.words, "script": own}
-    alike = [call for call in evidence.failed_calls if call["status"] == own["exit_code"] and not call["handled"]]
-    told = {**_of_shell(own["exit_code"]), "words": alike[-1]["words"], "script": own} if alike else {}
-    return {**own, **(told if told.get("signal") else {})}
+        return {**own, **_of_shell(ignored.status), **ignored.when, "words": ignored.words, "script": own}
+    facts: Dict[str, Any] = {}
+    for call in _passed_on(evidence, own["exit_code"])[-1:]:
+        told = _of_shell(call["status"])
+        facts = {**_when(call), **({**told, "words": call["words"], "script": own} if told["signal"] else {})}
+    return {**own, **facts}
 
 
 def _first(failed: Sequence[Exit]) -> Optional[Exit]:
@@ -344,10 +353,17 @@ def _failed_ranks(evidence: AttemptEvidence, script: Exit, launch: Optional[str]
 
 
 def _launch_with_status(evidence: AttemptEvidence, status: Optional[int]) -> Optional[str]:
-    """The last launch that failed with this status, and whose failure the script did not handle."""
+    """The last launch that failed with this status, and whose failure the script passed on."""
     launches = _launches(evidence)
-    alike = [call for call in evidence.failed_calls if call["status"] == status and not call["handled"]]
+    alike = _passed_on(evidence, status)
     return next((launches[call["call"]] for call in reversed(alike) if call["call"] in launches), None)
+
+
+def _passed_on(evidence: AttemptEvidence, status: Optional[int]) -> List[Dict[str, Any]]:
+    """The calls that failed with the status of the script, which did not handle their failure, or read the status."""
+    return [
+        call for call in evidence.failed_calls if call["status"] == status and (call.get("read") or not call["handled"])
+    ]
 
 
 def first_failure(evidence: AttemptEvidence) -> Optional[Exit]:
