@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 from pathlib import Path
@@ -130,6 +131,71 @@ def test_data_that_do_not_go_on_are_seen_by_what_the_model_is_given(place, attem
     (tmp_path / "stop").unlink()
     from_the_start()
     assert traces.first_other_batch(traces.read(whole), stopped) == (4, 0)
+
+
+class Layers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (
+            torch.nn.Linear(2, 4),
+            torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(4, 1)),
+        )
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+def train_compiled(way, *, own_loader):
+    """A few steps of a small model, which is compiled in this `way`, if any."""
+    torch.manual_seed(0)
+    compiled = functools.partial(torch.compile, backend="eager", fullgraph=True)
+    with st.session(seed=3) as run:
+        model = Layers()
+        if way == "part":
+            model.second = compiled(model.second)
+        elif way == "in place":
+            model.compile(backend="eager", fullgraph=True)
+        model = run.wrap(compiled(model) if way == "before wrap" else model)
+        model = compiled(model) if way == "after wrap" else model
+
+        def loss_of(x):
+            return model(x).square().sum()
+
+        loss_of = compiled(loss_of) if way == "function" else loss_of
+        data = torch.arange(40.0).reshape(20, 2)
+        batches = torch.utils.data.DataLoader(data, batch_size=2) if own_loader else run.loader(data, batch_size=2)
+        ckpt = run.checkpoints(every=None, model=model)
+        for _ in run.epochs(1):
+            for x in batches:
+                loss_of(x).backward()
+                ckpt.step()
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.filterwarnings("ignore")  # those of torch, while it compiles
+@pytest.mark.parametrize("own_loader", [False, True])
+@pytest.mark.parametrize("way", ["before wrap", "after wrap", "in place", "part", "function"])
+def test_code_is_compiled_once_and_its_data_are_seen_outside_of_it(tmp_path, monkeypatch, way, own_loader):
+    monkeypatch.setenv("SERRIED_REHEARSAL", "[]")
+    monkeypatch.setenv("SERRIED_ATTEMPT", "1")
+    seen = []
+    for each in (None, way):
+        monkeypatch.setenv("SERRIED_RUN_DIR", str(tmp_path / str(each)))
+        monkeypatch.setenv("SERRIED_CHECKPOINT_DIR", str(tmp_path / str(each) / "checkpoints"))
+        here = RunDirectory(tmp_path / str(each))
+        here.attempt(1).node(0).mkdir(parents=True)
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        train_compiled(each, own_loader=own_loader)
+        (trace,) = traces.read(here)
+        assert len(trace.of("begin")) == 1
+        seen.append(trace.batches())
+    counted = torch._dynamo.utils.counters
+    found = (counted["stats"]["unique_graphs"], dict(counted["recompiles"]), dict(counted["graph_break"]))
+    assert found == (1, {}, {})
+    # Nothing outside sees what the script itself gives to code that is compiled as a whole.
+    is_hidden = own_loader and way in ("in place", "function")
+    assert (len(set(seen[0].values())), seen[1]) == (10, {} if is_hidden else seen[0])
 
 
 def test_equal_states_have_equal_digests_whatever_holds_them():

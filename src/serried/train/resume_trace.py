@@ -6,13 +6,17 @@ training ends before any request arrives. The request itself takes its usual way
 The trace is beside the metrics, in `rehearsal-R.jsonl`:
 
   {"event": "begin", "step": 17, "device": "cpu", "world_size": 2, "states": [...]}   before the first step
-  {"event": "step", "step": 18, "batch": "5f…"}                                       digest of the model's input
+  {"event": "step", "step": 18, "batch": "5f…"}                                       digest of the step's data
   {"event": "waiting", "step": 38}                                                    for the request to stop
   {"event": "stop", "step": 38, "reason": "limit", "states": [...]}                   before it is saved
 
 `states` has a digest for each object of this process whose state a training depends on. An object whose digest at
 `begin` differs from the one at the `stop` before was not restored. Objects of `run.checkpoints` have their names
 there; the others come from a search of all live objects.
+
+A step's data are the batches of loaders whose positions checkpoints save. Where no such loader takes part, they are the
+input of the model, which a forward hook sees. torch.compile would compile a hook too, and then compute other values
+than without it. So the hook stays outside of compiled code, and does nothing in code that is compiled around it.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Optional, Set
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Mapping, Optional, Set
 
 import torch
 from torch import nn
@@ -44,12 +48,18 @@ Entry = Dict[str, str]
 
 _DIGEST_BYTES = 8
 
+_is_compiling: Any = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling  # noqa: SLF001 - before torch 2.3
+"""Returns True in code that torch compiles."""
+
 
 class NoTrace:
     """In all other runs: does nothing."""
 
     def begin(self) -> None:
         """A pass over data, or an epoch, begins."""
+
+    def batch(self, batch: Any) -> None:
+        """A loader whose position is saved yields `batch` to the script."""
 
     def step(self) -> None:
         """A step has ended."""
@@ -69,7 +79,10 @@ class TraceRecorder(NoTrace):
         """Steps, for a script that has no checkpoints of ours to count them."""
         self._stop = stops[run.attempt - 1] if run.attempt <= len(stops) else None
         self._has_begun = False
-        self._batch: Optional[str] = None
+        self._batches: List[str] = []
+        """Digests of what loaders yielded in this step."""
+        self._input: Optional[str] = None
+        """Digest of what the model got first in this step."""
         self._hook = nn.modules.module.register_module_forward_pre_hook(self._see)
 
     @property
@@ -85,21 +98,32 @@ class TraceRecorder(NoTrace):
         self._has_begun = True
         self._note("begin", device=self._run.device.type, world_size=self._run.world_size, states=self._states("begin"))
 
+    def batch(self, batch: Any) -> None:
+        self._batches.append(digest(batch))
+        if self._has_begun:
+            self._hook.remove()
+
     def _see(self, module: nn.Module, args: Any) -> None:
         """A forward pre-hook of all modules: in a step, the first call with tensors is the model's own."""
-        if self._batch is not None or not module.training or not torch.is_grad_enabled():
+        if _is_compiling() or self._input is not None or not module.training or not torch.is_grad_enabled():
             return
         if any(isinstance(arg, torch.Tensor) for arg in args):
             if not self._has_begun:
                 self._begin()
-            self._batch = digest(args)
+            self._input = digest(args)
+            if self._batches:
+                self._hook.remove()
+            elif any(map(_is_compiled, module.modules())):
+                # This module is called outside of compiled code, which must not contain the hook.
+                self._hook.remove()
+                self._hook = module.register_forward_pre_hook(self._see)
 
     def step(self) -> None:
         self._counted += 1
         # Steps before a stop count: the second attempt ends where an uninterrupted one does.
         self._run.smoke.steps = self._steps - 1
-        self._note("step", batch=self._batch)
-        self._batch = None
+        self._note("step", batch=digest(self._batches) if self._batches else self._input)
+        self._batches, self._input = [], None
         if self._steps == self._stop:
             self._note("waiting")
             self._run.await_stop(WAIT_SECONDS)
@@ -117,6 +141,11 @@ class TraceRecorder(NoTrace):
 
     def _note(self, event: str, **facts: Any) -> None:
         self._journal.append({"event": event, "step": self._steps, **facts})
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    """By `torch.compile(module)` or `module.compile()`."""
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 
 def start_trace(run: Session, metrics_path: Optional[Path]) -> NoTrace:
@@ -155,7 +184,7 @@ def _pieces(value: Any) -> Iterator[Any]:
         size = plain.numel() * plain.element_size()
         if size:
             yield (ctypes.c_char * size).from_address(plain.data_ptr())
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):
         yield b"{%d" % len(value)
         for key, each in sorted(value.items(), key=lambda item: repr(item[0])):
             yield repr(key).encode()

@@ -204,6 +204,8 @@ class Session:
         loader.on_pass = self.begin
         if self._progress.register(loader, resume=options.get("resume", True)):
             self._compare_data(dataset)
+            if options.get("resume", True):
+                loader.on_batch = self._trace.batch
             self.loaders.append(loader)
             for checkpoints in self.all_checkpoints:
                 checkpoints.adopt(loader)

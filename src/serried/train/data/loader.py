@@ -111,6 +111,8 @@ class Loader:
         self._data_wait = DataWait()
         self.on_pass: Callable[[], object] = dict
         """Called when a pass begins."""
+        self.on_batch: Callable[[Any], object] = id
+        """Called with each batch before the script receives it."""
         self._generator = torch.Generator()
         self._clock: Any = [0, 0, 0]
         """Seed, epoch and position, as the next pass begins."""
@@ -201,6 +203,7 @@ class Loader:
     def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
         for samples, batch in self._data_wait.timed(batches):
             self._position.samples = int(samples)
+            self.on_batch(batch)
             yield batch
         self._position.has_ended = True
 

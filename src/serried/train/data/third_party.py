@@ -41,6 +41,8 @@ class ThirdPartyLoader:
         self._data_wait = DataWait()
         self.on_pass: Callable[[], object] = dict
         """Called when a pass begins."""
+        self.on_batch: Callable[[Any], object] = id
+        """Called with each batch before the script receives it."""
         self._loaded: Optional[Dict[str, Any]] = None
         if getattr(loader, "num_workers", 0) and hasattr(loader, "worker_init_fn"):
             loader.worker_init_fn = WorkerStart(loader.worker_init_fn)
@@ -97,6 +99,7 @@ class ThirdPartyLoader:
     def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in self._data_wait.timed(batches):
             self._position.samples += 1
+            self.on_batch(batch)
             yield batch
         self._position.has_ended = True
 
