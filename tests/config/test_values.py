@@ -81,6 +81,24 @@ def test_what_is_no_memory_is_refused(text: object):
         values.memory(text)
 
 
+@for_each(
+    ("text", "hint"),
+    [
+        ("64", "did you mean `64G`?"),
+        ("1.5", "did you mean `1.5G`?"),
+        (100000, "did you mean `100000M`? Slurm reads `100000` as MB"),
+        ("65536", "did you mean `64G`, which is `65536M`? Slurm reads `65536` as MB"),
+        ("68719476736", None),
+        ("ten", None),
+    ],
+)
+def test_a_number_without_a_unit_gets_what_the_scheduler_means_by_it(text: object, hint: str | None):
+    for parse in (values.memory, values.memory_part, values.size):
+        with pytest.raises(BadValue) as caught:
+            parse(text)
+        assert caught.value.hint == hint
+
+
 @given(st.integers(min_value=0, max_value=10**9 - 1))
 def test_memory_that_is_shown_can_be_read_again(mebibytes: int):
     assert values.memory(values.show_memory(mebibytes)) == mebibytes

@@ -6,7 +6,6 @@ seconds, MiB of memory and bytes of data. It raises `BadValue`, whose message co
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import math
 import os
@@ -139,9 +138,21 @@ def memory(value: Any) -> int:
         return ALL_MEMORY
     match = _MEMORY.fullmatch(text)
     if not match:
-        hint = f"did you mean `{text}G`?" if re.fullmatch(r"\d+(\.\d+)?", text) else None
-        raise BadValue(f"must be an amount of memory such as `10G` or `512M`, or `all`, not `{_shown(value)}`", hint)
+        message = f"must be an amount of memory such as `10G` or `512M`, or `all`, not `{_shown(value)}`"
+        raise BadValue(message, _unit_hint(text))
     return max(1, math.ceil(float(match[1]) * _MEBIBYTES[match[2].upper()]))
+
+
+def _unit_hint(text: str) -> str | None:
+    """For a number without a unit. Slurm reads it as MB; few mean that by a small one."""
+    if not re.fullmatch(_NUMBER, text, re.ASCII):
+        return None
+    amount = float(text)
+    if amount < 1000:
+        return f"did you mean `{text}G`?"
+    if amount % 1024 == 0:
+        return f"did you mean `{int(amount) // 1024}G`, which is `{text}M`? Slurm reads `{text}` as MB"
+    return f"did you mean `{text}M`? Slurm reads `{text}` as MB"
 
 
 def memory_part(value: Any) -> int:
@@ -426,10 +437,13 @@ def _pattern(given: str, prefixes: Sequence[str], hint: str) -> str:
 
 def size(value: Any) -> int:
     """Bytes, in the notation of `memory`, without `all`."""
-    with contextlib.suppress(BadValue):
+    hint = None
+    try:
         if (amount := memory(value)) != ALL_MEMORY:
             return amount << 20
-    raise BadValue(f"must be an amount such as `200G` or `512M`, not `{value}`")
+    except BadValue as error:
+        hint = error.hint
+    raise BadValue(f"must be an amount such as `200G` or `512M`, not `{value}`", hint)
 
 
 def size_or_none(value: Any) -> int:
