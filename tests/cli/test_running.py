@@ -93,6 +93,18 @@ def test_why_of_a_healthy_run_says_what_it_does(serried, running):
     )
 
 
+NO_ADDRESS = "[c10d] The IPv6 network addresses of (n1, 29500) cannot be retrieved (gai error: -2).\n"
+
+
+@pytest.mark.parametrize(
+    ("step", "after", "advice_for"), [(None, "", "name-unresolved"), (None, "epoch 1\n", ""), (3, "", "")]
+)
+def test_a_host_without_an_address_matters_only_while_ranks_wait_for_it(serried, running, step, after, advice_for):
+    running(live_of(NOW - 3, a_live_node(step=step))).log(0, NO_ADDRESS + after)
+    why = json.loads(serried("why", "last", "--json").out)["runs"][0]
+    assert (why["advice_for"] or "") == advice_for
+
+
 def test_why_of_a_run_that_hangs_says_so_and_what_to_do(serried, running):
     running(live_of(NOW - 3, a_live_node(step_age=423.0)))
     assert serried("why", "last").out == (

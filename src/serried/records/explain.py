@@ -179,7 +179,7 @@ def explain(status: RunStatus) -> Explanation:
         if not is_well:
             return explained
         lines, source = _last_words(status)
-        if not any(NO_ADDRESS.search(line) for line in lines):
+        if not _waits_for_address(status):
             return replace(explained, meaning="it runs, without a known problem")
         advice = ADVICE[Reason.NAME_UNRESOLVED]
         return replace(
@@ -196,6 +196,19 @@ def explain(status: RunStatus) -> Explanation:
     steps = [step.replace("{run}", status.id) for code in codes for step in _WARNING_STEPS.get(code, ())]
     first = [_HUNG] if status.state == names.TIMEOUT and was_stalled else []
     return replace(explained, warnings=warnings, steps=(*first, *explained.steps, *steps))
+
+
+def _waits_for_address(status: RunStatus) -> bool:
+    """Whether the last that some rank printed is of a host without an address, and no step is known.
+
+    c10d also warns of that where another address of the host then serves.
+    """
+    if not status.attempt or status.summary is None:
+        return False
+    if status.progress is not None and any(rank.step is not None for rank in status.progress.live.listed_ranks):
+        return False
+    logs = rank_logs(status.record.where.task(status.task).attempt(status.attempt), status.summary)[:_TAIL]
+    return any(NO_ADDRESS.search(line) for log in logs for line in _telling_lines(log.path, 1))
 
 
 def _explain(status: RunStatus) -> Explanation:
