@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from serried import schedulers, script
 from serried.plan import Container, Environment, Limit, UserScript
 from serried.planning import divide_indices
 from serried.protocol import names
+from serried.schedulers.slurm.options import FRAGMENT
 from serried.script import package
 from tables import for_each
 
@@ -315,3 +317,17 @@ def test_without_a_python_it_says_so(tmp_path):
 
     assert result.returncode == 70
     assert "no Python 3.9 or later" in result.stderr
+
+
+@pytest.mark.parametrize(("restarts", "final"), [(1, "requeue"), (0, "cancel")])
+def test_a_controller_that_is_away_is_asked_again_whether_it_requeued_the_job(tmp_path, restarts, final):
+    scontrol = tmp_path / "scontrol"
+    answer = f"[[ -e asked ]] || {{ touch asked; exit 1; }}\necho 'JobId=7 Restarts={restarts} x'\n"
+    scontrol.write_text(f"#!/bin/bash\n{answer}")
+    scontrol.chmod(0o700)
+    lines = ("serried_final=cancel", "sleep() { :; }", FRAGMENT.functions, FRAGMENT.script_ended, "echo $serried_final")
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    ended = subprocess.run(
+        ["bash"], input="\n".join(lines), env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert (ended.stdout, ended.stderr) == (f"{final}\n", "")

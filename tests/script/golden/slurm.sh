@@ -25,10 +25,10 @@ serried_who=("$serried_token" --job "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}")
 
 serried_is_requeued() {
   serried_id=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_JOB_ID:+_$SLURM_ARRAY_TASK_ID}
-  [[ $(scontrol show job "$serried_id" 2>/dev/null) == *" Restarts=$((${SLURM_RESTART_COUNT:-0} + 1)) "* ]]
+  serried_shown=$(scontrol show job "$serried_id" 2>/dev/null)
+  [[ $serried_shown == *" Restarts=$((${SLURM_RESTART_COUNT:-0} + 1)) "* ]]
 }
-# The last act: Slurm ends this script soon after saying yes. A controller that is away is tried again. `incomplete`:
-# a job that was cancelled meanwhile stays so, though scontrol says yes to that too; only `Restarts` tells the truth.
+# The last act. `incomplete`: a job that was cancelled stays so, though scontrol says yes; `Restarts` is the truth.
 serried_run_again() {
   trap '' TERM USR1
   serried_final=limit

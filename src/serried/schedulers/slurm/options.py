@@ -45,10 +45,10 @@ unset "${!SBATCH_@}" "${!SRUN_@}" "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}" SL
     functions="""
 serried_is_requeued() {
   serried_id=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_JOB_ID:+_$SLURM_ARRAY_TASK_ID}
-  [[ $(scontrol show job "$serried_id" 2>/dev/null) == *" Restarts=$((${SLURM_RESTART_COUNT:-0} + 1)) "* ]]
+  serried_shown=$(scontrol show job "$serried_id" 2>/dev/null)
+  [[ $serried_shown == *" Restarts=$((${SLURM_RESTART_COUNT:-0} + 1)) "* ]]
 }
-# The last act: Slurm ends this script soon after saying yes. A controller that is away is tried again. `incomplete`:
-# a job that was cancelled meanwhile stays so, though scontrol says yes to that too; only `Restarts` tells the truth.
+# The last act. `incomplete`: a job that was cancelled stays so, though scontrol says yes; `Restarts` is the truth.
 serried_run_again() {
   trap '' TERM USR1
   serried_final=limit
@@ -64,8 +64,13 @@ serried_run_again() {
 """,
     script_ended="""
 # TERM comes with a cancel, and also when the script, or Slurm for a preemption, has requeued the job. A script that
-# exits at once may end before TERM.
-serried_is_requeued && serried_final=requeue
+# exits at once may end before TERM. A controller that is away is tried again: it could not free the nodes either, and
+# a job that it has requeued is killed long before the last try, so that nothing counts as its end.
+for ((serried_try = 0; serried_try < 24; serried_try++)); do
+  serried_is_requeued && serried_final=requeue
+  [[ -n $serried_shown ]] || ! type -P scontrol >/dev/null && break
+  sleep 5
+done
 """,
     again="""\
   serried_run_again
