@@ -109,9 +109,9 @@ def test_a_program_that_daemonises_is_no_success_and_leaves_nothing_behind(place
 TORCHRUNS = f"""#!/bin/bash
 #SBATCH --nodes=2 --ntasks-per-node=1 --time=10
 export PATH={Path(sys.executable).parent}:$PATH
-export MASTER=$(python -c 'import socket; print(socket.gethostbyname(socket.gethostname()))')
+export PORT=$(python -c 'import socket; held = socket.socket(); held.bind(("", 0)); print(held.getsockname()[1])')
 srun --ntasks=2 --ntasks-per-node=1 bash -c '
-    torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-id 7 --rdzv-endpoint $MASTER:29411 \\
+    torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-id 7 --rdzv-endpoint 127.0.0.1:$PORT \\
         --rdzv-conf is_host=$((SLURM_NODEID == 0)) rank.py
 ' || echo "handled $?"
 exit ${{1:-0}}
