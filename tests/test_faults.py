@@ -55,6 +55,15 @@ def test_a_success_of_a_rank_that_was_killed_is_false(case):
     assert judged(case, "COMPLETED") == ["COMPLETED, though ranks [2] of attempt 1 were killed"]
 
 
+def test_a_length_is_neither_negative_nor_longer_than_the_run(case):
+    write(case, "began", ALL)
+    end = {"state": "FAILED", "exit_code": 1, "message": "as it was said"}
+    assert list(judging.broken(case, {**end, "seconds": 0.0})) == []
+    for seconds in (-3600.0, 86400.0):
+        (found,) = judging.broken(case, {**end, "seconds": seconds})
+        assert found.startswith(f"it took {seconds} s")
+
+
 def test_what_is_executed_twice_or_once_too_often_is_told(case):
     write(case, "began", [*ALL, (1, 0, 200)])
     assert judged(case, "FAILED") == ["executed more than once: (attempt, rank) in [(1, 0)]"]

@@ -78,8 +78,10 @@ class Case:
     """Whether somebody has tried to cancel it."""
     may_be_cancelled: bool = False
     """Whether the scheduler may have done so by itself."""
-    has_strangers: bool = False
-    """Whether nothing but strangers' connections has met it."""
+    is_harmless: bool = False
+    """Whether the fault must not change how it ends."""
+    harmed: list[str] = field(default_factory=list)
+    """What went wrong in commands about this run while the record of another run was damaged."""
     needs_repair: bool = False
     """Whether a daemon of the scheduler was lost, so that an administrator has to look after the lab."""
     seen: Seen = field(default_factory=Seen)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -17,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from faults.case import PATIENCE_SECONDS, Case
+from serried.fs import files
 from serried.process import linux
 from serried.processes import Process
 
@@ -25,6 +27,8 @@ FAST, SLOW = 1.5, 12.0
 """Bounds of how long a fault that passes lasts, in seconds."""
 SLOWEST = 35.0
 """The same of a daemon of the scheduler: Slurm notices that a node is gone."""
+COMMAND_SECONDS = 120
+"""For a command about other runs than the damaged one."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +180,7 @@ def _connections(pid: int) -> list[tuple[str, str]]:
 
 def strangers(case: Case) -> Heal:
     """Lines without proof, and many connections, at the ports of the head while it waits for its nodes."""
-    case.has_strangers = True
+    case.is_harmless = True
     case.await_(lambda: case.is_over or bool(_listening(case)))
     ports = _listening(case)
     opened = []
@@ -199,6 +203,66 @@ def _listening(case: Case) -> list[int]:
         return []
     shown = subprocess.run(["ss", "-tlnpH"], capture_output=True, text=True, check=True).stdout
     return [int(line.split()[3].rpartition(":")[2]) for line in shown.splitlines() if f"pid={head.pid}," in line]
+
+
+def damage_record(case: Case) -> Heal:
+    """A file in the record of another run is lost to zeros, cut, or something that is no file."""
+    record, other = case.record, "zz9zz9"
+    if record is None:
+        case.say("no record to damage")
+        return nothing
+    case.is_harmless = True
+    copy = record.with_name(other)
+    shutil.copytree(record, copy)
+    every = [path for path in copy.rglob("*") if path.is_file()]
+    for path in every:
+        path.write_bytes(path.read_bytes().replace(record.name.encode(), other.encode()))
+    chosen = case.random.choice(sorted(every))
+    how = case.random.choice(("zeros", "cut", "a FIFO", "a directory"))
+    content = chosen.read_bytes()
+    chosen.unlink()
+    if how == "a FIFO":
+        os.mkfifo(chosen)
+    elif how == "a directory":
+        chosen.mkdir()
+    else:
+        chosen.write_bytes(bytes(4096) if how == "zeros" else content[: len(content) // 2])
+    case.is_hit = True
+    case.say(f"{chosen.relative_to(copy)} of another run: {how}")
+    for words in (("ps", "--all", "--json"), ("du",), ("report", record.name), ("clean", "--dry-run", "--records")):
+        try:
+            done = case.place.serried(*words, timeout=COMMAND_SECONDS)
+        except subprocess.TimeoutExpired:
+            case.harmed.append(f"`{words[0]}` hangs")
+            continue
+        is_listed = words[0] != "ps" or record.name in done.stdout
+        # A live run may have nothing to report yet; the scheduler may not have answered about the damaged one.
+        expected = {"report": (0, 1, 2), "ps": (0, 3)}.get(words[0], (0,))
+        if "Traceback" in done.stderr or not is_listed or done.returncode not in expected:
+            case.harmed.append(f"`{words[0]}` exited with {done.returncode}: {done.stderr.strip()[-200:]}")
+    return partial(shutil.rmtree, copy)
+
+
+def step_clock(case: Case) -> Heal:
+    """The clock of the first node is set back or forward: the times that were written before are of another clock."""
+    case.is_harmless = True
+    case.moment("head", phase="works", holds=True)
+    attempt = case.attempt
+    claim = files.read_json(attempt.claim) if attempt else None
+    if attempt is None or claim is None or case.is_over:
+        case.say("no claim to change")
+        return nothing
+    seconds = case.random.choice((-86400, -3600, -60, 60, 3600, 86400))
+    files.write_json(attempt.claim, {**claim, "started": claim["started"] + seconds})
+    case.is_hit = True
+    case.say(f"the attempt began {seconds} s from when it did")
+    for words in (("ps", "--json"), ("why", "--json"), ("show", "--json"), ("report", "--json")):
+        done = case.place.serried(*words, str(case.run))
+        if negative := re.findall(r'"\w*seconds": -[0-9.]+', done.stdout):
+            case.harmed.append(f"`{words[0]}` prints {negative[0]}")
+        if "Traceback" in done.stderr:
+            case.harmed.append(f"`{words[0]}`: {done.stderr.strip()[-200:]}")
+    return nothing
 
 
 def cancel(case: Case, *, by_scheduler: bool, then: str = "") -> Heal:
@@ -259,6 +323,8 @@ KINDS: Mapping[str, Kind] = {
     "directory removed": Kind(partial(lose_directory, for_good=True)),
     "network cut": Kind(cut_network, where="slurm", nodes=2),
     "strangers": Kind(strangers, is_early=True),
+    "damaged record": Kind(damage_record),
+    "clock step": Kind(step_clock),
     "cancel": Kind(partial(cancel, by_scheduler=False)),
     "scancel": Kind(partial(cancel, by_scheduler=True), where="slurm"),
     "cancel, kill head": Kind(partial(cancel, by_scheduler=False, then="head")),

@@ -31,6 +31,7 @@ def broken(case: Case, end: Mapping[str, Any] | None) -> Iterator[str]:
         yield from _false_reason(case, end)
     yield from _came_back(case)
     yield from _executed_twice(case)
+    yield from case.harmed
     yield from _left_behind(case)
 
 
@@ -47,8 +48,11 @@ def _false_success(case: Case) -> Iterator[str]:
 def _false_reason(case: Case, end: Mapping[str, Any]) -> Iterator[str]:
     """Nobody is said to have cancelled a run that nobody has, and so of its time limit and of the rank that failed."""
     state = end["state"]
-    if case.has_strangers and state != names.COMPLETED:
-        yield f"{state}, though only strangers have called: {end['message']}"
+    if case.is_harmless and state != names.COMPLETED:
+        yield f"{state}, though the fault does not concern it: {end['message']}"
+    elapsed = time.monotonic() - case.began
+    if not 0 <= (end.get("seconds") or 0) <= elapsed + 1:
+        yield f"it took {end['seconds']} s, and {elapsed:.1f} s have passed since it was submitted"
     if (end["exit_code"] == 0) != (state == names.COMPLETED):
         yield f"{state} with exit code {end['exit_code']}"
     if state == names.CANCELLED and not (case.is_cancel_asked or case.may_be_cancelled):
