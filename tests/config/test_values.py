@@ -86,8 +86,8 @@ def test_what_is_no_memory_is_refused(text: object):
     [
         ("64", "did you mean `64G`?"),
         ("1.5", "did you mean `1.5G`?"),
-        (100000, "did you mean `100000M`? Slurm reads `100000` as MB"),
-        ("65536", "did you mean `64G`, which is `65536M`? Slurm reads `65536` as MB"),
+        (100000, "did you mean `100000M`?"),
+        ("65536", "did you mean `64G`, which is `65536M`?"),
         ("68719476736", None),
         ("ten", None),
     ],

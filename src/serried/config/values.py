@@ -151,8 +151,8 @@ def _unit_hint(text: str) -> str | None:
     if amount < 1000:
         return f"did you mean `{text}G`?"
     if amount % 1024 == 0:
-        return f"did you mean `{int(amount) // 1024}G`, which is `{text}M`? Slurm reads `{text}` as MB"
-    return f"did you mean `{text}M`? Slurm reads `{text}` as MB"
+        return f"did you mean `{int(amount) // 1024}G`, which is `{text}M`?"
+    return f"did you mean `{text}M`?"
 
 
 def memory_part(value: Any) -> int:
