@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from serried.protocol import failure_report
+from serried.protocol.failure_report import TakenReport
 from tables import for_each
 
 WORD = failure_report.FailureReport(
@@ -16,39 +17,49 @@ WORD = failure_report.FailureReport(
 GLOO = "RuntimeError: [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer"
 
 
-def test_a_word_is_taken_once_and_each_rank_has_its_own(tmp_path):
-    stop = str(tmp_path / "stop")
-    failure_report.write(stop, 3, WORD)
-    failure_report.write(stop, 0, WORD._replace(at=13.0))
-    assert [failure_report.take(stop, rank, 4) for rank in (3, 3, 1)] == [WORD, None, None]
-    assert [path.name for path in tmp_path.glob("stop*")] == ["stop.failing-0"]
+def test_reports_are_taken_once_and_each_rank_has_its_own(tmp_path):
+    outer, inner = (failure_report.place_of(str(tmp_path / "stop"), *rank) for rank in [(3, "1"), (3, "1.1", "3")])
+    later = WORD._replace(at=13.0)
+    failure_report.write(f"{outer}@n1.7@n1.8", 0, later)
+    failure_report.write(outer, 3, WORD)
+    failure_report.write(inner, 3, WORD)
+    expected = [TakenReport(WORD, 3, []), TakenReport(later, 0, ["n1.7", "n1.8"])]
+    assert [failure_report.take(outer), failure_report.take(outer)] == [expected, []]
+    assert [path.name for path in tmp_path.glob("stop*")] == ["stop.failing-1.1-3-3.3"]
+
+
+def test_only_a_later_session_retracts_a_report(tmp_path):
+    place = str(tmp_path / "failing-0")
+    failure_report.begin_retry(place, 0)
+    failure_report.write(place, 0, WORD)
+    failure_report.retract(place, 0)  # of a session beside it, which had begun before
+    failure_report.begin_retry(place, 0)
+    assert failure_report.take(place) == [TakenReport(WORD._replace(is_past=True), 0, [])]
+    failure_report.write(place, 0, WORD)
+    failure_report.begin_retry(place, 0)
+    failure_report.retract(place, 0)
+    assert failure_report.take(place) == []
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"at": 1}', '{"at": "now", "error": ""}'])
-def test_what_is_no_word_is_none(tmp_path, text):
-    (tmp_path / "stop.failing-0").write_text(text)
-    assert failure_report.take(str(tmp_path / "stop"), 0, 4) is None
+def test_what_is_no_report_is_none(tmp_path, text):
+    (tmp_path / "failing-0.0").write_text(text)
+    assert failure_report.take(str(tmp_path / "failing-0")) == []
 
 
 @pytest.mark.parametrize("name", ["exit_code", "signal", "order"])
-def test_a_word_whose_numbers_are_none_is_none(tmp_path, name):
-    failure_report.write(str(tmp_path / "stop"), 0, WORD._replace(**{name: "1"}))
-    assert failure_report.take(str(tmp_path / "stop"), 0, 4) is None
+def test_a_report_whose_numbers_are_none_is_none(tmp_path, name):
+    failure_report.write(str(tmp_path / "failing"), 0, WORD._replace(**{name: "1"}))
+    assert failure_report.take(str(tmp_path / "failing")) == []
 
 
-def test_a_word_on_a_disk_that_has_become_read_only_is_taken(tmp_path, monkeypatch):
+def test_a_report_on_a_disk_that_has_become_read_only_is_taken(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    failure_report.write(str(tmp_path / "stop"), 0, WORD)
+    failure_report.write(str(tmp_path / "failing"), 0, WORD)
     monkeypatch.setattr(Path, "unlink", refuse)
-    assert failure_report.take(str(tmp_path / "stop"), 0, 4) == WORD
-
-
-def test_a_rank_of_another_world_is_another_rank(tmp_path):
-    """As where a rank starts four workers, each with a session: rank 0 of these may only have lost another."""
-    failure_report.write(str(tmp_path / "stop"), 0, WORD)
-    assert failure_report.take(str(tmp_path / "stop"), 0, 1) is None
+    assert failure_report.take(str(tmp_path / "failing")) == [TakenReport(WORD, 0, [])]
 
 
 @for_each(

@@ -31,9 +31,18 @@ with st.session() as run:
 """
 
 
+def reporting(stop_file):
+    return {"SERRIED_STOP_FILE": str(stop_file), "SERRIED_FAILURE_REPORT": f"{stop_file}.failing"}
+
+
+def taken(stop_file):
+    """The reports of failures, by rank."""
+    return {each.rank: each.report for each in failure_report.take(f"{stop_file}.failing")}
+
+
 def start(script, stop_file, world_size=4):
     """Ranks of one node, by an agent that asks by `stop_file`."""
-    port, told = train_ranks.free_port(), {"SERRIED_STOP_FILE": str(stop_file)}
+    port, told = train_ranks.free_port(), reporting(stop_file)
     return train_ranks.start(
         script, variables=[train_ranks.of_torch(rank, world_size, port) | told for rank in range(world_size)]
     )
@@ -57,7 +66,8 @@ def test_the_rank_that_failed_first_says_so_first_and_the_others_that_they_lost_
     expected = [1, 1, exit_code if number is None else -number, 1]
     assert [each.status for each in ended] == expected, ended[2].errors
     # None: rank 0 was gone already, and the store with it.
-    first, *others = [failure_report.take(str(tmp_path / "stop"), rank, 4) for rank in (2, 0, 1, 3)]
+    reports = taken(tmp_path / "stop")
+    first, *others = [reports[rank] for rank in (2, 0, 1, 3)]
     assert first._replace(at=0.0) == failure_report.FailureReport(
         4, 0.0, exit_code, number, error, lost_peer=False, order=1
     )
@@ -91,15 +101,16 @@ def test_term_keeps_a_rank_that_fails_from_neither_its_own_status_nor_its_last_w
 
 
 AGAIN = """
-import os, pathlib, signal, time
+import json, os, pathlib, signal, time
 import serried.train as st
+report = pathlib.Path(os.environ["SERRIED_FAILURE_REPORT"] + ".0")
 try:
     with st.session() as run:
         raise ValueError
 except ValueError:
-    print(len(list(pathlib.Path(os.environ["SERRIED_STOP_FILE"]).parent.glob("stop.*"))))
+    print(json.loads(report.read_text())["is_past"])
 with st.session() as run:
-    print(len(list(pathlib.Path(os.environ["SERRIED_STOP_FILE"]).parent.glob("stop.*"))))
+    print(json.loads(report.read_text())["is_past"])
     os.kill(os.getpid(), signal.SIGTERM)
     while not run.stop_reason():
         time.sleep(0.02)
@@ -109,10 +120,9 @@ with st.session() as run:
 
 
 def test_a_script_that_goes_on_with_another_session_has_not_failed_and_hears_of_stops(tmp_path):
-    (ended,) = train_ranks.finish(
-        train_ranks.start(AGAIN, variables=[{"SERRIED_STOP_FILE": str(tmp_path / "stop")}]), seconds=120
-    )
-    assert (ended.status, ended.output) == (85, "1\n0\npreempt\n"), ended.errors
+    (ended,) = train_ranks.finish(train_ranks.start(AGAIN, variables=[reporting(tmp_path / "stop")]), seconds=120)
+    assert (ended.status, ended.output) == (85, "False\nTrue\npreempt\n"), ended.errors
+    assert taken(tmp_path / "stop") == {}
 
 
 DEAF_STORE = """
@@ -135,7 +145,7 @@ with st.session() as run:
 def test_a_rank_that_fails_does_not_wait_for_a_store_that_does_not_answer(tmp_path):
     _, second = train_ranks.finish(start(DEAF_STORE, tmp_path / "stop", world_size=2))
     assert (second.status, second.errors.endswith("ValueError: bad batch\n")) == (1, True), second.errors
-    word = failure_report.take(str(tmp_path / "stop"), 1, 2)
+    word = taken(tmp_path / "stop")[1]
     assert (word.error, word.order, word.lost_peer) == ("ValueError: bad batch", None, False)
 
 
@@ -156,5 +166,5 @@ with st.session() as run:
 def test_a_rank_that_gets_no_more_threads_says_why_it_fails_and_leaves(tmp_path):
     first, second = train_ranks.finish(start(NO_THREADS, tmp_path / "stop", world_size=2))
     assert (second.status, second.errors.endswith("ValueError: bad batch\n")) == (1, True), second.errors
-    assert failure_report.take(str(tmp_path / "stop"), 1, 2).error == "ValueError: bad batch"
+    assert taken(tmp_path / "stop")[1].error == "ValueError: bad batch"
     assert first.status == 1, first.errors

@@ -22,6 +22,7 @@ NOT_PASSED_ON = (
     names.MARK,
     names.NODE,
     names.STOP_FILE,
+    names.FAILURE_REPORT,
     names.ATTEMPT,
     "MASTER_ADDR",
     "MASTER_PORT",

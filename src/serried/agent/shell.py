@@ -33,7 +33,7 @@ ALONE = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
-NOT_HERE = (names.MARK, names.NODE, names.STOP_FILE, names.ATTEMPT)
+NOT_HERE = (names.MARK, names.NODE, names.STOP_FILE, names.FAILURE_REPORT, names.ATTEMPT)
 """Variables of an attempt; a shell has no attempt."""
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
 ANY_SHELL = ["/bin/sh", "-c", "command -v bash >/dev/null && exec bash -i; exec sh -i"]

@@ -7,6 +7,7 @@ last to exit. So the order of exits does not show which rank failed first.
 from __future__ import annotations
 
 import contextlib
+import glob
 import re
 from pathlib import Path
 from typing import Iterable, Iterator, List, NamedTuple, Optional, Sequence
@@ -28,6 +29,16 @@ class FailureReport(NamedTuple):
     """The rank failed because it lost another rank."""
     order: Optional[int]
     """The number of failed ranks so far, this one included; None if it could not be counted."""
+    is_past: bool = False
+    """A later session of the rank has begun. Only if that one ends well is the failure retracted."""
+
+
+class TakenReport(NamedTuple):
+    report: FailureReport
+    rank: int
+    """As the process knows it that wrote the report."""
+    calls: List[str]
+    """The calls of Python in a job script, as in the record of a failed call, in which that process ran."""
 
 
 _OF_LIBRARIES = (
@@ -104,28 +115,57 @@ def _are_lost_peers(lines: Iterable[str]) -> Iterator[bool]:
             is_in_stack = is_elsewhere = False
 
 
-def path(stop_file: str, rank: int) -> Path:
-    return Path(f"{stop_file}.failing-{rank}")
+def place_of(stop_file: str, rank: int, launch: str = "", within: str = "") -> str:
+    """The value of SERRIED_FAILURE_REPORT for a rank: where files of reports begin.
+
+    In a job script, each call of Python adds `@CALL`. `launch` and `within` are those of a rank of a job script.
+    """
+    return f"{stop_file}.failing-{'-'.join(filter(None, (launch, within, str(rank))))}"
 
 
-def write(stop_file: str, rank: int, report: FailureReport) -> None:
+def _path(place: str, rank: int) -> Path:
+    return Path(f"{place}.{rank}")
+
+
+def write(place: str, rank: int, report: FailureReport) -> None:
     """Raises OSError."""
-    files.write_json(path(stop_file, rank), report._asdict())
+    files.write_json(_path(place, rank), report._asdict())
 
 
-def take(stop_file: str, rank: int, world_size: int) -> Optional[FailureReport]:
-    """Read and delete the report of `rank`; the next report is that of another process."""
-    place = path(stop_file, rank)
-    if not place.exists():
-        return None
-    content = files.read_json(place)
-    with contextlib.suppress(OSError):  # already deleted, or on a read-only disk
-        place.unlink()
+def begin_retry(place: str, rank: int) -> None:
+    """A session begins: if the rank has reported a failure, that one no longer explains how the rank ends."""
+    content = files.read_json(_path(place, rank))
+    if content:
+        files.write_json(_path(place, rank), {**content, "is_past": True})
+
+
+def retract(place: str, rank: int) -> None:
+    """A session has ended well: delete the report of an earlier one, but not that of a process beside it."""
+    if (files.read_json(_path(place, rank)) or {}).get("is_past"):
+        _path(place, rank).unlink(missing_ok=True)
+
+
+def take(place: str) -> List[TakenReport]:
+    """Read and delete the reports of a rank and of the processes that it started, the oldest first."""
+    begin = Path(place)
+    taken = []
+    for path in sorted(begin.parent.glob(f"{glob.escape(begin.name)}[.@]*")):
+        calls, _, rank = path.name[len(begin.name) :].rpartition(".")
+        report = _read(path)
+        if report is not None and rank.isdigit():
+            taken.append(TakenReport(report, int(rank), calls.split("@")[1:]))
+        with contextlib.suppress(OSError):  # already deleted, or on a read-only disk
+            path.unlink()
+    return sorted(taken, key=lambda each: each.report.at)
+
+
+def _read(path: Path) -> Optional[FailureReport]:
+    content = files.read_json(path)
     try:
         report = FailureReport(**{**content, "at": float(content["at"])}) if content else None
     except (KeyError, TypeError, ValueError):  # not written by the training library
         return None
-    if report is None or report.world_size != world_size:
+    if report is None:
         return None
     numbers = (report.exit_code, report.signal, report.order)
     return report if all(number is None or isinstance(number, int) for number in numbers) else None

@@ -62,6 +62,7 @@ DEADLINE = "SERRIED_DEADLINE"  # seconds since the epoch
 REHEARSAL = "SERRIED_REHEARSAL"  # JSON: for each attempt of `check-resume`, the step at which ranks wait
 PROFILE = "SERRIED_PROFILE"  # JSON of `serried profile`: the steps, the ranks, and whether with memory
 STOP_FILE = "SERRIED_STOP_FILE"  # appears, with the reason as content, when ranks should save and exit
+FAILURE_REPORT = "SERRIED_FAILURE_REPORT"  # beside that file: see `protocol.failure_report`
 UNSAVED_SUFFIX = ".unsaved"  # of a file beside the stop file: what the library could not save, for the agent's report
 
 JOB_VARIABLES = frozenset(

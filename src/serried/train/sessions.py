@@ -97,7 +97,7 @@ def session(
         torch.set_num_threads(thread_count)
     group = Group(who)
     _is_open = True
-    _retract_report(who)
+    _begin_retry(who)
     try:
         group.open(chosen, backend, start_seconds, timeout_seconds)
         os.environ.update(who.variables())
@@ -168,12 +168,13 @@ def _finish(run: Session, group: Group, listener: StopListener) -> None:
     except BaseException as error:
         _fail(run, group, listener, error)
         raise
+    _retract_report(run.identity)
 
 
 def _report(error: BaseException, who: Identity, at: float, order: Optional[int]) -> None:
     """Report to the agent that `error` ends this rank. Does nothing if no agent started the rank."""
-    stop_file = os.environ.get(names.STOP_FILE)
-    if not stop_file:
+    place = os.environ.get(names.FAILURE_REPORT)
+    if not place or any(each.__name__ == "TrialPruned" for each in type(error).__mro__):  # Optuna's study catches it
         return
     code: Optional[int] = 1
     number = None
@@ -185,15 +186,22 @@ def _report(error: BaseException, who: Identity, at: float, order: Optional[int]
     lost_peer = failure_report.comes_from_a_lost_peer(lines)
     report = failure_report.FailureReport(who.world_size, at, code, number, lines[0][:LONGEST_ERROR], lost_peer, order)
     with contextlib.suppress(OSError):
-        failure_report.write(stop_file, who.rank, report)
+        failure_report.write(place, who.rank, report)
+
+
+def _begin_retry(who: Identity) -> None:
+    place = os.environ.get(names.FAILURE_REPORT)
+    if place:
+        with contextlib.suppress(OSError):
+            failure_report.begin_retry(place, who.rank)
 
 
 def _retract_report(who: Identity) -> None:
-    """Delete the report of an earlier failure that this process survived."""
-    stop_file = os.environ.get(names.STOP_FILE)
-    if stop_file:
+    """Delete the report of an earlier failure: this session, which came after it, has ended well."""
+    place = os.environ.get(names.FAILURE_REPORT)
+    if place:
         with contextlib.suppress(OSError):
-            failure_report.path(stop_file, who.rank).unlink(missing_ok=True)
+            failure_report.retract(place, who.rank)
 
 
 def _chain(error: Optional[BaseException]) -> Iterator[BaseException]:

@@ -51,7 +51,8 @@ def test_a_rank_that_the_scheduler_starts_gets_the_variables_of_the_script(answe
     of_script = command.program(work, place).environment
     got = {**of_rank["detached"]["environment"], **of_rank["environment"]}
     assert set(of_script) <= set(got)
-    assert {name for name in of_script if got[name] != of_script[name]} == {names.NODE, names.ADDED, "BASH_ENV"}
+    differing = {names.NODE, names.ADDED, names.FAILURE_REPORT, "BASH_ENV"}
+    assert {name for name in of_script if got[name] != of_script[name]} == differing
     assert got[names.MARK] == "k3f9q2/-/1"
     assert got[names.IN_JOB] == got[names.SCRIPT_JOB] == "SLURM_JOB_ID=77"
     assert got[names.USER_BASH_ENV] == "/home/ada/bash_env"

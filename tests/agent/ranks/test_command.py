@@ -152,6 +152,7 @@ def test_a_rank_finds_torchs_names_ours_and_those_it_knew_before(monkeypatch):
         "SERRIED_CHECKPOINT_DIR": "/r/digits/train/k3f9q2/checkpoints",
         "SERRIED_RESULTS_DIR": "/r/digits/train/k3f9q2/results",
         "SERRIED_STOP_FILE": "/t/stop",
+        "SERRIED_FAILURE_REPORT": "/t/stop.failing-3",
         "SERRIED_MARK": "k3f9q2/-/2",
         "SERRIED_NODE": "1",
         "SERRIED_DEADLINE": "1795000000",

@@ -15,6 +15,7 @@ from serried.fs.files import read_journal
 from serried.process import linux
 from serried.protocol import failure_report
 from serried.protocol.failure_report import FailureReport
+from serried.protocol.layout import RunDirectory
 
 PROGRAM = """\
 import os, pathlib, signal, sys, time
@@ -27,7 +28,7 @@ def say(**changes):
     world = int(os.environ["WORLD_SIZE"])
     at, error = time.monotonic(), "ValueError: bad"
     report = failure_report.FailureReport(world, at, 5, None, error, lost_peer=False, order=None)
-    failure_report.write(str(stop), rank, report._replace(**changes))
+    failure_report.write(os.environ["SERRIED_FAILURE_REPORT"], rank, report._replace(**changes))
 
 def wait_for(path):
     while not path.exists():
@@ -130,19 +131,19 @@ FAILING = FailureReport(1, 50.0, 5, None, "ValueError: bad", lost_peer=False, or
         (FAILING, 0, 60.0, (5, False, True)),  # it failed, and was stopped later
         (FAILING, 0, 40.0, (0, True, False)),  # the stop caused the exception
         (FAILING, signal.SIGUSR1, None, (0, False, False)),  # an exception is its answer to the notice
-        (FAILING._replace(at=10.0), 0, None, (0, False, False)),  # the report of an earlier program
-        (FAILING._replace(world_size=2), 0, None, (0, False, False)),  # of a program with ranks of its own
+        (FAILING._replace(is_past=True), 0, None, (5, False, True)),  # a retry did not end well
+        (FAILING._replace(world_size=2), 0, None, (5, False, True)),  # of a program with ranks of its own
     ],
 )
 def test_a_report_that_was_not_retracted_counts_although_the_rank_exits_with_0(
     tmp_path, report, notice, stopped_at, expected
 ):
     stop = str(tmp_path / "stop")
-    failure_report.write(stop, 0, report)
-    ranks = Ranks(types.SimpleNamespace(world_size=1), 0, stop)
+    failure_report.write(failure_report.place_of(stop, 0), 0, report)
+    ranks = Ranks(types.SimpleNamespace(world_size=1, directory=RunDirectory(tmp_path), number=1), 0, stop)
     ranks._notice = notice
     rank = Rank(0, 0, 1, os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT))
-    rank.began_at, rank.stopped_at = 20.0, stopped_at
+    rank.stopped_at = stopped_at
 
     exit_ = ranks.record(rank, 0, None, is_oom=False)
     assert (exit_["exit_code"], exit_["ended_by_us"], exit_.get("reported", False)) == expected

@@ -23,7 +23,7 @@ from serried.agent.outcome.diagnose import read_tail
 from serried.agent.ranks import command
 from serried.agent.ranks.ranks import Exit, Rank, Ranks, has_failed
 from serried.fs import files
-from serried.protocol import launcher_env, names
+from serried.protocol import failure_report, launcher_env, names
 from serried.protocol.events import FromLaunched, JournalEvent, ToHead, ToLaunched, ToNode
 from serried.protocol.json_lines import Message
 
@@ -195,6 +195,7 @@ class ScriptNode(Ranks):
         place = self._place._replace(rank=identity.rank, local_rank=identity.local_rank or 0)
         variables: Dict[str, Optional[str]] = dict(command.variables_of_node(work, place))
         variables[names.LAUNCH_RANK] = str(identity.rank)
+        variables[names.FAILURE_REPORT] = failure_report.place_of(self._stop_file, identity.rank, launch, within)
         answer = {"do": ToLaunched.RUN, "environment": variables, "log": str(log), "mode": work.file_mode}
         connection.socket.send({**answer, "detached": self._attachment() if message["is_detached"] else None})
 
@@ -257,6 +258,10 @@ class ScriptNode(Ranks):
 
     def log_path(self, rank: Rank) -> Path:
         return rank.path if isinstance(rank, ScriptRank) else super().log_path(rank)
+
+    def _place_of_reports(self, rank: Rank) -> str:
+        within = rank.launched.within if isinstance(rank, ScriptRank) else ""
+        return failure_report.place_of(self._stop_file, rank.number, rank.launch, within)
 
     def world_size_of(self, rank: Rank) -> int:
         return rank.world_size if isinstance(rank, ScriptRank) else super().world_size_of(rank)

@@ -98,6 +98,7 @@ def bash_env(folder: Path, agent: Sequence[str]) -> str:
         "@LOOKED_UP@": "|".join(f'*" {name} "*' for name in hidden),
         "@NAMES@": " ".join(hidden),
         "@CALL@": names.LAUNCH_CALL,
+        "@REPORT@": names.FAILURE_REPORT,
         "@WRAPPERS@": "|".join((*WRAPPERS, *ENVIRONMENTS)),
         "@ENVIRONMENTS@": "|".join(ENVIRONMENTS),
         "@LAUNCHERS@": "|".join(LAUNCHERS),
@@ -338,6 +339,7 @@ __serried_python() {
         __serried_missing "$@"
         return 0
     fi
+    local -x @REPORT@=${@REPORT@:+$@REPORT@@$__serried_call}
     __serried_run "$@"
     __serried_report "$@"
 }
@@ -360,7 +362,7 @@ __serried_wrapper() {
     case $__serried_program in
         '') ;;
         @LAUNCHERS@) __serried_count; local -x @CALL@=$__serried_call ;;
-        *) __serried_count ;;
+        *) __serried_count; local -x @REPORT@=${@REPORT@:+$@REPORT@@$__serried_call} ;;
     esac
     __serried_run "$@"
     # The script set this limit itself.

@@ -300,13 +300,13 @@ def _first_failure_of_script(evidence: AttemptEvidence) -> Optional[Exit]:
     launches after a failure: then the script has the status of the launch that ended it.
     """
     own = next((exit_ for exit_ in evidence.exits if exit_["rank"] == names.SCRIPT_RANK), None)
-    if own is None or own["ended_by_us"]:
-        return _first(_failed_in_running_launches(evidence, own)) if own else None
+    if own is None or own.get("reported"):
+        return own
+    if own["ended_by_us"]:
+        return _first(_failed_in_running_launches(evidence, own))
     has_failed = bool(own["exit_code"] or own["signal"])
-    if has_failed and evidence.requests and _has_obeyed(evidence, own):
-        return None
     ignored = None if has_failed else ignored_failure(evidence)
-    if not has_failed and ignored is None:
+    if (has_failed and evidence.requests and _has_obeyed(evidence, own)) or not (has_failed or ignored):
         return None
     launch = evidence.last_launch if has_failed else ignored.launch if ignored else None
     failed = _failed_ranks(evidence, own, launch)

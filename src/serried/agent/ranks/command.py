@@ -12,7 +12,7 @@ from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.containers import container
 from serried.agent.ranks import command_placeholders
-from serried.protocol import addresses, launcher_env, names, settings, tracking
+from serried.protocol import addresses, failure_report, launcher_env, names, settings, tracking
 from serried.protocol.placeholders import OF_ENVIRONMENT, used_variables
 
 NOT_FOR_RANKS = (
@@ -156,7 +156,8 @@ def side_program(work: Attempt, place: RankPlace, words: Sequence[str], *, is_sh
     container_ = container_of(work, place)
     known = visible(alone, system.environment())
     known = container_.inherited(known) if container_ else known
-    variables = names.put(known, {**environment(alone, place, known), names.SIDE_COMMAND: "1"})
+    own = {**environment(alone, place, known), names.SIDE_COMMAND: "1", names.FAILURE_REPORT: ""}
+    variables = names.put(known, own)
     values = {name: value for name, value in placeholders(work, place).items() if name not in OF_A_RANK}
     argv = _filled(words, values, variables, is_shell=is_shell)
     return Program(*(container_.enter(argv, variables) if container_ else (argv, variables)))
@@ -367,6 +368,7 @@ def _serried(work: Attempt, place: RankPlace) -> Dict[str, str]:
         names.CHECKPOINT_DIR: place.checkpoints or str(work.directory.checkpoints),
         names.RESULTS_DIR: place.results or str(work.directory.results),
         names.STOP_FILE: place.stop_file,
+        names.FAILURE_REPORT: failure_report.place_of(place.stop_file, place.rank),
         names.MARK: work.process_tag,
         names.NODE: str(place.node),
         **({names.LOG_SHARED: "1"} if work.plan.get("shares_logs") else {}),

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
@@ -48,7 +48,6 @@ class Rank:
         self.local_rank = local_rank
         self.pid = pid
         self.log = log
-        self.began_at = time.monotonic()
         self.stopped_at: Optional[float] = None
         """When the agent first sent it a signal that ends most programs, on the monotonic clock."""
 
@@ -156,15 +155,27 @@ class Ranks:
         if number == signal.SIGKILL and not rank.is_stopping and is_oom:
             record["oom"] = True
         world_size = self.world_size_of(rank)
-        report = failure_report.take(self._stop_file, rank.number, world_size)
-        if report and not has_failed(record):
-            self._apply_unretracted_report(record, report, rank)
-        elif report:
-            self._apply_failure_report(record, report, rank)
-        elif has_failed(record) and world_size > 1 and self._has_stumbled(rank):
-            record["stumbled"] = True
+        reports = failure_report.take(self._place_of_reports(rank))
+        if has_failed(record):
+            own = [it.report for it in reports if (it.rank, it.report.world_size) == (rank.number, world_size)]
+            if own and not own[-1].is_past:
+                self._apply_failure_report(record, own[-1], rank)
+            elif world_size > 1 and self._has_stumbled(rank):
+                record["stumbled"] = True
+        else:
+            standing = [it.report for it in reports if not self._was_seen(it.calls)]
+            if standing:
+                self._apply_unretracted_report(record, standing[0], rank)
         os.close(rank.log)
         return record
+
+    def _place_of_reports(self, rank: Rank) -> str:
+        return failure_report.place_of(self._stop_file, rank.number)
+
+    def _was_seen(self, calls: Sequence[str]) -> bool:
+        """Whether a bash of the job script has seen one of these calls fail. Then the rules of its failures apply."""
+        failures = self.work.directory.attempt(self.work.number).launches / "failures"
+        return any((failures / f"{call}.json").exists() for call in calls)
 
     def _has_stumbled(self, rank: Rank) -> bool:
         if self.work.shares_log(rank.number):
@@ -189,15 +200,17 @@ class Ranks:
 
         After the signal of `limit.notify`, an exception may be the way to stop, and status 0 does not complete the run.
         """
-        is_of_another = report.at < rank.began_at  # a program that the job script started without a launcher
-        if is_of_another or self._notice or (rank.stopped_at is not None and report.at > rank.stopped_at):
+        if self._notice or (rank.stopped_at is not None and report.at > rank.stopped_at):
             return
-        message = "reported a failure in its session, but exited with status 0"
+        is_script = rank.number == names.SCRIPT_RANK
+        what = "ran a program whose session reported a failure" if is_script else "reported a failure in its session"
+        message = f"{what}, but exited with status 0"
         code = report.exit_code if report.signal is None else 128 + report.signal
         record.update(exit_code=code or 1, reported=True, problem=Reason.EXIT, message=message)
         self._apply_failure_report(record, report, rank)
+        said = f"serried: {names.rank_name(rank.number)} {message}: {report.error}\n{_RETRACT}\n"
         with contextlib.suppress(OSError):  # the disk is full
-            os.write(rank.log, f"serried: rank {rank.number} {message}: {report.error}\n{_RETRACT}\n".encode())
+            os.write(rank.log, said.encode())
 
     def _is_by_notice(self, record: Exit) -> bool:
         number = record["signal"]
