@@ -64,3 +64,29 @@ def test_more_records_than_a_plain_zip_can_count(tmp_path):
     written(tmp_path / "state.pt", b"pickle", [b""] * 65600)
     with zipfile.ZipFile(tmp_path / "state.pt") as zipped:
         assert len(zipped.namelist()) == 65603
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 1 << 20])
+def test_checksums_of_two_texts_give_that_of_both(size):
+    first, second = os.urandom(1000), os.urandom(size)
+    assert writer.joined_crc32(zlib.crc32(first), zlib.crc32(second), size) == zlib.crc32(first + second)
+
+
+def test_records_in_several_pieces_are_flushed_while_others_are_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "PIECE", 1000)
+    monkeypatch.setattr(writer, "FLUSH", 10_000)
+    file = written(tmp_path / "state.pt", b"pickle", [os.urandom(size) for size in (999, 1000, 1001, 25_000)])
+    content = (tmp_path / "state.pt").read_bytes()
+    assert file == {"size": len(content), "crc32": f"{zlib.crc32(content):08x}"}
+
+
+def test_an_error_of_an_early_flush_is_raised(tmp_path, monkeypatch):
+    """The kernel reports it once, so `fsync` may succeed afterwards."""
+
+    def fail(_descriptor):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(writer, "FLUSH", 10_000)
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        written(tmp_path / "state.pt", b"pickle", [os.urandom(20_000), os.urandom(10)])

@@ -17,7 +17,7 @@ a second such process copies them to the root while the next save begins.
 
 Files are in torch's own format (`torch.serialization`, format 3), written without torch: a zip of stored records, each
 at a multiple of 64 bytes. `data.pkl` names tensors, `data/K` holds their bytes. The zipfile module would need two
-passes for the bytes and the checksum of the whole file. Sizes and offsets are always zip64: one form to test.
+passes for the checksums, and would write and take them in turns. Sizes and offsets are always zip64: one form to test.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ import struct
 import sys
 import time
 import zlib
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
@@ -53,6 +55,11 @@ Buffer = Union[bytes, memoryview]
 File = Dict[str, Any]
 """`size` and `crc32` of a file, as in COMPLETE."""
 
+PIECE = 16 << 20
+"""How many bytes one thread takes the checksum of at a time."""
+FLUSH = 128 << 20
+"""After how many bytes what was written is sent to the disk."""
+
 ALIGNMENT = 64
 FOLDER = "archive"
 
@@ -66,6 +73,7 @@ _VERSION = 45
 _FLAGS = 0x800  # names are UTF-8
 _DAY = 0x21  # 1 January 1980: equal states give equal files
 _MAXIMUM = 0xFFFFFFFF
+_POLYNOMIAL = 0xEDB88320  # of CRC-32, bits reversed
 _PADDING = 0x4246  # the id that torch gives to its padding
 
 
@@ -175,60 +183,118 @@ def _write_file(path: Path, file: Dict[str, Any], view: memoryview) -> File:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         tensors = (view[offset : offset + length] for offset, length in pairs)
-        written = write_archive(descriptor, view[start : start + size], tensors)
-        os.fsync(descriptor)
+        return write_archive(descriptor, view[start : start + size], tensors)
     finally:
         os.close(descriptor)
-    return written
 
 
 def write_archive(descriptor: int, pickle: Buffer, tensors: Iterable[Buffer]) -> File:
-    """Write a file for `torch.load`: `pickle` names the tensors by their numbers."""
-    sink = _Sink(descriptor)
-    records = [
-        ("data.pkl", pickle),
-        ("byteorder", sys.byteorder.encode()),
-        *((f"data/{key}", data) for key, data in enumerate(tensors)),
-        ("version", b"3\n"),
-    ]
-    entries: List[Tuple[bytes, int, int, int]] = []
-    for name, data in records:
-        entry = (f"{FOLDER}/{name}".encode(), _checksum(data), len(data), sink.size)
-        entries.append(entry)
-        sink.write(_local_header(*entry))
-        sink.write(data)
-    start = sink.size
-    for entry in entries:
-        sink.write(_central_header(*entry))
-    sink.write(_end(len(entries), start, sink.size - start))
-    return {"size": sink.size, "crc32": store.spelled(sink.crc32)}
+    """Write a file for `torch.load`, durably. `pickle` names the tensors by their numbers."""
+    archive = _Archive(descriptor)
+    try:
+        archive.add("data.pkl", pickle)
+        archive.add("byteorder", sys.byteorder.encode())
+        for key, data in enumerate(tensors):
+            archive.add(f"data/{key}", data)
+        archive.add("version", b"3\n")
+        return archive.finish()
+    finally:
+        archive.close()
 
 
-class _Sink:
-    """A file that is only appended to, with its size and checksum so far."""
+class _Archive:
+    """A zip of stored records. While one is written, threads take checksums and flush what was written before."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self.size = 0
-        self.crc32 = 0
+        self._size = 0
+        self._records: List[Tuple[bytes, int, Buffer, Iterator[int]]] = []
+        self._checksums = ThreadPoolExecutor(2)
+        self._flushes = ThreadPoolExecutor(1)
+        self._flush: "Optional[Future[None]]" = None
+        self._flush_at = FLUSH
 
-    def write(self, buffer: Buffer) -> None:
-        view = memoryview(buffer)
-        for start in range(0, len(view), CHUNK):
-            chunk = view[start : start + CHUNK]
-            self.crc32 = zlib.crc32(chunk, self.crc32)
-            while chunk:
-                chunk = chunk[os.write(self._descriptor, chunk) :]
-        self.size += len(view)
+    def add(self, name: str, data: Buffer) -> None:
+        """Write a record. `finish` adds its header, which has the checksum."""
+        path = f"{FOLDER}/{name}".encode()
+        in_threads = len(data) >= PIECE
+        checksums = (self._checksums.map if in_threads else map)(zlib.crc32, _pieces(data, PIECE))
+        self._records.append((path, self._size, data, checksums))
+        self._size += len(_local_header(path, 0, len(data), self._size))
+        for chunk in _pieces(data, CHUNK):
+            self._write(chunk, self._size)
+            self._size += len(chunk)
+            if self._size >= self._flush_at and (self._flush is None or self._flush.done()):
+                self._await_flush()
+                self._flush = self._flushes.submit(os.fdatasync, self._descriptor)
+                self._flush_at = self._size + FLUSH
+
+    def finish(self) -> File:
+        """Write the headers and the directory, and wait for the disk."""
+        crc32, entries = 0, []
+        for path, offset, data, checksums in self._records:
+            own = 0
+            for piece, checksum in zip(_pieces(data, PIECE), checksums):  # noqa: B905 - Python 3.9
+                own = joined_crc32(own, checksum, len(piece))
+            header = _local_header(path, own, len(data), offset)
+            self._write(header, offset)
+            crc32 = joined_crc32(zlib.crc32(header, crc32), own, len(data))
+            entries.append(_central_header(path, own, len(data), offset))
+        directory = b"".join(entries)
+        tail = directory + _end(len(entries), self._size, len(directory))
+        self._write(tail, self._size)
+        self._await_flush()
+        os.fsync(self._descriptor)
+        return {"size": self._size + len(tail), "crc32": store.spelled(zlib.crc32(tail, crc32))}
+
+    def close(self) -> None:
+        for pool in (self._checksums, self._flushes):
+            pool.shutdown(cancel_futures=True)
+
+    def _write(self, data: Buffer, offset: int) -> None:
+        rest = memoryview(data)
+        while rest:
+            count = os.pwrite(self._descriptor, rest[:CHUNK], offset)
+            rest, offset = rest[count:], offset + count
+
+    def _await_flush(self) -> None:
+        """Raise the error of the last flush, because the kernel reports an error of the disk only once."""
+        if self._flush is not None:
+            self._flush.result()
 
 
-def _checksum(data: Buffer) -> int:
-    """In chunks: zlib releases the interpreter's lock for long buffers only."""
-    value = 0
+def _pieces(data: Buffer, size: int) -> Iterator[memoryview]:
     view = memoryview(data)
-    for start in range(0, len(view), CHUNK):
-        value = zlib.crc32(view[start : start + CHUNK], value)
-    return value
+    return (view[start : start + size] for start in range(0, len(view), size))
+
+
+def joined_crc32(first: int, second: int, size: int) -> int:
+    """The CRC-32 of two texts one after the other, by those of each and the second one's size in bytes.
+
+    A CRC is the remainder of a polynomial over GF(2): `first` moves up by 8 * `size` powers (RFC 1952, section 8).
+    """
+    return _product(_power(size), first) ^ second
+
+
+@lru_cache
+def _power(size: int) -> int:
+    """The remainder of x to the power of 8 * `size`. The highest of its 32 bits belongs to x to the power of 0."""
+    result, square = 1 << 31, 1 << 23
+    while size:
+        if size & 1:
+            result = _product(square, result)
+        square = _product(square, square)
+        size >>= 1
+    return result
+
+
+def _product(one: int, other: int) -> int:
+    result = 0
+    for bit in range(31, -1, -1):
+        if one >> bit & 1:
+            result ^= other
+        other = other >> 1 ^ (_POLYNOMIAL if other & 1 else 0)
+    return result
 
 
 def _local_header(name: bytes, crc32: int, size: int, offset: int) -> bytes:
