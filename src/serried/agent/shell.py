@@ -130,9 +130,7 @@ def _program(work: Attempt, words: List[str], given: Dict[str, str], own: Path) 
             words = ["/bin/bash", "--rcfile", str(rc), "-i"]
         return words, names.put(command.visible(work, system.environment()), given)
     every = names.put(inside.inherited(system.environment()), given)
-    return inside.enter(
-        words or ANY_SHELL, {name: value for name, value in every.items() if name not in command.hidden(work)}
-    )
+    return inside.enter(words or ANY_SHELL, command.visible(work, every))
 
 
 def startup_lines(prompt: str, environment: Dict[str, str]) -> str:

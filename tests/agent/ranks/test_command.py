@@ -182,22 +182,44 @@ def test_the_variables_of_ammunk_hpc_mean_what_they_mean_there(site, inherited, 
     assert (environment["scratch_dir"], environment["exp_name"]) == (scratch_dir, "first")
 
 
-@for_each(
-    ("kind", "inherited", "found"),
-    [
-        ("agent", "12", "6"),
-        ("torchrun", "12", "6"),
-        ("torchrun", "6", "6"),
-        ("srun", "6", None),
-        ("single", "12", None),
-        ("agent", None, None),
-    ],
-)
-def test_the_cpus_of_a_task_are_those_of_a_rank(kind, inherited, found):
-    """`srun` has set them for its ranks."""
-    work = work_of(launch=Launch(kind=kind), allocation=a_plan().allocation._replace(ranks=2, cpus=12))
-    environment = command.environment(work, PLACE, {"SLURM_CPUS_PER_TASK": inherited} if inherited else {})
-    assert environment.get("SLURM_CPUS_PER_TASK") == found
+OF_THE_AGENT = {
+    "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEPID": "0", "SLURM_NODEID": "1", "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "0", "SLURM_GTIDS": "1", "SLURM_NTASKS": "2", "SLURM_NPROCS": "2", "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_NTASKS_PER_NODE": "1", "SLURM_TASKS_PER_NODE": "1(x2)", "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+    "SLURM_DISTRIBUTION": "cyclic", "SLURM_CPUS_PER_TASK": "12", "SLURM_TASK_PID": "99", "PMI_RANK": "1",
+    "PMIX_NAMESPACE": "7.0", "OMPI_COMM_WORLD_SIZE": "2",
+}  # fmt: skip
+OF_A_TASK = {
+    "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEPID": "0", "SLURM_NODEID": "1", "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1", "SLURM_GTIDS": "2,3", "SLURM_NTASKS": "4", "SLURM_NPROCS": "4", "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_NTASKS_PER_NODE": "2", "SLURM_TASKS_PER_NODE": "2(x2)", "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+    "SLURM_DISTRIBUTION": "block", "SLURM_CPUS_PER_TASK": "6",
+}  # fmt: skip
+"""Of the last rank of two nodes with two ranks each, as `srun` sets them."""
+
+
+def of_slurm_and_mpi(kind, place=PLACE, inherited=OF_THE_AGENT):
+    work = work_of(launch=Launch(kind=kind), allocation=a_plan().allocation._replace(nodes=2, ranks=2, cpus=12))
+    known = command.visible(work, inherited)
+    found = {**known, **command.environment(work, place, known)}
+    return {name: found[name] for name in found if name.startswith(("SLURM_", "PMI", "OMPI_"))}
+
+
+@for_each("kind", ["agent", "horovod", "torchrun", "accelerate", "deepspeed"])
+def test_a_rank_reads_the_variables_of_a_slurm_task_and_none_of_its_agents(kind):
+    assert of_slurm_and_mpi(kind) == OF_A_TASK
+    assert of_slurm_and_mpi(kind, inherited={"SLURM_CPUS_PER_TASK": "6"}) == {"SLURM_CPUS_PER_TASK": "6"}
+    assert of_slurm_and_mpi(kind, inherited={}) == {}
+
+
+def test_a_single_process_is_no_task_and_mpi_and_srun_identify_their_ranks_themselves():
+    of_job = {"SLURM_JOB_ID": "7", "SLURM_NODEID": "1", "SLURM_NTASKS_PER_NODE": "1", "SLURM_TASKS_PER_NODE": "1(x2)"}
+    assert of_slurm_and_mpi("single") == {**of_job, "SLURM_DISTRIBUTION": "cyclic", "SLURM_CPUS_PER_TASK": "12"}
+    of_mpi = {name: OF_THE_AGENT[name] for name in ("PMI_RANK", "PMIX_NAMESPACE", "OMPI_COMM_WORLD_SIZE")}
+    without_ids = {name: OF_A_TASK[name] for name in OF_A_TASK if name != "SLURM_GTIDS"}
+    assert of_slurm_and_mpi("mpirun") == {**without_ids, **of_mpi}
+    of_step = {name: OF_THE_AGENT[name] for name in OF_THE_AGENT if name != "SLURM_TASK_PID"}
+    assert of_slurm_and_mpi("srun") == of_step
 
 
 def test_checkpoints_on_the_nodes_disk_are_for_the_program_and_the_runs_own_for_the_library():

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from serried.agent.attempt import Attempt
+from serried.agent.ranks import command
 from serried.agent.ranks.command_placeholders import fill
 from serried.fs import files
 from serried.protocol import launcher_env
@@ -200,7 +201,7 @@ def mpirun(context: LaunchContext) -> LaunchCommand:
     program = "mpirun" if shutil.which("mpirun") or not shutil.which("mpiexec") else "mpiexec"
     argv = [program, "-n", str(context.world_size), *context.options, *context.rank]
     # MPICH would pass SLURMD_NODENAME of the first node on to the ranks of all nodes.
-    return LaunchCommand(argv, mpi_environment(context), without=(*MPI_STEP_VARIABLES, "SLURMD_NODENAME"))
+    return LaunchCommand(argv, mpi_environment(context), without=(*command.OF_MPI, "SLURMD_NODENAME"))
 
 
 HOROVODRUN_NEEDS = (
@@ -253,11 +254,6 @@ KINDS = {
 # The launchers of MPI read environment variables, which every implementation has. So Serried need not call
 # `mpirun --version` first, a horovodrun that calls mpirun passes them on, and an option of the user wins. The host list
 # replaces the scheduler's, because the plan decides how many ranks a node has; Slurm and PBS count tasks or CPUs.
-
-MPI_STEP_VARIABLES = (
-    "PMI_*", "PMI2_*", "PMIX_*", "OMPI_COMM_WORLD_*", "OMPI_UNIVERSE_SIZE", "MPI_LOCAL*", "PALS_*", "MV2_COMM_*",
-)  # fmt: skip
-"""Set by an `srun --mpi=…` around the agents. With them an MPI would take itself for a rank of that step."""
 
 
 def mpi_environment(context: LaunchContext) -> Dict[str, str]:

@@ -12,11 +12,11 @@ from typing import Any, Dict, Iterable, NamedTuple, Optional, Protocol, Sequence
 from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.launchers import rank_identity
-from serried.agent.launchers.kinds import MPI_STEP_VARIABLES, LaunchCommand, LaunchContext, LauncherKind, private_tmpdir
+from serried.agent.launchers.kinds import LaunchCommand, LaunchContext, LauncherKind, private_tmpdir
 from serried.agent.launchers.local_socket import LocalSocket
 from serried.agent.loop import Loop
 from serried.agent.outcome.diagnose import read_tail
-from serried.agent.ranks.command import RankPlace, container_of
+from serried.agent.ranks.command import OF_MPI, RankPlace, container_of
 from serried.protocol.events import ToHead, ToLaunched, ToNode
 from serried.protocol.json_lines import Message
 
@@ -161,7 +161,7 @@ class RemoteExec:
     def _run(self, command_id: CommandId, command: str) -> None:
         work = self._work
         tmpdir = private_tmpdir(self._folder / f"{command_id.node}-{command_id.number}")
-        launch = LaunchCommand([], tmpdir, without=MPI_STEP_VARIABLES)
+        launch = LaunchCommand([], tmpdir, without=OF_MPI)
         self._running[command_id] = system.spawn_with_log(
             ["/bin/sh", "-c", command],
             rank_identity.launcher_environment(work, self._place, launch),

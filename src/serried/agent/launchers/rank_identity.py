@@ -82,19 +82,9 @@ def launcher_environment(work: Attempt, place: command.RankPlace, launch: kinds.
     """A rank's environment, without the variables that differ between ranks or nodes."""
     inherited = command.visible(work, system.environment())
     of_a_rank = command.environment(work, place, inherited)
-    changes = _without(of_a_rank, (*command.IDENTITY, names.NODE, "SLURM_TMPDIR", "SLURM_CPUS_PER_TASK"))
+    changes = command.without(of_a_rank, (*command.IDENTITY, *command.slurm(work, place), names.NODE, "SLURM_TMPDIR"))
     environment = names.put(inherited, {**changes, **launch.environment})
-    return {**_without(environment, launch.without), **launch.environment}
-
-
-def _without(environment: Mapping[str, str], variables: Sequence[str]) -> Dict[str, str]:
-    """A name in `variables` that ends in `*` is a prefix."""
-    prefixes = tuple(name[:-1] for name in variables if name.endswith("*"))
-    return {
-        name: value
-        for name, value in environment.items()
-        if name not in variables and not (prefixes and name.startswith(prefixes))
-    }
+    return {**command.without(environment, launch.without), **launch.environment}
 
 
 def rank_environment(work: Attempt, environ: Mapping[str, str]) -> Dict[str, str]:
@@ -110,4 +100,7 @@ def rank_environment(work: Attempt, environ: Mapping[str, str]) -> Dict[str, str
         environment = {**own, **{name: environ[name] for name in set_by_launcher}}
     if work.launcher == "srun":  # each task has its own node's variables, and only its own GPUs
         return environment
-    return {**_without(environment, NODE_VARIABLES), **{name: own[name] for name in NODE_VARIABLES if name in own}}
+    return {
+        **command.without(environment, NODE_VARIABLES),
+        **{name: own[name] for name in NODE_VARIABLES if name in own},
+    }

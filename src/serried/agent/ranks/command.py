@@ -6,7 +6,7 @@ import functools
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
@@ -48,8 +48,15 @@ IDENTITY = (
 
 MANY = ("agent", "horovod")
 """Kinds of launcher with which the agents start many ranks."""
-OF_THE_STEP = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS")
+MPI_LAUNCHERS = ("mpirun", "horovodrun")
+"""Kinds whose options may number the ranks of a node in any order."""
+OF_THE_STEP = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_GTIDS", "SLURM_STEP*")
 """Tell frameworks that there is only one task. A program that starts its own ranks must not see them."""
+OF_MPI = (
+    "PMI_*", "PMI2_*", "PMIX_*", "OMPI_COMM_WORLD_*", "OMPI_UNIVERSE_SIZE", "OMPI_MCA_ess*", "OMPI_MCA_orte_hnp_uri",
+    "OMPI_MCA_orte_local_daemon_uri", "MPI_LOCAL*", "PALS_*", "MV2_COMM_*",
+)  # fmt: skip
+"""Set by an `srun --mpi=…` or an mpirun around the agents. With them a rank would take itself for a node's agent."""
 
 OF_A_RANK = ("rank", "local_rank")
 """Placeholders that only a rank's command has."""
@@ -137,17 +144,26 @@ def container_of(work: Attempt, place: RankPlace) -> Optional[container.RankCont
     return container.of(work, Path(place.stop_file).parent)
 
 
-def hidden(work: Attempt) -> Tuple[str, ...]:
-    """Variables that neither ranks nor their launcher inherit."""
-    if work.launcher in MANY or work.is_script:
-        return NOT_FOR_RANKS
-    return (*NOT_FOR_RANKS, *IDENTITY, *(OF_THE_STEP if work.launcher == "single" else ()))
-
-
 def visible(work: Attempt, environment: Mapping[str, str]) -> Dict[str, str]:
     """The variables of `environment` that ranks and their launcher inherit."""
-    without = hidden(work)
-    return {name: value for name, value in environment.items() if name not in without}
+    kind = work.launcher
+    if work.is_script:
+        return without(environment, NOT_FOR_RANKS)
+    hidden = [*NOT_FOR_RANKS, "SLURM_TASK_PID"]  # of the agent
+    hidden += () if kind in MANY else IDENTITY
+    hidden += OF_THE_STEP if kind == "single" else ()
+    hidden += ["SLURM_GTIDS"] if kind in MPI_LAUNCHERS else () if kind == "srun" else OF_MPI
+    return without(environment, hidden)
+
+
+def without(environment: Mapping[str, str], variables: Sequence[str]) -> Dict[str, str]:
+    """A name in `variables` that ends in `*` is a prefix."""
+    prefixes = tuple(name[:-1] for name in variables if name.endswith("*"))
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in variables and not (prefixes and name.startswith(prefixes))
+    }
 
 
 def side_program(work: Attempt, place: RankPlace, words: Sequence[str], *, is_shell: bool) -> Program:
@@ -237,9 +253,7 @@ def environment(work: Attempt, place: RankPlace, inherited: Mapping[str, str]) -
         **({"ACCELERATE_USE_CPU": "1"} if _are_many_on_cpus(work) else {}),
     }
     own.update((name, value) for name, value in switches.items() if name not in known)
-    # The agent is the only task of its node. `srun` sets the variable itself, and a single process has the whole node.
-    if "SLURM_CPUS_PER_TASK" in inherited and work.launcher not in ("srun", "single"):
-        own["SLURM_CPUS_PER_TASK"] = str(max(1, work.plan["allocation"]["cpus"] // work.ranks))
+    own.update((name, value) for name, value in slurm(work, place).items() if name in inherited and name not in own)
     if place.local and not known.get("SLURM_TMPDIR"):
         own["SLURM_TMPDIR"] = place.local
     own.update(_of_wandb(work, place.rank, known))
@@ -307,6 +321,32 @@ def torch(work: Attempt, place: RankPlace) -> Dict[str, str]:
             TORCHELASTIC_RESTART_COUNT=str(work.number - 1),
         )
     return own
+
+
+def slurm(work: Attempt, place: RankPlace) -> Dict[str, str]:
+    """The variables of a Slurm task, as `srun` sets them if it starts the ranks itself.
+
+    Without them a rank would read those of its agent, the only task of its node in a step of the same nodes. None for a
+    single process, which has the whole node.
+    """
+    if work.launcher in ("srun", "single"):
+        return {}
+    first = place.rank - place.rank % work.ranks
+    size = str(work.world_size)
+    layout = f"{work.ranks}(x{work.nodes})" if work.nodes > 1 else str(work.ranks)
+    return {
+        "SLURM_PROCID": str(place.rank),
+        "SLURM_LOCALID": str(place.local_rank),
+        "SLURM_GTIDS": ",".join(map(str, range(first, first + work.ranks))),
+        "SLURM_NTASKS": size,
+        "SLURM_NPROCS": size,
+        "SLURM_STEP_NUM_TASKS": size,
+        "SLURM_NTASKS_PER_NODE": str(work.ranks),
+        "SLURM_TASKS_PER_NODE": layout,
+        "SLURM_STEP_TASKS_PER_NODE": layout,
+        "SLURM_DISTRIBUTION": "block",
+        "SLURM_CPUS_PER_TASK": str(max(1, work.plan["allocation"]["cpus"] // work.ranks)),
+    }
 
 
 def _of_wandb(work: Attempt, rank: Optional[int], known: Mapping[str, str]) -> Dict[str, str]:
