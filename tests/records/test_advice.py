@@ -46,6 +46,12 @@ def test_a_module_that_the_snapshot_lacks_need_not_be_installed(cause, lacks_mod
     assert (advice_for(Ended("FAILED", cause, [line], lacks_module=lacks_module)) or [None])[0] == key
 
 
+@for_each("error", ["UnboundLocalError: cannot access local variable 'loss'", "[rank1]: NameError: name 'loss' is not"])
+@for_each(("attempt", "key"), [(1, "exit"), (2, "unset-after-stop")])
+def test_a_variable_without_a_value_in_a_later_attempt_may_be_one_that_an_empty_loop_sets(error, attempt, key):
+    assert (advice_for(Ended("FAILED", "exit", [error], attempt=attempt)) or [None])[0] == key
+
+
 @for_each(("has_staged_data", "key"), [(True, "staged-elsewhere"), (False, "file-missing")])
 def test_a_missing_file_of_a_run_with_staged_data_may_be_in_the_folder_of_data(has_staged_data, key):
     line = "FileNotFoundError: [Errno 2] No such file or directory: '/tmp/job/datasets/a'"

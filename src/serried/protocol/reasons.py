@@ -115,6 +115,7 @@ class Reason(str, enum.Enum):
     FILE_MISSING = "file-missing"
     STAGED_ELSEWHERE = "staged-elsewhere"
     MODULE_IGNORED = "module-ignored"
+    UNSET_AFTER_STOP = "unset-after-stop"
     PERMISSION = "permission"
     NOT_EXECUTABLE = "not-executable"
     MOUNT = "mount"

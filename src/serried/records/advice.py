@@ -90,6 +90,7 @@ OF_OUTPUT: Sequence[tuple[re.Pattern[str], Reason]] = (
         re.compile(r"device-side assert triggered|illegal memory access was encountered|unspecified launch failure"),
         Reason.CUDA_KERNEL,
     ),
+    (re.compile(r"\b(?:UnboundLocalError|NameError): "), Reason.UNSET_AFTER_STOP),
 )
 """Tried from the top on the last lines of a rank that failed by itself."""
 
@@ -153,6 +154,8 @@ def _by_text(reason: Reason | None, ended: Ended) -> Reason | None:
         found = _first(OF_OUTPUT, ended.output)
         if found is Reason.FILE_MISSING and ended.has_staged_data:
             return Reason.STAGED_ELSEWHERE
+        if found is Reason.UNSET_AFTER_STOP and ended.attempt == 1:
+            found = None
         return found or (Reason.DISK_FULL if ended.on_full_disk else reason)
     if reason is Reason.UNRECORDED:
         return _first(OF_SCRIPT, ended.script) or reason
@@ -370,6 +373,13 @@ ADVICE: Mapping[Reason, Advice] = {
         (
             "look at your quotas; many sites count files as well as bytes: serried du, then serried clean",
             "see where the run writes its files: serried show {run}",
+        ),
+    ),
+    Reason.UNSET_AFTER_STOP: Advice(
+        "a variable has no value in an attempt that continues; after a stop at the end of an epoch the loop is empty",
+        (
+            "give the variable a value before the loop: serried docs train-data",
+            "read the whole output: serried logs {run} --rank {rank}",
         ),
     ),
     Reason.NO_LOCAL_RANK: Advice(
