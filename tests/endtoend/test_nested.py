@@ -53,6 +53,23 @@ def test_nothing_of_a_run_reaches_jobs_and_runs_that_its_script_starts(slurm: Pl
 
 
 @pytest.mark.slurm
+@pytest.mark.parametrize("kind", ["agent", "torchrun"])
+def test_nothing_of_a_run_reaches_jobs_that_its_ranks_submit(slurm: Place, kind: str):
+    (slurm.project / "plain.sh").write_text(TO_FILE)
+    words = 'export MINE=1; sbatch --wait -o /dev/null plain.sh "$PWD.$SLURM_PROCID"'
+    size = ("--nodes", "2", "--ranks", "2", "--cpus", "1", "--launch", kind)
+    run = slurm.submit(*size, "--in-place", "--", "/bin/bash", "-c", words)
+    assert slurm.wait(run)[0] == 0, slurm.why(run)
+    for rank in range(4):
+        path = slurm.project.with_name(f"{slurm.project.name}.{rank}")
+        found = dict(text.split("=", 1) for text in path.read_text().split("\0") if text)
+        assert found["MINE"] == "1"
+        assert run not in str(found)
+        of_a_run = (*OF_A_RUN, "SLURM_STEP", "MASTER_", "OMP_")
+        assert [name for name in found if name.startswith(of_a_run) and name not in slurm.environ] == []
+
+
+@pytest.mark.slurm
 def test_a_singleton_waits_for_the_job_of_the_same_name_before_it(slurm: Place):
     (slurm.project / "train.sh").write_text(
         "#!/bin/bash\n#SBATCH -n 1 -t 5 --dependency=singleton -o %x.out\n"

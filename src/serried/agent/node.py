@@ -222,6 +222,11 @@ class Node:
             self._stage_out.begin(message["left"]), local=str(self._folder.scratch), **self._stage_in.variables
         )
         hosts = hostlist.expand(message["hosts"])
+        if not (self.work.is_script or self.work.plan.get("container")):
+            from serried.agent.launchers.shell_functions import write_submitters
+
+            with contextlib.suppress(OSError):  # on a full disk
+                variables["submitters"] = write_submitters(self._private / "outside", system.agent_command("")[:-1])
         if self.work.is_script:
             from serried.agent.launchers import local_socket
             from serried.agent.launchers.script_node import ScriptNode

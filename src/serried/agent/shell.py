@@ -15,6 +15,7 @@ from serried.agent import system
 from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.comms import job_environment, rendezvous
 from serried.agent.containers import container
+from serried.agent.launchers.shell_functions import write_submitters
 from serried.agent.node_disk.folder import Folder
 from serried.agent.ranks import binding, command
 from serried.agent.stage_in.node_side import StandaloneStageIn, check_required_paths, running_attempt_variables
@@ -96,6 +97,9 @@ def run(work: Attempt, words: List[str], given: Dict[str, str], *, joins: bool) 
         for number in PASSED_ON:
             signal.signal(number, pass_on)
         given = {"SLURM_TMPDIR": os.environ.get("SLURM_TMPDIR") or str(own.scratch), **given, **where}
+        submitters = write_submitters(own.path / "outside", system.agent_command("")[:-1])
+        if submitters and not work.plan.get("container"):
+            given["PATH"] = os.pathsep.join([submitters, given.get("PATH") or os.environ.get("PATH", os.defpath)])
         argv, environment = _program(work, words, given, own.path)
         child = system.spawn(argv, environment, (0, 1, 2), directory=str(work.workdir))
         _, status = os.waitpid(child.pid, 0)
@@ -128,7 +132,7 @@ def _program(work: Attempt, words: List[str], given: Dict[str, str], own: Path) 
             lines = startup_lines(work.plan["experiment"], {**system.environment(), **given})
             rc.write_bytes(system.encode(lines))
             words = ["/bin/bash", "--rcfile", str(rc), "-i"]
-        return words, names.put(command.visible(work, system.environment()), given)
+        return words, command.with_record(work, command.visible(work, system.environment()), given)
     every = names.put(inside.inherited(system.environment()), given)
     return inside.enter(words or ANY_SHELL, command.visible(work, every))
 

@@ -81,7 +81,7 @@ def is_needed(environ: Mapping[str, str]) -> bool:
 def launcher_environment(work: Attempt, place: command.RankPlace, launch: kinds.LaunchCommand) -> Dict[str, str]:
     """A rank's environment, without the variables that differ between ranks or nodes."""
     inherited = command.visible(work, system.environment())
-    of_a_rank = command.environment(work, place, inherited)
+    of_a_rank = command.environment(work, place._replace(submitters=""), inherited)
     changes = command.without(of_a_rank, (*command.IDENTITY, *command.slurm(work, place), names.NODE, "SLURM_TMPDIR"))
     environment = names.put(inherited, {**changes, **launch.environment})
     return {**command.without(environment, launch.without), **launch.environment}

@@ -13,6 +13,7 @@ functions keep to what bash 4.2 has. Text without side effects, except for `writ
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 from typing import Dict, Sequence
@@ -32,12 +33,21 @@ def write(folder: Path, agent: Sequence[str], address: str) -> Dict[str, str]:
     `agent` is the command of the agent's roles, such as `python3 -I -S agent.pyz`, and `address` that of the nodes'
     sockets for ranks.
     """
-    files.make_directory(folder / "bin", 0o700)
+    write_submitters(folder, agent)
     files.write_text(folder / "bash_env", bash_env(folder, agent), 0o600)
     files.write_text(folder / "rank", rank(agent, address), 0o700)
-    for name in (*LAUNCHERS, *filter(find_program, SUBMITTERS)):
+    for name in LAUNCHERS:
         files.write_text(folder / "bin" / name, program(name, folder, agent), 0o700)
     return variables(folder)
+
+
+def write_submitters(folder: Path, agent: Sequence[str]) -> str:
+    """Write the commands of this node that submit jobs. Returns their folder; empty if PATH would not find them."""
+    files.make_directory(folder / "bin", 0o700)
+    written = [folder / "bin" / name for name in SUBMITTERS if find_program(name)]
+    for path in written:
+        files.write_text(path, program(path.name, folder, agent), 0o700)
+    return str(folder / "bin") if written and os.access(written[0], os.X_OK) else ""
 
 
 def folder(attempt: Path) -> Path:

@@ -52,6 +52,12 @@ MPI_LAUNCHERS = ("mpirun", "horovodrun")
 """Kinds whose options may number the ranks of a node in any order."""
 OF_THE_STEP = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_GTIDS", "SLURM_STEP*")
 """Tell frameworks that there is only one task. A program that starts its own ranks must not see them."""
+OF_AN_SRUN = (
+    *OF_THE_STEP, "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_DISTRIBUTION", "SLURM_CPUS_PER_TASK",
+    "SLURM_CPU_BIND*", "SLURM_MEM_*", "SLURM_SRUN_*", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_MPI_TYPE", "SLURM_OPEN_MODE",
+    "SRUN_DEBUG",
+)  # fmt: skip
+"""Set by the `sbatch` and the `srun` that start the agents. An `srun` in another job would take them for options."""
 OF_MPI = (
     "PMI_*", "PMI2_*", "PMIX_*", "OMPI_COMM_WORLD_*", "OMPI_UNIVERSE_SIZE", "OMPI_MCA_ess*", "OMPI_MCA_orte_hnp_uri",
     "OMPI_MCA_orte_local_daemon_uri", "MPI_LOCAL*", "PALS_*", "MV2_COMM_*",
@@ -111,6 +117,8 @@ class RankPlace(NamedTuple):
     """The folder on this node's disk for results, which are copied back; empty for the run directory."""
     checkpoints: str = ""
     """The folder for checkpoints, likewise."""
+    submitters: str = ""
+    """A folder for PATH: `sbatch` and the like, which pass none of the run's variables on to other jobs."""
 
 
 class Program(NamedTuple):
@@ -133,11 +141,21 @@ def program(
     if inherited is not None:
         kept = set(IDENTITY) & set(known) - set(work.plan["environment"]["env"])
         changes.update((name, known.pop(name)) for name in kept)
-    variables = names.put(known, changes)
+    variables = with_record(work, known, changes)
     words = argv(work, place, variables)
     if container_ is not None:
         words, variables = container_.enter(words, variables)
     return Program(words, variables)
+
+
+def with_record(work: Attempt, known: Mapping[str, str], changes: Mapping[str, str]) -> Dict[str, str]:
+    """`known` with `changes`, and with a record of these. On the record is also what a launcher has set, the agents'
+    `srun` too: a job that inherited its variables would take itself for a rank.
+    """
+    outside = known
+    if not work.is_script:
+        outside = {name: value for name, value in without(known, OF_AN_SRUN).items() if name in os.environ}
+    return names.put(outside, {**{name: known[name] for name in known if name not in outside}, **changes})
 
 
 def container_of(work: Attempt, place: RankPlace) -> Optional[container.RankContainer]:
@@ -149,7 +167,7 @@ def visible(work: Attempt, environment: Mapping[str, str]) -> Dict[str, str]:
     kind = work.launcher
     if work.is_script:
         return without(environment, NOT_FOR_RANKS)
-    hidden = [*NOT_FOR_RANKS, "SLURM_TASK_PID"]  # of the agent
+    hidden = [*NOT_FOR_RANKS, "SLURM_TASK_PID", "OLDPWD"]  # of the agent, of job.sh
     hidden += () if kind in MANY else IDENTITY
     hidden += OF_THE_STEP if kind == "single" else ()
     hidden += ["SLURM_GTIDS"] if kind in MPI_LAUNCHERS else () if kind == "srun" else OF_MPI
@@ -173,7 +191,7 @@ def side_program(work: Attempt, place: RankPlace, words: Sequence[str], *, is_sh
     known = visible(alone, system.environment())
     known = container_.inherited(known) if container_ else known
     own = {**environment(alone, place, known), names.SIDE_COMMAND: "1", names.FAILURE_REPORT: ""}
-    variables = names.put(known, own)
+    variables = with_record(work, known, own)
     values = {name: value for name, value in placeholders(work, place).items() if name not in OF_A_RANK}
     argv = _filled(words, values, variables, is_shell=is_shell)
     return Program(*(container_.enter(argv, variables) if container_ else (argv, variables)))
@@ -256,6 +274,9 @@ def environment(work: Attempt, place: RankPlace, inherited: Mapping[str, str]) -
     own.update((name, value) for name, value in slurm(work, place).items() if name in inherited and name not in own)
     if place.local and not known.get("SLURM_TMPDIR"):
         own["SLURM_TMPDIR"] = place.local
+    path = known.get("PATH", os.defpath)
+    if place.submitters and place.submitters not in path.split(os.pathsep):
+        own["PATH"] = os.pathsep.join([place.submitters, path])
     own.update(_of_wandb(work, place.rank, known))
     own["PYTHONPATH"] = _python_path(work, known.get("PYTHONPATH", ""))
     return own
