@@ -12,17 +12,9 @@ SUBCOMMANDS = {
     "scaling": "Measure a training on more and more ranks.",
     "hpc-helper": "Repeat HPC_helper's benchmark of DP and DDP.",
     "continue": "Submit the points that a bench still lacks.",
-    "launch": "Measure the time from submit to the first step.",
-    "checkpoint": "Measure what a checkpoint costs on each disk.",
-    "stage": "Measure how fast data comes to the nodes' disks.",
-    "submit": "Measure how fast the scheduler answers.",
-    "allreduce": "Measure all-reduces by size, between nodes too.",
     "show": "Show a bench as a table, picture, CSV or JSON.",
 }
 """Each is `command` in a module of this room: `bench_` and its name, with `_` for `-`."""
-
-OF_CLUSTER = ("launch", "checkpoint", "stage", "submit", "allreduce")
-"""They are in one module, `bench_cluster`; there each is the function `NAME_command`."""
 
 
 class BenchGroup(GroupWithHelp):
@@ -32,10 +24,7 @@ class BenchGroup(GroupWithHelp):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in SUBCOMMANDS:
             return None
-        name, attribute = cmd_name.replace("-", "_"), "command"
-        if cmd_name in OF_CLUSTER:
-            name, attribute = "cluster", f"{cmd_name}_command"
-        found: click.Command = getattr(importlib.import_module(f"serried.cli.bench_{name}"), attribute)
+        found: click.Command = importlib.import_module(f"serried.cli.bench_{cmd_name.replace('-', '_')}").command
         found.help = (found.help or "").replace("\\b\n", "\b\n")
         return found
 
@@ -48,7 +37,7 @@ class BenchGroup(GroupWithHelp):
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def command(ctx: click.Context, *, as_json: bool) -> None:
-    """Measure a training on more and more ranks, or a cluster; without a command, list the benches."""
+    """Measure a training on more and more ranks; without a command, list the benches."""
     if ctx.invoked_subcommand is None:
         from serried.cli import bench_show
 

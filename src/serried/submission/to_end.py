@@ -48,21 +48,12 @@ class FinishedRun:
         )
 
 
-def run_to_end(
-    prepared: Prepared,
-    *,
-    here: bool,
-    tick: Callable[[], None] = lambda: None,
-    submitted: Callable[[Record], None] = lambda _: None,
-) -> FinishedRun:
-    """Run it; call `tick` meanwhile. `here`: in the foreground, without its output, else through the scheduler.
-
-    `submitted` gets the record once the scheduler has the job.
-    """
+def run_to_end(prepared: Prepared, *, here: bool, tick: Callable[[], None] = lambda: None) -> FinishedRun:
+    """Run it; call `tick` meanwhile. `here`: in the foreground, without its output, else through the scheduler."""
     if here:
         with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - no file of a project
             outcome = run_here(prepared, output=nowhere, tick=tick)
         return FinishedRun(outcome.record, outcome.end or {}, outcome.status == INTERRUPTED)
-    status = see_through(prepared, tick, submitted)
+    status = see_through(prepared, tick)
     end = status.record.end or {"state": status.state, "message": status.verdict.message}
     return FinishedRun(status.record, end, is_interrupted=False)
