@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
-import stat
 
 import pytest
 
-from building import CREATED, a_live_node, live_of
+from building import CREATED
 from serried.fs.files import make_directory
 from serried.schedulers.interface import Job
 
@@ -134,18 +133,6 @@ def test_json_is_one_value_with_the_rows(serried):
     assert json.loads(serried("metrics", "--json", "--node", "7", "--what", "gpus").out)["rows"] == []
 
 
-@pytest.mark.usefixtures("run")
-def test_dmon_has_the_columns_of_nvidia_smi(serried):
-    assert serried("metrics", "--format", "dmon").out == (
-        "#Date       Time       gpu    pwr  gtemp  mtemp     sm    mem    enc    dec   mclk   pclk     fb\n"
-        "#YYYYMMDD   HH:MM:SS   Idx      W      C      C      %      %      %      %    MHz    MHz     MB\n"
-        "# node 0, n1\n"
-        " 20261118    11:08:10    0    640     61      -     90      -      -      -      -   1950   2048\n"
-        " 20261118    11:08:10    1    640     61      -     80      -      -      -      -   1950   2048\n"
-        " 20261118    11:08:40    0    640     61      -     95      -      -      -      -   1950   2048\n"
-    )
-
-
 def test_steps_that_a_later_attempt_repeats_replace_the_earlier_ones(serried, make):
     run = make()
     log_steps(run, *({"t": T + step, "step": step, "loss": 1.0} for step in (1, 2, 3)))
@@ -220,49 +207,6 @@ def test_followed_steps_come_as_they_are_logged(serried, make, slurm, clock):
     assert done.err == "note: without a column, which the first rows decide: later; `--json -f` has all\n"
 
 
-PROMETHEUS = """\
-# HELP serried_run_info State of the run; always 1
-# TYPE serried_run_info gauge
-serried_run_info{run="k3f9q2",name="a \\"b\\"\\\\c",project="digits",cluster="fir",job="123",state="RUNNING"} 1
-"""
-
-
-def test_prometheus_text_has_the_present_values(serried, make, slurm):
-    run = make(name='a "b"\\c')
-    slurm.tell(Job("123", None, "RUNNING"))
-    node = a_live_node(metrics={"loss": float("nan"), 'l"r\n': -0.5}, gpus=(97.0,))
-    run.live(live_of(CREATED + 3597, node, warnings=[{"code": "stalled", "message": "x", "ranks": [1]}]))
-    text = serried("metrics", "--format", "prometheus").out
-    assert text.startswith(PROMETHEUS)
-    lines = text.splitlines()
-    labels = 'run="k3f9q2",node="0",host="n1"'
-    for line in (
-        f'serried_gpu_busy_ratio{{{labels},gpu="0"}} 0.97',
-        f'serried_rank_step{{{labels},rank="1"}} 1200',
-        f'serried_rank_metric{{{labels},rank="0",name="loss"}} NaN',
-        f'serried_rank_metric{{{labels},rank="0",name="l\\"r\\n"}} -0.5',
-        'serried_run_warning{run="k3f9q2",code="stalled"} 1',
-    ):
-        assert line in lines
-    names = [line.split()[2] for line in lines if line.startswith("# TYPE")]
-    assert len(names) == len(set(names))  # Prometheus refuses a second block of a name
-
-
-def test_a_followed_prometheus_file_is_replaced_and_ends_with_the_state(serried, make, slurm, clock, tmp_path):
-    run, file, seen = make(), tmp_path / "serried.prom", []
-    slurm.tell(Job("123", None, "RUNNING"))
-    run.live(live_of(CREATED + 3597))
-    clock.then = [lambda: seen.append(file.read_text()), lambda: run.ending("FAILED")]
-    done = serried("metrics", "--format", "prometheus", "--follow", "--to", str(file))
-    assert (done.code, done.out) == (0, "")
-    assert 'rank="1"} 1200\n' in seen[0]
-    ending = file.read_text()
-    assert 'state="FAILED"' in ending
-    assert "serried_rank" not in ending
-    assert stat.S_IMODE(file.stat().st_mode) & 0o400
-    assert [path.name for path in tmp_path.iterdir() if "prom" in path.name] == ["serried.prom"]
-
-
 def test_a_time_that_no_calendar_has_is_empty(serried, make):
     run = make()
     log_steps(run, {"t": 10**400, "step": 1}, {"t": 1e20, "step": 2}, {"t": "x", "step": 3}, {"step": 4})
@@ -278,24 +222,8 @@ def test_an_array_has_metrics_by_task(serried, make):
     assert len(serried("metrics", "last/4", "--what", "gpus").out.splitlines()) == 3
 
 
-MISTAKES = [
-    (("--json", "--format", "csv"), "`--json` and `--format csv` contradict each other"),
-    (("--format", "dmon", "--what", "ranks"), "`--format dmon` has no ranks"),
-    (("--format", "prometheus", "--rank", "0"), "`--format prometheus` has the present values of all nodes and ranks"),
-    (("--to", "x"), "`--to` is for `--format prometheus`"),
-    (("--format", "prometheus", "-f"), "`--format prometheus --follow` needs a file that it can replace"),
-]
-
-
 @pytest.mark.usefixtures("run")
-@pytest.mark.parametrize(("words", "message"), MISTAKES)
-def test_options_that_contradict_each_other_are_refused(serried, words, message):
-    done = serried("metrics", "last", *words)
+def test_options_that_contradict_each_other_are_refused(serried):
+    done = serried("metrics", "last", "--json", "--format", "csv")
     assert (done.code, done.out) == (2, "")
-    assert done.err.splitlines()[0] == f"error: {message}"
-
-
-@pytest.mark.usefixtures("run")
-def test_a_file_that_cannot_be_written_is_an_error(serried, tmp_path):
-    done = serried("metrics", "--format", "prometheus", "--to", str(tmp_path / "none" / "x.prom"))
-    assert (done.code, done.err.splitlines()[0][:19]) == (1, "error: cannot write")
+    assert done.err.splitlines()[0] == "error: `--json` and `--format csv` contradict each other"

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import click
 
 from serried.cli import run_view
 from serried.errors import UsageError
 from serried.metrics import formats
-from serried.metrics.formats import Csv, Dmon, JsonLines
+from serried.metrics.formats import Csv, JsonLines
 from serried.metrics.tables import GPUS, NODES, RANKS, Row
 from serried.protocol import SCHEMA
 from serried.records.exported import STEPS, MeasuredRows
@@ -20,20 +19,19 @@ from serried.records.index import Selection
 from serried.ui import console
 from serried.ui.text import harmless
 
-CSV, JSON, JSONL, DMON, PROMETHEUS = "csv", "json", "jsonl", "dmon", "prometheus"
+CSV, JSON, JSONL = "csv", "json", "jsonl"
 _PAUSE_SECONDS = 1.0
 
-Writer = Csv | JsonLines | Dmon
+Writer = Csv | JsonLines
 
 
 @click.command()
 @run_view.last_run
 @click.option("--what", type=click.Choice([STEPS, GPUS, NODES, RANKS]), help="Subject of each row. Default: steps.")
-@click.option("--format", "form", type=click.Choice([CSV, JSON, JSONL, DMON, PROMETHEUS]), help="Format. Default: csv.")
+@click.option("--format", "form", type=click.Choice([CSV, JSON, JSONL]), help="Format. Default: csv.")
 @click.option("-f", "--follow", is_flag=True, help="Print rows as they come, until the run ends.")
 @click.option("--rank", type=click.IntRange(0), metavar="R", help="Rank of the steps, or only rank R.")
 @click.option("--node", type=click.IntRange(0), metavar="N", help="Only what node N measured.")
-@click.option("--to", type=click.Path(path_type=Path), metavar="FILE", help="With prometheus: replace FILE at once.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; with --follow an object on each line.")
 def command(
     *,
@@ -43,7 +41,6 @@ def command(
     follow: bool,
     rank: int | None,
     node: int | None,
-    to: Path | None,
     as_json: bool,
 ) -> None:
     r"""Export what a run logged and what its nodes measured.
@@ -52,31 +49,12 @@ def command(
     serried metrics last > steps.csv             steps, as the program logged them
     serried metrics last --what gpus > gpus.csv  GPUs: means, minima and maxima
     serried metrics last --what ranks --json -f  as they come, one object a line
-    serried metrics last --format dmon -f        as `nvidia-smi dmon`
-    serried metrics last --format prometheus -f --to serried.prom
     """
     form = form or (JSON if as_json else CSV)
     if as_json and form not in (JSON, JSONL):
         raise UsageError(f"`--json` and `--format {form}` contradict each other", hint="leave one of them out")
-    if form == DMON and what not in (None, GPUS):
-        raise UsageError(f"`--format dmon` has no {what}", hint="it lists GPUs; leave `--what` out")
-    if form == PROMETHEUS and (what, rank, node) != (None, None, None):
-        hint = "leave `--what`, `--rank` and `--node` out"
-        raise UsageError("`--format prometheus` has the present values of all nodes and ranks", hint=hint)
-    if to is not None and form != PROMETHEUS:
-        raise UsageError(
-            "`--to` is for `--format prometheus`", hint=f"redirect the output: serried metrics {run} > FILE"
-        )
-    if form == PROMETHEUS and follow and to is None:
-        hint = f"serried metrics {run} --format prometheus --follow --to FILE.prom"
-        raise UsageError("`--format prometheus --follow` needs a file that it can replace", hint=hint)
     selection = _one_run(run)
-    if form == PROMETHEUS:
-        from serried.cli import metrics_prometheus  # only for this format
-
-        metrics_prometheus.export(selection, to, follow=follow)
-        return
-    measured = MeasuredRows(selection.place, what or (GPUS if form == DMON else STEPS), node=node, rank=rank)
+    measured = MeasuredRows(selection.place, what or STEPS, node=node, rank=rank)
     if follow:
         _follow(selection, measured, form)
     else:
@@ -150,7 +128,7 @@ def _follow(selection: Selection, measured: MeasuredRows, form: str) -> None:
 def _writer(form: str, measured: MeasuredRows) -> Writer:
     if form == CSV:
         return Csv(measured.columns(measured.rows()))  # a look at all rows: the header comes first
-    return Dmon() if form == DMON else JsonLines()
+    return JsonLines()
 
 
 def _out(*lines: str) -> None:

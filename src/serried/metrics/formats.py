@@ -1,4 +1,4 @@
-"""Rows as text: CSV, lines of JSON, and the columns of `nvidia-smi dmon`."""
+"""Rows as text: CSV and lines of JSON."""
 
 from __future__ import annotations
 
@@ -10,23 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from serried.metrics.tables import Row
-
-MIB = 1 << 20
-_DMON = (
-    ("gpu", "Idx", 5),
-    ("pwr", "W", 7),
-    ("gtemp", "C", 7),
-    ("mtemp", "C", 7),
-    ("sm", "%", 7),
-    ("mem", "%", 7),
-    ("enc", "%", 7),
-    ("dec", "%", 7),
-    ("mclk", "MHz", 7),
-    ("pclk", "MHz", 7),
-    ("fb", "MB", 7),
-)
-_HEADER_EVERY = 20
-"""Lines of `nvidia-smi dmon` below a header."""
 
 
 class Csv:
@@ -59,53 +42,6 @@ class JsonLines:
     def lines(self, rows: Iterable[Row]) -> Iterator[str]:
         for row in rows:
             yield to_json(row)
-
-
-class Dmon:
-    """The columns of `nvidia-smi dmon -o DT -s pucm`, with `-` for what Serried does not measure.
-
-    With several nodes, a comment says to which one the lines below it belong.
-    """
-
-    def __init__(self) -> None:
-        self._since_header = 0
-        self._node: object = None
-
-    def header(self) -> str:
-        names = "".join(name.rjust(width) for name, _, width in _DMON)
-        units = "".join(unit.rjust(width) for _, unit, width in _DMON)
-        return f"#Date       Time     {names}\n#YYYYMMDD   HH:MM:SS {units}"
-
-    def lines(self, rows: Iterable[Row]) -> Iterator[str]:
-        for row in rows:
-            if row.get("node") != self._node:
-                self._node = row.get("node")
-                yield f"# node {row.get('node')}, {' '.join(str(row.get('host')).split())}"
-            elif self._since_header >= _HEADER_EVERY:
-                self._since_header = 0
-                yield self.header()
-            self._since_header += 1
-            yield _dmon_line(row)
-
-
-def _dmon_line(row: Row) -> str:
-    values = {
-        "gpu": row.get("gpu"),
-        "pwr": row.get("power"),
-        "gtemp": row.get("temperature"),
-        "sm": row.get("busy"),
-        "pclk": row.get("clock"),
-        "fb": row["memory"] / MIB if "memory" in row else None,
-    }
-    cells = "".join(_whole(values.get(name)).rjust(width) for name, _, width in _DMON)
-    at = str(row.get("time") or "")
-    return f" {at[:10].replace('-', '') or '-':<11} {at[11:19] or '-':<8}{cells}"
-
-
-def _whole(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.0f}"
-    return "-" if value is None else str(value)
 
 
 def to_json(row: Row) -> str:
