@@ -179,7 +179,7 @@ def test_what_a_run_wrote_by_relative_paths_are_its_outputs_and_what_was_fetched
 @pytest.mark.runs
 def test_the_outputs_of_an_array_are_those_of_its_tasks_below_their_numbers(project):
     (project / "save.py").write_text("import sys\nopen('model.pt', 'w').write(sys.argv[1])\n")
-    run = serried.submit(["python", "save.py", "{element}"], array=[2, 10], cluster="local")
+    run = serried.submit(["python", "save.py", "{task}"], array=[2, 10], cluster="local")
     assert run.wait(900) == "COMPLETED"
 
     assert sorted(writes(run)) == [("10/model.pt", 2), ("2/model.pt", 1)]

@@ -149,7 +149,6 @@ def test_every_variable_of_a_rank_is_on_its_page_and_no_other(variable: str):
         names.RUN_DIR,
         names.ATTEMPT,
         names.TASK,
-        names.FORMER_TASK,
         names.DATA_DIR,
         names.CHECKPOINT_DIR,
     }

@@ -269,12 +269,6 @@ class Run:
         indices = self._selection.tasks if self._selection.is_array else ()
         return [Run(self._selection.record, index) for index in indices]
 
-    @property
-    def elements(self) -> list[Run]:
-        """The former name of `tasks`."""
-        warnings.warn("this property is now `Run.tasks`", DeprecationWarning, stacklevel=2)
-        return self.tasks
-
     def to_json(self) -> dict[str, Any]:
         """The run as `serried ps --json` prints it."""
         return self._status().to_json()

@@ -1,4 +1,4 @@
-"""`serried rehearse`, as it is typed: with four ranks here, and as jobs of a real Slurm on two nodes."""
+"""`serried check-resume`, as it is typed: with four ranks here, and as jobs of a real Slurm on two nodes."""
 
 from __future__ import annotations
 

@@ -129,21 +129,6 @@ def test_a_group_without_a_command_prints_its_help_and_succeeds(group, monkeypat
     assert (out.startswith(f"Usage: serried {group}"), err) == (True, "")
 
 
-@pytest.mark.parametrize("words", [["rehearse", "--help"], ["help", "rehearse"]])
-def test_a_former_command_still_works_and_prints_its_new_name(words, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["serried", *words])
-    with contextlib.suppress(SystemExit):
-        cli.main()
-    out, err = capsys.readouterr()
-    assert out.startswith("Usage: serried check-resume")
-    assert err == "note: `serried rehearse` is now `serried check-resume`\n"
-
-
-def test_former_names_are_not_in_the_help(monkeypatch, capsys):
-    assert "rehearse" not in _said(["--help"], monkeypatch, capsys)
-    assert "--each" not in _said(["submit", "--help"], monkeypatch, capsys)
-
-
 @pytest.mark.parametrize("verb", ["show", "why", "logs"])
 def test_without_any_run_a_reader_says_so_and_names_no_word(verb, monkeypatch, capsys):
     error = "error: you have no runs yet\n\nhint: serried submit -- python train.py\n"

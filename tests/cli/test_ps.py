@@ -147,7 +147,6 @@ def test_json_is_one_value_with_utc_times(serried, make):
                 "directory": str(run.where.path),
                 "progress": None,
                 "tasks": None,
-                "elements": None,
             }
         ],
     }
@@ -225,7 +224,7 @@ def test_a_record_of_a_later_version_is_a_line_and_no_traceback(serried, make):
     assert done.code == 0
     assert done.out.splitlines()[1] == (
         "aaaaaa  ?      UNKNOWN    ?        ?        -       "
-        "plan.json of run `aaaaaa` has schema 7; this Serried reads up to 1"
+        "plan.json of run `aaaaaa` has schema 7; this Serried reads 1"
     )
 
 

@@ -227,7 +227,7 @@ def test_a_record_of_a_later_version_is_refused_in_words(serried, make):
     make().record.directory.plan.write_text('{"schema": 7}')
     done = serried("show", "k3f9q2")
     assert done.code == 1
-    assert done.err.startswith("error: plan.json of run `k3f9q2` has schema 7; this Serried reads up to 1\n")
+    assert done.err.startswith("error: plan.json of run `k3f9q2` has schema 7; this Serried reads 1\n")
 
 
 def test_how_a_run_goes_on_and_in_which_jobs(serried, make, slurm):

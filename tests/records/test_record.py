@@ -118,8 +118,8 @@ def test_a_plan_of_a_later_schema_says_so_and_how_to_read_it():
     with pytest.raises(RecordUnreadable) as raised:
         _ = Record.load("k3f9q2").summary
 
-    assert raised.value.message == "plan.json of run `k3f9q2` has schema 2; this Serried reads up to 1"
-    assert raised.value.hint == "upgrade Serried: pip install --upgrade serried"
+    assert raised.value.message == "plan.json of run `k3f9q2` has schema 2; this Serried reads 1"
+    assert raised.value.hint == "use the version of Serried that wrote it"
 
 
 def test_a_run_directory_that_moved_is_found_by_where():

@@ -234,7 +234,6 @@ def test_a_submission_whose_process_died_is_uncertain(make, slurm):
 
 
 def test_a_command_at_work_that_does_not_say_when_it_started_is_believed(make, slurm):
-    """Earlier versions recorded its pid only."""
     run = make(job=None).submit("submitting", pid=os.getpid())
     assert the(slurm, run).state == "SUBMITTING"
 
@@ -281,7 +280,7 @@ def test_records_that_cannot_be_read_are_shown_as_such_beside_the_others(make, s
         ("UNKNOWN", "unreadable"),
         ("COMPLETED", None),
     ]
-    assert found[1].verdict.message == "plan.json of run `bbcdef` has schema 99; this Serried reads up to 1"
+    assert found[1].verdict.message == "plan.json of run `bbcdef` has schema 99; this Serried reads 1"
     assert all(status.to_json() for status in found)
 
 

@@ -51,29 +51,6 @@ def test_the_index_of_a_task_outside_an_array_is_refused(ask, train):
         UsageError, match=r"the command uses `{task}`, the index of an array's task, but this run is not"
     ):
         ask(command=None)
-    with pytest.raises(UsageError, match=r"the command uses `{element}`"):
-        ask(command=("python", "train.py", "--seed={element}"))
 
     assert ask(command=None, array="3").plan.array == Array((3,), None)
     assert ask(command=("python", "train.py", "{task:--seed=}", "{{task}}")).plan.array is None
-
-
-def test_former_names_of_a_task_print_one_note_each(ask, train, project):
-    train()
-    assert former(ask(command=("python", "train.py", "{element}", "{task}-{element}"), array="3")) == [
-        "`{element}` is now `{task}`"
-    ]
-    assert former(ask(command=("sh", "-c", "echo {element} $SERRIED_ELEMENT"), array="3")) == [
-        "`{element}` is now `{task}`",
-        "`SERRIED_ELEMENT` is now `SERRIED_TASK`",
-    ]
-    (project / "commands.txt").write_text("echo a\necho {element} | cat; echo $SERRIED_ELEMENT\n")
-    assert former(ask(command=None, each=project / "commands.txt")) == [
-        "`{element}` is now `{task}`",
-        "`SERRIED_ELEMENT` is now `SERRIED_TASK`",
-    ]
-    assert former(ask(command=("python", "train.py", "{task}", "{{element}}"), array="3")) == []
-
-
-def former(prepared):
-    return [note for note in prepared.notes if "ELEMENT" in note.upper()]

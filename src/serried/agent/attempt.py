@@ -27,7 +27,7 @@ HEARTBEAT_SECONDS, LONGEST_HEARTBEAT_SECONDS = 5.0, 20.0
 MANY_NODES = 1024
 """Up to here heartbeats have the shortest interval; each costs the head about 0.1 ms."""
 SAMPLING_SECONDS = 5
-"""For plans of earlier versions."""
+"""If the plan sets no interval."""
 
 
 class Attempt:
@@ -42,10 +42,10 @@ class Attempt:
 
     @classmethod
     def load(cls, directory: str, task: Optional[int], number: int) -> Attempt:
-        """Raises ValueError where plan.json is missing, torn or of a later schema."""
+        """Raises ValueError where plan.json is missing, torn or of another schema."""
         run = RunDirectory(Path(directory))
         plan = cast("Optional[PlanJson]", files.read_json(run.plan))
-        if plan is None or plan.get("schema", 0) > SCHEMA:
+        if plan is None or plan.get("schema") != SCHEMA:
             raise ValueError(f"cannot read the plan in {run.plan}")
         return cls(run, plan, task, number)
 

@@ -100,7 +100,6 @@ def _document(work: Attempt, event: str, facts: Dict[str, Any]) -> Dict[str, Any
         "content": text,
         "run": plan["run"],
         "task": work.task,
-        "element": work.task,  # the former name of `task`
         "name": plan["name"],
         "project": plan["project"],
         "experiment": plan["experiment"],

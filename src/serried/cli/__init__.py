@@ -80,9 +80,6 @@ MODULE_OF = {
 }
 """Commands whose module has another name. A second command in a module is the function `NAME_command`."""
 
-OLD = {"rehearse": "check-resume"}
-"""Former names of commands: they still work, with a note."""
-
 JUDGING = ("check-resume", "clean", "fetch", "wait")
 """Commands whose exit code tells more than that they could print."""
 
@@ -219,9 +216,6 @@ class CommandsByName(GroupWithHelp):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] in OLD and not ctx.resilient_parsing:
-            old, args = args[0], [OLD[args[0]], *args[1:]]
-            click.echo(f"note: `serried {old}` is now `serried {args[0]}`", err=True)
         if args[0] not in (*VERBS, "help") and not args[0].startswith("-") and not ctx.resilient_parsing:
             raise _unknown_command(args[0])
         return super().resolve_command(ctx, args)

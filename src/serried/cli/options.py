@@ -37,16 +37,9 @@ _TRACK_MODE = keys(Track)["mode"]
 _SIZE = ("nodes", "gpus", "gpu_type", "ranks", "cpus", "mem", "mem_per_node", "mem_per_cpu", "time")
 """The resources that make up the size of a run; the others are for the scheduler."""
 
-OLD = {"--each": "--commands"}
-"""Former names of options: they still work, with a note."""
-
 
 class Sorted(click.Command):
     """A command that lists its own options first, then those that many commands share, by subject."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        known = {flag for param in self.params for flag in param.opts}
-        return super().parse_args(ctx, [_current(word) if OLD.get(_flag_of(word)) in known else word for word in args])
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Resources": [], "For the scheduler": []}
@@ -103,17 +96,6 @@ def _looks_like_job_script(word: str) -> bool:
     from serried.config import job_script
 
     return job_script.looks_like_one(Path(word))
-
-
-def _flag_of(word: str) -> str:
-    return word.partition("=")[0]
-
-
-def _current(word: str) -> str:
-    """`--each=FILE` with the option's current name."""
-    old = _flag_of(word)
-    console.note(f"`{old}` is now `{OLD[old]}`")
-    return OLD[old] + word[len(old) :]
 
 
 def flag(key: str) -> str:

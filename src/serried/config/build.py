@@ -66,7 +66,7 @@ class Builder:
         self._cluster = cluster
         self._environ = environ
         self.origins: dict[str, Origin] = {}
-        self.notes = list(dict.fromkeys(setting.renamed for setting in settings.values() if setting.renamed))
+        self.notes: list[str] = []
         for place, setting in settings.items():
             shown = ("cluster", *place[2:]) if place[0] == "clusters" else place
             self.origins[dotted(shown)] = setting.origin

@@ -44,23 +44,13 @@ class Key:
     """The value of a key that is not set, in words for the reader."""
     alias: str | None = None
     """Another name for the key."""
-    old: str | None = None
-    """Its former name: still read, with a note."""
     is_optional: bool = False
     """An empty text is valid too: it removes the value of a weaker source."""
 
 
-def key(
-    kind: Kind,
-    text: str,
-    *,
-    default: str | None = None,
-    value: Any = None,
-    alias: str | None = None,
-    old: str | None = None,
-) -> Any:
+def key(kind: Kind, text: str, *, default: str | None = None, value: Any = None, alias: str | None = None) -> Any:
     """A dataclass field that is a setting: `text` is its help, `value` its value if nothing sets it."""
-    definition = Key(kind, text, default, alias, old, is_optional=_is_empty(value))
+    definition = Key(kind, text, default, alias, is_optional=_is_empty(value))
     if isinstance(value, dict):
         return field(default_factory=dict, metadata={"key": definition})
     return field(default=value, metadata={"key": definition})
@@ -113,7 +103,7 @@ def _annotated(part: Any) -> Iterator[tuple[str, str, Key]]:
     for name, hint in _hints(part).items():
         for spec in getattr(hint, "__metadata__", ()):
             is_optional = _is_empty(part._field_defaults[name])
-            key = Key(getattr(values, spec.kind), spec.help, spec.default, old=spec.old, is_optional=is_optional)
+            key = Key(getattr(values, spec.kind), spec.help, spec.default, is_optional=is_optional)
             yield spec.key or name, name, key
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,6 @@ class Origin:
 class Setting:
     value: Any
     origin: Origin
-    renamed: str | None = None
-    """A note about the key's new name, if its former name was used."""
 
 
 @dataclass(frozen=True)
@@ -134,17 +132,15 @@ def _in_folder(folder: Path) -> list[Document]:
 
 def from_document(source: str, document: Document, where: str | None = None) -> Layer:
     """The settings of a file. Messages show `where` instead of the file's path and lines."""
-    former: dict[Keys, Keys] = {}
     try:
-        checked = list(schema.check(document.tables, former=former))
+        checked = list(schema.check(document.tables))
     except schema.WrongKey as wrong:
         raise document.error(wrong.message, wrong.keys, wrong.hint) from None
     settings = {}
     for keys, value in checked:
-        line = None if where else document.line(former.get(keys, keys))
+        line = None if where else document.line(keys)
         origin = Origin(source, where or f"{document.path}:{line}", None if where else document.path, line)
-        renamed = f"{origin}: `{former[keys][-1]}` is now `{keys[-1]}`" if keys in former else None
-        settings[keys] = Setting(value, origin, renamed)
+        settings[keys] = Setting(value, origin)
     return Layer(settings, tuple(document.tables.get("experiments", ())), tuple(document.tables.get("clusters", ())))
 
 
@@ -155,13 +151,7 @@ def from_environ(environ: Mapping[str, str]) -> Layer:
         table, _, key = name.removeprefix("SERRIED_").lower().partition("_")
         if not name.startswith("SERRIED_") or table not in _TABLES or not key or name in JOB_VARIABLES:
             continue
-        settings |= _checked(
-            {table: {key: Typed(text)}},
-            Origin("environment", name),
-            name,
-            lambda keys: f"SERRIED_{'_'.join(keys).upper()}",
-            place=f" (from `{name}`)",
-        )
+        settings |= _checked({table: {key: Typed(text)}}, Origin("environment", name), place=f" (from `{name}`)")
     if environ.get("SERRIED_CLUSTER"):
         settings["cluster",] = Setting(environ["SERRIED_CLUSTER"], Origin("environment", "SERRIED_CLUSTER"))
     return Layer(settings)
@@ -177,21 +167,17 @@ def from_overrides(overrides: Mapping[str, Any]) -> Layer:
         nested: Any = value
         for part in reversed(keys):
             nested = {part: nested}
-        settings |= _checked(nested, Origin("command line", "command line"), name, toml.dotted)
+        settings |= _checked(nested, Origin("command line", "command line"))
     return Layer(settings)
 
 
-def _checked(
-    table: Mapping[str, Any], origin: Origin, name: str, spell: Callable[[Keys], str], place: str = ""
-) -> dict[Keys, Setting]:
-    """The settings of a table with one key. `name` is the key as the user wrote it, and `spell` writes its new name."""
-    former: dict[Keys, Keys] = {}
+def _checked(table: Mapping[str, Any], origin: Origin, place: str = "") -> dict[Keys, Setting]:
+    """The settings of a table with one key; errors end with `place`."""
     try:
-        checked = list(schema.check(table, schema.COMMAND_LINE, former=former))
+        checked = list(schema.check(table, schema.COMMAND_LINE))
     except schema.WrongKey as wrong:
         raise UsageError(f"{wrong.message}{place}", hint=wrong.hint) from None
-    renamed = next((f"`{name}` is now `{spell(new)}`" for new in former), None)
-    return {keys: Setting(value, origin, renamed) for keys, value in checked}
+    return {keys: Setting(value, origin) for keys, value in checked}
 
 
 def from_scheduler_environ(prefixes: Sequence[str], environ: Mapping[str, str]) -> Layer:

@@ -26,10 +26,10 @@ class Table:
     tables: Mapping[str, Table] = field(default_factory=dict)
 
     def key_named(self, name: str) -> str | None:
-        """The key with this name, alias or former name."""
+        """The key with this name or alias."""
         if name in self.keys:
             return name
-        return next((key for key, known in self.keys.items() if name in (known.alias, known.old)), None)
+        return next((key for key, known in self.keys.items() if name == known.alias), None)
 
     def table(self, name: str) -> Table | None:
         return self.tables.get(name) or self.tables.get(EVERY)
@@ -82,26 +82,19 @@ class WrongKey(Exception):  # noqa: N818 - becomes a ConfigError where the place
         self.hint = hint
 
 
-def check(
-    table: Mapping[str, Any], schema: Table = ROOT, where: Keys = (), former: dict[Keys, Keys] | None = None
-) -> Iterator[tuple[Keys, Any]]:
-    """Every value in `table`, parsed, with its place. Raises WrongKey at the first wrong value.
-
-    `former` receives, by place, the places that were given by a key's former name.
-    """
+def check(table: Mapping[str, Any], schema: Table = ROOT, where: Keys = ()) -> Iterator[tuple[Keys, Any]]:
+    """Every value in `table`, parsed, with its place. Raises WrongKey at the first wrong value."""
     for name, value in table.items():
         place = (*where, name)
         if (key := schema.key_named(name)) is not None:
             if key != name and key in table:
                 raise WrongKey(place, f"`{dotted(place)}` and `{key}` are the same setting", "keep one of them")
-            if former is not None and name == schema.keys[key].old:
-                former[*where, key] = place
             yield from _value(schema.keys[key], value, (*where, key))
         elif (inner := schema.table(name)) is not None:
             below = _table(value)
             if not isinstance(below, Mapping):
                 raise WrongKey(place, f"`{dotted(place)}` is a table, not a value", f"write `[{dotted(place)}]`")
-            yield from check(below, inner, place, former)
+            yield from check(below, inner, place)
         else:
             raise WrongKey(place, f"unknown key `{dotted(place)}`", _unknown_hint(name, schema, where))
 

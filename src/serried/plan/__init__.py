@@ -392,12 +392,12 @@ class Plan:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Plan:
-        """The plan that `to_json` wrote, of this or an earlier schema.
+        """The plan that `to_json` wrote.
 
         Raises ValueError on a later one, and as `built` on values of other types.
         """
-        if value.get("schema", 0) > SCHEMA:
-            raise ValueError(f"this plan has schema {value['schema']}; this Serried reads up to {SCHEMA}")
+        if value.get("schema") != SCHEMA:
+            raise ValueError(f"this plan has schema {value.get('schema')}; this Serried reads {SCHEMA}")
         return typing.cast("Plan", built(cls, value))
 
 
@@ -410,8 +410,6 @@ def _plain(value: Any) -> Any:
 
 
 _hints = functools.cache(typing.get_type_hints)
-_FORMER_NAMES = {"element": "task", "tree_per_element": "tree_per_task"}
-"""Names of fields in plans of earlier versions."""
 
 
 def built(kind: Any, value: Any) -> Any:
@@ -427,7 +425,6 @@ def built(kind: Any, value: Any) -> Any:
         tuples = [choice for choice in choices if typing.get_origin(choice) is tuple]
         return built(tuples[0] if tuples and isinstance(value, list) else choices[0], value)
     if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
-        value = {_FORMER_NAMES.get(name, name): item for name, item in value.items()}
         return kind(**{name: built(hint, value[name]) for name, hint in _hints(kind).items() if name in value})
     origin = typing.get_origin(kind) or kind
     expected = {tuple: (list, tuple), float: (int, float)}.get(origin, origin)

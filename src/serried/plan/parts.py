@@ -21,8 +21,6 @@ class KeySpec(NamedTuple):
     """The value of a key that is not set, in words for the reader."""
     key: str = ""
     """Its key in a file, if that is not the field's name."""
-    old: str | None = None
-    """The key's former name: still read, with a note."""
 
 
 class Build(NamedTuple):
@@ -150,13 +148,12 @@ class Limit(NamedTuple):
             "Time between the stop notice and the time limit; at most a quarter of the limit.",
             "60s",
             key="warn_before",
-            old="lead",
         ),
     ] = 60
     grace_seconds: Annotated[int, KeySpec("DURATION", "Time between TERM and KILL.", "30s", key="grace")] = 30
     silence_seconds: Annotated[
         int | None,
-        KeySpec("DURATION_OR_OFF", "Fail if no rank prints for this time.", "off", key="output_timeout", old="silence"),
+        KeySpec("DURATION_OR_OFF", "Fail if no rank prints for this time.", "off", key="output_timeout"),
     ] = None
     restarts: Annotated[int, KeySpec("COUNT_OR_NONE", "Most further attempts.", "0")] = 0
     """In a plan, with those that `total_time` needs."""
@@ -313,7 +310,6 @@ class Data(NamedTuple):
             "TEXTS",
             "Paths that must exist on every node, checked before ranks start.",
             key="require",
-            old="in_place",
         ),
     ] = ()
     """Absolute once resolved."""

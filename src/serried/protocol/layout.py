@@ -63,7 +63,6 @@ from __future__ import annotations
 
 import posixpath
 import re
-from functools import cached_property
 from pathlib import Path
 from typing import Mapping, Optional, Protocol
 
@@ -256,11 +255,8 @@ class RunDirectory(TaskDirectory):
     notices = _Below("notices")
     notices_log = _Below("notices.log")
 
-    @cached_property
-    def tasks(self) -> Path:
-        """A folder for each task of an array. Earlier versions called it `elements`."""
-        former = self.path / "elements"
-        return former if former.is_dir() else self.path / "tasks"
+    tasks = _Below("tasks")
+    """A folder for each task of an array."""
 
     def claim(self, token: str) -> Path:
         return self.claims / token

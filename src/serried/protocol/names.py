@@ -11,7 +11,6 @@ RUN_DIR = "SERRIED_RUN_DIR"
 TOKEN = "SERRIED_TOKEN"  # noqa: S105 - names a submission, opens nothing
 JOB = "SERRIED_JOB"  # the local scheduler's job id; Slurm has its own variable
 TASK = "SERRIED_TASK"  # the index of an array task
-FORMER_TASK = "SERRIED_ELEMENT"  # the former name of TASK, which ranks still get
 ATTEMPT = "SERRIED_ATTEMPT"
 HEAD = "SERRIED_HEAD"  # host:port candidates, comma separated
 KEY = "SERRIED_KEY"  # the attempt's key; never reaches a rank
@@ -179,7 +178,6 @@ PLACEHOLDERS = (
     "seed",
     "repeat",
     "task",
-    "element",  # the former name of `task`
     "run",
     "attempt",
     "rank",

@@ -113,7 +113,7 @@ _BY_STATE = {
     names.CANCELLED: Reason.CANCEL,
     names.FAILED: Reason.UNRECORDED,
 }
-"""For an end without a cause, as earlier versions recorded it."""
+"""For an end without a cause."""
 
 
 def closer(ended: Ended) -> Reason | None:

@@ -305,7 +305,7 @@ def is_at_work(submission: Submission, now: float) -> bool:
         at = seconds_of(submission.at)
         return at is not None and now - at < _ELSEWHERE_SECONDS
     process = identify(submission.by_pid)
-    # Records of earlier versions have no start time, only the pid.
+    # Without a recorded start, the pid must do.
     return process is not None and submission.by_started in ("", process.started)
 
 
@@ -379,6 +379,6 @@ def _group(jobs: Iterable[Job]) -> list[dict[str, Any]]:
 
 def _ungroup(lines: Iterable[dict[str, Any]]) -> Iterable[Job]:
     for line in lines:
-        indices = line.pop("element", None) or line.get("task")  # the former name
+        indices = line["task"]
         for task in [None] if indices is None else expand(indices):
             yield Job(**{**line, "task": task, "nodes": tuple(line["nodes"])})

@@ -438,7 +438,7 @@ def _with_parameters(record: Record, plan: Plan, trial: int | None) -> Sequence[
     words = placeholders.with_arguments(plan.command, parameters, "", is_shell=plan.shell, is_template=True)
     for name, value in parameters.items():
         words = [word.replace(f"{{config.{name}}}", spelled(value)) for word in words]
-    needs_array = any(mark in word for word in plan.command for mark in ("{task}", "{element}", "{args_json_file}"))
+    needs_array = any(mark in word for word in plan.command for mark in ("{task}", "{args_json_file}"))
     return words if parameters and not needs_array else ()
 
 

@@ -134,7 +134,7 @@ def _change(selection: Selection, found: Missing, change: Change) -> None:
 
 def _merged(document: Mapping[str, Any], node: int, folder: str, several: Sequence[dict[str, Any]]) -> Missing:
     return Missing(
-        task=document.get("task", document.get("element")),  # the former name
+        task=document.get("task"),
         attempt=int(document.get("attempt") or 1),
         node=node,
         host=str(several[0].get("host", "?")),

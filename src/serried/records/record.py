@@ -45,7 +45,7 @@ _EXIT_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "seconds": (int, float, _NONE),
     "first_failure": (dict, _NONE),
     "state": str,
-    **dict.fromkeys(("tasks", "elements", "summary"), dict),
+    **dict.fromkeys(("tasks", "summary"), dict),
     **dict.fromkeys(("nodes", "conditions", "warnings", "missing"), list),
 }
 
@@ -498,10 +498,10 @@ class Record:
         if not isinstance(value, dict):
             raise RecordUnreadable(f"{path.name} of run `{self.id}` is not a JSON object")
         schema = value.get("schema")
-        if not isinstance(schema, int) or schema > SCHEMA:
+        if not isinstance(schema, int) or schema != SCHEMA:
             raise RecordUnreadable(
-                f"{path.name} of run `{self.id}` has schema {schema}; this Serried reads up to {SCHEMA}",
-                hint="upgrade Serried: pip install --upgrade serried",
+                f"{path.name} of run `{self.id}` has schema {schema}; this Serried reads {SCHEMA}",
+                hint="use the version of Serried that wrote it",
             )
         return value
 

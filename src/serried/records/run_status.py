@@ -162,7 +162,6 @@ class RunStatus:
             "warnings": [dict(warning) for warning in self.warnings],
             "progress": self._progress_json(),
             "tasks": None if self.tasks is None else ranges_by_state(self.tasks),
-            "elements": None if self.tasks is None else ranges_by_state(self.tasks),  # former name
         }
 
     def _progress_json(self) -> dict[str, Any] | None:
@@ -261,7 +260,7 @@ def read_end(record: Record) -> RunStatus:
 
 
 def _tasks(record: Record, end: Mapping[str, Any]) -> dict[int, Verdict] | None:
-    by_state = end.get("tasks", end.get("elements"))  # the former name
+    by_state = end.get("tasks")
     if not isinstance(by_state, dict):
         return None
     try:

@@ -141,7 +141,7 @@ def _missing(status: RunStatus) -> str:
         return "no attempt has started"
     if not status.has_ended:
         return "the first samples arrive about half a minute after the start"
-    return "the run was too short for samples, sampling was off, or an earlier version of Serried ran it"
+    return "the run was too short for samples, or sampling was off"
 
 
 def spelling_of(plan: Plan) -> Spelling:

@@ -110,7 +110,7 @@ def prepare(
         *_unset_variables(plan, each, environment),
     )
     prepared = assemble(plan, environment, each, warnings, jobs, may_lack_command=observe is None)
-    notes = (*resolved.notes, *tracking_notes, *data_notes, *(_former_names(plan, each) if plan.script is None else ()))
+    notes = (*resolved.notes, *tracking_notes, *data_notes)
     return dataclasses.replace(
         prepared,
         notes=notes,
@@ -126,10 +126,7 @@ _ADDRESS = re.compile(r"https?://[^\s@/?#]+(?:[/?#][!-~]*)?", re.ASCII)
 
 _AFTER = re.compile(r"(?<!\{)\{after\}(?!\})")
 
-_FORMER = "element"
-"""The former name of `{task}`."""
-
-_TASK = re.compile(rf"(?<!\{{)\{{(task|{_FORMER})\}}(?!\}})")
+_TASK = re.compile(r"(?<!\{)\{task\}(?!\})")
 
 _OF_A_RANK = re.compile(r"(?<!\{)\{((?:local_)?rank)\}(?!\})")
 
@@ -194,21 +191,11 @@ def _check_after(plan: Plan, each: Sequence[Sequence[str]]) -> None:
 
 def _check_task(plan: Plan) -> None:
     """Raises UsageError for `{task}` outside an array, where its value would be empty."""
-    name = next((found[1] for word in _words(plan) if (found := _TASK.search(word))), None)
-    if name is not None and plan.array is None:
+    if plan.array is None and any(_TASK.search(word) for word in _words(plan)):
         raise UsageError(
-            f"the command uses `{{{name}}}`, the index of an array's task, but this run is not an array",
+            "the command uses `{task}`, the index of an array's task, but this run is not an array",
             hint="`--array 0-9`, or `array` in the experiment; `{task:--seed=}` disappears without one",
         )
-
-
-def _former_names(plan: Plan, each: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A note for each former name of an array's task that the command uses."""
-    words = [*plan.command, *itertools.chain.from_iterable(each)]
-    if any(found[1] == _FORMER for word in words for found in _TASK.finditer(word)):
-        yield f"`{{{_FORMER}}}` is now `{{task}}`"
-    if any(names.FORMER_TASK in word for word in words):
-        yield f"`{names.FORMER_TASK}` is now `{names.TASK}`"
 
 
 def _check_jobs(plan: Plan) -> None:

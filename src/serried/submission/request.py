@@ -421,7 +421,5 @@ def _same_repeats(plan: Plan, each: tuple[tuple[str, ...], ...]) -> Iterator[str
     if plan.array is None or (plan.array.repeat or 1) == 1:
         return
     text = "\0".join(itertools.chain(plan.command, *each))
-    if not any(f"{{{name}}}" in text for name in ("seed", "repeat", "task", "element")) and not any(
-        name in text for name in (names.TASK, names.FORMER_TASK)
-    ):
+    if not any(f"{{{name}}}" in text for name in ("seed", "repeat", "task")) and names.TASK not in text:
         yield (f"`{{seed}}` and `{{repeat}}` are not in the command: repeats differ only if it reads {names.TASK}")

@@ -48,14 +48,11 @@ _HOMES = {
     "session": "sessions",
     "shard": "data",
 }
-_FORMER_NAMES = {"ConfigError": "SettingError", "Run": "Session"}
-"""Scripts may still use them."""
 
 
 def __getattr__(name: str) -> object:
     import importlib
 
-    name = _FORMER_NAMES.get(name, name)
     if name not in _HOMES:
         raise AttributeError(f"module 'serried.train' has no attribute {name!r}")
     return getattr(importlib.import_module(f"serried.train.{_HOMES[name]}"), name)

@@ -92,9 +92,9 @@ def test_repeats_of_different_commands_have_the_same_seeds(task, repeat, filled)
 
 
 def test_a_task_has_its_own_seed_and_places():
-    work = work_of(task=17, command=("{task}", "{element}", "{seed}", "{results}"), seed=100)
+    work = work_of(task=17, command=("{task}", "{seed}", "{results}"), seed=100)
 
-    assert command.argv(work, PLACE, {}) == ["17", "17", "117", "/r/digits/train/k3f9q2/tasks/17/results"]
+    assert command.argv(work, PLACE, {}) == ["17", "117", "/r/digits/train/k3f9q2/tasks/17/results"]
 
 
 @for_each(

@@ -21,7 +21,6 @@ NOT_FOR_RANKS = (
     names.TOKEN,
     names.JOB,
     names.TASK,
-    names.FORMER_TASK,
     names.RESUME,
     names.TERMINAL,
     names.SCRIPT_LOGS,
@@ -233,7 +232,6 @@ def placeholders(work: Attempt, place: RankPlace) -> Dict[str, str]:
         "seed": str(work.seed),
         "repeat": "" if work.repeat is None else str(work.repeat),
         "task": "" if work.task is None else str(work.task),
-        "element": "" if work.task is None else str(work.task),
         "run": work.plan["run"],
         "attempt": str(work.number),
         "rank": str(place.rank),
@@ -438,7 +436,7 @@ def _serried(work: Attempt, place: RankPlace) -> Dict[str, str]:
     if job:
         own[names.IN_JOB] = f"{job}={os.environ[job]}"
     if work.task is not None:
-        own[names.TASK] = own[names.FORMER_TASK] = str(work.task)
+        own[names.TASK] = str(work.task)
     if work.config:
         own[names.CONFIG] = json.dumps(work.config)
     if work.plan.get("smoke"):

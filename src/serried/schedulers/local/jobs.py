@@ -135,7 +135,7 @@ class JobFolder:
         # In this order: a supervisor that is gone by now has already written its last states.
         is_attended = Process(**about["supervisor"]).is_alive
         standings = self.standings()
-        for key in about.get("tasks", about.get("elements", ())):  # the former name
+        for key in about.get("tasks", ()):
             standing = standings.get(key, Standing())
             if not is_attended and standing.state not in names.ENDED:
                 is_running = standing.child is not None and standing.child.is_alive

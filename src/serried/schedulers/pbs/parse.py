@@ -121,7 +121,7 @@ def attributes_of(stdout: str) -> Iterator[tuple[str, Attributes]]:
 def _job(identity: str, attributes: Attributes) -> Job:
     job, task = split(identity)
     letter = attributes.get("job_state", "")
-    told = _variable(attributes, names.TASK) or _variable(attributes, names.FORMER_TASK)
+    told = _variable(attributes, names.TASK)
     found = Job(
         id=job,
         task=int(told) if task is None and told.isdecimal() else task,
