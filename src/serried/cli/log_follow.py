@@ -14,7 +14,6 @@ from serried.protocol.layout import AttemptDirectory
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
 from serried.records.logs import RankLog
-from serried.records.run_status import RunStatus
 from serried.records.status import has_ended_by_file, is_over, statuses_of
 from serried.records.timeline import staging_progress
 from serried.ui import console
@@ -157,8 +156,6 @@ class RunClock:
 
     def __init__(self, selection: Selection, awaits: str = "output") -> None:
         """`awaits`: what the reader of a run that waits is told to wait for."""
-        self.status: RunStatus | None = None
-        """By all evidence, when it was last asked."""
         self._selection = selection
         self._awaits = awaits
         self._interval = _QUERY_SECONDS
@@ -171,7 +168,7 @@ class RunClock:
             return True
         if time.monotonic() < self._next:
             return False
-        status = self.status = statuses_of([self._selection])[0]
+        status = statuses_of([self._selection])[0]
         self._next = time.monotonic() + self._interval
         self._interval = min(self._interval * 1.5, _LONGEST_QUERY_SECONDS)
         if status.state in (names.PENDING, names.UNKNOWN) and status.state != self._printed_state:
