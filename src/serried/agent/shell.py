@@ -62,7 +62,9 @@ def variables(work: Attempt, *, joins: bool) -> Dict[str, str]:
         )
     values = command.environment(shell, place, os.environ)
     values["SERRIED_CLUSTER"] = work.plan["site"]["name"]
-    left_out = (*NOT_HERE, *(ALONE if joins else ()))
+    # An `srun` that is typed here starts the tasks of the whole job.
+    of_a_task = command.slurm(shell, place).keys() - {"SLURM_CPUS_PER_TASK"}
+    left_out = (*NOT_HERE, *of_a_task, *(ALONE if joins else ()))
     return {name: value for name, value in values.items() if name not in left_out}
 
 

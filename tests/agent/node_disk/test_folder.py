@@ -104,7 +104,7 @@ def test_the_next_job_removes_what_is_left_of_dead_ones_and_nothing_else(start, 
     assert foreign.exists()  # nothing says whose it is, and it is new
     (Path(live.plan.directory) / "go").touch()
     assert live.wait() == 0
-    assert live.output() == "ready\nowner.json\nscratch\n"
+    assert live.output() == "ready\noutside\nowner.json\nscratch\n"
     wait_until(lambda: folders(tmp_path) == ["somebody-else"])  # also where its agent is slower than its job
 
 
