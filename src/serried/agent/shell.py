@@ -62,9 +62,7 @@ def variables(work: Attempt, *, joins: bool) -> Dict[str, str]:
         )
     values = command.environment(shell, place, os.environ)
     values["SERRIED_CLUSTER"] = work.plan["site"]["name"]
-    # An `srun` that is typed here starts the tasks of the whole job.
-    of_a_task = command.slurm(shell, place).keys() - {"SLURM_CPUS_PER_TASK"}
-    left_out = (*NOT_HERE, *of_a_task, *(ALONE if joins else ()))
+    left_out = (*NOT_HERE, *command.of_a_task(shell, place), *(ALONE if joins else ()))
     return {name: value for name, value in values.items() if name not in left_out}
 
 

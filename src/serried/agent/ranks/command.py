@@ -6,7 +6,7 @@ import functools
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
@@ -366,6 +366,11 @@ def slurm(work: Attempt, place: RankPlace) -> Dict[str, str]:
         "SLURM_DISTRIBUTION": "block",
         "SLURM_CPUS_PER_TASK": str(max(1, work.plan["allocation"]["cpus"] // work.ranks)),
     }
+
+
+def of_a_task(work: Attempt, place: RankPlace) -> Set[str]:
+    """Variables that a shell leaves as they are, so that an `srun` typed there starts the tasks of the whole job."""
+    return slurm(work, place).keys() - {"SLURM_CPUS_PER_TASK"}
 
 
 def _of_wandb(work: Attempt, rank: Optional[int], known: Mapping[str, str]) -> Dict[str, str]:
