@@ -61,7 +61,7 @@ class Suggestion(NamedTuple):
     command: str = ""
     """A command to type instead."""
     edits: tuple[Edit, ...] = ()
-    """What to delete from the script. None if the command replaces the whole script."""
+    """What to delete from the script; empty if the command replaces the whole script."""
 
 
 class Imported(NamedTuple):

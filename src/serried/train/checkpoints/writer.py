@@ -55,8 +55,8 @@ Buffer = Union[bytes, memoryview]
 File = Dict[str, Any]
 """`size` and `crc32` of a file, as in COMPLETE."""
 
-PIECE = 16 << 20
-"""How many bytes one thread takes the checksum of at a time."""
+PIECE = 1 << 20
+"""How many bytes a thread takes the checksum of at a time. Of smaller tensors it is taken at the end."""
 FLUSH = 128 << 20
 """After how many bytes what was written is sent to the disk."""
 
