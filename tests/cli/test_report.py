@@ -302,16 +302,6 @@ def test_the_job_of_a_run_is_reported_as_the_run(serried, slurm, measured, monke
     assert serried("report", "124").out.startswith("124 other-train-1 COMPLETED\n")
 
 
-def test_a_picture_is_of_one_run(serried, measured, tmp_path):
-    measured()
-    measured("abcdef")
-    done = serried("report", "k3f9q2", "abcdef", "--plot", str(tmp_path / "use.png"))
-    assert (done.code, done.err) == (
-        2,
-        "error: `--plot` draws one run or one task\n\nhint: serried report RUN/17 --plot use.png\n",
-    )
-
-
 def test_the_list_and_the_page_of_rules(serried):
     lines = serried("rule").out.splitlines()
     assert lines[:2] == ["RULE                     MEANING", "oom                      The run ran out of memory"]

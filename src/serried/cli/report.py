@@ -6,13 +6,12 @@ import contextlib
 import re
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from serried.cli import run_view
-from serried.errors import RunNotFoundError, SerriedError, UsageError
+from serried.errors import RunNotFoundError, SerriedError
 from serried.metrics import samples
 from serried.protocol import names
 from serried.records import index
@@ -40,10 +39,7 @@ _OURS = re.compile(r"(?:.*-)?(?P<run>[^-_]+)(?:_\d+)?-\d+")
 @click.option("--mute", metavar="RULE", multiple=True, help="Leave out the notes of a rule. May be repeated.")
 @click.option("--all", "all_tasks", is_flag=True, help=f"List all tasks of an array, not only {_MOST_TASKS}.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option(
-    "--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw one run over time: .png, .svg, .pdf."
-)
-def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_json: bool, plot: Path | None) -> None:
+def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_json: bool) -> None:
     r"""Report how well runs used what they requested, and what to change.
 
     One run is a page: the use of GPUs, CPUs, memory and time, the spread between ranks, and notes with the
@@ -52,28 +48,19 @@ def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_jso
 
     \b
     serried report                       the newest run
-    serried report lr-sweep/17 --plot use.png
+    serried report lr-sweep/17                task 17 alone
     serried report lr-sweep              each trial in a line
     serried report 4711                  a job of the scheduler
     serried rule gpu-low                 the meaning of a note
     """
     for name in mute:
         rules.page_of(name)
-    if plot is not None:
-        from serried.ui import report_picture  # only for pictures
-
-        report_picture.check(plot)
     chosen, jobs = _chosen(runs or (LAST,))
     statuses = _statuses(chosen)
     several = len(chosen) + len(jobs) > 1 or any(selection.is_array for selection in chosen)
     usages, omitted = _usages(statuses, several=several, all_tasks=all_tasks)
     shown = jobs if all_tasks else jobs[:_MOST_TASKS]
     usages, omitted = usages + shown, omitted + len(jobs) - len(shown)
-    if plot is not None:
-        if several or not chosen:
-            raise UsageError("`--plot` draws one run or one task", hint="serried report RUN/17 --plot use.png")
-        found = samples.read(chosen[0].place, most_lines=report_picture.MOST_LINES)
-        report_picture.write(usages[0], found, plot)
     is_whole = several and len(runs) <= 1 and not omitted
     notes = rules.judge_all(usages, mute) if is_whole else rules.judge(usages[0], mute) if not several else []
     if as_json:

@@ -33,6 +33,8 @@ _ROOM = 1 << 10
 _LONGEST_LINE = 1 << 18
 _GOLDEN = (5**0.5 - 1) / 2
 _LARGEST = 1e300
+_FAR = 1.5
+"""A period farther from the middle of its file than so many lengths of the file has a wrong time."""
 _NUMBERS = frozenset((int, float))
 _LATEST = 1e11
 """A time after the year 5000 comes from a broken clock, or is in milliseconds."""
@@ -80,6 +82,12 @@ class NodeSamples:
     """Periods that ended before the one in the line above: the clock was set back, or lines changed places."""
     one_in: int
     """Only one line of so many was read; 1 if all were."""
+
+    def plausible_periods(self) -> Sequence[Period]:
+        """Without periods whose clock was far off. Never empty."""
+        middle = self.periods[len(self.periods) // 2].t
+        room = _FAR * self.one_in * sum(period.seconds for period in self.periods)
+        return [period for period in self.periods if abs(period.t - middle) <= room]
 
 
 @dataclass(frozen=True)

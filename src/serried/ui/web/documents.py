@@ -13,7 +13,6 @@ from serried.errors import UsageError
 from serried.fs.files import read_json
 from serried.metrics import samples
 from serried.metrics.samples import NodeSamples, Range
-from serried.metrics.series import plausible
 from serried.protocol import checkpoints
 from serried.protocol.layout import AttemptDirectory
 from serried.records import logs
@@ -191,7 +190,7 @@ def heatmap(selection: Selection, quantity: str, attempt: int | None = None) -> 
     answer = {"quantity": quantity, "unit": unit, "attempt": number, "one_in": found.one_in, "left_out": 0}
     if not found.nodes:
         return {**answer, "start": None, "end": None, "rows": [], "present": []}
-    periods = [(node, period) for node in found.nodes for period in plausible(node)]
+    periods = [(node, period) for node in found.nodes for period in node.plausible_periods()]
     start = min(period.t - period.seconds for _, period in periods)
     end = max(period.t for _, period in periods)
     each = 1 if found.one_in == 1 else 2  # distances between lines that were read differ: no cell may stay empty
