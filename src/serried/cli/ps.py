@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,11 +19,11 @@ from serried.records import index
 from serried.records.index import EndedRun
 from serried.records.record import Record, RecordUnreadable
 from serried.records.run_status import RunStatus
-from serried.records.status import SchedulerFor, statuses
+from serried.records.status import statuses
 from serried.records.verdict import SUBMITTING, UNCERTAIN
 from serried.ui import console, run_rows
 from serried.ui.console import Cell
-from serried.ui.text import duration, fit
+from serried.ui.text import duration, fit, local_time
 
 _SHOWN = 10
 _STATES = (names.PENDING, names.RUNNING, *sorted(names.ENDED), SUBMITTING, UNCERTAIN, names.UNKNOWN)
@@ -27,6 +31,9 @@ _PROJECT_COLUMNS, _COLUMNS_FOR_BOTH = 12, 100
 """The widest project, and the width of a terminal that has room for the columns PROJECT and CLUSTER."""
 _NOTE_COLUMNS = 80
 """The widest note in a pipe. On a terminal, a note has the rest of the line."""
+_WATCH_SECONDS, _SHORTEST_WATCH_SECONDS = 15.0, 5.0
+"""Each repetition asks the schedulers once, and other users need their answers too."""
+_CLEAR = "\x1b[H\x1b[J"
 
 
 @dataclass(frozen=True)
@@ -45,13 +52,13 @@ class Listing:
     def is_filtered(self) -> bool:
         return bool(self.words or self.states or self.projects)
 
-    def find(self, scheduler_for: SchedulerFor | None = None) -> tuple[list[RunStatus], int]:
+    def find(self) -> tuple[list[RunStatus], int]:
         """The runs to list, in their order, and the number of those that fit the filters.
 
         Records of ended runs are read only for those in the list.
         """
         known = index.all_runs()
-        live = _there(_settled(statuses([record for record in known.open if self._may_have(record)], scheduler_for)))
+        live = _there(_settled(statuses([record for record in known.open if self._may_have(record)])))
         live = [status for status in live if not self.states or status.state in self.states]
         most = None if self.everything or self.oldest is not None else max(self.number, 0)
         if self.is_filtered:
@@ -102,7 +109,7 @@ class Listing:
     is_flag=False,
     flag_value="",
     metavar="[SECONDS]",
-    help="Repeat it, every 5 seconds or as often as given, until Ctrl-C.",
+    help="Repeat it, every 15 seconds or as often as given, until Ctrl-C.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
@@ -133,15 +140,13 @@ def command(
     """
     seconds = None
     if interval is not None:
-        from serried.cli import ps_watch  # seldom needed
-
-        seconds, words = ps_watch.interval_of(interval, words)
+        seconds, words = _interval(interval, words)
     oldest = run_view.moment("--since", since, time.time()) if since else None
     listing = Listing(words, _states(states), projects, everything, number, oldest)
     if seconds is not None:
         if as_json:
             raise UsageError("`--watch` and `--json` are mutually exclusive", hint="serried ps --json")
-        ps_watch.watch(listing, seconds)
+        _watch(listing, seconds)
         return
     shown, known = listing.find()
     if as_json:
@@ -159,6 +164,34 @@ def _states(words: tuple[str, ...]) -> frozenset[str]:
         if state not in _STATES:
             raise UsageError(f"unknown state: `{state.lower()}`", hint=f"one of {', '.join(_STATES).lower()}")
     return frozenset(chosen)
+
+
+def _interval(text: str, words: tuple[str, ...]) -> tuple[float, tuple[str, ...]]:
+    """The interval that `--watch` names, and the words of the filter: in `--watch train` the word is one of those."""
+    try:
+        seconds = float(text.removesuffix("s"))
+    except ValueError:
+        return _WATCH_SECONDS, (text, *words) if text else words
+    if not _SHORTEST_WATCH_SECONDS <= seconds < float("inf"):
+        raise UsageError(f"`--watch {text}` is not a number of seconds from 5", hint="for example --watch 10")
+    return seconds, words
+
+
+def _watch(listing: Listing, seconds: float) -> None:
+    """Print the list again and again until Ctrl-C; on a terminal in place of the last one, cut to its height."""
+    is_screen = console.is_terminal() and os.environ.get("TERM") != "dumb"
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            shown, known = listing.find()
+            now = time.time()
+            lines = table(shown, now) if shown else ["no runs to show"]
+            room = shutil.get_terminal_size((80, 24)).lines - 4 if is_screen else len(lines)
+            more = known - len(shown) + max(len(lines) - room, 0)
+            head = console.style(f"{local_time(now)}, every {seconds:g}s, Ctrl-C ends", "quiet")
+            last = [f"{more} more: serried ps --all"] if more else []
+            console.out(_CLEAR * is_screen + "\n".join([head, "", *lines[:room], *last]))
+            sys.stdout.flush()
+            console.await_more(seconds)
 
 
 def _there(found: list[RunStatus]) -> list[RunStatus]:
