@@ -115,7 +115,7 @@ class Measurements:
     gpus: tuple[GpuFigures, ...] = ()
     ranks: tuple[RankFigures, ...] = ()
     source: str = ""
-    """`nvml`, `nvidia-smi` …; empty without GPUs."""
+    """`nvml` or `amdgpu`; empty without GPUs."""
     interval: float | None = None
     lines: int = 0
     one_in: int = 1

@@ -9,6 +9,5 @@ gpu_reader   a thread that waits for the driver of the GPUs
 gpu_use      are GPUs of the job in use by others?
 gpus         the GPUs of the job, and which source asks their driver
 nvml         NVIDIA's library
-nvidia_smi   NVIDIA's command, where the library cannot be loaded
 amdgpu       AMD's driver
 """

@@ -1,8 +1,7 @@
 """The GPUs of this job on this node, and what their driver says about them.
 
-A source asks the driver: NVIDIA's library (`nvml`), else the command `nvidia-smi`, else what AMD's driver shows in
-/sys (`amdgpu`). Every call may block for as long as the driver does, so only the sampler's process calls a source,
-never the agent.
+A source asks the driver: NVIDIA's library (`nvml`), else what AMD's driver shows in /sys (`amdgpu`). Every call may
+block for as long as the driver does, so only the sampler's process calls a source, never the agent.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import itertools
-from typing import Any, Dict, List, Optional, Sequence, Union
+from typing import Any, Dict, List, Optional
 
 Device = Dict[str, Any]
 """What does not change: `name`, `uuid`, `memory` in bytes, `power_cap` in watts. What is unknown is missing."""
@@ -24,7 +23,7 @@ class GpuSource(abc.ABC):
     """A way to ask the driver. An index is the position in the job's own list of GPUs: that of `cuda:INDEX`."""
 
     name = ""
-    """`nvml`, `nvidia-smi` or `amdgpu`."""
+    """`nvml` or `amdgpu`."""
 
     @abc.abstractmethod
     def devices(self) -> Dict[int, Device]:
@@ -50,7 +49,7 @@ def open_source(visible: Optional[str]) -> Optional[GpuSource]:
     """
     if visible is not None and not names(visible):
         return None
-    for open_it in (_nvml, _nvidia_smi, _amdgpu):
+    for open_it in (_nvml, _amdgpu):
         with contextlib.suppress(OSError, ImportError):  # some Pythons have no ctypes
             source = open_it(visible)
             if source.devices():
@@ -64,12 +63,6 @@ def _nvml(visible: Optional[str]) -> GpuSource:
     return Nvml(visible)
 
 
-def _nvidia_smi(visible: Optional[str]) -> GpuSource:
-    from serried.agent.sampling.nvidia_smi import NvidiaSmi
-
-    return NvidiaSmi(visible)
-
-
 def _amdgpu(visible: Optional[str]) -> GpuSource:
     from serried.agent.sampling.amdgpu import Amdgpu
 
@@ -80,48 +73,3 @@ def names(visible: str) -> List[str]:
     """The names in a list that CUDA reads. It stops at a name that cannot be a device, such as `-1`."""
     found = (part.strip() for part in visible.split(","))
     return list(itertools.takewhile(lambda name: name and not name.startswith("-"), found))
-
-
-def select(visible: Optional[str], uuids: Sequence[str]) -> List[Union[int, str]]:
-    """The job's GPUs: positions in `uuids`, which are those of the driver's GPUs, or UUIDs of MIG devices.
-
-    CUDA accepts the beginning of a UUID, and stops at the first name that it does not recognise. A UUID is "" for a GPU
-    that the driver has lost.
-    """
-    if visible is None:
-        return list(range(len(uuids)))
-    return list(itertools.takewhile(lambda found: found != "", (_find(name, uuids) for name in names(visible))))
-
-
-def _find(name: str, uuids: Sequence[str]) -> Union[int, str]:
-    """A name that means no device gives ""."""
-    if name.isdecimal():
-        return int(name) if int(name) < len(uuids) else ""
-    if name.startswith("MIG"):
-        return name
-    if not name.startswith("GPU-"):
-        return ""
-    same = (number for number, uuid in enumerate(uuids) if uuid.startswith(name))
-    lost = (number for number, uuid in enumerate(uuids) if not uuid)
-    return next(itertools.chain(same, lost), "")
-
-
-def throttle_words(mask: int) -> List[str]:
-    """The reasons in a mask of NVML that keep the clocks low. An idle GPU has low clocks for no such reason."""
-    return [word for bit, word in enumerate(_THROTTLE_REASONS) if word and mask >> bit & 1]
-
-
-_THROTTLE_REASONS = (
-    "",  # idle
-    "application-clocks",
-    "power-cap",
-    "hardware-slowdown",
-    "sync-boost",
-    "thermal",
-    "hardware-thermal",
-    "power-brake",
-    "display-clocks",
-    "board-limit",
-    "reliability",
-)
-"""By their bit in NVML's mask. "" and later bits are not reported."""

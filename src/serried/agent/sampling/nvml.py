@@ -5,6 +5,7 @@ Layouts and constants are those of nvml.h. A function that an older driver lacks
 
 from __future__ import annotations
 
+import itertools
 from ctypes import (
     CDLL,
     Structure,
@@ -18,9 +19,9 @@ from ctypes import (
     create_string_buffer,
     sizeof,
 )
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
 
-from serried.agent.sampling.gpus import Device, GpuSource, Values, select, throttle_words
+from serried.agent.sampling.gpus import Device, GpuSource, Values, names
 
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -339,3 +340,48 @@ class _Gpm:
         answered = self._call("nvmlGpmMetricsGet", byref(asked)) == _SUCCESS and asked.metrics[0].result == _SUCCESS
         value = float(asked.metrics[0].value)
         return min(100.0, value) if answered and value >= 0 else None
+
+
+def select(visible: Optional[str], uuids: Sequence[str]) -> List[Union[int, str]]:
+    """The job's GPUs: positions in `uuids`, which are those of the driver's GPUs, or UUIDs of MIG devices.
+
+    CUDA accepts the beginning of a UUID, and stops at the first name that it does not recognise. A UUID is "" for a GPU
+    that the driver has lost.
+    """
+    if visible is None:
+        return list(range(len(uuids)))
+    return list(itertools.takewhile(lambda found: found != "", (_find(name, uuids) for name in names(visible))))
+
+
+def _find(name: str, uuids: Sequence[str]) -> Union[int, str]:
+    """A name that means no device gives ""."""
+    if name.isdecimal():
+        return int(name) if int(name) < len(uuids) else ""
+    if name.startswith("MIG"):
+        return name
+    if not name.startswith("GPU-"):
+        return ""
+    same = (number for number, uuid in enumerate(uuids) if uuid.startswith(name))
+    lost = (number for number, uuid in enumerate(uuids) if not uuid)
+    return next(itertools.chain(same, lost), "")
+
+
+def throttle_words(mask: int) -> List[str]:
+    """The reasons in a mask of NVML that keep the clocks low. An idle GPU has low clocks for no such reason."""
+    return [word for bit, word in enumerate(_THROTTLE_REASONS) if word and mask >> bit & 1]
+
+
+_THROTTLE_REASONS = (
+    "",  # idle
+    "application-clocks",
+    "power-cap",
+    "hardware-slowdown",
+    "sync-boost",
+    "thermal",
+    "hardware-thermal",
+    "power-brake",
+    "display-clocks",
+    "board-limit",
+    "reliability",
+)
+"""By their bit in NVML's mask. "" and later bits are not reported."""
