@@ -8,8 +8,7 @@ import pynvml
 import pytest
 
 from fake_nvml import NOT_AVAILABLE, FakeGpu, FakeLibrary
-from serried.agent.sampling import nvml
-from serried.agent.sampling.gpus import open_source
+from serried.agent.sampling import nvml, worker
 from serried.agent.sampling.nvml import Nvml, select
 from tables import for_each
 
@@ -28,7 +27,7 @@ def install(monkeypatch):
 
 def test_a_sample_has_every_value_that_the_driver_reports(install):
     install(FakeGpu())
-    source = open_source(None)
+    source = worker.open_source(None)
     assert source is not None
     assert source.name == "nvml"
     assert source.devices() == {0: {"name": "NVIDIA H200", "uuid": "GPU-aaaa", "memory": 150 * GIB, "power_cap": 700.0}}
@@ -206,7 +205,7 @@ def test_processes_are_listed_by_gpu_also_when_there_are_many(install):
 def test_a_driver_that_does_not_answer_is_no_source(install, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     install(FakeGpu(), status=9)
-    assert open_source(None) is None
+    assert worker.open_source(None) is None
 
 
 def test_layouts_are_those_of_nvidia_ml_py():

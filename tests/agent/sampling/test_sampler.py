@@ -83,7 +83,7 @@ def test_a_sampler_that_cannot_run_is_given_up_and_the_run_is_not_harmed(start, 
 def test_a_hung_driver_leaves_only_the_values_of_gpus_missing(start, tmp_path, wait_until):
     hang = "\ndef open_source(visible):\n    import time\n    time.sleep(600)\n"
     gpus = "\nAttempt.visible_gpus = None\n"
-    code = {"sampling.gpus": hang, "attempt": gpus}
+    code = {"sampling.worker": hang, "attempt": gpus}
     run = start(waiting(tmp_path), ranks=1, sampling=Sampling(1), seconds=FAST, code=code)
     wait_until(lambda: "cpu" in ranks_of(run).get(0, {}))
     (tmp_path / "go").touch()

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from serried.agent.sampling.worker import Sampler
+from serried.agent.sampling.worker import OpenPeriod, Sampler, SamplesFile
 from serried.fs.files import read_journal
 
 NO_PROCESS = 1 << 30
@@ -61,3 +61,51 @@ def test_the_only_rank_of_a_node_with_metrics_stands_for_all(sampler, tmp_path):
     (sample,) = sampler.sample(time.monotonic())
     found = [(rank["samples_per_second"], rank["data_wait"]) for rank in sample["ranks"] if "data_wait" in rank]
     assert found == [(80.0, 0.25)]
+
+
+def test_a_line_has_ranges_last_values_and_every_event():
+    period = OpenPeriod(100.0)
+    period.add(
+        {"cpu": 1.0, "disk_free": 9},
+        {0: {"busy": 90.0, "throttled": ["power-cap"], "xid": [], "ecc_errors": 0}},
+        {3: {"cpu": 0.5, "step": 10, "step_age": 3.0, "metrics": {"loss": 2.0}}},
+    )
+    period.add({"cpu": 2.0, "disk_free": 8}, {0: {"busy": 100.0, "throttled": ["power-cap"], "xid": [79]}}, {})
+    period.add({"cpu": 6.0}, {}, {3: {"cpu": 0.7, "step": 12, "metrics": {"loss": 1.0}}})
+    assert period.line(130.0, 1000.0) == {
+        "t": 1000.0,
+        "seconds": 30.0,
+        "count": 3,
+        "node": {"cpu": [1.0, 3.0, 6.0], "disk_free": 8},
+        "gpus": {"0": {"busy": [90.0, 95.0, 100.0], "ecc_errors": 0, "throttled": ["power-cap"], "xid": [79]}},
+        "ranks": {"3": {"cpu": [0.5, 0.6, 0.7], "step": 12, "metrics": {"loss": 1.0}}},
+    }
+
+
+def test_a_period_without_samples_has_no_line():
+    assert OpenPeriod(0.0).line(30.0, 1000.0) is None
+
+
+def test_a_line_that_could_not_be_written_leaves_the_next_one_whole(tmp_path):
+    file = SamplesFile(str(tmp_path / "node-0" / "samples.jsonl"), 0o640)
+    file.append({"t": 1})
+    (tmp_path / "node-0").mkdir()
+    file.append({"t": 2})
+    file.append({"t": 3})
+    assert read_journal(tmp_path / "node-0" / "samples.jsonl") == [{"t": 2}, {"t": 3}]
+    assert (tmp_path / "node-0" / "samples.jsonl").stat().st_mode & 0o777 == 0o640
+
+
+def test_an_hour_of_a_large_node_fits_in_a_megabyte():
+    number = 123_456_789_012.0
+    gpu = dict.fromkeys(("busy", "memory", "power", "temperature", "clock", "sm_active"), 1234.0)
+    gpu |= {"throttled": ["power-cap", "thermal-slowdown"], "ecc_errors": 0}
+    rank = dict.fromkeys(("cpu", "memory", "read", "write", "steps_per_second", "samples_per_second"), number)
+    rank |= {"data_wait": 0.1234, "step": 123_456_789, "total_steps": 987_654_321}
+    rank |= {"metrics": {f"train/some_loss_{number}": 0.123456 for number in range(6)}}
+    node = dict.fromkeys(("cpu", "memory", "disk_read", "disk_write", "net_in", "net_out", "disk_free"), number)
+    period = OpenPeriod(0.0)
+    for _ in range(6):
+        period.add(node, dict.fromkeys(range(8), gpu), dict.fromkeys(range(8), rank))
+    line = json.dumps(period.line(30.0, 1e9), separators=(",", ":"))
+    assert 120 * len(line) < 1_000_000

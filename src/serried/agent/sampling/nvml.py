@@ -21,7 +21,7 @@ from ctypes import (
 )
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
 
-from serried.agent.sampling.gpus import Device, GpuSource, Values, names
+from serried.agent.sampling.gpus import Device, GpuSource, Values, visible_names
 
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -350,7 +350,7 @@ def select(visible: Optional[str], uuids: Sequence[str]) -> List[Union[int, str]
     """
     if visible is None:
         return list(range(len(uuids)))
-    return list(itertools.takewhile(lambda found: found != "", (_find(name, uuids) for name in names(visible))))
+    return list(itertools.takewhile(lambda found: found != "", (_find(name, uuids) for name in visible_names(visible))))
 
 
 def _find(name: str, uuids: Sequence[str]) -> Union[int, str]:

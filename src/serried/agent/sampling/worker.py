@@ -5,24 +5,34 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
+import threading
 import time
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
 from serried.agent.helper_process import AgentConnection
-from serried.agent.sampling.gpu_reader import GpuReader
-from serried.agent.sampling.node_usage import NodeUsage
-from serried.agent.sampling.periods import OpenPeriod, Quantities
-from serried.agent.sampling.processes import RankProcesses
+from serried.agent.sampling import gpus
+from serried.agent.sampling.gpus import Device, GpuSource, Values
 from serried.agent.sampling.progress import MetricSource, RankProgress
+from serried.agent.sampling.usage import NodeUsage, RankProcesses
 from serried.protocol.events import ToHead, ToSampler
 from serried.protocol.json_lines import Message
 from serried.protocol.layout import AttemptDirectory
 from serried.protocol.live import Node
+from serried.protocol.samples import range_of
 
 PERIOD_SECONDS = 30.0
 FEW_ENTRIES = 16
 """Ranks and GPUs. With more of them periods are longer, and an hour takes as much space."""
+LAST = ("disk_free", "memory_peak", "step", "total_steps", "metrics", "ecc_errors", "log")
+"""Of these a line has the last value. Of other numbers it has the range."""
+NOT_WRITTEN = ("step_age", "step_gap", "output_age")
+"""Ages are true at a moment only, and so is what a reader compares with them."""
+ANSWER_SECONDS = 0.2
+"""How long the driver of the GPUs may take to answer. A later one belongs to the next sample."""
+
+Quantities = Mapping[str, Any]
 
 
 def main(arguments: List[str]) -> int:  # noqa: ARG001 - roles have arguments
@@ -183,3 +193,143 @@ class SamplesFile:
 def _short(quantities: Quantities) -> Dict[str, Any]:
     """With floats to six digits."""
     return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in quantities.items()}
+
+
+class Measured:
+    """What has been measured of one thing, such as a GPU, in a period."""
+
+    def __init__(self) -> None:
+        self._numbers: Dict[str, List[float]] = {}
+        self._last: Dict[str, Any] = {}
+        self._united: Dict[str, List[Any]] = {}
+
+    def add(self, quantities: Quantities) -> None:
+        for name, value in quantities.items():
+            if name in LAST:
+                self._last[name] = value
+            elif isinstance(value, (list, tuple, set)):
+                united = self._united.setdefault(name, [])
+                united += [entry for entry in value if entry not in united]
+            elif name not in NOT_WRITTEN:
+                self._numbers.setdefault(name, []).append(value)
+
+    def summary(self) -> Dict[str, Any]:
+        ranges = {name: range_of(values) for name, values in self._numbers.items()}
+        return {**ranges, **self._last, **{name: entries for name, entries in self._united.items() if entries}}
+
+
+class OpenPeriod:
+    """Samples of a period, as one line of `samples.jsonl`."""
+
+    def __init__(self, began_at: float) -> None:
+        self.began_at = began_at
+        """On the monotonic clock."""
+        self._count = 0
+        self._node = Measured()
+        self._gpus: Dict[str, Measured] = {}
+        self._ranks: Dict[str, Measured] = {}
+
+    def add(self, node: Quantities, gpus: Mapping[int, Quantities], ranks: Mapping[int, Quantities]) -> None:
+        self._count += 1
+        self._node.add(node)
+        for groups, measured in ((self._gpus, gpus), (self._ranks, ranks)):
+            for number, quantities in measured.items():
+                groups.setdefault(str(number), Measured()).add(quantities)
+
+    def add_ranks(self, ranks: Mapping[int, Quantities]) -> None:
+        """Add what ranks have reported since the last sample."""
+        for number, quantities in ranks.items():
+            self._ranks.setdefault(str(number), Measured()).add(quantities)
+
+    def line(self, now: float, wall_clock: float) -> Optional[Dict[str, Any]]:
+        """The line of the period up to `now`; None if it has no sample."""
+        if not self._count:
+            return None
+        line: Dict[str, Any] = {
+            "t": round(wall_clock, 3),
+            "seconds": round(now - self.began_at, 1),
+            "count": self._count,
+            "node": self._node.summary(),
+        }
+        for name, groups in (("gpus", self._gpus), ("ranks", self._ranks)):
+            if groups:
+                line[name] = {number: group.summary() for number, group in groups.items()}
+        return line
+
+
+def open_source(visible: Optional[str]) -> Optional[GpuSource]:
+    """The best source that works here; None without GPUs.
+
+    `visible` is the job's CUDA_VISIBLE_DEVICES: indices, UUIDs or MIG UUIDs. Empty means no GPU, and None all that the
+    driver shows. The caller passes "" for a job that requested no GPU.
+    """
+    if visible is not None and not gpus.visible_names(visible):
+        return None
+    for open_it in (_nvml, gpus.Amdgpu):
+        with contextlib.suppress(OSError, ImportError):  # some Pythons have no ctypes
+            source = open_it(visible)
+            if source.devices():
+                return source
+    return None
+
+
+def _nvml(visible: Optional[str]) -> GpuSource:
+    from serried.agent.sampling.nvml import Nvml
+
+    return Nvml(visible)
+
+
+class GpuReader:
+    """The GPUs, read in a thread: a call to a driver that hangs leaves only the values of GPUs missing."""
+
+    def __init__(self, visible: Optional[str], mark: Optional[str]) -> None:
+        """`visible` as for `open_source`. `mark` is in the environment of the attempt's processes.
+
+        Without a mark, no use by other programs is looked for.
+        """
+        self._visible = visible
+        self._mark = mark
+        self.used_by_others: List[Dict[str, Any]] = []
+        """As the ranks started: see `gpus.in_use`."""
+        self._is_requested = threading.Event()
+        self._answers: "queue.SimpleQueue[Dict[int, Values]]" = queue.SimpleQueue()
+        self.devices: Dict[int, Device] = {}
+        self._source = ""
+        if visible != "":
+            threading.Thread(target=self._run, daemon=True).start()
+
+    @property
+    def description(self) -> Dict[str, Any]:
+        """The fields about GPUs in the first line of a file of samples; empty until the driver has answered."""
+        if not self.devices:
+            return {}
+        return {"gpu_source": self._source, "gpus": {str(index): facts for index, facts in self.devices.items()}}
+
+    def request(self) -> None:
+        """Ask the driver, unless the last request waits for it still."""
+        self._is_requested.set()
+
+    def values(self) -> Dict[int, Values]:
+        """The answer, each once; empty if there is none yet."""
+        try:
+            return self._answers.get(timeout=ANSWER_SECONDS) if self.devices else {}
+        except queue.Empty:
+            return {}
+
+    def _run(self) -> None:
+        source = open_source(self._visible)
+        if source is not None:
+            self._source = source.name
+            self.devices = source.devices()
+            self._find_other_programs(source)
+        while source is not None:
+            self._is_requested.wait()
+            self._is_requested.clear()
+            with contextlib.suppress(OSError):  # the driver did not answer; it may the next time
+                self._answers.put(source.read())
+
+    def _find_other_programs(self, source: GpuSource) -> None:
+        mark = self._mark
+        if mark is not None:
+            with contextlib.suppress(OSError):
+                self.used_by_others = gpus.in_use(source, lambda pid: gpus.is_marked(pid, mark))
