@@ -44,14 +44,18 @@ def test_the_screen_is_drawn_again_until_ctrl_c(serried, running, clock, slurm):
 
     assert done.out.split("\x1b[H\x1b[J") == [
         "",
-        "2026-11-18 12:06:40, every 15s, Ctrl-C ends\n"
-        "\n"
-        "ID      NAME    STATE    SIZE     TIME    NOTE\n"
-        "aaaaaa  digits  RUNNING  2x2 cpu  12m34s  step 1200/5000 loss 0.312, 20m left\n",
-        "2026-11-18 12:06:55, every 15s, Ctrl-C ends\n"
-        "\n"
-        "ID      NAME    STATE    SIZE     TIME    NOTE\n"
-        "aaaaaa  digits  RUNNING  2x2 cpu  12m49s  step 1300/5000 loss 0.312, 19m left\n",
+        (
+            "2026-11-18 12:06:40, every 15s, Ctrl-C ends\n"
+            "\n"
+            "ID      NAME    STATE    SIZE     TIME    NOTE\n"
+            "aaaaaa  digits  RUNNING  2x2 cpu  12m34s  step 1200/5000 loss 0.312, 20m left\n"
+        ),
+        (
+            "2026-11-18 12:06:55, every 15s, Ctrl-C ends\n"
+            "\n"
+            "ID      NAME    STATE    SIZE     TIME    NOTE\n"
+            "aaaaaa  digits  RUNNING  2x2 cpu  12m49s  step 1300/5000 loss 0.312, 19m left\n"
+        ),
     ]
     assert (done.code, done.err, len(slurm.polls)) == (0, "", 2)
 
