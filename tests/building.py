@@ -28,6 +28,7 @@ def a_plan(
     beside=(),
     script=None,
     sweep=None,
+    metric=None,
     source="/home/ada/digits",
     report=ReportSettings(),  # noqa: B008 - it never changes
     command=("python", "train.py"),
@@ -51,6 +52,7 @@ def a_plan(
         beside=beside,
         script=script,
         sweep=sweep,
+        metric=metric,
         report=report,
         shares_logs=shares_logs,
     )

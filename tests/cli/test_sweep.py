@@ -12,7 +12,7 @@ from building import a_failure
 from house import ROOT
 from serried.errors import install_hint
 from serried.fs.files import make_directory, write_json
-from serried.plan import Sweep
+from serried.plan import ReportedMetric, Sweep
 from serried.submission import wandb_service
 from serried.ui import console
 
@@ -83,6 +83,24 @@ def test_the_metric_of_a_printing_program_may_be_named_again(make, serried):
     for metric, best in (("val_acc:max", 0.1), ("val_acc:min", 0.2)):
         shown = json.loads(serried("sweep", "show", "k3f9q2", "--metric", metric, "--best", "--json").out)
         assert shown == {"lr": best}
+
+
+def test_another_metric_that_the_experiment_or_the_sweep_prints_orders_the_trials(make, serried):
+    groups = r"stdout:(?P<val_acc>\S+) (?P<loss>\S+)"
+    for number, source, reported in (
+        (2, "", ReportedMetric(source=groups)),
+        (3, groups, None),
+        (4, "", ReportedMetric("loss", r"stdout:\S+ (\S+)")),
+    ):
+        first = f"k3f9q{number}"
+        sweep = SWEEP._replace(first=first, seeds=1, source=source)
+        run = make(first, indices=range(2), sweep=sweep, metric=reported)
+        write_json(run.where.trials, [{"lr": 0.1}, {"lr": 0.2}])
+        for task in (0, 1):
+            a_trial(run, task, None)
+            run.where.task(task).attempt(1).rank_log(0, 0).write_text(f"{task} {2 - task}\n", encoding="utf-8")
+        shown = json.loads(serried("sweep", "show", first, "--metric", "loss:min", "--json").out)
+        assert [(trial["trial"], trial["value"]) for trial in shown["trials"]] == [(1, 1.0), (0, 2.0)]
 
 
 def test_one_form_of_output_at_a_time(serried):

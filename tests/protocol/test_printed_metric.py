@@ -104,3 +104,19 @@ def test_all_values_of_a_log_and_of_json_lines_are_in_their_order(tmp_path):
     logs = [tmp_path / "1", tmp_path / "gone", tmp_path / "2"]
     assert printed_metric.values("stdout:acc=(.*)", "acc", logs, tmp_path) == [1, 2, 3]
     assert printed_metric.values("file:m.json", "acc", [], tmp_path) == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("logs", "expected"),
+    [
+        (["1 acc=1\n2 acc=2\n3 acc=9\n", "3 acc=3\n4 acc=4\n"], [1, 2, 3, 4]),
+        (["1 acc=1\n2 acc=9\n", "", "2 acc=8\n3 acc=8\n", "2 acc=2\n"], [1, 2]),
+        (["1 acc=1\n2 acc=2\n1 acc=3\n2 acc=4\n", "1 acc=5\n"], [1, 2, 3, 4, 5]),
+        (["acc=1\n", "1 acc=2\n", "1 acc=3\n"], [1, 2, 3]),
+    ],
+)
+def test_steps_that_a_resumed_program_prints_again_count_once(logs, expected, tmp_path):
+    for number, text in enumerate(logs):
+        (tmp_path / str(number)).write_text(text)
+    paths = [tmp_path / str(number) for number in range(len(logs))]
+    assert printed_metric.values(r"stdout:(?:(?P<step>\d+) )?acc=(.*)", "acc", paths, tmp_path) == expected

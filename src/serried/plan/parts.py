@@ -272,6 +272,13 @@ class ReportedMetric(NamedTuple):
         ),
     ] = ""
 
+    def source_of(self, metric: str) -> str:
+        """Where the program reports `metric`; empty if this source has no such value."""
+        from serried.protocol import printed_metric  # few commands ask
+
+        name = "" if self.name == ReportedMetric().name else self.name
+        return self.source if self.source and printed_metric.has(self.source, name, metric) else ""
+
 
 class SideCommand(NamedTuple):
     """A command that runs beside the ranks of a node, and never decides how the run ends."""

@@ -18,7 +18,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Optional
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from serried.fs.files import open_regular, read_bytes
 
@@ -77,17 +77,30 @@ def has(source: str, name: str, metric: str) -> bool:
 
 
 def values(source: str, name: str, logs: Iterable[Path], results: Path) -> List[float]:
-    """All reported values in their order; a JSON file has only the present one. `logs`: the oldest first."""
+    """All reported values in their order; a JSON file has only the present one. `logs`: the oldest first.
+
+    With a group `step`, a log whose steps begin before the end of those in the logs before it takes the values of
+    the repeated steps back. Steps that begin again within a log, with each epoch say, tell no such thing.
+    """
     rest = source.partition(":")[2]
     if is_file(source):
         path, _, key = rest.partition(":")
         return _all_in_file(results / path, key or name)
     pattern = Pattern(rest, name)
-    found: List[float] = []
+    found: List[Tuple[Optional[float], float]] = []
     for log in logs:
         with contextlib.suppress(OSError), open_regular(log) as file:
-            found += pattern.numbers(file)
-    return found
+            reported = list(pattern.reports(file))
+            if reported and _is_increasing(found) and _is_increasing(reported):
+                found = [(step, value) for step, value in found if step < reported[0][0]]  # type: ignore[operator]
+            found += reported
+    return [value for _, value in found]
+
+
+def _is_increasing(reports: List[Tuple[Optional[float], float]]) -> bool:
+    """Whether all have a step, and none is before the one above it."""
+    steps = [step for step, _ in reports if step is not None]
+    return len(steps) == len(reports) and steps == sorted(steps)
 
 
 class Pattern:
@@ -107,11 +120,17 @@ class Pattern:
 
     def numbers(self, lines: Iterable[bytes]) -> List[float]:
         """The values of the metric in `lines`."""
-        group = self._group
-        if group is None:
-            return []
-        found = (_number_in(match[group]) for match in self._matches(lines))
-        return [value for value in found if value is not None]
+        return [value for _, value in self.reports(lines)]
+
+    def reports(self, lines: Iterable[bytes]) -> Iterator[Tuple[Optional[float], float]]:
+        """The values of the metric in `lines`, each with the step that was reported with it or last before it."""
+        step: Optional[float] = None
+        for match in self._matches(lines) if self._group is not None else ():
+            if STEP in self.groups:
+                step = next((it for it in [_number_in(match[self.groups[STEP]])] if it is not None), step)
+            value = _number_in(match[self._group])  # type: ignore[index]
+            if value is not None:
+                yield step, value
 
     def last(self, lines: Iterable[bytes]) -> Dict[str, float]:
         """The last value of each group in `lines`."""

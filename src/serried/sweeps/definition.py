@@ -97,11 +97,9 @@ class SweepDefinition:
 
     def with_source(self, reported: ReportedMetric) -> SweepDefinition:
         """The sweep with the source of the experiment's metric, unless it has its own, or the source has another."""
-        if self.metric is None or self.metric.source or not reported.source:
+        if self.metric is None or self.metric.source:
             return self
-        name = "" if reported.name == ReportedMetric().name else reported.name
-        is_there = printed_metric.has(reported.source, name, self.metric.name)
-        return replace(self, metric=replace(self.metric, source=reported.source)) if is_there else self
+        return replace(self, metric=replace(self.metric, source=reported.source_of(self.metric.name)))
 
     @property
     def space(self) -> dict[str, dict[str, Any]]:

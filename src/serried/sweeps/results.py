@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from serried.errors import UsageError
-from serried.plan import Sweep
+from serried.plan import ReportedMetric, Sweep
 from serried.protocol import logged_metrics, names, printed_metric
 from serried.protocol.layout import TaskDirectory
 from serried.protocol.reasons import Reason
@@ -201,14 +201,15 @@ def results_of(
     Raises UsageError if the run belongs to no sweep, and for another metric without a goal.
     """
     records = runs_of(selection)
-    known = {status.record.id: status for status in look(records)}
-    ordered = tuple(known[record.id] for record in records)
+    by_id = {status.record.id: status for status in look(records)}
+    ordered = tuple(by_id[record.id] for record in records)
     sweep = records[-1].plan.sweep or Sweep("", ())
     if metric == "":
         sweep = sweep._replace(metric="")
     elif metric is not None and metric != sweep.metric:
         other = metric_of(metric)
-        source = sweep.source if other.name == sweep.metric else ""
+        known = (ReportedMetric(sweep.metric, sweep.source), records[-1].plan.metric or ReportedMetric())
+        source = next(filter(None, (reported.source_of(other.name) for reported in known)), "")
         sweep = sweep._replace(metric=other.name, goal=other.goal, source=source)
     trials: dict[int, TrialResult] = {}
     for status in ordered:

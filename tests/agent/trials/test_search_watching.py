@@ -70,6 +70,51 @@ def log_values(run, task, values):
     run.task(task).exit.unlink()
 
 
+def log_resumed(run, task, resumed, values):
+    log = run.task(task).attempt(2).metrics(0, 0)
+    log.parent.mkdir(parents=True)
+    rows = (f'{{"step": {step}, "acc": {value}}}\n' for step, value in enumerate(values, resumed + 1))
+    log.write_text("".join([f'{{"t": 1, "resumed": {resumed}}}\n', *rows]))
+
+
+@pytest.mark.parametrize("is_watched", [True, False])
+@pytest.mark.parametrize(
+    ("repeated", "values"), [([0.3], [0.1, 0.2, 0.3]), ([0.9, 0.9, 0.4], [0.1, 0.2, 0.9, 0.9, 0.4])]
+)
+def test_values_that_a_resume_takes_back_leave_the_study(is_watched, repeated, values, run):
+    """They would rank and end trials by numbers that `sweep show` does not have."""
+    study = Study(settings(run))
+    number, parameters = study.ask(run.task(0), {})
+    log_values(run, 0, [0.1, 0.2, 0.9, 0.9])
+    assert Watched(run, 0, rounds=1).watch(study, number) == []
+    log_resumed(run, 0, 1, repeated)
+    if is_watched:
+        assert Watched(run, 0, rounds=2).watch(study, number) == []
+        number = study.number_of(run.task(0))
+    run.task(0).exit.write_text('{"state": "COMPLETED", "cause": null}')
+    study.enter_ended_trials()
+    trials = [trial for trial in study._study.get_trials() if trial.state.name != "FAIL"]
+    assert [(trial.state.name, trial.value, trial.params) for trial in trials] == [
+        ("COMPLETE", values[-1], trials[0].params)
+    ]
+    assert reported(study) == {0: values}
+    assert study._values(trials[0].params) == parameters
+
+
+def test_a_metric_that_a_program_writes_over_is_compared_across_the_starts_of_the_search(run):
+    """A file of JSON with the present value alone: the values before it are in the study only."""
+    search = settings(run, source="file:m.json", pruner={"type": "median"})
+    study = Study(search)
+    number, _ = study.ask(run.task(0), {})
+    run.task(0).results.mkdir(parents=True)
+    for value in (0.1, 0.2, 0.3):
+        (run.task(0).results / "m.json").write_text(f'{{"acc": {value}}}')
+        watched = Watched(run, 0, rounds=1)
+        watched.search = search
+        assert watched.watch(study, number) == []
+    assert reported(study) == {0: [0.1, 0.2, 0.3]}
+
+
 def test_a_journal_that_another_process_has_replaced_is_opened_again_with_its_numbers(run):
     write_plan(run, 3)
     study = Study(settings(run))

@@ -247,6 +247,47 @@ class Study:
                     return
                 yield count, is_worse
 
+    def reported(self, number: int) -> List[float]:
+        return [value for _, value in sorted(self._frozen(number).intermediate_values.items())]
+
+    def without_abandoned(self, number: int, values: Sequence[float]) -> int:
+        """The number of the trial to which `values` belong. Raises JournalReplacedError.
+
+        A resume takes back what the program reported after the checkpoint. Optuna has no way to take a value back, so
+        the trial with such values fails, and a new one with the same parameters takes its place.
+        """
+        if not self._abandoned(number, values):
+            return number
+        with _held(self._turn):
+            self._insist_on_journal()
+            return self._replace_abandoned(number, values)
+
+    def _abandoned(self, number: int, values: Sequence[float]) -> Optional[int]:
+        """The count of the first value that the study has, and `values` have not."""
+        if printed_metric.is_file(self._settings["source"]) and len(values) < 2:
+            return None  # a JSON file has the present value only
+        known = sorted(self._frozen(number).intermediate_values.items())
+        return next((count for count, value in known if list(values[count - 1 : count]) != [value]), None)
+
+    def _replace_abandoned(self, number: int, values: Sequence[float]) -> int:
+        trial, first = self._frozen(number), self._abandoned(number, values)
+        if first is None or trial.state.is_finished():
+            return number
+        # Fails first: a process that is killed in between leaves no two trials with one result.
+        self._tell(trial, self._optuna.trial.TrialState.FAIL)
+        self._study.add_trial(
+            self._optuna.trial.create_trial(
+                state=self._optuna.trial.TrialState.RUNNING,
+                params=trial.params,
+                distributions=trial.distributions,
+                user_attrs=trial.user_attrs,
+            )
+        )
+        new = self.number_of(TaskDirectory(Path(trial.user_attrs[TASK])))
+        for _ in self.report(new, values[: first - 1]):  # these have not ended the trial before
+            pass
+        return new
+
     def _frozen(self, number: int) -> Any:
         return self._study.get_trials(deepcopy=False)[number]
 
@@ -274,6 +315,7 @@ class Study:
     def _enter(self, trial: Any, end: Mapping[str, Any], values: Sequence[float]) -> None:
         states = self._optuna.trial.TrialState
         if RESUMED not in trial.user_attrs:
+            trial = self._frozen(self._replace_abandoned(trial.number, values))
             for _ in self.report(trial.number, values):  # a short trial ends before it is watched
                 pass
         value = values[-1] if values else None
@@ -361,7 +403,7 @@ def watch(study: Study, number: int, work: Attempt, connection: AgentConnection)
     is_open, is_warned = True, False
     settings = cast("SearchJson", work.search)
     is_rewritten = printed_metric.is_file(settings["source"])
-    history: List[float] = []
+    history = study.reported(number) if is_rewritten else []
     while connection.receive(seconds) is not None:
         began = time.monotonic()
         try:
@@ -375,6 +417,7 @@ def watch(study: Study, number: int, work: Attempt, connection: AgentConnection)
                 number = study.number_of(work.directory)
                 is_open = True
             study.enter_ended_trials()
+            number = study.without_abandoned(number, history)
             worse = next((count for count, is_worse in study.report(number, history) if is_worse), None)
         except JournalReplacedError:
             is_open = False
