@@ -290,9 +290,8 @@ BY_MODULE = {
     "ui/web/server.py": {"uvicorn"},
     "cli/tensorboard.py": {"click", "tensorboard", "werkzeug"},
     "ui/watch/app.py": {"textual"},
-    "train/tracking/wandb_sink.py": {"torch", "wandb"},
+    "train/tracking/sinks.py": {"torch", "wandb", "mlflow"},
     "train/tracking/wandb_agent.py": {"torch", "yaml"},  # wandb depends on it
-    "train/tracking/mlflow_sink.py": {"torch", "mlflow"},
 }
 """Libraries of an extra, which may be missing. The module reports that, or the tracker leaves its sink out."""
 

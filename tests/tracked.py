@@ -68,6 +68,20 @@ def wandb_run(path: Path):
     return next(record.run for record in wandb_records(path) if record.WhichOneof("record_type") == "run")
 
 
+def wandb_summary(path: Path):
+    """The final values, by their names."""
+    records = [record.summary for record in wandb_records(path) if record.WhichOneof("record_type") == "summary"]
+    return {
+        item.key or ".".join(item.nested_key): json.loads(item.value_json) for one in records for item in one.update
+    }
+
+
+def wandb_artifacts(path: Path, kind: str):
+    """The name and the files of each artifact of a type."""
+    records = [record.artifact for record in wandb_records(path) if record.WhichOneof("record_type") == "artifact"]
+    return [(one.name, [file.path for file in one.manifest.contents]) for one in records if one.type == kind]
+
+
 def mlflow_metrics(folder: Path):
     """The metrics of each run of a folder of MLflow, by the run's name."""
     runs = {}

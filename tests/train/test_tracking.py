@@ -126,49 +126,62 @@ def test_a_further_attempt_continues_the_same_run(ranks, tmp_path):
 
 
 OBJECTS = """\
-import torch
+import pathlib, torch
 import serried.train as st
 with st.session() as run:
     tracker = run.tracker
     model = run.wrap(torch.nn.Linear(2, 1))
-    tracker.watch(model, log="all")
-    tracker.config.update({"lr": 0.1})
-    tracker.notes = "any attribute"
+    tracker.watch(model, log="all", log_freq=1)
+    if tracker.wandb:
+        import wandb
+        tracker.wandb.config.update({"lr": 0.1})
     for step in range(3):
-        tracker.log({"loss": torch.tensor(0.5), "table": tracker.Table(columns=["a"], data=[[1]])}, epoch=step)
-    print(run.rank, type(tracker.Table(columns=["a"])).__name__)
+        model(torch.ones(1, 2, device=run.device)).sum().backward()
+        table = wandb.Table(columns=["a"], data=[[1]]) if tracker.wandb else None
+        tracker.log({"loss": torch.tensor(0.5), **({"table": table} if table else {})}, epoch=step)
+    tracker.summary(loss=0.25)
+    path = pathlib.Path(FOLDER, f"model-{run.rank}.txt")
+    path.write_text("weights")
+    tracker.artifact(path, name="model", type="model")
+    path.unlink()
+    print(run.rank, type(tracker.wandb).__name__)
     assert run.broadcast_object(run._progress.step) == run._progress.step == 3
+    tracker.artifact("missing")
+    tracker.finish()
+    tracker.finish()
+    assert tracker.wandb is None
 """
 
 
-def test_all_of_wandb_is_reached_through_the_tracker(ranks, tmp_path):
-    ended = succeed(ranks(OBJECTS, 2, sinks=("wandb",)))
-    assert [each.output for each in ended] == ["0 Table\n", "1 Harmless\n"]
+def test_a_rank_that_is_a_run_reaches_the_real_run_of_wandb_and_its_objects(ranks, tmp_path):
+    ended = succeed(ranks(OBJECTS.replace("FOLDER", repr(str(tmp_path))), 2, sinks=("wandb", "mlflow")))
+    assert [each.output for each in ended] == ["0 Run\n", "1 NoneType\n"]
+    assert [line for line in ended[0].errors.splitlines() if line.startswith("serried:")] == [
+        "serried: the tracker keeps no artifact `missing`: no such file or directory"
+    ]
     (path,) = tracked.wandb_files(tmp_path / "tracking")
     rows = [row for row in tracked.wandb_history(path) if "table._type" in row]
     assert [(row["_step"], row["loss"], row["epoch"], row["table._type"]) for row in rows] == [
         (step, 0.5, step - 1, "table-file") for step in (1, 2, 3)
     ]
+    assert tracked.wandb_summary(path)["loss"] == 0.25
+    assert any(name.startswith("gradients") for name in tracked.wandb_summary(path))
+    assert tracked.wandb_artifacts(path, "model") == [("model", ["model-0.txt"])]
+    (kept,) = (tmp_path / "tracking" / "mlflow").glob("*/*/artifacts/model/*")
+    assert (kept.name, kept.read_text()) == ("model-0.txt", "weights")
     lines = [{"step": step, "loss": 0.5, "epoch": step - 1} for step in (1, 2, 3)]
     node = tmp_path / "run" / "attempts" / "1" / "node-0"
     assert steps(node / "metrics-0.jsonl") == lines
     assert not (node / "metrics-1.jsonl").read_text()  # `tracker.log` is for the runs of trackers
 
 
-OFF = """
-    run.tracker.init(project="another", tags=["a"])
-    with run.tracker.anything(1)["x"] as nothing:
-        assert not nothing and list(nothing) == []
-    nothing.attribute = nothing["key"] = 1
-    run.tracker.finish()
-    run.tracker.finish()
-"""
-
-
 @pytest.mark.parametrize("settings", [{"mode": "off", "sinks": ("wandb", "tensorboard")}, {"sinks": ()}])
 def test_every_use_of_the_tracker_is_safe_when_it_is_off(ranks, tmp_path, settings):
-    ended = succeed(ranks(OBJECTS + OFF, 2, **settings))
-    assert [each.output for each in ended] == ["0 Harmless\n", "1 Harmless\n"]
+    script = OBJECTS.replace("FOLDER", repr(str(tmp_path))).replace(
+        "    tracker.watch", '    tracker.init(project="another", tags=["a"])\n    tracker.watch'
+    )
+    ended = succeed(ranks(script, 2, **settings))
+    assert [each.output for each in ended] == ["0 NoneType\n", "1 NoneType\n"]
     assert list((tmp_path / "tracking").iterdir()) == []
     assert len(steps(tmp_path / "run" / "attempts" / "1" / "node-0" / "metrics-0.jsonl")) == 3
 
@@ -176,13 +189,13 @@ def test_every_use_of_the_tracker_is_safe_when_it_is_off(ranks, tmp_path, settin
 BREAKS = """\
 import os, signal, sys, time
 import serried.train as st
-from serried.train.tracking import feed, wandb_sink
-wait = feed.Feed.wait_for_end
+from serried.train.tracking import sinks, tracker
+wait = tracker.Feed.wait_for_end
 limits = {"wandb": LIMIT}
-feed.Feed.wait_for_end = lambda self, _: wait(self, time.monotonic() + limits.get(self.sink.name, 1000))
+tracker.Feed.wait_for_end = lambda self, _: wait(self, time.monotonic() + limits.get(self.sink.name, 1000))
 HOW
 with st.session() as run:
-    run.tracker.init()
+    run.tracker.wandb
     BREAK
     for step in range(3):
         run.log(loss=step)
@@ -190,8 +203,8 @@ with st.session() as run:
 print("trained")
 """
 KILL = """
-    for pid in wandb_sink._children():
-        if os.readlink(f"/proc/{pid}/exe").endswith(wandb_sink.CORE):
+    for pid in sinks._children():
+        if os.readlink(f"/proc/{pid}/exe").endswith(sinks.Wandb.CORE):
             os.kill(pid, signal.SIG)
 """
 
@@ -233,7 +246,7 @@ def test_without_a_server_that_answers_wandb_logs_offline_at_once(ranks, tmp_pat
 
 
 def test_a_server_that_accepts_and_never_answers_leaves_an_offline_run(ranks, tmp_path):
-    script = f"from serried.train.tracking import wandb_sink\nwandb_sink.START_SECONDS = 1\n{LOGS}"
+    script = f"from serried.train.tracking.sinks import Wandb\nWandb.START_SECONDS = 1\n{LOGS}"
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
         variables = {"WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": address}
@@ -256,7 +269,7 @@ def test_online_without_a_key_logs_offline_and_says_how_to_give_one(ranks, tmp_p
 PLAIN = """\
 import serried.train as st
 with st.session() as run:
-    run.tracker.setup(sinks=["tensorboard"])
+    run.tracker.init(sinks=["tensorboard"])
     run.log(loss=0.5)
 """
 
@@ -315,9 +328,8 @@ WANDB = Track(("wandb",), project="digits", mode="offline")
 @pytest.mark.parametrize(
     ("choice", "variables", "project"),
     [
-        ('run.tracker.setup(project="mine")', {}, "mine"),
         ('run.tracker.init(project="mine")', {}, "mine"),
-        ('run.tracker.setup(project="mine")', {"WANDB_PROJECT": "users"}, "users"),
+        ('run.tracker.init(project="mine")', {"WANDB_PROJECT": "users"}, "users"),
         ("pass", {}, "digits"),
     ],
 )
@@ -327,13 +339,13 @@ def test_the_script_decides_over_the_agents_variables_and_not_over_the_users(tmp
 
 
 def test_a_mode_of_the_script_decides_over_the_agents(tmp_path):
-    track, choice = WANDB._replace(mode="online"), 'run.tracker.setup(mode="offline")'
+    track, choice = WANDB._replace(mode="online"), 'run.tracker.init(mode="offline")'
     (run,) = in_a_job(tmp_path, track, choice, WANDB_API_KEY="0" * 40, WANDB_BASE_URL="http://127.0.0.1:1")
     assert run.run_id == "k3f9q2"
 
 
 def test_a_script_makes_each_rank_a_run_of_its_own(tmp_path):
-    runs = in_a_job(tmp_path, WANDB, "run.tracker.every_process = True")
+    runs = in_a_job(tmp_path, WANDB, "run.tracker.init(every_process=True)")
     assert sorted((run.run_id, run.display_name, run.run_group) for run in runs) == [
         ("k3f9q2-r0", "train-k3f9q2-r0", "k3f9q2"),
         ("k3f9q2-r1", "train-k3f9q2-r1", "k3f9q2"),
@@ -351,17 +363,14 @@ import serried.train as st
 with st.session() as run:
     run.log(loss=0.5)
     run.flush()
-    run.tracker.setup(project="digits")  # as it is
-    run.tracker.setup(project="late")
-    run.tracker.init(tags=["late"])
-    run.tracker.every_process = True
-    print(run.tracker.every_process)
+    run.tracker.init(project="digits")  # as it is
+    run.tracker.init(project="late")
+    run.tracker.init(tags=["late"], every_process=True)
 """
 
 
 def test_settings_after_the_start_of_the_sinks_are_ignored_with_one_warning(ranks):
     (ended,) = succeed(ranks(LATE, sinks=("tensorboard",)))
-    assert ended.output == "False\n"
     assert [line for line in ended.errors.splitlines() if line.startswith("serried:")] == [
         "serried: the tracker has started, and ignores `project`; hint: call it before the first `run.log`"
     ]

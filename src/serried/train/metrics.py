@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, 
 
 from serried.protocol import names
 from serried.protocol.layout import RunDirectory
-from serried.train.tracking.feed import Point
+from serried.train.tracking.sinks import Point
 from serried.train.tracking.tracker import Tracker
 
 if TYPE_CHECKING:

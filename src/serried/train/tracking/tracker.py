@@ -1,33 +1,37 @@
-"""`run.tracker`: values and objects to TensorBoard, wandb and MLflow, from rank 0 or from every rank.
+"""`run.tracker`: values to TensorBoard, wandb and MLflow, from rank 0 or from every rank.
 
-A sink that is off, missing or broken never stops a training: its methods then do nothing, and its objects are harmless.
+A sink that is off, missing or broken never stops a training. Each sink has a thread of its own, so training waits for
+none, and no method raises an exception of a sink.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import os
+import queue
 import sys
+import threading
 import time
-import types
+from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 from serried.protocol import names, tracking
 from serried.protocol.tracking import Tracking
 from serried.train.errors import SettingError
-from serried.train.tracking.feed import Feed, Point, SessionEnd, Sink
-from serried.train.tracking.harmless import Harmless
+from serried.train.tracking.sinks import Mlflow, Point, SessionEnd, Sink, TensorBoard, Wandb
 
 START_SECONDS = 60.0
 FINISH_SECONDS = 60.0
 LEAVE_SECONDS = 10.0
 """For the end of a sink when the time of the attempt is nearly over, or the training has failed."""
+MOST_WAITING = 600
+"""Batches of a second, or of 512 calls of `run.log`. A sink that is further behind hangs, or is too slow."""
+LONGEST_REASON = 300
 
 
 class Tracker:
-    """The sinks of this rank, and all of wandb's module: `run.tracker.Table(…)`, `run.tracker.config`."""
+    """The sinks of this rank."""
 
     def __init__(
         self,
@@ -42,22 +46,18 @@ class Tracker:
 
         `flush` passes the values that `run.log` holds back to `feed`.
         """
-        put = functools.partial(object.__setattr__, self)
-        put("_agents", settings)
-        put("_settings", settings._replace(folder=settings.folder or str(Path(tracking.FOLDER).absolute())))
-        put("_rank", rank)
-        put("_log", log)
-        put("_skip", skip)
-        put("_flush", flush)
-        put("_feeds", None)
-        put("_options", {})
-        put("_has_run", rank == 0 or settings.every_process)
-        put("_is_finished", False)
-        put("_has_warned", False)
+        self._agents = settings
+        self._settings = settings._replace(folder=settings.folder or str(Path(tracking.FOLDER).absolute()))
+        self._rank = rank
+        self._log = log
+        self._skip = skip
+        self._flush = flush
+        self._feeds: Optional[List[Feed]] = None
+        self._options: Dict[str, Any] = {}
+        self._is_finished = False
+        self._has_warned = False
 
-    # Settings.
-
-    def setup(
+    def init(
         self,
         *,
         sinks: Optional[Sequence[str]] = None,
@@ -65,10 +65,11 @@ class Tracker:
         group: Optional[str] = None,
         mode: Optional[str] = None,
         every_process: Optional[bool] = None,
+        **options: Any,
     ) -> None:
-        """Change the settings of `[track]` before the first value is logged. The same on every rank.
+        """Change the settings of `[track]`, and start the sinks. The same on every rank, before the first value.
 
-        Raises SettingError for an unknown sink or mode.
+        `options` go to `wandb.init`. Raises SettingError for an unknown sink or mode.
         """
         requested = tuple(sinks) if sinks is not None else ()
         for kind, known, values in (("sink", tracking.SINKS, requested), ("mode", tracking.MODES, (mode,))):
@@ -83,81 +84,81 @@ class Tracker:
             given.pop("mode", None)
         settings = self._settings._replace(**given)
         if self._feeds is not None:
-            self._warn_of_late(name for name in given if getattr(settings, name) != getattr(self._settings, name))
+            # No exception: only ranks that are runs have sinks, and the other ranks would wait for them.
+            late = [name for name in given if getattr(settings, name) != getattr(self._settings, name)]
+            listed = ", ".join(f"`{name}`" for name in (*late, *options))
+            if listed and not self._has_warned:
+                self._has_warned = True
+                _warn(f"the tracker has started, and ignores {listed}; hint: call it before the first `run.log`")
             return
-        object.__setattr__(self, "_settings", settings)
-        object.__setattr__(self, "_has_run", self._rank == 0 or settings.every_process)
-
-    def _warn_of_late(self, settings: Iterable[str]) -> None:
-        """A warning and no exception: only ranks that are runs have sinks, and the other ranks would wait for them."""
-        listed = ", ".join(f"`{name}`" for name in settings)
-        if listed and not self._has_warned:
-            object.__setattr__(self, "_has_warned", True)
-            sys.stderr.write(
-                f"serried: the tracker has started, and ignores {listed}; hint: call it before the first `run.log`\n"
-            )
-            sys.stderr.flush()
-
-    @property
-    def every_process(self) -> bool:
-        """Whether each rank is a run of its own."""
-        return bool(self._settings.every_process)
-
-    @every_process.setter
-    def every_process(self, value: bool) -> None:
-        self.setup(every_process=value)
+        self._settings = settings
+        self._options = options
+        self._start()
 
     @property
     def directory(self) -> Path:
         """The folder of the sinks' files; outside of a run of Serried, `tracking` where the script was started."""
         return Path(self._settings.folder)
 
-    def init(self, project: Optional[str] = None, group: Optional[str] = None, **options: Any) -> Any:
-        """Start the sinks now. `options` go to `wandb.init`. Returns the run of wandb."""
-        self.setup(project=project, group=group)
-        if self._feeds is not None:
-            self._warn_of_late(options)
-        self._options.update(options)
-        self._start()
-        return self.run
-
-    # Values.
+    @property
+    def is_on(self) -> bool:
+        """Whether values of this rank go to sinks."""
+        return self._settings.has_run(self._rank) and not self._is_finished
 
     def log(self, values: Optional[Mapping[str, Any]] = None, step: Optional[int] = None, **more: Any) -> None:
         """Log numbers, texts and objects of wandb for `step`, by default the step after the last.
 
         On ranks that are not runs, only the count of steps changes.
         """
-        if not self._has_run:
+        if self._rank != 0 and not self._settings.every_process:
             self._skip(step)
             return
         numbers: Dict[str, Any] = {}
         objects: Dict[str, Any] = {}
         for name, value in ({**values, **more} if values else more).items():
-            if isinstance(value, Harmless):
-                continue
             (numbers if _is_number(value) else objects)[name] = value
         reached = self._log(step, numbers, is_last=bool(objects))  # wandb drops steps that come late
         if objects:
             self.feed([Point(time.time(), reached, objects)], (tracking.WANDB,))
 
-    def watch(self, *args: Any, **options: Any) -> Any:
-        """As `wandb.watch`, also for a model in DistributedDataParallel."""
-        models = [getattr(model, "module", model) if _is_wrapped(model) else model for model in args]
-        return self.__getattr__("watch")(*models, **options)
+    def summary(self, values: Optional[Mapping[str, Any]] = None, **more: Any) -> None:
+        """Set final values of the run, in the summary of wandb, whatever is logged under these names."""
+        if self.is_on:
+            self._flush()
+            for feed in self._start():
+                feed.put(partial(feed.sink.summarize, {**(values or {}), **more}))
+
+    def watch(self, *models: Any, **options: Any) -> None:
+        """Log gradients and parameters, as `wandb.watch`; also of a model in DistributedDataParallel."""
+        wrappers = ("DataParallel", "DistributedDataParallel")
+        inner = [model.module if type(model).__name__ in wrappers else model for model in models]
+        for feed in self._start():
+            feed.call(partial(feed.sink.watch, inner, options))
+
+    def artifact(self, path: Union[str, Path], name: Optional[str] = None, type: Optional[str] = None) -> None:  # noqa: A002
+        """Keep a copy of a file or folder: an artifact of wandb, and a file of the run in MLflow."""
+        if self.is_on and not Path(path).exists():
+            _warn(f"the tracker keeps no artifact `{path}`: no such file or directory")
+            return
+        for feed in self._start():
+            feed.call(partial(feed.sink.artifact, Path(path), name, type))
 
     @property
-    def is_on(self) -> bool:
-        """Whether values of this rank go to sinks."""
-        return bool(self._settings.has_run(self._rank)) and not self._is_finished
+    def wandb(self) -> Any:
+        """The real run of wandb, once it has started; None where there is none.
+
+        That is without wandb, in the mode `off`, after the sink was cut off or closed, and on ranks that are not runs.
+        """
+        for feed in self._start():
+            if isinstance(feed.sink, Wandb) and feed.wait_until_started(START_SECONDS):
+                return feed.sink.run
+        return None
 
     def feed(self, points: List[Point], sinks: Sequence[str] = tracking.SINKS) -> None:
         """Pass `points` to the sinks of these names."""
         for feed in self._start():
             if feed.sink.name in sinks:
-                feed.put(points)
-
-    # The end.
+                feed.put(partial(feed.sink.write, points))
 
     def finish(self, limit: Optional[float] = None, *, has_failed: bool = False, will_continue: bool = False) -> None:
         """Close all sinks, within a minute together. May be called again.
@@ -168,81 +169,119 @@ class Tracker:
             if self.is_on:
                 self._flush()
         finally:
-            self._close(limit, SessionEnd(has_failed, will_continue))
-
-    def _close(self, limit: Optional[float], ending: SessionEnd) -> None:
-        has_failed, will_continue = ending
-        is_urgent = has_failed or will_continue or (limit is not None and limit - time.time() < 2 * FINISH_SECONDS)
-        seconds = LEAVE_SECONDS if is_urgent else FINISH_SECONDS
-        object.__setattr__(self, "_is_finished", True)
-        deadline = time.monotonic() + seconds
-        feeds = self._feeds or ()
-        object.__setattr__(self, "_feeds", [])
-        for feed in feeds:
-            feed.announce_end(ending)
-        for feed in feeds:
-            feed.wait_for_end(deadline)
-
-    # The rest of wandb.
-
-    def __getattr__(self, name: str) -> Any:
-        """Any attribute of the module wandb, if this rank is a run there; else a harmless object."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        feed = self._wandb()
-        if feed is None:
-            return Harmless()
-        value = getattr(sys.modules["wandb"], name)
-        if value is None:
-            return Harmless()
-        if not isinstance(value, (types.FunctionType, types.MethodType)):
-            return value
-
-        @functools.wraps(value)
-        def guarded(*args: Any, **options: Any) -> Any:
-            result = Harmless() if feed.is_cut_off else feed.guard(value, *args, **options)
-            return Harmless() if feed.is_cut_off else result
-
-        return guarded
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "every_process":
-            object.__setattr__(self, name, value)
-        elif self._wandb() is not None:
-            setattr(sys.modules["wandb"], name, value)
-
-    def _wandb(self) -> Optional[Feed]:
-        feed = next((feed for feed in self._start() if feed.sink.name == tracking.WANDB), None)
-        return feed if feed is not None and feed.wait_until_started(START_SECONDS) else None
+            is_urgent = has_failed or will_continue or (limit is not None and limit - time.time() < 2 * FINISH_SECONDS)
+            deadline = time.monotonic() + (LEAVE_SECONDS if is_urgent else FINISH_SECONDS)
+            self._is_finished = True
+            feeds, self._feeds = self._feeds or [], []
+            for feed in feeds:
+                feed.announce_end(SessionEnd(has_failed, will_continue))
+            for feed in feeds:
+                feed.wait_for_end(deadline)
 
     def _start(self) -> List[Feed]:
         """The sinks' feeds, started by the first call that needs them."""
-        if self._feeds is None:
-            feeds = [Feed(sink) for sink in self._sinks()] if self.is_on else []
-            object.__setattr__(self, "_feeds", feeds if self.is_on else None)
-            return feeds
-        return list(self._feeds)
+        if self._feeds is None and self.is_on:
+            self._feeds = [Feed(sink) for sink in self._sinks()]
+        return self._feeds or []
 
     def _sinks(self) -> List[Sink]:
         own = self._settings.of_rank(self._rank)
         own = own._replace(project=own.project or "default")
-        folder = self.directory
         within = f"rank-{self._rank}" if own.every_process else ""
-        chosen: List[Sink] = []
-        for name in own.sinks:
-            if name == tracking.TENSORBOARD:
-                from serried.train.tracking.tensorboard_sink import TensorBoard
+        known: Dict[str, Callable[[], Sink]] = {
+            tracking.TENSORBOARD: lambda: TensorBoard(self.directory / tracking.TENSORBOARD / within),
+            tracking.WANDB: lambda: Wandb(own, self._agents, self._rank, _config(), self._options),
+            tracking.MLFLOW: lambda: Mlflow(own, self.directory / tracking.MLFLOW, _config()),
+        }
+        return [known[name]() for name in own.sinks if name in known]
 
-                chosen.append(TensorBoard(folder / name / within))
-            elif name == tracking.WANDB:
-                from serried.train.tracking.wandb_sink import Wandb
 
-                chosen.append(Wandb(own, self._agents, self._rank, _config(), self._options))
-            elif name == tracking.MLFLOW:
-                from serried.train.tracking.mlflow_sink import Mlflow
+class Feed:
+    """A sink and its thread."""
 
-                chosen.append(Mlflow(own, folder / name, _config()))
-        return chosen
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self.is_cut_off = False
+        self._waiting: queue.SimpleQueue[Optional[Callable[[], None]]] = queue.SimpleQueue()
+        self._ending = SessionEnd()
+        self._has_started = threading.Event()
+        self._has_ended = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._work, name=f"serried-{sink.name}", daemon=True)
+        self._thread.start()
+
+    def put(self, call: Callable[[], None]) -> None:
+        """Let the thread call a method of the sink, after those before."""
+        if self.is_cut_off:
+            return
+        if self._waiting.qsize() >= MOST_WAITING:
+            self.cut_off(f"it is {MOST_WAITING} batches of values behind")
+            return
+        self._waiting.put(call)
+
+    def call(self, call: Callable[[], None]) -> None:
+        """Call a method of the sink now, once it has started."""
+        if self.wait_until_started(START_SECONDS):
+            try:
+                call()
+            except Exception as error:  # noqa: BLE001 - a tracker never stops a training
+                self.cut_off(_describe(error))
+
+    def wait_until_started(self, seconds: float) -> bool:
+        """Whether the sink works. It is cut off if it does not start within `seconds`."""
+        if not self._has_started.wait(seconds):
+            self.cut_off("it did not start in time")
+        return not self.is_cut_off
+
+    def announce_end(self, ending: SessionEnd) -> None:
+        """After the points so far, finish."""
+        self._ending = ending
+        self._waiting.put(None)
+
+    def wait_for_end(self, deadline: float) -> None:
+        """Wait until the sink has finished or is cut off, at most until `deadline` on the monotonic clock."""
+        if not self._has_ended.wait(max(0.0, deadline - time.monotonic())):
+            self.cut_off("it did not finish in time")
+
+    def cut_off(self, reason: str) -> None:
+        with self._lock:
+            if self.is_cut_off:
+                return
+            self.is_cut_off = True
+        text = " ".join(reason.split())[:LONGEST_REASON]
+        _warn(f"the tracker `{self.sink.name}` is cut off: {text}; the training continues")
+        self.sink.abandon()
+        self._has_started.set()  # nobody waits for it any longer
+        self._has_ended.set()
+
+    def _work(self) -> None:
+        try:
+            self.sink.start()
+            self._has_started.set()
+            if self.is_cut_off:
+                self.sink.abandon()  # of what has started since
+            while not self.is_cut_off:
+                call = self._waiting.get()
+                if call is None:
+                    self.sink.finish(self._ending)
+                    return
+                call()
+        except BaseException as error:  # noqa: BLE001 - see `call`; libraries also exit
+            self.cut_off(_describe(error))
+        finally:
+            self._has_started.set()
+            self._has_ended.set()
+
+
+def _warn(text: str) -> None:
+    sys.stderr.write(f"serried: {text}\n")
+    sys.stderr.flush()
+
+
+def _describe(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return f"the module `{error.name}` is not installed"
+    return f"{type(error).__name__}: {error}"
 
 
 def settings_of(environ: Mapping[str, str]) -> Tracking:
@@ -261,10 +300,6 @@ def _is_number(value: Any) -> bool:
     if hasattr(value, "detach"):
         return bool(value.numel() == 1)
     return hasattr(value, "__float__") and getattr(value, "size", 1) == 1
-
-
-def _is_wrapped(model: Any) -> bool:
-    return type(model).__name__ in ("DataParallel", "DistributedDataParallel")
 
 
 def _config() -> Dict[str, Any]:
