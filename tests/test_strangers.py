@@ -7,8 +7,6 @@ import http.client
 import json
 import os
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -29,7 +27,6 @@ from serried.agent.launchers.script_node import ScriptNode
 from serried.agent.loop import Loop
 from serried.agent.stage_in.data_server import DataServer
 from serried.agent.stage_in.wire import Wire, call
-from serried.protocol import bounded_server
 from serried.protocol.layout import RunDirectory
 from waiting import until
 
@@ -131,27 +128,6 @@ def launchers_socket(folder: Path) -> Iterator[Door]:
 
 
 @contextlib.contextmanager
-def horovod_store() -> Iterator[Door]:
-    listener = socket.create_server((HERE, 0), backlog=128)
-    port = listener.getsockname()[1]
-    code = "import sys; from serried.agent.ranks import horovod_rendezvous as store; store.main(['1', '2', '10.0.0.1'])"
-    process = subprocess.Popen([sys.executable, "-c", code], stdin=listener, stderr=subprocess.PIPE)
-    listener.close()
-
-    def serve() -> None:
-        _until_answered(port, "PUT", "/global/0", 200, b"here")
-        _until_answered(port, "GET", "/global/0", 200)
-
-    def sockets() -> int:
-        return sum(entry.is_socket() for entry in Path(f"/proc/{process.pid}/fd").iterdir()) - 1
-
-    yield Door(_tcp(port), serve, sockets, bounded_server.MOST_CONNECTIONS)
-    assert process.poll() is None
-    process.kill()
-    assert process.communicate()[1] == b""
-
-
-@contextlib.contextmanager
 def page() -> Iterator[Door]:
     """That of `serried ui`."""
     from serried.ui import loopback
@@ -193,7 +169,6 @@ DOORS = {
     "head": lambda _: head(),
     "data server": lambda _: data_server(),
     "launchers' socket": launchers_socket,
-    "Horovod's store": lambda _: horovod_store(),
     "page": lambda _: page(),
 }
 

@@ -384,7 +384,7 @@ def test_each_pattern_leads_to_a_row():
 @for_each(
     ("line", "key"),
     [
-        ("/usr/bin/python3: No module named deepspeed", "no-launcher"),
+        ("/usr/bin/python3: No module named horovod", "no-launcher"),
         ("`mpirun` on n1 exited with status 1, before it had started a rank", "launch"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from place import HAS_PBS, everywhere
 
 PYTHON = sys.executable
-LAUNCHERS = ("torchrun", "srun", "mpirun", "horovod", "accelerate")
+LAUNCHERS = ("torchrun", "srun", "mpirun")
 
 pytestmark = pytest.mark.torch
 

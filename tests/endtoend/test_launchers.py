@@ -8,7 +8,7 @@ import sys
 import pytest
 
 PYTHON = sys.executable
-LAUNCHERS = ("torchrun", "srun", "mpirun", "horovod", "accelerate")
+LAUNCHERS = ("torchrun", "srun", "mpirun")
 """Those that start ranks in the agents' stead. What one needs beside Serried's own requirements it skips without."""
 
 SUM = """\
@@ -58,13 +58,6 @@ mpi.MPI_Finalize()
 print(rank.value, set(total))
 """
 """Large enough for shared memory, where ranks take themselves to be on one node."""
-FAILS = """\
-import os, time
-print("at work", flush=True)
-if os.environ["RANK"] == "3":
-    raise SystemExit(9)
-time.sleep(1000)
-"""
 HOSTILE = "a 'b' $(id) {rank} ☃"
 
 
@@ -81,25 +74,13 @@ def launched(slurm):
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", LAUNCHERS)
 def test_ranks_on_all_nodes_meet(slurm, launched, kind):
-    (slurm.project / "train.py").write_text(TORCH_SUM if kind in ("torchrun", "accelerate") else SUM)
+    (slurm.project / "train.py").write_text(TORCH_SUM if kind == "torchrun" else SUM)
     run = launched(kind, PYTHON, "train.py", HOSTILE)
 
     status, end = slurm.wait(run)
     assert (status, end["state"]) == (0, "COMPLETED"), end["message"]
     said = slurm.serried("logs", run).stdout.splitlines()
     assert sorted(said) == [f"[{rank}] {rank} {rank % 2} 4 0,1 15 a 'b' $(id) {rank} ☃" for rank in range(4)]
-
-
-@pytest.mark.slurm
-@pytest.mark.parametrize("kind", ["horovod", "accelerate"])  # test_launchers_in_environments.py has the others
-def test_a_failing_rank_is_named_with_its_node_and_ends_the_others(slurm, launched, wait_until, marked_processes, kind):
-    run = launched(kind, PYTHON, "-c", FAILS)
-
-    status, end = slurm.wait(run)
-    failure = slurm.why(run)["first_failure"]
-    assert (status, end["exit_code"], end["message"]) == (1, 9, f"rank 3 on {failure['host']} exited with status 9")
-    assert (failure["rank"], failure["exit_code"], failure["tail"]) == (3, 9, ["at work"])
-    wait_until(lambda: marked_processes(f"{run}/") == [])
 
 
 @pytest.mark.slurm

@@ -50,7 +50,6 @@ def planned_by_shell(request: pytest.FixtureRequest, tmp_path: Path):
         ({"resources__nodes": 2}, "agent"),
         ({"resources__gpus": 1}, "agent"),
         ({"launch__kind": "agent"}, "agent"),
-        ({"launch__tf_config": True}, "agent"),
         ({"resources__gpus": 1, "launch__kind": "single"}, "single"),
     ],
 )
@@ -86,7 +85,7 @@ REFUSED = [
     ),
     (
         {"resources__ranks": 2},
-        "/opt/bin/accelerate launch train.py",
+        "python -m accelerate.commands.launch train.py",
         "`accelerate` starts ranks of its own, and 2 ranks would each start `accelerate`",
     ),
     (
@@ -121,21 +120,6 @@ REFUSED = [
     ),
     ({"launch__max_restarts": 3}, "python train.py", "`launch.max_restarts` is an option of torchrun"),
     (
-        {"launch__tf_config": True, "resources__nodes": 1024, "resources__ranks": 8},
-        "python train.py",
-        "`launch.tf_config` lists all 8,192 ranks, and Linux refuses a variable of 128 KiB",
-    ),
-    (
-        {"launch__kind": "torchrun", "launch__tf_config": True},
-        "python train.py",
-        "`launch.tf_config` needs the numbers of nodes before torchrun assigns them",
-    ),
-    (
-        {"launch__kind": "accelerate", "launch__options": ["--cpu"], "resources__ranks": 2},
-        "python train.py",
-        "`accelerate launch --cpu` starts a single process",
-    ),
-    (
         {"launch__options": ["-v"]},
         "python train.py",
         "`launch.options` are for a launcher, and `single` starts ranks without one",
@@ -144,11 +128,6 @@ REFUSED = [
         {"launch__kind": "horovodrun"},
         "horovodrun -np 4 python train.py",
         "`horovodrun` is both launcher and command: each rank would start `horovodrun` again",
-    ),
-    (
-        {"launch__kind": "accelerate", "resources__ranks": 2},
-        "python -m accelerate.commands.launch train.py",
-        "`accelerate` is both launcher and command: each rank would start `accelerate` again",
     ),
     (
         {"launch__kind": "torchrun"},
@@ -277,17 +256,27 @@ def test_what_starts_its_own_ranks_may_be_started_once(planned, command):
     assert planned(command, resources__gpus=4, launch__kind="single").command == tuple(command.split())
 
 
+ALONE = "`--launch single` to start `{}` once with its own options"
+
+
 @pytest.mark.parametrize(
-    ("command", "hint", "followed"),
+    ("command", "nodes", "hint", "followed"),
     [
-        ("accelerate launch --cpu --num_processes 2 train.py --lr 1", "`-- python train.py …`", {}),
-        ("deepspeed --num_gpus 2 train.py", "`--launch deepspeed -- python train.py …`", {"launch__kind": "deepspeed"}),
+        ("/opt/bin/accelerate launch --cpu --num_processes 2 t.py --lr 1", 1, "`-- python t.py …`, or " + ALONE, {}),
+        ("deepspeed --num_gpus 2 t.py", 1, "`-- python t.py …`, or " + ALONE, {}),
+        ("deepspeed --num_gpus 2 t.py", 2, "`-- python t.py …`, or submit a job script that calls `{}`", {}),
+        (
+            "horovodrun -np 2 python t.py",
+            1,
+            "`--launch horovodrun -- python t.py …`, or " + ALONE,
+            {"launch__kind": "horovodrun"},
+        ),
     ],
 )
-def test_the_hint_about_a_typed_launcher_is_accepted_when_it_is_followed(planned, command, hint, followed):
+def test_the_hint_about_a_typed_launcher_is_accepted_when_it_is_followed(planned, command, nodes, hint, followed):
+    size = {"resources__nodes": nodes, "resources__ranks": 2}
     with pytest.raises(UsageError) as refusal:
-        planned(command, resources__ranks=2)
-    program = command.partition(" ")[0]
-    alone = f"or `--launch single` to start `{program}` once with its own options"
-    assert refusal.value.hint == f"leave `{program}` and its options out: {hint}, {alone}"
-    assert planned("python train.py", resources__ranks=2, **followed).command == ("python", "train.py")
+        planned(command, **size)
+    program = command.partition(" ")[0].rpartition("/")[2]
+    assert refusal.value.hint == f"leave `{program}` and its options out: {hint.format(program)}"
+    assert planned("python t.py", **size, **followed).command == ("python", "t.py")

@@ -31,7 +31,6 @@ ROLES = {
     "outside": "launchers.interception:outside",
     "record-failure": "launchers.interception:record_failure",
     "rank-through": "launchers.passed_through_rank",
-    "horovod-store": "ranks.horovod_rendezvous",
     "fail-setup": "finish:fail_setup",
     "finish": "finish",
     "stage-out": "stage_out.worker",

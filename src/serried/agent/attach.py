@@ -26,7 +26,6 @@ NOT_PASSED_ON = (
     names.ATTEMPT,
     "MASTER_ADDR",
     "MASTER_PORT",
-    "TF_CONFIG",
     "HOROVOD_GLOO_RENDEZVOUS_PORT",
 )
 """Without them the attempt does not wait for this shell, and a program here cannot join the run's ranks."""

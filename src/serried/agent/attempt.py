@@ -393,7 +393,7 @@ class Attempt:
     @property
     def agents_start_ranks(self) -> bool:
         """Whether the agents start the ranks themselves, without a launcher's processes."""
-        return self.launcher in ("agent", "single", "horovod", "script")
+        return self.launcher in ("agent", "single", "script")
 
     @property
     def expects_connections(self) -> bool:

@@ -63,11 +63,7 @@ def main(arguments: List[str]) -> int:
     problem = job_environment.enter_setup(work, words) or check_required_paths(work.plan)
     set_umask(work)
     key = bytes.fromhex(os.environ.pop(names.KEY))
-    # For TensorFlow's ranks: their ports, reserved as long as this process lives.
-    has_tensorflow = bool(work.plan.get("launch", {}).get("tf_config"))
-    sockets = [rendezvous.hold_port() for _ in range(work.ranks)] if has_tensorflow else []
     greeting = {"node": index, "host": socket.gethostname(), "version": sys.version.split()[0], "problem": problem}
-    greeting["ports"] = [port.getsockname()[1] for port in sockets]
     try:
         channel, master = rendezvous.connect(os.environ[names.HEAD], key, greeting, JOIN_SECONDS)
     except OSError as error:

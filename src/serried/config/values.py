@@ -557,7 +557,7 @@ PATTERNS = Kind("table of texts", text, names=True)
 SETTINGS = Kind("table of anything", setting, names=True, nested=True, show=spelled)
 LAUNCHER = Kind(
     "the name of a launcher",
-    choice("agent", "single", "torchrun", "srun", "mpirun", "horovod", "horovodrun", "accelerate", "deepspeed"),
+    choice("agent", "single", "torchrun", "srun", "mpirun", "horovodrun"),
 )
 FORM = Kind("`requeue`, `successor` or `prequeued`", choice("requeue", "successor", "prequeued"))
 SIGNAL = Kind("signal, or `off`", signal_name, "SIGNAL")

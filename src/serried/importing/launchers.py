@@ -300,52 +300,6 @@ def _check_one_node(shape: Shape) -> None:
         raise NotRecognised("the launcher has to know the nodes of the job")
 
 
-_ACCELERATE_OPTIONS = (
-    "--mixed-precision", "--config-file", "--dynamo-backend", "--num-cpu-threads-per-process",
-    "--gradient-accumulation-steps", "--deepspeed-config-file", "--zero-stage",
-)  # fmt: skip
-_ACCELERATE = _valued(
-    "--num-processes", "--num-machines", "--machine-rank", "--main-process-port", "--main-process-ip",
-    *_ACCELERATE_OPTIONS,
-)  # fmt: skip
-_ACCELERATE_FLAGS = {"--multi-gpu", "--use-deepspeed", "--use-fsdp", "-m", "--module"}
-
-
-def _accelerate(words: Sequence[ShellWord], shape: Shape) -> RecognisedLaunch:
-    if len(words) < 2 or words[1].literal != "launch":
-        raise NotRecognised("`accelerate` without `launch`")
-    given, rest = _options(words[1:], _ACCELERATE_FLAGS, _ACCELERATE)
-    _check_one_node(shape)
-    _check_one_task(shape)
-    _meeting(given, ("main-process-port", "main-process-ip"))
-    _equal(given, "num-machines", 1, shape)
-    _equal(given, "machine-rank", 0, shape)
-    if (ranks := _number(given, "num-processes", shape)) is None:
-        raise NotRecognised("`accelerate launch` without `--num_processes`")
-    _check_gpus(ranks, shape)
-    options = [name.replace("-", "_").replace("__", "--") for name in sorted(_ACCELERATE_FLAGS) if name[2:] in given]
-    options = [option for option in options if option != "--module"]
-    for name in _ACCELERATE_OPTIONS:
-        if (word := given.get(name[2:])) is not None:
-            options.append(f"--{name[2:].replace('-', '_')}={''.join(_words([word], shape))}")
-    command = _script(rest, shape, is_module="m" in given or "module" in given)
-    return RecognisedLaunch(command, "accelerate", ranks, options)
-
-
-def _deepspeed(words: Sequence[ShellWord], shape: Shape) -> RecognisedLaunch:
-    """Deepspeed inserts `--local_rank` behind the script's name, and Serried's deepspeed does not."""
-    given, rest = _options(words, set(), _valued("--num-gpus", "--num-nodes", "--master-port", "--master-addr"))
-    _check_one_node(shape)
-    _check_one_task(shape)
-    _meeting(given, ("master-port", "master-addr"))
-    _equal(given, "num-nodes", 1, shape)
-    ranks = _number(given, "num-gpus", shape) or shape.gpus
-    if not 0 < ranks <= shape.gpus:
-        raise NotRecognised("deepspeed counts the GPUs itself")
-    command = _script(rest, shape, is_module=False)
-    return RecognisedLaunch([*command[:2], "--local_rank={local_rank}", *command[2:]], "deepspeed", ranks)
-
-
 _MPIRUN = {"np": 1, "n": 1, "mca": 2, "x": 1, "bind-to": 1, "map-by": 1}
 """Options of Open MPI, and the number of words that follow each."""
 
@@ -383,8 +337,6 @@ def _horovodrun(words: Sequence[ShellWord], shape: Shape) -> RecognisedLaunch:
 _READERS = {
     "srun": _srun,
     "torchrun": _torchrun,
-    "accelerate": _accelerate,
-    "deepspeed": _deepspeed,
     "mpirun": _mpirun,
     "horovodrun": _horovodrun,
 }

@@ -318,7 +318,8 @@ def _of_processes(line: _Line, lines: list[_Line], values: dict[str, str]) -> It
             " MASTER_ADDR and MASTER_PORT"
         )
         kind = next((kind for kind in _KINDS if any(kind in each.text for each in lines)), "srun")
-        yield _Found("rendezvous", line, sentence, command=f"serried submit --launch {kind} -- python train.py")
+        launcher = "" if kind in ("accelerate", "deepspeed") else f"--launch {kind} "
+        yield _Found("rendezvous", line, sentence, command=f"serried submit {launcher}-- python train.py")
 
 
 def _with_results(command: str, values: dict[str, str]) -> str:

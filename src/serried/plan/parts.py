@@ -199,7 +199,6 @@ class Launch(NamedTuple):
         tuple[str, ...],
         KeySpec("TEXTS", "Further options of the launcher, with `{nodes}`, `{ranks}`, `{gpus}` and `{world_size}`."),
     ] = ()
-    tf_config: Annotated[bool, KeySpec("BOOLEAN", "Set TensorFlow's `TF_CONFIG` on each rank.", "false")] = False
 
 
 class Notify(NamedTuple):

@@ -25,8 +25,6 @@ SPANNING = frozenset(("--nnodes", "--num-machines", "--hostfile"))
 """Their options for several nodes."""
 ELASTIC = ("--min-np", "--max-np", "--min-num-proc", "--max-num-proc", "--host-discovery-script")
 """Options of horovodrun."""
-MOST_IN_TF_CONFIG = 5000
-"""Ranks. `"255.255.255.255:65535", ` for each is 25 bytes, and Linux refuses a variable of 128 KiB."""
 MODULES = {
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torchrun",
@@ -58,7 +56,7 @@ def launch(experiment: config.Experiment, cluster: config.Cluster, allocation: A
     """The launcher, and the allocation that the launcher needs. Raises UsageError for impossible combinations."""
     if experiment.script:
         return Launch("script"), allocation
-    chosen = experiment.launch._replace(kind=experiment.launch.kind or _usual(experiment.launch, allocation))
+    chosen = experiment.launch._replace(kind=experiment.launch.kind or _usual(allocation))
     if chosen.kind == "single":
         allocation = _single(experiment.resources.ranks, allocation)
     _check_gpus(chosen, allocation)
@@ -80,10 +78,9 @@ def tasks(experiment: config.Experiment, plan: Plan, each: Iterable[Sequence[str
             raise UsageError(f"task {index}: {error.message}", hint=error.hint) from None
 
 
-def _usual(launch: Launch, allocation: Allocation) -> str:
+def _usual(allocation: Allocation) -> str:
     """One process on CPUs starts as by hand: many programs take RANK for a request to train over NCCL."""
-    is_one = allocation.nodes * allocation.ranks == 1 and not allocation.gpus
-    return "single" if is_one and not launch.tf_config else "agent"
+    return "single" if allocation.nodes * allocation.ranks == 1 and not allocation.gpus else "agent"
 
 
 def _single(ranks: int | None, allocation: Allocation) -> Allocation:
@@ -117,23 +114,8 @@ def _check_options(launch: Launch, allocation: Allocation) -> None:
             "`launch.max_restarts` is an option of torchrun",
             hint='set `launch.kind = "torchrun"`, or `limit.restarts` for further attempts of the whole run',
         )
-    if launch.options and launch.kind in ("agent", "single", "horovod"):
+    if launch.options and launch.kind in ("agent", "single"):
         raise UsageError(f"`launch.options` are for a launcher, and `{launch.kind}` starts ranks without one")
-    if launch.kind == "accelerate" and "--cpu" in launch.options:
-        raise UsageError(
-            "`accelerate launch --cpu` starts a single process",
-            hint="leave `launch.kind` out: accelerate's programs find the ranks, and that they are on CPUs",
-        )
-    if launch.tf_config and launch.kind == "torchrun":
-        raise UsageError(
-            "`launch.tf_config` needs the numbers of nodes before torchrun assigns them",
-            hint="TensorFlow does not need torchrun: leave `launch.kind` out",
-        )
-    if launch.tf_config and (ranks := allocation.nodes * allocation.ranks) > MOST_IN_TF_CONFIG:
-        raise UsageError(
-            f"`launch.tf_config` lists all {ranks:,} ranks, and Linux refuses a variable of 128 KiB",
-            hint=f"it allows {MOST_IN_TF_CONFIG:,} ranks: let the program find the others by MASTER_ADDR",
-        )
     split = next((option for option in allocation.extra if option.partition("=")[0] == "--gpus-per-task"), None)
     if split:
         raise UsageError(
@@ -165,17 +147,20 @@ def _check_program(launch: Launch, started: Sequence[str], allocation: Allocatio
             hint="pass only the rank's command, such as `python train.py`; put launcher options in `launch.options`",
         )
     if program in DOUBLES and launch.kind not in ("single", program) and ranks > 1 and not _spans(started, allocation):
-        instead = "`--launch torchrun`" if program == "torchrun" else _without_launcher(program, started)
+        once = f"`--launch single` to start `{program}` once with its own options"
+        otherwise = once if allocation.nodes == 1 else f"submit a job script that calls `{program}`"
         raise UsageError(
             f"`{program}` starts ranks of its own, and {ranks} ranks would each start `{program}`",
-            hint=f"{instead}, or `--launch single` to start `{program}` once with its own options",
+            hint=f"{_without_launcher(program, started)}, or {otherwise}",
         )
 
 
 def _without_launcher(program: str, started: Sequence[str]) -> str:
-    """Advice that holds when it is followed: accelerate's programs need ranks alone, others their launcher too."""
+    """Programs for accelerate and deepspeed find the ranks that agents start, by torchrun's variables."""
+    if program == "torchrun":
+        return "`--launch torchrun`"
     script = next((word for word in started if word.endswith(".py")), "train.py")
-    launcher = "" if program == "accelerate" else f"--launch {program} "
+    launcher = "--launch horovodrun " if program == "horovodrun" else ""
     return f"leave `{program}` and its options out: `{launcher}-- python {script} …`"
 
 
@@ -199,7 +184,7 @@ def _check_horovodrun(launch: Launch, experiment: config.Experiment) -> None:
     if experiment.container.image:
         raise UsageError(
             "`horovodrun` in a container cannot start ranks outside the container",
-            hint="`--launch horovod`: the agents start Horovod's ranks, without `horovodrun`",
+            hint="`--launch mpirun`, if Horovod is built with MPI; on one node, `--launch single -- horovodrun -np …`",
         )
     elastic = next((option for option in launch.options if option.partition("=")[0] in ELASTIC), None)
     if elastic:

@@ -92,7 +92,6 @@ class LaunchJson(TypedDict, total=False):
     kind: str
     max_restarts: int
     options: List[str]
-    tf_config: bool
 
 
 class UserScriptJson(TypedDict, total=False):

@@ -255,7 +255,7 @@ def _files(plan: Plan, survey: Survey | None) -> str:
 
 def _files_of_an_attempt(plan: Plan) -> int:
     nodes = plan.allocation.nodes
-    logs = {"agent": 0, "single": 0, "horovod": 0, "srun": 1, "script": 1}.get(plan.launch.kind, nodes)
+    logs = {"agent": 0, "single": 0, "srun": 1, "script": 1}.get(plan.launch.kind, nodes)
     logs += sum(1 if side.on == FIRST_NODE else nodes for side in plan.beside)
     ranks = 0 if plan.script else plan.allocation.ranks
     if plan.shares_logs:

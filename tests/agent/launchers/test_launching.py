@@ -160,7 +160,7 @@ def test_ranks_that_agents_start_are_none_of_its_business(head):
     [
         ({"is_absent": True, "problem": "no such file or directory"}, "no-launcher"),
         ({"is_absent": False, "problem": "permission denied"}, "launch"),
-        ({"said": ["/usr/bin/python3: No module named deepspeed"]}, "no-launcher"),
+        ({"said": ["/usr/bin/python3: No module named torch"]}, "no-launcher"),
         ({"said": ["out of slots"]}, "launch"),
     ],
 )

@@ -138,52 +138,6 @@ def test_what_horovodrun_would_show_to_everybody_it_does_not_get(scene, tmp_path
     assert start.without == ("*",)
 
 
-@pytest.mark.parametrize(
-    ("options", "way"),
-    [
-        ((), ["--multi_gpu"]),
-        (("--use_fsdp",), ["--use_fsdp"]),
-        (("--use-deepspeed", "--zero_stage=3"), ["--use-deepspeed", "--zero_stage=3"]),
-        (("--config_file=fsdp.yaml",), ["--config_file=fsdp.yaml"]),
-        (("--mixed_precision", "bf16"), ["--multi_gpu", "--mixed_precision", "bf16"]),
-    ],
-)
-def test_accelerate_is_told_what_its_config_file_would_say(scene, options, way):
-    assert kinds.accelerate(scene(node=1, options=options)).argv == [
-        "python",
-        "-m",
-        "accelerate.commands.launch",
-        "--num_machines=2",
-        "--num_processes=8",
-        "--machine_rank=1",
-        "--main_process_ip=10.0.0.1",
-        "--main_process_port=20123",
-        *way,
-        "--no_python",
-        *RANK,
-    ]
-
-
-def test_deepspeed_runs_on_each_node_and_needs_no_ssh(scene, tmp_path):
-    assert kinds.deepspeed(
-        scene("/opt/conda/bin/python3.11", "train.py", node=1, options=("--bind_cores_to_rank",))
-    ).argv == [
-        "/opt/conda/bin/python3.11",
-        "-m",
-        "deepspeed.launcher.runner",
-        f"--hostfile={tmp_path}/slots",
-        "--no_ssh",
-        "--node_rank=1",
-        "--master_addr=10.0.0.1",
-        "--master_port=20123",
-        "--bind_cores_to_rank",
-        "--no_local_rank",
-        "--no_python",
-        *RANK,
-    ]
-    assert (tmp_path / "slots").read_text() == "gpu1 slots=4\ngpu2 slots=4\n"
-
-
 def test_the_remote_shell_hands_its_words_on_as_they_are(scene):
     prints = ["/bin/sh", "-c", 'printf "<%s>" "$@"', "it's"]
     shell = kinds.remote_shell(scene()._replace(remote=prints))

@@ -205,7 +205,7 @@ def of_slurm_and_mpi(kind, place=PLACE, inherited=OF_THE_AGENT):
     return {name: found[name] for name in found if name.startswith(("SLURM_", "PMI", "OMPI_"))}
 
 
-@for_each("kind", ["agent", "horovod", "torchrun", "accelerate", "deepspeed"])
+@for_each("kind", ["agent", "torchrun"])
 def test_a_rank_reads_the_variables_of_a_slurm_task_and_none_of_its_agents(kind):
     assert of_slurm_and_mpi(kind) == OF_A_TASK
     assert of_slurm_and_mpi(kind, inherited={"SLURM_CPUS_PER_TASK": "6"}) == {"SLURM_CPUS_PER_TASK": "6"}

@@ -260,3 +260,17 @@ def test_a_program_without_the_library_that_closes_its_connections_before_it_end
 
     assert run.wait() == 5, run.log
     assert run.ending == ("FAILED", 5, "exit", "rank 3 on fake2 exited with status 5")
+
+
+STUMBLES = "echo 'horovod.common.exceptions.HorovodInternalError: Horovod has been shut down.'; exit 1"
+
+
+def test_a_rank_that_stumbled_over_another_is_not_the_one_that_failed(start):
+    logs = " ".join(f"node-{rank // 2}/rank-{rank}.log" for rank in range(3))
+    others = f"cd $SERRIED_RUN_DIR/attempts/1; grep -s Internal {logs} | wc -l"
+    waits = f"until test $({others}) = 3; do sleep 0.1; done; echo raised; exit 9"
+    seconds = {"node.STUMBLED_SECONDS": 120.0}
+    run = start(f"test $RANK = 3 || {{ {STUMBLES}; }}; {waits}", nodes=2, seconds=seconds)
+    assert run.wait() == 9, run.log
+    assert run.ending == ("FAILED", 9, "exit", "rank 3 on fake2 exited with status 9")
+    assert run.exit["first_failure"]["tail"] == ["raised"]

@@ -27,8 +27,6 @@ class NodeAgent:
         self.host = host
         self.problem = str(greeting.get("problem", ""))
         """The problem that keeps its ranks from starting; empty for none."""
-        self.ports: List[int] = greeting.get("ports", [])
-        """The ports that it reserves for its ranks."""
         self.channel = channel
         self.address = address
         """The address from which it has connected."""
@@ -136,14 +134,6 @@ class NodeRegistry:
         if agent and agent.is_connected:
             agent.channel.send(message)
             self._watch(agent)
-
-    def workers(self) -> List[str]:
-        """`address:port` for each port that is reserved for a rank, in the order of ranks."""
-        return [f"{agent.address}:{port}" for agent in self for port in agent.ports]
-
-    def addresses_of_agents(self) -> List[str]:
-        """The addresses from which the nodes have connected."""
-        return sorted({agent.address for agent in self})
 
     def drop_unfinished(self, code: Reason, because: str) -> None:
         """Give up each agent that is not done: now, or after the time that the agent requested."""

@@ -29,7 +29,7 @@ OF_THE_HOST = (
 OF_THE_JOB = (
     "SERRIED_*", "SLURM_TMPDIR", "CUDA_*", "NVIDIA_*", "ROCR_*", "HIP_*", "GPU_DEVICE_ORDINAL", "ZE_*", "NCCL_*",
     "RCCL_*", "GLOO_*", "UCX_*", "FI_*", "OMPI_*", "PMI*", "MPI*", "HYDRA_*", "I_MPI_*", "HOROVOD_*", "OMP_*", "MKL_*",
-    "OPENBLAS_*", "TORCH*", "PYTORCH_*", "ACCELERATE_*", "DS_*", "TF_CONFIG", "LANG", "LC_*", "TZ", "TERM", "USER",
+    "OPENBLAS_*", "TORCH*", "PYTORCH_*", "ACCELERATE_*", "DS_*", "LANG", "LC_*", "TZ", "TERM", "USER",
     "LOGNAME", "HOME",
 )  # fmt: skip
 """Variables that a contained rank inherits, besides the scheduler's and those that the experiment names."""

@@ -221,7 +221,6 @@ class Head:
         self._env_file.remove()
         self.log_event(JournalEvent.STARTING_RANKS, resume=self._environment[names.RESUME] or None)
         variables = {"port": self._port.getsockname()[1], "deadline": self._deadline.at if self._deadline else 0}
-        variables.update(store=self._open_store(), workers=self._nodes.workers())
         seconds_left = self._deadline.over - time.time() if self._deadline else None
         hosts = hostlist.fold([agent.host for agent in self._nodes])
         parameters = {"parameters": self.work.parameters} if self._search else {}
@@ -229,25 +228,6 @@ class Head:
         self._launchers.begin()
         self._monitor.ranks_began()
         notifications.notify(self.work, names.EVENT_START)
-
-    def _open_store(self) -> int:
-        """Start the server of Horovod's rendezvous, if the agents start such ranks; its port, or 0."""
-        if self.work.launcher != "horovod":
-            return 0
-        listener = rendezvous.listen(self.work.nodes)
-        listener.setblocking(True)
-        system.spawn(
-            system.agent_command(
-                "horovod-store", str(self.work.nodes), str(self.work.ranks), ",".join(self._nodes.addresses_of_agents())
-            ),
-            system.environment(),
-            (listener.fileno(), 1, 2),
-            directory="/",
-            parent_death=signal.SIGKILL,
-        )
-        port = int(listener.getsockname()[1])
-        listener.close()
-        return port
 
     def on_message(self, agent: NodeAgent, message: Message) -> None:
         if message["event"] == ToHead.SAMPLE:

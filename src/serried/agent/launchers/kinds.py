@@ -113,47 +113,6 @@ def torchrun(context: LaunchContext) -> LaunchCommand:
     )
 
 
-ACCELERATE_STRATEGIES = ("--multi_gpu", "--use_deepspeed", "--use_fsdp", "--use_megatron_lm", "--tpu", "--config_file")
-"""Options of accelerate that state how ranks share a model, themselves or in a file. Only one of them may be given."""
-
-
-def accelerate(context: LaunchContext) -> LaunchCommand:
-    """Replaces the file of `accelerate config`. `--multi_gpu` is accelerate's name for several ranks, on CPUs too."""
-    given = {option.partition("=")[0].replace("-", "_").replace("__", "--", 1) for option in context.options}
-    is_decided = given.intersection(ACCELERATE_STRATEGIES) or context.world_size == 1
-    return LaunchCommand(
-        [
-            *context.program("accelerate.commands.launch", "accelerate"),
-            f"--num_machines={context.work.nodes}",
-            f"--num_processes={context.world_size}",
-            f"--machine_rank={context.node}",
-            f"--main_process_ip={context.master}",
-            f"--main_process_port={context.port}",
-            *([] if is_decided else ["--multi_gpu"]),
-            *context.options,
-            "--no_python",
-            *context.rank,
-        ]
-    )
-
-
-def deepspeed(context: LaunchContext) -> LaunchCommand:
-    return LaunchCommand(
-        [
-            *context.program("deepspeed.launcher.runner", "deepspeed"),
-            f"--hostfile={host_file(context, 'slots', '{} slots={}')}",
-            "--no_ssh",
-            f"--node_rank={context.node}",
-            f"--master_addr={context.master}",
-            f"--master_port={context.port}",
-            *context.options,
-            "--no_local_rank",
-            "--no_python",
-            *context.rank,
-        ]
-    )
-
-
 def srun(context: LaunchContext) -> LaunchCommand:
     """For programs that read Slurm's own variables or use PMI.
 
@@ -235,8 +194,6 @@ def horovodrun(context: LaunchContext) -> LaunchCommand:
 
 KINDS = {
     "torchrun": LauncherKind(torchrun, everywhere=True, sources=(launcher_env.TORCHRUN,), is_inside=True),
-    "accelerate": LauncherKind(accelerate, everywhere=True, sources=(launcher_env.TORCHRUN,), is_inside=True),
-    "deepspeed": LauncherKind(deepspeed, everywhere=True, sources=(launcher_env.GENERIC,), is_inside=True),
     "srun": LauncherKind(srun, everywhere=False, sources=(launcher_env.SLURM,)),
     "mpirun": LauncherKind(
         mpirun,

@@ -21,7 +21,7 @@ NODE_VARIABLES = (
     "SLURMD_NODENAME", "TMPDIR", "SLURM_TMPDIR", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
     "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK",
 )  # fmt: skip
-"""Taken from the node and not from a launcher. MPICH passes on the first node's, DeepSpeed counts GPUs from 0."""
+"""Taken from the node and not from a launcher. MPICH passes on the first node's."""
 
 
 class RankIdentity(NamedTuple):

@@ -5,5 +5,4 @@ command, command_placeholders   the process of one rank; the placeholders in its
 binding                         its CPUs
 side_commands                   the commands of `beside`
 connections                     whether ranks are connected to others
-horovod_rendezvous              the server through which Horovod's ranks find each other
 """

@@ -6,13 +6,13 @@ import functools
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.containers import container
 from serried.agent.ranks import command_placeholders
-from serried.protocol import addresses, failure_report, launcher_env, names, settings, tracking
+from serried.protocol import failure_report, launcher_env, names, settings, tracking
 from serried.protocol.placeholders import OF_ENVIRONMENT, used_variables
 
 NOT_FOR_RANKS = (
@@ -45,8 +45,6 @@ IDENTITY = (
 )
 """Variables that identify a rank, under torchrun's names."""
 
-MANY = ("agent", "horovod")
-"""Kinds of launcher with which the agents start many ranks."""
 MPI_LAUNCHERS = ("mpirun", "horovodrun")
 """Kinds whose options may number the ranks of a node in any order."""
 OF_THE_STEP = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_GTIDS", "SLURM_STEP*")
@@ -104,10 +102,6 @@ class RankPlace(NamedTuple):
     deadline: float
     """Seconds since the epoch; 0 is none."""
     stop_file: str
-    store: int = 0
-    """The port on `master` of Horovod's rendezvous; 0 for other ranks."""
-    workers: Sequence[str] = ()
-    """An address for each rank of all nodes, for TensorFlow; empty for other ranks."""
     local: str = ""
     """A folder of this node that is deleted with the attempt: SLURM_TMPDIR, unless the site sets it."""
     data: str = ""
@@ -167,7 +161,7 @@ def visible(work: Attempt, environment: Mapping[str, str]) -> Dict[str, str]:
     if work.is_script:
         return without(environment, NOT_FOR_RANKS)
     hidden = [*NOT_FOR_RANKS, "SLURM_TASK_PID", "OLDPWD"]  # of the agent, of job.sh
-    hidden += () if kind in MANY else IDENTITY
+    hidden += () if kind == "agent" else IDENTITY
     hidden += OF_THE_STEP if kind == "single" else ()
     hidden += ["SLURM_GTIDS"] if kind in MPI_LAUNCHERS else () if kind == "srun" else OF_MPI
     return without(environment, hidden)
@@ -248,10 +242,6 @@ def environment(work: Attempt, place: RankPlace, inherited: Mapping[str, str]) -
         own[names.TRACKER] = work.tracking.encode()
     if work.is_script:
         return _environment_of_script(work, own, inherited)
-    if place.workers:
-        own["TF_CONFIG"] = _tensorflow(place)
-    if work.launcher == "horovod":
-        own.update(_horovod(work, place))
     own.update(
         source_dir=str(work.tree),
         project_name=work.plan["project"],
@@ -283,7 +273,7 @@ def environment(work: Attempt, place: RankPlace, inherited: Mapping[str, str]) -
 def _are_many_on_cpus(work: Attempt) -> bool:
     """Accelerate joins ranks on CPUs only if it is told that they are: else each trains alone."""
     has_gpus = work.plan["allocation"]["gpus"] or any(map(os.path.exists, GPU_DRIVERS))
-    return work.launcher in MANY and work.world_size > 1 and not has_gpus
+    return work.launcher == "agent" and work.world_size > 1 and not has_gpus
 
 
 def _scratch_dir(work: Attempt, inherited: Mapping[str, str]) -> str:
@@ -334,7 +324,7 @@ def torch(work: Attempt, place: RankPlace) -> Dict[str, str]:
         "MASTER_ADDR": place.master,
         "MASTER_PORT": str(place.port),
     }
-    if work.launcher in MANY:
+    if work.launcher == "agent":
         own.update(
             TORCHELASTIC_RUN_ID=launcher_env.elastic_id(work.plan["run"]),
             TORCHELASTIC_RESTART_COUNT=str(work.number - 1),
@@ -393,34 +383,6 @@ def _of_wandb(work: Attempt, rank: Optional[int], known: Mapping[str, str]) -> D
 def _wandb_mode(mode: str) -> str:
     """Decided once for all ranks of a node: the answer may take a second."""
     return tracking.wandb_mode(mode, os.environ)
-
-
-def _horovod(work: Attempt, place: RankPlace) -> Dict[str, str]:
-    """The variables of horovodrun. Ranks connect, and reduce on CPUs, with gloo; on GPUs with Horovod's own choice."""
-    own = {
-        "HOROVOD_RANK": str(place.rank),
-        "HOROVOD_SIZE": str(work.nodes * work.ranks),
-        "HOROVOD_LOCAL_RANK": str(place.local_rank),
-        "HOROVOD_LOCAL_SIZE": str(work.ranks),
-        "HOROVOD_CROSS_RANK": str(place.node),
-        "HOROVOD_CROSS_SIZE": str(work.nodes),
-        "HOROVOD_HOSTNAME": f"node-{place.node}",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": place.master,
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(place.store),
-        "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
-    }
-    interface = addresses.interface_of(addresses.route_to(place.master) or "")
-    return {**own, "HOROVOD_GLOO_IFACE": interface} if interface else own
-
-
-def _tensorflow(place: RankPlace) -> str:
-    """TF_CONFIG with every rank as a worker and rank 0 as the chief, as MultiWorkerMirroredStrategy expects."""
-    config: Dict[str, Any] = {
-        "cluster": {"worker": list(place.workers)},
-        "task": {"type": "worker", "index": place.rank},
-    }
-    return json.dumps(config)
 
 
 def _serried(work: Attempt, place: RankPlace) -> Dict[str, str]:

@@ -35,9 +35,7 @@ class SideCommands:
     ) -> None:
         """Start the commands of this node. `variables` are those of its ranks; `report` receives each exit."""
         self._work = work
-        self._place = command.RankPlace(
-            node=node, rank=0, local_rank=0, threads=binding.threads(work), **{**variables, "workers": ()}
-        )
+        self._place = command.RankPlace(node=node, rank=0, local_rank=0, threads=binding.threads(work), **variables)
         self._loop = loop
         self._report = report
         self._began_at = time.monotonic()
