@@ -290,6 +290,7 @@ BY_MODULE = {
     "ui/web/server.py": {"uvicorn"},
     "cli/tensorboard.py": {"click", "tensorboard", "werkzeug"},
     "ui/watch/app.py": {"textual"},
+    "ui/sweep_picture.py": {"matplotlib", "optuna"},
     "train/tracking/sinks.py": {"torch", "wandb", "mlflow"},
     "train/tracking/wandb_agent.py": {"torch", "yaml"},  # wandb depends on it
 }

@@ -1,7 +1,5 @@
 """A bench as a picture, drawn by the real matplotlib."""
 
-import matplotlib as mpl
-
 from serried.bench.measure import RunFigures
 from serried.bench.points import grid
 from serried.bench.results import results
@@ -21,7 +19,7 @@ def measured():
 
 
 def panels(found):
-    with mpl.rc_context(sweep_picture._STYLE):
+    with sweep_picture.drawing():
         return bench_picture.figure(BENCH, found).axes
 
 

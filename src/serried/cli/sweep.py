@@ -225,7 +225,7 @@ def _create(request: Request, file: Path, *, yes: bool) -> tuple[str, bool]:
     "picture",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Also draw the trials into FILE: .png, .svg or .pdf.",
+    help="Also draw the trials: `sweep.png` writes sweep-history.png and others; or .svg, .pdf.",
 )
 def show_command(
     *, run: str, metric: str | None, everything: bool, best: bool, as_csv: bool, as_json: bool, picture: Path | None
@@ -237,7 +237,7 @@ def show_command(
     serried sweep show k3f9q2 --metric loss:min
     serried sweep show k3f9q2 --best             --lr=0.001 --width=64
     serried sweep show k3f9q2 --best --json > best.json
-    serried sweep show k3f9q2 --plot sweep.png   a picture of the trials
+    serried sweep show k3f9q2 --plot sweep.png   pictures of the trials
 
     A trial's value is the one that it logged last, by `run.log` in the session of serried.train, or that `metric.from`
     finds.
@@ -245,11 +245,10 @@ def show_command(
     if as_csv and (as_json or best):
         raise UsageError("`--csv` excludes `--json` and `--best`", hint="leave one of them out")
     if picture is not None:
-        sweep_picture.check(picture)
+        sweep_picture.check(picture, "optuna")
     found = results.results_of(run_view.select(run), metric)
     if picture is not None:
-        sweep_picture.write(found, picture)
-        console.note(f"wrote {picture}")
+        console.note(f"wrote {', '.join(map(str, sweep_picture.write(found, picture)))}")
     if best:
         parameters = found.best
         if as_json:

@@ -11,9 +11,8 @@ from typing import Any
 
 from serried.protocol import tracking
 from serried.protocol.settings import as_argument
-from serried.sweeps.importance import importance_of
 from serried.sweeps.results import SweepResults, TrialResult
-from serried.ui import console
+from serried.ui import console, sweep_picture
 from serried.ui.console import Cell
 from serried.ui.text import duration
 
@@ -30,7 +29,7 @@ def document(found: SweepResults) -> dict[str, Any]:
         "goal": found.sweep.goal,
         "trials": [trial.to_json() for trial in found.trials],
         "groups": [group.to_json() for group in found.groups],
-        "importance": importance_of(found).shares or None,
+        "importance": sweep_picture.importance_of(found) or None,
     }
 
 
@@ -79,7 +78,7 @@ def show(found: SweepResults, *, everything: bool) -> None:
 
 
 def _say_importance(found: SweepResults) -> None:
-    shares = importance_of(found).shares
+    shares = sweep_picture.importance_of(found)
     if shares:
         most = ", ".join(f"{name} {share:.2f}" for name, share in list(shares.items())[:_IMPORTANT])
         console.say(f"importance: {most}")

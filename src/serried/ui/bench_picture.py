@@ -10,7 +10,7 @@ from serried.bench.measure import CPU
 from serried.bench.points import SINGLE
 from serried.bench.results import BenchResults, RowResult
 from serried.bench.store import Bench
-from serried.ui.sweep_picture import check, save
+from serried.ui.sweep_picture import check, drawing, save
 from serried.ui.text import fit, printable
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ _MOST_SHAPES = 3
 def write(bench: Bench, results: BenchResults, path: Path) -> None:
     """Raises UsageError without matplotlib, and if the picture cannot be written."""
     check(path)
-    save(lambda: figure(bench, results), path)
+    with drawing():
+        save(figure(bench, results), path)
 
 
 def figure(bench: Bench, results: BenchResults) -> Figure:
@@ -40,7 +41,8 @@ def figure(bench: Bench, results: BenchResults) -> Figure:
     drawn = Figure(figsize=(11, 4.6), layout="constrained")
     speed, efficiency = drawn.subplots(1, 2)
     unit = "GPUs" if results.device != CPU else "ranks"
-    drawn.suptitle(f"{fit(printable(bench.name), _TITLE)} on {fit(printable(results.device), _TITLE)}")
+    title = f"{fit(printable(bench.name), _TITLE)} on {fit(printable(results.device), _TITLE)}"
+    drawn.suptitle(title, parse_math=False)
     rows = results.compared
     one = next((row for row in rows if row.point.method == SINGLE), None)
     worlds = sorted({row.point.world for row in rows})
