@@ -65,7 +65,7 @@ bench: .venv/test slurm ## measure Serried's own cost beside other tools, and re
 
 .PHONY: verify
 verify: .venv/test slurm ## compare all scripts and idioms of the corpus with and without Serried, here and in a lab
-	@VERIFY_ALL=1 $(BIN)/python -m pytest -n 2 tests/import_check
+	@VERIFY_ALL=1 $(BIN)/python -m pytest -n 2 tests/job_scripts
 
 .venv/python:
 	@for candidate in $(PYTHON) python3 python3.13 python3.12 python3.11; do \

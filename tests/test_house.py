@@ -23,9 +23,9 @@ ORDER = (
     "lab",
     "api",
     "resume_check",
-    "import_check",
     "bench",
     "cleanup",
+    "importing",
     "submission",
     "report",
     "sweeps",
@@ -36,7 +36,6 @@ ORDER = (
     "script",
     "environments",
     "planning",
-    "importing",
     "config",
     "schedulers",
     "clusters",
@@ -142,7 +141,7 @@ def test_every_room_is_in_the_design_in_the_order_of_imports():
     assert described == [*ORDER, "agent"]
 
 
-TESTS_OF_THE_WHOLE = {"compat", "endtoend", "examples", "faults"}
+TESTS_OF_THE_WHOLE = {"compat", "endtoend", "examples", "faults", "job_scripts"}
 """Folders of tests that belong to no room; each other one is called after its room."""
 
 
@@ -209,7 +208,6 @@ LOCAL_DISK = "SLURM_TMPDIR"
 MAY_NAME_A_SCHEDULER = {
     "lab": "it is a Slurm",
     "importing": "it reads job scripts for Slurm and PBS",
-    "import_check": "it runs job scripts as Slurm does",
     "cli/__init__.py": "the help of `lab`, and commands of schedulers that users type by mistake",
     "cli/lab.py": "the help of `lab`",
     "plan/parts.py": "help of settings that one scheduler has",
@@ -307,7 +305,7 @@ def test_nothing_is_imported_that_is_not_a_declared_dependency(path: Path):
 
 @each_module
 def test_only_the_shell_starts_processes_on_the_submitting_side(path: Path):
-    if room_of(path) in {"shell", "agent", "train"} or name_of(path) == "import_check/recorder.py":  # a program
+    if room_of(path) in {"shell", "agent", "train"}:
         return
     by_import = {name for name in imports(path) if name.split(".")[0] in STARTS_PROCESSES}
     by_os = {

@@ -28,7 +28,7 @@ SUGGESTED = {
     "from-ammunk-hpc": ["secrets", "rendezvous"],
     "from-slurm-pytorch-ddp-boilerplate": ["venv", "rendezvous"],
     "from-satori": [],
-    "from-hpc-helper": ["runs"],
+    "from-hpc-helper": ["rendezvous", "runs"],
     "from-kaust-horovod": ["checkpoint-watch"],
 }
 """Features that `serried import` suggests for the script, in its order."""
@@ -45,12 +45,12 @@ def planned(folder: Path, name: str, cluster: str) -> Plan:
 
 @pytest.mark.parametrize("example", EXPERIMENTS)
 def test_the_old_script_runs_as_it_is_and_requests_what_the_ported_one_does(
-    example: str, monkeypatch: pytest.MonkeyPatch
+    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("WANDB_API_KEY", "x")
     [script] = re.findall(r"```bash\n(.*?)```", (EXAMPLES / example / "README.md").read_text("utf-8"), re.DOTALL)
-    imported = importing.read(script.encode(), "job.sh")
-    assert dict(imported.settings) == {"script": "job.sh"}
+    (tmp_path / "job.sh").write_text(script)
+    imported = importing.read("job.sh", tmp_path)
     assert [each.id for each in imported.suggestions] == SUGGESTED[example]
 
     size = schedulers.reader("slurm").read(script, {}, "job.sh").size

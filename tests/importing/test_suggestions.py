@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import tempfile
 import tomllib
+from pathlib import Path
 
 from click import Context
 
@@ -77,9 +79,15 @@ CASES = [
 ]  # fmt: skip
 
 
+def imported_of(script: str, file: str = "job.sh", name: str | None = None) -> importing.Imported:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, file).write_text(script)
+        return importing.read(file, Path(folder), name)
+
+
 @for_each(("kind", "lines", "pasted"), CASES)
 def test_a_pattern_has_its_feature_to_paste(kind: str, lines: str, pasted: str):
-    imported = importing.read(f"{HEAD}{lines}\n".encode(), "job.sh", "my job")
+    imported = imported_of(f"{HEAD}{lines}\n", name="my job")
     assert imported.script == "job.sh"
     assert "canary" not in str(imported)
     found = {each.id: each for each in imported.suggestions}
@@ -108,13 +116,7 @@ def test_a_pattern_has_its_feature_to_paste(kind: str, lines: str, pasted: str):
     ],
 )
 def test_other_lines_have_none(lines: str):
-    assert importing.read(f"{HEAD}{lines}\n".encode(), "job.sh").suggestions == ()
-
-
-def test_a_command_has_one_suggestion_only():
-    script = "#!/bin/bash\n#SBATCH -t 1 --mem=1G\npython t.py\n"
-    [suggestion] = importing.read(script.encode(), "job.sh").suggestions
-    assert (suggestion.id, suggestion.toml) == ("snapshot", "[project]\nsnapshot = true")
+    assert imported_of(f"{HEAD}{lines}\n").suggestions == ()
 
 
 @for_each(
@@ -142,7 +144,7 @@ def test_a_command_has_one_suggestion_only():
 )
 def test_a_suggestion_names_what_to_delete_from_the_script(lines: str, edits: list[str]):
     script = f"{HEAD}{lines}\n"
-    [suggestion, *_] = importing.read(script.encode(), "job.sh", "x").suggestions
+    [suggestion, *_] = imported_of(script, name="x").suggestions
     assert [str(edit) for edit in suggestion.edits] == edits
     rest = script.split("\n")
     for edit in suggestion.edits:
@@ -165,6 +167,6 @@ sleep 60
 
 @for_each(("file", "kind"), [("foo.slurm", "chain"), ("other.slurm", "after")])
 def test_a_script_that_reads_its_job_is_a_job_script_whatever_else_it_submits(file: str, kind: str):
-    imported = importing.read(SATORI.encode(), file)
+    imported = imported_of(SATORI, file)
     assert imported.script == file
     assert [(each.id, each.line) for each in imported.suggestions] == [(kind, 5)]

@@ -12,7 +12,7 @@ import click
 
 from serried import inherit, schedulers, templates
 from serried.clusters import LOCAL, machine
-from serried.config import catalogue, layers
+from serried.config import catalogue, job_script, layers
 from serried.config.toml import key, quoted
 from serried.environments.recipe import SOURCES
 from serried.errors import UsageError, reason
@@ -132,7 +132,8 @@ def _settings(here: Path) -> Draft:
             f"no environment is active; with `environment.venv = true` Serried builds one from `{required[0]}`: "
             "serried docs environments"
         )
-    if job := folder.find_job_script(here):
+    if jobs := job_script.names_in(here):
+        job = jobs[0]
         notes.append(f"`{job}` is a job script; add its settings: serried import {shlex.quote(job)} >> serried.toml")
     if script is None and (several := folder.find_programs(here)):
         more = f" and {len(several) - _NAMED} more" if len(several) > _NAMED else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,8 +133,11 @@ def read(path: Path, scheduler: str, environ: Mapping[str, str] | None) -> JobSc
     reader = schedulers.reader(dialect) if dialect else None
     for objection in Objection:
         if objection in form.objections and (reader is None or objection in reader.OBJECTIONS):
-            hint = f"sed -i 's/\\r$//' {path.name}" if objection is Objection.DOS_LINES else None
-            raise UsageError(f"`{path.name}` {objection.value}", hint=hint)
+            hint = {
+                Objection.DOS_LINES: f"sed -i 's/\\r$//' {shlex.quote(path.name)}",
+                Objection.NO_INTERPRETER: "begin the script with `#!/bin/bash`; a command goes after `--`",
+            }
+            raise UsageError(f"`{path.name}` {objection.value}", hint=hint.get(objection))
     if reader:
         directives = reader.read(decoded, environ, path.name)
     else:  # directives that come too late

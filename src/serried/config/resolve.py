@@ -37,6 +37,8 @@ class Resolved:
     """The experiments of all files."""
     script: JobScript | None = None
     """The job script that runs in place of a command."""
+    replaced: frozenset[str] = frozenset()
+    """Keys of `resources` by which the request differs from the script's own directives."""
 
 
 def resolve(  # noqa: PLR0917 - each is a different type of thing
@@ -80,12 +82,13 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
     builder = Builder(settings | {("cluster",): where}, where.value, environ)
     project, place = builder.project(files), builder.cluster()
     requested = builder.experiment(chosen, command, project, place, here, is_script=is_script)
-    experiment, notes, origins = _fit(requested, place, builder.origins)
+    experiment, notes, fitted = _fit(requested, place, builder.origins)
+    origins = builder.origins | fitted
     return Resolved(
         project=project,
         experiment=experiment,
         cluster=place,
-        origins=builder.origins | origins,
+        origins=origins,
         warnings=(
             *warnings,
             *(() if script else _script_as_command(experiment, here)),
@@ -95,7 +98,34 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
         notes=(*builder.notes, *notes, *dropped, *(_notes(script, experiment) if script else ())),
         experiments=tuple(layers.experiment_names(given)),
         script=script,
+        replaced=_replaced(settings, script, origins) if script else frozenset(),
     )
+
+
+_OF_SIZE = frozenset({"nodes", "gpus", "gpu_type", "ranks", "cpus", "mem", "mem_per_node", "mem_per_cpu"})
+"""Keys of `resources` that mean nothing without one another: GPUs are per node, CPUs per GPU."""
+
+
+def _replaced(settings: Mapping[Keys, Setting], script: JobScript, origins: Mapping[str, Origin]) -> frozenset[str]:
+    """Keys that a stronger source sets, without those that only repeat the script's directives.
+
+    The words of the directives stay where nothing differs: they may say more than the keys do.
+    """
+    stated = layers.from_overrides(script.directives.settings).settings if script.is_native else {}
+    given = {
+        key.removeprefix("resources.")
+        for key, origin in origins.items()
+        if key.startswith("resources.")
+        and not origin.is_default
+        and (origin.source != layers.SCRIPT or not script.is_native)
+    }
+    differ = {key for key in given if _value(settings, key) != _value(stated, key)}
+    return frozenset(differ | (given & _OF_SIZE) if differ & _OF_SIZE else differ)
+
+
+def _value(settings: Mapping[Keys, Setting], key: str) -> object:
+    setting = settings.get(("resources", key))
+    return setting and setting.value
 
 
 def _script(  # noqa: PLR0917

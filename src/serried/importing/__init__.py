@@ -1,13 +1,78 @@
-"""A job script for sbatch or qsub -> the settings of an experiment that does the same. Pure.
+"""A job script for sbatch or qsub -> an experiment that runs it, its directives as settings, and suggestions.
 
-An experiment says all that the script does, or runs the script. Suggestions are separate and change nothing.
+The script is not translated: bash runs it unchanged. Settings and suggestions say what can be written in its place.
 """
 
 from __future__ import annotations
 
-from serried.importing.reader import read
-from serried.importing.report import Imported, ScriptLine, Suggestion
-from serried.importing.script import MOST_BYTES
-from serried.importing.to_toml import tables, text
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
 
-__all__ = ["MOST_BYTES", "Imported", "ScriptLine", "Suggestion", "read", "tables", "text"]
+from serried import schedulers
+from serried.config import job_script, shell_words, toml
+from serried.errors import UsageError
+from serried.importing.suggestions import ReadScript, Suggestion
+
+__all__ = ["Imported", "Suggestion", "read"]
+
+_SHELLS = re.compile(r"(?:.*[/ ])?(?:ba|z|k|da)?sh(?: .*)?")
+
+
+class Imported(NamedTuple):
+    name: str
+    """Of the experiment."""
+    script: str
+    """The path as the user wrote it."""
+    settings: Mapping[str, Any]
+    """Of the experiment, by dotted key: `{"script": "train.sbatch", "resources.nodes": 2}`."""
+    notes: tuple[str, ...] = ()
+    """Of the reader of directives."""
+    suggestions: tuple[Suggestion, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The whole file. One table with dotted keys: suggestions are pasted below it."""
+        shown = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in self.script)
+        head = f"# From `{shown}`, by `serried import`. A value that you change replaces the directive in the script."
+        keys = "".join(f"{key} = {toml.value(value)}\n" for key, value in self.settings.items())
+        return f"{head}\n\n[{toml.dotted(('experiments', self.name))}]\n{keys}"
+
+
+def read(file: str, folder: Path, name: str | None = None) -> Imported:
+    """Import the script `file` in `folder`. The experiment's name is `name`, else the job's, else the file's.
+
+    Raises UsageError for a file that is not a job script, or that its scheduler would refuse.
+    """
+    script = job_script.read(folder / file, schedulers.LOCAL, None)
+    directives = script.directives
+    text = script.text.decode(errors="replace").removeprefix("\ufeff")
+    stated = {f"resources.{key}" for directive in directives.options for key in directive.keys}
+    settings: dict[str, Any] = {"script": _as_text(PurePath(file).as_posix())}
+    if directives.array:
+        settings["array"] = directives.array
+    settings |= {key: value for key, value in directives.settings.items() if key in stated}
+    called = (name or directives.name or "").strip() or PurePath(file).stem or "job"
+    suggestions: tuple[Suggestion, ...] = ()
+    if _SHELLS.fullmatch(" ".join(script.interpreter)):
+        read_script = ReadScript(text, file)
+        if not script.dialect and (line := read_script.submits_others):
+            raise _refusal(file, line, read_script)
+        suggestions = read_script.suggestions(shlex.quote(called))
+    return Imported(called, file, settings, directives.notes, suggestions)
+
+
+def _as_text(path: str) -> str | list[str]:
+    """A list if splitting the text would not give the path again."""
+    quoted = path if re.fullmatch(r"[\w@%+=:,./-]+", path) else shlex.quote(path)
+    return quoted if "\n" not in quoted and shell_words.split(quoted) == (path,) else [path]
+
+
+def _refusal(file: str, line: int, script: ReadScript) -> UsageError:
+    hint = f"import the script that it submits: serried import {script.submitted or 'SCRIPT'}"
+    if script.has_loop:
+        hint += "\nfor a job per value: `serried submit --commands FILE` or `--array 0-9`"
+    message = f"`{file}` submits jobs and is not a job script: line {line} calls the scheduler"
+    return UsageError(message, hint=hint)

@@ -1,17 +1,14 @@
-"""The scripts in a project's folder: the one that trains, and a job script for sbatch or qsub."""
+"""The scripts in a project's folder, and the one that trains."""
 
 from __future__ import annotations
 
 import ast
-import contextlib
 import re
 from pathlib import Path
 
 _PREFERRED = ("train.py", "main.py", "run.py")
 _NOT_A_PROGRAM = re.compile(r"(setup|conftest|__init__|test_.*|.*_test)\.py")
 _MOST_SCRIPTS = 200
-_LONGEST_JOB_SCRIPT = 64 * 1024
-_DIRECTIVE = re.compile(rb"^#(SBATCH|PBS)\b", re.MULTILINE)
 _PARALLEL = re.compile(rb"distributed|serried|RANK|lightning|accelerat|Trainer|deepspeed|horovod|mpi4py|jax")
 """A script that divides its work among ranks contains one of these."""
 
@@ -31,16 +28,6 @@ def find_programs(folder: Path) -> list[str]:
     here = [path for path in sorted(_scripts(folder)) if path.parent == folder]
     scripts = [path for path in here if not _NOT_A_PROGRAM.fullmatch(path.name)]
     return [path.name for path in scripts if _is_program(path)] or [path.name for path in scripts]
-
-
-def find_job_script(folder: Path) -> str | None:
-    """The first script in `folder` that is meant for `sbatch` or `qsub`."""
-    for path in sorted(folder.iterdir()):
-        with contextlib.suppress(OSError):
-            may_be = path.is_file() and path.suffix != ".py" and path.stat().st_size < _LONGEST_JOB_SCRIPT
-            if may_be and _DIRECTIVE.search(path.read_bytes()):
-                return path.name
-    return None
 
 
 def may_be_parallel(script: Path) -> bool:

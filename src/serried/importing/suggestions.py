@@ -1,359 +1,530 @@
-"""Patterns in job scripts for which Serried has a feature. Scripts work without the suggestions."""
+"""Commands in job scripts for which Serried has a feature. Scripts work without the suggestions."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import PurePath
 from typing import NamedTuple
 
-from serried.config import toml
-from serried.importing.report import Edit, Suggestion, is_secret, shown, without_secrets
-from serried.importing.script import LAUNCHES, SUBMITS, assigned, expanded, is_itself, logical_lines
+from serried.config import shell_script, shell_words, toml
+from serried.config.shell_script import Command, plain
 
 _LOCAL = re.compile(
     r"\$\{?(?:SLURM_TMPDIR|TMPDIR|PBS_JOBDIR|LOCAL_SCRATCH|JOBFS|TMP_LOCAL|LSCRATCH)\b|(?<![\w./}])/tmp/|/scratch-ssd\b"
     r"|/lscratch/|(?<![\w./}])/local/"
 )
 """Folders on the disk of a node."""
-_ASSIGNS = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)")
-_COPIES = re.compile(
-    r"(?:^|[;&|({]|\bdo\b|\bthen\b|['\"]|\bsrun\b[^;|]*?)\s*(cp|rsync|tar|unzip|sbcast|mv)\s+([^;&|)]*)"
+_OF_A_JOB = re.compile(r"\$\{?(?:SLURM_(?!SUBMIT)|PBS_(?!O_))\w")
+"""A variable that only jobs have."""
+_SECRET = re.compile(
+    r"(?:TOKEN|KEY|SECRET|PASS|PASSWORD|PASSWD|CREDENTIALS?|AUTH)S?$|(?:^|_)(?:TOKEN|KEY|SECRET|PASS|AUTH)_",
+    re.IGNORECASE,
 )
-_BEGINS = re.compile(r"^\s*(?:while|until|for)\b|;\s*(?:while|until|for)\b|\(\s*(?:while|until|for)\b")
-_OVER_NODES = re.compile(r"scontrol|NODELIST|NODEFILE|hosts?\b|nodes?\b|workers?\b|worker_num", re.IGNORECASE)
-_IS_SIDELINE = re.compile(r"&\s*$|\bhostname\b|\$\(")
-_DONE = re.compile(r"(?:^|[;\s])done\b")
-_REPEATS = re.compile(r"\bdmon|\bpmon|-l\b|--loop|^(?:nvtop|vmstat|iostat|sar)")
-_MONITORS = re.compile(r"(?:^|[;&|({]|\bdo\b)\s*((?:nvidia-smi|dcgmi\s+dmon|nvtop|(?:vmstat|iostat|sar)\s)[^;&|>]*)")
-_SERVERS = re.compile(
-    r"(?:^|[;&|({]|\bdo\b)\s*((?:tensorboard|jupyter(?:-\w+)?|python[\d.]*\s+-m\s+(?:tensorboard|jupyter)\S*)"
-    r"(?:\s[^;&|>]*)?)"
+"""The name of a variable whose value is secret."""
+_VALUE = r"('[^']*'|\"[^\"]*\"|[^\s;&|]+)"
+_ASSIGNED = re.compile(rf"\b(\w+)\s*[=:]\s*(?={_VALUE})")
+_OPTION = re.compile(
+    rf"(--?[\w-]*(?:token|key|secret|password)[\w-]*[= ]\s*|\bwandb\s+login(?:\s+--?\S+)*\s+){_VALUE}", re.IGNORECASE
 )
-_REQUIREMENTS = re.compile(r"\bpip3?\s+install\b.*?(?:-r|--requirement)[\s=]*([\w./-]+)")
-_CONDA_FILE = re.compile(r"\b(?:conda|mamba)\s+env\s+create\b.*?(?:-f|--file)[\s=]*([\w./-]+)")
-_VENV = re.compile(
-    r"\bvirtualenv\s|\s-m\s+venv\s|(?:\bsource|\.)\s+\S+/bin/activate|\bpip3?\s+install\s+.*--upgrade\s+pip\b"
-)
-_CONDA = re.compile(r"\b(?:conda|mamba|source)\s+activate\b")
-"""Lines that make and enter the environment, which Serried enters itself."""
-_CONTAINER = re.compile(r"\b(?:singularity|apptainer)\s+(?:exec|run)\b.*?\s(\S+\.(?:sif|simg)|docker://\S+)")
-_MEETING = re.compile(
-    r"^\s*(?:export\s+)?(?:MASTER_ADDR|MASTER_PORT|head_node_ip|HEAD_NODE|master_addr)=", re.IGNORECASE
-)
-
-
-_QUOTED = r"'[^']*'|\"(?:\\\\.|[^\"\\\\])*\"|\\\\.|\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|`[^`]*`|\s#.*"
-_OPERATOR = re.compile(rf"{_QUOTED}|(?P<operator>&&|\|\||;|(?<![<>&|])&(?![&>]))")
-_KEYWORD = re.compile(r"\s*(?:then|do|else|time|!|\{|(?:function\s+)?[\w-]+\s*\(\)\s*\{)(?=\s|$)\s*")
-_OPENS = re.compile(r"\s*(?:if|for|while|until|\{|(?:function\s+)?([\w-]+)\s*\(\)\s*\{)(?=\s|$)")
-_DIVIDES = re.compile(r"\s*(?:then|do|else|elif)\b")
-_CLOSES = re.compile(r"\s*(?:fi|done|\})(?=[\s;&|<>)]|$)")
-_IDLE = re.compile(r"\s*(?:sleep|echo|printf|date|true|:|exit|return)\b[^>]*$")
+_LONGEST = 100
+_ASSIGNS = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
+_DECLARES = frozenset({"export", "readonly", "declare", "local"})
+_TESTS = frozenset({"[", "test"})
+_IDLE = frozenset({"sleep", "echo", "printf", "date", "true", ":", "exit", "return"})
 """Commands that have no use without the command beside them."""
-_ENDS_NOTHING = re.compile(r"\s*(?:kill|wait)\b[\s\w<>&|/-]*")
-_TEST = re.compile(r"\s*(?:\[|test\b|\(\()")
+_COPIES = frozenset({"cp", "rsync", "tar", "unzip", "sbcast", "mv"})
+_LAUNCHERS = frozenset({"srun", "torchrun", "mpirun", "mpiexec", "horovodrun", "deepspeed"})
+_SUBMITS = frozenset({"sbatch", "qsub"})
+_REPEATING = frozenset({"nvtop", "vmstat", "iostat", "sar"})
+"""Monitors that run until they are ended."""
+_OVER_NODES = re.compile(r"scontrol|NODELIST|NODEFILE|hosts?\b|nodes?\b|workers?\b|worker_num", re.IGNORECASE)
+_MEETING = re.compile(r"MASTER_ADDR|MASTER_PORT|head_node_ip|HEAD_NODE", re.IGNORECASE)
 _OUTPUT = re.compile(r"-{1,2}(?:log_?-?dir|out(?:put)?(?:_?-?dir|-file)?|filename|f|o)")
 """Options of monitors and servers whose value is a path of output."""
-_KINDS = ("accelerate", "deepspeed", "torchrun", "mpirun", "horovodrun")
+_KINDS = ("torchrun", "mpirun", "horovodrun")
+_SCRIPT_FILE = re.compile(r"[\w./-]+\.(?:sh|bash|sbatch|slurm|job|pbs)(?![\w.])")
+_LIST = ("&&", "||")
+_PIPE = ("|", "|&")
 
 
-class _Line(NamedTuple):
-    number: int
+class Edit(NamedTuple):
+    """Lines of a script that a suggestion replaces, or a part of a line."""
+
+    line: int
     last: int
     text: str
-    raw: str
-    """With line breaks, without the values of secrets."""
-    loop: int
-    """The line where the loop around it begins; 0 outside of loops."""
-    over_values: bool
-    """The loop is over values, not over nodes and not until something ends."""
+    """Without the values of secrets. Of several lines, each in a line of its own."""
+    is_part: bool = False
+    instead: str = ""
+    """What to write in its place: `:` in a block that would be empty."""
+
+    def __str__(self) -> str:
+        where = f"line {self.line}" if self.line == self.last else f"lines {self.line}-{self.last}"
+        if self.instead:
+            return f"write `{self.instead}` in place of `{self.text.strip()}` in {where}"
+        if self.is_part:
+            return f"delete `{self.text}` from {where}"
+        return f"delete {where}" if "\n" in self.text else f"delete {where}: `{_shown(self.text)}`"
+
+
+class Suggestion(NamedTuple):
+    """A feature of Serried that does what lines of the script do. Suggestions change nothing."""
+
+    id: str
+    line: int
+    text: str
+    """Without the values of secrets."""
+    sentence: str
+    toml: str = ""
+    """Tables to paste into serried.toml."""
+    command: str = ""
+    """A command to type instead."""
+    edits: tuple[Edit, ...] = ()
+    """What to delete from the script; empty if the command replaces the whole script."""
 
 
 class _Found(NamedTuple):
     id: str
-    line: _Line
+    command: Command
     sentence: str
     key: str = ""
     """Of the experiment: `data.stage`."""
     value: str = ""
     """As TOML."""
     is_list: bool = False
-    command: str = ""
-    replaces: str = ""
-    """The part of the line that need not run any more; empty if the command replaces the whole script."""
+    typed: str = ""
+    """The command to type instead."""
+    replaces: bool = True
+    """The command need not run any more. Otherwise the typed command replaces the whole script."""
 
 
-def suggest(text: str, name: str, file: str, *, is_command: bool) -> tuple[Suggestion, ...]:
-    """At most one suggestion of each kind, in the order of lines. `is_command`: the experiment has no script."""
-    if is_command:
-        sentence = (
-            "sbatch and qsub run your files as they are when the job starts; with copies, later edits do not reach the"
-            " job, and files that the program writes are outputs of the run"
-        )
-        return (Suggestion("snapshot", 0, "snapshot = false", sentence, "[project]\nsnapshot = true"),)
-    found: dict[str, list[_Found]] = {}
-    lines = _lines(text)
-    for each in _every(lines, shlex.quote(name), file):
-        found.setdefault(each.id, []).append(each)
-    return tuple(_joined(group, lines) for group in sorted(found.values(), key=lambda group: group[0].line.number))
+class ReadScript:
+    def __init__(self, text: str, file: str) -> None:
+        self.text = text
+        self.name = PurePath(file).name
+        self.commands = shell_script.commands(text)
+        self.simple = [each for each in self.commands if not each.kind]
+        self._parts: dict[tuple[Command | None, int], list[Command]] = defaultdict(list)
+        """The commands of each branch of a block, and of the script."""
+        for each in self.commands:
+            self._parts[each.around, each.branch].append(each)
+        self._breaks = [found.start() for found in re.finditer("\n", text)]
+        assigned = [_ASSIGNS.fullmatch(word) for each in self.simple for word in _assignments(each)]
+        self.values = {match[1]: match[2].strip("\"'") for match in assigned if match}
+        """The script's own variables, with the words of their last assignments."""
 
+    @cached_property
+    def launches(self) -> list[Command]:
+        return [each for each in self.simple if any(map(_launches, _programs(each)))]
 
-def _joined(group: list[_Found], lines: list[_Line]) -> Suggestion:
-    """One suggestion with the values of all lines."""
-    first = group[0]
-    values = list(dict.fromkeys(each.value for each in group))
-    value = f"[{', '.join(values)}]" if first.is_list else values[0]
-    setting = f"{first.key} = {value}" if first.key else ""
-    edits = {edit for each in group if each.replaces for edit in _edits(each.replaces, each.line, lines)}
-    for line in lines:
-        parts = {edit for edit in edits if edit.is_part and edit.line == line.number}
-        rest = line.text
-        for edit in parts:
-            rest = rest.replace(edit.text, "")
-        if parts and _ENDS_NOTHING.fullmatch(rest):
-            edits = edits - parts | {Edit(line.number, line.last, line.raw)}
-    ordered = tuple(sorted(edits))
-    text = shown(first.line.text)
-    return Suggestion(first.id, first.line.number, text, first.sentence, setting, first.command, ordered)
+    @cached_property
+    def has_loop(self) -> bool:
+        return any(each.kind in ("for", "while", "until") for each in self.commands)
 
+    @cached_property
+    def _submissions(self) -> list[tuple[Command, str]]:
+        """Commands that submit jobs, each with its words behind `sbatch` or `qsub`, expanded."""
+        every = [(each, words) for each in self.simple for words in _programs(each) if _base(words) in _SUBMITS]
+        return [(each, self.expanded(" ".join(words[1:]))) for each, words in every]
 
-def _lines(text: str) -> list[_Line]:
-    """With the outermost loop around each line."""
-    made: list[_Line] = []
-    depth, loop, over_values = 0, 0, False
-    raw = text.replace("\r\n", "\n").split("\n")
-    for number, last, line in logical_lines(text):
-        begins = len(_BEGINS.findall(line))
-        if begins and not depth:
-            loop = number
-            over_values = re.search(r"\bfor\b", line) is not None and _OVER_NODES.search(line) is None
-        depth += begins
-        lines = "\n".join(without_secrets(each) for each in raw[number - 1 : last])
-        made.append(_Line(number, last, line, lines, loop if depth else 0, over_values and depth > 0))
-        depth = max(0, depth - len(_DONE.findall(line)))
-    return made
+    @property
+    def submits_others(self) -> int:
+        """The line where a script that is not a job script itself submits others; 0 for any other script."""
+        others = [each for each, words in self._submissions if not self._is_itself(words)]
+        is_job = self.launches or any(_OF_A_JOB.search(word) for each in self.commands for word in each.words)
+        return 0 if is_job or not others else self.line(others[0].start)
 
+    @property
+    def submitted(self) -> str:
+        """The one script that it submits; empty if there are several, or the script's name is computed."""
+        named = _SCRIPT_FILE.search(self._submissions[0][1]) if len(self._submissions) == 1 else None
+        return named[0] if named else ""
 
-def _edits(replaced: str, line: _Line, lines: list[_Line]) -> Iterator[Edit]:
-    """What to delete so that the text `replaced` of a line does not run any more, and the rest is still a script."""
-    operators = [match for match in _OPERATOR.finditer(line.text) if match["operator"]]
-    starts = [0, *(match.end() for match in operators)]
-    ends = [*(match.start() for match in operators), len(line.text)]
-    pieces = [line.text[start:end] for start, end in zip(starts, ends, strict=True)]
-    gone = [replaced in piece for piece in pieces]
-    for at, operator in enumerate(operators):
-        if operator["operator"] in ("&&", "||"):
-            gone[at] |= gone[at + 1] and _TEST.match(pieces[at]) is not None
-            gone[at + 1] |= gone[at] and _IDLE.match(pieces[at + 1]) is not None
-    kept = [piece for piece, is_gone in zip(pieces, gone, strict=True) if not is_gone and piece.strip()]
-    is_block = bool(kept) and _OPENS.match(line.text) and _CLOSES.match(kept[-1])
-    frame = (_OPENS.match(piece) or _CLOSES.match(piece) or _IDLE.match(_KEYWORD.sub("", piece)) for piece in kept)
-    if is_block and all(frame):
-        kept = []
-    if not kept or not any(gone):
-        yield from _whole(line, lines)
-        return
-    first, last = gone.index(True), len(gone) - 1 - gone[::-1].index(True)
-    keyword = _KEYWORD.match(pieces[first])
-    if keyword:
-        yield Edit(
-            line.number,
-            line.last,
-            shown(line.text[starts[first] + keyword.end() : ends[last]]),
-            is_part=True,
-            instead=":",
-        )
-    else:
-        start = ends[first - 1] if first else starts[0]
-        end = ends[last] if first else starts[last + 1]
-        yield Edit(line.number, line.last, shown(line.text[start:end]), is_part=True)
+    def suggestions(self, name: str) -> tuple[Suggestion, ...]:
+        """At most one of each kind, in the order of lines."""
+        found: dict[str, list[_Found]] = {}
+        for each in self._every(name):
+            found.setdefault(each.id, []).append(each)
+        groups = sorted(found.values(), key=lambda group: group[0].command.start)
+        return tuple(self._joined(group) for group in groups)
 
+    def line(self, position: int) -> int:
+        return bisect_right(self._breaks, position - 1) + 1
 
-def _whole(line: _Line, lines: list[_Line]) -> Iterator[Edit]:
-    """A line, with the blocks around it that do nothing else, and what refers to them."""
-    first = last = lines.index(line)
-    function = None
-    while block := _block(first, last, lines):
-        first, last, name = block
-        function = name or function
-    begins = first > 0 and (_DIVIDES.match(lines[first - 1].text) or _OPENS.match(lines[first - 1].text))
-    ends = last + 1 < len(lines) and (_CLOSES.match(lines[last + 1].text) or _DIVIDES.match(lines[last + 1].text))
-    text = "\n".join(each.raw for each in lines[first : last + 1])
-    yield Edit(lines[first].number, lines[last].last, text, instead=":" if begins and ends else "")
-    for each in [*lines[:first], *lines[last + 1 :]] if function else []:
-        if re.search(rf"(?<![\w-]){re.escape(function or '')}(?![\w-])", each.text):
-            yield from _edits(function or "", each, lines)
-    if re.search(r"&\s*$", lines[last].text) and last + 1 < len(lines):
-        yield from _of_process(lines[last + 1], lines)
+    def expanded(self, words: str) -> str:
+        """The words with the script's own variables replaced, three times over at most."""
+        for _ in range(3):
+            if len(words) > len(self.text):
+                break
+            words = re.sub(r"\$(?:(\w+)|\{(\w+)\})", lambda it: self.values.get(it[1] or it[2], it[0]), words)
+        return words
 
+    def _is_itself(self, words: str) -> bool:
+        """Do the words after `sbatch` name the script in which they stand?"""
+        name = re.escape(self.name)
+        return re.search(rf"\$\{{?(?:0|BASH_SOURCE)\b|\bCommand=|(?:^|[\s/\"']){name}(?:$|[\s\"'])", words) is not None
 
-def _block(first: int, last: int, lines: list[_Line]) -> tuple[int, int, str | None] | None:
-    """The first and the last line of the block that does nothing but these lines, and its name as a function."""
-    above, below = first - 1, last + 1
-    while above >= 0 and _IDLE.match(lines[above].text):
-        above -= 1
-    while below < len(lines) and _IDLE.match(lines[below].text):
-        below += 1
-    if above < 0 or below == len(lines) or not _CLOSES.match(lines[below].text):
-        return None
-    opens = _OPENS.match(lines[above].text)
-    if not opens or not re.search(r"(?:\bthen|\bdo|\{)\s*$", lines[above].text):
-        return None
-    # The script may wait in a loop that is not in the background.
-    waits = re.match(r"\s*(?:while|until)\b", lines[above].text) and not re.search(r"&\s*$", lines[below].text)
-    return None if waits else (above, below, opens[1])
+    def _is_local(self, word: str) -> bool:
+        return _LOCAL.search(self.expanded(word)) is not None
 
+    def _loop(self, command: Command) -> Command | None:
+        """The outermost loop around the command."""
+        loops = [block for block in command.blocks if block.kind in ("for", "while", "until")]
+        return loops[-1] if loops else None
 
-def _of_process(following: _Line, lines: list[_Line]) -> Iterator[Edit]:
-    """The variable with the number of a process that does not start any more, and what it is for."""
-    named = re.match(r"\s*(\w+)=\$!\s*$", following.text)
-    if named is None:
-        return
-    yield Edit(following.number, following.last, following.raw)
-    for each in lines[lines.index(following) + 1 :]:
-        if used := re.search(rf"\$\{{?{named[1]}\b\}}?", each.text):
-            yield Edit(each.number, each.last, used[0], is_part=True)
+    # What there is to suggest
 
+    def _every(self, name: str) -> Iterator[_Found]:
+        for command in self.simple:
+            for words in _programs(command):
+                yield from self._of_files(command, words)
+                yield from self._of_jobs(command, words, name)
+                yield from self._of_processes(command, words)
+                yield from self._of_environment(command, words)
+            yield from self._of_variables(command)
+        top = [each for each in self.launches if each.around is None and each.after != "&"]
+        top = [each for each in top if not re.search(r"\bhostname\b|\$\(", self.text[each.start : each.end])]
+        top = [each for each in top if not any(_copy(words) for words in _programs(each))]
+        if len(top) > 1:
+            sentence = "several programs run in turn; a run for each has its own resources, logs and exit status"
+            typed = "serried submit --after last -- python next.py"
+            yield _Found("runs", top[1], sentence, typed=typed, replaces=False)
 
-def _every(lines: list[_Line], name: str, file: str) -> Iterator[_Found]:
-    values = assigned(line.text for line in lines)
-    local = _LOCAL
-    for line in lines:
-        if (assigns := _ASSIGNS.match(line.text)) and local.search(assigns[2]):
-            local = re.compile(rf"{local.pattern}|\$\{{?{assigns[1]}\b")
-        yield from _of_files(line, lines, local, values)
-        yield from _of_jobs(line, name, file, values)
-        yield from _of_processes(line, lines, values)
-        yield from _of_environment(line, lines, values)
-    launches = [line for line in lines if not line.text[0].isspace() and not line.loop and LAUNCHES.search(line.text)]
-    launches = [line for line in launches if not (_COPIES.search(line.text) or _IS_SIDELINE.search(line.text))]
-    if len(launches) > 1:
-        sentence = "several programs run in turn; a run for each has its own resources, logs and exit status"
-        yield _Found("runs", launches[1], sentence, command="serried submit --after last -- python next.py")
-
-
-def _of_files(line: _Line, lines: list[_Line], local: re.Pattern[str], values: dict[str, str]) -> Iterator[_Found]:
-    """Copies to and from the disk of a node."""
-    for program, words in _COPIES.findall(line.text):
-        arguments = [word.strip("\"'") for word in words.split() if not word.startswith(">")]
+    def _of_files(self, command: Command, words: Sequence[str]) -> Iterator[_Found]:
+        """Copies to and from the disk of a node."""
+        program, *arguments = _copy(words) or ("",)
         paths = [word for word in arguments if not word.startswith("-")]
-        places = [bool(local.search(word)) for word in paths]
+        places = [self._is_local(word) for word in paths]
         others = [path for path, is_local in zip(paths, places, strict=True) if not is_local]
-        if line.loop and any(re.search(r"\bsleep\b", each.text) for each in lines if each.loop == line.loop):
+        loop = self._loop(command)
+        if program and loop and any(_base(it.words) == "sleep" and self._loop(it) is loop for it in self.simple):
             sentence = (
                 "a loop copies files while the program runs; `checkpoint.watch` copies complete checkpoints, also"
                 " before the time limit, and a failed copy ends nothing. Let the program write to"
                 " `$SERRIED_CHECKPOINT_DIR`"
             )
-            value = '"{checkpoints}/*.pt"'
-            yield _Found("checkpoint-watch", line, sentence, "checkpoint.watch", value, is_list=True, replaces=program)
-        elif not any(places) or all(places):
-            continue
-        elif program == "tar":
-            packs = re.match(r"-?\w*c", arguments[0]) is not None or "--create" in arguments
-            source = next((path for path in others if "." in path), others[-1])
-            yield (
-                _results(line, program) if packs and not places[0] else _stage(line, program, expanded(source, values))
+            yield _Found(
+                "checkpoint-watch", command, sentence, "checkpoint.watch", '"{checkpoints}/*.pt"', is_list=True
             )
-        elif places[-1] or program == "unzip":
-            yield _stage(line, program, expanded(others[0], values))
+            return
+        if not any(places) or all(places):
+            return
+        packs = program == "tar" and (re.match(r"-?\w*c", arguments[0]) or "--create" in arguments)
+        if program == "tar":
+            source = next((path for path in others if "." in path), others[-1])
+            is_staged = not packs or places[0]
         else:
-            yield _results(line, program)
+            source, is_staged = others[0], places[-1] or program == "unzip"
+        if is_staged:
+            sentence = (
+                "data is copied to the disk of a node; `data.stage` copies it to every node once, checks the space, and"
+                " deletes it at the end. `$SERRIED_DATA_DIR`, or `{data}` in a command, is its folder"
+            )
+            value = toml.value(self.expanded(source))
+            yield _Found("data-stage", command, sentence, "data.stage", value, is_list=True)
+        else:
+            sentence = (
+                "results are copied from the disk of a node; `data.results` copies them from every node, also after a"
+                " failure and before the time limit. Let the program write to `$SERRIED_RESULTS_DIR`"
+            )
+            yield _Found("data-results", command, sentence, "data.results", '"*"', is_list=True)
 
+    def _of_jobs(self, command: Command, words: Sequence[str], name: str) -> Iterator[_Found]:
+        """Further jobs: submitted, requeued, or a loop over values."""
+        array = "serried submit --commands commands.txt --parallel 8"
+        loop = self._loop(command)
+        if _base(words) in _SUBMITS and self._is_itself(self.expanded(" ".join(words[1:]))):
+            sentence = "the script submits itself; a chain continues in further jobs until the training ends"
+            yield _Found("chain", command, sentence, typed=f"serried submit {name} --chain 10")
+        elif _base(words) in _SUBMITS and loop:
+            sentence = "a loop submits a job for each value; an array runs one command for each line of a file"
+            yield _Found("array", command, sentence, typed=array)
+        elif _base(words) in _SUBMITS:
+            sentence = "the script submits another one; `--after` submits both together"
+            typed = f"serried submit {name} && serried submit NEXT --after last"
+            yield _Found("after", command, sentence, typed=typed)
+        elif loop and loop.kind == "for" and not _OVER_NODES.search(" ".join(loop.words)) and _launches(words):
+            sentence = "a loop starts one program for each value; an array runs one command for each line of a file"
+            yield _Found("array", command, sentence, typed=array, replaces=False)
+        if _base(words) == "scontrol" and words[1:2] == ("requeue",):
+            sentence = (
+                "the script requeues its job; `limit.restarts` continues after a limit, a preemption or a failure"
+            )
+            yield _Found("restarts", command, sentence, "limit.restarts", "5")
 
-def _stage(line: _Line, program: str, source: str) -> _Found:
-    sentence = (
-        "data is copied to the disk of a node; `data.stage` copies it to every node once, checks the space, and deletes"
-        " it at the end. `$SERRIED_DATA_DIR`, or `{data}` in a command, is its folder"
-    )
-    return _Found("data-stage", line, sentence, "data.stage", toml.value(source), is_list=True, replaces=f"{program} ")
-
-
-def _results(line: _Line, program: str) -> _Found:
-    sentence = (
-        "results are copied from the disk of a node; `data.results` copies them from every node, also after a failure"
-        " and before the time limit. Let the program write to `$SERRIED_RESULTS_DIR`"
-    )
-    return _Found("data-results", line, sentence, "data.results", '"*"', is_list=True, replaces=f"{program} ")
-
-
-def _of_jobs(line: _Line, name: str, file: str, values: dict[str, str]) -> Iterator[_Found]:
-    """Further jobs: submitted, requeued, or a loop over values."""
-    array = "serried submit --commands commands.txt --parallel 8"
-    itself = re.search(r"\b(?:sbatch|qsub)\b[^;&|]*", line.text)
-    submits = itself[0][:6].strip() if itself else ""
-    if itself and is_itself(expanded(itself[0], values), file):
-        sentence = "the script submits itself; a chain continues in further jobs until the training ends"
-        yield _Found("chain", line, sentence, command=f"serried submit {name} --chain 10", replaces=submits)
-    elif SUBMITS.search(line.text) and line.loop:
-        sentence = "a loop submits a job for each value; an array runs one command for each line of a file"
-        yield _Found("array", line, sentence, command=array, replaces=submits)
-    elif SUBMITS.search(line.text) or (itself and re.search(r"\bssh\b", line.text)):
-        sentence = "the script submits another one; `--after` submits both together"
-        command = f"serried submit {name} && serried submit NEXT --after last"
-        yield _Found("after", line, sentence, command=command, replaces=submits)
-    elif line.over_values and LAUNCHES.search(line.text):
-        sentence = "a loop starts one program for each value; an array runs one command for each line of a file"
-        yield _Found("array", line, sentence, command=array)
-    if requeues := re.search(r"\bscontrol\s+requeue\b", line.text):
-        sentence = "the script requeues its job; `limit.restarts` continues after a limit, a preemption or a failure"
-        yield _Found("restarts", line, sentence, "limit.restarts", "5", replaces=requeues[0])
-
-
-def _of_processes(line: _Line, lines: list[_Line], values: dict[str, str]) -> Iterator[_Found]:
-    """Commands beside the ranks: monitors and servers; and the addresses that launchers need."""
-    is_beside = bool(line.loop) or re.search(r"&\s*(?:#.*)?$", line.text) is not None
-    sentence = "a command runs beside the program; `beside` starts it on every node or the first, logs it, and ends it"
-    monitor, server = _MONITORS.search(line.text), _SERVERS.search(line.text)
-    if monitor and (is_beside or _REPEATS.search(monitor[1])):
-        command = _with_results(monitor[1], values) if _REPEATS.search(monitor[1]) else "nvidia-smi dmon -s u"
-        yield _Found("beside", line, sentence, "beside", toml.value(command), is_list=True, replaces=monitor[1])
-    elif server and is_beside:
-        side = f'{{command = {toml.value(_with_results(server[1], values))}, on = "first"}}'
-        yield _Found("beside", line, sentence, "beside", side, is_list=True, replaces=server[1])
-    if _MEETING.search(line.text) and any(LAUNCHES.search(each.text) for each in lines):
+    def _of_processes(self, command: Command, words: Sequence[str]) -> Iterator[_Found]:
+        """Monitors and servers beside the ranks."""
+        is_beside = self._loop(command) is not None or command.after == "&"
+        is_beside = is_beside or any(block.after == "&" for block in command.blocks)
         sentence = (
-            "the script computes the address of the first node; with a command and `launch.kind`, Serried sets"
-            " MASTER_ADDR and MASTER_PORT"
+            "a command runs beside the program; `beside` starts it on every node or the first, logs it, and ends it"
         )
-        kind = next((kind for kind in _KINDS if any(kind in each.text for each in lines)), "srun")
-        launcher = "" if kind in ("accelerate", "deepspeed") else f"--launch {kind} "
-        yield _Found("rendezvous", line, sentence, command=f"serried submit {launcher}-- python train.py")
-
-
-def _with_results(command: str, values: dict[str, str]) -> str:
-    """A line for `beside`: the results' folder for paths of output, and the values of the script's own variables."""
-    made: list[str] = []
-    for word in command.split():
-        option, equals, value = word.rpartition("=")
-        if "$" in value and _OUTPUT.fullmatch(option if equals else "".join(made[-1:])):
-            value = "{results}"
-        made.append(option + equals + expanded(value, values))
-    return " ".join(made)
-
-
-def _of_environment(line: _Line, lines: list[_Line], values: dict[str, str]) -> Iterator[_Found]:
-    """Software and secrets."""
-    if (assigns := _ASSIGNS.match(line.text)) and is_secret(assigns[1]) and assigns[2].strip("\"'"):
-        sentence = "the script sets a secret; `environment.secrets` reads its value from your environment at submit"
-        name = toml.value(assigns[1])
-        yield _Found("secrets", line, sentence, "environment.secrets", name, is_list=True, replaces=f"{assigns[1]}=")
-    if installs := _REQUIREMENTS.search(line.text):
-        sentence = "every job installs packages; `environment.venv` builds the environment once, and after changes"
-        value = toml.value(installs[1])
-        for each in lines:
-            if used := installs if each is line else _VENV.search(each.text):
-                yield _Found("venv", each, sentence, "environment.venv", value, replaces=used[0])
-    if creates := _CONDA_FILE.search(line.text):
-        sentence = "every job creates an environment; `environment.conda` builds it once, and after changes"
-        value = toml.value(creates[1])
-        for each in lines:
-            if used := creates if each is line else _CONDA.search(each.text):
-                yield _Found("conda", each, sentence, "environment.conda", value, replaces=used[0])
-    if (image := _CONTAINER.search(line.text)) and not _LOCAL.search(image[1]):
-        sentence = (
-            "the script starts a container; with a command, `--image` starts the ranks in it, with every launcher"
+        program = _base(words)
+        repeats = program in _REPEATING or any(re.match(r"dmon|pmon|-l\b|--loop", word) for word in words[1:])
+        is_monitor = program in ("nvidia-smi", "nvtop") or (program in _REPEATING and len(words) > 1)
+        is_server = re.match(
+            r"tensorboard|jupyter", words[2] if _is_python(words) and words[1:2] == ("-m",) else program
         )
-        command = f"serried submit --image {shlex.quote(expanded(image[1], values))} -- python train.py"
-        yield _Found("container", line, sentence, command=command)
+        if (is_monitor or (program == "dcgmi" and words[1:2] == ("dmon",))) and (is_beside or repeats):
+            value = toml.value(self._with_results(words) if repeats else "nvidia-smi dmon -s u")
+            yield _Found("beside", command, sentence, "beside", value, is_list=True)
+        elif is_server and is_beside:
+            side = f'{{command = {toml.value(self._with_results(words))}, on = "first"}}'
+            yield _Found("beside", command, sentence, "beside", side, is_list=True)
+
+    def _with_results(self, words: Sequence[str]) -> str:
+        """A line for `beside`: the results' folder for paths of output, and the script's own values."""
+        made: list[str] = []
+        for word in words:
+            option, equals, value = word.rpartition("=")
+            if "$" in value and _OUTPUT.fullmatch(option if equals else "".join(made[-1:])):
+                value = "{results}"
+            made.append(option + equals + self.expanded(value))
+        return " ".join(made)
+
+    def _of_environment(self, command: Command, words: Sequence[str]) -> Iterator[_Found]:
+        """Software."""
+        if file := _requirements(words):
+            sentence = "every job installs packages; `environment.venv` builds the environment once, and after changes"
+            for each in self.simple:
+                if each is command or any(map(_makes_venv, _programs(each))):
+                    yield _Found("venv", each, sentence, "environment.venv", toml.value(file))
+        if (
+            _base(words) in ("conda", "mamba")
+            and words[1:3] == ("env", "create")
+            and (file := _file(words, "-f", "--file"))
+        ):
+            sentence = "every job creates an environment; `environment.conda` builds it once, and after changes"
+            for each in self.simple:
+                if each is command or any(_activates_conda(its) for its in _programs(each)):
+                    yield _Found("conda", each, sentence, "environment.conda", toml.value(file))
+        runs = next((at for at, word in enumerate(words) if word in ("singularity", "apptainer")), len(words))
+        if set(words[runs + 1 : runs + 2]) & {"exec", "run"}:
+            images = [word for word in words[runs:] if re.search(r"\.s(?:if|img)$|^docker://", word)]
+            if images and not _LOCAL.search(images[0]):
+                sentence = (
+                    "the script starts a container; with a command, `--image` starts the ranks in it, with every"
+                    " launcher"
+                )
+                typed = f"serried submit --image {shlex.quote(self.expanded(images[0]))} -- python train.py"
+                yield _Found("container", command, sentence, typed=typed, replaces=False)
+
+    def _of_variables(self, command: Command) -> Iterator[_Found]:
+        names = [
+            match[1] for word in _assignments(command) if (match := _ASSIGNS.fullmatch(word)) and match[2].strip("\"'")
+        ]
+        for name in filter(_SECRET.search, names):
+            sentence = "the script sets a secret; `environment.secrets` reads its value from your environment at submit"
+            yield _Found("secrets", command, sentence, "environment.secrets", toml.value(name), is_list=True)
+        if any(map(_MEETING.fullmatch, names)) and self.launches:
+            sentence = (
+                "the script computes the address of the first node; for a command, Serried sets MASTER_ADDR and"
+                " MASTER_PORT"
+            )
+            launch = next((f"--launch {kind} " for kind in _KINDS if kind in self.text), "")
+            typed = f"serried submit {launch}-- python train.py"
+            yield _Found("rendezvous", command, sentence, typed=typed, replaces=False)
+
+    # What to delete
+
+    def _joined(self, group: list[_Found]) -> Suggestion:
+        """One suggestion with the values of all commands."""
+        first = group[0]
+        values = list(dict.fromkeys(each.value for each in group))
+        value = f"[{', '.join(values)}]" if first.is_list else values[0]
+        setting = f"{first.key} = {value}" if first.key else ""
+        line = self.line(first.command.start)
+        edits = tuple(sorted(set(self._edits([each.command for each in group if each.replaces]))))
+        return Suggestion(first.id, line, self._lines(first.command), first.sentence, setting, first.typed, edits)
+
+    def _lines(self, command: Command) -> str:
+        """The lines of a simple command, without its here-document."""
+        end = max([command.start, *(at + len(it) for at, it in zip(command.places, command.words, strict=True))])
+        start, stop = self.text.rfind("\n", 0, command.start) + 1, (self.text + "\n").find("\n", end)
+        return _shown(self.text[start:stop].replace("\\\n", " "))
+
+    def _edits(self, commands: Iterable[Command]) -> Iterator[Edit]:
+        """What to delete so that the commands do not run any more, and the rest is still a script."""
+        gone: set[Command] = set()
+        words: set[tuple[Command, int]] = set()
+        for command in commands:
+            secrets = [at for at, word in enumerate(command.words) if _sets_secret(word)]
+            if secrets and len(secrets) < len(_assignments(command)):
+                words |= {(command, at) for at in secrets}
+            else:
+                self._remove(command, gone, words)
+        for command in {command for command, _ in words if _base(command.words) in ("kill", "wait")}:
+            arguments = [at for at, word in enumerate(command.words[1:], 1) if word[:1] != "-"]
+            if all((command, at) in words for at in arguments):
+                self._remove(command, gone, words)
+        whole = [each for each in gone if not any(block in gone for block in each.blocks)]
+        for unit in self._units(whole):
+            yield self._deleted(unit, gone)
+        for command, at in words:
+            if not {command, *command.blocks} & gone:
+                text = command.words[at]
+                lines = self.line(command.places[at]), self.line(command.places[at] + len(text) - 1)
+                yield Edit(*lines, _shown(text), is_part=True)
+
+    def _remove(self, command: Command, gone: set[Command], words: set[tuple[Command, int]]) -> None:
+        """Add the command, with the commands and blocks that have no use without it."""
+        if command in gone:
+            return
+        gone.add(command)
+        siblings = self._parts[command.around, command.branch]
+        at = bisect_left(siblings, command.start, key=lambda it: it.start)
+        before, after = siblings[at - 1] if at else None, siblings[at + 1] if at + 1 < len(siblings) else None
+        if before and (command.before in _PIPE or (command.before in _LIST and _is_test(before))):
+            self._remove(before, gone, words)
+        if after and (command.after in _PIPE or (command.after in _LIST and _base(after.words) in _IDLE)):
+            self._remove(after, gone, words)
+        if command.after == "&" and after and (number := re.fullmatch(r"(\w+)=\$!", "".join(after.words))):
+            self._remove(after, gone, words)
+            variable = re.compile(rf"\$\{{?{number[1]}\b")
+            words |= {(it, at) for it in self.simple for at, word in enumerate(it.words) if variable.search(word)}
+        block = command.around
+        if block is None or block in gone or not self._is_useless(block, gone):
+            return
+        self._remove(block, gone, words)
+        for each in self.simple if block.name else ():
+            if block not in each.blocks and any(block.name in re.split(r"[^\w-]+", word) for word in each.words):
+                self._remove(each, gone, words)
+
+    def _is_useless(self, block: Command, gone: set[Command]) -> bool:
+        """The block does nothing but what is gone. A loop of conditions may be where the script waits."""
+        waits = block.kind in ("while", "until") and block.after != "&"
+        return not waits and all(
+            each in gone or (_base(each.words) in _IDLE and not each.kind)
+            for branch in range(block.branches + 1)
+            for each in self._parts[block, branch]
+            if branch not in block.conditions
+        )
+
+    def _units(self, whole: Iterable[Command]) -> Iterator[list[Command]]:
+        """Commands of one list, one behind the other."""
+        unit: list[Command] = []
+        for each in sorted(whole, key=lambda it: it.start):
+            if unit and (each.before in _LIST + _PIPE and unit[-1].after == each.before and unit[-1].end <= each.start):
+                unit.append(each)
+                continue
+            if unit:
+                yield unit
+            unit = [each]
+        if unit:
+            yield unit
+
+    def _deleted(self, unit: list[Command], gone: set[Command]) -> Edit:
+        first = unit[0]
+        siblings = self._parts[first.around, first.branch]
+        instead = ":" if first.around and first is siblings[0] and all(each in gone for each in siblings) else ""
+        start, end = first.start, max(each.end for each in unit)
+        begins_line = not self.text[self.text.rfind("\n", 0, start) + 1 : start].strip()
+        rest = self.text[end : (self.text + "\n").find("\n", end)]
+        if begins_line and re.fullmatch(r"\s*[;&]?\s*(?:#.*)?", rest) and first.before not in _LIST:
+            lines = self.line(start), self.line(end - 1)
+            at = self.text.rfind("\n", 0, start) + 1
+            text = "\n".join(_without_secrets(each) for each in self.text[at : end + len(rest)].split("\n"))
+            return Edit(*lines, text, instead=instead)
+        if first.before in _LIST:
+            start = self.text.rindex(first.before, 0, start)
+        elif not instead:
+            end += len((re.match(r"\s*(?:&&|\|\||;|&)?", self.text[end:]) or rest)[0])
+        return Edit(self.line(start), self.line(end - 1), _shown(self.text[start:end]), is_part=True, instead=instead)
+
+
+def _programs(command: Command, depth: int = 2) -> Iterator[tuple[str, ...]]:
+    """The words of the commands that a command runs, without quotes: its own, and those within its words."""
+    words = shell_words.without_prefix(tuple(map(plain, command.words)))
+    if words:
+        yield words
+    for word in command.words if depth else ():
+        inner = re.search(r"(?:\$\((?!\()|`)(.*)[)`]", word, re.DOTALL)
+        quoted = plain(word) if word[:1] in "'\"" and re.search(r"\s", word) else ""
+        for each in shell_script.commands(inner[1] if inner else quoted):
+            yield from _programs(each, depth - 1)
+
+
+def _assignments(command: Command) -> list[str]:
+    """The words of a command that only sets variables."""
+    words = command.words[1:] if command.words and command.words[0] in _DECLARES else command.words
+    words = [word for word in words if not word.startswith("-")]
+    return words if words and all("=" in word and _ASSIGNS.fullmatch(word) for word in words) else []
+
+
+def _sets_secret(word: str) -> bool:
+    match = _ASSIGNS.fullmatch(word)
+    return match is not None and _SECRET.search(match[1]) is not None
+
+
+def _base(words: Sequence[str]) -> str:
+    return words[0].rsplit("/", 1)[-1] if words else ""
+
+
+def _is_python(words: Sequence[str]) -> bool:
+    return len(words) > 1 and re.fullmatch(r"python[\d.]*", _base(words)) is not None
+
+
+def _launches(words: Sequence[str]) -> bool:
+    """The command starts a program that may train."""
+    installs = words[1:2] == ("-m",) and words[2:3] in (("pip",), ("venv",))
+    return _base(words) in _LAUNCHERS or (_is_python(words) and not installs) or words[:2] == ("accelerate", "launch")
+
+
+def _copy(words: Sequence[str]) -> tuple[str, ...]:
+    """A command that copies files, also behind `srun`, with its arguments; empty for any other."""
+    at = next((at for at, word in enumerate(words) if word in _COPIES), 0) if _base(words) == "srun" else 0
+    return (_base(words[at:]), *words[at + 1 :]) if _base(words[at:]) in _COPIES and words[at + 1 :] else ()
+
+
+def _is_test(command: Command) -> bool:
+    return bool(command.words) and (command.words[0] in _TESTS or command.words[0].startswith(("[[", "((")))
+
+
+def _file(words: Sequence[str], *options: str) -> str:
+    """The value of an option, or empty."""
+    for word, following in zip(words, (*words[1:], ""), strict=True):
+        name, _, value = word.partition("=")
+        if name in options:
+            return value or following
+    return ""
+
+
+def _installs(words: Sequence[str]) -> bool:
+    pip = words[2:] if _is_python(words) and words[1] == "-m" else words
+    return _base(pip) in ("pip", "pip3") and "install" in pip[1:]
+
+
+def _requirements(words: Sequence[str]) -> str:
+    return _file(words, "-r", "--requirement") if _installs(words) else ""
+
+
+def _makes_venv(words: Sequence[str]) -> bool:
+    """Makes or enters the environment, which Serried makes and enters itself."""
+    enters = words[0] in ("source", ".") and len(words) > 1 and words[1].endswith("/bin/activate")
+    makes = _base(words) == "virtualenv" or (_is_python(words) and words[1:3] == ("-m", "venv"))
+    return enters or makes or (_installs(words) and {"--upgrade", "pip"} <= set(words))
+
+
+def _activates_conda(words: Sequence[str]) -> bool:
+    return words[0] in ("conda", "mamba", "source") and words[1:2] == ("activate",)
+
+
+def _shown(text: str) -> str:
+    """A line of a script as reports show it: in one line, cut, without the values of secrets."""
+    plain_text = _without_secrets(" ".join(text.split()))
+    plain_text = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in plain_text)
+    return plain_text if len(plain_text) <= _LONGEST else plain_text[: _LONGEST - 1] + "…"
+
+
+def _without_secrets(text: str) -> str:
+    made, position = "", 0
+    for assigned in _ASSIGNED.finditer(text):
+        if _SECRET.search(assigned[1]) and assigned.start() >= position:
+            made += text[position : assigned.end()] + "…"
+            position = assigned.end(2)
+    return _OPTION.sub(r"\1…", made + text[position:])

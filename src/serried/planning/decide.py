@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from serried import schedulers
-from serried.config.layers import SCRIPT
 from serried.errors import UsageError
 from serried.plan import Allocation, Array, Environment, Limit, Plan, Source, Track, UserScript
 from serried.planning.allocate import allocate, left_out, longest
@@ -91,22 +90,17 @@ def _in_place(source: Source, script: JobScript, resolved: config.Resolved) -> S
 
 
 def _script(script: JobScript, resolved: config.Resolved, name: str | None) -> UserScript:
-    """The options of the directives, except those about resources that a stronger source has set.
+    """The options of the directives, except those about resources that a stronger source has set otherwise.
 
     Directives of another scheduler are no options here: then the plan's resources are the request.
     """
     directives = script.directives
-    replaced = [
-        key.removeprefix("resources.")
-        for key, origin in resolved.origins.items()
-        if key.startswith("resources.") and not origin.is_default and (origin.source != SCRIPT or not script.is_native)
-    ]
     return UserScript(
         path=str(script.path),
         interpreter=script.interpreter,
-        options=script.options(frozenset(replaced)),
-        replaced=script.replaced(frozenset(replaced)),
-        keys=tuple(replaced),
+        options=script.options(resolved.replaced),
+        replaced=script.replaced(resolved.replaced),
+        keys=tuple(sorted(resolved.replaced)),
         title=name or directives.name or "",
         log=directives.output or "",
         errors=directives.error or "",

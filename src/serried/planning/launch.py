@@ -218,12 +218,12 @@ def _program_of(command: Sequence[str]) -> str:
 
 
 def _in(text: str) -> Iterator[tuple[str, ...]]:
-    from serried.importing.lines import certain  # few commands need the reader of scripts
+    from serried.config.shell_script import certain  # few commands need the reader of scripts
 
     if _ITS_NUMBER.search(text):
         return
     for command in certain(text):
-        yield from _started([word.raw if word.literal is None else word.literal for word in command])
+        yield from _started(command)
 
 
 def _without_torchrun(command: Sequence[str]) -> tuple[str, ...]:

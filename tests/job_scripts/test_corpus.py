@@ -19,8 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpus import FILE, IDIOMS, SCRIPTS, Case
-from serried.import_check import verify
+from job_scripts.corpus import IDIOMS, SCRIPTS, Case
 
 ALL = os.environ.get("VERIFY_ALL") == "1"
 AT_ONCE = 3
@@ -92,20 +91,6 @@ def test_idioms_in_one_script_do_what_they_do_in_bash(idioms: list[Case]) -> Non
     composed = Case("composed", f"#!/bin/bash\n{script}", files)
     with tempfile.TemporaryDirectory() as folder:
         assert composed.verify(Path(folder) / "case", dict(os.environ)) == {}
-
-
-@pytest.mark.runs
-def test_an_import_that_is_a_command_differs_only_where_that_is_intended(tmp_path: Path) -> None:
-    script = "#!/bin/bash\n#SBATCH --nodes=1 --ntasks=1 --cpus-per-task=1 --mem=1G --time=5\npython train.py --lr 0.1\n"
-    assert Case("command", script).verify(tmp_path / "case", dict(os.environ), imports=True) == {}
-
-
-@pytest.mark.runs
-def test_the_first_task_of_an_array_is_compared_by_default(tmp_path: Path) -> None:
-    script = "#!/bin/bash\n#SBATCH --array=3-5%1\npython train.py --seed $SLURM_ARRAY_TASK_ID\n"
-    verification = verify(FILE, Case("array", script).write(tmp_path / "source"), os.environ)
-    argvs = [record["argv"] for record in verification.original.records]
-    assert (argvs, verification.faults) == ([["python", "train.py", "--seed", "3"]], ())
 
 
 def test_the_corpus_has_at_least_40_scripts_and_100_idioms() -> None:

@@ -1,7 +1,7 @@
-"""Records how a program was started, in its place. Run as a program; Serried itself only copies it.
+"""Records how a program was started, in its place. Run as a program; the sandbox only copies it.
 
-`serried import --verify` puts a folder of links with the names of programs first on PATH. Each link runs this module,
-which writes what it got to a file and then behaves as `settings.json` beside it says. A launcher also starts the
+A folder of links with the names of programs is first on PATH. Each link runs this module, which writes what it got to a
+file and then behaves as `settings.json` beside it says. A launcher also starts the
 program in its arguments, because what a rank gets is the point of the comparison.
 """
 
@@ -114,7 +114,7 @@ def _is_started_by_agent() -> bool:
 def _replace(program: str | None, arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if program is not None:
-        os.execv(program, [program, *arguments])  # noqa: S606 - no shell parses the script's words again
+        os.execv(program, [program, *arguments])
     return 127
 
 

@@ -1,4 +1,4 @@
-"""Job scripts of many kinds, for `serried import --verify`: idioms of one thing each, and whole scripts."""
+"""Job scripts of many kinds: idioms of one thing each, and whole scripts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from serried.import_check import Behaviour, Verifier
-from serried.import_check.forms import adapted
+from job_scripts import Behaviour, Verifier
+from job_scripts.forms import adapted
 
-HERE = Path(__file__).parent / "import_check"
+HERE = Path(__file__).parent
 FILE = "job.sh"
 
 
@@ -36,13 +36,13 @@ class Case:
     def can_run(self) -> bool:
         return not self.needs or shutil.which(self.needs) is not None
 
-    def verify(self, folder: Path, around: Mapping[str, str], *, imports: bool = False) -> dict[str, list[str]]:
-        """The faults of each round of submissions, as words, and of the import or of `serried submit job.sh`."""
+    def verify(self, folder: Path, around: Mapping[str, str]) -> dict[str, list[str]]:
+        """The faults of each round of `serried submit job.sh`, as words."""
         folder.mkdir()
         source = self.write(folder / "source")
         rounds = 1 + self.twice
         verifier = Verifier(FILE, source, around, self.arguments, self.tasks, self.behaviours, rounds)
-        found = verifier.verify(folder, None if imports else [FILE])
+        found = verifier.verify(folder)
         return {
             f"{self.name}, round {number}": list(map(str, each.faults))
             for number, each in enumerate(found, 1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from serried.import_check import recorder
+from job_scripts import recorder
 from serried.protocol import names
 from serried.snapshot import listing
 

@@ -6,12 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from serried.import_check import recorder
-
 OF_PROCESS = ("_", "SHLVL", "OLDPWD", "BASH_ENV")
 """Variables that describe how a process was reached. They are not compared."""
 LOGS = re.compile(r"(.*/)?slurm-\d+(_\d+)?\.(out|err)|serried\.toml")
-"""Files that the scheduler or the import writes, and not the script."""
+"""Files that the scheduler or Serried writes, and not the script."""
 
 
 @dataclass(frozen=True)
@@ -21,17 +19,17 @@ class Known:
     reason: str
     original: str | None = r".*"
     """A pattern of the original's value; None if the original has none."""
-    imported: str | None = r".*"
-    """The same of the imported form."""
+    submitted: str | None = r".*"
+    """The same with Serried."""
     is_alike: bool = False
     """The values have the same shape."""
     is_optional: bool = False
     """Either form may lack the variable."""
 
-    def explains(self, what: str, original: str | None, imported: str | None) -> bool:
-        if self.is_alike and shape(original or "") != shape(imported or ""):
+    def explains(self, what: str, original: str | None, submitted: str | None) -> bool:
+        if self.is_alike and shape(original or "") != shape(submitted or ""):
             return False
-        values = ((self.original, original), (self.imported, imported))
+        values = ((self.original, original), (self.submitted, submitted))
         is_like = all((self.is_optional and value is None) or _is_like(pattern, value) for pattern, value in values)
         return is_like and re.fullmatch(self.pattern, what) is not None
 
@@ -47,7 +45,7 @@ SANDBOX = "{sandbox}"
 
 DIFFERENCES = (
     Known(r"SERRIED_\w+", "Serried describes the run to its programs", original=None),
-    Known(r"SERRIED_\w+", "Serried's variables of the submitting shell are not for the job", imported=None),
+    Known(r"SERRIED_\w+", "Serried's variables of the submitting shell are not for the job", submitted=None),
     Known(r"SLURM_(JOB_?ID|ARRAY_JOB_ID)", "each job has its own id", is_alike=True),
     Known(
         r"SLURM_(TASK_PID|SRUN_COMM_PORT|STEP_LAUNCHER_PORT|JOB_START_TIME|JOB_END_TIME)",
@@ -60,40 +58,23 @@ DIFFERENCES = (
     ),
     Known(r"SLURM_STEP_?ID", "the agents are a step of their own, before those of the script"),
     Known(r"OMPI_(COMMAND|ARGV)", "Open MPI starts the rank program, which starts the program"),
-    Known(r"SLURM_OPEN_MODE", "the log of a requeued job is kept", original=None, imported="a"),
+    Known(r"SLURM_OPEN_MODE", "the log of a requeued job is kept", original=None, submitted="a"),
     Known(r"SLURM_JOB_NAME", "Serried names the job"),
-    Known(r"CUDA_VISIBLE_DEVICES", "a run on this machine gets the GPUs that it requests", original=None, imported=""),
+    Known(r"CUDA_VISIBLE_DEVICES", "a run on this machine gets the GPUs that it requests", original=None, submitted=""),
     Known(r"PBS_NODEFILE", "each job has its own list of nodes"),
-    Known(r"SLURM_EXPORT_ENV", "steps get the whole environment of the script", imported=None),
-    Known(r"SLURM_GET_USER_ENV", "a login shell in the job sets up the user's environment", imported=None),
+    Known(r"SLURM_EXPORT_ENV", "steps get the whole environment of the script", submitted=None),
+    Known(r"SLURM_GET_USER_ENV", "a login shell in the job sets up the user's environment", submitted=None),
     Known(
         r"LANG|LC_\w+|TERM|MAIL",
         "with `--export`, language and terminal are those of the submitting shell",
         is_optional=True,
     ),
-    Known(r"PYTHONUNBUFFERED", "output arrives in the log at once", original=None, imported="1"),
-    Known(r"PYTHONFAULTHANDLER", "Python prints where it crashed", original=None, imported="1"),
-    Known(r"PYTHONPATH", "programs can import the training library", original=None, imported=rf"{re.escape(RUN)}[^:]*"),
-)
-
-OF_COMMANDS = (
+    Known(r"PYTHONUNBUFFERED", "output arrives in the log at once", original=None, submitted="1"),
+    Known(r"PYTHONFAULTHANDLER", "Python prints where it crashed", original=None, submitted="1"),
     Known(
-        "program", "Serried starts the ranks itself", original=rf"({'|'.join(recorder.LAUNCHERS)}) .*", imported=None
+        r"PYTHONPATH", "programs can import the training library", original=None, submitted=rf"{re.escape(RUN)}[^:]*"
     ),
-    Known(
-        r"(GROUP|LOCAL|NODE)_RANK|RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|OMP_NUM_THREADS",
-        "ranks get the variables of torch",
-        original=None,
-    ),
-    Known(r"PYTHONBREAKPOINT", "`breakpoint()` uses the terminal of `serried run`", original=None),
-    Known(r"SLURM_CPU_BIND\w*", "Serried binds each rank to its CPUs", is_optional=True),
-    Known(r"SLURM_NTASKS_PER_NODE|SLURM_UMASK", "Serried makes the request", is_optional=True),
-    Known(r"SLURM_TMPDIR", "each run has a folder on the node's disk", original=None),
-    Known(r"VIRTUAL_ENV", "commands use the environment of Serried if none is active", original=None),
-    Known(r"PATH", "commands use the environment of Serried if none is active", imported=rf".*{re.escape(SERRIED)}.*"),
-    Known(r"(exp|project)_name|(scratch|source)_dir", "names of the run for its programs", original=None),
 )
-"""The same for an import that is a command. Serried then starts the ranks, and no script runs."""
 
 OWN_PARTS = {
     "PATH": "Serried's launchers stand before those of the system",
@@ -102,17 +83,16 @@ OWN_PARTS = {
 """Lists to which Serried adds folders of the run."""
 
 
-def note(what: str, original: str | None, imported: str | None, *, is_command: bool) -> str:
-    """The reason for a known difference, or empty. `is_command`: the imported form is a command."""
+def note(what: str, original: str | None, submitted: str | None) -> str:
+    """The reason for a known difference, or empty."""
     if (
         what in OWN_PARTS
         and original is not None
-        and imported is not None
-        and _without_own(imported) == _without_own(original)
+        and submitted is not None
+        and _without_own(submitted) == _without_own(original)
     ):
         return OWN_PARTS[what]
-    table = (*DIFFERENCES, *OF_COMMANDS) if is_command else DIFFERENCES
-    return next((known.reason for known in table if known.explains(what, original, imported)), "")
+    return next((known.reason for known in DIFFERENCES if known.explains(what, original, submitted)), "")
 
 
 def _is_like(pattern: str | None, value: str | None) -> bool:

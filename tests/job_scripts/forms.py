@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from job_scripts.sandbox import Sandbox
 from serried import shell
 from serried.errors import SerriedError, UsageError
-from serried.import_check.sandbox import Sandbox
 from serried.protocol import names
 from serried.schedulers.directives import Place, form
 from serried.schedulers.pbs import directives as pbs_directives
@@ -194,13 +194,6 @@ def _interpreter(path: Path) -> list[str]:
     return [*form(path.read_text(errors="replace")).interpreter] or ["/bin/sh"]
 
 
-def run_import(sandbox: Sandbox, script: str, around: Mapping[str, str]) -> str:
-    """Import the script into a new serried.toml. Returns the name of the experiment."""
-    (sandbox.directory / "serried.toml").unlink(missing_ok=True)
-    name: str = _serried(sandbox, around, "import", "--json", script)["name"]
-    return name
-
-
 def run_serried(
     sandbox: Sandbox,
     words: Sequence[str],
@@ -242,7 +235,7 @@ def _serried(sandbox: Sandbox, around: Mapping[str, str], *words: str) -> dict[s
         answer: dict[str, Any] = json.loads(result.stdout)
     except ValueError:
         kind = UsageError if result.status == UsageError.exit_code else SerriedError
-        message = f"the imported form fails: `serried {shlex.join(words)}`"
+        message = f"Serried's form fails: `serried {shlex.join(words)}`"
         raise kind(message, details=result.stderr or result.stdout) from None
     return answer
 

@@ -16,20 +16,17 @@ def expected(script: Path) -> Path:
 
 
 def shown(script: Path) -> str:
-    """The serried.toml, and below lines of dashes the reasons, the lines that are not written, and suggestions."""
+    """The serried.toml, and below lines of dashes the notes and suggestions."""
     try:
-        imported = importing.read(script.read_bytes(), script.name)
+        imported = importing.read(script.name, script.parent)
     except UsageError as refusal:
         return f"refused: {refusal.message}\nhint: {refusal.hint}\n"
-    parts = [importing.text(imported, script.name)]
-    for rows in (imported.reasons, imported.dropped):
-        parts += ["".join(f"{each.line:>3}  {each.text}\n{'':5}{each.why}\n" for each in rows)]
-    parts.append("".join(f"{note}\n" for note in imported.notes))
+    rows = "".join(f"{note}\n" for note in imported.notes)
     for each in imported.suggestions:
         pasted = (each.toml or each.command).replace("\n", f"\n{'':5}")
-        parts[-1] += f"{each.line:>3}  {each.text}\n{'':5}{each.id}: {each.sentence}\n{'':5}{pasted}\n"
-        parts[-1] += "".join(f"{'':5}{edit}\n" for edit in each.edits)
-    return f"{'-' * 80}\n".join(parts)
+        rows += f"{each.line:>3}  {each.text}\n{'':5}{each.id}: {each.sentence}\n{'':5}{pasted}\n"
+        rows += "".join(f"{'':5}{edit}\n" for edit in each.edits)
+    return f"{imported.text}{'-' * 80}\n{rows}"
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from serried.import_check import known
-from serried.import_check.forms import FormRun, task_of
+from job_scripts import known
+from job_scripts.forms import FormRun, task_of
 from serried.protocol import hostlist
 from serried.protocol.names import SHIMS
 
@@ -47,12 +47,12 @@ class Start:
 class FormDifference:
     task: int | None
     program: str
-    """The program's argv in the original, or in the imported form if only that starts the program; empty for a run."""
+    """The program's argv in the original, or in the submitted form if only that starts the program; empty for a run."""
     what: str
     """`program`, `argv`, `directory`, `stdin`, `status`, `file NAME`, or the name of a variable."""
     original: str | None
     """None if the original has no such thing."""
-    imported: str | None
+    submitted: str | None
     note: str = ""
     """Why the difference is intended; empty for a fault."""
 
@@ -61,9 +61,9 @@ class FormDifference:
         return self.task, self.program, self.what
 
 
-def compare(original: FormRun, imported: FormRun, again: FormRun | None = None) -> list[FormDifference]:
+def compare(original: FormRun, submitted: FormRun, again: FormRun | None = None) -> list[FormDifference]:
     """The differences between two forms. `again` is a second run of the original."""
-    differences = [_with_note_of_command(each, imported) for each in _compare(original, imported)]
+    differences = list(_compare(original, submitted))
     if again is None:
         return differences
     volatile = {each.place: each for each in _compare(original, again)}
@@ -71,24 +71,24 @@ def compare(original: FormRun, imported: FormRun, again: FormRun | None = None) 
 
 
 def _is_volatile(difference: FormDifference, between_originals: FormDifference | None) -> bool:
-    if between_originals is None or difference.imported is None or difference.original is None:
+    if between_originals is None or difference.submitted is None or difference.original is None:
         return False
-    values = (difference.original, difference.imported, between_originals.imported or "")
+    values = (difference.original, difference.submitted, between_originals.submitted or "")
     return len({known.shape(value) for value in values}) == 1
 
 
-def _compare(original: FormRun, imported: FormRun) -> Iterator[FormDifference]:
-    both = [_starts(original), _starts(imported)]
+def _compare(original: FormRun, submitted: FormRun) -> Iterator[FormDifference]:
+    both = [_starts(original), _starts(submitted)]
     for task in sorted({*both[0], *both[1]}, key=lambda task: -1 if task is None else task):
         yield from _compare_tasks(task, both[0].get(task, []), both[1].get(task, []))
-    for task in sorted({*original.statuses, *imported.statuses}, key=lambda task: -1 if task is None else task):
-        status, other = (_status(run, task) for run in (original, imported))
+    for task in sorted({*original.statuses, *submitted.statuses}, key=lambda task: -1 if task is None else task):
+        status, other = (_status(run, task) for run in (original, submitted))
         if status != other:
-            is_ignored = status == "0" and imported.statuses.get(task) in imported.ignored
+            is_ignored = status == "0" and submitted.statuses.get(task) in submitted.ignored
             yield FormDifference(task, "", "status", status, other, known.IGNORED_FAILURE if is_ignored else "")
-    names = {name for run in (original, imported) for name in run.files if not known.LOGS.fullmatch(name)}
+    names = {name for run in (original, submitted) for name in run.files if not known.LOGS.fullmatch(name)}
     for name in sorted(names):
-        text, other = _text(original, name), _text(imported, name)
+        text, other = _text(original, name), _text(submitted, name)
         if text != other:
             is_reordered = sorted((text or "").splitlines()) == sorted((other or "").splitlines())
             yield FormDifference(None, "", f"file {name}", text, other, known.LINES_OF_RANKS if is_reordered else "")
@@ -102,10 +102,10 @@ def _text(run: FormRun, name: str) -> str | None:
     return _normal(run.files[name], _names(run)) if name in run.files else None
 
 
-def _compare_tasks(task: int | None, original: Sequence[Start], imported: Sequence[Start]) -> Iterator[FormDifference]:
+def _compare_tasks(task: int | None, original: Sequence[Start], submitted: Sequence[Start]) -> Iterator[FormDifference]:
     background = [start for top in original if top.is_background for start in top.all]
     foreground = [start for top in original if not top.is_background for start in top.all]
-    others = [start for top in imported for start in top.all]
+    others = [start for top in submitted for start in top.all]
     pairs: list[Pair] = []
     for start in background:
         alike = [other for other in others if other.argv == start.argv] or [
@@ -175,15 +175,7 @@ def _compare_starts(task: int | None, start: Start, other: Start) -> Iterator[Fo
 
 
 def _with_note(difference: FormDifference) -> FormDifference:
-    note = known.note(difference.what, difference.original, difference.imported, is_command=False)
-    return replace(difference, note=note)
-
-
-def _with_note_of_command(difference: FormDifference, imported: FormRun) -> FormDifference:
-    is_command = bool(imported.directory) and not any(SHIMS in record["environment"] for record in imported.records)
-    if difference.note or not is_command:
-        return difference
-    note = known.note(difference.what, difference.original, difference.imported, is_command=True)
+    note = known.note(difference.what, difference.original, difference.submitted)
     return replace(difference, note=note)
 
 

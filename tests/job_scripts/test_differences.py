@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from corpus import FILE, Case
-from serried.import_check import forms, sandbox
-from serried.import_check.differences import compare
-from serried.import_check.forms import FormRun
-from serried.import_check.sandbox import Behaviour
+from job_scripts import forms, sandbox
+from job_scripts.corpus import FILE, Case
+from job_scripts.differences import compare
+from job_scripts.forms import FormRun
+from job_scripts.sandbox import Behaviour
 from tables import for_each
 
 
@@ -117,7 +117,7 @@ def test_the_differences_of_two_scripts_are_these(name: str, tmp_path: Path) -> 
     first, second, expected = PAIRS[name]
     runs = [run(tmp_path, "first", first), run(tmp_path, "second", second), run(tmp_path, "first", first)]
     differences = [
-        (each.what, each.original, each.imported)
+        (each.what, each.original, each.submitted)
         for each in compare(*runs)
         if each.what not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE") and each.what != f"file {FILE}"
     ]
@@ -141,9 +141,9 @@ def _ranks_in_foreground(records: Sequence[Mapping[str, Any]]) -> Iterator[Mappi
 
 def test_the_environment_of_serried_on_the_path_of_both_forms_is_no_difference(tmp_path: Path) -> None:
     script = f"PATH=$PATH:{sys.prefix}/bin python train.py"
-    original, imported = run(tmp_path, "first", script), run(tmp_path, "second", script)
+    original, submitted = run(tmp_path, "first", script), run(tmp_path, "second", script)
 
-    assert compare(original, replace(imported, directory="/scratch/runs/k3f9q2")) == []
+    assert compare(original, replace(submitted, directory="/scratch/runs/k3f9q2")) == []
 
 
 def test_a_program_behaves_as_the_table_of_behaviours_says(tmp_path: Path) -> None:
