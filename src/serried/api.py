@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from serried.errors import RunFailed, SerriedWarning, UsageError
-from serried.protocol import logged_metrics
+from serried.protocol import series
 from serried.protocol.layout import AttemptDirectory, TaskDirectory
 from serried.protocol.names import COMPLETED
 from serried.protocol.outputs import listed
@@ -363,7 +363,7 @@ class Run:
         A row has `attempt`, `step`, `t` (seconds since the epoch) and the values by name. A step that several attempts
         have logged is the row of the last attempt. Raises UsageError for a whole array.
         """
-        return logged_metrics.metrics(self._place(), rank)
+        return [point.to_json() for point in series.points(self._place(), rank)]
 
     def outputs(self) -> list[Output]:
         """The files that the run has written by relative paths so far, the newest first; for an array, of all tasks.

@@ -10,6 +10,7 @@ from serried.bench.measure import NO_STEP, RankSteps, RunFigures, combined, meas
 from serried.bench.points import GridPoint
 from serried.errors import UsageError
 from serried.fs.files import write_json
+from serried.protocol.series import Entry, step_line
 from serried.records.run_status import RunStatus
 from serried.records.verdict import Verdict
 
@@ -17,12 +18,12 @@ TWO = GridPoint(1, 2, "agent", "ddp")
 
 
 def steps(*times, first=1):
-    return [{"t": 1000.0 + at, "step": first + number, "loss": 0.1} for number, at in enumerate(times)]
+    return [Entry(1000.0 + at, first + number, {"loss": 0.1}) for number, at in enumerate(times)]
 
 
 def rate(step, per_second, samples, **more):
     named = {"steps_per_second": per_second, "samples_per_second": samples, **more}
-    return {"t": 2000.0, "step": step, **{f"serried/{name}": value for name, value in named.items()}}
+    return Entry(2000.0, step, {f"serried/{name}": value for name, value in named.items()})
 
 
 def test_the_warm_up_is_a_share_or_a_number():
@@ -44,19 +45,18 @@ def test_steps_after_the_warm_up_count():
 
 def test_the_pause_of_an_evaluation_does_not_count():
     """The epoch's line has the number of its last step, and comes after the evaluation."""
-    lines = [*steps(0, 1, 2), {"t": 1050.0, "step": 3, "accuracy": 0.9}, *steps(51, 52, first=4)]
+    lines = [*steps(0, 1, 2), Entry(1050.0, 3, {"accuracy": 0.9}), *steps(51, 52, first=4)]
     assert dataclasses.astuple(rank_steps(lines, "0"))[:3] == (4, 4.0, (1.0, 1.0, 1.0, 1.0))
 
 
 def test_a_line_may_stand_for_several_steps_and_a_clock_may_be_set_back():
     lines = [
-        {"t": 1000.0, "step": 10},
-        {"t": 1010.0, "step": 20},
-        {"t": 400.0, "step": 30},
-        {"t": 420.0, "step": 40},
-        {"t": float("nan"), "step": 50},
-        {"step": 60},
-        {"resumed": 3},
+        Entry(1000.0, 10, {}),
+        Entry(1010.0, 20, {}),
+        Entry(400.0, 30, {}),
+        Entry(420.0, 40, {}),
+        Entry(None, 60, {}),
+        Entry(None, None, {}, resumed=3),
     ]
     found = rank_steps(lines, "0")
     assert (found.steps, found.seconds, found.step_seconds) == (20, 30.0, (1.0, 2.0))
@@ -109,7 +109,7 @@ def test_a_run_is_measured_from_its_files(tmp_path, state_home):
         lines = [*steps(*(late + at for at in range(21))), rate(21, 1.0, 8.0, without_sync=1.0)]
         path = attempt.metrics(0, rank)
         path.parent.mkdir(exist_ok=True)
-        path.write_text("".join(f"{line}\n".replace("'", '"') for line in lines))
+        path.write_text("".join(f"{step_line(line.t, line.step, line.values)}\n" for line in lines))
     found = figures_of(run)
     assert found == RunFigures(
         "k3f9q2", "COMPLETED", "", 20, 16.0, 8.0, 1.0, 1.0, 0.0, startup_seconds=10.0, cpus=4, without_sync=True

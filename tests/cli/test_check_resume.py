@@ -13,7 +13,7 @@ import pytest
 from place import Place, environment
 from serried.fs.files import read_json
 from serried.protocol.layout import RecordDirectory, RunDirectory
-from serried.protocol.logged_metrics import metrics
+from serried.protocol.series import points
 from serried.resume_check.check import Prompter
 from serried.resume_check.judge import compare
 
@@ -154,11 +154,11 @@ def test_a_task_of_an_array_goes_on_as_itself_and_learns_what_another_learns_tha
 
     wait_until(are_over, 900)
     assert here.wait(run)[1]["state"] == "COMPLETED"
-    whole, stopped = ({0: metrics(where.task(index))} for index in (0, 1))
+    whole, stopped = ({0: points(where.task(index))} for index in (0, 1))
     found = compare(whole, stopped)
     assert (found.steps, found.differences) == (30, ())
-    assert {row["attempt"] for row in stopped[0]} == {1, 2, 3}
-    assert {row["attempt"] for row in whole[0]} == {1}
+    assert {point.attempt for point in stopped[0]} == {1, 2, 3}
+    assert {point.attempt for point in whole[0]} == {1}
 
 
 @pytest.mark.slurm

@@ -6,8 +6,8 @@ import json
 
 from building import RunOnDisk
 from serried.fs.files import make_directory
+from serried.protocol import series
 from serried.protocol.layout import TaskDirectory
-from serried.records import logs
 from serried.records.exported import STEPS, MeasuredRows
 
 
@@ -17,13 +17,13 @@ def test_folders_are_not_listed_again_for_each_row(tmp_path, state_home, monkeyp
     make_directory(path.parent)
     path.write_text("".join(f"{json.dumps({'t': 1.0, 'step': step})}\n" for step in range(50)))
     listings = []
-    known = logs.ranks_with_metrics
+    known = series.ranks
 
     def listed(place: TaskDirectory) -> list[int]:
         listings.append(place)
         return known(place)
 
-    monkeypatch.setattr(logs, "ranks_with_metrics", listed)
+    monkeypatch.setattr(series, "ranks", listed)
     measured = MeasuredRows(run.where.task(None), STEPS)
     listings.clear()
     assert [row["step"] for row in measured.rows()] == [*range(50)]

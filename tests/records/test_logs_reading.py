@@ -1,14 +1,9 @@
 from __future__ import annotations
 
-import json
-import math
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.protocol.layout import TaskDirectory
-from serried.protocol.logged_metrics import metrics
-from serried.records.logs import Lines, Tail, last_lines, newest_metrics, start_of_last_lines
+from serried.records.logs import Lines, Tail, last_lines, start_of_last_lines
 from serried.ui.text import overwritten
 
 _OUTPUT = st.one_of(st.binary(max_size=20), st.sampled_from((b"\n", b"\r", b"\x1b[A", b"\x1b", b"[A")))
@@ -105,23 +100,3 @@ def test_the_last_lines_of_a_huge_log_are_read_without_the_rest(tmp_path):
     assert start_of_last_lines(path, 2) == path.stat().st_size - len("one\ntwo\n")
     assert start_of_last_lines(path, 5) == path.stat().st_size - (5 << 20)
     assert start_of_last_lines(tmp_path / "none", 2) == 0
-
-
-def test_the_newest_metrics_are_the_end_of_all_metrics(tmp_path):
-    place = TaskDirectory(tmp_path)
-    assert newest_metrics(place) == []
-    for attempt, steps in ((1, range(1, 20_000)), (2, range(10_000, 20_000))):
-        path = place.attempt(attempt).metrics(0, 0)
-        path.parent.mkdir(parents=True)
-        rows = [json.dumps({"t": 1, "step": step, "loss": 1 / step}) for step in steps]
-        path.write_text("\n".join([json.dumps({"t": 1, "resumed": 9_999}), *rows, '{"step": 20000, "lo']))
-    found = newest_metrics(place)
-    assert len(found) == 199
-    assert [{"attempt": 2, **row} for row in found] == metrics(place)[-len(found) :]
-
-
-def test_the_newest_metrics_hold_what_json_lacks(tmp_path):
-    path = TaskDirectory(tmp_path).attempt(1).metrics(0, 0)
-    path.parent.mkdir(parents=True)
-    path.write_text('{"step": 1, "loss": "inf"}\n{"step": "x"}\n[1]\n')
-    assert newest_metrics(TaskDirectory(tmp_path)) == [{"step": 1, "loss": math.inf}]

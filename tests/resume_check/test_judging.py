@@ -9,6 +9,7 @@ import pytest
 
 from serried.errors import SerriedError
 from serried.protocol.layout import RunDirectory
+from serried.protocol.series import LoggedStep
 from serried.resume_check import judge, traces
 from serried.resume_check.check import Prompter, choose_stops
 from serried.resume_check.judge import Difference, check_stopped, check_whole, compare, is_left_out
@@ -17,14 +18,14 @@ from tables import for_each
 
 
 def curve(*losses, first=1, **more):
-    return [{"attempt": 1, "t": 5.0, "step": step, "loss": loss, **more} for step, loss in enumerate(losses, first)]
+    return [LoggedStep(1, 5.0, step, {"loss": loss, **more}) for step, loss in enumerate(losses, first)]
 
 
 # Curves.
 
 
 def test_equal_curves_have_no_difference_whatever_the_clock_said():
-    later = [{**row, "t": 9.0, "attempt": 2, "serried/step_seconds": 3.0} for row in curve(0.5, 0.25)]
+    later = [LoggedStep(2, 9.0, row.step, {**row.values, "serried/step_seconds": 3.0}) for row in curve(0.5, 0.25)]
     found = compare({0: curve(0.5, 0.25), 1: curve(0.5)}, {0: later, 1: curve(0.5)})
     assert (found.ranks, found.steps, found.values, found.differences) == (2, 2, 3, ())
 
@@ -177,7 +178,7 @@ def trace(*events):
     ("curves", "found", "said"),
     [
         ({}, [], "nothing to compare: no rank has logged anything"),
-        ({0: [{"step": 1, "t": 5.0, "img/s": 7}]}, [], "nothing to compare: all logged metrics measure speed"),
+        ({0: [LoggedStep(1, 5.0, 1, {"img/s": 7})]}, [], "nothing to compare: all logged metrics measure speed"),
         ({0: curve(1)}, [], "never checks for a stop notice"),
         ({0: curve(1)}, trace(begin()), "never checks for a stop notice"),
         ({0: curve(1)}, trace(*made(1)), "takes 1 step, too few for 3 stops"),

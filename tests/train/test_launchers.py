@@ -16,7 +16,7 @@ import train_ranks
 import serried
 from serried.fs.files import Journal, read_journal, read_json
 from serried.protocol.layout import RunDirectory
-from serried.protocol.logged_metrics import metrics
+from serried.protocol.series import points
 
 pytest.importorskip("torch", reason="needs torch: pip install torch")
 pytestmark = pytest.mark.torch
@@ -114,7 +114,7 @@ def test_a_run_that_comes_to_its_limit_saves_and_goes_on_in_a_second_attempt(tor
     assert told(run.logs(1, attempt=1)) == [[1, 1, 0, saved, "limit"]]
     assert [told(run.logs(rank)) for rank in (0, 1)] == [[[rank, 2, saved, saved + 5, None]] for rank in (0, 1)]
     assert (read_json(attempt.exit) or {})["state"] == "REQUEUED"
-    steps = metrics(place, rank=1)
+    steps = [point.to_json() for point in points(place, rank=1)]
     assert [entry["step"] for entry in steps if "of" in entry] == list(range(saved + 6))
     assert [entry["of"] for entry in steps if "of" in entry][-6:] == [2] * 6
 

@@ -19,14 +19,13 @@ from typing import Any
 
 from serried.bench.points import GridPoint
 from serried.errors import UsageError
-from serried.fs.files import read_journal, read_json
+from serried.fs.files import read_json
 from serried.metrics import samples
-from serried.protocol import names, printed_metric
+from serried.protocol import names, printed_metric, series
 from serried.protocol.layout import AttemptDirectory, TaskDirectory
+from serried.protocol.series import OWN, Entry, number
 from serried.records.evidence import latest_attempt
 from serried.records.run_status import RunStatus
-
-Line = Mapping[str, Any]
 
 MOST_RANKS = 64
 """How many ranks are read. Of more, these are spread over all."""
@@ -41,7 +40,6 @@ UNKNOWN = "unknown GPU"
 OPEN = (names.PENDING, names.RUNNING, names.UNKNOWN)
 NO_STEP = "it reported no step (`run.log`, or `--metric-from`)"
 UNKNOWN_BATCH = "the size of its batch is unknown: give it as `--batch`"
-_OWN = "serried/"
 
 
 @dataclass(frozen=True)
@@ -119,18 +117,18 @@ def warm_up_steps(text: str, steps: int) -> int:
     return int(found[2]) if found[2] else math.ceil(steps * float(found[1]) / 100)
 
 
-def rank_steps(lines: Sequence[Line], warm_up: str) -> RankSteps:
+def rank_steps(lines: Sequence[Entry], warm_up: str) -> RankSteps:
     """The steps that the lines of one rank tell."""
     moments: dict[int, tuple[float, float]] = {}
-    rates: list[Line] = []
+    rates: list[Mapping[str, Any]] = []
     without_sync = False
     for line in lines:
-        step, at = line.get("step"), _number(line.get("t"))
-        if not isinstance(step, int) or at is None:
+        step, at = line.step, line.t
+        if step is None or at is None:
             continue
-        if f"{_OWN}steps_per_second" in line:
-            rates.append(line)
-            without_sync = without_sync or bool(line.get(f"{_OWN}without_sync"))
+        if f"{OWN}steps_per_second" in line.values:
+            rates.append(line.values)
+            without_sync = without_sync or bool(line.values.get(f"{OWN}without_sync"))
         else:
             moments[step] = (moments[step][0] if step in moments else at, at)
     ordered = sorted(moments)
@@ -145,9 +143,9 @@ def rank_steps(lines: Sequence[Line], warm_up: str) -> RankSteps:
             continue
         steps, seconds = steps + after - before, seconds + took
         each.append(took / (after - before))
-    per_second = [(_number(line.get(f"{_OWN}{RATE}")), _number(line[f"{_OWN}steps_per_second"])) for line in rates]
+    per_second = [(number(line.get(f"{OWN}{RATE}")), number(line[f"{OWN}steps_per_second"])) for line in rates]
     batches = [samples_ / steps_ for samples_, steps_ in per_second if samples_ and steps_]
-    waits = [wait for line in rates if (wait := _number(line.get(f"{_OWN}wait_share"))) is not None]
+    waits = [wait for line in rates if (wait := number(line.get(f"{OWN}wait_share"))) is not None]
     return RankSteps(
         steps,
         seconds,
@@ -221,7 +219,7 @@ def measure(status: RunStatus, point: GridPoint, *, warm_up: str, source: str = 
     attempt = latest_attempt(place)
     found = RunFigures(None, "", "it has not started" if place.path.is_dir() else "its run directory was deleted")
     first: float | None = None
-    lines: list[Line] = []
+    lines: list[Entry] = []
     if attempt is not None:
         lines, found, first = _read(attempt, place.results, point, warm_up, source)
     started = (read_json(attempt.claim) or {}).get("started") if attempt else None
@@ -244,13 +242,13 @@ def measure(status: RunStatus, point: GridPoint, *, warm_up: str, source: str = 
 
 def _read(
     attempt: AttemptDirectory, written: Path, point: GridPoint, warm_up: str, source: str
-) -> tuple[list[Line], RunFigures, float | None]:
+) -> tuple[list[Entry], RunFigures, float | None]:
     """The lines of rank 0, the figures, and when the first step was over."""
     paths = {int(path.stem.removeprefix("metrics-")): path for path in attempt.path.glob("node-*/metrics-*.jsonl")}
-    first = list[Line](read_journal(paths[0])) if 0 in paths else []
+    first = series.read(paths[0]) if 0 in paths else []
     if source:
         return first, _reported(source, [attempt.rank_log(0, 0)], written, point, warm_up), None
-    ranks = [rank_steps(first if rank == 0 else read_journal(paths[rank]), warm_up) for rank in _spread(sorted(paths))]
+    ranks = [rank_steps(first if rank == 0 else series.read(paths[rank]), warm_up) for rank in _spread(sorted(paths))]
     found = [rank.first_at for rank in ranks if rank.first_at is not None]
     return first, combined(ranks, point), min(found, default=None)
 
@@ -296,15 +294,11 @@ def _device(place: TaskDirectory) -> str:
     return " and ".join(sorted(found)) or UNKNOWN
 
 
-def _sums(lines: Sequence[Line]) -> dict[str, float]:
+def _sums(lines: Sequence[Entry]) -> dict[str, float]:
     found: dict[str, float] = {}
     for line in lines:
-        counted = {**line, "epochs": 1 if "train_seconds" in line else None}
+        counted = {**line.values, "epochs": 1 if "train_seconds" in line.values else None}
         for name in ("train_seconds", "train_samples", "epochs"):
-            if (value := _number(counted.get(name))) is not None:
+            if (value := number(counted.get(name))) is not None:
                 found[name] = found.get(name, 0.0) + value
     return found
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from serried.fs.files import json_object, numbers, open_regular
 from serried.protocol.layout import AttemptDirectory, TaskDirectory
+from serried.protocol.series import number
 
 Quantities = Mapping[str, Any]
 """What a line says of a node, a GPU or a rank. `range_in` and `number_in` read it, whatever it holds."""
@@ -186,19 +187,13 @@ def range_in(quantities: Quantities, name: str) -> Range | None:
     value = quantities.get(name)
     if type(value) is not list or len(value) != len(Range._fields):
         return None
-    low, mean, high = value
-    return Range(low, mean, high) if _is_number(low) and _is_number(mean) and _is_number(high) else None
+    low, mean, high = map(number, value)
+    return Range(low, mean, high) if low is not None and mean is not None and high is not None else None
 
 
 def number_in(quantities: Quantities, name: str) -> float | None:
     """The number of that name; None if it is missing or damaged."""
-    value = quantities.get(name)
-    return float(value) if value is not None and _is_number(value) else None
-
-
-def _is_number(value: Any) -> bool:
-    """Without NaN, infinity, and integers that no float can hold. Called a hundred times for each line."""
-    return type(value) in _NUMBERS and -_LARGEST < value < _LARGEST
+    return number(quantities.get(name))
 
 
 def by_number(key: str) -> tuple[int, str]:

@@ -32,8 +32,7 @@ which counts its own samples.
 
 from __future__ import annotations
 
-import math
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 Node = Dict[str, Any]
 """An entry of `nodes`. It is also what a sampler reports to the agent of its node, and that agent to the head."""
@@ -41,10 +40,6 @@ Node = Dict[str, Any]
 SHORTEST_SECONDS, LONGEST_SECONDS = 5.0, 60.0
 MANY_NODES = 64
 """Up to here nodes report at the shortest interval."""
-
-
-NOT_FINITE = ("nan", "inf", "-inf")
-"""Values of metrics that JSON does not have."""
 
 
 def interval_of(nodes: int) -> float:
@@ -59,14 +54,3 @@ def entries(node: Node, name: str) -> List[Dict[str, Any]]:
     """The `gpus` or `ranks` of a node, whatever another version has sent."""
     found = node.get(name)
     return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
-
-
-def number(value: Any) -> Optional[float]:
-    """A finite number, or None."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        found = float(value)
-    except OverflowError:  # an integer may have any size
-        return None
-    return found if math.isfinite(found) else None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from serried.fs.files import open_regular
-from serried.protocol import SCHEMA
+from serried.protocol import SCHEMA, series
 from serried.protocol.live import SHORTEST_SECONDS
 from serried.protocol.times import iso
 
@@ -313,8 +313,8 @@ _RANK = (
 
 def _rank(at: int, entry: Mapping[str, Any]) -> LiveRank:
     metrics = entry.get("metrics")
-    values = {str(name): _metric(value) for name, value in metrics.items()} if isinstance(metrics, dict) else {}
-    kept = {name: value for name, value in values.items() if value is not None}
+    logged = metrics.items() if isinstance(metrics, dict) else ()
+    kept = {str(name): number for name, value in logged if (number := series.logged_number(value)) is not None}
     return LiveRank(rank=_index(entry, "rank", at), metrics=kept, **_numbers(entry, *_RANK))
 
 
@@ -334,18 +334,8 @@ def _numbers(entry: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 def _number(value: Any) -> float | None:
     """A finite number that is not negative; None for anything else. No quantity here can be negative."""
-    number = _metric(value) if isinstance(value, int | float) else None
-    return number if number is not None and math.isfinite(number) and number >= 0 else None
-
-
-def _metric(value: Any) -> float | None:
-    """Any number; NaN and infinities may be texts."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None
+    number = series.number(value)
+    return number if number is not None and number >= 0 else None
 
 
 def _rounded(seconds: float | None) -> float | None:

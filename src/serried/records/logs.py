@@ -1,4 +1,4 @@
-"""The files that ranks write: logs, read while they grow, the newest logged metrics, and the result of a smoke test."""
+"""The files that ranks write: logs, read while they grow, and the result of a smoke test."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from serried.errors import UsageError
-from serried.fs.files import json_object, open_regular, read_json
+from serried.fs.files import open_regular, read_json
 from serried.protocol import names
-from serried.protocol.layout import AttemptDirectory, TaskDirectory
-from serried.records.evidence import attempt_numbers
+from serried.protocol.layout import AttemptDirectory
 from serried.records.record import Record, Summary
 from serried.schedulers.indices import compress
 
 _CHUNK = 1 << 20
 _MOST_LISTED = 8
-_MOST_NEWEST = 200
 _LONGEST_LINE = 1 << 16
 """A line without an end is shown in pieces of this size."""
 _UP, _MOST_ROWS = b"\x1b[A", 8
@@ -232,23 +229,6 @@ def last_lines(path: Path, count: int, window: int = 1 << 16) -> list[str]:
         lines = [*(line for line in lines[:-1] if not line.endswith(_UP)), lines[-1]]  # states of a bar below another
         return [decode(line) for line in lines[-count:]] if text else []
     return []
-
-
-def newest_metrics(place: TaskDirectory, rank: int = 0) -> list[dict[str, Any]]:
-    """The last rows of `metrics`, from the end of one file: quick, but perhaps none, and not all that a step logged."""
-    from serried.protocol.logged_metrics import values_of
-
-    numbers = attempt_numbers(place)
-    paths = place.attempt(numbers[-1]).path.glob(f"node-*/metrics-{rank}.jsonl") if numbers else ()
-    entries = [json_object(line.encode()) for path in paths for line in last_lines(path, _MOST_NEWEST)]
-    return [values_of(entry) for entry in entries if entry and isinstance(entry.get("step"), int)]
-
-
-def ranks_with_metrics(place: TaskDirectory) -> list[int]:
-    """The ranks that have a file of metrics, in any attempt."""
-    found = place.attempts.glob("*/node-*/metrics-*.jsonl")
-    numbers = {path.stem.removeprefix("metrics-") for path in found}
-    return sorted(int(number) for number in numbers if number.isdecimal())
 
 
 def smoke_result(record: Record, task: int | None) -> str:

@@ -17,11 +17,10 @@ from typing import Any
 
 from serried.builds import Observe, silent
 from serried.fs.files import Journal
-from serried.protocol import logged_metrics, names
+from serried.protocol import names, series
 from serried.protocol.events import ToAttempt
 from serried.protocol.layout import RunDirectory, TaskDirectory
 from serried.protocol.reasons import Reason
-from serried.records import logs
 from serried.records.evidence import attempt_numbers
 from serried.resume_check import judge, traces
 from serried.resume_check.judge import Comparison, Curves, Difference, Judgement, compare
@@ -96,7 +95,7 @@ class Take(FinishedRun):
     """One run of the training, ended."""
 
     def curves(self) -> Curves:
-        return {rank: logged_metrics.metrics(self.place, rank) for rank in logs.ranks_with_metrics(self.place)}
+        return {rank: series.points(self.place, rank) for rank in series.ranks(self.place)}
 
     def traces(self) -> list[Trace]:
         return traces.read(self.place)

@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from serried.errors import SerriedError
-from serried.protocol.logged_metrics import Row
+from serried.protocol.series import OWN, LoggedStep
 from serried.resume_check import traces
 from serried.resume_check.traces import GIVEN, ORDER, RANDOM, Lost, Trace
 
-Curves = Mapping[int, Sequence[Row]]
+Curves = Mapping[int, Sequence[LoggedStep]]
 """The metrics of each rank."""
 
-_OURS = ("attempt", "step", "t")
-_OWN_PREFIX = "serried/"
 _TIMING = frozenset(
     {"time", "seconds", "second", "secs", "sec", "ms", "duration", "elapsed", "eta", "wait", "timestamp", "date"}
     | {"throughput", "speed", "fps", "memory", "mem"}
@@ -89,12 +87,11 @@ def is_left_out(name: str, ignore: Sequence[str] = ()) -> bool:
     return bool(words & _TIMING) or name.lower().endswith("/s")
 
 
-def _by_step(rows: Sequence[Row]) -> dict[int, dict[str, Any]]:
-    return {row["step"]: {name: value for name, value in row.items() if _is_logged(name)} for row in rows}
-
-
-def _is_logged(name: str) -> bool:
-    return name not in _OURS and not name.startswith(_OWN_PREFIX)
+def _by_step(points: Sequence[LoggedStep]) -> dict[int, dict[str, Any]]:
+    return {
+        point.step: {name: value for name, value in point.values.items() if not name.startswith(OWN)}
+        for point in points
+    }
 
 
 def _are_equal(one: Any, other: Any, tolerance: float) -> bool:

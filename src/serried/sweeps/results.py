@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from serried.errors import UsageError
 from serried.plan import ReportedMetric, Sweep
-from serried.protocol import logged_metrics, names, printed_metric
+from serried.protocol import names, printed_metric, series
 from serried.protocol.layout import TaskDirectory
 from serried.protocol.reasons import Reason
-from serried.records import index, logs
+from serried.records import index
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable, read_exit
@@ -254,16 +254,7 @@ def _parameters(record: Record, number: int) -> Trial:
 def _value(place: TaskDirectory, sweep: Sweep) -> float | None:
     """The metric as logged, printed or written last."""
     if not sweep.source:
-        newest = _last(logs.newest_metrics(place), sweep.metric)
-        return newest if newest is not None else _last(logged_metrics.metrics(place), sweep.metric)
+        return series.last_value(place, sweep.metric)
     attempts = [place.attempt(number) for number in reversed(attempt_numbers(place))]
     written = [attempt.rank_log(0, 0) for attempt in attempts]
     return printed_metric.last_value(sweep.source, sweep.metric, written, place.results)
-
-
-def _last(rows: Sequence[Mapping[str, Any]], metric: str) -> float | None:
-    for row in reversed(rows):
-        value = row.get(metric)
-        if isinstance(value, int | float):
-            return float(value)
-    return None

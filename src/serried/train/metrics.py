@@ -3,21 +3,19 @@
 A step costs a few microseconds: lines are written about once a second, and until then nothing waits for a number on
 a GPU. A killed process loses the last second, but no step of a checkpoint, because a save writes first. Readers skip
 a torn last line. The next attempt continues the step count; a step that it repeats replaces the earlier values for
-readers (`serried.records.logs`).
+readers (`serried.protocol.series`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import math
 import os
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
-from serried.protocol import names
+from serried.protocol import names, series
 from serried.protocol.layout import RunDirectory
 from serried.train.tracking.sinks import Point
 from serried.train.tracking.tracker import Tracker
@@ -77,7 +75,7 @@ class Metrics:
     def resume(self, step: int) -> None:
         """This attempt continues after `step`, even if an earlier one logged later steps."""
         if self._file is not None and self._last_step is None:
-            self._put([json.dumps({"t": round(time.time(), 3), "resumed": step})])
+            self._put([series.resumed_line(time.time(), step)])
 
     def log(self, step: int, values: Dict[str, Any]) -> None:
         kept = {name: _keep(name, value) for name, value in values.items()}
@@ -102,7 +100,7 @@ class Metrics:
             for moment, step, values in held
         ]
         if self._file is not None:
-            lines = [json.dumps({"t": round(at, 4), "step": step, **_finite(values)}) for at, step, values in points]
+            lines = [series.step_line(at, step, values) for at, step, values in points]
             self._put(lines + self._total_line())
         if self.tracker is not None and self.tracker.is_on:
             self.tracker.feed(points)
@@ -113,7 +111,7 @@ class Metrics:
         if total == self._written_total:
             return []
         self._written_total = total
-        return [json.dumps({"t": round(time.time(), 3), "total_steps": total})]
+        return [series.total_line(time.time(), total)]
 
     def _put(self, lines: List[str]) -> None:
         if self._file is not None:
@@ -143,7 +141,7 @@ class Metrics:
             if read is not None:
                 rates["samples_per_second"] = (read - self._read) / seconds
             self._expected_steps = None if total is None else int(total)
-            self._held.append((time.time(), step, {f"serried/{name}": value for name, value in rates.items()}))
+            self._held.append((time.time(), step, {f"{series.OWN}{name}": value for name, value in rates.items()}))
         self._rated, self._rated_step, self._waited, self._read = now, step, waited or 0.0, read or 0.0
 
 
@@ -166,15 +164,6 @@ def _keep(name: str, value: Any) -> Any:
 
 def _number(value: Any) -> Any:
     return value if isinstance(value, (int, float, str)) else float(value)
-
-
-def _finite(values: Dict[str, Any]) -> Dict[str, Any]:
-    """Infinities and NaN as texts: JSON cannot express them."""
-    return {
-        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in values.items()
-        if name not in ("t", "step")  # the line's own
-    }
 
 
 def peak_memory(device: torch.device) -> int:

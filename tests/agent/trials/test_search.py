@@ -17,7 +17,7 @@ from searching import SPACE, end, known, settings, states, write_plan
 from serried.agent.trials.search import RETRIED, TASK, Study, reports
 from serried.protocol import json_lines
 from serried.protocol.layout import RunDirectory
-from serried.protocol.logged_metrics import metrics
+from serried.protocol.series import points
 
 
 def test_parameters_are_within_the_space_and_keep_their_order(run):
@@ -173,7 +173,7 @@ def test_the_values_of_attempts_are_one_row_without_the_steps_that_a_resume_take
         begin = '{"t": 1.0, "resumed": 1}\n' if attempt == 2 else ""
         log.write_text(begin + "".join(f'{{"step": {step}, "acc": {value}}}\n' for step, value in lines))
     assert reports(run.task(0), settings(run)) == [1.0, 2.0, 3.5, 4.0]
-    assert [row["acc"] for row in metrics(run.task(0))] == [1.0, 2.0, 3.5, 4.0]
+    assert [point.values["acc"] for point in points(run.task(0))] == [1.0, 2.0, 3.5, 4.0]
     (run.task(0).attempt(1).rank_log(0, 0)).write_text("acc=1\nacc=2\n")
     assert reports(run.task(0), settings(run, source="stdout:acc=(.*)")) == [1.0, 2.0]
 

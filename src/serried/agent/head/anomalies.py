@@ -24,8 +24,9 @@ from typing import (
 )
 
 from serried.agent.head.step_pace import StepPace
-from serried.protocol.live import NOT_FINITE, Node, entries, number
+from serried.protocol.live import Node, entries
 from serried.protocol.reasons import Reason
+from serried.protocol.series import logged_number, number
 from serried.protocol.sizes import counted, ranges, spell
 from serried.protocol.times import show_duration
 
@@ -180,8 +181,8 @@ class NotFinite:
         for rank in sample.ranks:
             metrics = rank.get("metrics")
             for name, value in metrics.items() if isinstance(metrics, dict) else ():
-                is_finite = math.isfinite(value) if isinstance(value, float) else value not in NOT_FINITE
-                if not is_finite and "loss" in str(name).lower():
+                known = logged_number(value)
+                if known is not None and not math.isfinite(known) and "loss" in str(name).lower():
                     self._found.setdefault((str(name), str(value)), []).append(rank["rank"])
 
     def found(self) -> List[Anomaly]:

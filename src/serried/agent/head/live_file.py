@@ -21,7 +21,8 @@ from serried.agent.head.anomalies import Anomalies, Anomaly, NodeSample
 from serried.fs import files
 from serried.protocol import SCHEMA, live
 from serried.protocol.json_lines import Message
-from serried.protocol.live import Node, entries, number
+from serried.protocol.live import Node, entries
+from serried.protocol.series import number
 
 MOST_ENTRIES = 4096
 """Nodes, ranks and GPUs in the file, of about 230 bytes each: more than enough for 512 ranks with a GPU each."""

@@ -12,11 +12,10 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Callable, Deque, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from serried.fs.files import json_object
 from serried.fs.tail import TailReader
-from serried.protocol import printed_metric
-from serried.protocol.live import NOT_FINITE, number
+from serried.protocol import printed_metric, series
 from serried.protocol.printed_metric import FILE, STDOUT, STEP, TOTAL, Pattern
+from serried.protocol.series import OWN, number
 
 METRICS_BYTES, LOG_BYTES = 1 << 18, 1 << 16
 """The most that one sample reads of a rank's metrics, and of its log."""
@@ -30,8 +29,6 @@ PAUSE = 2.0
 """So many times that long without a step is an evaluation or the like: it says nothing about the next steps."""
 MOST_METRICS, LONGEST_NAMES = 8, 160
 """Of a rank: the number, and the length of all names together."""
-OWN = "serried/"
-"""Begins the names of values that the library adds."""
 SAMPLES_PER_SECOND = f"{OWN}samples_per_second"
 OF_LIBRARY = {SAMPLES_PER_SECOND: "samples_per_second", f"{OWN}wait_share": "data_wait"}
 
@@ -171,25 +168,24 @@ class RankProgress:
 
     def _read_metrics(self, lines: List[bytes], now: float) -> None:
         if len(lines) > MOST_LINES:
-            lines = [line for line in lines[:-MOST_LINES] if _is_rare(line)] + lines[-MOST_LINES:]
+            lines = [line for line in lines[:-MOST_LINES] if series.is_rare(line)] + lines[-MOST_LINES:]
         behind, earliest = now - time.time(), self._read_at - LATE_SECONDS
         self._read_at = now
         for line in lines:
-            entry = json_object(line) or {}
-            if "total_steps" in entry and STEP not in entry:
-                self._steps.expect(entry["total_steps"] if _is_count(entry["total_steps"]) else None)
-            if not _is_count(entry.get(STEP)):
+            entry = series.parse(line)
+            if entry is not None and entry.says_total:
+                self._steps.expect(entry.total_steps)
+            if entry is None or entry.step is None:
                 continue
-            at = number(entry.get("t"))
+            at = entry.t
             reached_at = now if at is None or at + behind < earliest else min(now, at + behind)
-            self._steps.reach(entry[STEP], reached_at)
+            self._steps.reach(entry.step, reached_at)
             self._rates.update(
                 (OF_LIBRARY[name], value * self._stands_for if name == SAMPLES_PER_SECOND else value)
-                for name, value in entry.items()
+                for name, value in entry.values.items()
                 if name in OF_LIBRARY and number(value) is not None
             )
-            own = ("t", STEP)
-            self._keep({name: it for name, it in entry.items() if name not in own and not name.startswith(OWN)})
+            self._keep({name: value for name, value in entry.values.items() if not name.startswith(OWN)})
 
     def _take(self, values: Mapping[str, float], at: float) -> None:
         """`values` by the names of groups."""
@@ -206,7 +202,7 @@ class RankProgress:
                 continue
             if number(value) is not None:
                 self._values[name] = value if isinstance(value, int) else float(f"{value:.6g}")
-            elif value in NOT_FINITE or (isinstance(value, float) and not math.isfinite(value)):
+            elif series.logged_number(value) is not None:
                 self._values[name] = str(value)
 
     def _has_room(self, name: str) -> bool:
@@ -237,11 +233,3 @@ class ReportFile:
         keys = {STEP: STEP, TOTAL: TOTAL, self._name: self._key}
         found = {name: printed_metric.values_in(text, key) for name, key in keys.items()}
         return {name: values[-1] for name, values in found.items() if values}
-
-
-def _is_rare(line: bytes) -> bool:
-    return b'"serried/' in line or b'"total_steps"' in line
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and number(value) is not None

@@ -25,7 +25,7 @@ from serried.agent import system
 from serried.agent.attempt import Attempt, run_directory
 from serried.agent.helper_process import AgentConnection
 from serried.fs import files
-from serried.protocol import logged_metrics, names, printed_metric
+from serried.protocol import names, printed_metric, series
 from serried.protocol.layout import TaskDirectory
 from serried.protocol.reasons import Reason
 
@@ -390,8 +390,7 @@ def reports(task: TaskDirectory, settings: SearchJson) -> List[float]:
     if settings["source"]:
         logs = [task.attempt(number).rank_log(0, 0) for number in files.numbers(task.attempts)]
         return printed_metric.values(settings["source"], settings["metric"], logs, task.results)
-    found = (printed_metric.number(row.get(settings["metric"])) for row in logged_metrics.metrics(task))
-    return [value for value in found if value is not None]
+    return series.values(series.points(task), settings["metric"])
 
 
 def watch(study: Study, number: int, work: Attempt, connection: AgentConnection) -> None:

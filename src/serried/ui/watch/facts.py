@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from serried.metrics import samples
-from serried.protocol import logged_metrics, names
+from serried.protocol import names, series
 from serried.protocol.layout import AttemptDirectory
 from serried.protocol.reasons import Reason
 from serried.protocol.sizes import counted
@@ -35,7 +35,6 @@ _MOST_NODES = 64
 _PERIODS, _PERIODS_OF_FIRST = 60, 1000
 _LARGEST_METRICS = 8 << 20
 """About a second of reading; of more, the curves are those of the samples."""
-_NOT_METRICS = frozenset({"attempt", "step", "t", "resumed"})
 _RARELY_SECONDS = 5.0
 _SHARE = 20
 """Reading metrics and samples takes at most one of so many seconds."""
@@ -196,11 +195,11 @@ class RunReader:
     def _logged(self) -> dict[str, list[Point]]:
         """The values of `run.log`, by name."""
         place = self.selection.place
-        ranks = logs.ranks_with_metrics(place)
+        ranks = series.ranks(place)
         files = place.attempts.glob(f"*/node-*/metrics-{ranks[0]}.jsonl") if ranks else ()
         if not ranks or sum(map(_size_of, files)) > _LARGEST_METRICS:
             return {}
-        return curves_of(logged_metrics.metrics(place, ranks[0]))
+        return curves_of({**point.values, "step": point.step} for point in series.points(place, ranks[0]))
 
 
 def in_order(curves: Mapping[str, Sequence[Point]], wanted: str) -> dict[str, Sequence[Point]]:
@@ -228,10 +227,10 @@ def curves_of(rows: Iterable[Mapping[str, object]]) -> dict[str, list[Point]]:
     for row in rows:
         step = row.get("step")
         for name, value in row.items():
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if name not in _NOT_METRICS and is_number and isinstance(step, int):
+            known = series.logged_number(value)
+            if name != "step" and known is not None and isinstance(step, int):
                 with contextlib.suppress(OverflowError):
-                    curves.setdefault(name, []).append((float(step), float(value)))  # type: ignore[arg-type]
+                    curves.setdefault(name, []).append((float(step), known))
     return curves
 
 

@@ -13,17 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from serried.metrics import samples
+from serried.protocol import series
 from serried.protocol.layout import TaskDirectory
-from serried.records.exported import NewEntries
+from serried.protocol.series import Entry, Resumes
 from serried.records.live import main_metric
 
 MOST = 1000
 """Stretches of a curve: about as many as a plot has columns."""
 MOST_NAMES = 500
-_KEYS = frozenset(("t", "step", "attempt", "resumed"))
-_LARGEST = 1e300
-_LARGEST_STEP = 1 << 53
-"""JavaScript has no larger integers."""
 
 
 class Curve:
@@ -36,7 +33,7 @@ class Curve:
         """Values in a full stretch."""
 
     def add(self, step: int, value: float) -> None:
-        """A second value for a step replaces the first, as in `logged_metrics.metrics`, while a stretch is one step."""
+        """A second value for a step replaces the first, as in `series.points`, while a stretch is one step."""
         if not self._steps or step > self._steps[-1]:
             if self._steps and self._stretches[-1][0] < self._size:
                 self._steps[-1] = step
@@ -95,9 +92,8 @@ class RankCurves:
 
     def __init__(self, place: TaskDirectory, rank: int) -> None:
         self._place, self._rank = place, rank
-        self._new = NewEntries(place, rank)
-        self._begun: set[Path] = set()
-        """Files whose first step was read."""
+        self._new = series.Follower(place, rank)
+        self._resumes = Resumes()
         self._begins: dict[int, int] = {}
         """The step from which on the values are those of an attempt, by the attempt's number."""
         self._curves: dict[str, Curve] = {}
@@ -116,28 +112,19 @@ class RankCurves:
                 known, begins = _measured(self._place, self._rank)
             main = main_metric(known, metric)
             return {
-                "names": sorted(known, key=lambda name: (name != main, name.startswith("serried/"))),
+                "names": sorted(known, key=lambda name: (name != main, name.startswith(series.OWN))),
                 "curves": {name: curve.to_json() for name, curve in known.items() if wanted is None or name in wanted},
                 "begins": [[attempt, step] for attempt, step in begins.items() if attempt > 1],
             }
 
-    def _read(self, path: Path, attempt: int, entry: Mapping[str, Any]) -> None:
-        step, resumed = entry.get("step"), entry.get("resumed")
-        if type(step) is int and abs(step) > _LARGEST_STEP:
-            return
-        if type(resumed) is int:
-            self._cut(resumed, attempt)
-            self._begun.add(path)
-        if type(step) is int:
-            if path not in self._begun:
-                self._cut(step - 1, attempt)
-                self._begun.add(path)
-            _add(self._curves, step, entry)
-
-    def _cut(self, last: int, attempt: int) -> None:
-        for curve in self._curves.values():
-            curve.cut(last)
-        _begin(self._begins, attempt, last)
+    def _read(self, path: Path, attempt: int, entry: Entry) -> None:
+        last = self._resumes.last_kept(path, entry)
+        if last is not None:
+            for curve in self._curves.values():
+                curve.cut(last)
+            _begin(self._begins, attempt, last)
+        if entry.step is not None:
+            _add(self._curves, entry.step, entry.values)
 
 
 def _begin(begins: dict[int, int], attempt: int, step: int) -> None:
@@ -149,7 +136,7 @@ def _begin(begins: dict[int, int], attempt: int, step: int) -> None:
 
 def _add(curves: dict[str, Curve], step: int, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
-        if name in _KEYS or type(value) not in (int, float) or not -_LARGEST < value < _LARGEST:
+        if series.number(value) is None:
             continue
         curve = curves.get(name)
         if curve is None:

@@ -13,7 +13,7 @@ from serried.errors import UsageError
 from serried.fs.files import read_json
 from serried.metrics import samples
 from serried.metrics.samples import NodeSamples, Range
-from serried.protocol import checkpoints
+from serried.protocol import checkpoints, series
 from serried.protocol.layout import AttemptDirectory
 from serried.records import logs
 from serried.records.evidence import latest_attempt
@@ -112,7 +112,7 @@ def run(selection: Selection, status: RunStatus) -> dict[str, Any]:
         "attempts": [attempt.directory.number for attempt in attempts(place)] if whole else [],
         "ranks": _log_names(selection) if whole else [],
         "failed_log": _failed_log(selection) if whole and status.has_ended else None,
-        "metric_ranks": logs.ranks_with_metrics(place) if whole else [],
+        "metric_ranks": series.ranks(place) if whole else [],
         "checkpoints": _checkpoints(selection) if whole else [],
         "files": {name: str(path) for name, path in _file_paths(selection).items() if path.exists()},
     }
