@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -130,21 +130,41 @@ def launchers_socket(folder: Path) -> Iterator[Door]:
 @contextlib.contextmanager
 def page() -> Iterator[Door]:
     """That of `serried ui`."""
-    from serried.ui import loopback
-    from serried.ui.web import server
+    from serried.ui.web.app import application
     from serried.ui.web.runs import Runs
 
-    listener, runs = loopback.listener("page", 0), Runs()
+    runs = Runs()
     runs.start()
-    served = server.server(runs, "t" * 32)
+    with _served(application(runs, "t" * 32), "/") as door:
+        yield door
+    runs.close()
+
+
+def tensorboard() -> contextlib.AbstractContextManager[Door]:
+    """Any application behind the guard of `serried tensorboard`."""
+    from serried.ui.web import server
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        assert environ["PATH_INFO"].startswith(f"/{'t' * 32}/")
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        return [b"curves"]
+
+    return _served(server.below_token(application, "serried tensorboard", "t" * 32), f"/{'t' * 32}/")
+
+
+@contextlib.contextmanager
+def _served(guarded: Any, path: str) -> Iterator[Door]:
+    from serried.ui import loopback
+    from serried.ui.web import server
+
+    listener, served = loopback.listener("page", 0), server.server(guarded)
     thread = threading.Thread(target=served.run, kwargs={"sockets": [listener]})
     thread.start()
     until(lambda: served.started)
     port = listener.getsockname()[1]
-    serve = partial(_until_answered, port, "GET", "/", 200)
+    serve = partial(_until_answered, port, "GET", path, 200)
     yield Door(_tcp(port), serve, lambda: len(served.server_state.connections), server.MOST_CONNECTIONS)
     served.should_exit = True
-    runs.close()
     thread.join(SECONDS)
     listener.close()
 
@@ -170,6 +190,7 @@ DOORS = {
     "data server": lambda _: data_server(),
     "launchers' socket": launchers_socket,
     "page": lambda _: page(),
+    "TensorBoard": lambda _: tensorboard(),
 }
 
 

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 from typing import NamedTuple
@@ -125,15 +126,22 @@ def test_the_attempts_of_a_run_are_one_curve_behind_a_token_on_loopback_alone(en
 
     root, token = re.fullmatch(r"(http://127\.0\.0\.1:\d+/)([\w-]{32})/", served.address).groups()
     for path in ("", "data/runs", f"{token[:-1]}/data/runs", f"{token}x/data/runs", f"x/{token}/data/runs", "%ff/"):
-        assert refusal(root + path) == (
+        code, answer = refusal(root + path)
+        assert (code, json.loads(answer)) == (
             403,
-            "403: use the address that `serried tensorboard` printed last, with its token\n",
+            {
+                "error": "wrong or missing token",
+                "hint": "open the address that `serried tensorboard` printed last",
+            },
         )
     assert refusal(f"{root}?{token}")[0] == 403
+    assert refusal(urllib.request.Request(served.address, headers={"Host": "evil.example"}))[0] == 421
     for garbage in (b"\x1b]0;ada\x07 / x y", b"GET http://[/ HTTP/1.1", b"GET / HTTP/ada", b"ada / HTTP/1.1", b"\0"):
         assert b" 200 " not in send(served.port, garbage + b"\r\n\r\n")
-    with urllib.request.urlopen(served.address, timeout=60) as answer:
+    posted = urllib.parse.urlencode({"requests": json.dumps([{"plugin": "scalars", "tag": "loss"}])}).encode()
+    with urllib.request.urlopen(f"{served.address}data/plugin/timeseries/timeSeries", posted, timeout=60) as answer:
         assert answer.headers["Referrer-Policy"] == "no-referrer"
+        assert [len(points) for points in json.load(answer)[0]["runToSeries"].values()] == [5]
     assert until(lambda: listening(served.process.pid)) == [f"0100007F:{served.port:04X}"]
     assert token not in Path(f"/proc/{served.process.pid}/cmdline").read_text()
 
@@ -266,7 +274,7 @@ def test_without_tensorboard_the_command_says_how_to_install_it(serried, ended, 
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     done = serried("tensorboard", "k3f9q2")
     assert done.code == 2
-    assert done.err.startswith("error: TensorBoard is not installed beside Serried")
+    assert done.err.startswith("error: a library that `serried tensorboard` needs is not installed beside Serried: ")
     assert done.err.endswith(f"\n\nhint: {install_hint('track')}\n")
 
 

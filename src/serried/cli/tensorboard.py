@@ -1,20 +1,21 @@
 """`serried tensorboard`: TensorBoard for the event files of runs, behind a token.
 
-Other users of a login node can connect to any port on its loopback address, and TensorBoard has no authentication. So
-it runs in this process as a WSGI application, behind a check of the token that each address begins with. It listens on
-no other port: its own data server, which has no authentication either, stays off.
+Other users of a login node can connect to any port on its loopback address, and TensorBoard has no authentication and
+listens on no Unix socket. So its application runs in this process, behind the guard of the web page. Its own data
+server, which has no authentication either, stays off.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import os
-import secrets
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from serried import shell
 from serried.cli import run_view
 from serried.errors import MissingProgramError, UsageError, install_hint
 from serried.protocol import tracking
-from serried.protocol.bounded_server import REQUEST_SECONDS, BoundedThreadingMixIn
 from serried.protocol.sizes import counted
 from serried.records import event_files, index
 from serried.records.index import Selection
@@ -59,39 +59,46 @@ def command(*, runs: tuple[str, ...]) -> None:
       track = { sinks = ["tensorboard"] }
 
     and event files that the program itself writes to its results, its checkpoints or
-    by relative paths. TensorBoard has to be installed beside Serried:
+    by relative paths. It needs TensorBoard and the libraries of the web page:
 
     \b
-      pip install '.[track]'     in a clone of Serried
+      pip install '.[track,ui]'     in a clone of Serried
     """
-    program = _import_tensorboard()
+    tensorboard, server = _import("tensorboard", "track"), _import("serried.ui.web.server", "ui")
     chosen = run_view.select_all(runs or [index.LAST])
     with shell.exit_on_signals(), tempfile.TemporaryDirectory(prefix="serried-tensorboard-") as folder:
         links = _Links(Path(folder))
         links.add(_with_sweeps(chosen))
         if not links.runs:
             _insist_on_more(chosen)
-        server = _serve(program, folder)
-        _report(chosen, links, server)
+        token = server.new_token()
+        with console.status_line("starting TensorBoard"):
+            shown = _application(tensorboard.program, folder, token)
+        listener = loopback.listener("TensorBoard")
+        _report(chosen, links, listener.getsockname()[1], token)
+        threading.Thread(target=_keep_adding, args=(links, chosen), daemon=True).start()
         try:
-            while True:
-                began = time.monotonic()
-                links.add(_with_sweeps(chosen))
-                time.sleep(max(RELOAD_SECONDS, _SHARE * (time.monotonic() - began)))
+            server.serve(listener, server.below_token(shown, "serried tensorboard", token))
         except KeyboardInterrupt:
             console.note("stopped")
             raise SystemExit(130) from None
 
 
-def _import_tensorboard() -> Any:
+def _import(module: str, extra: str) -> Any:
     try:
-        with console.status_line("starting TensorBoard"):
-            from tensorboard import program
+        return importlib.import_module(module)
     except ImportError as error:
         raise MissingProgramError(
-            f"TensorBoard is not installed beside Serried: {error}", hint=install_hint("track")
+            f"a library that `serried tensorboard` needs is not installed beside Serried: {error}",
+            hint=install_hint(extra),
         ) from None
-    return program
+
+
+def _keep_adding(links: _Links, chosen: Sequence[Selection]) -> None:
+    while True:
+        began = time.monotonic()
+        links.add(_with_sweeps(chosen))
+        time.sleep(max(RELOAD_SECONDS, _SHARE * (time.monotonic() - began)))
 
 
 def _with_sweeps(chosen: Sequence[Selection]) -> list[Selection]:
@@ -156,59 +163,18 @@ def _has_sink(selection: Selection) -> bool:
     return track is not None and tracking.TENSORBOARD in track.sinks and track.mode != tracking.OFF
 
 
-class Guard:
-    """Passes a request on if its path begins with the token; otherwise it answers 403."""
-
-    def __init__(self, application: Callable[..., Iterable[bytes]], token: str) -> None:
-        self._application = application
-        self._token = token.encode()
-
-    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        first = environ.get("PATH_INFO", "").lstrip("/").partition("/")[0]
-        if not secrets.compare_digest(first.encode("utf-8", "surrogatepass"), self._token):
-            text = b"403: use the address that `serried tensorboard` printed last, with its token\n"
-            start_response("403 Forbidden", [("Content-Type", "text/plain"), ("Content-Length", str(len(text)))])
-            return [text]
-
-        def respond(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
-            # Neither a link in a text of a run nor a cache shows the token to others.
-            return start_response(status, [*headers, ("Referrer-Policy", "no-referrer")], *more)
-
-        return self._application(environ, respond)
-
-
-def _serve(program: Any, folder: str) -> str:
-    """Start TensorBoard in a thread. Returns its address, with the token."""
-    from werkzeug import serving
-
-    token = secrets.token_urlsafe(24)
-    listener = loopback.listener("TensorBoard")
-    port = listener.getsockname()[1]
-
-    class QuietHandler(serving.WSGIRequestHandler):
-        protocol_version = "HTTP/1.1"
-        timeout = REQUEST_SECONDS
-
-        def log(self, *_: Any) -> None:
-            """Addresses contain the token, and other users can send anything."""
-
-        def handle(self) -> None:
-            with contextlib.suppress(ValueError):  # a malformed address
-                super().handle()
-
-    class BoundedServer(BoundedThreadingMixIn, serving.BaseWSGIServer):
-        multithread = True
+def _application(program: Any, folder: str, token: str) -> Any:
+    """TensorBoard's own application, for paths below the token. It reads the folder in threads."""
+    made = []
 
     class Server(program.TensorBoardServer):  # type: ignore[misc]
         def __init__(self, application: Any, flags: Any) -> None:  # noqa: ARG002
-            guarded = Guard(application, token)
-            self._server = BoundedServer(loopback.ADDRESS, port, guarded, QuietHandler, fd=listener.fileno())
+            made.append(application)
 
-        def serve_forever(self) -> None:
-            self._server.serve_forever()
+        def serve_forever(self) -> None: ...
 
         def get_url(self) -> str:
-            return f"http://{loopback.ADDRESS}:{port}/{token}/"
+            return ""
 
     board = program.TensorBoard(server_class=Server)
     board.configure(
@@ -219,10 +185,11 @@ def _serve(program: Any, folder: str) -> str:
         path_prefix=f"/{token}",
         window_title="Serried",
     )
-    return str(board.launch())
+    board.launch()
+    return made[0]
 
 
-def _report(chosen: Sequence[Selection], links: _Links, address: str) -> None:
+def _report(chosen: Sequence[Selection], links: _Links, port: int, token: str) -> None:
     lacking = [str(selection) for selection in chosen if selection.record.id not in links.runs]
     if lacking and links.runs:
         console.note(f"without event files: {', '.join(lacking)}")
@@ -232,7 +199,7 @@ def _report(chosen: Sequence[Selection], links: _Links, address: str) -> None:
     )
     console.say()
     console.say("on your own machine:")
-    console.out(f"  {loopback.tunnel(int(address.split(':')[2].partition('/')[0]), os.environ)}")
+    console.out(f"  {loopback.tunnel(port, os.environ)}")
     console.say("and in its browser:")
-    console.out(f"  {address}")
+    console.out(f"  http://{loopback.ADDRESS}:{port}/{token}/")
     sys.stdout.flush()  # a pipe gets both lines now, too

@@ -37,7 +37,7 @@ def command(*, run: str | None, port: int | None, path: Path | None) -> None:
     \b
       pip install '.[ui]'     in a clone of Serried
     """
-    server = _import_server()
+    app, server = _import_server()
     if port is not None and path is not None:
         raise UsageError("`--port` and `--socket` exclude each other")
     first = _address(run_view.select(run)) if run else "/"
@@ -46,13 +46,16 @@ def command(*, run: str | None, port: int | None, path: Path | None) -> None:
         path = path.expanduser().absolute()
     listener = server.unix_socket(path) if path is not None else _port(port)
     _report(listener, path, f"#token={token}&{first}")
+    runs = app.Runs()
+    runs.start()
     try:
         with shell.exit_on_signals():
-            server.serve(listener, token)
+            server.serve(listener, app.application(runs, token))
     except KeyboardInterrupt:
         console.note("stopped")
         raise SystemExit(130) from None
     finally:
+        runs.close()
         if path is not None:
             path.unlink(missing_ok=True)
 
@@ -63,15 +66,15 @@ def _address(selection: Selection) -> str:
     return f"/{'sweep' if is_sweep else 'run'}/{quote(str(selection), safe='')}"
 
 
-def _import_server() -> Any:
+def _import_server() -> tuple[Any, Any]:
     try:
-        from serried.ui.web import server
+        from serried.ui.web import app, server
     except ImportError as error:
         raise MissingProgramError(
             f"the web page needs libraries that are not installed beside Serried: {error}",
             hint=install_hint("ui"),
         ) from None
-    return server
+    return app, server
 
 
 def _port(port: int | None) -> socket.socket:

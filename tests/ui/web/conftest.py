@@ -16,6 +16,7 @@ from fake_scheduler import FakeScheduler
 from serried import schedulers
 from serried.ui import loopback
 from serried.ui.web import server
+from serried.ui.web.app import application
 from serried.ui.web.runs import Runs
 from waiting import until
 
@@ -76,7 +77,7 @@ def page(slurm):  # noqa: ARG001 - no page here asks a real scheduler
     listener = loopback.listener("page", 0)
     runs = Runs()
     runs.start()
-    served = server.server(runs, TOKEN)
+    served = server.server(application(runs, TOKEN))
     thread = threading.Thread(target=served.run, kwargs={"sockets": [listener]})
     thread.start()
     until(lambda: served.started)

@@ -1,9 +1,8 @@
-"""The routes of the web page, and the checks that every request passes.
+"""The routes of the web page.
 
-Other users of a login node can connect to any port of its loopback address. So the API answers only to a token, which
-the page gets behind the `#` of the address that `serried ui` prints: browsers do not send that part, and no log has it.
-Names of other hosts are refused, because a page of somebody else's could lead a browser here by its own name server.
-Nothing that a browser can ask for changes anything.
+Its files are open to anybody; the API answers only to a token, which the page gets behind the `#` of the address that
+`serried ui` prints: browsers do not send that part, and no log has it. Nothing that a browser can ask for changes
+anything.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -23,26 +21,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from serried.errors import SerriedError, UsageError
 from serried.protocol import SCHEMA
 from serried.records import index
 from serried.sweeps import results
-from serried.ui.web import comparison, documents
+from serried.ui.web import comparison, documents, server
 from serried.ui.web.runs import Runs
+from serried.ui.web.server import Guard, error
 
 STATIC = Path(__file__).parent / "static"
-HOSTS = ("127.0.0.1", "localhost", "::1")
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
+    **server.HEADERS,
 }
 API = "/api/"
 
@@ -54,48 +49,14 @@ def application(runs: Runs, token: str) -> ASGIApp:
     routes = [Route(f"{API}{name}", _route(runs, view)) for name, view in VIEWS.items()]
     static = Mount("/", StaticFiles(directory=STATIC, html=True))
     inner = Starlette(routes=[*routes, static], middleware=[Middleware(GZipMiddleware, minimum_size=1024)])
-    return Gate(inner, token)
 
+    def has_token(request: Request) -> bool:
+        if not request.url.path.startswith(API):
+            return True
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        return scheme == "Bearer" and secrets.compare_digest(given.encode("utf-8", "replace"), token.encode())
 
-class Gate:
-    """Passes on a request that names this machine and, for the API, has the token."""
-
-    def __init__(self, inner: ASGIApp, token: str) -> None:
-        self._inner = inner
-        self._token = token.encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The server has no WebSockets and no `lifespan`: all scopes are of requests."""
-
-        async def send_with_headers(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                extra = HEADERS | ({"Cache-Control": "no-store"} if scope["path"].startswith(API) else {})
-                message["headers"] = [
-                    *message.get("headers", []),
-                    *((name.lower().encode(), value.encode()) for name, value in extra.items()),
-                ]
-            await send(message)
-
-        refusal = self._refusal(Request(scope))
-        await (refusal or self._inner)(scope, receive, send_with_headers)
-
-    def _refusal(self, request: Request) -> Response | None:
-        if not _is_local(request.headers.get("host", "")):
-            return _error(421, "this page answers only under a loopback address", "open http://127.0.0.1:PORT")
-        if request.method not in ("GET", "HEAD"):
-            return _error(405, "this page only reads")
-        if request.url.path.startswith(API):
-            scheme, _, given = request.headers.get("authorization", "").partition(" ")
-            if scheme != "Bearer" or not secrets.compare_digest(given.encode("utf-8", "replace"), self._token):
-                return _error(403, "wrong or missing token", "open the address that `serried ui` printed last")
-        return None
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return urlsplit(f"//{host}").hostname in HOSTS
-    except ValueError:
-        return False
+    return Guard(inner, "serried ui", has_token, headers=HEADERS)
 
 
 def _route(runs: Runs, view: View) -> Callable[[Request], Response]:
@@ -104,20 +65,15 @@ def _route(runs: Runs, view: View) -> Callable[[Request], Response]:
     def answer(request: Request) -> Response:
         try:
             value = {"schema": SCHEMA, **view(runs, request)}
-        except SerriedError as error:
-            return _error(404 if not isinstance(error, UsageError) else 400, error.message, error.hint or "")
+        except SerriedError as wrong:
+            return error(404 if not isinstance(wrong, UsageError) else 400, wrong.message, wrong.hint or "")
         text = json.dumps(value, separators=(",", ":"), default=str).encode()
         tag = f'"{hashlib.sha256(text).hexdigest()[:16]}"'
         if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers={"ETag": tag})
-        return Response(text, media_type="application/json", headers={"ETag": tag})
+            return Response(status_code=304, headers={"ETag": tag, "Cache-Control": "no-store"})
+        return Response(text, media_type="application/json", headers={"ETag": tag, "Cache-Control": "no-store"})
 
     return answer
-
-
-def _error(status: int, message: str, hint: str = "") -> Response:
-    text = json.dumps({"error": message, "hint": hint or None})
-    return Response(text, status_code=status, media_type="application/json")
 
 
 def _selection(request: Request) -> index.Selection:
