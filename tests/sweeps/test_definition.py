@@ -6,8 +6,14 @@ from hypothesis import strategies as st
 
 from serried.errors import ConfigError, UsageError
 from serried.sweeps import definition
-from serried.sweeps.definition import DefinitionError, Metric, SweepDefinition
-from serried.sweeps.space import parameter, read_range, read_values
+from serried.sweeps.definition import (
+    DefinitionError,
+    Metric,
+    SweepDefinition,
+    parameter,
+    read_range,
+    read_values,
+)
 from tables import for_each
 
 

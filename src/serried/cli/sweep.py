@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import json
 import os
 import shlex
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from serried.cli import GroupWithHelp, options, run_view, submit, sweep_options, sweep_view
+from serried import config
+from serried.cli import GroupWithHelp, options, run_view, submit
 from serried.cli import stop as stop_view
+from serried.config.values import BadValue
 from serried.errors import SerriedError, SubmissionUncertain, UsageError, did_you_mean
 from serried.plan import Sweep
+from serried.protocol import printed_metric, tracking
 from serried.protocol.settings import as_argument
 from serried.records.index import Selection
 from serried.submission import wandb_service
@@ -23,11 +30,18 @@ from serried.submission.prepare import prepare
 from serried.submission.request import Request, decide
 from serried.submission.rerun import MoreTrials, prepare_again
 from serried.sweeps import definition, results
-from serried.sweeps.definition import GRID, SweepDefinition
-from serried.sweeps.space import Parameter
+from serried.sweeps.definition import GRID, RANDOM, DefinitionError, Metric, Parameter, SweepDefinition
+from serried.sweeps.results import SweepResults, TrialResult
 from serried.ui import console, sweep_picture
+from serried.ui.console import Cell
+from serried.ui.text import duration
 
 SUBMIT = "submit"
+TO_CREATE = "ENTITY/PROJECT/ID"
+"""The id of a sweep that W&B does not have yet."""
+_FILES = (".yaml", ".yml", ".json")
+_SHOWN = 20
+_IMPORTANT = 5
 
 
 class SweepGroup(GroupWithHelp):
@@ -142,20 +156,20 @@ def submit_command(
     own: dict[str, Parameter] = {}
     drawn: dict[str, bool] = {}
     for flag, text in [*(("--grid", text) for text in grids), *(("--random", text) for text in ranges)]:
-        name, parameter = sweep_options.parameter_of(flag, text)
+        name, parameter = _parameter_of(flag, text)
         if name in own:
             raise UsageError(f"`{name}` is given twice", hint="list all its values in one `--grid`")
         own[name], drawn[name] = parameter, flag == "--random"
     if at_wandb:
-        defined = sweep_options.to_create(experiment)
+        defined = _to_create(experiment)
         word = defined.experiment
     else:
-        defined, word = sweep_options.defined(experiment, is_complete=bool(own), meant=_meant)
+        defined, word = _find_definition(experiment, is_complete=bool(own))
     if defined.id and (own or method or seeds):
         hint = "leave out `--grid`, `--random`, `--method` and `--seeds`, or change the definition at W&B"
         raise UsageError(f"`{defined.id}` has its parameters at W&B", hint=hint)
     request = options.request({**values, "experiment": word}, cluster)
-    request, defined = sweep_options.with_experiment(request, defined)
+    request, defined = _with_experiment(request, defined)
     if request.name is None and defined.name:
         request = dataclasses.replace(request, name=defined.name)
     sweep = dataclasses.replace(
@@ -166,9 +180,9 @@ def submit_command(
         run_cap=count or defined.run_cap,
         seeds=seeds or defined.seeds,
         workers=workers or (None if request.parallel else defined.workers),
-        metric=sweep_options.metric_of(metric, metric_from, defined),
+        metric=_metric_of(metric, metric_from, defined),
     )
-    sweep_options.check_method(method, sweep)
+    _check_method(method, sweep)
     request = dataclasses.replace(request, sweep=sweep)
     created = None
     if at_wandb and not dry_run:
@@ -211,6 +225,108 @@ def _create(request: Request, file: Path, *, yes: bool) -> tuple[str, bool]:
     created = wandb_service.create(file, environ, Path(decided.source.directory))
     console.note(f"created the sweep `{created}` at W&B")
     return created, yes
+
+
+def _check_method(method: str | None, sweep: SweepDefinition) -> None:
+    """Raises UsageError for a `--method` that the parameters of the command line contradict."""
+    ranges = [name for name, is_drawn in sweep.drawn.items() if is_drawn]
+    if method == GRID and ranges:
+        raise UsageError(f"`--random {ranges[0]}` and `--method grid` exclude each other", hint="leave out `--method`")
+    if method == RANDOM and not sweep.random_parameters:
+        name = next(iter(sweep.parameters), "NAME")
+        hint = f"`--random {name}=…` draws its values"
+        raise UsageError("`--method random` draws nothing: `--grid` tries all of its values", hint=hint)
+
+
+def _to_create(word: str | None) -> SweepDefinition:
+    """A sweep that W&B does not have yet. Raises UsageError without a file."""
+    if word is None or Path(word).suffix not in _FILES:
+        raise UsageError("`--wandb` needs a W&B sweep file", hint="`serried sweep sweep.yaml --wandb --count 20`")
+    own = definition.read_file(Path(word))
+    is_finite = own.run_cap is not None or own.method == GRID
+    return SweepDefinition(
+        {},
+        id=TO_CREATE,
+        name=own.name,
+        metric=own.metric,
+        run_cap=own.distinct if is_finite else None,
+        experiment=own.experiment,
+        parallel=own.parallel,
+        workers=own.workers,
+    )
+
+
+def _metric_of(metric: str | None, source: str | None, defined: SweepDefinition) -> Metric | None:
+    own = definition.metric_of(metric) if metric else defined.metric
+    if source is None:
+        return own
+    if own is None:
+        raise UsageError("`--metric-from` needs the name of the metric", hint="`--metric val_acc:max`")
+    try:
+        printed_metric.check(source)
+    except ValueError as error:
+        hint = f"`--metric-from '{printed_metric.EXAMPLE}'`"
+        raise UsageError(f"`--metric-from {source}` {error}", hint=hint) from None
+    return dataclasses.replace(own, source=source)
+
+
+def _parameter_of(flag: str, text: str) -> tuple[str, Parameter]:
+    """`lr=1e-3,1e-4` of `--grid` or `--random`."""
+    name, equals, values = text.partition("=")
+    example = "lr=1e-3,1e-4" if flag == "--grid" else "lr=log:1e-5..1e-1"
+    if not equals or not name or name.split() != [name] or any(mark in name for mark in "{}"):
+        raise UsageError(f"`{flag} {text}` is not `NAME=VALUES`", hint=f"for example `{flag} {example}`")
+    try:
+        return name, definition.read_values(values) if flag == "--grid" else definition.read_range(values)
+    except BadValue as error:
+        raise UsageError(f"`{flag} {name}` {error}", hint=error.hint) from None
+
+
+def _with_experiment(request: Request, sweep: SweepDefinition) -> tuple[Request, SweepDefinition]:
+    """The request with the command of the sweep and the experiment whose settings hold, and the sweep with warnings.
+
+    A sweep with its own command, here or at W&B, replaces the command of the experiment that it names, or else of the
+    project's only one.
+    """
+    if request.command is not None or not (sweep.command or sweep.id):
+        return request, sweep
+    request = dataclasses.replace(request, command=sweep.command or None)
+    known = () if request.experiment else config.catalogue(Path.cwd(), os.environ).experiments
+    if len(known) == 1:
+        return dataclasses.replace(request, experiment=known[0]), sweep
+    if not known:
+        return request, sweep
+    listed = ", ".join(f"`{name}`" for name in known)
+    key = "`experiment` beside `id`, in a table `[sweeps.NAME]`," if sweep.id else "the key `experiment`"
+    warning = f"the sweep has a command and names no experiment, so none of {listed} applies: {key} selects one"
+    return request, dataclasses.replace(sweep, warnings=(*sweep.warnings, warning))
+
+
+def _find_definition(word: str | None, *, is_complete: bool) -> tuple[SweepDefinition, str | None]:
+    """The sweep that the word names, and the experiment. `is_complete`: the command line has parameters."""
+    known = config.catalogue(Path.cwd(), os.environ)
+    if word is not None and definition.is_id(word) and word not in known.sweeps and not Path(word).exists():
+        return SweepDefinition({}, id=word), None
+    if word is None and not is_complete and len(known.sweeps) == 1:
+        word = next(iter(known.sweeps))
+    if word in known.sweeps:
+        document = known.sweeps[str(word)]
+        try:
+            sweep = definition.read_table(document.tables["sweeps"][word])
+        except DefinitionError as wrong:
+            raise document.error(wrong.message, ("sweeps", str(word), *wrong.keys), wrong.hint) from None
+        return sweep, sweep.experiment
+    if word is not None and word not in known.experiments and Path(word).suffix in _FILES:
+        sweep = definition.read_file(Path(word))
+        return sweep, sweep.experiment
+    if not is_complete:
+        names_ = ", ".join(f"`{name}`" for name in known.sweeps)
+        hint = "`--grid lr=1e-3,1e-4`, `--random lr=log:1e-5..1e-1 --count 20`, or a W&B sweep file"
+        if word is not None and word not in known.experiments:
+            hint = did_you_mean(word, known.sweeps) or _meant(word) or (f"sweeps here: {names_}" if names_ else hint)
+            raise UsageError(f"`{word}` is neither a sweep nor a file", hint=hint)
+        raise UsageError("the sweep has no parameters", hint=hint)
+    return SweepDefinition({}), word
 
 
 @command.command("show")
@@ -256,12 +372,144 @@ def show_command(
         else:
             console.out(shlex.join(f"--{name}={as_argument(value)}" for name, value in parameters.items()))
     elif as_json:
-        console.out_json(**sweep_view.document(found))
+        console.out_json(**_document(found))
     elif as_csv:
-        console.out(sweep_view.as_csv(found).rstrip("\n"))
+        console.out(_as_csv(found).rstrip("\n"))
     else:
-        sweep_view.show(found, everything=everything)
+        _show(found, everything=everything)
     run_view.warn_if_stale(found.runs)
+
+
+def _document(found: SweepResults) -> dict[str, Any]:
+    return {
+        "sweep": found.sweep.first,
+        "service": found.sweep.service or None,
+        "runs": [status.record.id for status in found.runs],
+        "metric": found.sweep.metric or None,
+        "goal": found.sweep.goal,
+        "trials": [trial.to_json() for trial in found.trials],
+        "groups": [group.to_json() for group in found.groups],
+        "importance": sweep_picture.importance_of(found) or None,
+    }
+
+
+def _parameter_names(found: SweepResults) -> list[str]:
+    return list(dict.fromkeys(name for trial in found.trials for name in trial.parameters))
+
+
+def _as_csv(found: SweepResults) -> str:
+    parameters = _parameter_names(found)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["trial", "state", found.sweep.metric or "value", "seconds", *parameters])
+    for trial in found.trials:
+        own = [as_argument(trial.parameters[name]) if name in trial.parameters else "" for name in parameters]
+        writer.writerow([trial.number, trial.state, trial.value, trial.seconds, *own])
+    return text.getvalue()
+
+
+def _show(found: SweepResults, *, everything: bool) -> None:
+    sweep, trials = found.sweep, found.trials
+    counts = Counter(trial.state for trial in trials)
+    states = ", ".join(f"{number} {state}" for state, number in counts.most_common())
+    name = found.runs[0].summary.name if found.runs and found.runs[0].summary else "?"
+    order = f"; {sweep.goal} {sweep.metric}" if sweep.metric else ""
+    console.say(f"sweep {sweep.first} ({name}): {len(trials)} trials, {states}{order}")
+    if sweep.service and found.runs:
+        own = found.runs[0].record.plan.environment.env
+        console.say(tracking.sweep_page(sweep.service, {**os.environ, **own}))
+    shown = trials if everything else _to_show(trials)
+    parameters = _parameter_names(found)
+    heads = [
+        "TRIAL",
+        *([_head(sweep.metric)] if sweep.metric else []),
+        *map(_head, parameters),
+        "STATE",
+        "TIME",
+        "NOTE",
+    ]
+    console.out_table(heads, [_row(trial, parameters, has_metric=bool(sweep.metric)) for trial in shown])
+    if len(shown) < len(trials):
+        console.say(f"{len(trials) - len(shown)} more: serried sweep show {sweep.first} --all")
+    _draw_groups(found, everything=everything)
+    _say_importance(found)
+    _note_missing_metric(found)
+    _suggest(found)
+
+
+def _say_importance(found: SweepResults) -> None:
+    shares = sweep_picture.importance_of(found)
+    if shares:
+        most = ", ".join(f"{name} {share:.2f}" for name, share in list(shares.items())[:_IMPORTANT])
+        console.say(f"importance: {most}")
+
+
+def _note_missing_metric(found: SweepResults) -> None:
+    completed = [trial for trial in found.trials if trial.is_complete]
+    if found.sweep.metric and completed and all(trial.value is None for trial in found.trials):
+        how = f"reported `{found.sweep.metric}` by `{found.sweep.source}`" if found.sweep.source else ""
+        console.note(f"no trial has {how or f'logged `{found.sweep.metric}`'}")
+
+
+def _to_show(trials: Sequence[TrialResult]) -> list[TrialResult]:
+    """The best trials, and the first failed ones."""
+    first = list(trials[:_SHOWN])
+    failed = [trial for trial in trials[_SHOWN:] if trial.has_failed]
+    return [*first, *failed[: _SHOWN // 4]]
+
+
+def _head(name: str) -> str:
+    return name.upper()
+
+
+def _row(trial: TrialResult, parameters: Sequence[str], *, has_metric: bool) -> list[str | Cell]:
+    value = [_figure(trial.value)] if has_metric else []
+    return [
+        str(trial.number),
+        *value,
+        *(_figure(trial.parameters[name]) if name in trial.parameters else "-" for name in parameters),
+        Cell(trial.state, console.state_style(trial.state)),
+        duration(trial.seconds) if trial.seconds is not None else "-",
+        trial.message,
+    ]
+
+
+def _figure(value: Any) -> str:
+    """A number with four digits, other values as arguments show them."""
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else as_argument(value)
+
+
+def _draw_groups(found: SweepResults, *, everything: bool) -> None:
+    groups = found.groups
+    if not groups or not found.sweep.metric:
+        return
+    console.out()
+    parameters = list(dict.fromkeys(name for group in groups for name in group.parameters))
+    rows = [
+        [
+            _figure(group.mean),
+            "-" if group.deviation is None else f"{group.deviation:.2g}",
+            str(len(group.values)),
+            *(_figure(group.parameters.get(name)) for name in parameters),
+        ]
+        for group in (groups if everything else groups[:_SHOWN])
+    ]
+    console.out_table([f"MEAN {_head(found.sweep.metric)}", "±", "SEEDS", *map(_head, parameters)], rows)
+
+
+def _suggest(found: SweepResults) -> None:
+    steps = []
+    failed = [trial for trial in found.trials if trial.has_failed]
+    if failed:
+        steps.append((f"serried why {failed[0].id}", "what happened, and what to do"))
+        if not found.sweep.service:
+            steps.append((f"serried sweep retry {found.sweep.first}", "repeat what failed, from its checkpoints"))
+    if found.sweep.metric and found.best_so_far is not None:
+        steps.append((f"serried sweep show {found.sweep.first} --best", "the best parameters"))
+    if steps:
+        console.next_steps(steps)
 
 
 def _whole(run: str, of_one: str) -> Selection:

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from serried.errors import UsageError, install_hint, reason
 from serried.protocol.settings import as_argument
-from serried.sweeps.definition import DefinitionError, SweepDefinition
+from serried.sweeps.definition import DefinitionError, Parameter, SweepDefinition
 from serried.sweeps.results import SweepResults
-from serried.sweeps.space import Parameter
 from serried.ui.text import fit, printable
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import statistics
 import pytest
 
 from serried.config.values import BadValue
-from serried.sweeps import space
+from serried.sweeps import definition
 from tables import for_each
 
 DRAWS = 4000
@@ -15,7 +15,7 @@ DRAWS = 4000
 
 def draws(description):
     generator = random.Random(7)
-    parameter = space.parameter(description)
+    parameter = definition.parameter(description)
     return [parameter.draw(generator) for _ in range(DRAWS)]
 
 
@@ -54,7 +54,7 @@ def test_draws_stay_between_the_ends(description, low, high):
     ],
 )
 def test_the_space_of_a_search_has_the_same_values(description, expected):
-    assert space.parameter(description).search_space == expected
+    assert definition.parameter(description).search_space == expected
 
 
 @for_each(
@@ -116,12 +116,12 @@ def test_probabilities_weigh_the_values():
     ],
 )
 def test_a_grid_has_every_value(description, values):
-    parameter = space.parameter(description)
+    parameter = definition.parameter(description)
     assert [parameter.at(place) for place in range(parameter.grid_size)] == values
 
 
 def test_a_range_of_floats_has_no_grid():
-    assert space.parameter({"min": 0.0, "max": 1.0}).grid_size is None
+    assert definition.parameter({"min": 0.0, "max": 1.0}).grid_size is None
 
 
 @for_each(
@@ -144,7 +144,7 @@ def test_a_range_of_floats_has_no_grid():
 )
 def test_a_wrong_description_is_refused(description, message):
     with pytest.raises(BadValue) as caught:
-        space.parameter(description)
+        definition.parameter(description)
     assert message in str(caught.value)
 
 
@@ -162,7 +162,7 @@ def test_a_wrong_description_is_refused(description, message):
     ],
 )
 def test_a_grid_of_the_command_line(text, values):
-    assert space.read_values(text).values == values
+    assert definition.read_values(text).values == values
 
 
 @for_each(
@@ -175,18 +175,18 @@ def test_a_grid_of_the_command_line(text, values):
     ],
 )
 def test_a_range_of_the_command_line(text, distribution, low, high):
-    parameter = space.read_range(text)
+    parameter = definition.read_range(text)
     assert (parameter.distribution, parameter.numbers) == (distribution, {"min": low, "max": high})
 
 
 @for_each(
     ("read", "text"),
     [
-        (space.read_values, "1,,2"),
-        (space.read_values, ""),
-        (space.read_range, "1.."),
-        (space.read_range, "a..b"),
-        (space.read_range, "ln:1..2"),
+        (definition.read_values, "1,,2"),
+        (definition.read_values, ""),
+        (definition.read_range, "1.."),
+        (definition.read_range, "a..b"),
+        (definition.read_range, "ln:1..2"),
     ],
 )
 def test_a_wrong_text_of_the_command_line_is_refused(read, text):
