@@ -11,6 +11,7 @@ from serried import schedulers
 from serried.config import shell_words
 from serried.errors import UsageError
 from serried.plan import Allocation, Launch
+from serried.protocol.launcher_env import MODULES
 from serried.protocol.names import PLACEHOLDERS
 
 if TYPE_CHECKING:
@@ -25,13 +26,6 @@ SPANNING = frozenset(("--nnodes", "--num-machines", "--hostfile"))
 """Their options for several nodes."""
 ELASTIC = ("--min-np", "--max-np", "--min-num-proc", "--max-num-proc", "--host-discovery-script")
 """Options of horovodrun."""
-MODULES = {
-    "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torchrun",
-    "accelerate.commands.launch": "accelerate",
-    "deepspeed.launcher.runner": "deepspeed",
-    "horovod.runner.launch": "horovodrun",
-}
 _ITS_NUMBER = re.compile(r"\b(?:LOCAL_)?RANK\b|\bSLURM_(?:PROC|LOCAL)ID\b|\{(?:local_)?rank\}")
 """A text that contains a rank's number may start its commands in one rank only."""
 RUN, OLD = "torch.distributed.run", "torch.distributed.launch"

@@ -1,4 +1,4 @@
-"""The launchers that may have started a process, as data: their variables for the rank, world size and others.
+"""Launchers as data: the Python modules that are launchers, and the variables by which ranks know their launcher.
 
 Launchers that take precedence come first. MPI's launchers and torchrun precede a Slurm step, because within Slurm they
 start their daemons through `srun`: there SLURM_PROCID is that of the daemon.
@@ -12,6 +12,15 @@ from serried.protocol import names
 
 Names = Tuple[str, ...]
 """Variables for one value; the first that is set counts."""
+
+MODULES = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+    "deepspeed.launcher.runner": "deepspeed",
+    "horovod.runner.launch": "horovodrun",
+}
+"""The launcher that `python -m MODULE` is."""
 
 
 def elastic_id(run: str) -> str:

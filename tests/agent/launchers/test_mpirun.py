@@ -201,7 +201,7 @@ until grep -q up $said; do sleep 0.1; done
 kill $first; until grep -q told $said; do sleep 0.1; done
 ssh fake2 'trap "" TERM; echo deaf; sleep 100'
 """,
-        seconds={"launchers.processes.END_SECONDS": 120.0},
+        seconds={"launchers.node_side.END_SECONDS": 120.0},
     )
     wait_until(lambda: "deaf" in said(run, 1))
     assert [line for line in said(run, 1) if line != "Terminated"] == ["up", "told", "deaf"]

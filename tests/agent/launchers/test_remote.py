@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serried.agent.launchers.processes import find_host
+from serried.agent.launchers.node_side import find_host
 from serried.agent.launchers.programs import parse_ssh
 from tables import for_each
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Callable, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
 
 from serried.protocol import names
+from serried.protocol.launcher_env import MODULES
 
 INTERPRETER = "{python}"
 """Stands for the Python of the launcher."""
@@ -211,14 +212,6 @@ DAEMONS = ("orted", "prted", "hydra_pmi_proxy", "hydra_bstrap_proxy", "pmi_proxy
 """Programs by which MPI's launchers start ranks on other nodes: they are no ranks, whoever starts them."""
 
 OPEN_MPI_NAMES = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
-MODULES = {
-    "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torch.distributed.launch",
-    "accelerate.commands.launch": "accelerate.commands.launch",
-    "deepspeed.launcher.runner": "deepspeed",
-    "horovod.runner.launch": "horovodrun",
-}
-"""Modules that are launchers, after `python -m`."""
 PYTHON_FLAGS = "bBdEiIOPqRsSuvVx"
 HONOUR_NO_PYTHON = ("pdsh", "openmpi", "mpich", "impi", "mvapich")
 """Values of deepspeed's `--launcher`. With another value deepspeed calls srun with Python; that srun is the launch."""
@@ -232,7 +225,7 @@ class LaunchLine(NamedTuple):
     program: List[str]
     """The user's, as the rank program gets it. A Python program begins with INTERPRETER."""
     kind: str
-    """A name of `agent.launchers.kinds`: how ranks are identified."""
+    """The launcher: `srun`, `torchrun`, `mpirun` …"""
     job: str = ""
     """The job that the ranks belong to, if the line names one."""
     is_detached: bool = False
@@ -262,7 +255,7 @@ def _python(words: List[str]) -> LaunchLine:
         raise NoLaunchError
     module = words[index][2:] if words[index] != "-m" else words[index + 1]
     begin = index + (1 if words[index] != "-m" else 2)
-    inner = _SPLITTERS[MODULES[module]](words[begin:])
+    inner = _SPLITTERS.get(module, _SPLITTERS[MODULES[module]])(words[begin:])
     return inner._replace(options=words[:begin] + inner.options)
 
 

@@ -1,7 +1,7 @@
 """`srun` in a job script on a machine that is not in a Slurm job: starts the tasks itself, all on this machine.
 
-It takes the options of a simple step, and refuses those that have no meaning without Slurm's nodes. Options for where
-and when a step runs have no effect. The process is the parent of its tasks, and ends with srun's status: the highest of
+It takes the options of a simple step, and refuses those that would start other tasks. Options about resources, binding
+and accounting have no effect. The process is the parent of its tasks, and ends with srun's status: the highest of
 the tasks.
 """
 
@@ -29,25 +29,17 @@ CHUNK = 1 << 16
 STDOUT, STDERR = 1, 2
 
 _LONG = {
-    "-A": "--account", "-c": "--cpus-per-task", "-C": "--constraint", "-D": "--chdir", "-e": "--error", "-E":
-    "--preserve-env", "-G": "--gpus", "-i": "--input", "-I": "--immediate", "-J": "--job-name", "-k": "--no-kill",
-    "-K": "--kill-on-bad-exit", "-l": "--label", "-L": "--licenses", "-m": "--distribution", "-M": "--clusters",
-    "-n": "--ntasks", "-N": "--nodes", "-o": "--output", "-O": "--overcommit", "-p": "--partition", "-q": "--qos",
-    "-Q": "--quiet", "-s": "--oversubscribe", "-t": "--time", "-T": "--threads", "-u": "--unbuffered",
-    "-v": "--verbose", "-w": "--nodelist", "-W": "--wait", "-x": "--exclude", "-X": "--disable-status",
-    "--cpu_bind": "--cpu-bind", "--mem_bind": "--mem-bind", "--share": "--oversubscribe",
+    "-b": "--begin", "-c": "--cpus-per-task", "-d": "--dependency", "-D": "--chdir", "-e": "--error",
+    "-F": "--nodefile", "-i": "--input", "-K": "--kill-on-bad-exit", "-l": "--label", "-M": "--clusters",
+    "-n": "--ntasks", "-N": "--nodes", "-o": "--output", "-P": "--dependency", "-r": "--relative", "-w": "--nodelist",
+    "-W": "--wait",
 }  # fmt: skip
-_HONOURED = command_lines.option_names("""
-    --chdir --cpus-per-task --error --export --gpus-per-task --input --jobid --kill-on-bad-exit --label --nodelist
-    --nodes --ntasks --ntasks-per-node --open-mode --output --wait
+_REFUSED = command_lines.option_names("""
+    --begin --cluster --clusters --dependency --epilog --gid --het-group --nodefile --ntasks-per-core --ntasks-per-gpu
+    --ntasks-per-socket --ntasks-per-tres --pack-group --prolog --relative --task-epilog --task-prolog --tres-per-task
+    --uid
 """)
-_WITHOUT_EFFECT = command_lines.option_names("""
-    --account --acctg-freq --comment --constraint --contiguous --cpu-bind --cpu-freq --cpus-per-gpu --disable-status
-    --distribution --exact --exclude --exclusive --gpu-bind --gpu-freq --gpus --gpus-per-node --gres --gres-flags --hint
-    --immediate --job-name --licenses --mem --mem-bind --mem-per-cpu --mem-per-gpu --mpi --msg-timeout --network
-    --no-kill --overcommit --overlap --oversubscribe --partition --preserve-env --propagate --qos --quiet --resv-ports
-    --spread-job --threads --threads-per-core --time --unbuffered --use-min-nodes --verbose --whole
-""")
+"""Options that change which programs run, how many of them, where or as whom."""
 
 
 class Step(NamedTuple):
@@ -77,7 +69,7 @@ def parse(words: Sequence[str], environ: Mapping[str, str], host: str) -> Step:
         for name, value in command_lines.parse_getopt(command_lines.SRUN, words).values.items()
     }
     for name in options:
-        if name not in _HONOURED and name not in _WITHOUT_EFFECT:
+        if name in _REFUSED:
             raise NotUnderstoodError(f"option `{name}`")
     if options.get("--nodes", "1") not in ("1", "1-1"):
         raise NotUnderstoodError(f"{options['--nodes']} nodes")

@@ -1,31 +1,53 @@
-"""The ranks of one node that a launcher starts: accepted, given their program, watched and released.
+"""A node's side of a launcher: the launcher's process, its ranks on this node, and the commands that it sends by `ssh`.
 
-The launcher does not see the end of a rank until all ranks of all nodes have ended, or the attempt is being ended. So
-the agents end the other ranks, with their grace period, as they do without a launcher. Only a launcher that may restart
-failed ranks sees a failure at once. That failure does not count until the launcher gives up.
+Ranks are accepted, given their program, watched and released. The launcher does not see the end of a rank until all
+ranks of all nodes have ended, or the attempt is being ended. So the agents end the other ranks, with their grace
+period, as they do without a launcher. Only a launcher that may restart failed ranks sees a failure at once. That
+failure does not count until the launcher gives up.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import signal
 import socket
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Protocol, Sequence, Tuple
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.launchers import local_socket, rank_identity
-from serried.agent.launchers.kinds import KINDS, LaunchContext
-from serried.agent.launchers.processes import LauncherProcess, NodeServices, RemoteExec
+from serried.agent.launchers.kinds import KINDS, LaunchCommand, LaunchContext, LauncherKind, private_tmpdir
+from serried.agent.loop import Loop
+from serried.agent.outcome.diagnose import read_tail
 from serried.agent.ranks import binding, command
 from serried.agent.ranks.ranks import Exit, Rank, Ranks, has_failed
 from serried.protocol import names
 from serried.protocol.events import FromLaunched, JournalEvent, ToHead, ToLaunched, ToNode
 from serried.protocol.json_lines import Message
 
+LAST_LINES = 5
 LAST_SECONDS = 2.0
 """From a launcher's TERM to its KILL, once none of its ranks runs."""
+END_SECONDS = 10.0
+"""Between TERM and KILL, for a command whose `ssh` has disconnected."""
+
+
+class NodeServices(Protocol):
+    """The node's agent, as launchers and their ranks use it."""
+
+    loop: Loop
+
+    def send(self, event: str, **facts: Any) -> None:
+        """Send a message to the head."""
+
+    def log_event(self, event: str, **facts: Any) -> None: ...
+
+    def reap(self) -> None:
+        """Collect the exits of ranks, and finish once all have ended."""
 
 
 class RankConnection:
@@ -64,7 +86,7 @@ class LaunchedRanks(Ranks):
         self._shares = binding.shares(work.ranks)
         self._place = command.RankPlace(node=node, rank=0, local_rank=0, threads=binding.threads(work), **variables)
         self._connections: List[RankConnection] = []
-        self._remote_exec = RemoteExec(work, self._place, hosts, folder, agent)
+        self._remote = RemoteCommands(work, self._place, hosts, folder, agent)
         self._unreaped: List[Exit] = []
         """Not yet returned by `reap`."""
         self._excused: Dict[int, Exit] = {}
@@ -119,7 +141,7 @@ class LaunchedRanks(Ranks):
             self._agent.loop.forget(connection.socket.connection)
             connection.socket.connection.close()
             self._connections.remove(connection)
-            self._remote_exec.cancel(connection.socket)
+            self._remote.cancel(connection.socket)
             if connection.is_starting and not connection.has_ended:  # killed, and its program with it
                 exit_ = self.record(self._forget(connection), signal.SIGKILL, None, is_oom=False)
                 self._finish_rank(connection, {**exit_, "vanished": True}, is_signalled=self._is_stopping)
@@ -127,7 +149,7 @@ class LaunchedRanks(Ranks):
         for message in messages:
             event = message["event"]
             if event == FromLaunched.RUN_REMOTE:
-                self._remote_exec.run_on(connection.socket, message["host"], message["command"])
+                self._remote.request(connection.socket, message["host"], message["command"])
             elif event == FromLaunched.RANK_WAITS:
                 self._on_identified(connection, message["environ"])
             elif connection.number < 0:
@@ -230,7 +252,7 @@ class LaunchedRanks(Ranks):
         return not (self.are_notified and exit_["exit_code"] in names.OBEYED_STATUSES)
 
     def reap(self, children: Iterable[Tuple[int, int]]) -> List[Exit]:
-        self._remote_exec.reap(children)
+        self._remote.reap(children)
         for pid, status in children:
             if self._launcher and pid == self._launcher.pid:
                 self._launcher.set_exited(status)
@@ -264,7 +286,7 @@ class LaunchedRanks(Ranks):
         return self._launcher.is_running if self._launcher else not self._have_all_launchers_ended
 
     def on_message(self, message: Message) -> None:
-        self._remote_exec.on_message(message)
+        self._remote.on_message(message)
         if message["do"] == ToNode.RELEASE:
             self._release_ranks(message["patience"])
         elif message["do"] == ToNode.LAUNCHERS_EXITED:
@@ -307,7 +329,7 @@ class LaunchedRanks(Ranks):
     def kill(self) -> None:
         self._is_stopping = True
         super().kill()
-        self._remote_exec.kill()
+        self._remote.kill()
         self._release_ranks(0.0)
         self._end_launcher(0.0)
 
@@ -316,3 +338,161 @@ class LaunchedRanks(Ranks):
         if self._launcher:
             self._agent.loop.after(timeout, self._launcher.terminate)
             self._agent.loop.after(timeout + LAST_SECONDS, self._launcher.kill)
+
+
+class LauncherProcess:
+    def __init__(self, kind: LauncherKind, context: LaunchContext, place: command.RankPlace) -> None:
+        """Start the launcher, in the ranks' container if the launcher belongs there."""
+        work = context.work
+        launch = kind.command(context)
+        self.command = launch.argv
+        """Without the words of a container."""
+        self.name = os.path.basename(launch.argv[0])  # noqa: PTH119 - a bare string
+        if self.name.startswith("python") and launch.argv[1:2] == ["-m"]:
+            self.name = work.launcher
+        self._log = work.directory.attempt(work.number).launcher_log(context.node)
+        self._status: Optional[int] = None
+        self._problem: Optional[Tuple[str, int]] = None
+        argv, environment = launch.argv, rank_identity.launcher_environment(work, place, launch)
+        container = command.container_of(work, place) if kind.is_inside else None
+        if container is not None:
+            argv, environment = container.enter(argv, container.inherited(environment))
+        self._child = system.spawn_with_log(argv, environment, self._log, work.file_mode, directory=str(work.workdir))
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._status is None
+
+    @property
+    def was_killed(self) -> bool:
+        """By a signal."""
+        return self._status is not None and self._status < 0
+
+    def set_exited(self, wait_status: int) -> None:
+        is_killed = os.WIFSIGNALED(wait_status)
+        self._status = -os.WTERMSIG(wait_status) if is_killed else os.WEXITSTATUS(wait_status)
+        self._problem = self._child.problem()
+
+    def exit_facts(self) -> Dict[str, Any]:
+        """The fields of `ToHead.LAUNCHER_EXITED`: `status` is negative for a signal."""
+        number = self._problem[1] if self._problem else 0
+        return {
+            "name": self.name,
+            "status": self._status,
+            "said": read_tail(self._log, LAST_LINES),
+            "problem": os.strerror(number).lower() if self._problem else None,
+            "is_absent": number == errno.ENOENT,
+        }
+
+    def terminate(self) -> None:
+        """Send TERM to the launcher alone, which ends its own processes. To its group, TERM would end both at once."""
+        if self.is_running:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        if self.is_running:
+            _signal_group(self._child, signal.SIGKILL)
+
+
+class RemoteCommands:
+    """The `ssh` of launchers: commands for other nodes go through the head, and those of other nodes run here.
+
+    The id of a command is the node that requested it, and the count of that node's requests.
+    """
+
+    def __init__(
+        self, work: Attempt, place: command.RankPlace, hosts: Sequence[str], folder: Path, agent: NodeServices
+    ) -> None:
+        self._work = work
+        self._place = place
+        self._hosts = hosts
+        self._folder = folder
+        self._agent = agent
+        self._count = 0
+        self._waiting: Dict[int, Tuple[local_socket.LocalSocket, int]] = {}
+        """By the number of a request of this node: the `ssh`, and the node that runs the command."""
+        self._running: Dict[Tuple[int, int], system.Child] = {}
+        """By id."""
+
+    def request(self, connection: local_socket.LocalSocket, host: str, text: str) -> None:
+        """Run the command `text` on `host` for a program of this node."""
+        node = find_host(host, self._hosts)
+        if node is None:
+            because = f"`{host}` is not a node of this attempt: {', '.join(self._hosts)}"
+            connection.send({"do": ToLaunched.REFUSE, "because": because})
+            return
+        self._count += 1
+        self._waiting[self._count] = connection, node
+        self._send(node, {"do": ToNode.REMOTE_RUN, "id": [self._place.node, self._count], "command": text})
+
+    def cancel(self, connection: local_socket.LocalSocket) -> None:
+        """End the commands of a program that has disconnected."""
+        for number, (waiting, node) in list(self._waiting.items()):
+            if waiting is connection:
+                del self._waiting[number]
+                self._send(node, {"do": ToNode.REMOTE_CANCEL, "id": [self._place.node, number]})
+
+    def _send(self, node: int, message: Message) -> None:
+        if node == self._place.node:
+            self.on_message(message)
+        else:
+            self._agent.send(ToHead.RELAY, to=node, message=message)
+
+    def on_message(self, message: Message) -> None:
+        """Handle a message of another node's RemoteCommands, or of this one; ignore all others."""
+        if message["do"] == ToNode.REMOTE_RUN:
+            self._run(tuple(message["id"]), message["command"])
+        elif message["do"] == ToNode.REMOTE_CANCEL:
+            self._end(tuple(message["id"]), signal.SIGTERM)
+            self._agent.loop.after(END_SECONDS, partial(self._end, tuple(message["id"]), signal.SIGKILL))
+        elif message["do"] == ToNode.REMOTE_EXITED:
+            connection, _ = self._waiting.pop(message["id"][1], (None, 0))
+            if connection is not None:
+                connection.send({"do": ToLaunched.REMOTE_EXITED, "status": message["status"]})
+
+    def _run(self, command_id: Tuple[int, int], text: str) -> None:
+        work, (node, number) = self._work, command_id
+        launch = LaunchCommand([], private_tmpdir(self._folder / f"{node}-{number}"), without=command.OF_MPI)
+        self._running[command_id] = system.spawn_with_log(
+            ["/bin/sh", "-c", text],
+            rank_identity.launcher_environment(work, self._place, launch),
+            work.directory.attempt(work.number).launcher_log(self._place.node),
+            work.file_mode,
+            directory=str(work.workdir),
+        )
+
+    def _end(self, command_id: Tuple[int, int], number: signal.Signals) -> None:
+        if command_id in self._running:
+            _signal_group(self._running[command_id], number)
+
+    def kill(self) -> None:
+        for child in self._running.values():
+            _signal_group(child, signal.SIGKILL)
+
+    def reap(self, children: Iterable[Tuple[int, int]]) -> None:
+        statuses = dict(children)
+        for command_id in [command_id for command_id, child in self._running.items() if child.pid in statuses]:
+            child = self._running.pop(command_id)
+            child.problem()
+            status = statuses[child.pid]
+            code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+            self._send(command_id[0], {"do": ToNode.REMOTE_EXITED, "id": command_id, "status": code})
+
+
+def find_host(host: str, hosts: Sequence[str]) -> Optional[int]:
+    """The index of `host`, by its whole name, else by the name before the first dot."""
+    if host in hosts:
+        return hosts.index(host)
+    short = [name.partition(".")[0] for name in hosts]
+    wanted = host.partition(".")[0]
+    return short.index(wanted) if short.count(wanted) == 1 else None
+
+
+def _signal_group(child: system.Child, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, number)

@@ -13,12 +13,11 @@ import signal
 import socket
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.launchers import local_socket, rank_identity, shell_functions
-from serried.agent.launchers.processes import NodeServices
 from serried.agent.outcome.diagnose import read_tail
 from serried.agent.ranks import command
 from serried.agent.ranks.ranks import Exit, Rank, Ranks, has_failed
@@ -26,6 +25,9 @@ from serried.fs import files
 from serried.protocol import failure_report, launcher_env, names
 from serried.protocol.events import FromLaunched, JournalEvent, ToHead, ToLaunched, ToNode
 from serried.protocol.json_lines import Message
+
+if TYPE_CHECKING:
+    from serried.agent.launchers.node_side import NodeServices
 
 SOURCES = tuple(source for source in launcher_env.SOURCES if source is not launcher_env.SERRIED)
 """Serried's own variables are in the environment of the script, whatever its ranks are."""
