@@ -286,7 +286,7 @@ def test_what_travels_to_the_compute_node_is_python_3_9(path: Path):
 BY_MODULE = {
     "ui/web/app.py": {"starlette"},
     "ui/web/server.py": {"starlette", "uvicorn"},
-    "ui/watch/app.py": {"textual"},
+    "ui/watch/app.py": {"rich", "textual"},  # Textual depends on it
     "ui/sweep_picture.py": {"matplotlib", "optuna"},
     "train/tracking/sinks.py": {"torch", "wandb", "mlflow"},
     "train/tracking/wandb_agent.py": {"torch", "yaml"},  # wandb depends on it

@@ -1,19 +1,13 @@
-"""What `serried watch` reads, made by hand: live.json, pages of many ranks, screens to compare."""
+"""What `serried watch` reads, made by hand: live.json, and the page of a run with many ranks."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
-from pathlib import Path
 
 from serried.records import live
-from serried.ui.watch.drawing import plain
-from serried.ui.watch.live_view import LiveView
-from serried.ui.watch.run_page import RunPage
+from serried.ui.watch.pages import RunPage
 
-SCREENS = Path(__file__).parent / "ui" / "screens"
-RENEWS = bool(os.environ.get("RENEW_SCREENS"))
 GIB = 1 << 30
 T = 1_795_003_600.0
 
@@ -72,37 +66,21 @@ def a_page(document=None, *, state="RUNNING", **changes):
     """The page of a run in the middle of its training."""
     document = a_live(warnings=["rank 3 waits for data 41% of the time"], slow=3) if document is None else document
     parsed = live.parse(document)
-    view = LiveView(live.RunProgress(parsed, 1.0)) if parsed else None
-    gpus = view.gpus if view else ()
+    gpus = [(node.node, gpu.gpu) for node in parsed.nodes for gpu in node.gpus] if parsed else ()
     loss = [(float(step), 0.2 + 2.5 * math.exp(-step / 300) + 0.1 * math.sin(step / 7)) for step in range(0, 1201, 5)]
     facts = {
         "size": "2 nodes, 8 GPUs on fir",
         "elapsed": 4320.0,
         "limit": 14_400.0,
-        "live": view,
-        "recent": {gpu.key: [(7 * at + 11 * gpu.now.gpu) % 60 + 40.0 for at in range(40)] for gpu in gpus},
+        "live": live.RunProgress(parsed, 1.0) if parsed else None,
+        "recent": {key: [(7 * at + 11 * key[1]) % 60 + 40.0 for at in range(40)] for key in gpus},
         "curves": {"loss": loss, "accuracy": [(step, 1 - value / 3) for step, value in loss]},
         "logs": ("rank 0 on n01", "rank 1 on n01"),
         "log_lines": tuple(f"epoch 3: step {step} loss 0.31 (8 ranks)" for step in range(1100, 1201)),
-        "advice": tuple(one["message"] for one in parsed.warnings) if parsed else (),
+        "warnings": tuple(one["message"] for one in parsed.warnings) if parsed else (),
         **changes,
     }
     return RunPage("k3f9q2", "train", state, **facts)
-
-
-def screen(lines):
-    """Lines as a person sees them."""
-    return "\n".join(plain(drawn).rstrip() for drawn in lines) + "\n"
-
-
-def matches(name, text):
-    """Whether the screen is the one in tests/ui/screens. RENEW_SCREENS=1 writes it instead."""
-    path = SCREENS / f"{name}.txt"
-    if RENEWS:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
-    return True
 
 
 def write_live(attempt, document):

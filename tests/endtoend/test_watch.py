@@ -110,7 +110,7 @@ def watch(terminal, *words):
 
 def test_keys_open_a_run_and_its_end_is_seen(terminal, run, serried, tmp_path):
     watch(terminal)
-    terminal.sees(f">{run}  train  RUNNING")
+    terminal.sees(f"{run}  train  RUNNING")
     terminal.keys("Enter")
     terminal.sees("hello from the program")
     terminal.keys("?")
@@ -142,7 +142,7 @@ def test_a_run_is_stopped_by_two_keys_and_not_by_one(terminal, run, serried, tmp
 
 def test_a_question_fits_on_a_small_terminal_and_no_color_leaves_no_colours(terminal, run):
     terminal.start("env", "NO_COLOR=1", sys.executable, "-m", "serried", "watch")
-    terminal.sees(f">{run}  train  RUNNING")
+    terminal.sees(f"{run}  train  RUNNING")
     terminal.resize(40, 10)
     terminal.keys("S")
     terminal.sees("│  y stops it; any other key does not  │\n")

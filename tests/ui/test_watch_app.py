@@ -59,7 +59,7 @@ def drive(test, selection=None, stop=lambda _: "stopped", **options):
 
     async def main():
         app = WatchApp(selection, stop, **options)
-        async with app.run_test(size=(80, 24)) as pilot:
+        async with app.run_test(size=(80, 24), notifications=True) as pilot:
 
             async def wait_for(condition, what=""):
                 deadline = time.monotonic() + SECONDS
@@ -85,7 +85,7 @@ def test_it_lists_runs_opens_one_and_comes_back(make):
         await wait_for(lambda: "why it waits" in text_of(app))
         await wait_for(lambda: "reason      Priority" in text_of(app))
         await pilot.press("escape")
-        await wait_for(lambda: ">a7b8c9" in text_of(app))
+        await wait_for(lambda: app.grid.selected == "a7b8c9")
 
     drive(look)
 
@@ -101,7 +101,7 @@ def test_it_shows_what_a_run_does_and_follows_its_output(make):
         await wait_for(lambda: "30%|### |" in text_of(app))
         assert "10%" not in text_of(app)
         assert "1200 of 5000" in text_of(app)
-        assert "GPUs 4" in text_of(app)
+        assert "GPUs 4, mean 93%" in text_of(app)
         made.log(0, "\r40%|####|\nepoch 2\n", append=True)
         await wait_for(lambda: "epoch 2" in text_of(app))
         await pilot.press("right")
@@ -135,10 +135,10 @@ def test_a_selection_stays_with_its_run_while_others_come_and_go(make):
     async def look(app, pilot, wait_for):
         await wait_for(lambda: "m2n3p4" in text_of(app))
         await pilot.press("end")
-        selected = await wait_for(lambda: next((it for it in ("k3f9q2", "m2n3p4") if f">{it}" in text_of(app)), None))
+        selected = await wait_for(lambda: next((it for it in ("k3f9q2", "m2n3p4") if app.grid.selected == it), None))
         make("zznew3", job="125")
         await wait_for(lambda: "zznew3" in text_of(app))
-        assert f">{selected}" in text_of(app)
+        assert app.grid.selected == selected
 
     drive(look)
 
@@ -152,7 +152,7 @@ def test_a_filter_is_typed_kept_and_dropped(make):
         await pilot.press("slash", "q", "u")
         await wait_for(lambda: "k3f9q2" not in text_of(app))
         await pilot.press("enter")
-        await wait_for(lambda: ">m2n3p4" in text_of(app))
+        await wait_for(lambda: app.grid.selected == "m2n3p4")
         await pilot.press("enter")
         await wait_for(lambda: "m2n3p4 queue RUNNING" in text_of(app))
         await pilot.press("escape")
@@ -171,7 +171,6 @@ def test_a_run_that_is_deleted_while_it_is_shown_is_called_deleted(make):
         await wait_for(lambda: "k3f9q2 train RUNNING" in text_of(app))
         shutil.rmtree(made.where.path)
         await wait_for(lambda: "! the run directory was removed, and its output with it" in text_of(app))
-        assert "starting" not in text_of(app)
         shutil.rmtree(made.record.directory.path)
         await wait_for(lambda: "the record of k3f9q2 was deleted" in text_of(app))
         await pilot.press("S", "escape")
@@ -192,7 +191,7 @@ def test_a_run_is_stopped_only_after_a_confirmation(make, monkeypatch, answer, s
         return f"{run} was stopped by the test"
 
     async def look(app, pilot, wait_for):
-        await wait_for(lambda: ">k3f9q2" in text_of(app))
+        await wait_for(lambda: app.grid.selected == "k3f9q2")
         await pilot.press("S")
         await wait_for(lambda: "stop k3f9q2 (train, RUNNING)?" in text_of(app))
         await pilot.press(answer)
@@ -211,7 +210,7 @@ def test_keys_that_come_at_once_confirm_nothing(make, monkeypatch):
     runs = []
 
     async def look(app, pilot, wait_for):
-        await wait_for(lambda: ">k3f9q2" in text_of(app))
+        await wait_for(lambda: app.grid.selected == "k3f9q2")
         await pilot.press("S", "y", "y", "enter")
         await wait_for(lambda: isinstance(app.screen, Dialog))
         await pilot.press("ctrl+c")
@@ -227,10 +226,10 @@ def test_pasted_text_is_no_command(make):
     async def look(app, pilot, wait_for):
         from textual.events import Paste
 
-        await wait_for(lambda: ">k3f9q2" in text_of(app))
+        await wait_for(lambda: app.grid.selected == "k3f9q2")
         app.post_message(Paste("Sy\nq"))
         await pilot.pause()
-        assert ">k3f9q2" in text_of(app)
+        assert app.grid.selected == "k3f9q2"
         await pilot.press("slash")
         app.post_message(Paste("trai\nq"))
         await wait_for(lambda: "/trai" in text_of(app))
@@ -243,7 +242,7 @@ def test_themes_and_help(make):
     make()
 
     async def look(app, pilot, wait_for):
-        await wait_for(lambda: ">k3f9q2" in text_of(app))
+        await wait_for(lambda: app.grid.selected == "k3f9q2")
         assert app.theme == DARK
         await pilot.press("t")
         await wait_for(lambda: app.theme == LIGHT)
@@ -251,7 +250,7 @@ def test_themes_and_help(make):
         await wait_for(lambda: "stop the run, as `serried stop`" in text_of(app))
         await pilot.press("x", "y")
         await wait_for(lambda: not isinstance(app.screen, Dialog))
-        assert ">k3f9q2" in text_of(app)
+        assert app.grid.selected == "k3f9q2"
 
     drive(look)
 
@@ -260,10 +259,10 @@ def test_ascii_holds_for_dialogs_too(make):
     make(name="名前")
 
     async def look(app, pilot, wait_for):
-        await wait_for(lambda: ">k3f9q2" in text_of(app))
+        await wait_for(lambda: app.grid.selected == "k3f9q2")
         await pilot.press("S")
         await wait_for(lambda: "stop k3f9q2" in text_of(app))
-        assert text_of(app).replace("名前", "").isascii()
+        assert text_of(app).isascii()
 
     drive(look, ascii_only=True)
 
@@ -273,10 +272,9 @@ def test_the_scheduler_is_asked_as_often_as_by_waiting(make, slurm):
     make().attempt()
 
     async def look(app, pilot, wait_for):
-        await wait_for(lambda: ">k3f9q2" in text_of(app))
+        await wait_for(lambda: app.grid.selected == "k3f9q2")
         began = time.monotonic()
-        for _ in range(10):
-            await pilot.press("enter", "right", "m", "h", "escape")
+        await pilot.press("enter", "right", "m", "h", "escape", "enter", "escape")
         most = 2 + (time.monotonic() - began) / 2  # the shortest interval is two seconds
         assert len(slurm.polls) <= most
 
@@ -337,7 +335,7 @@ def test_records_that_cannot_be_read_for_a_moment_are_a_notice(make, slurm):
         nonlocal is_away
         await wait_for(lambda: "the records cannot be read: [Errno 116] Stale file handle" in text_of(app))
         is_away = False
-        await wait_for(lambda: ">k3f9q2" in text_of(app))
+        await wait_for(lambda: app.grid.selected == "k3f9q2")
         assert "cannot be read" not in text_of(app)
 
     assert drive(look).crash is None
@@ -383,13 +381,13 @@ def test_the_tasks_of_an_array_are_a_list_of_their_own(make, slurm):
     made.log(0, "hello from task 1\n", task=1)
 
     async def look(app, pilot, wait_for):
-        await wait_for(lambda: ">k3f9q2" in text_of(app))
+        await wait_for(lambda: app.grid.selected == "k3f9q2")
         await pilot.press("enter")
         await wait_for(lambda: "tasks of k3f9q2" in text_of(app))
-        await wait_for(lambda: ">k3f9q2/1" in text_of(app))
+        await wait_for(lambda: app.grid.selected == "k3f9q2/1")
         await pilot.press("enter")
         await wait_for(lambda: "hello from task 1" in text_of(app))
         await pilot.press("escape", "escape")
-        await wait_for(lambda: "runs  1" in text_of(app))
+        await wait_for(lambda: "runs  1" in text_of(app) and app.grid.selected == "k3f9q2")
 
     drive(look)

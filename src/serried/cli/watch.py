@@ -43,12 +43,19 @@ def command(*, run: str | None, once: bool, light: bool, ascii_only: bool) -> No
 
 
 def _print(selection: Selection | None, *, ascii_only: bool) -> None:
-    from serried.ui.watch import once
-    from serried.ui.watch.drawing import Canvas, plain
+    from serried.ui.watch import pages
+    from serried.ui.watch.reader import Reader, Shown
 
-    size = shutil.get_terminal_size((80, 24))
-    for drawn in once.lines(selection, Canvas(size.columns, size.lines, ascii_only)):
-        console.out(plain(drawn).rstrip())
+    read = Reader().read_once(Shown(selection))
+    if selection is None or read.tasks is not None:
+        rows = read.rows if read.tasks is None else read.tasks
+        lines = pages.printed_list("runs" if selection is None else f"tasks of {selection}", rows, read.notice)
+    elif read.page is not None:
+        lines = pages.printed_run(read.page, shutil.get_terminal_size((80, 24)).lines)
+    else:
+        lines = [read.notice or f"the record of {selection} cannot be read"]
+    for line in lines:
+        console.out(pages.in_ascii(line) if ascii_only else line)
 
 
 def _watch(selection: Selection | None, *, light: bool, ascii_only: bool) -> None:
