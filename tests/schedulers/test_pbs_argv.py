@@ -129,29 +129,6 @@ def test_nodes_are_shared_unless_the_plan_takes_them_or_their_memory_whole(alloc
     assert f"place={place}" in after(plan_with(**allocation), "-l")
 
 
-def with_old_nodes(**allocation):
-    plan = plan_with(nodes=2, cpus=8, **allocation)
-    return replace(plan, site=plan.site._replace(node_option="nodes"))
-
-
-@for_each(
-    ("allocation", "options_"),
-    [
-        ({}, ["nodes=2:ppn=8", "walltime=1:00:00"]),
-        ({"exclusive": True, "constraint": ("ib",)}, ["nodes=2:ppn=8:ib#excl", "walltime=1:00:00"]),
-        ({"memory_mb": 100}, ["nodes=2:ppn=8", "mem=200mb", "walltime=1:00:00"]),
-    ],
-)
-def test_the_old_form_of_nodes_has_the_memory_of_the_job(allocation, options_):
-    """OpenPBS makes `2:ncpus=8:mem=51200KB:mpiprocs=8` with `place=scatter` of them."""
-    assert after(with_old_nodes(**allocation), "-l") == options_
-
-
-def test_the_old_form_of_nodes_cannot_say_gpus():
-    with pytest.raises(UsageError, match="no word for GPUs"):
-        argv(with_old_nodes(gpus=1))
-
-
 @for_each(("indices", "option"), [([0, 1, 2], "0-2"), ([3, 5, 7], "3-7:2"), ([10, 20], "10-20:10")])
 def test_an_array_is_a_range_with_a_step(indices, option):
     assert after(plan_with(indices=indices), "-J") == [option]

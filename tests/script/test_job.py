@@ -220,8 +220,6 @@ def test_the_profile_chooses_what_starts_agents_on_pbs():
     assert launcher(on_site()) == "pbsdsh --"
     assert launcher(on_site(launcher="pbsdsh")) == "pbsdsh --"
     assert launcher(on_site(launcher="pbs_tmrsh")).endswith("\nwait' 2")
-    # Of `nodes=2:ppn=8` each node stands there eight times, as it may in somebody's own job.
-    assert launcher(on_site(node_option="nodes")).endswith("\nwait' 2")
     assert launcher(on_site(launcher=hydra)) == hydra.replace("{nodes}", "2")
     sized = on_site(launcher="start {nodes} {ranks} {gpus} {other}")
     assert launcher(sized) == "start 2 2 0 {other}"

@@ -444,14 +444,6 @@ class Site(NamedTuple):
     """The scheduler of the job in which `serried run` was typed; `scheduler` is then this machine's."""
     scratch: str = ""
     """The folder for users' data that compute nodes see; empty without one."""
-    node_option: Annotated[
-        str,
-        KeySpec(
-            "NODE_OPTION",
-            "PBS's form to request nodes: `select=2:ncpus=8:…`, or the old `nodes=2:ppn=8`, which cannot request GPUs.",
-            "`select`",
-        ),
-    ] = "select"
     launcher: Annotated[
         str,
         KeySpec(

@@ -167,14 +167,11 @@ def interactive(plan: Plan, token: str, environment: Mapping[str, str], *, has_t
 def errand(plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:
     """A job on that node which `qsub` waits for. It inherits nothing: PBS would show that to everybody."""
     asked = plan.allocation._replace(mail_type=(), mail_user=None)
-    if plan.site.node_option == "nodes":
-        size: tuple[str, ...] = (f"nodes={host}:ppn=1", f"mem={ERRAND_MEMORY_MB}mb")
-    else:
-        size = (f"select=1:ncpus=1:mem={ERRAND_MEMORY_MB}mb:host={host}",)
+    size = f"select=1:ncpus=1:mem={ERRAND_MEMORY_MB}mb:host={host}"
     return (
         *("qsub", "-W", "block=true", "-r", "n", "-j", "oe", "-o", os.devnull),
         *_pair("-N", job_name(plan.name, f"{plan.run}-errand")),
-        *(word for text in (*size, f"walltime={walltime(ERRAND_SECONDS)}") for word in _pair("-l", text)),
+        *(word for text in (size, f"walltime={walltime(ERRAND_SECONDS)}") for word in _pair("-l", text)),
         *_queue(asked),
         *required_options(plan.allocation.extra),
         *("--", *words),
@@ -276,8 +273,8 @@ def _named(plan: Plan) -> str:
 
 
 def _usual(plan: Plan) -> tuple[str, ...]:
-    """In a job that somebody else asked for, and with `nodes`, a node may stand in the node file more than once."""
-    return _pbs_tmrsh(plan) if plan.site.inside or plan.site.node_option == "nodes" else _pbsdsh(plan)
+    """In a job that another program requested, the node file may list a node more than once."""
+    return _pbs_tmrsh(plan) if plan.site.inside else _pbsdsh(plan)
 
 
 def _pbsdsh(plan: Plan) -> tuple[str, ...]:  # noqa: ARG001 - the table's shape
@@ -355,31 +352,14 @@ def _resources(plan: Plan, *, tasks: int) -> list[str]:
 
 
 def _size(plan: Plan, *, tasks: int) -> list[str]:
-    asked = _old_nodes(plan) if plan.site.node_option == "nodes" else _select(plan, tasks)
-    return [word for text in asked for word in _pair("-l", text)]
+    """`select=2` alone may put both on one host."""
+    place = "scatter:excl" if _is_alone(plan) else "scatter"
+    chunks = f"select={plan.allocation.nodes}:{chunk(plan.allocation, tasks, plan.site.gpu_resource)}"
+    return [*_pair("-l", chunks), *_pair("-l", f"place={place}")]
 
 
 def _limit(allocation: Allocation) -> tuple[str, ...]:
     return _pair("-l", f"walltime={walltime(allocation.time_seconds)}") if allocation.time_seconds else ()
-
-
-def _select(plan: Plan, tasks: int) -> tuple[str, ...]:
-    """`select=2` alone may put both on one host."""
-    place = "scatter:excl" if _is_alone(plan) else "scatter"
-    return f"select={plan.allocation.nodes}:{chunk(plan.allocation, tasks, plan.site.gpu_resource)}", f"place={place}"
-
-
-def _old_nodes(plan: Plan) -> tuple[str, ...]:
-    """`nodes=2:ppn=8#excl`: whole nodes are said by a mark, memory is the job's, and GPUs have no word."""
-    allocation = plan.allocation
-    if allocation.gpus:
-        raise UsageError(
-            f"`nodes=N:ppn=C`, as `{plan.site.name}` asks for nodes, has no word for GPUs",
-            hint=f'in `[clusters.{plan.site.name}]`: node_option = "select"',
-        )
-    words = ":".join([f"nodes={allocation.nodes}", f"ppn={allocation.cpus}", *allocation.constraint])
-    memory = (f"mem={allocation.memory_mb * allocation.nodes}mb",) if allocation.memory_mb else ()
-    return words + ("#excl" if _is_alone(plan) else ""), *memory
 
 
 def _pair(flag: str, value: str) -> tuple[str, str]:
