@@ -22,8 +22,7 @@ RECORDED = Path(__file__).parents[1] / "schedulers" / "occupancy"
 AT = 1_795_477_200.0
 """When it was recorded."""
 REAL_SCHEDULER = schedulers.get
-QOS = "normal|||20|cpu=64,gres/gpu=16|||\n"
-ASSOC = "def-ada||normal|||||\n"
+ASSOC = "def-ada|normal\n"
 ME = pwd.getpwuid(os.getuid()).pw_name
 
 PAGE = """\
@@ -38,8 +37,6 @@ short      1h     a100  2     6     0    0/2    27/32  0    1
 
   1 more job cannot start yet: held, behind another job, or at a limit
   1 partition that you cannot use or that the site hides: `--json` lists all
-
-limits    QoS normal: at most 20 submitted jobs (14 in use), 64 CPUs (5 in use), 16 GPUs (3 in use) for you
 
 k3f9q2 train, job 13: 2 nodes x 3 a100 GPUs for 10h in lab
   reason    other jobs in the queue come first
@@ -76,7 +73,7 @@ def answered(now, fake_slurm, tmp_path, monkeypatch):  # noqa: ARG001 - it patch
     texts["squeue"] = texts["squeue"].replace("ada", ME)
     survey = schedulers.slurm.occupancy
     cache = occupancy_cache._cache("slurm", survey, os.environ)
-    cache.put((), {**texts, "assoc": ASSOC, "qos": QOS}, 0.5, AT - 12)
+    cache.put((), {**texts, "assoc": ASSOC}, 0.5, AT - 12)
     monkeypatch.setattr(survey, "ask", lambda *_: pytest.fail("it was queried"))
 
 
@@ -85,17 +82,6 @@ def test_the_page_shows_what_is_free_who_waits_and_what_would_start_sooner(serri
     make(job="13")
     done = serried("queue")
     assert (done.out, done.err, done.code) == (PAGE, "", 0)
-
-
-@pytest.mark.usefixtures("answered")
-def test_a_limit_that_a_job_would_exceed_is_named_instead_of_what_is_free(serried, make):
-    make(job="13")
-    cache = occupancy_cache._cache("slurm", schedulers.occupancy_survey("slurm"), os.environ)
-    texts = dict(cache.last().texts) | {"qos": QOS.replace("gpu=16", "gpu=8")}
-    cache.put((), texts, 0.5, AT)
-    assert serried("queue", "k3f9q2").out.endswith("\n  limit     QoS normal allows you 8 GPUs (3 in use)\n")
-    (limit,) = json.loads(serried("queue", "k3f9q2", "--json").out)["waiting"][0]["limits_in_the_way"]
-    assert (limit["resource"], limit["most"]) == ("gpus", 8)
 
 
 @pytest.mark.usefixtures("answered")
@@ -161,15 +147,6 @@ def test_json_has_every_partition_and_the_reason_codes(serried, make):
         "problem": None,
     }
     assert [one["name"] for one in value["partitions"]] == ["lab", "short", "hidden"]
-    assert value["limits"][2] == {
-        "where": "QoS normal",
-        "of": "user",
-        "resource": "gpus",
-        "most": 16,
-        "qos": "normal",
-        "partition": "",
-        "used": 3,
-    }
     first, *_ = value["waiting"]
     assert first == {
         "job": "13",
@@ -185,7 +162,6 @@ def test_json_has_every_partition_and_the_reason_codes(serried, make):
         "cause": "queued",
         "ahead_jobs": 1,
         "expected_start": "2026-11-24T19:39:00Z",
-        "limits_in_the_way": [],
         "fits_in": [],
         "sooner": [
             {
@@ -248,9 +224,6 @@ workq *    -      any  4     0     0    2/2    8/8   2    1
 short      12h    any  4     0     0    2/2    8/8   0    0
 
   4 more jobs cannot start yet: held, behind another job, or at a limit
-
-limits    partition short: at most 1 running job (0 in use) for you; 64 GiB of memory, 4 GPUs, 2 nodes, 12h of time \
-for one job
 
 you have no jobs here
 """

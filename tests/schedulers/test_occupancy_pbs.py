@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from serried.schedulers.occupancy import Occupancy, PartitionUse, QueuedJob, Quota
-from serried.schedulers.pbs import occupancy, quotas
+from serried.schedulers.occupancy import Occupancy, PartitionUse, QueuedJob
+from serried.schedulers.pbs import occupancy
 from tables import for_each
 
 HERE = Path(__file__).parent
@@ -138,37 +138,6 @@ def test_a_user_with_a_long_name_has_jobs():
     row = "8[].pbshead a-very-long-nam workq sleeper -- 1 1 4gb 100:30 Q --\n"
     (job,) = occupancy.read({"jobs": row}, "a-very-long-name").jobs
     assert (job.is_mine, job.memory_mb, job.limit_seconds) == (True, 4096, 100 * 3600 + 1800)
-
-
-def test_limits_are_those_of_queues_and_of_the_server():
-    server = {"max_run": ["[u:PBS_GENERIC=20], [g:PBS_GENERIC=40]"], "max_run_res.ngpus": ["[u:PBS_GENERIC=8]"]}
-    queues = {
-        "short": {
-            "queue_type": ["Execution"],
-            "enabled": ["True"],
-            "max_run": ["[u:PBS_GENERIC=1]", "[u:adam=5]", "[o:PBS_ALL=100]"],
-            "max_queued": ["[u:adam=3]"],
-            "resources_max.walltime": ["12:00:00"],
-            "resources_max.mem": ["64gb"],
-            "max_user_run": ["4"],
-            "resources_max.ncpus": ["all of them"],
-        },
-        "gate": {"queue_type": ["Route"], "enabled": ["True"], "max_run": ["[u:PBS_GENERIC=1]"]},
-    }
-    of_all = (
-        Quota("the whole cluster", "user", "jobs", 20),
-        Quota("the whole cluster", "user", "gpus", 8),
-    )
-    assert quotas.quotas(queues, server, "adam") == (
-        *of_all,
-        Quota("partition short", "user", "jobs", 5, partition="short"),
-        Quota("partition short", "group", "jobs", 100, partition="short"),
-        Quota("partition short", "user", "queued", 3, partition="short"),
-        Quota("partition short", "job", "time", 43200, partition="short"),
-        Quota("partition short", "job", "memory", 65536, partition="short"),
-        Quota("partition short", "user", "jobs", 4, partition="short"),
-    )
-    assert quotas.quotas(queues, server, "eve")[2] == Quota("partition short", "user", "jobs", 1, partition="short")
 
 
 def test_a_server_may_hide_the_jobs_of_others():

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from serried.schedulers.occupancy import GpuCount, NodeUse, Occupancy, PartitionUse, QueuedJob, Quota, count_gpus
-from serried.schedulers.slurm import occupancy, quotas, tres
+from serried.schedulers.occupancy import GpuCount, NodeUse, Occupancy, PartitionUse, QueuedJob, count_gpus
+from serried.schedulers.slurm import occupancy, tres
 from serried.schedulers.slurm.occupancy import SEPARATOR
 from tables import for_each
 
@@ -75,7 +75,6 @@ def test_jobs_of_a_real_slurm_come_in_the_order_of_their_priority():
         limit_seconds=36000,
         reason="Priority",
         starts=1795549140.0,
-        qos="normal",
     )
     assert [job.id for job in found if not job.waits_for_resources] == ["15", "9", "10", "11"]
     assert {job.id: job.tasks for job in found}["16"] == 10
@@ -164,7 +163,7 @@ def test_the_gpus_of_a_job_are_those_that_slurm_counts_or_those_that_it_requests
     assert tres.job_gpus(total, requests) == gpus
 
 
-JOB = "7|N/A|PENDING|ada|gpu|100|1|4|1|cpu=4|N/A|N/A|N/A|1:00:00|N/A|N/A|normal|Priority"
+JOB = "7|N/A|PENDING|ada|gpu|100|1|4|1|cpu=4|N/A|N/A|N/A|1:00:00|N/A|N/A|Priority"
 
 
 @for_each(
@@ -191,28 +190,6 @@ def test_tasks_that_wait_are_counted_but_not_listed(index: str, count: int):
     assert job.tasks == count
 
 
-QOS = "normal||||cpu=64,gres/gpu=4|||\nlong|7-00:00:00|2|10|gres/gpu:a100=2,mem=1T||gres/gpu=16|\nother||1|||||\n"
-ASSOC = "def-ada||long,normal|5|||2-00:00:00|\n"
-
-
-def test_limits_come_from_associations_and_from_the_qos_of_the_user_and_of_partitions():
-    found = quotas.quotas({"gpu": {"QoS": "other"}, "cpu": {"QoS": "N/A"}}, quotas.associations(ASSOC), QOS)
-    assert found == (
-        Quota("account def-ada", "user", "jobs", 5),
-        Quota("account def-ada", "job", "time", 172800),
-        Quota("QoS long", "user", "jobs", 2, "long"),
-        Quota("QoS long", "user", "queued", 10, "long"),
-        Quota("QoS long", "user", "gpus:a100", 2, "long"),
-        Quota("QoS long", "user", "memory", 1024**2, "long"),
-        Quota("QoS long", "job", "time", 604800, "long"),
-        Quota("QoS long", "group", "gpus", 16, "long"),
-        Quota("QoS normal", "user", "cpus", 64, "normal"),
-        Quota("QoS normal", "user", "gpus", 4, "normal"),
-        Quota("partition gpu", "user", "jobs", 1, partition="gpu"),
-    )
-    assert quotas.quotas({}, quotas.associations("sacctmgr: error\n"), "") == ()
-
-
 @for_each(
     ("partition", "expected"),
     [
@@ -226,12 +203,12 @@ def test_limits_come_from_associations_and_from_the_qos_of_the_user_and_of_parti
     ],
 )
 def test_a_partition_for_others_is_recognised(partition: dict[str, str], expected: bool):
-    assert quotas.admits(partition, quotas.associations(ASSOC), {"users"}) is expected
+    assert occupancy.admits(partition, {"def-ada"}, {"long", "normal"}, {"users"}) is expected
 
 
 def test_a_site_may_hide_the_jobs_of_others():
-    assert quotas.hides_jobs("Foo = 1\nPrivateData             = accounts,jobs\n")
-    assert not quotas.hides_jobs("PrivateData = none\n")
+    assert occupancy.hides_jobs("Foo = 1\nPrivateData             = accounts,jobs\n")
+    assert not occupancy.hides_jobs("PrivateData = none\n")
 
 
 @pytest.mark.parametrize("text", ["", "cpu=", "4G", "mem=x"])

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from serried.schedulers import openings
-from serried.schedulers.occupancy import NodeUse, Occupancy, PartitionUse, QueuedJob, Quota
+from serried.schedulers.occupancy import NodeUse, Occupancy, PartitionUse, QueuedJob
 from serried.schedulers.openings import JobShape, Opening
 from tables import for_each
 
@@ -75,8 +75,6 @@ def test_fewer_nodes_or_fewer_gpus_on_one_node_start_sooner():
     shrunk = JobShape(1, 3, cpus=6, memory_mb=6144, partitions=("gpu",))
     assert sooner(large) == [Opening("smaller", shrunk)]
     assert sooner(replace(large, gpu_type="v100")) == []
-    limited = replace(FREE, quotas=(Quota("account def-ada", "job", "gpus", 5),))
-    assert sooner(two, limited) == []
 
 
 def test_another_partition_is_named_with_its_time_limit_if_no_job_waits_there():
@@ -122,34 +120,3 @@ def test_a_job_in_the_queue_has_its_totals_spread_over_its_nodes():
     job = JOB._replace(nodes=2, gpus=5, cpus=3, memory_mb=5000, limit_seconds=60)
     assert JobShape.of(job) == JobShape(2, 3, "", 2, 2500, 60, ("gpu",))
     assert JobShape.of(JOB._replace(nodes=0)).nodes == 1
-
-
-OWN = JOB._replace(is_running=True, gpus=3, cpus=6, nodes=1, qos="long")
-
-
-@for_each(
-    ("quota", "is_in_the_way"),
-    [
-        (Quota("QoS long", "user", "gpus", 8, "long"), True),
-        (Quota("QoS long", "user", "gpus", 9, "long"), False),
-        (Quota("QoS other", "user", "gpus", 1, "other"), False),
-        (Quota("QoS long", "user", "jobs", 1, "long"), True),
-        (Quota("QoS long", "user", "nodes", 3, "long"), False),
-        (Quota("QoS long", "job", "gpus", 5, "long"), True),
-        (Quota("QoS long", "job", "gpus", 6, "long"), False),
-        (Quota("QoS long", "job", "time", 3599, "long"), True),
-        (Quota("QoS long", "group", "gpus", 1, "long"), False),  # what others hold is unknown
-        (Quota("partition gpu", "user", "cpus", 7, partition="gpu"), True),
-        (Quota("partition short", "user", "cpus", 1, partition="short"), False),
-        (Quota("account def-ada", "user", "gpus:a100", 1), False),
-    ],
-)
-def test_a_limit_is_in_the_way_if_the_job_exceeds_it_with_those_that_run(quota: Quota, is_in_the_way: bool):
-    here = replace(FREE, jobs=(OWN,), quotas=(quota, Quota("QoS far", "user", "jobs", 99, "far")))
-    shape = JobShape(2, 3, cpus=1, seconds=3600, qos="long")
-    assert openings.quotas_in_the_way(here, shape) == ([quota] if is_in_the_way else [])
-
-
-def test_the_only_qos_of_a_user_counts_for_a_job_that_names_none():
-    quota = Quota("QoS long", "user", "gpus", 4, "long")
-    assert openings.quotas_in_the_way(replace(FREE, jobs=(OWN,), quotas=(quota,)), JobShape(1, 2)) == [quota]

@@ -39,7 +39,7 @@ GROUPS = {
         "logs": "Print or follow the output of the ranks.",
         "metrics": "Export logged and measured values: CSV, JSON.",
         "why": "Explain why a run waits, failed, or looks suspicious.",
-        "queue": "Show free GPUs, waiting jobs and your limits.",
+        "queue": "Show free GPUs, waiting jobs, and when yours may start.",
         "stacks": "Print where each rank is now, without ending it.",
         "profile": "Profile a few steps: operators, data, idle GPU, trace.",
         "report": "Show what runs used, and which line to change.",

@@ -1,4 +1,4 @@
-"""`serried queue`: free resources, waiting jobs, limits, and when one's own jobs may start."""
+"""`serried queue`: free resources, waiting jobs, and when one's own jobs may start."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DELAY_SECONDS = 5.0
 @click.option("--refresh", is_flag=True, help="Ask the scheduler again, if the answer is older than 10 s.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(*, run: str | None, experiment: str | None, cluster: str | None, refresh: bool, as_json: bool) -> None:
-    r"""Show free GPUs, waiting jobs, your limits, and when your jobs may start.
+    r"""Show free GPUs, waiting jobs, and when your jobs may start.
 
     The scheduler is queried at most once a minute, for all your commands together. The first line shows the age of
     its answer. Start times are estimates of the scheduler, and change.
@@ -101,7 +101,6 @@ def _plan(experiment: str, cluster: str | None) -> Planned:
         memory_mb=its.memory_mb or 0,
         seconds=its.time_seconds,
         partitions=tuple(its.partition.split(",")) if its.partition else (),
-        qos=its.qos or "",
         whole_nodes=its.exclusive or its.memory_mb == 0,
     )
     return Planned(experiment, shape, len(plan.array.indices) if plan.array else 1)

@@ -65,7 +65,6 @@ def to_json(page: Page) -> dict[str, Any]:
         "problem": look.problem.message if look.problem else None,
         "gpus": [_count_json(count) for count in count_gpus(occupancy.nodes)],
         "partitions": [_partition_json(occupancy, one) for one in occupancy.partitions],
-        "limits": [{**quota._asdict(), "used": openings.used_of(quota, occupancy)} for quota in occupancy.quotas],
         "sees_all_jobs": occupancy.sees_all_jobs,
         "waiting": [_job_json(page, job) for job in page.waiting],
         "plan": _planned_json(page, page.planned) if page.planned else None,
@@ -116,7 +115,7 @@ def _job_json(page: Page, job: QueuedJob) -> dict[str, Any]:
     }
 
 
-_NO_OPENINGS: Mapping[str, Any] = {"limits_in_the_way": [], "fits_in": [], "sooner": []}
+_NO_OPENINGS: Mapping[str, Any] = {"fits_in": [], "sooner": []}
 
 
 def _planned_json(page: Page, planned: Planned) -> dict[str, Any]:
@@ -132,7 +131,6 @@ def _planned_json(page: Page, planned: Planned) -> dict[str, Any]:
 
 def _openings_json(page: Page, shape: JobShape, ahead: Sequence[QueuedJob]) -> dict[str, Any]:
     return {
-        "limits_in_the_way": [quota._asdict() for quota in openings.quotas_in_the_way(page.occupancy, shape)],
         "fits_in": openings.fits_now(page.occupancy, shape),
         "sooner": [opening.to_json() for opening in openings.sooner(page.occupancy, shape, ahead, page.now)],
     }

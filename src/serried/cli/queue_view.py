@@ -11,34 +11,21 @@ from serried.protocol.reasons import Reason
 from serried.protocol.sizes import counted
 from serried.schedulers import occupancy_cache, openings
 from serried.schedulers.occupancy import (
-    GROUP,
-    JOB,
-    USER,
     GpuCount,
     Occupancy,
     PartitionUse,
     QueuedJob,
-    Quota,
     count_gpus,
 )
 from serried.schedulers.openings import JobShape
 from serried.ui import console
 from serried.ui.opening_lines import ahead_text, opening_text, time_option
-from serried.ui.text import duration, fit, local_time, memory, printable, width
+from serried.ui.text import duration, fit, local_time, printable, width
 
 MOST_JOBS = 5
-MOST_LIMITS = 6
 LONGEST_NAME = 24
 REMEMBERED_SECONDS = 600.0
 _LESS_IMPORTANT = ("LIMIT", "OUT", "CPUS", "NODES", "USED")
-
-_RESOURCES = {
-    "jobs": "running job",
-    "queued": "submitted job",
-    "gpus": "GPU",
-    "cpus": "CPU",
-    "nodes": "node",
-}
 
 
 def lines(page: Page) -> Iterator[str]:
@@ -53,12 +40,6 @@ def lines(page: Page) -> Iterator[str]:
         yield ""
         for note in notes:
             yield from console.behind("  ", note)
-    if limits := [*_limits(page)]:
-        yield ""
-        more = [f"{len(limits) - MOST_LIMITS} more: `--json` lists all"] if len(limits) > MOST_LIMITS else []
-        yield from _labelled(
-            [("limits" if at == 0 else "", text) for at, text in enumerate([*limits[:MOST_LIMITS], *more])]
-        )
     if page.planned:
         yield ""
         yield from _planned(page, page.planned)
@@ -144,30 +125,6 @@ def _notes(page: Page) -> Iterator[str]:
         yield f"{counted(hidden, 'partition')} that you cannot use or that the site hides: `--json` lists all"
 
 
-def _limits(page: Page) -> Iterator[str]:
-    """A line for each place of limits: the user's own, those of one job, those of all users."""
-    shown = {one.name for one in page.partitions}
-    quotas = [one for one in page.occupancy.quotas if not one.partition or one.partition in shown]
-    for where in dict.fromkeys(one.where for one in quotas):
-        parts = [
-            f"{', '.join(_amount(one, page.occupancy) for one in quotas if (one.where, one.of) == (where, of))} {whose}"
-            for of, whose in ((USER, "for you"), (JOB, "for one job"), (GROUP, "for all users together"))
-            if any((one.where, one.of) == (where, of) for one in quotas)
-        ]
-        yield f"{where}: at most {'; '.join(parts)}"
-
-
-def _amount(quota: Quota, occupancy: Occupancy) -> str:
-    kind, _, gpu_type = quota.resource.partition(":")
-    if kind == "time":
-        return f"{time_option(quota.most)} of time"
-    if kind == "memory":
-        return f"{memory(quota.most)} of memory"
-    used = openings.used_of(quota, occupancy)
-    noun = f"{gpu_type} {_RESOURCES[kind]}" if gpu_type else _RESOURCES[kind]
-    return counted(quota.most, noun) + (f" ({used} in use)" if used is not None else "")
-
-
 def _own(page: Page) -> Iterator[str]:
     running = sum(job.is_running for job in page.occupancy.mine)
     if not page.waiting:
@@ -242,11 +199,6 @@ def _planned(page: Page, planned: Planned) -> Iterator[str]:
 
 
 def _advice(page: Page, shape: JobShape, ahead: Sequence[QueuedJob]) -> Iterator[tuple[str, str]]:
-    if quotas := openings.quotas_in_the_way(page.occupancy, shape):
-        for at, quota in enumerate(quotas):
-            whose = "you" if quota.of == USER else "one job"
-            yield ("limit" if at == 0 else ""), f"{quota.where} allows {whose} {_amount(quota, page.occupancy)}"
-        return
     if where := openings.fits_now(page.occupancy, shape):
         first = ", if the jobs ahead leave it" if ahead else ""
         yield "fits", f"all that it requests is free now in {printable(', '.join(where))}{first}"

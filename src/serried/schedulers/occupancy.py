@@ -1,4 +1,4 @@
-"""How full a cluster is, in the same terms for all schedulers: free resources, waiting jobs, limits of a user. Pure."""
+"""How full a cluster is, in the same terms for all schedulers: free resources, and jobs. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
-
-USER, GROUP, JOB = "user", "group", "job"
-"""Whose resources a quota limits: those of one user, of all users of an account or QoS, of one job."""
 
 
 class NodeUse(NamedTuple):
@@ -74,22 +71,6 @@ class QueuedJob(NamedTuple):
     """The scheduler's estimate, in seconds since the epoch."""
     ends: float | None = None
     """By its time limit, if it runs."""
-    qos: str = ""
-
-
-class Quota(NamedTuple):
-    """A limit that the scheduler enforces."""
-
-    where: str
-    """`QoS long`, `partition short`: the place of the limit."""
-    of: str
-    """USER, GROUP or JOB."""
-    resource: str
-    """`jobs` (that run), `queued`, `gpus`, `gpus:a100`, `cpus`, `nodes`, `memory` (MiB) or `time` (s)."""
-    most: int
-    qos: str = ""
-    partition: str = ""
-    """The jobs that count; all without both."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +80,6 @@ class Occupancy:
     """In the scheduler's order."""
     jobs: tuple[QueuedJob, ...] = ()
     """In the order in which the scheduler looks at them, if it tells."""
-    quotas: tuple[Quota, ...] = ()
     sees_all_jobs: bool = True
     """Whether jobs of other users are listed."""
 

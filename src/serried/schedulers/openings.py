@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from serried.schedulers.occupancy import GROUP, USER, NodeUse, Occupancy, PartitionUse, QueuedJob, Quota
+from serried.schedulers.occupancy import NodeUse, Occupancy, PartitionUse, QueuedJob
 
 SHORTEST_WINDOW_SECONDS = 600
 """A shorter limit than this helps nobody."""
@@ -31,8 +31,6 @@ class JobShape:
     partitions: tuple[str, ...] = ()
     """Empty for the scheduler's choice."""
     whole_nodes: bool = False
-    qos: str = ""
-    """Empty for the scheduler's choice."""
 
     @classmethod
     def of(cls, job: QueuedJob) -> JobShape:
@@ -46,7 +44,6 @@ class JobShape:
             memory_mb=job.memory_mb // nodes,
             seconds=job.limit_seconds,
             partitions=job.partitions,
-            qos=job.qos,
         )
 
 
@@ -116,9 +113,7 @@ def fits_now(occupancy: Occupancy, shape: JobShape) -> list[str]:
 
 
 def sooner(occupancy: Occupancy, shape: JobShape, ahead: Sequence[QueuedJob], now: float) -> list[Opening]:
-    """What would fit now and is not kept for another job. Nothing helps a job that a limit holds back."""
-    if quotas_in_the_way(occupancy, shape):
-        return []
+    """What would fit now and is not kept for another job."""
     shorter = [*_shorter(occupancy, shape, ahead, now)]
     if fits_now(occupancy, shape):
         return shorter
@@ -199,44 +194,3 @@ def _has_room(node: NodeUse, shape: JobShape) -> bool:
         return False
     is_any = {"", shape.gpu_type}  # some schedulers do not report types
     return sum(n for kind, n in node.free_gpus.items() if not shape.gpu_type or kind in is_any) >= shape.gpus
-
-
-def used_of(quota: Quota, occupancy: Occupancy) -> int | None:
-    """How much of a user's quota is in use; None if unknown."""
-    if quota.of != USER or quota.resource in ("time", "memory") or ":" in quota.resource:
-        return None
-    own = [
-        job
-        for job in occupancy.mine
-        if (not quota.qos or job.qos == quota.qos) and (not quota.partition or quota.partition in job.partitions)
-    ]
-    if quota.resource == "queued":
-        return sum(job.tasks for job in own)
-    running = [job for job in own if job.is_running]
-    return sum({"jobs": 1, "gpus": job.gpus, "cpus": job.cpus, "nodes": job.nodes}[quota.resource] for job in running)
-
-
-def quotas_in_the_way(occupancy: Occupancy, shape: JobShape) -> list[Quota]:
-    """The limits that a job exceeds by itself, or together with what the user's jobs hold."""
-    of_job = {
-        "jobs": 1,
-        "gpus": shape.nodes * shape.gpus,
-        "cpus": shape.nodes * shape.cpus,
-        "nodes": shape.nodes,
-        "time": shape.seconds or 0,
-    }
-    return [
-        quota
-        for quota in occupancy.quotas
-        if _applies(quota, shape, occupancy)
-        and quota.of != GROUP
-        and of_job.get(quota.resource, 0) + (used_of(quota, occupancy) or 0) > quota.most
-    ]
-
-
-def _applies(quota: Quota, shape: JobShape, occupancy: Occupancy) -> bool:
-    """Whether the job is counted. Without a named QoS, the only one of the user counts."""
-    if quota.qos and quota.qos != shape.qos:
-        return not shape.qos and len({one.qos for one in occupancy.quotas if one.qos}) == 1
-    names = {one.name for one in partitions_for(occupancy, shape)}
-    return not quota.partition or names == {quota.partition}

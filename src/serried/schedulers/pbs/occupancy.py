@@ -1,4 +1,4 @@
-"""How full a PBS cluster is, by `pbsnodes` and `qstat`. Queues and their limits are asked less often."""
+"""How full a PBS cluster is, by `pbsnodes` and `qstat`. Queues are asked less often."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from serried.protocol.reasons import Reason
 from serried.schedulers import missing_command, scrub
 from serried.schedulers.client import query
 from serried.schedulers.occupancy import NodeUse, Occupancy, PartitionUse, QueuedJob
-from serried.schedulers.pbs import parse, quotas, site
+from serried.schedulers.pbs import parse, site
 from serried.schedulers.pbs.site import Attributes, blocks, first
 from serried.schedulers.survey import GLANCE_SECONDS, together
 
@@ -75,7 +75,6 @@ def read(texts: Mapping[str, str], user: str) -> Occupancy:
             if site.is_execution(queue)
         ),
         jobs=tuple(_jobs(texts.get("jobs", ""), texts.get("own", ""), user)),
-        quotas=quotas.quotas(queues, server, user),
         sees_all_jobs=first(server, "query_other_jobs") != "False",
     )
 

@@ -1,19 +1,23 @@
-"""How full a Slurm cluster is, by one `sinfo` and one `squeue`. Limits and partitions are asked less often."""
+"""How full a Slurm cluster is, by one `sinfo` and one `squeue`. Partitions are asked less often."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import grp
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from serried.clusters import machine
 from serried.errors import MissingProgramError, SchedulerUnreachable
 from serried.schedulers import missing_command, scrub
 from serried.schedulers.client import query
 from serried.schedulers.occupancy import NodeUse, Occupancy, PartitionUse, QueuedJob
-from serried.schedulers.slurm import quotas, site, tres
-from serried.schedulers.survey import GLANCE_SECONDS, changed_at, together
+from serried.schedulers.slurm import site, tres
+from serried.schedulers.survey import GLANCE_SECONDS, Ask, changed_at, together
 
 SEPARATOR = "\x1f"
 NODE_FIELDS = (
@@ -27,13 +31,15 @@ SINFO = (
 """A line for each node in each of its partitions."""
 JOB_FIELDS = (
     "ArrayJobID", "ArrayTaskID", "State", "UserName", "Partition", "PriorityLong", "NumNodes", "NumCPUs", "NumTasks",
-    "tres-alloc", "tres-per-job", "tres-per-node", "tres-per-task", "TimeLimit", "StartTime", "EndTime", "QOS",
-    "Reason",
+    "tres-alloc", "tres-per-job", "tres-per-node", "tres-per-task", "TimeLimit", "StartTime", "EndTime", "Reason",
 )  # fmt: skip
 SQUEUE = (
     *("squeue", "--all", "--noheader", "--states=PENDING,RUNNING"),
     "--Format=" + ",".join(f"{name}:{SEPARATOR}" for name in JOB_FIELDS),
 )
+
+ASSOCIATIONS = ("sacctmgr", "--noheader", "--parsable2", "show", "assoc", "format=Account,QOS")
+"""Followed by `user=NAME`."""
 
 _BASES = {"idle", "mixed", "allocated", "completing", "planned"}
 """States of nodes that take jobs."""
@@ -58,7 +64,21 @@ def ask(environ: Mapping[str, str], user: str, seconds: float) -> dict[str, str]
     if not any(SEPARATOR in text for text in (texts["sinfo"], texts["squeue"])):
         raise SchedulerUnreachable("this `sinfo` cannot divide its fields; Slurm 20.11 or later is needed")
     glance = site.asker_of(environ, together(GLANCE_SECONDS, machine.run), GLANCE_SECONDS)
-    return {**texts, "partitions": glance(site.PARTITIONS), **quotas.ask(user, glance)}
+    return {**texts, **_asked_rarely(user, glance)}
+
+
+def _asked_rarely(user: str, glance: Ask) -> dict[str, str]:
+    """Answers of five minutes serve. Not every site lets its users read the accounts."""
+    names = []
+    for group in os.getgroups():
+        with contextlib.suppress(KeyError):
+            names.append(grp.getgrgid(group).gr_name)
+    return {
+        "partitions": glance(site.PARTITIONS),
+        "config": glance(site.CONFIG),
+        "assoc": glance((*ASSOCIATIONS, f"user={user}")),
+        "groups": "\n".join(names),
+    }
 
 
 def _answer(argv: tuple[str, ...], environ: Mapping[str, str], deadline: float) -> str:
@@ -73,22 +93,39 @@ def _answer(argv: tuple[str, ...], environ: Mapping[str, str], deadline: float) 
 
 def read(texts: Mapping[str, str], user: str) -> Occupancy:
     shown = site.shown_partitions(texts.get("partitions", ""))
-    associations = quotas.associations(texts.get("assoc", ""))
+    associations = [*site.rows(texts.get("assoc", ""), 2)]
+    accounts, qos = ({name for row in associations for name in row[at].split(",") if name} for at in (0, 1))
+    groups = {name for name in texts.get("groups", "").split("\n") if name}
     nodes, partitions = _nodes(texts.get("sinfo", ""))
-    own = quotas.groups(texts.get("groups", ""))
     return Occupancy(
         nodes=nodes,
         partitions=tuple(
             one._replace(
                 is_hidden=shown.get(one.name, {}).get("Hidden") == "YES",
-                is_for_me=quotas.admits(shown.get(one.name, {}), associations, own),
+                is_for_me=admits(shown.get(one.name, {}), accounts, qos, groups),
             )
             for one in partitions
         ),
         jobs=tuple(sorted(_jobs(texts.get("squeue", ""), user), key=_order)),
-        quotas=quotas.quotas(shown, associations, texts.get("qos", "")),
-        sees_all_jobs=not quotas.hides_jobs(texts.get("config", "")),
+        sees_all_jobs=not hides_jobs(texts.get("config", "")),
     )
+
+
+def hides_jobs(config: str) -> bool:
+    """Whether users see their own jobs alone."""
+    return "jobs" in site.setting(config, "PrivateData").split(",")
+
+
+def admits(
+    partition: Mapping[str, str], accounts: AbstractSet[str], qos: AbstractSet[str], groups: AbstractSet[str]
+) -> bool:
+    """Whether a user with these may submit to the partition, as far as they are known."""
+    for key, mine in (("AllowGroups", groups), ("AllowAccounts", accounts), ("AllowQos", qos)):
+        allowed = partition.get(key, "ALL")
+        if mine and allowed not in ("ALL", "N/A", "(null)", "") and not mine & set(allowed.split(",")):
+            return False
+    denied = set(partition.get("DenyAccounts", "").split(","))
+    return not accounts or bool(accounts - denied)
 
 
 def _order(job: QueuedJob) -> tuple[bool, float, int]:
@@ -159,7 +196,7 @@ def _cpus(text: str) -> tuple[int, int]:
 def _jobs(text: str, user: str) -> Iterator[QueuedJob]:
     for row in _rows(text, len(JOB_FIELDS)):
         job, index, state, owner, partition, priority, nodes, cpus, tasks, total, *rest = row
-        per_job, per_node, per_task, limit, start, end, qos, reason = rest
+        per_job, per_node, per_task, limit, start, end, reason = rest
         is_running = state == "RUNNING"
         count = max(_whole(nodes), 1)
         gpus, kind = tres.job_gpus(total, ((per_job, 1), (per_node, count), (per_task, max(_whole(tasks), 1))))
@@ -181,7 +218,6 @@ def _jobs(text: str, user: str) -> Iterator[QueuedJob]:
             reason="" if reason == "None" or is_running else reason,
             starts=_time(start) if not is_running else None,
             ends=_time(end) if is_running else None,
-            qos=qos,
         )
 
 
