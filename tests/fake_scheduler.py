@@ -8,7 +8,6 @@ from serried.errors import SchedulerUnreachable
 from serried.plan import Plan
 from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import Commands
-from serried.schedulers.accounts import JobAccount
 from serried.schedulers.interface import Job, SubmitCommand
 from serried.schedulers.slurm.scheduler import Slurm
 
@@ -21,7 +20,6 @@ class FakeScheduler:
         self.polls: list[tuple[str, ...]] = []
         self.cancelled: list[str] = []
         self.answers = True
-        self.on_record: dict[str, list[JobAccount]] = {}
         self.since: float | None = None
 
     def __call__(self, name: str) -> FakeScheduler:
@@ -63,9 +61,6 @@ class FakeScheduler:
         if not self.answers:
             raise SchedulerUnreachable("slurm does not answer")
         return {key: job for key, job in self.jobs.items() if job.id in ids or f"{job.id}_{job.task}" in ids}
-
-    def accounts(self, job: str) -> Sequence[JobAccount]:
-        return self.on_record.get(job, [])
 
     def split(self, job: str) -> tuple[str, int | None]:
         return Slurm().split(job)

@@ -9,10 +9,7 @@ import pytest
 
 from building import as_json
 from sampled import GIB, a_gpu, a_rank, write_samples
-from serried import schedulers
 from serried.plan import ReportSettings
-from serried.schedulers.accounts import JobAccount, NodeAccount
-from serried.schedulers.slurm import accounts
 from serried.ui import console
 
 USUAL = {"nodes": 2, "ranks": 2, "gpus": 2, "cpus": 16, "memory_mb": 128 * 1024, "time_seconds": 36000}
@@ -247,59 +244,19 @@ def test_the_change_names_the_key_that_the_project_uses(serried, make, tmp_path)
     assert 'Write `mem_per_node = "48G"`' in serried("report").out
 
 
-def test_a_job_that_no_run_has_is_looked_up_in_the_accounts(serried, slurm, monkeypatch):
-    monkeypatch.setattr(schedulers, "here", lambda _: "slurm")
-    slurm.on_record["4711"] = [
-        JobAccount(
-            "4711",
-            "theirs",
-            "COMPLETED",
-            accounts.OPTIONS,
-            cluster="fir",
-            seconds=3600.0,
-            limit_seconds=36000.0,
-            cpus=8,
-            memory=64 * GIB,
-            used=(NodeAccount("n1", 8.0, 14400.0, 30 * GIB, 64 * GIB),),
-            source="jobstats",
-        )
-    ]
-    assert serried("report", "4711").out == (
-        "4711 theirs COMPLETED\n"
-        "\n"
-        "  cluster      fir\n"
-        "  size         1 node with 8 CPUs, 64 GiB\n"
-        "  measured     jobstats\n"
-        "\n"
-        "use\n"
-        "  CPU          [|||||||||||||             ]  50 %  4.0 of 8 cores\n"
-        "  memory       [||||||||||||              ]  47 %  peak 30 GiB\n"
-        "  time         [|||                       ]  10 %  1h00m of 10h00m\n"
-        "\n"
-        "notes\n"
-        "  - The peak of memory was 47 % of 64 GiB per node.\n"
-        "    Submit with `--mem=36G`: a job that requests less memory fits on more nodes,\n"
-        "    so it starts sooner.\n"
-        "    serried rule cpu-mem-over\n"
-        "  - The run needed 10 % of its 10h.\n"
-        "    Submit with `--time=1:30:00`: the scheduler fits short jobs into gaps, so\n"
-        "    they start sooner.\n"
-        "    serried rule time-over\n"
-    )
+def test_the_job_of_a_run_means_the_run(serried, measured):
+    run = measured()
+    measured("abcdef", job="17[].pbs")
+    link = {**run.record.first_submissions[0].to_json(), "token": "k3f9q2-2", "job": "124"}
+    run.where.links.mkdir()
+    run.where.link("k3f9q2-2").write_text(json.dumps(link), encoding="utf-8")
+    assert serried("report", "123").out == serried("report", "124_7.batch").out == PAGE
+    assert serried("report", "17[3].pbs").out.startswith("abcdef train COMPLETED\n")
     done = serried("report", "4712")
     assert (done.code, done.err) == (
         2,
-        "error: unknown run: `4712`, and Slurm does not list job 4712\n\nhint: serried ps --all lists the runs\n",
+        "error: unknown run: `4712`\n\nhint: serried ps --all lists them\n",
     )
-
-
-def test_the_job_of_a_run_is_reported_as_the_run(serried, slurm, measured, monkeypatch):
-    measured()
-    monkeypatch.setattr(schedulers, "here", lambda _: "slurm")
-    slurm.on_record["123"] = [JobAccount("123", "train-k3f9q2-1", "COMPLETED", accounts.OPTIONS)]
-    slurm.on_record["124"] = [JobAccount("124", "other-train-1", "COMPLETED", accounts.OPTIONS)]
-    assert serried("report", "123").out == PAGE
-    assert serried("report", "124").out.startswith("124 other-train-1 COMPLETED\n")
 
 
 def test_the_list_and_the_page_of_rules(serried):

@@ -203,13 +203,6 @@ def test_time_that_was_not_needed(measure, seconds, limit, change, serious):
     assert (note.change, note.is_serious) == (change, serious)
 
 
-def test_time_for_a_scheduler(measure):
-    usage = a_usage(
-        measure(WELL), seconds=14400, limit_seconds=86400, spelling=Spelling(time="--time={}", is_walltime=True)
-    )
-    assert note_of(usage, "time-over").change == "--time=5:00:00"
-
-
 def test_a_time_limit_with_known_steps(measure):
     """Also of a run that began at a later step, from a checkpoint."""
     ranks = [a_rank(0.5, step=91_800, total_steps=100_000)] * 4
@@ -300,11 +293,10 @@ def test_without_a_control_group_the_ranks_count_and_not_the_whole_node(measure)
     assert "cpu-mem-over" not in rules_of(usage)
 
 
-def test_short_runs_sessions_and_slices_of_gpus_are_not_judged(measure):
+def test_short_runs_and_slices_of_gpus_are_not_judged(measure):
     gpus = [a_gpu(10.0)] * 4
     short = measure({**WELL, "gpus": gpus, "minutes": 4})
     assert rules_of(a_usage(short, seconds=240)) == []
-    assert rules_of(a_usage(measure({**WELL, "gpus": gpus}), is_session=True)) == []
     idle = measure({**WELL, "gpus": [a_gpu(0.0, 0.0, 70.0)] * 4})
     slices = tuple(dataclasses.replace(gpu, name="NVIDIA H200 MIG 1g.18gb") for gpu in idle.gpus)
     assert "gpu-idle" not in rules_of(a_usage(dataclasses.replace(idle, gpus=slices)))

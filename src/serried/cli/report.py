@@ -16,6 +16,7 @@ from serried.metrics import samples
 from serried.protocol import names
 from serried.records import index
 from serried.records.index import LAST, Selection
+from serried.records.record import RecordUnreadable
 from serried.records.run_status import RunStatus
 from serried.records.status import statuses_of, task_of
 from serried.report import rules
@@ -28,10 +29,8 @@ if TYPE_CHECKING:
     from serried.report.usage import Usage
 
 _MOST_TASKS = 50
-_JOB = re.compile(r"\d+(_\d+|\[\d+\])?(\.[\w.-]+)?")
-"""A job's id as a scheduler writes it."""
-_OURS = re.compile(r"(?:.*-)?(?P<run>[^-_]+)(?:_\d+)?-\d+")
-"""The name of a job of Serried: name of the run, token, as `schedulers.interface.job_name` joins them."""
+_JOB = re.compile(r"(\d+)(?:_\d+|\[\d*\])?(?:\.[\w.-]+)?")
+"""The id of a job or of a task as a scheduler writes it."""
 
 
 @click.command()
@@ -44,23 +43,21 @@ def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_jso
 
     One run is a page: the use of GPUs, CPUs, memory and time, the spread between ranks, and notes with the
     line to write in serried.toml. An array or a sweep is a table with notes about all tasks, and several runs
-    are a table. A job that Serried did not start is reported by its id, from the scheduler's accounts.
+    are a table. A job's id at the scheduler means its run.
 
     \b
     serried report                       the newest run
     serried report lr-sweep/17                task 17 alone
     serried report lr-sweep              each trial in a line
-    serried report 4711                  a job of the scheduler
+    serried report 4711                  the run of this job
     serried rule gpu-low                 the meaning of a note
     """
     for name in mute:
         rules.page_of(name)
-    chosen, jobs = _chosen(runs or (LAST,))
+    chosen = _chosen(runs or (LAST,))
     statuses = _statuses(chosen)
-    several = len(chosen) + len(jobs) > 1 or any(selection.is_array for selection in chosen)
+    several = len(chosen) > 1 or any(selection.is_array for selection in chosen)
     usages, omitted = _usages(statuses, several=several, all_tasks=all_tasks)
-    shown = jobs if all_tasks else jobs[:_MOST_TASKS]
-    usages, omitted = usages + shown, omitted + len(jobs) - len(shown)
     is_whole = several and len(runs) <= 1 and not omitted
     notes = rules.judge_all(usages, mute) if is_whole else rules.judge(usages[0], mute) if not several else []
     if as_json:
@@ -78,35 +75,24 @@ def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_jso
     run_view.insist(statuses)
 
 
-def _chosen(words: Sequence[str]) -> tuple[list[Selection], list[Usage]]:
-    """The runs that the words mean, with all runs of a sweep; and jobs of the scheduler that no run has."""
-    chosen: dict[str, Selection] = {}
-    jobs: list[Usage] = []
-    for word in words:
-        try:
-            selection = run_view.select(word)
-        except RunNotFoundError:
-            if not _JOB.fullmatch(word):
-                raise
-            from serried.report.jobs import usages_of_job  # only for jobs of others
-
-            found = usages_of_job(word)
-            ours = {str(run): run for usage in found if (run := _run_of(usage.name)) is not None}
-            chosen |= ours
-            jobs += [] if ours else found
-            continue
-        for run in _with_sweep(selection):
-            chosen[str(run)] = run
-    return list(chosen.values()), jobs
+def _chosen(words: Sequence[str]) -> list[Selection]:
+    """The runs that the words mean, with all runs of a sweep."""
+    chosen = {str(run): run for word in words for run in _with_sweep(_select(word))}
+    return list(chosen.values())
 
 
-def _run_of(job_name: str) -> Selection | None:
-    """The run whose job has this name; the record knows more than the accounts."""
-    match = _OURS.fullmatch(job_name)
-    with contextlib.suppress(RunNotFoundError):
-        selection = index.find(match["run"]) if match else None
-        return selection if selection and match and selection.record.id == match["run"] else None
-    return None
+def _select(word: str) -> Selection:
+    """A run by its own name, or by the id of one of its jobs. Ids begin again: the newest run with this one."""
+    try:
+        return run_view.select(word)
+    except RunNotFoundError:
+        match = _JOB.fullmatch(word)
+        for record in sorted(index.records(), key=index.planned_at, reverse=True) if match else ():
+            with contextlib.suppress(RecordUnreadable):
+                jobs = [job for submission in record.all_submissions() for job in submission.jobs]
+                if match and match[1] in [job.partition(".")[0].rstrip("[]") for job in jobs]:
+                    return Selection(record)
+        raise
 
 
 def _with_sweep(selection: Selection) -> list[Selection]:
@@ -118,7 +104,7 @@ def _with_sweep(selection: Selection) -> list[Selection]:
 
 
 def _statuses(chosen: Sequence[Selection]) -> list[RunStatus]:
-    found = statuses_of(chosen) if chosen else []
+    found = statuses_of(chosen)
     for status in found:
         if status.summary is None:
             raise SerriedError(status.verdict.message, hint=f"the record is {status.record.directory.path}")

@@ -101,7 +101,7 @@ def gpu_idle_holding_memory(usage: Usage) -> Note | None:
     rank = "" if longest.rank is None else f" --rank {longest.rank}"
     return Note(
         fact=f"{gpu_name(longest)} was idle for {spell_time(longest.holding_seconds)} and held {memory}{more}",
-        advice=f"look for the reason in `serried logs {usage.id}{rank}`" if usage.is_ours else "",
+        advice=f"look for the reason in `serried logs {usage.id}{rank}`",
         why="a rank that hangs looks like this, and so do long phases without GPU work",
         is_serious=True,
     )
@@ -127,7 +127,7 @@ def gpu_low(usage: Usage) -> Note | None:
     return Note(
         fact=f"the GPUs were busy {busy.mean:.0f} % of the time",
         change=usage.more_cpus_change() if lacks else "",
-        advice="request more CPUs" if lacks else "try a bigger batch, or more workers of the data loader",
+        advice="" if lacks else "try a bigger batch, or more workers of the data loader",
         why="all CPUs were in use, so the GPUs probably waited for them" if lacks else "the GPUs mostly waited",
         is_serious=busy.mean <= VERY_LOW_PERCENT,
     )

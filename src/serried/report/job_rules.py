@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from serried.metrics.measured import RankFigures
 from serried.protocol import names
-from serried.protocol.sizes import counted
 from serried.report.note import Note
 from serried.report.usage import GIB, MARGIN, Usage, amount, percent, spell_time, time_request
 
@@ -29,8 +28,7 @@ def cpu_mem_over(usage: Usage) -> Note | None:
 
     **Condition:** the run was `COMPLETED` or hit its time limit, and the peak on every node is below 70 % of the
     requested memory. As in jobstats, the rule is silent for default requests, for whole nodes, and for less than 50 GB
-    per GPU or, without GPUs, 4 GB per CPU. It is silent, too, if a node was not measured, or if the scheduler's
-    accounts have only the mean of several nodes.
+    per GPU or, without GPUs, 4 GB per CPU. It is silent, too, if a node was not measured.
 
     **Meaning:** memory that is requested and not used keeps other jobs off the node. A job that requests less fits on
     more nodes, so it starts sooner.
@@ -75,11 +73,9 @@ def cpu_low(usage: Usage) -> Note | None:
     needed = usage.cpus_of_unit(MARGIN * in_use) * usage.spelling.cpu_units
     if not cpus or in_use >= CPU_SHARE * cpus or needed >= cpus:
         return None
-    change = usage.cpus_change(needed)
     return Note(
         fact=f"{in_use:.1f} of {cpus:.0f} CPUs {'per node' if usage.nodes == 1 else 'at most'} were in use",
-        change=change,
-        advice="" if change else f"request {counted(needed, 'CPU')} per node",
+        change=usage.cpus_change(needed),
         why="a job that requests fewer CPUs starts sooner; or let the program start more threads",
     )
 
@@ -125,10 +121,9 @@ def timeout(usage: Usage) -> Note | None:
     known = [rank for rank in usage.measured.ranks if rank.step and rank.total_steps and rank.step_seconds]
     rank = max(known, key=_seconds_left, default=None)
     if rank is None or not usage.seconds or usage.attempt > 1:
-        advice = "allow more `limit.restarts`, or a longer `time`" if usage.is_ours else "request more time"
         return Note(
             fact=f"the run hit its time limit of {spell_time(usage.limit_seconds or usage.seconds or 0)}",
-            advice=advice,
+            advice="allow more `limit.restarts`, or a longer `time`",
             why="a program that saves checkpoints continues from the newest one",
         )
     seconds = usage.seconds + _seconds_left(rank)

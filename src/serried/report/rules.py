@@ -89,7 +89,7 @@ def _of_all(rule: str, notes: Mapping[str, Mapping[str, Note]], ended: Sequence[
 
 
 def _judge(usage: Usage, mute: Collection[str]) -> list[Note]:
-    has_few = usage.measured_seconds < SHORTEST_SECONDS or usage.ran_out_of_memory or usage.is_session
+    has_few = usage.measured_seconds < SHORTEST_SECONDS or usage.ran_out_of_memory
     found: list[Note] = []
     for name, rule in RULES.items():
         if name in mute or name in usage.mute or (has_few and name not in _OF_ENDS):

@@ -1,4 +1,4 @@
-"""A run, a task or a job as the rules judge it: what it requested, how it ended, and what was measured."""
+"""A run or a task as the rules judge it: what it requested, how it ended, and what was measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from serried.metrics.measured import GpuFigures, Measurements, NodeFigures, Rank
 from serried.metrics.samples import Range
 from serried.protocol import names
 from serried.protocol.sizes import counted
-from serried.protocol.times import iso, show_duration, show_walltime
+from serried.protocol.times import iso, show_duration
 
 GIB = 1 << 30
 MARGIN = 1.2
@@ -30,10 +30,7 @@ class Spelling:
     memory_units: int = 1
     """How many of these amounts a node has: `mem` counts per GPU, or per rank."""
     time: str = 'time = "{}"'
-    is_walltime: bool = False
-    """Time limits have the form `5:00:00`, not `5h`."""
     cpus: str = "cpus = {}"
-    """Empty if it depends on what the accounts do not have."""
     cpu_units: int = 1
     gpus: str = "gpus = {}"
     nodes: str = "nodes = {}"
@@ -52,7 +49,7 @@ class Peer:
     """Of all ranks."""
 
 
-_INTERNAL = ("spelling", "measured", "is_ours", "is_session", "is_task", "needed_gpu_memory", "peer", "mute")
+_INTERNAL = ("spelling", "measured", "is_task", "needed_gpu_memory", "peer", "mute")
 
 
 @dataclass(frozen=True)
@@ -89,10 +86,6 @@ class Usage:
     peer: Peer | None = None
     mute: tuple[str, ...] = ()
     """Rules that the experiment mutes."""
-    is_ours: bool = True
-    """Serried started it."""
-    is_session: bool = False
-    """A user typed in it."""
     is_task: bool = False
     """Other tasks share its request."""
     needed_gpu_memory: bool = False
@@ -113,7 +106,7 @@ class Usage:
 
     @property
     def has_every_node(self) -> bool:
-        """Accounts may have only the mean of all nodes, and samples can be missing."""
+        """Samples can be missing."""
         return len(self.measured.nodes) >= self.nodes
 
     @property
@@ -228,9 +221,7 @@ class Usage:
 
     def time_change(self, seconds: float) -> str:
         """A request for that time and a margin: `time = "5h"`."""
-        rounded = time_request(seconds)
-        text = show_walltime(rounded) if self.spelling.is_walltime else show_duration(rounded)
-        return self.spelling.time.format(text)
+        return self.spelling.time.format(show_duration(time_request(seconds)))
 
     def cpus_of_unit(self, cpus_per_node: float) -> int:
         return max(math.ceil(cpus_per_node / self.spelling.cpu_units), 1)

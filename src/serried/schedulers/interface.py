@@ -17,7 +17,7 @@ from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import Commands
 
 if TYPE_CHECKING:
-    from serried.schedulers.accounts import JobAccount
+    pass
 
 ERRAND_SECONDS = 3600
 ERRAND_MEMORY_MB = 1024
@@ -179,12 +179,6 @@ class Scheduler(Protocol):
         Keys are (id, task). An id `123` asks for the job and what is known of its tasks; `123_4` insists on
         that task: what the queue forgot of it is looked up in the accounts. `since` is when the oldest of them
         was submitted. Raises SchedulerUnreachable.
-        """
-
-    def accounts(self, job: str) -> Sequence[JobAccount]:
-        """What is on record of a job, or of each task of an array job, whoever submitted it; empty for an unknown id.
-
-        Raises SchedulerUnreachable, and UsageError where the scheduler keeps no accounts.
         """
 
     def split(self, job: str) -> tuple[str, int | None]:

@@ -57,7 +57,7 @@ def _facts(usage: Usage) -> list[tuple[str, str]]:
     size += [amount(usage.memory)] if usage.memory else []
     nodes = "1 node" if usage.nodes == 1 else f"{usage.nodes} nodes, each"
     shown = ", ".join(usage.node_names[:4]) + (f" +{len(usage.node_names) - 4}" if len(usage.node_names) > 4 else "")
-    job = f", job {usage.job}" if usage.job and usage.is_ours else ""
+    job = f", job {usage.job}" if usage.job else ""
     attempt = f", attempt {usage.attempt}" if usage.attempt > 1 else ""
     return [
         ("command", fit(printable(usage.command), 400)),
@@ -76,8 +76,7 @@ def _quality(usage: Usage) -> str:
     if usage.missing:
         return f"nothing: {usage.missing}"
     parts = [f"every {measured.interval:.3g} s"] if measured.interval else []
-    by = f"GPUs by {measured.source}" if usage.is_ours else measured.source
-    parts += [by] if measured.source and (measured.gpus or not usage.is_ours) else []
+    parts += [f"GPUs by {measured.source}"] if measured.source and measured.gpus else []
     parts += [f"{counted(measured.unread, 'node')} not read"] if measured.unread else []
     parts += [f"one line in {measured.one_in} was read"] if measured.one_in > 1 else []
     parts += [f"{counted(measured.damaged, 'damaged line')}"] if measured.damaged else []

@@ -15,7 +15,6 @@ from serried.errors import UsageError
 from serried.plan import Limit
 from serried.protocol import names, successor_commands
 from serried.protocol.layout import RunDirectory
-from waiting import until
 
 arrays = pytest.mark.usefixtures("arrays")
 """On schedulers with array jobs."""
@@ -181,16 +180,6 @@ def test_an_array_is_found_by_its_token(bench):
     plan = bench.plan("sleep 600", indices=range(4))
     job = bench.submit(plan)
     assert bench.scheduler.find(f"{plan.run}-1") == job
-
-
-def test_the_accounts_of_a_job_have_its_state(bench):
-    job = bench.submit(bench.plan("exit 3"))
-    bench.await_end(job)
-    try:
-        until(lambda: [found.state for found in bench.scheduler.accounts(job)] == [names.FAILED])
-        assert bench.scheduler.accounts(job.replace(job.partition(".")[0], "999999")) == []
-    except UsageError:  # without accounts
-        assert bench.scheduler.name in ("local", "slurm")
 
 
 def test_a_token_that_nobody_submitted_finds_nothing(bench):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from serried import processes, shell
 from serried.clusters.machine import GPUS, SLOTS, VISIBLE
-from serried.errors import SubmissionRefused, SubmissionUncertain, UsageError
+from serried.errors import SubmissionRefused, SubmissionUncertain
 from serried.fs.files import MODES
 from serried.plan import Plan
 from serried.processes import Process
@@ -26,7 +26,7 @@ from serried.schedulers.local import jobs, options
 from serried.schedulers.local.jobs import DIRECTORY, SUPERVISOR_GONE, WHOLE, JobFolder
 
 if TYPE_CHECKING:
-    from serried.schedulers.accounts import JobAccount
+    pass
 
 START_TIMEOUT_SECONDS = 60.0
 
@@ -121,9 +121,6 @@ class Local:
             with jobs.locked_slots(root):
                 pass
         return answer
-
-    def accounts(self, job: str) -> list[JobAccount]:
-        raise UsageError(f"no run has job {job}", hint="serried ps --all lists the runs")
 
     def split(self, job: str) -> tuple[str, int | None]:
         number, _, task = job.partition("_")

@@ -8,7 +8,6 @@ import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from serried import processes, shell
 from serried.errors import SubmissionRefused, SubmissionUncertain
@@ -19,9 +18,6 @@ from serried.schedulers import scrub
 from serried.schedulers.client import CommandScheduler, JobKey, SubmitOutcome
 from serried.schedulers.interface import Job, SubmitCommand, names_token
 from serried.schedulers.pbs import options, parse
-
-if TYPE_CHECKING:
-    from serried.schedulers.accounts import JobAccount
 
 MANY = 1000
 """Jobs in one query. With `-E`, `qstat` opens one connection for all jobs. Without, it opens one for each, from a
@@ -118,11 +114,6 @@ class Pbs(CommandScheduler):
 
     def read(self, texts: Mapping[str, str]) -> dict[JobKey, Job]:
         return {(job.id, job.task): job for job in parse.jobs(texts["qstat"])}
-
-    def accounts(self, job: str) -> list[JobAccount]:
-        from serried.schedulers.pbs import accounts  # only for `serried report`
-
-        return accounts.jobs(self.answer(("qstat", "-x", "-t", "-f", "-w", job), GONE))
 
     def split(self, job: str) -> JobKey:
         return parse.split(job)

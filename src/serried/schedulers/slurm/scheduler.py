@@ -6,19 +6,15 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from serried import shell
-from serried.errors import MissingProgramError, SchedulerUnreachable, UsageError
+from serried.errors import MissingProgramError, SchedulerUnreachable
 from serried.plan import Plan
 from serried.protocol import successor_commands
 from serried.schedulers import scrub
 from serried.schedulers.client import CommandScheduler, JobKey, SubmitOutcome
 from serried.schedulers.interface import Job, SubmitCommand, names_token
 from serried.schedulers.slurm import options, parse
-
-if TYPE_CHECKING:
-    from serried.schedulers.accounts import JobAccount
 
 ACCOUNT_SECONDS = 30 * 24 * 3600
 """How far back `sacct` looks at most: job ids wrap, and some sites refuse a wide window."""
@@ -104,18 +100,6 @@ class Slurm(CommandScheduler):
         """Both answers as one; squeue's counts, because sacct lags behind."""
         rows = [*parse.accounting(texts.get("sacct", "")), *parse.queue(texts.get("squeue", ""))]
         return {(job.id, job.task): job for job in rows}
-
-    def accounts(self, job: str) -> list[JobAccount]:
-        from serried.schedulers.slurm import accounts  # only for `serried report`
-
-        # Without a start, `sacct` looks back to midnight only; an id selects its rows on any day.
-        argv = ("sacct", "--parsable2", "--noheader", f"--delimiter={parse.SEPARATOR}", f"--jobs={job}")
-        result = self.query((*argv, f"--format={','.join(accounts.FIELDS)}"))
-        if result.status and _NO_ACCOUNTS.search(result.stderr):
-            raise UsageError("this cluster keeps no accounts of jobs", hint="report runs that Serried started")
-        if result.status:
-            raise SchedulerUnreachable("`sacct` does not answer", details=result.stderr)
-        return accounts.jobs(result.stdout)
 
     def split(self, job: str) -> JobKey:
         number, _, task = job.partition("_")
