@@ -1,4 +1,4 @@
-"""What Serried costs on a machine with one NVIDIA GPU: its samples, and HPC_helper's benchmark beside a loop by hand.
+"""What Serried costs on a machine with one NVIDIA GPU: its samples, and ResNet-50 beside a loop by hand.
 
     python benchmarks/gpu.py        in an environment with Serried, torch and torchvision; five minutes on an H100
 
@@ -7,9 +7,9 @@ The page is written where the other scripts run: copy `benchmarks/results.json` 
 
 from __future__ import annotations
 
-import json
 import os
 import platform
+import re
 import resource
 import subprocess
 import sys
@@ -22,6 +22,9 @@ from measure import Figure, record
 
 from serried.agent.sampling.nvml import Nvml
 
+EXAMPLE = Path(__file__).parents[1] / "examples" / "from-hpc-helper"
+IMAGES = 5 * 60_000
+"""In five epochs."""
 COMMAND = ["nvidia-smi", "--query-gpu=utilization.gpu,memory.used,power.draw", "--format=csv,noheader"]
 LOAD = """
 import torch
@@ -89,16 +92,12 @@ def sampled() -> tuple[float, float]:
 
 
 def trained() -> float:
-    """Images per second of `serried bench hpc-helper` on one GPU."""
+    """Images per second of `examples/from-hpc-helper` on one GPU."""
     with tempfile.TemporaryDirectory() as folder:
         environ = {**os.environ, "XDG_STATE_HOME": f"{folder}/state", "XDG_DATA_HOME": f"{folder}/data"}
-        serried = [sys.executable, "-m", "serried", "bench"]
-        run = [*serried, "hpc-helper", "--cluster", "local", "--nodes", "1", "--ranks", "1", "--wait", "--yes"]
-        subprocess.run(run, env=environ, stdout=subprocess.DEVNULL, check=True)
-        shown = subprocess.run([*serried, "show", "--json"], env=environ, capture_output=True, check=True)
-    (row,) = json.loads(shown.stdout)["rows"]
-    logged = row["runs"][0]["logged"]
-    return float(logged["train_samples"] / logged["train_seconds"])
+        run = [sys.executable, "-m", "serried", "run", "resnet", "--gpus", "1"]
+        done = subprocess.run(run, cwd=EXAMPLE, env=environ, capture_output=True, text=True, check=True)
+    return IMAGES / float(re.findall(r"training took ([\d.]+) s", done.stdout)[0])
 
 
 def machine() -> str:
@@ -129,7 +128,8 @@ def main() -> None:
                 by_library <= 1,
             ),
             Figure(
-                "images per second of `serried bench hpc-helper`, sampled every 5 s, first step and loading included",
+                "images per second of ResNet-50 (`examples/from-hpc-helper`), sampled every 5 s, first step and "
+                "loading included",
                 f"{by_serried:,.0f}",
                 f"a loop by hand with torchvision, without them: {by_hand:,.0f}; Serried has {share:.3f} of that",
                 "≥ 0.98",

@@ -15,7 +15,7 @@ ONE = GridPoint(1, 1, "agent", "single", batch=8)
 
 def a_bench(name="b-abcd", called="train", created="2026-11-26T12:00:00Z"):
     entries = (PointRun(ONE, "k3f9q2", is_submitted=True), PointRun(ONE), PointRun(ONE, refusal="too large"))
-    return Bench(name, "scaling", called, created, {"directory": "/x"}, entries, "5", "stdout:x", {"scale": 0.5})
+    return Bench(name, called, created, {"directory": "/x"}, entries, "5", "stdout:x")
 
 
 def test_a_bench_is_read_as_it_was_written(state_home):

@@ -33,7 +33,7 @@ def bench(project, root, scheduler):
             **{"passed": {"batch_size": "{batch}"}, "parallel": 9, **options},
         )
         runs = tuple(map(PointRun, points or (ONE, TWO)))
-        return Bench("b-abcd", "scaling", "train", "2026-11-26T12:00:00Z", request.to_json(), runs)
+        return Bench("b-abcd", "train", "2026-11-26T12:00:00Z", request.to_json(), runs)
 
     return make
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from serried.bench import hpc_helper, store
+from serried.bench import store
 from serried.bench.measure import RunFigures
 from serried.bench.points import GridPoint, grid
 from serried.bench.results import results
@@ -16,9 +16,9 @@ from serried.cli import bench_view
 ONE = GridPoint(1, 1, "agent", "single", batch=64)
 
 
-def a_bench(points, kind=store.SCALING, **about):
+def a_bench(points):
     entries = tuple(PointRun(point, "k3f9q2", is_submitted=True) for point in points)
-    return Bench("b-k3f9", kind, "train", "2026-11-26T12:00:00Z", {}, entries, about=about)
+    return Bench("b-k3f9", "train", "2026-11-26T12:00:00Z", {}, entries)
 
 
 @pytest.fixture
@@ -123,39 +123,6 @@ def test_a_line_of_csv_for_each_run(measured):
     assert lines[1] == f"1,1,1,torchrun,single,weak,0,0,{run}"
 
 
-def test_hpc_helpers_figures_stand_beside_ours(capsys):
-    points = hpc_helper.points([1], 4, ["torchrun"], 8, 1)
-    logged = {"train_seconds": 310.0, "train_samples": 300_000.0, "epochs": 5.0}
-    runs = [RunFigures("k3f9q2", "COMPLETED", "", 90, 970.0, device="NVIDIA V100", gpus=1, logged=logged)]
-    runs += [RunFigures("k3f9q2", "PENDING", "it waits")] * 2
-    bench = a_bench(points, store.HPC_HELPER, data=None, scale=1.0)
-    bench_view.show(bench, results(zip(points, runs, strict=True)))
-    assert (
-        capsys.readouterr().out
-        == """\
-b-k3f9 train: 1 repeat on NVIDIA V100
-2 of 3 runs have not ended
-
-SIZE  HOW       SECONDS  IMAGES/S  EFF.  SOCKEYE      CC           VECTOR
-1x1   single    310.0    968       100%  826 (100%)   969 (100%)   706 (100%)
-1x4   dp        PENDING  -         -     2,899 (88%)  2,627 (68%)  2,240 (79%)
-1x4   torchrun  PENDING  -         -     3,202 (97%)  3,521 (91%)  2,646 (94%)
-2x4   mpirun    -        -         -     5,386 (82%)  6,383 (82%)  4,926 (87%)
-2x4   torchrun  -        -         -     -            6,329 (82%)  4,950 (88%)
-
-- data: noise of MNIST's size: the speed is that of MNIST, the accuracy is not
-- seconds of training alone in 5 epochs, first step and loading included;
-  efficiency against one rank
-- published images/s of SOCKEYE (V100), CC (V100), VECTOR (RTX 6000): computed
-  from the seconds in the README of DSL-Lab/HPC_helper, one run each; VECTOR
-  had smaller batches
-- one difference: images are scaled on the device, so loaders need no workers
-- one repeat each: the spread is unknown, and small differences mean nothing
-  (`--repeat 3`)
-"""
-    )
-
-
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     folder = tmp_path / "project"
@@ -244,8 +211,8 @@ def test_benches_are_listed_and_a_missing_one_is_named(serried):
     bench = a_bench([ONE, ONE])
     bench.with_entry(1, PointRun(ONE)).write()
     assert serried("bench").out.splitlines() == [
-        "BENCH   NAME   KIND     SUBMITTED  CREATED",
-        "b-k3f9  train  scaling  1/2        2026-11-26 12:00",
+        "BENCH   NAME   SUBMITTED  CREATED",
+        "b-k3f9  train  1/2        2026-11-26 12:00",
     ]
     assert json.loads(serried("bench", "--json").out)["benches"][0]["points"][1]["run"] is None
     missing = serried("bench", "show", "b-none")
@@ -266,25 +233,3 @@ def test_without_matplotlib_the_table_is_printed_and_the_error_follows(serried, 
         "error: `--plot` needs matplotlib, which is not installed",
     )
     assert list(tmp_path.glob("*.png")) == []
-
-
-def test_the_json_of_hpc_helpers_benchmark_has_the_published_figures(serried):
-    a_bench([ONE], store.HPC_HELPER).write()
-    rows = json.loads(serried("bench", "show", "--json").out)["comparison"]
-    assert [(row["nodes"], row["ranks"], row["how"]) for row in rows] == [
-        (1, 1, "single"), (1, 4, "dp"), (1, 4, "torchrun"), (2, 4, "mpirun"), (2, 4, "torchrun")
-    ]  # fmt: skip
-    assert rows[0]["published"]["CC"] == {"images_per_second": 300_000 / 309.7, "efficiency": 1.0}
-    assert list(rows[4]["published"]) == ["CC", "VECTOR"]
-
-
-@pytest.mark.usefixtures("_real_processes")
-def test_hpc_helper_in_a_dry_run(serried, tmp_path):
-    done = serried(
-        "bench", "hpc-helper", "--cluster", "local", "--set", "resources.gpus=0", "--scale", "0.01", "--dry-run"
-    )
-    rows = [line.split()[:3] for line in done.err.splitlines()[1:6]]
-    assert rows[:3] == [["1x1", "single", "8"], ["1x4", "dp", "8"], ["1x4", "torchrun", "8"]]
-    assert [row[3:] for row in rows] == [[]] * 5
-    refused = serried("bench", "hpc-helper", "--data", str(tmp_path), "--dry-run")
-    assert f"`{tmp_path}` does not have `train-images-idx3-ubyte`, with or without `.gz`" in refused.err

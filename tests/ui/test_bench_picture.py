@@ -6,7 +6,7 @@ from serried.bench.results import results
 from serried.bench.store import Bench
 from serried.ui import bench_picture, sweep_picture
 
-BENCH = Bench("b-abcd", "scaling", "res$net", "2026-11-26T12:00:00Z", {}, ())
+BENCH = Bench("b-abcd", "res$net", "2026-11-26T12:00:00Z", {}, ())
 
 
 def measured():

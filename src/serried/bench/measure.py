@@ -13,7 +13,7 @@ import math
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +92,6 @@ class RunFigures:
     """Of all nodes."""
     without_sync: bool = False
     """The library confirms that ranks exchanged no gradients."""
-    logged: Mapping[str, float] = field(default_factory=dict)
-    """Sums over the epochs of what rank 0 logged: `train_seconds`, `train_samples`, and the number of `epochs`."""
     code: str = ""
     """The archive of its code."""
     gpu_type: str = ""
@@ -219,9 +217,8 @@ def measure(status: RunStatus, point: GridPoint, *, warm_up: str, source: str = 
     attempt = latest_attempt(place)
     found = RunFigures(None, "", "it has not started" if place.path.is_dir() else "its run directory was deleted")
     first: float | None = None
-    lines: list[Entry] = []
     if attempt is not None:
-        lines, found, first = _read(attempt, place.results, point, warm_up, source)
+        found, first = _read(attempt, place.results, point, warm_up, source)
     started = (read_json(attempt.claim) or {}).get("started") if attempt else None
     reason = _reason(status, found)
     return dataclasses.replace(
@@ -235,22 +232,20 @@ def measure(status: RunStatus, point: GridPoint, *, warm_up: str, source: str = 
         gpu_type=allocation.gpu_type or "",
         gpus=allocation.nodes * allocation.gpus,
         cpus=allocation.nodes * allocation.cpus,
-        logged=_sums(lines),
         code=record.plan.source.archive or "",
     )
 
 
 def _read(
     attempt: AttemptDirectory, written: Path, point: GridPoint, warm_up: str, source: str
-) -> tuple[list[Entry], RunFigures, float | None]:
-    """The lines of rank 0, the figures, and when the first step was over."""
-    paths = {int(path.stem.removeprefix("metrics-")): path for path in attempt.path.glob("node-*/metrics-*.jsonl")}
-    first = series.read(paths[0]) if 0 in paths else []
+) -> tuple[RunFigures, float | None]:
+    """The figures, and when the first step was over."""
     if source:
-        return first, _reported(source, [attempt.rank_log(0, 0)], written, point, warm_up), None
-    ranks = [rank_steps(first if rank == 0 else series.read(paths[rank]), warm_up) for rank in _spread(sorted(paths))]
+        return _reported(source, [attempt.rank_log(0, 0)], written, point, warm_up), None
+    paths = {int(path.stem.removeprefix("metrics-")): path for path in attempt.path.glob("node-*/metrics-*.jsonl")}
+    ranks = [rank_steps(series.read(paths[rank]), warm_up) for rank in _spread(sorted(paths))]
     found = [rank.first_at for rank in ranks if rank.first_at is not None]
-    return first, combined(ranks, point), min(found, default=None)
+    return combined(ranks, point), min(found, default=None)
 
 
 def _reported(source: str, logs: Sequence[Path], written: Path, point: GridPoint, warm_up: str) -> RunFigures:
@@ -292,13 +287,3 @@ def _device(place: TaskDirectory) -> str:
         str(gpu.get("name") or "?") for node in samples.read(place, most_lines=1).nodes for gpu in node.gpus.values()
     }
     return " and ".join(sorted(found)) or UNKNOWN
-
-
-def _sums(lines: Sequence[Entry]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for line in lines:
-        counted = {**line.values, "epochs": 1 if "train_seconds" in line.values else None}
-        for name in ("train_seconds", "train_samples", "epochs"):
-            if (value := number(counted.get(name))) is not None:
-                found[name] = found.get(name, 0.0) + value
-    return found

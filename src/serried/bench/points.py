@@ -106,7 +106,7 @@ def grid(
             for method, launch in _ways(node_count, rank_count, methods, launches):
                 known = WEAK if method == SINGLE else scaling
                 points[GridPoint(node_count, rank_count, launch, method, known, own)] = None
-    ordered = list(repeated(list(points), repeats, communication=communication))
+    ordered = list(_repeated(list(points), repeats, communication=communication))
     if not ordered:
         raise UsageError("no point is left", hint="`--method dp` runs on one node only")
     if len(ordered) > MOST_POINTS:
@@ -121,7 +121,7 @@ def _ways(nodes: int, ranks: int, methods: Sequence[str], launches: Sequence[str
     return [*of_dp, *((DDP, launch) for launch in launches if DDP in methods)]
 
 
-def repeated(points: Sequence[GridPoint], repeats: int, *, communication: bool = False) -> Iterator[GridPoint]:
+def _repeated(points: Sequence[GridPoint], repeats: int, *, communication: bool) -> Iterator[GridPoint]:
     for repeat in range(repeats):
         for point in points:
             yield dataclasses.replace(point, repeat=repeat)

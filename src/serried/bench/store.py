@@ -12,7 +12,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from serried.processes import Process, myself
 from serried.protocol import SCHEMA
 from serried.protocol.layout import state_directory
 
-SCALING, HPC_HELPER = "scaling", "hpc-helper"
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 LAST = "last"
 
@@ -57,7 +56,6 @@ class PointRun:
 @dataclass(frozen=True)
 class Bench:
     id: str
-    kind: str
     name: str
     created: str
     request: Mapping[str, Any]
@@ -67,8 +65,6 @@ class Bench:
     """The steps that are left out at the beginning of each run: a number, or a share."""
     source: str = ""
     """Where a program without the training library reports samples per second: `stdout:REGEX`, `file:PATH:KEY`."""
-    about: Mapping[str, Any] = field(default_factory=dict)
-    """Facts for the table: the data, the scale."""
 
     @property
     def path(self) -> Path:
@@ -96,13 +92,11 @@ class Bench:
         return {
             "schema": SCHEMA,
             "bench": self.id,
-            "kind": self.kind,
             "name": self.name,
             "created": self.created,
             "request": dict(self.request),
             "warm_up": self.warm_up,
             "metric_from": self.source or None,
-            "about": dict(self.about),
             "points": [entry.to_json() for entry in self.entries],
         }
 
@@ -110,14 +104,12 @@ class Bench:
     def from_json(cls, value: Mapping[str, Any]) -> Bench:
         return cls(
             id=value["bench"],
-            kind=value["kind"],
             name=value["name"],
             created=value["created"],
             request=value["request"],
             entries=tuple(map(PointRun.from_json, value["points"])),
             warm_up=value["warm_up"],
             source=value["metric_from"] or "",
-            about=value["about"],
         )
 
 

@@ -10,7 +10,6 @@ from serried.cli import GroupWithHelp
 
 SUBCOMMANDS = {
     "scaling": "Measure a training on more and more ranks.",
-    "hpc-helper": "Repeat HPC_helper's benchmark of DP and DDP.",
     "continue": "Submit the points that a bench still lacks.",
     "show": "Show a bench as a table, picture, CSV or JSON.",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +172,7 @@ def command(
     )
     grid = points.grid(**sizes)
     submitting.check_passed(request.passed, grid)
-    bench = new_bench(store.SCALING, request, grid, name=base.name, warm_up=warm_up, source=source)
+    bench = new_bench(request, grid, name=base.name, warm_up=warm_up, source=source)
     bench_continue.send(bench, **bench_continue.how(values))
 
 
@@ -188,14 +188,12 @@ def _passed(texts: Iterable[str], *, has_batch: bool) -> dict[str, str]:
 
 
 def new_bench(
-    kind: str,
     request: BenchRequest,
     grid: Iterable[points.GridPoint],
     *,
     name: str | None,
     warm_up: str,
     source: str | None = None,
-    about: Mapping[str, Any] | None = None,
 ) -> Bench:
     """A bench that is not written yet."""
     measure.warm_up_steps(warm_up, 1)
@@ -211,12 +209,10 @@ def new_bench(
         source = metric.source
     return Bench(
         store.new_id(),
-        kind,
         own["name"],
         iso(time.time()),
         own,
         tuple(map(PointRun, grid)),
         warm_up,
         source or "",
-        about or {},
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from serried.bench import hpc_helper, reading, store
+from serried.bench import reading, store
 from serried.bench.measure import RunFigures
 from serried.bench.results import BenchResults
 from serried.cli import bench_view
@@ -29,13 +29,12 @@ def list_benches(*, as_json: bool) -> None:
         (
             bench.id,
             printable(bench.name),
-            bench.kind,
             f"{len(bench.entries) - len(bench.missing)}/{len(bench.entries)}",
             bench.created.replace("T", " ")[:16],
         )
         for bench in found
     ]
-    console.out_table(("BENCH", "NAME", "KIND", "SUBMITTED", "CREATED"), rows, shrink=1)
+    console.out_table(("BENCH", "NAME", "SUBMITTED", "CREATED"), rows, shrink=1)
 
 
 @click.command()
@@ -93,12 +92,10 @@ def document(bench: store.Bench, results: BenchResults, figures: list[RunFigures
         for point, run in zip(found["points"], figures, strict=True)
     ]
     rows = [row.to_json() for row in results.rows]
-    published = hpc_helper.document(results) if bench.kind == store.HPC_HELPER else {}
     return {
         **found,
         "points": points,
         "rows": rows,
-        **published,
         "device": results.device,
         "notes": [*results.notes, *results.notes_on_steps],
         "advice": results.advice,

@@ -6,10 +6,9 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Sequence
 
-from serried.bench import hpc_helper
 from serried.bench.measure import CPU, RunFigures
 from serried.bench.results import SHOWN_SHARE, BenchResults, RowResult, figure
-from serried.bench.store import HPC_HELPER, Bench
+from serried.bench.store import Bench
 from serried.protocol.sizes import counted
 from serried.ui import console
 from serried.ui.text import duration, fine_time, printable, wrapped
@@ -72,9 +71,6 @@ def show(bench: Bench, results: BenchResults) -> None:
     if results.open_runs:
         console.out(f"{results.open_runs} of {len(bench.entries)} runs have not ended")
     console.out()
-    if bench.kind == HPC_HELPER:
-        show_comparison(bench, results)
-        return
     every = columns(results)
     speed, steps = every[:7], [*every[:2], *every[7:]]
     console.out_table([head for head, _, _ in speed], cells(speed, results.rows))
@@ -82,47 +78,6 @@ def show(bench: Bench, results: BenchResults) -> None:
         console.out()
         console.out_table([head for head, _, _ in steps], cells(steps, measured))
     show_remarks([*problems(results), *results.notes, *results.notes_on_steps, *results.advice])
-
-
-def show_comparison(bench: Bench, results: BenchResults) -> None:
-    """Print HPC_helper's settings: our seconds and images per second beside its published ones."""
-    heads = ("SIZE", "HOW", "SECONDS", "IMAGES/S", "EFF.", *hpc_helper.SYSTEMS)
-    console.out_table(heads, comparison(results))
-    show_remarks([*sources(bench), *problems(results), *results.notes])
-
-
-def comparison(results: BenchResults) -> list[list[str]]:
-    """The cells of the table, for terminals and Markdown."""
-    return [
-        [
-            each.point.shape,
-            " ".join(each.point.labels),
-            each.state if each.seconds is None else f"{each.seconds:.1f}",
-            figure(each.rate),
-            share(each.efficiency),
-            *(
-                "-" if rate is None else f"{figure(rate)} ({share(efficiency)})"
-                for rate, efficiency in zip(each.published, each.published_efficiency, strict=True)
-            ),
-        ]
-        for each in hpc_helper.compare(results)
-    ]
-
-
-def sources(bench: Bench) -> list[str]:
-    """What the figures are, ours and the published ones."""
-    data, scale = bench.about.get("data"), bench.about.get("scale", 1.0)
-    of = f"MNIST from `{data}`" if data else "noise of MNIST's size: the speed is that of MNIST, the accuracy is not"
-    systems = ", ".join(f"{name} ({gpu})" for name, gpu in hpc_helper.SYSTEMS.items())
-    small = [] if scale == 1 else [f"`--scale {scale:g}`: do not compare it with the published figures"]
-    published = f"published images/s of {systems}: computed from the seconds in the README of DSL-Lab/HPC_helper"
-    return [
-        *small,
-        f"data: {of}",
-        "seconds of training alone in 5 epochs, first step and loading included; efficiency against one rank",
-        f"{published}, one run each; VECTOR had smaller batches",
-        "one difference: images are scaled on the device, so loaders need no workers",
-    ]
 
 
 def problems(results: BenchResults) -> list[str]:
@@ -140,22 +95,15 @@ def about(bench: Bench, results: BenchResults) -> str:
     """`3 repeats on NVIDIA V100, the first 10% left out`."""
     repeats = 1 + max((entry.point.repeat for entry in bench.entries), default=0)
     count = counted(repeats, "repeat")
-    place = f"{count} on {printable(results.device)}"
-    if bench.kind == HPC_HELPER:  # its seconds are all of the training
-        return place
-    return f"{place}, the first {bench.warm_up}{'' if bench.warm_up.endswith('%') else ' steps'} left out"
+    left_out = bench.warm_up if bench.warm_up.endswith("%") else f"{bench.warm_up} steps"
+    return f"{count} on {printable(results.device)}, the first {left_out} left out"
 
 
 def markdown(bench: Bench, results: BenchResults) -> str:
     """A table for a README, with its facts above and the problems below."""
     every = columns(results)
     heads, rows = [head for _, head, _ in every], cells(every, results.rows)
-    remarks = problems(results)
-    if bench.kind == HPC_HELPER:
-        heads = ["nodes x ranks", "how", "seconds", "images/s", "efficiency", *hpc_helper.SYSTEMS]
-        rows = comparison(results)
-        remarks = [*sources(bench), *remarks]
-    lines = [f"- {_in_markdown(text)}" for text in [*remarks, *results.notes]]
+    lines = [f"- {_in_markdown(text)}" for text in [*problems(results), *results.notes]]
     title = f"`{bench.name}`: {about(bench, results)} (serried bench, {bench.created[:10]})."
     table = [_markdown_row(heads), "|" + "---|" * len(heads), *map(_markdown_row, rows)]
     return "\n".join([title, "", *table, *([""] if lines else []), *lines])

@@ -1,7 +1,7 @@
 """ResNet-50 on images of one channel and ten classes, as HPC_helper measures it: MNIST, or noise of its size.
 
-    serried bench hpc-helper                                   all of it
-    python train.py --images 512 --size 32 --batch_size 16     a first look, on a CPU
+    serried bench scaling resnet --nodes 1,2 --ranks 1,4 --launch torchrun,mpirun --method dp,ddp
+    python resnet.py --images 512 --size 32 --batch_size 16     a first look, on a CPU
 
 `--data FOLDER` reads MNIST's four files (`train-images-idx3-ubyte` and so on, `.gz` or not) from there. The time of an
 epoch is that of its training loop, loading and first step included. The test after it is not part of the time.

@@ -1,4 +1,4 @@
-"""The program of `serried bench hpc-helper`: the shape of its network, its options, and MNIST's files."""
+"""HPC_helper's comparison with ResNet-50: the shape of its network, its options, and MNIST's files."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.bench import hpc_helper
-
-EXAMPLE = hpc_helper.PROJECT / "train.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "from-hpc-helper" / "resnet.py"
 TINY = ("--images", "12", "--size", "32", "--batch_size", "4", "--epochs", "1")
 
 pytestmark = pytest.mark.torch
