@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from serried.bench import reading, submitting
+from serried.bench import results, submitting
 from serried.bench.points import GridPoint
 from serried.bench.store import Bench, PointRun, find
 from serried.bench.submitting import BenchRequest, check_passed, request_of, submit_missing
@@ -48,7 +48,7 @@ def jobs_of(scheduler):
 
 def test_each_point_is_a_run_of_its_size(bench, scheduler):
     done = submit(bench(ONE, TWO, SILENT, DP))
-    plans = {record.plan.name: record.plan for record in reading.records(done).values()}
+    plans = {record.plan.name: record.plan for record in results.records(done).values()}
     shown = {
         name: (plan.allocation.ranks, plan.allocation.cpus, plan.command[-1], plan.launch.kind, plan.environment.env)
         for name, plan in plans.items()
@@ -133,7 +133,7 @@ def test_a_refused_point_keeps_the_reason_and_is_tried_again_later(bench, schedu
     scheduler.raises = SubmissionRefused("the account has no hours left")
     refused = submit(bench())
     assert [each.refusal for each in refused.entries] == ["the account has no hours left"] * 2
-    assert [run.state for run in reading.read(refused)[1]] == ["REFUSED", "REFUSED"]
+    assert [run.state for run in results.read(refused)[1]] == ["REFUSED", "REFUSED"]
     scheduler.raises = None
     assert [each.refusal for each in submit(refused).entries] == ["", ""]
 
@@ -160,7 +160,7 @@ def test_a_deleted_run_is_not_submitted_again(bench, scheduler):
     done = submit(bench())
     for record in records():
         record.remove()
-    assert [run.state for run in reading.read(done)[1]] == ["DELETED", "DELETED"]
+    assert [run.state for run in results.read(done)[1]] == ["DELETED", "DELETED"]
     assert submit(done) == done
     assert len(scheduler.asked) == 2
 

@@ -68,7 +68,7 @@ class RunFigures:
 
     run: str | None
     state: str
-    """Of the run; `reading` has those of points without one."""
+    """Of the run; `results` has those of points without one."""
     reason: str = ""
     """Why there are no figures."""
     steps: int = 0

@@ -1,43 +1,477 @@
-"""`serried bench`: the group. The module of a subcommand is imported on demand."""
+"""`serried bench`: a run for each point of a grid, and the results as a table, picture, CSV or JSON."""
 
 from __future__ import annotations
 
-import importlib
+import inspect
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import click
 
-from serried.cli import GroupWithHelp
-
-SUBCOMMANDS = {
-    "scaling": "Measure a training on more and more ranks.",
-    "continue": "Submit the points that a bench still lacks.",
-    "show": "Show a bench as a table, picture, CSV or JSON.",
-}
-"""Each is `command` in a module of this room: `bench_` and its name, with `_` for `-`."""
-
-
-class BenchGroup(GroupWithHelp):
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(SUBCOMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in SUBCOMMANDS:
-            return None
-        found: click.Command = importlib.import_module(f"serried.cli.bench_{cmd_name.replace('-', '_')}").command
-        found.help = (found.help or "").replace("\\b\n", "\b\n")
-        return found
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl(list(SUBCOMMANDS.items()))
+from serried.bench import measure, points, store, submitting
+from serried.bench.measure import RunFigures
+from serried.bench.results import BenchResults, failed_runs, figure, read, records
+from serried.bench.store import Bench, PointRun
+from serried.bench.submitting import BenchRequest
+from serried.cli import GroupWithHelp, bench_view, options
+from serried.errors import UsageError
+from serried.protocol import printed_metric
+from serried.protocol.sizes import counted
+from serried.protocol.times import iso
+from serried.records import status
+from serried.records.index import Selection
+from serried.submission.prepare import prepare
+from serried.submission.request import Decided, Request, decide
+from serried.ui import console
+from serried.ui.text import duration, printable, wrapped
 
 
-@click.group(cls=BenchGroup, invoke_without_command=True)
+@click.group(cls=GroupWithHelp, invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def command(ctx: click.Context, *, as_json: bool) -> None:
     """Measure a training on more and more ranks; without a command, list the benches."""
     if ctx.invoked_subcommand is None:
-        from serried.cli import bench_show
+        _list(as_json=as_json)
 
-        bench_show.list_benches(as_json=as_json)
+
+class TakesProgram(options.TakesCommand):
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return ["[OPTIONS]", "[EXPERIMENT | -- COMMAND...]"]
+
+
+def counts(ctx: click.Context, param: click.Parameter, text: str) -> tuple[int, ...]:  # noqa: ARG001
+    """`1,2,4` as numbers."""
+    try:
+        found = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 1:
+        raise UsageError(
+            f"`{param.opts[0]} {text}` is not a list of numbers", hint=f"for example `{param.opts[0]} 1,2,4`"
+        )
+    return found
+
+
+def words(known: Iterable[str] = ()) -> Callable[[click.Context, click.Parameter, str], tuple[str, ...]]:
+    """`dp,ddp` as words, each one of `known`."""
+
+    def parse(ctx: click.Context, param: click.Parameter, text: str) -> tuple[str, ...]:  # noqa: ARG001
+        found = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+        for word in found:
+            if not word or (known and word not in known):
+                hint = f"there are {' and '.join(f'`{each}`' for each in known)}" if known else "for example `agent`"
+                raise UsageError(f"`{param.opts[0]}` does not know `{word}`", hint=hint)
+        return found
+
+    return parse
+
+
+grid_options = options.together(
+    click.option("--nodes", default="1", metavar="N,N,…", callback=counts, help="Numbers of nodes.  [default: 1]"),
+    click.option(
+        "--ranks",
+        default="1",
+        metavar="N,N,…",
+        callback=counts,
+        help="Numbers of ranks on each node, each with a GPU if there are any.  [default: 1]",
+    ),
+    click.option(
+        "--launch", "launches", default="agent", metavar="KIND,…", callback=words(), help="Launchers.  [default: agent]"
+    ),
+    click.option(
+        "--method",
+        "methods",
+        default=points.DDP,
+        metavar="dp,ddp",
+        callback=words(points.METHODS),
+        help="ddp: a process for each rank; dp: DataParallel, one process on one node.  [default: ddp]",
+    ),
+    click.option(
+        "--repeat", "repeats", type=click.IntRange(1), default=1, metavar="N", help="Runs of each point.  [default: 1]"
+    ),
+    click.option(
+        "--communication",
+        is_flag=True,
+        help="Also run each point without exchanging gradients, for the share of the communication.",
+    ),
+    click.option(
+        "--scaling",
+        "scalings",
+        default=points.WEAK,
+        metavar="weak,strong",
+        callback=words(points.SCALINGS),
+        help="weak: each rank has the whole batch; strong: all ranks share it.  [default: weak]",
+    ),
+    click.option("--batch", type=click.IntRange(1), metavar="N", help="Samples of one rank in a step."),
+)
+"""The arguments of `points.grid`."""
+send_options = options.together(
+    click.option("--wait", is_flag=True, help="Wait for all runs, and show the bench."),
+    click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings."),
+    click.option("--dry-run", is_flag=True, help="Print the points, their sizes and the cost; submit nothing."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+)
+
+
+@command.command(cls=TakesProgram, short_help="Measure a training on more and more ranks.")
+@click.argument("experiment", required=False)
+@grid_options
+@click.option("--warm-up", default="10%", metavar="N|N%", help="Steps to leave out at the beginning.  [default: 10%]")
+@click.option(
+    "--pass",
+    "passed",
+    metavar="NAME=TEXT",
+    multiple=True,
+    help="A setting of the program: `batch_size={batch}`, {global_batch}, {method}, {nodes}, {ranks}."
+    "  [default: the first, with --batch]",
+)
+@click.option(
+    "--metric-from",
+    "source",
+    metavar="stdout:REGEX|file:PATH:KEY",
+    help="Where a program without the training library reports samples per second.",
+)
+@options.resources_of_points
+@click.option(
+    "--parallel",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Most points that run at once.  [default: all; on this machine 1]",
+)
+@click.option("--cluster", metavar="NAME", help="Where to run; `serried clusters` lists them.")
+@click.option("--name", metavar="NAME", help="Name of the bench, and of its runs.")
+@click.option(
+    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting, as in `--set config.epochs=1`."
+)
+@send_options
+def scaling(
+    *,
+    warm_up: str,
+    passed: tuple[str, ...],
+    source: str | None,
+    parallel: int | None,
+    cluster: str | None,
+    **values: Any,
+) -> None:
+    r"""Measure a training on more and more ranks: a right-sized job for each point.
+
+    \b
+    serried bench scaling train --nodes 1,2,4 --ranks 1,2,4
+    serried bench scaling train --ranks 1,4 --launch agent,mpirun --method dp,ddp
+    serried bench scaling train --ranks 1,2,4 --batch 256 --scaling weak,strong
+    serried bench scaling --metric-from 'stdout:(\S+) images/s' -- python train.py
+    serried bench show                           speed-up, efficiency, cost
+
+    Steps come from `run.log` of the training library, or from `--metric-from`. Each job ends with the program or with
+    its time limit, whichever comes first.
+    """
+    if source is not None:
+        try:
+            printed_metric.check(source)
+        except ValueError as error:
+            raise UsageError(f"`--metric-from` {error}", hint=r"for example `stdout:(\S+) images/s`") from None
+    sizes = {name: values.pop(name) for name in inspect.signature(points.grid).parameters}
+    base = options.request(values, cluster)
+    if base.is_script:
+        raise UsageError("a job script has a size of its own", hint="name an experiment, or a command after `--`")
+    request = BenchRequest(
+        str(Path.cwd()),
+        base.experiment,
+        base.command,
+        base.overrides,
+        cluster,
+        passed=_passed(passed, has_batch=sizes["batch"] is not None),
+        parallel=parallel,
+    )
+    grid = points.grid(**sizes)
+    submitting.check_passed(request.passed, grid)
+    bench = new_bench(request, grid, name=base.name, warm_up=warm_up, source=source)
+    send(bench, **how(values))
+
+
+def _passed(texts: Iterable[str], *, has_batch: bool) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"`--pass {text}` is not `NAME=TEXT`", hint="for example `--pass batch_size={batch}`")
+        found[name.strip()] = value
+    takes_batch = any("batch}" in value for value in found.values())
+    return found if takes_batch or not has_batch else {"batch_size": "{batch}", **found}
+
+
+def new_bench(
+    request: BenchRequest,
+    grid: Iterable[points.GridPoint],
+    *,
+    name: str | None,
+    warm_up: str,
+    source: str | None = None,
+) -> Bench:
+    """A bench that is not written yet."""
+    measure.warm_up_steps(warm_up, 1)
+    plain = Request(request.experiment, request.command, overrides=request.overrides, cluster=request.cluster)
+    plan = decide(plain, Path(request.directory), os.environ).plan
+    own = {
+        **request.to_json(),
+        "name": name or plan.name,
+        "on_gpus": plan.allocation.gpus > 0,
+    }
+    metric = plan.metric
+    if source is None and metric and metric.name == measure.RATE and metric.source:
+        source = metric.source
+    return Bench(
+        store.new_id(),
+        own["name"],
+        iso(time.time()),
+        own,
+        tuple(map(PointRun, grid)),
+        warm_up,
+        source or "",
+    )
+
+
+_COLUMNS = 78
+
+
+def how(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of `send_options`."""
+    return {name: values[name] for name in ("wait", "yes", "dry_run", "as_json")}
+
+
+def send(bench: Bench, *, dry_run: bool, as_json: bool, yes: bool, wait: bool, failed: Sequence[str] = ()) -> None:
+    """Print the points, and submit those that have no run; `failed` are runs that are replaced."""
+    left = [at for at, entry in enumerate(bench.entries) if not entry.is_submitted or entry.run in failed]
+    decided = _decide(bench, left)
+    if dry_run and as_json:
+        console.out_json(**bench.to_json(), hours=_cost(decided.values()))
+        return
+    _show_points(bench, left, decided)
+    first = next(one for one in decided.values() if isinstance(one, Decided))
+    with options.progress(dry_run=dry_run) as observe:
+        prepared = prepare(first.plan, first.resolved, os.environ, jobs=first.jobs, observe=observe)
+    plans = [one for one in decided.values() if isinstance(one, Decided)]
+    warnings = dict.fromkeys([*prepared.warnings, *(text for one in plans for text in one.resolved.warnings)])
+    options.say_about(prepared.notes, warnings)
+    if dry_run:
+        return
+    if warnings and not yes and console.can_ask() and not console.confirm("submit anyway?"):
+        raise click.Abort
+    bench = _submit(bench, failed, len(left))
+    _say_submitted(bench)
+    finish(bench, as_json=as_json, wait=wait)
+
+
+def finish(bench: Bench, *, as_json: bool, wait: bool) -> None:
+    """Print the bench; with `wait`, once all of its runs have ended."""
+    if not wait and as_json:
+        console.out_json(**bench.to_json())
+    elif not wait:
+        console.out(bench.id)
+    if wait:
+        wait_for(bench)
+        print_results(bench, *read(bench), as_json=as_json)
+
+
+def _decide(bench: Bench, left: Iterable[int]) -> dict[int, Decided | UsageError]:
+    """The plan of each point that is left, or why it has none. Raises the first reason if no point has one."""
+    request = submitting.request_of(bench)
+    found: dict[int, Decided | UsageError] = {}
+    for at in left:
+        try:
+            found[at] = request.decide(bench.entries[at].point, os.environ)
+        except UsageError as error:
+            found[at] = error
+    first = next(iter(found.values()), None)
+    if isinstance(first, UsageError) and all(isinstance(one, UsageError) for one in found.values()):
+        raise first
+    return found
+
+
+def _submit(bench: Bench, failed: Sequence[str], count: int) -> Bench:
+    bench = bench if bench.path.exists() else bench.write()
+    with options.progress() as observe, console.status_line("submitting") as line:
+        done = itertools.count(1)
+
+        def submitted(entry: PointRun) -> None:
+            line.update(f"submitted {next(done)} of {count}: {entry.point}")
+
+        try:
+            return submitting.submit_missing(bench, os.environ, failed=failed, observe=observe, submitted=submitted)
+        except BaseException:
+            console.note(f"`serried bench continue {bench.id}` submits the points that are left")
+            raise
+
+
+def wait_for(bench: Bench) -> None:
+    """Wait until no run of the bench waits or runs."""
+    chosen = [Selection(record) for record in records(bench).values()]
+    with console.status_line("waiting for the runs") as line:
+
+        def observe(found: Any) -> None:
+            line.update(f"{sum(one.has_ended for one in found)} of {len(found)} runs have ended")
+
+        if chosen:
+            status.wait(chosen, observe=observe)
+
+
+def _say_submitted(bench: Bench) -> None:
+    for entry in bench.entries:
+        if entry.refusal:
+            console.warning(f"{entry.point} is refused: {entry.refusal}")
+    runs = sum(entry.is_submitted for entry in bench.entries)
+    console.say(f"submitted {bench.id} as {counted(runs, 'run')}")
+    console.next_steps(
+        [(f"serried bench show {bench.id}", "the results so far"), ("serried ps", "the states of the runs")]
+    )
+
+
+def _show_points(bench: Bench, left: Iterable[int], decided: Mapping[int, Decided | UsageError]) -> None:
+    """A line for each point with its repeats, and the cost of all."""
+    rows: dict[tuple[str, ...], int] = {}
+    for at in left:
+        point, one = bench.entries[at].point, decided[at]
+        how = " ".join([*point.labels, *([submitting.NO_SYNC] if point.without_sync else [])])
+        size = ("-", "refused") if isinstance(one, UsageError) else _size(one)
+        row = (point.shape, how, "-" if point.batch is None else str(point.batch), *size)
+        rows[row] = rows.get(row, 0) + 1
+    shown = [(*row, str(count)) for row, count in rows.items()]
+    for line in console.table(("SIZE", "HOW", "BATCH", "EACH NODE", "LIMIT", "RUNS"), shown):
+        console.say(line)
+    refused = {
+        f"{bench.entries[at].point}: {one.message}" for at, one in decided.items() if isinstance(one, UsageError)
+    }
+    for text in sorted(refused):
+        console.say("\n  ".join(wrapped(f"- {printable(text)}", _COLUMNS)))
+    cost = _cost(decided.values())
+    total = " and ".join(f"{figure(hours)} {unit}-hours" for unit, hours in cost.items())
+    runs = sum(isinstance(one, Decided) for one in decided.values())
+    console.say(f"\n{counted(runs, 'run')}, {f'at most {total}' if total else 'without a time limit'}")
+
+
+def _size(decided: Decided) -> tuple[str, str]:
+    each, unit = submitting.devices(decided.plan)
+    return counted(each, unit), duration(decided.plan.allocation.time_seconds)
+
+
+def _cost(decided: Iterable[Decided | UsageError]) -> dict[str, float]:
+    """Hours of GPUs and of CPUs if every run reaches its limit."""
+    found: dict[str, float] = {}
+    for one in decided:
+        hours, unit = submitting.hours_at_most(one.plan) if isinstance(one, Decided) else (None, "")
+        if hours is not None:
+            found[unit] = found.get(unit, 0.0) + hours
+    return found
+
+
+@command.command("continue", short_help="Submit the points that a bench still lacks.")
+@click.argument("bench", metavar="[BENCH]", default=store.LAST)
+@click.option("--failed", is_flag=True, help="Also repeat points whose run failed.")
+@send_options
+def continue_command(*, bench: str, failed: bool, **values: bool) -> None:
+    r"""Submit the points of BENCH that have no run, refused ones too. No point is submitted twice.
+
+    \b
+    serried bench continue
+    serried bench continue b-k3f9 --failed
+    """
+    found = store.find(bench)
+    again = failed_runs(found) if failed else []
+    if not again and all(entry.is_submitted for entry in found.entries):
+        console.note(
+            f"all points of `{found.id}` are submitted" + ("" if failed else "; `--failed` repeats failed ones")
+        )
+        finish(found, as_json=values["as_json"], wait=values["wait"])
+        return
+    send(found, **how(values), failed=again)
+
+
+def _list(*, as_json: bool) -> None:
+    """Print all benches, the newest first."""
+    found = store.benches()
+    if as_json:
+        console.out_json(benches=[bench.to_json() for bench in found])
+        return
+    if not found:
+        console.note("no benches yet: serried bench --help")
+        return
+    rows = [
+        (
+            bench.id,
+            printable(bench.name),
+            f"{len(bench.entries) - len(bench.missing)}/{len(bench.entries)}",
+            bench.created.replace("T", " ")[:16],
+        )
+        for bench in found
+    ]
+    console.out_table(("BENCH", "NAME", "SUBMITTED", "CREATED"), rows, shrink=1)
+
+
+@command.command(short_help="Show a bench as a table, picture, CSV or JSON.")
+@click.argument("bench", metavar="[BENCH]", default=store.LAST)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print all runs as CSV.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print a table for a README.")
+@click.option(
+    "--plot",
+    "picture",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also draw throughput and efficiency into FILE: .png, .svg or .pdf.",
+)
+def show(*, bench: str, as_json: bool, as_csv: bool, as_markdown: bool, picture: Path | None) -> None:
+    r"""Show a bench: speed, speed-up, efficiency and cost of each point. BENCH is an id, a name, or `last`.
+
+    \b
+    serried bench show
+    serried bench show b-k3f9 --plot scaling.png
+    serried bench show b-k3f9 --markdown >> README.md
+
+    Runs that wait, run or have failed are rows too.
+    """
+    if as_json + as_csv + as_markdown > 1:
+        raise UsageError("`--json`, `--csv` and `--markdown` exclude each other", hint="leave all but one out")
+    found = store.find(bench)
+    results, figures = read(found)
+    if as_csv:
+        console.out(bench_view.as_csv(found, figures).rstrip("\n"))
+    elif as_markdown:
+        console.out(bench_view.markdown(found, results))
+    else:
+        print_results(found, results, figures, as_json=as_json)
+    if picture is not None:
+        from serried.ui import bench_picture
+
+        bench_picture.write(found, results, picture)
+        console.note(f"wrote {picture}")
+
+
+def print_results(bench: Bench, results: BenchResults, figures: list[RunFigures], *, as_json: bool) -> None:
+    """Print the tables, or the JSON document."""
+    if as_json:
+        console.out_json(**document(bench, results, figures))
+    else:
+        bench_view.show(bench, results)
+
+
+def document(bench: Bench, results: BenchResults, figures: list[RunFigures]) -> dict[str, Any]:
+    """The bench with its rows, and each point's run with its state."""
+    found = bench.to_json()
+    points = [
+        {**point, "state": run.state, "reason": run.reason or None}
+        for point, run in zip(found["points"], figures, strict=True)
+    ]
+    rows = [row.to_json() for row in results.rows]
+    return {
+        **found,
+        "points": points,
+        "rows": rows,
+        "device": results.device,
+        "notes": [*results.notes, *results.notes_on_steps],
+        "advice": results.advice,
+    }
