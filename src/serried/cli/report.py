@@ -21,11 +21,11 @@ from serried.records.run_status import RunStatus
 from serried.records.status import statuses_of, task_of
 from serried.report import rules
 from serried.report.runs import usage_of, whole_usage
-from serried.report.spread import spreads
+from serried.report.usage import spreads
 from serried.ui import console, report_page
 
 if TYPE_CHECKING:
-    from serried.report.note import Note
+    from serried.report.rules import Note
     from serried.report.usage import Usage
 
 _MOST_TASKS = 50

@@ -25,8 +25,7 @@ from serried.records.evidence import claimed_at, latest_attempt
 from serried.records.explain import explain
 from serried.records.record import Record, RecordUnreadable
 from serried.records.run_status import RunStatus
-from serried.report.note import Note
-from serried.report.rules import judge
+from serried.report.rules import Note, judge
 from serried.report.usage import Peer, Spelling, Usage
 
 PEER_LINES = 200

@@ -8,10 +8,19 @@ from typing import TypeVar
 
 from serried.metrics.measured import GpuFigures, NodeFigures
 from serried.protocol.sizes import counted
-from serried.report.note import Note
-from serried.report.rules import SHORTEST_SECONDS
-from serried.report.spread import DATA_WAIT, GPU_BUSY, GPU_POWER, RANK_MEMORY, STEP_TIME, Spread, spreads
-from serried.report.usage import Usage, amount, spell_time
+from serried.report.rules import SHORTEST_SECONDS, Note
+from serried.report.usage import (
+    DATA_WAIT,
+    GPU_BUSY,
+    GPU_POWER,
+    RANK_MEMORY,
+    STEP_TIME,
+    Spread,
+    Usage,
+    amount,
+    spell_time,
+    spreads,
+)
 from serried.ui import console
 from serried.ui.console import Cell
 from serried.ui.text import duration, fit, local_time, printable, wrapped
