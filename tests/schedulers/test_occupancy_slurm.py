@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from serried.schedulers.occupancy import GpuCount, NodeUse, Occupancy, PartitionUse, QueuedJob, count_gpus
-from serried.schedulers.slurm import occupancy, tres
+from serried.schedulers.slurm import occupancy
 from serried.schedulers.slurm.occupancy import SEPARATOR
 from tables import for_each
 
@@ -160,7 +160,7 @@ def test_all_gpus_of_an_idle_node_are_free_also_where_their_use_is_not_reported(
 def test_the_gpus_of_a_job_are_those_that_slurm_counts_or_those_that_it_requests(
     total: str, requests: tuple[tuple[str, int], ...], gpus: tuple[int, str]
 ):
-    assert tres.job_gpus(total, requests) == gpus
+    assert occupancy.job_gpus(total, requests) == gpus
 
 
 JOB = "7|N/A|PENDING|ada|gpu|100|1|4|1|cpu=4|N/A|N/A|N/A|1:00:00|N/A|N/A|Priority"
@@ -213,4 +213,4 @@ def test_a_site_may_hide_the_jobs_of_others():
 
 @pytest.mark.parametrize("text", ["", "cpu=", "4G", "mem=x"])
 def test_amounts_that_are_no_amounts_count_as_nothing(text: str):
-    assert tres.memory_mb(tres.amounts_of(text).get("mem", "")) == 0
+    assert occupancy.memory_mb(occupancy.amounts_of(text).get("mem", "")) == 0

@@ -11,13 +11,132 @@ from typing import Any, NamedTuple
 
 from serried.protocol.times import show_duration
 from serried.schedulers.directives import Directive, Directives, Export, JobSize, Objection, Place, late, per_unit
-from serried.schedulers.pbs import qsub_options
-from serried.schedulers.pbs.qsub_options import LetterOption
 
 OBJECTIONS = frozenset([Objection.EMPTY, Objection.NUL, Objection.DOS_LINES])
 STARTS_IN = "~"
 """A script without `#!` is one of the user's shell. Releases before 2022 take DOS line breaks, which the shell cannot
 run."""
+PREFIX = "#PBS"
+
+_WITH_VALUE = frozenset("aAcCejJklmMNopqrRSuvWP" + "tdw")
+"""The last three are Torque's."""
+_FLAGS = frozenset("fhIVXzG")
+
+
+class LetterOption(NamedTuple):
+    letter: str
+    value: str
+    """Empty for a flag."""
+    place: Place
+
+
+def _header(text: str) -> tuple[dict[int, str], dict[int, str]]:
+    """The directives by their lines, without `#PBS`: those that qsub reads, and those after the first command.
+
+    Blanks may stand before `#PBS`. A backslash at the end continues a directive. Lines that begin with `:` are
+    comments.
+    """
+    read: dict[int, str] = {}
+    ignored: dict[int, str] = {}
+    has_command = False
+    lines = iter(enumerate(text.split("\n"), 1))
+    for number, line in lines:
+        if not line.lstrip().startswith(PREFIX):
+            has_command = has_command or _is_command(line)
+        elif has_command:
+            ignored[number] = line.lstrip()[len(PREFIX) :]
+        else:
+            read[number] = _continued(line, lines).lstrip()[len(PREFIX) :]
+    return read, ignored
+
+
+def _is_command(line: str) -> bool:
+    return not line.startswith(":") and line.strip() != "" and not line.lstrip().startswith("#")
+
+
+def _continued(line: str, lines: Iterator[tuple[int, str]]) -> str:
+    while line.rstrip().endswith("\\"):
+        line = line.rstrip()[:-1] + next(lines, (0, ""))[1]
+    return line
+
+
+def _given(line: str, place: Place) -> Iterator[LetterOption]:
+    """Raises UsageError for words that are not options: qsub has no comments within a directive."""
+    queue = _words(line, place)
+    while queue:
+        word = queue.pop(0)
+        if not re.match(r"-[^-]", word):
+            hint = "a comment needs a line of its own" if word.startswith("#") else "options begin with a dash"
+            raise place.refuse(f"qsub has no use for the word `{word}`", hint)
+        yield from _letters(word[1:], queue, place)
+
+
+def _letters(text: str, queue: list[str], place: Place) -> Iterator[LetterOption]:
+    while text:
+        letter, text = text[0], text[1:]
+        if letter in _WITH_VALUE:
+            if not text and not queue:
+                raise place.refuse(f"`-{letter}` needs a value")
+            yield LetterOption(letter, text or queue.pop(0), place)
+            return
+        if letter not in _FLAGS:
+            raise place.refuse(f"qsub has no option `-{letter}`")
+        yield LetterOption(letter, "", place)
+
+
+def _words(line: str, place: Place) -> list[str]:
+    """A backslash hides the next character outside of quotes only."""
+    words: list[str] = []
+    word: str | None = None
+    position = 0
+    while position < len(line):
+        character = line[position]
+        if character in "'\"":
+            end = line.find(character, position + 1)
+            if end < 0:
+                raise place.refuse("qsub finds an unmatched quote", "close the quote on the same line")
+            word, position = (word or "") + line[position + 1 : end], end
+        elif character == "\\" and position + 1 < len(line):
+            position += 1
+            word = (word or "") + line[position]
+        elif character.isspace():
+            words += [] if word is None else [word]
+            word = None
+        else:
+            word = (word or "") + character
+        position += 1
+    return words if word is None else [*words, word]
+
+
+def _listed_resources(option: LetterOption) -> Iterator[tuple[str, str]]:
+    """The names and values in `-l select=1:ncpus=4,walltime=1:00:00`; commas in quotes part nothing."""
+    for part in _parts(option.value):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not name or (equals and not value):
+            raise option.place.refuse(f"`-l {option.value}` is not a list of resources", "`-l walltime=1:00:00`")
+        yield name, value
+
+
+def _listed_attributes(option: LetterOption) -> Iterator[tuple[str, str]]:
+    """The names and values in `-W depend=afterok:1,umask=022`: a comma before a name parts them."""
+    for part in re.split(r",(?=\s*\w+\s*=)", option.value.strip()):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not name or not equals:
+            raise option.place.refuse(f"`-W {option.value}` is not a list of attributes", "`-W group_list=lab`")
+        yield name, value.strip("'\"")
+
+
+def _listed_variables(text: str) -> Iterator[tuple[str, str | None]]:
+    """The names in `A,B="x,y"`, each with its value or None."""
+    for part in _parts(text):
+        name, equals, value = part.partition("=")
+        yield name.strip(), re.sub(r"\\(.)|['\"]", lambda match: match[1] or "", value) if equals else None
+
+
+def _parts(text: str) -> list[str]:
+    found = re.findall(r"(?:[^,\"'\\]|\\.|\"[^\"]*\"|'[^']*'|[\"'\\])+", text)
+    return [part.strip() for part in found if part.strip()]
+
 
 _OWNED = frozenset("NoejkRrJtvVSdwC")
 _DROPPED = {
@@ -60,13 +179,13 @@ class Chunk(NamedTuple):
 
 
 def is_for(text: str) -> bool:
-    return bool(qsub_options.header(text)[0])
+    return bool(_header(text)[0])
 
 
 def read(text: str, environment: Mapping[str, str] | None = None, file: str = "the script") -> Directives:
     """Of `environment`, `-v` takes variables. None stands for an unknown environment."""
-    lines, ignored = qsub_options.header(text)
-    given = [option for number, line in lines.items() for option in qsub_options.options(line, Place(file, number))]
+    lines, ignored = _header(text)
+    given = [option for number, line in lines.items() for option in _given(line, Place(file, number))]
     _check_is_batch(given)
     last = {option.letter: option for option in given if option.letter not in "lW"}
     resources = _resources(given)
@@ -94,7 +213,7 @@ def read(text: str, environment: Mapping[str, str] | None = None, file: str = "t
 
 def _check_is_batch(given: Iterable[LetterOption]) -> None:
     for option in given:
-        names = dict(qsub_options.attributes(option)) if option.letter == "W" else {}
+        names = dict(_listed_attributes(option)) if option.letter == "W" else {}
         if option.letter == "I" or names.get("interactive", "").lower() == "true":
             raise option.place.refuse(
                 "the script asks for an interactive job", "`serried shell` opens a shell in a job"
@@ -104,7 +223,7 @@ def _check_is_batch(given: Iterable[LetterOption]) -> None:
 def _resources(given: Iterable[LetterOption]) -> dict[str, PlacedValue]:
     resources: dict[str, PlacedValue] = {}
     for option in given:
-        for name, value in qsub_options.resources(option) if option.letter == "l" else ():
+        for name, value in _listed_resources(option) if option.letter == "l" else ():
             resources.setdefault(name, PlacedValue(value, option.place))
     return resources
 
@@ -114,7 +233,7 @@ def _attributes(given: Iterable[LetterOption]) -> dict[str, PlacedValue]:
         name: PlacedValue(value, option.place)
         for option in given
         if option.letter == "W"
-        for name, value in qsub_options.attributes(option)
+        for name, value in _listed_attributes(option)
     }
 
 
@@ -193,7 +312,7 @@ def _umask(attributes: Mapping[str, PlacedValue]) -> int:
 
 
 def _export(last: Mapping[str, LetterOption], environment: Mapping[str, str] | None) -> Export:
-    named = list(qsub_options.variables(last["v"].value)) if "v" in last else []
+    named = list(_listed_variables(last["v"].value)) if "v" in last else []
     values = {name: value for name, value in named if value is not None}
     names = tuple(name for name, value in named if value is None)
     absent = next((name for name in names if environment is not None and name not in environment), None)
