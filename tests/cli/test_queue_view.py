@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from serried.cli import queue_view
-from serried.cli.queue_page import Page
+from serried.cli.queue_view import Page
 from serried.schedulers.occupancy import NodeUse, Occupancy, PartitionUse, QueuedJob
 from serried.schedulers.occupancy_cache import Look
 from serried.ui import console

@@ -11,7 +11,7 @@ import click
 
 from serried import config, schedulers
 from serried.cli import queue_view, run_view
-from serried.cli.queue_page import Page, Planned, to_json
+from serried.cli.queue_view import Page, Planned, to_json
 from serried.errors import UsageError
 from serried.protocol.times import seconds_of
 from serried.records import index
