@@ -8,7 +8,7 @@ from pathlib import Path
 
 from serried.agent.stage_in.cache import StagingCache
 from serried.agent.stage_in.item import StagedItem, StageError
-from serried.agent.stage_in.stager import Stager
+from serried.agent.stage_in.worker import Stager
 
 
 class Job:

@@ -25,8 +25,7 @@ from serried.agent.comms.node_registry import NodeRegistry
 from serried.agent.launchers import local_socket, programs, script_node
 from serried.agent.launchers.script_node import ScriptNode
 from serried.agent.loop import Loop
-from serried.agent.stage_in.data_server import DataServer
-from serried.agent.stage_in.wire import Wire, call
+from serried.agent.stage_in.relay import DataServer, Wire, call
 from serried.protocol.layout import RunDirectory
 from waiting import until
 

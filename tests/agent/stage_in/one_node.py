@@ -11,9 +11,9 @@ import signal
 import sys
 import time
 
-from serried.agent.stage_in import data_client, data_server, source, worker
+from serried.agent.stage_in import relay, source, worker
+from serried.agent.stage_in.relay import Wire
 from serried.agent.stage_in.tree_writer import TreeWriter
-from serried.agent.stage_in.wire import Wire
 
 
 def limit(which: type, method: str, left: int) -> None:
@@ -49,7 +49,7 @@ def change(path: str) -> None:
 
 
 if __name__ == "__main__":
-    data_client.CALL_SECONDS, data_server.GREETING_SECONDS = 120.0, 600.0
+    relay.CALL_SECONDS, relay.GREETING_SECONDS = 120.0, 600.0
     if int(sys.argv[2]):
         TreeWriter.finish = lambda _: time.sleep(600)
     limit(TreeWriter, "write", int(sys.argv[1]) or sys.maxsize)

@@ -6,8 +6,8 @@ import gc
 import weakref
 
 from serried.agent.stage_in import worker
-from serried.agent.stage_in.data_client import Predecessor
 from serried.agent.stage_in.item import StagedItem
+from serried.agent.stage_in.relay import Predecessor
 from serried.agent.stage_in.tree_writer import TreeWriter
 from serried.fs.manifest import Manifest
 from serried.protocol import names

@@ -15,14 +15,12 @@ import pytest
 
 from between import Between
 from serried.agent.comms.channel import LONGEST_GREETING, UnprovenConnection
-from serried.agent.stage_in import data_client, data_server, source, wire
-from serried.agent.stage_in.data_client import PeerLostError, Predecessor
-from serried.agent.stage_in.data_server import DataServer
+from serried.agent.stage_in import relay, source
 from serried.agent.stage_in.head_side import HEAD_ADDRESS, peer_host, predecessors
 from serried.agent.stage_in.item import Availability, RestartedError, StagedItem, UnavailableError
 from serried.agent.stage_in.node_side import serving_interface
+from serried.agent.stage_in.relay import DataServer, FrameKind, Part, PeerLostError, Predecessor, Wire
 from serried.agent.stage_in.tree_writer import ExtentLog, TreeWriter
-from serried.agent.stage_in.wire import FrameKind, Part, Wire
 from serried.fs import scan
 from serried.fs.manifest import Manifest
 from trees import MIB, is_same, plant
@@ -58,8 +56,8 @@ def serve():
 @pytest.fixture
 def call(monkeypatch):
     """`call(port)`: a node that calls the one before it, however slow both are."""
-    monkeypatch.setattr(data_client, "CALL_SECONDS", 120.0)
-    monkeypatch.setattr(data_server, "GREETING_SECONDS", 600.0)
+    monkeypatch.setattr(relay, "CALL_SECONDS", 120.0)
+    monkeypatch.setattr(relay, "GREETING_SECONDS", 600.0)
 
     def begin(port: int, key: bytes = KEY, **options) -> Predecessor:
         predecessors.append(Predecessor((HERE, port), key, 1, **options))
@@ -130,11 +128,11 @@ def test_a_node_that_falls_silent_is_not_waited_for(serve, call):
 
 
 def test_a_node_that_has_nothing_yet_says_that_it_is_there(there, tmp_path, serve, call, monkeypatch):
-    monkeypatch.setattr(data_server, "KEEPALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(relay, "KEEPALIVE_SECONDS", 0.05)
     holding = Availability()
     receive, words = Wire.receive, []
 
-    def counted(line: Wire) -> wire.Frame:
+    def counted(line: Wire) -> relay.Frame:
         frame = receive(line)
         if frame.kind == FrameKind.WAIT:
             words.append(frame)
@@ -155,7 +153,7 @@ def test_strangers_are_refused_and_noted_and_keep_nobody_waiting(there, tmp_path
         scanner.sendall(b"GET / HTTP/1.0\r\n\r\n" + b"x" * 4000)
         wait_until(lambda: len(serve.refused) == 2)
     silent = []
-    for _ in range(data_server.MOST_UNPROVEN + 5):
+    for _ in range(relay.MOST_UNPROVEN + 5):
         silent.append(socket.create_connection((HERE, port)))
         assert silent[-1].recv(1)  # it has been let in, and the next is later
     assert is_same(pulled(call(port), 0, tmp_path / "here"), there)
@@ -166,7 +164,7 @@ def test_strangers_are_refused_and_noted_and_keep_nobody_waiting(there, tmp_path
 
 
 def test_who_does_not_say_who_it_is_is_not_listened_to_for_long(there, serve, monkeypatch, wait_until):
-    monkeypatch.setattr(data_server, "GREETING_SECONDS", 0.1)
+    monkeypatch.setattr(relay, "GREETING_SECONDS", 0.1)
     with socket.create_connection((HERE, serve(held(there)))) as silent:
         wait_until(lambda: serve.refused)
         assert serve.refused == [(HERE, "it did not identify itself in time")]
@@ -200,18 +198,18 @@ MANIFEST = Manifest(
     [scan.scan(ONE_NODE.parent).entries[0], scan.scan(ONE_NODE).entries[0]._replace(path=b"f", size=4)]
 ).to_bytes()
 LIES = {
-    "more than the file holds": (wire.pack([Part(1, 2, 4, is_data=True)]), b"data"),
-    "a file that is none": (wire.pack([Part(0, 0, 4, is_data=True)]), b"data"),
-    "a file beyond the last": (wire.pack([Part(9, 0, 4, is_data=True)]), b"data"),
-    "less than it says": (wire.pack([Part(1, 0, 4, is_data=True)]), b"dat"),
+    "more than the file holds": (relay.pack([Part(1, 2, 4, is_data=True)]), b"data"),
+    "a file that is none": (relay.pack([Part(0, 0, 4, is_data=True)]), b"data"),
+    "a file beyond the last": (relay.pack([Part(9, 0, 4, is_data=True)]), b"data"),
+    "less than it says": (relay.pack([Part(1, 0, 4, is_data=True)]), b"dat"),
     "no table": (b"x" * 7, b"data"),
-    "a hole beyond the end": (wire.pack([Part(1, 3, 2**60, is_data=False)]), b""),
+    "a hole beyond the end": (relay.pack([Part(1, 3, 2**60, is_data=False)]), b""),
 }
 
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_even_a_node_of_the_job_cannot_write_where_nothing_belongs(tmp_path, call, lie):
-    def answer(line: Wire, asked: wire.Frame) -> None:
+    def answer(line: Wire, asked: relay.Frame) -> None:
         if asked.kind == FrameKind.ASK:
             line.send_message(FrameKind.WHAT, key="k")
         else:
@@ -225,7 +223,7 @@ def test_even_a_node_of_the_job_cannot_write_where_nothing_belongs(tmp_path, cal
 
 
 def test_less_than_all_is_not_taken_for_all(tmp_path, call):
-    def answer(line: Wire, asked: wire.Frame) -> None:
+    def answer(line: Wire, asked: relay.Frame) -> None:
         if asked.kind == FrameKind.ASK:
             line.send_message(FrameKind.WHAT, key="k")
         else:
@@ -298,7 +296,7 @@ def test_nodes_serve_on_the_network_of_the_agents_alone():
 
 
 def test_who_answers_a_byte_at_a_time_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(data_client, "CALL_SECONDS", 0.3)
+    monkeypatch.setattr(relay, "CALL_SECONDS", 0.3)
     said = []
 
     def drip() -> None:

@@ -1,19 +1,26 @@
-"""The process that reads the stacks of a node's ranks, and writes them to one file."""
+"""The process that reads the stacks of a node's ranks, and writes them to one file.
+
+Of a process it finds its Python stacks, or else what the kernel shows of it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import shutil
 import signal
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from serried.agent.helper_process import AgentConnection
-from serried.agent.stacks import processes
 from serried.fs import files
 from serried.process import linux
-from serried.protocol import SCHEMA
+from serried.process.startup import PREFIX, SIGNAL
+from serried.protocol import SCHEMA, stacks
+from serried.protocol.stacks import Problem, Thread
 
 LIMIT_SECONDS = 12.0
 """Ranks that are not read by then are left out. A process in a hung system call may hang its reader."""
@@ -79,9 +86,9 @@ def _entry(leader: Dict[str, Any], described: List[Dict[str, Any]], omitted: int
 
 
 def _read_rank(leader: Dict[str, Any], tree: List[int], limit: int) -> Dict[str, Any]:
-    pythons = [pid for pid in tree if processes.is_python(pid)]
+    pythons = [pid for pid in tree if is_python(pid)]
     chosen = pythons or tree[-1:]  # the innermost: around it are shells
-    described = [processes.describe(pid, limit) for pid in chosen[:MOST_PROCESSES]]
+    described = [describe(pid, limit) for pid in chosen[:MOST_PROCESSES]]
     return _entry(leader, described, max(0, len(chosen) - MOST_PROCESSES))
 
 
@@ -100,3 +107,169 @@ def _tree(leader: int, children: Dict[int, List[int]], others: "set[int]") -> Li
         found.append(pid)
         waiting += [child for child in children.get(pid, ()) if child not in others]
     return found
+
+
+ANSWER_SECONDS = 5.0
+"""For a process to write its stacks: it may have to wait for a processor."""
+PY_SPY_SECONDS = 10.0
+POLL_SECONDS = 0.005
+STOPPED = "TtZX"
+"""States in which a process handles no signal."""
+LONGEST_COMMAND = 200
+
+
+def describe(pid: int, limit: int) -> Dict[str, Any]:
+    """An entry of `processes` in the format of `protocol.stacks`; at most `limit` bytes of Python's stacks."""
+    fields = linux.stat(pid)
+    state = fields[0] if fields else "?"
+    found: Dict[str, Any] = {"pid": pid, "command": _command(pid, state), "state": state, "wait": _wait(pid)}
+    if not fields:
+        return {**found, "method": None, "problems": [Problem.NOT_READABLE], "threads": []}
+    method, threads, problems = _python_stacks(pid, limit, is_stopped=state in STOPPED)
+    return {**found, "method": method, "problems": problems, "threads": threads}
+
+
+def is_python(pid: int) -> bool:
+    """Does it run Python, by the name of its program or because it has the handler?"""
+    with contextlib.suppress(OSError):
+        name = os.path.basename(os.readlink(f"{linux.PROC}/{pid}/exe"))  # noqa: PTH115, PTH119 - strings
+        if name.startswith(("python", "pypy")):
+            return True
+    return _stack_file(pid) is not None
+
+
+def _python_stacks(pid: int, limit: int, *, is_stopped: bool) -> Tuple[Optional[str], List[Thread], List[str]]:
+    """The method that succeeded, the threads, and why methods failed."""
+    problems = [] if is_python(pid) else [Problem.NOT_PYTHON]
+    file = None if problems else _stack_file(pid)
+    if file and _handles(pid):
+        threads = [] if is_stopped else stacks.parse_faulthandler(_dump(pid, file, limit))
+        if threads:
+            return stacks.HANDLER, threads, []
+        problems.append(Problem.NOT_ANSWERED)
+    elif not problems:
+        problems.append(Problem.NO_HANDLER)
+    if Problem.NOT_PYTHON in problems:
+        return None, [], problems
+    try:
+        threads = _py_spy(pid)
+    except FileNotFoundError:
+        return None, [], [*problems, Problem.NO_PY_SPY]
+    except ValueError:
+        return None, [], [*problems, Problem.PY_SPY_FAILED]
+    return stacks.PY_SPY, threads, problems
+
+
+# Python's own handler.
+
+
+def _stack_file(pid: int) -> Optional[str]:
+    """The open file to which the process writes its stacks."""
+    for descriptor in linux.descriptors(pid):
+        with contextlib.suppress(OSError):
+            if os.path.basename(os.readlink(descriptor)).startswith(PREFIX):  # noqa: PTH115, PTH119 - strings
+                return descriptor
+    return None
+
+
+def _handles(pid: int) -> bool:
+    return bool(_mask(linux.read(pid, "status"), b"SigCgt:") & _BIT)
+
+
+_BIT = 1 << (SIGNAL - 1)
+
+
+def _mask(status: bytes, *names: bytes) -> int:
+    """The signals in the lines `names` of /proc/PID/status."""
+    mask = 0
+    for line in status.splitlines():
+        if line.startswith(names):
+            mask |= int(line.split()[1], 16)
+    return mask
+
+
+def _dump(pid: int, path: str, limit: int) -> str:
+    """The stacks that the process writes now; empty if it does not. Forked processes share the file: one at a time."""
+    try:
+        file = os.open(path, os.O_RDWR)
+    except OSError:
+        return ""
+    try:
+        blocked = set(_threads_that_block(pid))
+        before = os.fstat(file).st_size
+        os.kill(pid, SIGNAL)
+        _wait_for_handler(pid, blocked)
+        size = os.fstat(file).st_size
+        begin = max(before, size - limit)  # the main thread comes last
+        text = os.pread(file, size - begin, begin)
+        os.ftruncate(file, 0)
+    except OSError:
+        return ""
+    finally:
+        os.close(file)
+    return text.decode("utf-8", "replace")
+
+
+def _wait_for_handler(pid: int, blocked: "set[int]") -> None:
+    """Wait until the handler has returned: the signal is not pending, and no further thread blocks it."""
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+        is_pending = _mask(linux.read(pid, "status"), b"SigPnd:", b"ShdPnd:") & _BIT
+        if not is_pending and set(_threads_that_block(pid)) <= blocked:
+            return
+
+
+def _threads_that_block(pid: int) -> Iterator[int]:
+    """Its threads that block the signal: those of its choice, and the one in which the handler runs."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"{linux.PROC}/{pid}/task"):  # noqa: PTH208 - names are enough
+            if _mask(linux.read(pid, f"task/{name}/status"), b"SigBlk:") & _BIT:
+                yield int(name)
+
+
+# py-spy.
+
+
+def _py_spy(pid: int) -> List[Thread]:
+    """Raises FileNotFoundError if neither the program's environment nor this node has py-spy, ValueError if it fails.
+
+    A kernel may allow it to read child processes only.
+    """
+    import subprocess
+
+    variables = dict(entry.partition(b"=")[::2] for entry in linux.environ(pid).split(b"\0"))
+    paths = (os.fsdecode(variables.get(b"PATH", b"")), os.environ.get("PATH", os.defpath))
+    program = next(filter(None, (shutil.which("py-spy", path=path) for path in paths)), None)
+    if program is None:
+        raise FileNotFoundError("py-spy")
+    try:
+        done = subprocess.run(
+            [program, "dump", "--json", "--pid", str(pid)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=PY_SPY_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ValueError("py-spy failed") from error
+    if done.returncode:
+        raise ValueError("py-spy failed")
+    return stacks.parse_py_spy(json.loads(done.stdout), pid)
+
+
+# The kernel.
+
+
+def _command(pid: int, state: str) -> str:
+    """Its command line; its name where reading more might hang as the process does."""
+    words = b"" if state == "D" else linux.read(pid, "cmdline").replace(b"\0", b" ").strip()
+    words = words or linux.read(pid, "comm").strip()
+    return words.decode("utf-8", "replace")[:LONGEST_COMMAND]
+
+
+def _wait(pid: int) -> str:
+    """The kernel's function in which its main thread waits; empty if it runs, or if the kernel does not tell."""
+    function = linux.read(pid, "wchan").decode("ascii", "replace").strip()
+    return "" if function == "0" else function

@@ -1,7 +1,8 @@
 """The role `stage-in`: a process beside a node's agent that brings data to the node before its ranks start.
 
-The process runs as long as the ranks do, because its locks mark the data as in use. `protocol.events` lists its
-messages: ToHelper and FromStageIn.
+It stages every item of the plan: from the node's cache, the node before this one, or the source. The process runs as
+long as the ranks do, because its locks mark the data as in use. `protocol.events` lists its messages: ToHelper and
+FromStageIn.
 """
 
 from __future__ import annotations
@@ -13,20 +14,23 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any, Deque, Dict, List, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Tuple
 
 from serried.agent.helper_process import AgentConnection
 from serried.agent.node_disk import cleanup, shared_cache
 from serried.agent.node_disk.folder import remove_empty
-from serried.agent.stage_in import source
-from serried.agent.stage_in.cache import StagingCache
-from serried.agent.stage_in.data_client import PeerLostError, Predecessor
-from serried.agent.stage_in.data_server import DataServer
-from serried.agent.stage_in.item import StagedItem, StageError, UnavailableError
-from serried.agent.stage_in.stager import Stager
+from serried.agent.node_disk.shared_cache import NoRoomError
+from serried.agent.stage_in import archives, source
+from serried.agent.stage_in.cache import CacheSlot, StagingCache
+from serried.agent.stage_in.item import RestartedError, StagedItem, StageError, UnavailableError
+from serried.agent.stage_in.relay import DataServer, ItemRefusedError, PeerLostError, Predecessor
+from serried.agent.stage_in.tree_writer import ExtentLog, TreeWriter
+from serried.fs import archives as fs_archives
 from serried.fs import files, scan
+from serried.fs.files import FULL
+from serried.fs.manifest import Manifest
 from serried.protocol import names
-from serried.protocol.events import FromStageIn, JournalEvent, ToHelper
+from serried.protocol.events import FromStageIn, ItemOrigin, JournalEvent, ToHelper
 from serried.protocol.json_lines import Message
 
 PROGRESS_SECONDS = 2.0
@@ -217,3 +221,334 @@ class TransferRate:
         then, before = self._samples[0]
         rate = (size - before) / (now - then) if now > then else 0.0
         return int(rate), round((of - size) / rate) if rate > 0 else None
+
+
+MOST_CHANGES = 3
+"""An item whose source changes this often while it is read is not staged."""
+MOST_PROBLEMS = 5
+"""Problems of an item that are logged: each of its files may have one."""
+RESTARTING = (RestartedError, PeerLostError, source.SourceChangedError)
+"""After these, this node and the nodes behind it start the item again."""
+ARCHIVE = "archive"
+UNPACKED = "-unpacked"
+"""Ends the key of a folder that was an archive; the key before it is the archive's."""
+
+
+class Stager:
+    def __init__(
+        self,
+        items: List[StagedItem],
+        view: Path,
+        cache: Optional[StagingCache],
+        log_event: Callable[..., None],
+        *,
+        has_disk: bool,
+    ) -> None:
+        """`view` is the folder of links that ranks see. Without `has_disk`, only archives are copied."""
+        self.items = items
+        self._view = view
+        self._cache = cache
+        self._log_event = log_event
+        self._has_disk = has_disk
+        self._predecessor: Optional[Predecessor] = None
+        self._peer: Optional[Predecessor] = None
+        """Sends the current item; None while the source is read."""
+        self.watchdog = source.Watchdog()
+
+    def stage_all(self, predecessor: Optional[Predecessor]) -> None:
+        """Raises StageError."""
+        self._predecessor = predecessor
+        self._view.mkdir(mode=0o700, parents=True)
+        try:
+            if predecessor is None:
+                self._check_space()
+            for item in self.items:
+                self._stage(item)
+        except (scan.UnreadableError, NoRoomError) as error:
+            raise StageError(str(error)) from None
+        finally:
+            self._close_predecessor()
+
+    def _close_predecessor(self) -> None:
+        if self._predecessor:
+            self._predecessor.close()
+        self._predecessor = None
+
+    # Before the first byte.
+
+    def _check_space(self) -> None:
+        """Check that the disk has room for all items that are not in the cache, archives unpacked."""
+        if not self._cache:
+            return
+        by_key = {self._scan(item).key: item for item in self.items if self._is_copied(item)}
+        cached = [key for key in by_key if self._cache.has(key) or self._cache.has(key + UNPACKED)]
+        needed = [self._required(item) for key, item in by_key.items() if key not in cached]
+        if needed:
+            self._cache.make_room(sum(size for size, _ in needed), sum(files for _, files in needed), keep=cached)
+
+    def _is_copied(self, item: StagedItem) -> bool:
+        return bool(self._cache) and (self._has_disk or bool(item.unpack))
+
+    def _scan(self, item: StagedItem) -> Manifest:
+        if item.manifest is None:
+            hashed = self._cache is not None and self._cache.hashed
+            with self.watchdog.watch(item.source):
+                item.manifest = scan.scan(item.source, hashed=hashed, anchored=True, beat=self.watchdog.beat)
+            problems = item.manifest.problems
+            logged = list(problems[:MOST_PROBLEMS])
+            if len(problems) > MOST_PROBLEMS:
+                logged.append(f"{len(problems) - MOST_PROBLEMS} more problems of this kind")
+            for problem in logged:
+                self._log_event(JournalEvent.STAGING_PROBLEM, item=item.to, problem=problem)
+        return item.manifest
+
+    def _required(self, item: StagedItem) -> Tuple[int, int]:
+        """Bytes and files. A squashfs is normally mounted, so it counts as it is."""
+        manifest = self._scan(item)
+        if item.unpack in ("", "squashfs"):
+            return manifest.blocks, manifest.inodes
+        with self.watchdog.watch(item.source):
+            least = _least_size(item, item.source)
+        return manifest.blocks + least.bytes, manifest.inodes + least.files
+
+    # One item.
+
+    def _stage(self, item: StagedItem) -> None:
+        began_at = time.monotonic()
+        self._peer = self._predecessor
+        try:
+            path, origin = self._stage_in_cache(item) if self._is_copied(item) else self._use_in_place(item)
+            link = self._view / item.to
+            link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            link.symlink_to(path)
+        except scan.UnreadableError:
+            raise
+        except OSError as error:
+            what = "the disk is full" if error.errno in FULL else scan.reason(error)
+            where = self._cache.folder if self._cache else self._view
+            raise StageError(f"`{item.source}` cannot be copied to {where}: {what}") from error
+        item.finish()
+        size, files = item.arrived
+        seconds = round(time.monotonic() - began_at, 2)
+        self._log_event(JournalEvent.ITEM_STAGED, item=item.to, origin=origin, bytes=size, files=files, seconds=seconds)
+
+    def _use_in_place(self, item: StagedItem) -> Tuple[Path, str]:
+        if item.unpack:
+            raise StageError(f"`{item.source}` cannot be unpacked: this node has no disk of its own")
+        try:
+            with self.watchdog.watch(item.source):
+                os.stat(item.source)
+        except OSError as error:
+            raise StageError(f"`{item.source}` {scan.problem(error)}") from None
+        return Path(os.path.realpath(item.source)), ItemOrigin.IN_PLACE
+
+    def _stage_in_cache(self, item: StagedItem) -> Tuple[Path, str]:
+        """The item's path and its origin."""
+        changes = 0
+        while True:
+            try:
+                return self._stage_archive(item) if item.unpack else self._stage_plain(item)
+            except RestartedError:
+                pass
+            except PeerLostError as error:
+                self._drop_peer(error)
+            except source.SourceChangedError as error:
+                changes += 1
+                if changes == MOST_CHANGES:
+                    raise StageError(f"`{error}` changes while it is read") from None
+
+    def _drop_peer(self, error: PeerLostError) -> None:
+        """Read the rest of the item from the source, and later items as well, unless only this one was refused."""
+        self._log_event(JournalEvent.STAGING_ALONE, because=str(error))
+        self._peer = None
+        if not isinstance(error, ItemRefusedError):
+            self._close_predecessor()
+
+    def _stage_plain(self, item: StagedItem) -> Tuple[Path, str]:
+        key = self._key(item)
+        with self._slot(item, key) as slot:
+            if slot.manifest is not None:
+                item.manifest = slot.manifest
+                item.extents = ExtentLog.complete(slot.manifest, scan.encode(str(slot.tree)))
+                item.availability.set_complete(item.extents)
+                return slot.tree, ItemOrigin.CACHE
+            manifest = self._manifest(item, key)
+            extents, origin = self._fill(item, TreeWriter(scan.encode(str(slot.begin())), manifest))
+            self._finish(item, slot, manifest, extents)
+        return slot.tree, origin
+
+    def _stage_archive(self, item: StagedItem) -> Tuple[Path, str]:
+        if item.unpack == "squashfs":
+            return self._stage_squashfs(item)
+        key = self._key(item, UNPACKED)
+        with self._slot(item, key + UNPACKED) as slot:
+            item.availability.announce(key)
+            if slot.is_filled:
+                item.availability.fail(UnavailableError("this node has the archive only unpacked"))
+                return slot.tree, ItemOrigin.CACHE
+            manifest = self._manifest(item, key)
+            archive = slot.begin().with_name(ARCHIVE)
+            extents, origin = self._fill(item, TreeWriter(scan.encode(str(archive)), manifest))
+            self._unpack(item, archive, slot, extents)
+            item.packed = slot.tree.with_name(ARCHIVE)
+        return slot.tree, origin
+
+    def _stage_squashfs(self, item: StagedItem) -> Tuple[Path, str]:
+        image, origin = self._stage_plain(item)
+        with contextlib.suppress(archives.ArchiveError):
+            folder = self._view.with_name(f"mount-{self.items.index(item)}")
+            item.unmount = archives.mount(image, folder)
+            return folder, origin
+        with self._slot(item, image.parent.name + UNPACKED) as slot:
+            if not slot.is_filled:
+                self._unpack(item, image, slot)
+        return slot.tree, origin
+
+    def _key(self, item: StagedItem, suffix: str = "") -> str:
+        """The key of the source, or of the node before this one. If the cache is likely to have it, it is announced."""
+        key = self._peer.item_key(self.items.index(item)) if self._peer else self._scan(item).key
+        if self._cache and self._cache.has(key + suffix):
+            item.availability.announce(key)
+        return key
+
+    @contextlib.contextmanager
+    def _slot(self, item: StagedItem, key: str) -> Iterator[CacheSlot]:
+        """A slot of the cache, which the item holds unless an error is raised."""
+        if self._cache is None:
+            raise AssertionError
+
+        def on_wait(run: Optional[str]) -> None:
+            item.waits_for = run
+            if run is not None:
+                self._log_event(JournalEvent.STAGING_WAITS, item=item.to, run=run)
+
+        slot = self._cache.acquire(key, on_wait)
+        item.slots.append(slot)
+        try:
+            yield slot
+        except BaseException as error:
+            if isinstance(error, RESTARTING):
+                item.restart()  # before its files are deleted: the nodes behind this one must not miss them
+            item.slots.remove(slot)
+            slot.close()
+            raise
+
+    def _manifest(self, item: StagedItem, key: str) -> Manifest:
+        """The manifest, once the disk has room for its files."""
+        if self._peer:
+            item.availability.announce(key)
+            try:
+                manifest = Manifest.from_bytes(self._peer.manifest(self.items.index(item), key, item.availability))
+            except ValueError as error:
+                raise PeerLostError(str(error)) from None
+            if manifest.key != key:
+                raise PeerLostError("it sent the manifest of another item")
+            item.manifest = manifest
+        manifest = self._scan(item)
+        if self._cache:
+            self._cache.make_room(manifest.blocks, manifest.inodes)
+        return manifest
+
+    def _fill(self, item: StagedItem, writer: TreeWriter) -> Tuple[ExtentLog, str]:
+        """Copy all files, which the next node gets from now on. The extents, and their origin."""
+        item.extents = writer.extents
+        origin = ItemOrigin.SOURCE
+        if self._peer:
+            item.availability.set_extents(writer.extents)
+            try:
+                self._peer.receive_into(writer)
+                origin = ItemOrigin.PEER
+            except PeerLostError as error:
+                self._drop_peer(error)
+        else:
+            item.availability.set_complete(writer.extents)
+        with self.watchdog.watch(item.source):
+            source.fill(scan.encode(item.source), writer, self.watchdog.beat)
+        writer.finish()
+        return writer.extents, origin
+
+    def _unpack(self, item: StagedItem, archive: Path, slot: CacheSlot, extents: Optional[ExtentLog] = None) -> None:
+        """Fill the slot with what is in the archive."""
+        self._make_room_to_unpack(item, archive)
+
+        def on_reading(reading: archives.Reading) -> None:
+            item.unpacking = reading
+
+        try:
+            archives.unpack(archive, item.unpack, slot.begin(), on_reading)
+        except archives.ArchiveError as error:
+            raise StageError(f"cannot unpack `{item.source}`: {error}") from None
+        finally:
+            item.unpacking = None
+        self._finish(item, slot, None, extents)
+
+    def _make_room_to_unpack(self, item: StagedItem, archive: Path) -> None:
+        least = _least_size(item, str(archive))
+        try:
+            if self._cache:
+                self._cache.make_room(least.bytes, least.files)
+        except NoRoomError as error:
+            raise StageError(f"cannot unpack `{item.source}`: {error}") from None
+
+    def _finish(
+        self, item: StagedItem, slot: CacheSlot, manifest: Optional[Manifest], extents: Optional[ExtentLog]
+    ) -> None:
+        """Let other jobs use the slot. `extents`, which the next node may be reading, move with it."""
+        try:
+            slot.finish(manifest, item.source)
+        except ValueError as error:
+            if self._peer:
+                raise PeerLostError(f"{error} was damaged on the way") from None
+            raise source.SourceChangedError(str(error)) from None
+        if extents:
+            extents.root = scan.encode(str(slot.path)) + b"/" + os.path.basename(extents.root)
+        if not slot.share():
+            raise RestartedError("another job deleted the item")
+
+    # While the items are staged, and afterwards.
+
+    def heartbeat(self) -> None:
+        for item in self.items:
+            item.heartbeat()
+
+    @property
+    def arrived(self) -> Tuple[int, int]:
+        """Bytes and files of all items."""
+        sizes = [item.arrived for item in self.items]
+        return sum(size for size, _ in sizes), sum(files for _, files in sizes)
+
+    @property
+    def progress(self) -> Dict[str, Any]:
+        """The fields of JournalEvent.STAGING but the rate: of all items, or of the archive that is being unpacked."""
+        size, files = self.arrived
+        manifests = [manifest for manifest in [item.manifest for item in self.items] if manifest]
+        reading = next(filter(None, [item.unpacking for item in self.items]), None)
+        return {
+            "bytes": reading.at if reading else size,
+            "of": reading.size if reading else sum(manifest.held for manifest in manifests),
+            "files": files,
+            "of_files": sum(manifest.files for manifest in manifests),
+            "waits_for": next((run for run in [item.waits_for for item in self.items] if run is not None), None),
+            "unpacks": reading is not None,
+        }
+
+    def end_serving(self) -> None:
+        """No other node will request data."""
+        for item in self.items:
+            item.end_serving()
+
+    def release(self) -> None:
+        """The ranks have ended, or will not start."""
+        archives.end()
+        for item in self.items:
+            item.release()
+
+
+def _least_size(item: StagedItem, path: str) -> fs_archives.Least:
+    """What the archive at `path` becomes at least."""
+    try:
+        return fs_archives.least(path, item.unpack)
+    except ValueError as error:
+        raise StageError(f"cannot unpack `{item.source}`: not a complete zip file: {error}") from None
+    except OSError as error:
+        raise scan.UnreadableError(scan.encode(path), error) from None

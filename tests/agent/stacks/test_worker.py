@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from serried import script
-from serried.agent.stacks import processes, worker
+from serried.agent.stacks import worker
 from serried.process import linux
 from serried.process.startup import SIGNAL
 
@@ -77,7 +77,7 @@ def begin(tmp_path):
 def _alone(monkeypatch, tmp_path):
     """Without py-spy, on a machine as slow as it likes."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(processes, "ANSWER_SECONDS", 100.0)
+    monkeypatch.setattr(worker, "ANSWER_SECONDS", 100.0)
 
 
 def functions(described, thread=0):
@@ -87,9 +87,9 @@ def functions(described, thread=0):
 def test_a_rank_with_a_closed_stderr_gives_its_stack_and_runs_on(begin, tmp_path, wait_until):
     rank = begin(HANGS)
     stack = ["wait", "wait", "inner", "outer", "<module>"]
-    wait_until(lambda: functions(processes.describe(rank.pid, LIMIT)) == stack)
+    wait_until(lambda: functions(worker.describe(rank.pid, LIMIT)) == stack)
     for _ in range(3):
-        described = processes.describe(rank.pid, LIMIT)
+        described = worker.describe(rank.pid, LIMIT)
         assert (described["method"], functions(described)) == ("handler", stack)
     assert rank.poll() is None
     assert list((tmp_path / "node").iterdir()) == []
@@ -114,7 +114,7 @@ def test_a_forked_process_gives_its_own_stack(begin):
 )
 def test_a_python_without_the_handler_gets_no_signal(begin, options, variables):
     rank = begin(HANGS, *options, **variables)
-    described = processes.describe(rank.pid, LIMIT)
+    described = worker.describe(rank.pid, LIMIT)
     assert (described["method"], described["problems"]) == (None, ["no-handler", "no-py-spy"])
     assert described["state"] in "SRD"
     assert rank.poll() is None
@@ -122,21 +122,21 @@ def test_a_python_without_the_handler_gets_no_signal(begin, options, variables):
 
 def test_a_program_that_has_closed_the_file_gets_no_signal(begin):
     rank = begin("import os, time; os.closerange(3, 99); print(flush=True); time.sleep(1000)")
-    assert processes.describe(rank.pid, LIMIT)["problems"] == ["no-handler", "no-py-spy"]
+    assert worker.describe(rank.pid, LIMIT)["problems"] == ["no-handler", "no-py-spy"]
     assert rank.poll() is None
 
 
 def test_a_program_that_ignores_the_signal_gets_none(begin):
     reset = f"signal.signal({SIGNAL}, signal.SIG_DFL)"
     rank = begin(f"import signal, time; {reset}; print(flush=True); time.sleep(1000)")
-    assert processes.describe(rank.pid, LIMIT)["problems"] == ["no-handler", "no-py-spy"]
+    assert worker.describe(rank.pid, LIMIT)["problems"] == ["no-handler", "no-py-spy"]
     assert rank.poll() is None
 
 
 def test_a_handler_of_the_programs_own_gets_the_signal_and_nothing_else_happens(begin):
     own = f"signal.signal({SIGNAL}, lambda *_: print('its own', flush=True))"
     rank = begin(f"import signal, time; {own}; print(flush=True); time.sleep(1000)")
-    assert processes.describe(rank.pid, LIMIT)["problems"] == ["not-answered", "no-py-spy"]
+    assert worker.describe(rank.pid, LIMIT)["problems"] == ["not-answered", "no-py-spy"]
     assert rank.stdout.readline() == "its own\n"
     assert rank.poll() is None
 
@@ -144,14 +144,14 @@ def test_a_handler_of_the_programs_own_gets_the_signal_and_nothing_else_happens(
 def test_a_process_that_executes_another_program_as_the_signal_comes_survives(tmp_path):
     (tmp_path / "stacks").touch()
     other = subprocess.Popen(["/bin/sh", "-c", "read line; exit 7"], stdin=subprocess.PIPE)
-    assert processes._dump(other.pid, str(tmp_path / "stacks"), LIMIT) == ""
+    assert worker._dump(other.pid, str(tmp_path / "stacks"), LIMIT) == ""
     other.communicate(b"\n")
     assert other.returncode == 7
 
 
 def test_a_program_that_is_not_python_is_described_by_the_kernel(begin):
     rank = begin("echo; exec /bin/sleep 1000", python=("/bin/sh",))
-    described = processes.describe(rank.pid, LIMIT)
+    described = worker.describe(rank.pid, LIMIT)
     assert (described["method"], described["problems"], described["threads"]) == (None, ["not-python"], [])
     assert rank.poll() is None
 
@@ -167,10 +167,10 @@ def test_a_stopped_process_does_not_answer_and_survives(begin, wait_until):
     rank = begin(HANGS)
     os.kill(rank.pid, signal.SIGSTOP)
     wait_until(lambda: linux.stat(rank.pid)[0] == "T")
-    described = processes.describe(rank.pid, LIMIT)
+    described = worker.describe(rank.pid, LIMIT)
     assert (described["problems"], described["state"]) == (["not-answered", "no-py-spy"], "T")
     os.kill(rank.pid, signal.SIGCONT)
-    assert functions(processes.describe(rank.pid, LIMIT))[-2:] == ["outer", "<module>"]
+    assert functions(worker.describe(rank.pid, LIMIT))[-2:] == ["outer", "<module>"]
 
 
 def test_a_process_in_a_system_call_that_no_signal_interrupts_survives(begin, monkeypatch, tmp_path, wait_until):
@@ -181,26 +181,26 @@ def test_a_process_in_a_system_call_that_no_signal_interrupts_survives(begin, mo
         "def after(): print('went on', flush=True); input()\nafter()"
     )
     wait_until(lambda: linux.stat(rank.pid)[0] == "D" and linux.descendants(rank.pid))
-    monkeypatch.setattr(processes, "ANSWER_SECONDS", 0.05)
-    described = processes.describe(rank.pid, LIMIT)
+    monkeypatch.setattr(worker, "ANSWER_SECONDS", 0.05)
+    described = worker.describe(rank.pid, LIMIT)
     assert (described["problems"], described["state"]) == (["not-answered", "no-py-spy"], "D")
     (tmp_path / "fifo").open("rb").close()
     assert rank.stdout.readline() == "went on\n"
-    monkeypatch.setattr(processes, "ANSWER_SECONDS", 100.0)
-    wait_until(lambda: functions(processes.describe(rank.pid, LIMIT)) == ["after", "<module>"])
+    monkeypatch.setattr(worker, "ANSWER_SECONDS", 100.0)
+    wait_until(lambda: functions(worker.describe(rank.pid, LIMIT)) == ["after", "<module>"])
 
 
 def test_a_process_that_does_not_handle_the_signal_in_time_survives(begin, monkeypatch):
     rank = begin(f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [{SIGNAL}]); {HANGS.strip()}")
-    monkeypatch.setattr(processes, "ANSWER_SECONDS", 0.05)
-    assert processes.describe(rank.pid, LIMIT)["problems"] == ["not-answered", "no-py-spy"]
+    monkeypatch.setattr(worker, "ANSWER_SECONDS", 0.05)
+    assert worker.describe(rank.pid, LIMIT)["problems"] == ["not-answered", "no-py-spy"]
     assert rank.poll() is None
 
 
 def test_a_process_that_has_ended_is_reported_as_such():
     ended = subprocess.Popen(["/bin/true"])
     ended.wait()
-    assert processes.describe(ended.pid, LIMIT)["problems"] == ["not-readable"]
+    assert worker.describe(ended.pid, LIMIT)["problems"] == ["not-readable"]
 
 
 def test_py_spy_of_the_programs_own_environment_is_used_where_there_is_no_handler(begin, tmp_path):
@@ -215,18 +215,18 @@ def test_py_spy_of_the_programs_own_environment_is_used_where_there_is_no_handle
     (tools / "py-spy").write_text(f'#!/bin/sh\n[ "$1 $2 $3" = \'dump --json --pid\' ] && echo "{dump}"\n')
     (tools / "py-spy").chmod(0o755)
     rank = begin(HANGS, "-I", PATH=f"{tools}:/bin")
-    described = processes.describe(rank.pid, LIMIT)
+    described = worker.describe(rank.pid, LIMIT)
     assert (described["method"], described["problems"]) == ("py-spy", ["no-handler"])
     assert [thread["name"] for thread in described["threads"]] == ["MainThread", "loader"]
     (tools / "py-spy").write_text("#!/bin/sh\nexit 1\n")
-    assert processes.describe(rank.pid, LIMIT)["problems"] == ["no-handler", "py-spy-failed"]
+    assert worker.describe(rank.pid, LIMIT)["problems"] == ["no-handler", "py-spy-failed"]
 
 
 def test_a_dump_longer_than_the_limit_keeps_the_main_thread(begin):
     one = "threading.Thread(target=threading.Event().wait, daemon=True).start()"
     many = f"import threading, time\nfor _ in range(90): {one}\n"
     rank = begin(f"{many}def the_main_thread():\n    print(flush=True)\n    time.sleep(1000)\nthe_main_thread()")
-    described = processes.describe(rank.pid, 1000)
+    described = worker.describe(rank.pid, 1000)
     assert functions(described) == ["the_main_thread", "<module>"]
     assert len(described["threads"]) < 10
 
