@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -233,3 +235,21 @@ def test_without_matplotlib_the_table_is_printed_and_the_error_follows(serried, 
         "error: `--plot` needs matplotlib, which is not installed",
     )
     assert list(tmp_path.glob("*.png")) == []
+
+
+@pytest.mark.usefixtures("_real_processes")
+def test_the_comparison_of_hpc_helper_is_the_command_of_its_page(serried, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[2] / "examples" / "from-hpc-helper")
+    page = Path("README.md").read_text(encoding="utf-8")
+    [words] = re.findall(r"    serried (bench scaling resnet --nodes .*)", page)
+    done = serried(*words.split(), "--cluster", "local", "--set", "resources.gpus=0", "--dry-run")
+    assert [line.split()[:3] for line in done.err.splitlines()[1:9]] == [
+        ["1x1", "single", "768"],
+        ["2x1", "torchrun", "768"],
+        ["2x1", "mpirun", "768"],
+        ["1x4", "dp", "768"],
+        ["1x4", "torchrun", "768"],
+        ["1x4", "mpirun", "768"],
+        ["2x4", "torchrun", "768"],
+        ["2x4", "mpirun", "768"],
+    ]
