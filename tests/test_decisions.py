@@ -39,9 +39,6 @@ NO_SENTENCES = {
     "agent/stage_out/sync_loop.py": "writes a problem once",
     "agent/system.py": "prints a problem once",
     "config/shell_words.py": "a grammar, with comments",
-    "importing/body.py": "commands of scripts",
-    "importing/reader.py": "interpreters of scripts",
-    "importing/to_toml.py": "shortens a key for people",
 }
 
 
