@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from serried.config import values
 from serried.config.values import BadValue
-from serried.protocol.times import show_duration
+from serried.protocol.text import show_duration
 from tables import for_each
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from serried.config import Cluster, Gpu, Partition, Resources
 from serried.plan import Allocation
 from serried.planning.allocate import allocate, left_out
-from serried.protocol.times import show_walltime
+from serried.protocol.text import show_walltime
 from tables import for_each
 
 SLURM = Cluster("slurm", gpus_per_node=8)

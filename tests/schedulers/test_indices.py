@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.schedulers import indices
+from serried.protocol.text import compress, expand
 from tables import for_each
 
 
@@ -24,12 +24,12 @@ from tables import for_each
     ],
 )
 def test_indices_are_spelled_shortly(numbers, text):
-    assert indices.compress(numbers) == text
+    assert compress(numbers) == text
 
 
 @given(st.sets(st.integers(0, 3000), min_size=1, max_size=200))
 def test_what_was_compressed_expands_to_the_same(numbers):
-    assert indices.expand(indices.compress(numbers)) == sorted(numbers)
+    assert expand(compress(numbers)) == sorted(numbers)
 
 
 @for_each(
@@ -42,10 +42,10 @@ def test_what_was_compressed_expands_to_the_same(numbers):
     ],
 )
 def test_queue_spellings_are_understood(text, numbers):
-    assert indices.expand(text) == numbers
+    assert expand(text) == numbers
 
 
 @for_each("text", ["1-3,...", "", "a", "1-", "[1-3,5-...]", "*"])
 def test_a_list_that_was_cut_short_is_an_error_and_no_guess(text):
     with pytest.raises(ValueError):  # noqa: PT011 - int() says it, in its own words
-        indices.expand(text)
+        expand(text)

@@ -9,7 +9,7 @@ from serried import processes
 from serried.errors import SchedulerUnreachable, SubmissionUncertain, UsageError
 from serried.fs import files
 from serried.protocol.names import WITHDRAWN
-from serried.protocol.times import seconds_of
+from serried.protocol.text import seconds_of
 from serried.records import status
 from serried.records.index import records
 from serried.submission import reconcile as reconciling

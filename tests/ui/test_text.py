@@ -3,20 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.ui.text import (
-    ago,
-    duration,
-    fine_time,
-    fit,
-    harmless,
-    memory,
-    overwritten,
-    pad,
-    printable,
-    unfinished_lines,
-    width,
-    wrapped,
-)
+from serried.protocol.text import ago, duration, fine_time
+from serried.ui.text import fit, harmless, memory, overwritten, pad, printable, unfinished_lines, width, wrapped
 from tables import for_each
 
 

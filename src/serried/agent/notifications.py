@@ -19,7 +19,7 @@ from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.fs import files
 from serried.protocol import SCHEMA, names
 from serried.protocol.reasons import Reason
-from serried.protocol.times import iso
+from serried.protocol.text import iso
 
 WEBHOOK_SECONDS = 10
 COMMAND_SECONDS = 20

@@ -20,7 +20,7 @@ from serried.bench.measure import CPU, FEWEST_STEPS, UNKNOWN, RunFigures, measur
 from serried.bench.points import DDP, DP, SINGLE, STRONG, WEAK, GridPoint
 from serried.bench.store import Bench, PointRun
 from serried.fs.files import make_directory, read_json, write_json
-from serried.protocol.sizes import counted
+from serried.protocol.text import counted
 from serried.records.record import Record, RecordUnreadable
 from serried.records.run_status import RunStatus
 from serried.records.status import statuses

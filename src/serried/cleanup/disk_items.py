@@ -20,7 +20,7 @@ from serried.plan import Plan
 from serried.protocol import checkpoints, names
 from serried.protocol.layout import PROGRAMS, RunDirectory, run_directory
 from serried.protocol.outputs import Place, Tree
-from serried.protocol.times import iso, seconds_of
+from serried.protocol.text import iso, seconds_of
 from serried.records import index, missing_outputs, outputs
 from serried.records.record import Record, RecordUnreadable, is_id, read_exit, records_directory
 from serried.records.run_status import RunStatus

@@ -13,7 +13,7 @@ from typing import Any
 
 from serried.fs import copy, tree
 from serried.protocol.outputs import Tree
-from serried.protocol.times import iso
+from serried.protocol.text import iso
 
 _TELL_EVERY = 1000
 

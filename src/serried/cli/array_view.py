@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from serried.cli import run_view
 from serried.protocol import names
 from serried.protocol.reasons import Reason
+from serried.protocol.text import compress, duration
 from serried.records.explain import Explanation
 from serried.records.run_status import RunStatus
 from serried.records.status import task_of
 from serried.records.verdict import tasks_by_state
-from serried.schedulers.indices import compress
 from serried.ui import console
 from serried.ui.console import Cell
-from serried.ui.text import duration, overwritten
+from serried.ui.text import overwritten
 
 _WIDEST = 62
 """Columns of a line about one state."""

@@ -11,12 +11,12 @@ from serried import shell
 from serried.cli import run_view
 from serried.errors import UsageError
 from serried.protocol.names import rank_name
+from serried.protocol.text import compress
 from serried.records import rank_processes
 from serried.records.evidence import latest_attempt
 from serried.records.index import Selection
 from serried.records.rank_processes import RankProcess
 from serried.records.status import statuses_of
-from serried.schedulers.indices import compress
 from serried.submission import interactive
 
 

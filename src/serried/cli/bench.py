@@ -20,14 +20,13 @@ from serried.bench.submitting import BenchRequest
 from serried.cli import GroupWithHelp, bench_view, options
 from serried.errors import UsageError
 from serried.protocol import printed_metric
-from serried.protocol.sizes import counted
-from serried.protocol.times import iso
+from serried.protocol.text import counted, duration, iso
 from serried.records import status
 from serried.records.index import Selection
 from serried.submission.prepare import prepare
 from serried.submission.request import Decided, Request, decide
 from serried.ui import console
-from serried.ui.text import duration, printable, wrapped
+from serried.ui.text import printable, wrapped
 
 
 @click.group(cls=GroupWithHelp, invoke_without_command=True)

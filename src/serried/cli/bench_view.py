@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from serried.bench.measure import CPU, RunFigures
 from serried.bench.results import SHOWN_SHARE, BenchResults, RowResult, figure
 from serried.bench.store import Bench
-from serried.protocol.sizes import counted
+from serried.protocol.text import counted, duration, fine_time
 from serried.ui import console
-from serried.ui.text import duration, fine_time, printable, wrapped
+from serried.ui.text import printable, wrapped
 
 _CSV = (
     "nodes", "ranks", "world", "launch", "method", "scaling", "repeat", "without_sync", "run", "state", "device",

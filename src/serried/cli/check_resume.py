@@ -12,7 +12,7 @@ import click
 from serried.cli import options
 from serried.clusters import LOCAL
 from serried.errors import UsageError
-from serried.protocol.sizes import counted
+from serried.protocol.text import counted
 from serried.resume_check.check import DOING, STOPPED, WHOLE, Observer, Rehearsal, Terms, prepare_take, rehearse
 from serried.resume_check.judge import explain, is_rounding
 from serried.resume_check.traces import ORDER

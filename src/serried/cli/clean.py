@@ -17,9 +17,9 @@ from serried.cleanup.disk_usage import Size
 from serried.cleanup.removal import Left, RemovalChoice
 from serried.cli import run_view
 from serried.errors import SerriedError, UsageError
-from serried.protocol.sizes import counted, spell
+from serried.protocol.text import ago, counted, spell
 from serried.ui import console
-from serried.ui.text import ago, printable
+from serried.ui.text import printable
 
 _HEADS = ("WHAT", "NAME", "SIZE", "FILES", "USED", "NOTE")
 _NAME = _HEADS.index("NAME")

@@ -15,7 +15,7 @@ import click
 from serried import config
 from serried.cli import GroupWithHelp
 from serried.config import definitions, profile
-from serried.protocol.sizes import counted
+from serried.protocol.text import counted
 from serried.ui import console
 
 

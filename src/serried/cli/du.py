@@ -17,9 +17,9 @@ from serried.cleanup.disk_usage import Size
 from serried.cli import run_view
 from serried.errors import UsageError
 from serried.protocol.layout import RunDirectory
-from serried.protocol.sizes import spell
+from serried.protocol.text import ago, spell
 from serried.ui import console
-from serried.ui.text import ago, printable
+from serried.ui.text import printable
 
 _SHOWN = 20
 _HEADS = ("WHAT", "NAME", "SIZE", "FILES", "CHECKPOINTS", "RESULTS", "OUTPUTS", "CHANGED")

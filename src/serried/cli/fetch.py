@@ -10,7 +10,7 @@ import click
 
 from serried.cli import run_view
 from serried.errors import SerriedError, UsageError, reason
-from serried.protocol.sizes import counted, spell
+from serried.protocol.text import counted, spell
 from serried.records import missing_outputs, outputs
 from serried.records.index import Selection
 from serried.records.missing_outputs import Missing

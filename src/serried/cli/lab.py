@@ -17,7 +17,7 @@ import click
 from serried import lab
 from serried.cli import GroupWithHelp
 from serried.errors import UsageError
-from serried.protocol.sizes import counted
+from serried.protocol.text import counted
 from serried.shell import exit_on_signals, foreground
 from serried.ui import console
 

@@ -12,13 +12,14 @@ from serried.errors import SerriedError, UsageError
 from serried.plan import SideCommand
 from serried.protocol import names
 from serried.protocol.layout import AttemptDirectory
+from serried.protocol.text import duration, local_time
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
 from serried.records.logs import Lines, RankLog, Tail, decode, logs_of_launch, rank_logs, start_of_last_lines
 from serried.records.record import read_exit
 from serried.records.status import statuses_of
 from serried.ui import console
-from serried.ui.text import duration, harmless, local_time, overwritten, printable, unfinished_lines
+from serried.ui.text import harmless, overwritten, printable, unfinished_lines
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import click
 from serried.cli import options, run_view
 from serried.clusters import LOCAL
 from serried.errors import SerriedError, UsageError
-from serried.protocol.sizes import spell
+from serried.protocol.text import fine_time, spell
 from serried.records import profiles
 from serried.records.index import Selection
 from serried.records.profiles import Profile, Wanted
@@ -20,7 +20,7 @@ from serried.records.status import statuses_of
 from serried.submission.profiling import Stopper, prepare_profile
 from serried.submission.to_end import run_to_end
 from serried.ui import console
-from serried.ui.text import fine_time, fit, printable
+from serried.ui.text import fit, printable
 
 _SHOWN = 10
 _WIDEST = 44

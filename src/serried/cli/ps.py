@@ -15,6 +15,7 @@ import click
 from serried.cli import run_view
 from serried.errors import UsageError
 from serried.protocol import names
+from serried.protocol.text import duration, local_time
 from serried.records import index
 from serried.records.index import EndedRun
 from serried.records.record import Record, RecordUnreadable
@@ -23,7 +24,7 @@ from serried.records.status import statuses
 from serried.records.verdict import SUBMITTING, UNCERTAIN
 from serried.ui import console, run_rows
 from serried.ui.console import Cell
-from serried.ui.text import duration, fit, local_time
+from serried.ui.text import fit
 
 _SHOWN = 10
 _STATES = (names.PENDING, names.RUNNING, *sorted(names.ENDED), SUBMITTING, UNCERTAIN, names.UNKNOWN)

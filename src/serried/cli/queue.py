@@ -13,7 +13,7 @@ from serried import config, schedulers
 from serried.cli import queue_view, run_view
 from serried.cli.queue_view import Page, Planned, to_json
 from serried.errors import UsageError
-from serried.protocol.times import seconds_of
+from serried.protocol.text import seconds_of
 from serried.records import index
 from serried.records.record import RecordUnreadable
 from serried.schedulers import occupancy_cache

@@ -9,15 +9,14 @@ from typing import Any
 
 from serried import schedulers
 from serried.protocol.reasons import Reason
-from serried.protocol.sizes import counted
-from serried.protocol.times import iso
+from serried.protocol.text import counted, duration, iso, local_time
 from serried.schedulers import occupancy_cache, openings
 from serried.schedulers.occupancy import GpuCount, Occupancy, PartitionUse, QueuedJob, count_gpus
 from serried.schedulers.occupancy_cache import Look
 from serried.schedulers.openings import JobShape
 from serried.ui import console
 from serried.ui.opening_lines import ahead_text, opening_text, time_option
-from serried.ui.text import duration, fit, local_time, printable, width
+from serried.ui.text import fit, printable, width
 
 MOST_JOBS = 5
 LONGEST_NAME = 24

@@ -17,6 +17,7 @@ from serried.clusters import LOCAL
 from serried.config import catalogue
 from serried.errors import UsageError
 from serried.protocol import names
+from serried.protocol.text import duration
 from serried.records import outputs
 from serried.records.logs import smoke_result
 from serried.records.run_status import warnings
@@ -27,7 +28,7 @@ from serried.submission.prepare import prepare
 from serried.submission.request import decide, decide_inside
 from serried.ui import console
 from serried.ui.plan_lines import smoke_text
-from serried.ui.text import duration, harmless, printable, unfinished_lines
+from serried.ui.text import harmless, printable, unfinished_lines
 
 _OF_HERE = ("--gpu-ids", "--cluster", "--json")
 """Options that `serried submit` lacks, or that name this machine."""

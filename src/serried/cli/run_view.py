@@ -15,10 +15,10 @@ import click
 from serried.errors import SchedulerUnreachable, UsageError
 from serried.protocol import names
 from serried.protocol.reasons import Reason
-from serried.protocol.times import BadDuration, read_duration
+from serried.protocol.text import BadDuration, ago, duration, read_duration
 from serried.records.record import Record, RecordUnreadable, read_exit
 from serried.ui import console
-from serried.ui.text import ago, duration, harmless, overwritten, printable, wrapped
+from serried.ui.text import harmless, overwritten, printable, wrapped
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -16,7 +16,7 @@ from serried.plan import Plan
 from serried.protocol import names
 from serried.protocol.outputs import Outputs
 from serried.protocol.settings import fingerprint
-from serried.protocol.sizes import counted
+from serried.protocol.text import counted, duration, local_time
 from serried.records import missing_outputs, outputs
 from serried.records.index import Selection
 from serried.records.logs import smoke_result
@@ -35,7 +35,7 @@ from serried.ui.plan_lines import (
     restarts_text,
     settings_text,
 )
-from serried.ui.text import duration, local_time, memory, printable
+from serried.ui.text import memory, printable
 
 if TYPE_CHECKING:
     from serried.records.launches import ScriptLaunch

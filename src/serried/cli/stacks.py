@@ -14,13 +14,13 @@ from serried.errors import SerriedError, UsageError
 from serried.protocol.layout import AttemptDirectory
 from serried.protocol.names import SCRIPT_RANK
 from serried.protocol.stacks import Problem
+from serried.protocol.text import compress
 from serried.records import stacks
 from serried.records.evidence import latest_attempt
 from serried.records.index import Selection
 from serried.records.stacks import RankGroup, RankStacks
 from serried.records.status import statuses_of
 from serried.records.stopping import who
-from serried.schedulers.indices import compress
 from serried.ui import console
 from serried.ui.text import pad, printable, width
 

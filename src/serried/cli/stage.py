@@ -22,8 +22,7 @@ from serried.planning import environment_of
 from serried.planning import plan as make_plan
 from serried.protocol.events import JournalEvent
 from serried.protocol.names import COMPLETED
-from serried.protocol.sizes import spell
-from serried.protocol.times import iso
+from serried.protocol.text import duration, iso, spell
 from serried.records.evidence import latest_attempt
 from serried.records.record import new_id
 from serried.records.run_status import RunStatus
@@ -33,7 +32,7 @@ from serried.submission.deliver import Prepared, see_through
 from serried.submission.prepare import prepare
 from serried.ui import console
 from serried.ui.plan_lines import amount
-from serried.ui.text import duration, printable
+from serried.ui.text import printable
 
 NOTHING = ("true",)
 """The command of a plan that only stages."""

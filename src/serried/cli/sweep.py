@@ -23,6 +23,7 @@ from serried.errors import SerriedError, SubmissionUncertain, UsageError, did_yo
 from serried.plan import Sweep
 from serried.protocol import printed_metric, tracking
 from serried.protocol.settings import as_argument
+from serried.protocol.text import duration
 from serried.records.index import Selection
 from serried.submission import wandb_service
 from serried.submission.deliver import Prepared
@@ -34,7 +35,6 @@ from serried.sweeps.definition import GRID, RANDOM, DefinitionError, Metric, Par
 from serried.sweeps.results import SweepResults, TrialResult
 from serried.ui import console, sweep_picture
 from serried.ui.console import Cell
-from serried.ui.text import duration
 
 SUBMIT = "submit"
 TO_CREATE = "ENTITY/PROJECT/ID"

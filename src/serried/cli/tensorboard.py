@@ -25,7 +25,7 @@ from serried import shell
 from serried.cli import run_view
 from serried.errors import MissingProgramError, UsageError, install_hint
 from serried.protocol import tracking
-from serried.protocol.sizes import counted
+from serried.protocol.text import counted
 from serried.records import event_files, index
 from serried.records.index import Selection
 from serried.records.status import statuses_of

@@ -13,7 +13,7 @@ from serried.cli import run_view
 from serried.errors import RunFailed, SerriedError, SubmissionUncertain, UsageError
 from serried.protocol import names
 from serried.protocol.outputs import LOOKED
-from serried.protocol.times import BadDuration, read_duration
+from serried.protocol.text import BadDuration, read_duration
 from serried.records import outputs
 from serried.records.explain import explain
 from serried.records.index import Selection

@@ -12,12 +12,13 @@ from serried import schedulers
 from serried.cli import run_view
 from serried.errors import SerriedError
 from serried.protocol import names
+from serried.protocol.text import ago, duration, local_time
 from serried.records.explain import Explanation, explain
 from serried.records.run_status import RunStatus
 from serried.records.status import statuses_of
 from serried.records.verdict import signal_name
 from serried.ui import console
-from serried.ui.text import ago, duration, local_time, printable
+from serried.ui.text import printable
 
 
 @click.command(epilog=run_view.HELP)

@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 from serried.errors import did_you_mean
 from serried.fs import tree
 from serried.plan import SideCommand, Staged
-from serried.protocol import checkpoints, names, printed_metric, times, tracking
+from serried.protocol import checkpoints, names, printed_metric, tracking
 from serried.protocol.settings import spelled
+from serried.protocol.text import BadDuration, read_duration, show_duration
 
 ALL_MEMORY = 0
 """Slurm reads 0 as all memory of a node."""
@@ -78,8 +79,8 @@ _MEBIBYTES = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 def duration(value: Any) -> int:
     """Seconds."""
     try:
-        return times.read_duration("" if isinstance(value, bool) else str(value).strip(), _shown(value))
-    except times.BadDuration as error:
+        return read_duration("" if isinstance(value, bool) else str(value).strip(), _shown(value))
+    except BadDuration as error:
         raise BadValue(str(error), error.hint) from None
 
 
@@ -539,8 +540,8 @@ def _shown(value: Any) -> str:
 METRIC_SOURCE = Kind("`stdout:REGEX` or `file:PATH:KEY`", metric_source, "SOURCE")
 COUNT = Kind("whole number from 1", whole(1), "N")
 COUNT_OR_NONE = Kind("whole number from 0", whole(0), "N")
-DURATION = Kind("duration", duration, "TIME", show=times.show_duration)
-DURATION_OR_OFF = Kind("duration, or `off`", duration_or_off, "TIME", show=times.show_duration)
+DURATION = Kind("duration", duration, "TIME", show=show_duration)
+DURATION_OR_OFF = Kind("duration, or `off`", duration_or_off, "TIME", show=show_duration)
 MEMORY = Kind("memory, or `all`", memory, "SIZE", show=show_memory)
 MEMORY_PART = Kind("memory", memory_part, "SIZE", show=show_memory)
 BOOLEAN = Kind("true or false", boolean, show=_show_place)

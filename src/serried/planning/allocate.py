@@ -14,7 +14,7 @@ from serried import schedulers
 from serried.config.values import show_memory
 from serried.errors import UsageError, did_you_mean
 from serried.plan import ALL, Allocation
-from serried.protocol.times import show_duration, show_walltime
+from serried.protocol.text import show_duration, show_walltime
 
 if TYPE_CHECKING:
     from serried.config.definitions import Cluster, Gpu, Partition, Resources

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterable, List, Mapping, Sequence
 
-from serried.protocol import sizes
 from serried.protocol.events import JournalEvent
 from serried.protocol.reasons import Reason
+from serried.protocol.text import counted, spell
 
 
 def warnings(events: Iterable[Mapping[str, Any]]) -> List[Dict[str, str]]:
@@ -24,9 +24,9 @@ def _sentence(events: Sequence[Mapping[str, Any]]) -> str:
     numbers = ", ".join(str(gpu["gpu"]) for gpu in first)
     elsewhere = sum(map(len, others))
     which = f"GPU{'s' * (len(first) > 1)} {numbers} on {events[0]['host']}"
-    more = f" and {sizes.counted(elsewhere, 'GPU')} on other nodes" if elsewhere else ""
+    more = f" and {counted(elsewhere, 'GPU')} on other nodes" if elsewhere else ""
     gpus = [gpu for event in events for gpu in event["gpus"]]
     processes, memory = sum(gpu["processes"] for gpu in gpus), sum(gpu["memory"] for gpu in gpus)
     held = [f"{processes} process{'es' * (processes > 1)}"] * bool(processes)
-    held += [f"{sizes.spell(memory)} of GPU memory"] * bool(memory)
+    held += [f"{spell(memory)} of GPU memory"] * bool(memory)
     return f"other programs used {which}{more} when the ranks started: {', '.join(held)}"

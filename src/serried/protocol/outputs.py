@@ -24,8 +24,7 @@ from serried.fs import tree as file_tree
 from serried.fs.archives import Contents
 from serried.fs.files import read_journal
 from serried.protocol.layout import CHECKPOINTS, RunDirectory, TaskDirectory
-from serried.protocol.sizes import counted, spell
-from serried.protocol.times import iso, seconds_of
+from serried.protocol.text import counted, iso, seconds_of, spell
 
 NOISE = ("__pycache__", "*.pyc", "*.pyo", ".nfs*")
 """Files that Python can write again, and those of the file server."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from serried.protocol.reasons import Reason
-from serried.protocol.times import show_duration
+from serried.protocol.text import show_duration
 from serried.records.live import RunProgress
 
 _SILENT_SECONDS = 300.0

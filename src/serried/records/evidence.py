@@ -23,10 +23,9 @@ from serried.protocol.layout import AttemptDirectory, TaskDirectory
 from serried.protocol.names import SubmissionState
 from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import offset_of, part_of
-from serried.protocol.times import seconds_of
+from serried.protocol.text import compress, expand, seconds_of
 from serried.records.record import Record, Submission, Summary, read_exit
 from serried.records.verdict import AMBIGUOUS, SUBMITTING, UNCERTAIN, UNREACHABLE, Ending, EndingKind, Verdict
-from serried.schedulers.indices import compress, expand
 from serried.schedulers.interface import Job
 
 Answer = Mapping[tuple[str, int | None], Job]

@@ -21,7 +21,7 @@ from serried.errors import RunNotFoundError
 from serried.fs.files import read_bytes, write_bytes
 from serried.protocol import names
 from serried.protocol.layout import TaskDirectory
-from serried.protocol.times import seconds_of
+from serried.protocol.text import seconds_of
 from serried.records.record import Record, RecordUnreadable, is_id, records_directory
 
 LAST = names.LAST_RUN

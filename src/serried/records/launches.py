@@ -14,7 +14,7 @@ from typing import Any
 from serried.fs.files import read_journal, read_json
 from serried.protocol.events import JournalEvent
 from serried.protocol.layout import AttemptDirectory
-from serried.protocol.times import iso
+from serried.protocol.text import iso
 from serried.records.logs import launch_order
 from serried.records.verdict import signal_name
 

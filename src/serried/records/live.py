@@ -15,7 +15,7 @@ from typing import Any
 from serried.fs.files import open_regular
 from serried.protocol import SCHEMA, series
 from serried.protocol.live import SHORTEST_SECONDS
-from serried.protocol.times import iso
+from serried.protocol.text import iso
 
 MOST_BYTES = 8 << 20
 _LATEST = 32_503_680_000.0

@@ -13,8 +13,8 @@ from serried.errors import UsageError
 from serried.fs.files import open_regular, read_json
 from serried.protocol import names
 from serried.protocol.layout import AttemptDirectory
+from serried.protocol.text import compress
 from serried.records.record import Record, Summary
-from serried.schedulers.indices import compress
 
 _CHUNK = 1 << 20
 _MOST_LISTED = 8

@@ -20,11 +20,10 @@ from serried.protocol import SCHEMA, names, reasons
 from serried.protocol.events import JournalEvent
 from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import part_of
-from serried.protocol.times import iso, seconds_of
+from serried.protocol.text import expand, iso, seconds_of
 from serried.records.evidence import Evidence, latest_attempt
 from serried.records.record import Record, RecordUnreadable, Summary
 from serried.records.verdict import Verdict, ranges_by_state
-from serried.schedulers.indices import expand
 from serried.schedulers.interface import Job
 
 if TYPE_CHECKING:

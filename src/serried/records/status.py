@@ -18,7 +18,7 @@ from serried.errors import RunNotFoundError, SchedulerUnreachable, UsageError
 from serried.fs.files import MODES
 from serried.protocol import names
 from serried.protocol.reasons import NEVER_STARTS, OF_DEPENDENCIES, Reason
-from serried.protocol.times import seconds_of
+from serried.protocol.text import seconds_of
 from serried.records import run_status, verdict
 from serried.records.evidence import (
     Answer,

@@ -17,7 +17,7 @@ from serried.protocol import drawing, names
 from serried.protocol.events import ToAttempt
 from serried.protocol.names import SubmissionState
 from serried.protocol.reasons import Reason, condition, described
-from serried.protocol.times import iso
+from serried.protocol.text import iso
 from serried.records.evidence import latest_attempt, read_seen, write_seen
 from serried.records.index import Selection, records
 from serried.records.record import Record, RecordUnreadable

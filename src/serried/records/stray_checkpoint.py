@@ -15,7 +15,7 @@ from serried.fs import tree as file_tree
 from serried.plan import Plan
 from serried.protocol import checkpoint_layouts, checkpoints
 from serried.protocol.outputs import LOOKED
-from serried.protocol.times import seconds_of
+from serried.protocol.text import seconds_of
 from serried.records import outputs
 from serried.records.index import Selection
 from serried.records.record import RecordUnreadable

@@ -18,9 +18,8 @@ from serried.protocol.events import ItemOrigin, JournalEvent
 from serried.protocol.layout import AttemptDirectory, TaskDirectory
 from serried.protocol.missing_outputs import left_out
 from serried.protocol.reasons import Reason
-from serried.protocol.sizes import maker, spell
-from serried.protocol.sizes import progress as progress_text
-from serried.protocol.times import iso, seconds_of
+from serried.protocol.text import iso, maker, seconds_of, spell
+from serried.protocol.text import progress as progress_text
 from serried.records import index
 from serried.records.evidence import attempt_numbers, latest_attempt
 from serried.records.record import Record, RecordUnreadable, Submission, jobs_text, read_exit

@@ -15,8 +15,7 @@ from typing import Any
 
 from serried.protocol import names, reasons
 from serried.protocol.reasons import Reason
-from serried.protocol.times import seconds_of
-from serried.schedulers.indices import compress
+from serried.protocol.text import compress, seconds_of
 from serried.schedulers.interface import Job
 
 SUBMITTING = "SUBMITTING"

@@ -13,7 +13,7 @@ from typing import Any
 from serried.errors import UsageError, did_you_mean
 from serried.metrics.measured import GpuFigures, RankFigures, combined
 from serried.protocol import names
-from serried.protocol.sizes import counted
+from serried.protocol.text import counted
 from serried.report.usage import (
     GIB,
     GPU_BUSY,

@@ -12,8 +12,7 @@ from typing import Any
 from serried.metrics.measured import GpuFigures, Measurements, NodeFigures, RankFigures, combined
 from serried.metrics.samples import Range
 from serried.protocol import names
-from serried.protocol.sizes import counted
-from serried.protocol.times import iso, show_duration
+from serried.protocol.text import counted, iso, show_duration
 
 GIB = 1 << 30
 MARGIN = 1.2

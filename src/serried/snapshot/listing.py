@@ -19,7 +19,7 @@ from pathlib import Path
 from serried.errors import UsageError
 from serried.fs import tree
 from serried.protocol.names import FETCHED
-from serried.protocol.sizes import spell
+from serried.protocol.text import spell
 from serried.snapshot import git
 
 CACHES = (

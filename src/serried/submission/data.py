@@ -28,7 +28,7 @@ from serried.fs import archives, copy, tree
 from serried.fs.adaptive_pool import Crew
 from serried.plan import Environment, Plan, Site, Staged
 from serried.protocol.names import DATA_DIR
-from serried.protocol.sizes import spell
+from serried.protocol.text import spell
 
 FORMAT = 1
 """Part of every hash: raised when the same command has to run again."""

@@ -29,10 +29,9 @@ from serried.processes import myself
 from serried.protocol import SCHEMA
 from serried.protocol.layout import PROGRAMS, RunDirectory
 from serried.protocol.names import PREQUEUED, SubmissionState
-from serried.protocol.sizes import spell
 from serried.protocol.successor_commands import Commands, token_of
 from serried.protocol.successor_commands import behind as behind_jobs
-from serried.protocol.times import iso
+from serried.protocol.text import iso, spell
 from serried.records.record import Record, RecordUnreadable, Submission, records_directory
 from serried.schedulers.interface import SubmitCommand
 from serried.snapshot import Archive, Revision, Survey

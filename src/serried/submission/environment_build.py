@@ -19,7 +19,7 @@ from serried.errors import UsageError
 from serried.plan import Environment, Plan
 from serried.planning import plan as make_plan
 from serried.protocol.names import COMPLETED
-from serried.protocol.times import iso
+from serried.protocol.text import iso
 from serried.records import index
 from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable, new_id

@@ -17,7 +17,7 @@ from serried import schedulers
 from serried.errors import SerriedError, UsageError
 from serried.fs.files import claim, read_bytes
 from serried.protocol.names import WITHDRAWN, SubmissionState
-from serried.protocol.times import seconds_of
+from serried.protocol.text import seconds_of
 from serried.records.evidence import is_at_work
 from serried.records.record import Record, RecordUnreadable, Submission
 from serried.records.status import is_elsewhere

@@ -18,7 +18,7 @@ from serried.planning import plan as make_plan
 from serried.planning import tasks
 from serried.planning.allocate import gpu_note, partition_note
 from serried.protocol import names, placeholders
-from serried.protocol.times import iso
+from serried.protocol.text import iso
 from serried.records.record import new_id
 
 if TYPE_CHECKING:

@@ -19,14 +19,12 @@ from serried.plan import Array, Plan, Resume, Site, Sweep, UserScript
 from serried.protocol import checkpoints
 from serried.protocol.names import COMPLETED
 from serried.protocol.reasons import Reason
-from serried.protocol.sizes import counted
-from serried.protocol.times import iso
+from serried.protocol.text import compress, counted, iso
 from serried.records import index
 from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable, new_id, read_exit
 from serried.records.status import status
 from serried.records.verdict import Verdict, counts_text
-from serried.schedulers.indices import compress
 from serried.submission import data, search
 from serried.submission.deliver import Prepared, assemble
 from serried.submission.prepare import divide, job_environment, prepare

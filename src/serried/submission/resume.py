@@ -12,10 +12,10 @@ from serried.fs.files import read_json
 from serried.plan import Array, Resume
 from serried.protocol import checkpoint_layouts, checkpoints
 from serried.protocol.layout import RunDirectory
+from serried.protocol.text import compress
 from serried.records import index
 from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable, read_exit
-from serried.schedulers.indices import compress
 
 
 @dataclass(frozen=True)

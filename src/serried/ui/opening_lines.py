@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from serried.protocol.sizes import counted
+from serried.protocol.text import counted
 from serried.schedulers import openings
 from serried.schedulers.occupancy import QueuedJob
 from serried.schedulers.openings import JobShape, Opening

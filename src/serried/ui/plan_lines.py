@@ -22,11 +22,9 @@ from serried.protocol.names import (
     TRACK_AUTO,
 )
 from serried.protocol.settings import spelled
-from serried.protocol.sizes import counted, spell
-from serried.protocol.times import show_duration
-from serried.schedulers.indices import compress
+from serried.protocol.text import compress, counted, duration, show_duration, spell
 from serried.snapshot import Revision, Survey
-from serried.ui.text import duration, memory
+from serried.ui.text import memory
 
 FILES_OF_A_RUN, FILES_OF_A_TASK, FILES_OF_AN_ATTEMPT = 5, 2, 5
 """`docs/run-directory.md` names them; then come events and samples of each node, a log of each rank and launcher."""

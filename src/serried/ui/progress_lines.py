@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from serried.protocol.reasons import Reason
 from serried.protocol.samples import NODE
+from serried.protocol.text import duration
 from serried.records.live import LiveNode, RunProgress
-from serried.ui.text import duration
 
 _SILENT_SECONDS = 300.0
 """A run without steps that prints nothing for so long is worth a word."""

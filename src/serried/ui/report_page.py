@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from serried.metrics.measured import GpuFigures, NodeFigures
-from serried.protocol.sizes import counted
+from serried.protocol.text import counted, duration, local_time
 from serried.report.rules import SHORTEST_SECONDS, Note
 from serried.report.usage import (
     DATA_WAIT,
@@ -23,7 +23,7 @@ from serried.report.usage import (
 )
 from serried.ui import console
 from serried.ui.console import Cell
-from serried.ui.text import duration, fit, local_time, printable, wrapped
+from serried.ui.text import fit, printable, wrapped
 
 _Item = TypeVar("_Item")
 WIDTH = 80

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from serried.protocol import names
+from serried.protocol.text import ago, duration
 from serried.records import verdict
 from serried.records.record import read_exit
 from serried.records.run_status import RunStatus
 from serried.records.verdict import SUBMITTING, UNCERTAIN
 from serried.ui.console import Cell
-from serried.ui.text import ago, duration
 
 _ORDER = {names.RUNNING: 0, names.PENDING: 1, SUBMITTING: 1, names.UNKNOWN: 2, UNCERTAIN: 2}
 _LAST = 3

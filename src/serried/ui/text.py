@@ -1,14 +1,11 @@
-"""Text made fit for a terminal: harmless, cut to a width, times in words. Pure."""
+"""Text made fit for a terminal: harmless, and cut to a width. Pure."""
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from collections.abc import Iterable
 
 _ELLIPSIS = "…"
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
-_MANY_DAYS = 100 * _DAY
 _MOST_UNFINISHED = 4
 """The rest of a terminal with 24 lines is for whole lines."""
 
@@ -118,53 +115,6 @@ def fit(text: str, columns: int) -> str:
 
 def pad(text: str, columns: int) -> str:
     return text + " " * (columns - width(text))
-
-
-def duration(seconds: float | None) -> str:
-    """`12s`, `3m07s`, `2h05m`, `4d03h`: two units at most."""
-    if seconds is None:
-        return "-"
-    whole = max(0, int(seconds))
-    if whole < _MINUTE:
-        return f"{whole}s"
-    if whole < _HOUR:
-        return f"{whole // _MINUTE}m{whole % _MINUTE:02d}s"
-    if whole < _DAY:
-        return f"{whole // _HOUR}h{whole % _HOUR // _MINUTE:02d}m"
-    if whole < _MANY_DAYS:
-        return f"{whole // _DAY}d{whole % _DAY // _HOUR:02d}h"
-    return f"{whole // _DAY}d"
-
-
-def fine_time(seconds: float) -> str:
-    """`340 us`, `12.3 ms`, `1.20 s`: three digits. A minute and more as `duration` has it."""
-    if seconds >= _MINUTE:
-        return duration(seconds)
-    for scale, unit in ((1, "s"), (1e3, "ms")):
-        value = seconds * scale
-        if value >= 0.9995:  # else it would be rounded to 1000 of the smaller unit
-            return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {unit}"
-    return f"{seconds * 1e6:.0f} us"
-
-
-def ago(seconds: float | None) -> str:
-    """`just now`, `5m ago`, `3d ago`: one unit. A time in the future, by another clock, is just now."""
-    if seconds is None:
-        return ""
-    for unit, letter in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "m")):
-        if seconds >= unit:
-            return f"{int(seconds // unit)}{letter} ago"
-    return "just now"
-
-
-def local_time(seconds: float | None) -> str:
-    """`2026-11-21 04:00:12`, by this machine's clock and zone: for people."""
-    if seconds is None:
-        return "-"
-    try:
-        return dt.datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")  # noqa: DTZ006 - the reader's own
-    except (ValueError, OverflowError, OSError):
-        return "-"
 
 
 def memory(megabytes: int) -> str:

@@ -21,7 +21,7 @@ from serried.protocol import SCHEMA, drawing, job_states, names, successor_comma
 from serried.protocol.layout import RunDirectory
 from serried.protocol.names import SubmissionState
 from serried.protocol.reasons import Reason, condition, described
-from serried.protocol.times import iso
+from serried.protocol.text import iso
 
 if TYPE_CHECKING:
     from serried.protocol.plan_json import AfterJson

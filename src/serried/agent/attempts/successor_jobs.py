@@ -16,7 +16,7 @@ from serried.fs import files
 from serried.process import linux
 from serried.protocol import SCHEMA, job_states, names, successor_commands
 from serried.protocol.names import SubmissionState
-from serried.protocol.times import iso
+from serried.protocol.text import iso
 
 SUBMIT_SECONDS = 120
 AWAY_SECONDS = 600.0

@@ -27,8 +27,7 @@ from serried.agent.head.step_pace import StepPace
 from serried.protocol.live import Node, entries
 from serried.protocol.reasons import Reason
 from serried.protocol.series import logged_number, number
-from serried.protocol.sizes import counted, ranges, spell
-from serried.protocol.times import show_duration
+from serried.protocol.text import counted, ranges, show_duration, spell
 
 Anomaly = Dict[str, Any]
 """`code`, `message`, and the numbers of its `ranks` or `nodes`."""

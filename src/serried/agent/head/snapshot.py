@@ -10,7 +10,7 @@ from typing import Any
 
 from serried.agent.attempt import Attempt
 from serried.fs import files
-from serried.protocol.times import seconds_of
+from serried.protocol.text import seconds_of
 
 
 def prepare(work: Attempt) -> None:

@@ -26,7 +26,7 @@ from serried.protocol import names
 from serried.protocol.events import ToHead
 from serried.protocol.json_lines import Message
 from serried.protocol.reasons import Reason
-from serried.protocol.times import show_duration
+from serried.protocol.text import show_duration
 
 if TYPE_CHECKING:
     from serried.protocol.plan_json import UserScriptJson

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Callable, Dict, List, Optional, Sequence
 
 from serried.fs import files, locks, removal
-from serried.protocol.sizes import spell
+from serried.protocol.text import spell
 
 FACTS = "facts.json"
 """The file of an item that holds its size."""

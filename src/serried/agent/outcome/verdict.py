@@ -9,7 +9,7 @@ from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence, Exi
 from serried.protocol import SCHEMA, gpu_use, names, side_commands
 from serried.protocol.events import JournalEvent
 from serried.protocol.reasons import Reason, condition, described, parse
-from serried.protocol.times import iso
+from serried.protocol.text import iso
 
 KILLED_CODE = 137
 """The exit code of a run whose agent or job.sh was killed."""

@@ -11,7 +11,7 @@ from serried.agent.comms.node_registry import NodeAgent, NodeRegistry
 from serried.protocol.events import JournalEvent, ToHead, ToNode
 from serried.protocol.json_lines import Message
 from serried.protocol.reasons import Reason
-from serried.protocol.sizes import progress
+from serried.protocol.text import progress
 
 RECORD_SECONDS = 5.0
 LOG_SECONDS = 30.0

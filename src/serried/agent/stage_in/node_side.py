@@ -20,7 +20,7 @@ from serried.agent.node_disk.folder import DATA, JOBS, Folder, is_of, rooms
 from serried.fs import locks
 from serried.protocol.events import FromStageIn, ItemOrigin, JournalEvent, ToHead, ToHelper, ToNode
 from serried.protocol.json_lines import Message
-from serried.protocol.sizes import progress
+from serried.protocol.text import progress
 
 VIEW = "data"
 """The folder of an attempt's links to its staged data."""

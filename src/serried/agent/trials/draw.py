@@ -21,7 +21,7 @@ from serried.agent.outcome import reconcile
 from serried.fs import files
 from serried.protocol import drawing, names, successor_commands
 from serried.protocol.reasons import NOT_STARTED, Reason
-from serried.protocol.sizes import ranges
+from serried.protocol.text import ranges
 
 SPARE = 1.5
 """The time that must be left for a trial, in times of the longest so far."""

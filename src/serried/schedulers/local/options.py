@@ -9,7 +9,7 @@ from pathlib import Path
 
 from serried import schedulers
 from serried.plan import Array, Plan, UserScript
-from serried.schedulers import indices
+from serried.protocol.text import compress, expand
 from serried.schedulers.interface import OF_THIS_MACHINE, job_name
 from serried.schedulers.local.jobs import WHOLE
 
@@ -65,7 +65,7 @@ def _array(plan: Plan) -> str | None:
     if plan.array is None:
         return None
     throttle = f"%{plan.array.parallel}" if plan.array.parallel else ""
-    return indices.compress(plan.array.indices) + throttle
+    return compress(plan.array.indices) + throttle
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def parse(command: Sequence[str]) -> JobRequest:
         time_seconds=given.time,
         lead_seconds=given.lead,
         kill_wait_seconds=given.kill_wait,
-        tasks=tuple(map(str, indices.expand(listed))) if listed else (WHOLE,),
+        tasks=tuple(map(str, expand(listed))) if listed else (WHOLE,),
         parallel=int(throttle) if throttle else None,
         requeue=given.requeue,
         after=given.after,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from serried.protocol import hostlist
-from serried.protocol.times import show_duration
+from serried.protocol.text import show_duration
 from serried.schedulers.directives import (
     Directive,
     Directives,

@@ -18,7 +18,8 @@ from serried.fs.files import MODES
 from serried.plan import Allocation, Array, Plan, UserScript
 from serried.protocol import binds, names
 from serried.protocol.layout import RunDirectory
-from serried.schedulers import indices, scrub
+from serried.protocol.text import compress
+from serried.schedulers import scrub
 from serried.schedulers.interface import (
     ERRAND_MEMORY_MB,
     ERRAND_SECONDS,
@@ -260,7 +261,7 @@ def stand_in(plan: Plan, script: UserScript) -> str:
 
 
 def whole_array(array: Array) -> str:
-    _, has_step, step = indices.compress(array.indices).rpartition(":")  # sbatch sets the last step that it reads
+    _, has_step, step = compress(array.indices).rpartition(":")  # sbatch sets the last step that it reads
     about = {
         "COUNT": len(array.indices),
         "MIN": array.indices[0],
@@ -458,4 +459,4 @@ def _array(plan: Plan, task: str) -> list[str]:
     if plan.array is None:
         return []
     throttle = f"%{plan.array.parallel}" if plan.array.parallel else ""
-    return [f"--array={indices.compress(plan.array.indices)}{throttle}"]
+    return [f"--array={compress(plan.array.indices)}{throttle}"]

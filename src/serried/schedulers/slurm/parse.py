@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from serried.protocol import hostlist, names
 from serried.protocol.job_states import state_of
 from serried.protocol.reasons import Reason
-from serried.schedulers import indices
+from serried.protocol.text import expand
 from serried.schedulers.client import SubmitOutcome
 from serried.schedulers.interface import Job, WaitReasons
 
@@ -135,7 +135,7 @@ def _tasks(text: str) -> list[int | None] | None:
     if text in {"", "N/A"}:
         return [None]
     try:
-        return list(indices.expand(text))
+        return list(expand(text))
     except ValueError:
         return None
 

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from serried.protocol.text import duration
 from serried.records.live import LiveGpu, LiveNode, LiveRank, RunProgress
 from serried.ui import console
 from serried.ui.console import Cell, state_style
-from serried.ui.text import duration, fit, printable, width
+from serried.ui.text import fit, printable, width
 
 GpuKey = tuple[int, int]
 """A node and a GPU's index on it."""

@@ -19,7 +19,7 @@ from serried.metrics import samples
 from serried.protocol import names, series
 from serried.protocol.layout import AttemptDirectory
 from serried.protocol.reasons import Reason
-from serried.protocol.sizes import counted
+from serried.protocol.text import ago, counted, duration, local_time
 from serried.records import index, live, logs
 from serried.records.doubts import doubts
 from serried.records.evidence import latest_attempt
@@ -32,7 +32,7 @@ from serried.records.status import Pace, has_ended_by_file, statuses, task_of
 from serried.records.verdict import UNCERTAIN, Verdict
 from serried.ui import progress_lines, run_rows
 from serried.ui.console import Cell
-from serried.ui.text import ago, duration, local_time, without_escapes
+from serried.ui.text import without_escapes
 from serried.ui.watch.pages import GpuKey, Point, RunPage, RunRow
 
 _FILES_SECONDS, _LIVE_SECONDS, _RARELY_SECONDS = 1.0, 5.0, 5.0

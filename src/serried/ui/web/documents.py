@@ -15,6 +15,7 @@ from serried.metrics import samples
 from serried.metrics.samples import NodeSamples, Range
 from serried.protocol import checkpoints, series
 from serried.protocol.layout import AttemptDirectory
+from serried.protocol.text import ago
 from serried.records import logs
 from serried.records.evidence import latest_attempt
 from serried.records.index import Selection
@@ -27,7 +28,7 @@ from serried.snapshot import Revision
 from serried.sweeps import results
 from serried.ui import progress_lines, report_page
 from serried.ui.plan_lines import plan_lines
-from serried.ui.text import ago, plain
+from serried.ui.text import plain
 
 MOST_COLUMNS = 240
 """Of a heatmap over time."""

@@ -1,0 +1,246 @@
+"""Durations, moments, sizes, counts and ranges of numbers as text, and back.
+
+Seconds and bytes in code; `1h30m` in files, options and JSON; ISO 8601 in UTC for moments.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import time
+from typing import Any, Iterable, Iterator, List, Mapping, Optional, Tuple, overload
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_MANY_DAYS = 100 * _DAY
+_NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"
+_UNITS = rf"(?ia)(?:{_NUMBER}w)? ?(?:{_NUMBER}d)? ?(?:{_NUMBER}h)? ?(?:{_NUMBER}m(?:in)?)? ?(?:{_NUMBER}s)?"
+_UNIT_SECONDS = (604800, 86400, 3600, 60, 1)
+_DAYS = r"(?a)(\d{1,4})-(\d{1,2})(?::(\d{1,2}))?(?::(\d{1,2}))?"
+_CLOCK = r"(?a)(?:(\d{1,5}):)?(\d{1,5}):(\d{1,2})"
+_LONGEST = 10 * 366 * 86400
+
+
+class BadDuration(ValueError):  # noqa: N818 - names the value
+    """`str()` completes a sentence that begins with the option; `hint` suggests a valid value."""
+
+    def __init__(self, message: str, hint: Optional[str] = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def read_duration(text: str, shown: Optional[str] = None) -> int:
+    """Parse `90m`, `1h30m`, `2d`, `2-00:00:00`, `12:00:00` or `30:00`, which are minutes and seconds as for Slurm.
+
+    Raises BadDuration, whose message quotes `shown` if given, else `text`.
+    """
+    seconds = _seconds(text)
+    if seconds is None:
+        hint = f"did you mean `{text}m`, `{text}h` or `{text}s`?" if re.fullmatch(r"\d+(\.\d+)?", text) else None
+        raise BadDuration(f"must be a duration such as `90m`, `1h30m` or `2-00:00:00`, not `{shown or text}`", hint)
+    if not 0 < seconds <= _LONGEST:
+        raise BadDuration(f"must be a duration between a second and ten years, not `{shown or text}`")
+    return seconds
+
+
+def _seconds(text: str) -> Optional[int]:
+    match = re.fullmatch(_UNITS, text)
+    if text and match:
+        amounts = zip(match.groups(), _UNIT_SECONDS)  # noqa: B905 - `strict` is 3.10's
+        return math.ceil(sum(float(number or 0) * unit for number, unit in amounts))
+    match = re.fullmatch(_DAYS, text)
+    if match:
+        days, hours, minutes, seconds = (int(number or 0) for number in match.groups())
+        return days * 86400 + hours * 3600 + minutes * 60 + seconds
+    match = re.fullmatch(_CLOCK, text)
+    if match:
+        hours, minutes, seconds = (int(number or 0) for number in match.groups())
+        return hours * 3600 + minutes * 60 + seconds
+    return None
+
+
+def show_duration(seconds: int) -> str:
+    """`1h30m`, which `read_duration` can parse."""
+    parts = [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
+    return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
+
+
+def show_walltime(seconds: int) -> str:
+    """A time limit in Slurm's format: `2-00:00:00`, `1:30:00`."""
+    days, rest = divmod(seconds, 86400)
+    hours, rest = divmod(rest, 3600)
+    tail = f"{rest // 60:02}:{rest % 60:02}"
+    return f"{days}-{hours:02}:{tail}" if days else f"{hours}:{tail}"
+
+
+@overload
+def iso(seconds: float) -> str: ...
+@overload
+def iso(seconds: None) -> None: ...
+@overload
+def iso(seconds: Optional[float]) -> Optional[str]: ...
+def iso(seconds: Optional[float]) -> Optional[str]:
+    """`2026-11-20T04:00:12Z`, from seconds since the epoch."""
+    return None if seconds is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def seconds_of(text: object) -> Optional[float]:
+    """Seconds since the epoch of an ISO 8601 time, in UTC unless it names a zone; None for any other value."""
+    import datetime as dt
+
+    try:
+        moment = dt.datetime.fromisoformat(str(text).replace("Z", "+00:00"))  # noqa: FURB162 - Python 3.9
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=dt.timezone.utc)).timestamp()
+
+
+def duration(seconds: Optional[float]) -> str:
+    """`12s`, `3m07s`, `2h05m`, `4d03h`: two units at most."""
+    if seconds is None:
+        return "-"
+    whole = max(0, int(seconds))
+    if whole < _MINUTE:
+        return f"{whole}s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE}m{whole % _MINUTE:02d}s"
+    if whole < _DAY:
+        return f"{whole // _HOUR}h{whole % _HOUR // _MINUTE:02d}m"
+    if whole < _MANY_DAYS:
+        return f"{whole // _DAY}d{whole % _DAY // _HOUR:02d}h"
+    return f"{whole // _DAY}d"
+
+
+def fine_time(seconds: float) -> str:
+    """`340 us`, `12.3 ms`, `1.20 s`: three digits. A minute and more as `duration` has it."""
+    if seconds >= _MINUTE:
+        return duration(seconds)
+    for scale, unit in ((1, "s"), (1e3, "ms")):
+        value = seconds * scale
+        if value >= 0.9995:  # else it would be rounded to 1000 of the smaller unit
+            return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {unit}"
+    return f"{seconds * 1e6:.0f} us"
+
+
+def ago(seconds: Optional[float]) -> str:
+    """`just now`, `5m ago`, `3d ago`: one unit. A time in the future, by another clock, is just now."""
+    if seconds is None:
+        return ""
+    for unit, letter in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "m")):
+        if seconds >= unit:
+            return f"{int(seconds // unit)}{letter} ago"
+    return "just now"
+
+
+def local_time(seconds: Optional[float]) -> str:
+    """`2026-11-21 04:00:12`, by this machine's clock and zone: for people."""
+    if seconds is None:
+        return "-"
+    import datetime as dt
+
+    try:
+        return dt.datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")  # noqa: DTZ006 - the reader's own
+    except (ValueError, OverflowError, OSError):
+        return "-"
+
+
+def spell(size: int) -> str:
+    """`41.2 MB`, in decimal units, as vendors of disks use."""
+    value, unit = float(size), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 file`, `1,281,167 files`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def ranges(indices: Iterable[int]) -> str:
+    """`0-3,7`."""
+    found: List[List[int]] = []
+    for index in sorted(indices):
+        if found and found[-1][1] == index - 1:
+            found[-1][1] = index
+        else:
+            found.append([index, index])
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in found)
+
+
+def progress(facts: Mapping[str, Any]) -> str:
+    """`41 % of 12.0 GB at 102.1 MB/s, 2 min left`, as far as known; empty if the total is unknown.
+
+    `facts` has `bytes`, `of`, `rate` per second, and the seconds `left`. `unpacks` is true while an archive is being
+    unpacked. `waits_for` is the run whose job copies the data, empty if its name is unknown.
+    """
+    size, of, rate, left, waits_for = (facts.get(name) for name in ("bytes", "of", "rate", "left", "waits_for"))
+    if waits_for is not None:
+        far = f"{100 * min(size or 0, of) // of} % of {spell(of)}" if of else "0 %"
+        return f"{far}, waiting for {maker(waits_for)}, which copies the same data to this node"
+    if not of:
+        return ""
+    speed = f" at {spell(rate)}/s" if rate else ""
+    soon = "" if left is None else f", {_in_words(left)} left"
+    unpacked = " unpacked" if facts.get("unpacks") else ""
+    return f"{100 * min(size or 0, of) // of} % of {spell(of)}{unpacked}{speed}{soon}"
+
+
+def maker(run: str) -> str:
+    """The run whose job copies the data."""
+    return f"run {run}" if run else "another job of yours"
+
+
+def _in_words(seconds: int) -> str:
+    if seconds < _MINUTE:
+        return f"{seconds} s"
+    return f"{round(seconds / _MINUTE)} min" if seconds < _HOUR else f"{seconds / _HOUR:.1f} h"
+
+
+SHORTEST_PROGRESSION = 3
+"""Two numbers are written `4,8`; from three on a range with a step is shorter."""
+
+
+def compress(indices: Iterable[int]) -> str:
+    """The shortest-reading list that `expand` turns back into these indices, sorted."""
+    return ",".join(_spell(*progression) for progression in _progressions(sorted(set(indices))))
+
+
+def expand(text: str) -> List[int]:
+    """The indices that `text` names, in its order; the limit after `%` is ignored.
+
+    Raises ValueError where it is no such list (`[1-3,...` cut short, say).
+    """
+    items = text.strip("[]").partition("%")[0].split(",")
+    return list(itertools.chain.from_iterable(map(_range, items)))
+
+
+def _range(item: str) -> range:
+    span, _, step = item.partition(":")
+    first, dash, last = span.partition("-")
+    return range(int(first), int(last if dash else first) + 1, int(step or 1))
+
+
+def _progressions(numbers: List[int]) -> Iterator[Tuple[int, int, int]]:
+    """Cut into (first, last, step), greedily; a lone number has step 0."""
+    position = 0
+    while position < len(numbers):
+        end, step = position, 0
+        if position + 1 < len(numbers):
+            step = numbers[position + 1] - numbers[position]
+            end = position + 1
+            while end + 1 < len(numbers) and numbers[end + 1] - numbers[end] == step:
+                end += 1
+        long_enough = end - position + 1 >= SHORTEST_PROGRESSION or step == 1
+        if not long_enough:
+            end, step = position, 0
+        yield numbers[position], numbers[end], step
+        position = end + 1
+
+
+def _spell(first: int, last: int, step: int) -> str:
+    if first == last:
+        return str(first)
+    return f"{first}-{last}" if step == 1 else f"{first}-{last}:{step}"
