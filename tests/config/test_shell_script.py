@@ -40,10 +40,9 @@ def read(text: str) -> list[str]:
 
 
 def places(command):
-    branch = command.branch
-    for block in command.blocks:
-        yield block, branch
-        branch = block.branch
+    while command.around:
+        yield command.around, command.branch
+        command = command.around
 
 
 def test_commands_have_their_operators_and_places():

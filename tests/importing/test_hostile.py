@@ -100,6 +100,22 @@ def test_a_file_that_is_not_a_job_script_is_refused_with_the_reason(content: byt
     assert message in caught.value.message
 
 
+@for_each(
+    ("script", "edits"),
+    [
+        ("if a; then " * 2000 + "sbatch $0" + "; fi" * 2000, 1),
+        ("while true; do\n" + "cp a b\n" * 2000 + "sleep 1\ndone &", 1),
+        ("nvtop &\nP=$!\nkill $P\n" * 1000, 3000),
+        ("".join(f"f{n}() {{ scontrol requeue 1; }}\ntrap f{n} USR1\n" for n in range(1000)), 2000),
+        ("sbatch $0 && " * 2000 + "true", 1),
+        (f"A={'$A' * 5000}\n" + "cp $A $TMPDIR\n" * 100, 100),
+    ],
+)
+def test_a_suggestion_for_very_many_lines_is_made(script: str, edits: int):
+    [suggestion] = imported(f"#!/bin/bash\n{script}\n".encode()).suggestions
+    assert len(suggestion.edits) == edits
+
+
 def test_five_thousand_lines_are_read():
     lines = "".join(f'cp "data {number}" $SLURM_TMPDIR\n' for number in range(5000))
     [suggestion] = imported(f"#!/bin/bash\n{lines}python t.py\n".encode()).suggestions

@@ -7,7 +7,6 @@ compound commands. A quote or a block that is not closed ends with the text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from serried.config import shell_words
@@ -40,14 +39,6 @@ class Command:
     branches: int = 0
     conditions: set[int] = field(default_factory=lambda: {0})
     """Its branches that are conditions."""
-
-    @property
-    def blocks(self) -> Iterator[Command]:
-        """The blocks around it, the innermost first."""
-        block = self.around
-        while block is not None:
-            yield block
-            block = block.around
 
 
 _OPERATOR = re.compile(r"\n|;;&|;;|;&|;|&&|\|\||\|&|\||&(?!>)|[()]")

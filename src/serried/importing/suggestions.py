@@ -32,6 +32,8 @@ _OPTION = re.compile(
     rf"(--?[\w-]*(?:token|key|secret|password)[\w-]*[= ]\s*|\bwandb\s+login(?:\s+--?\S+)*\s+){_VALUE}", re.IGNORECASE
 )
 _LONGEST = 100
+_LONGEST_VALUE = 1000
+"""A longer value is not written in place of its variable."""
 _ASSIGNS = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 _DECLARES = frozenset({"export", "readonly", "declare", "local"})
 _TESTS = frozenset({"[", "test"})
@@ -49,6 +51,7 @@ _OUTPUT = re.compile(r"-{1,2}(?:log_?-?dir|out(?:put)?(?:_?-?dir|-file)?|filenam
 _KINDS = ("torchrun", "mpirun", "horovodrun")
 _SCRIPT_FILE = re.compile(r"[\w./-]+\.(?:sh|bash|sbatch|slurm|job|pbs)(?![\w.])")
 _LIST = ("&&", "||")
+_LOOPS = frozenset({"for", "while", "until"})
 _PIPE = ("|", "|&")
 
 
@@ -109,27 +112,35 @@ class ReadScript:
         self.name = PurePath(file).name
         self.commands = shell_script.commands(text)
         self.simple = [each for each in self.commands if not each.kind]
+        self._programs = {each: tuple(_programs(each)) for each in self.simple}
         self._parts: dict[tuple[Command | None, int], list[Command]] = defaultdict(list)
         """The commands of each branch of a block, and of the script."""
+        self._loop: dict[Command | None, Command | None] = {None: None}
+        """The outermost loop around each command."""
+        self._background: set[Command | None] = set()
+        """The commands that the script does not wait for."""
         for each in self.commands:
             self._parts[each.around, each.branch].append(each)
-        self._breaks = [found.start() for found in re.finditer("\n", text)]
+            around = each.around if each.around and each.around.kind in _LOOPS else None
+            self._loop[each] = self._loop[each.around] or around
+            if each.after == "&" or each.around in self._background:
+                self._background.add(each)
+        self._sleeping = {self._loop[each] for each in self.simple if _base(each.words) == "sleep"} - {None}
+        self._breaks = [*(found.start() for found in re.finditer("\n", text)), len(text)]
         assigned = [_ASSIGNS.fullmatch(word) for each in self.simple for word in _assignments(each)]
-        self.values = {match[1]: match[2].strip("\"'") for match in assigned if match}
+        values = {match[1]: match[2].strip("\"'") for match in assigned if match}
+        self._values = {name: value for name, value in values.items() if len(value) < _LONGEST_VALUE}
         """The script's own variables, with the words of their last assignments."""
-
-    @cached_property
-    def launches(self) -> list[Command]:
-        return [each for each in self.simple if any(map(_launches, _programs(each)))]
+        self.launches = [each for each in self.simple if any(map(_launches, self._programs[each]))]
 
     @cached_property
     def has_loop(self) -> bool:
-        return any(each.kind in ("for", "while", "until") for each in self.commands)
+        return any(each.kind in _LOOPS for each in self.commands)
 
     @cached_property
     def _submissions(self) -> list[tuple[Command, str]]:
         """Commands that submit jobs, each with its words behind `sbatch` or `qsub`, expanded."""
-        every = [(each, words) for each in self.simple for words in _programs(each) if _base(words) in _SUBMITS]
+        every = [(each, words) for each in self.simple for words in self._programs[each] if _base(words) in _SUBMITS]
         return [(each, self.expanded(" ".join(words[1:]))) for each, words in every]
 
     @property
@@ -150,6 +161,11 @@ class ReadScript:
         found: dict[str, list[_Found]] = {}
         for each in self._every(name):
             found.setdefault(each.id, []).append(each)
+        for kind, enters in (("venv", _makes_venv), ("conda", _activates_conda)):
+            if group := found.get(kind):
+                others = [each for each in self.simple if any(map(enters, self._programs[each]))]
+                commands = {each.command for each in group} | set(others)
+                found[kind] = [group[0]._replace(command=it) for it in sorted(commands, key=lambda each: each.start)]
         groups = sorted(found.values(), key=lambda group: group[0].command.start)
         return tuple(self._joined(group) for group in groups)
 
@@ -159,9 +175,9 @@ class ReadScript:
     def expanded(self, words: str) -> str:
         """The words with the script's own variables replaced, three times over at most."""
         for _ in range(3):
-            if len(words) > len(self.text):
+            if len(words) > _LONGEST_VALUE:
                 break
-            words = re.sub(r"\$(?:(\w+)|\{(\w+)\})", lambda it: self.values.get(it[1] or it[2], it[0]), words)
+            words = re.sub(r"\$(?:(\w+)|\{(\w+)\})", lambda it: self._values.get(it[1] or it[2], it[0]), words)
         return words
 
     def _is_itself(self, words: str) -> bool:
@@ -172,16 +188,11 @@ class ReadScript:
     def _is_local(self, word: str) -> bool:
         return _LOCAL.search(self.expanded(word)) is not None
 
-    def _loop(self, command: Command) -> Command | None:
-        """The outermost loop around the command."""
-        loops = [block for block in command.blocks if block.kind in ("for", "while", "until")]
-        return loops[-1] if loops else None
-
     # What there is to suggest
 
     def _every(self, name: str) -> Iterator[_Found]:
         for command in self.simple:
-            for words in _programs(command):
+            for words in self._programs[command]:
                 yield from self._of_files(command, words)
                 yield from self._of_jobs(command, words, name)
                 yield from self._of_processes(command, words)
@@ -189,7 +200,7 @@ class ReadScript:
             yield from self._of_variables(command)
         top = [each for each in self.launches if each.around is None and each.after != "&"]
         top = [each for each in top if not re.search(r"\bhostname\b|\$\(", self.text[each.start : each.end])]
-        top = [each for each in top if not any(_copy(words) for words in _programs(each))]
+        top = [each for each in top if not any(map(_copy, self._programs[each]))]
         if len(top) > 1:
             sentence = "several programs run in turn; a run for each has its own resources, logs and exit status"
             typed = "serried submit --after last -- python next.py"
@@ -201,8 +212,7 @@ class ReadScript:
         paths = [word for word in arguments if not word.startswith("-")]
         places = [self._is_local(word) for word in paths]
         others = [path for path, is_local in zip(paths, places, strict=True) if not is_local]
-        loop = self._loop(command)
-        if program and loop and any(_base(it.words) == "sleep" and self._loop(it) is loop for it in self.simple):
+        if program and self._loop[command] in self._sleeping:
             sentence = (
                 "a loop copies files while the program runs; `checkpoint.watch` copies complete checkpoints, also"
                 " before the time limit, and a failed copy ends nothing. Let the program write to"
@@ -237,7 +247,7 @@ class ReadScript:
     def _of_jobs(self, command: Command, words: Sequence[str], name: str) -> Iterator[_Found]:
         """Further jobs: submitted, requeued, or a loop over values."""
         array = "serried submit --commands commands.txt --parallel 8"
-        loop = self._loop(command)
+        loop = self._loop[command]
         if _base(words) in _SUBMITS and self._is_itself(self.expanded(" ".join(words[1:]))):
             sentence = "the script submits itself; a chain continues in further jobs until the training ends"
             yield _Found("chain", command, sentence, typed=f"serried submit {name} --chain 10")
@@ -259,8 +269,7 @@ class ReadScript:
 
     def _of_processes(self, command: Command, words: Sequence[str]) -> Iterator[_Found]:
         """Monitors and servers beside the ranks."""
-        is_beside = self._loop(command) is not None or command.after == "&"
-        is_beside = is_beside or any(block.after == "&" for block in command.blocks)
+        is_beside = self._loop[command] is not None or command in self._background
         sentence = (
             "a command runs beside the program; `beside` starts it on every node or the first, logs it, and ends it"
         )
@@ -291,18 +300,14 @@ class ReadScript:
         """Software."""
         if file := _requirements(words):
             sentence = "every job installs packages; `environment.venv` builds the environment once, and after changes"
-            for each in self.simple:
-                if each is command or any(map(_makes_venv, _programs(each))):
-                    yield _Found("venv", each, sentence, "environment.venv", toml.value(file))
+            yield _Found("venv", command, sentence, "environment.venv", toml.value(file))
         if (
             _base(words) in ("conda", "mamba")
             and words[1:3] == ("env", "create")
             and (file := _file(words, "-f", "--file"))
         ):
             sentence = "every job creates an environment; `environment.conda` builds it once, and after changes"
-            for each in self.simple:
-                if each is command or any(_activates_conda(its) for its in _programs(each)):
-                    yield _Found("conda", each, sentence, "environment.conda", toml.value(file))
+            yield _Found("conda", command, sentence, "environment.conda", toml.value(file))
         runs = next((at for at, word in enumerate(words) if word in ("singularity", "apptainer")), len(words))
         if set(words[runs + 1 : runs + 2]) & {"exec", "run"}:
             images = [word for word in words[runs:] if re.search(r"\.s(?:if|img)$|^docker://", word)]
@@ -350,52 +355,71 @@ class ReadScript:
 
     def _edits(self, commands: Iterable[Command]) -> Iterator[Edit]:
         """What to delete so that the commands do not run any more, and the rest is still a script."""
-        gone: set[Command] = set()
+        gone: set[Command | None] = set()
         words: set[tuple[Command, int]] = set()
+        whole: list[Command] = []
         for command in commands:
             secrets = [at for at, word in enumerate(command.words) if _sets_secret(word)]
             if secrets and len(secrets) < len(_assignments(command)):
                 words |= {(command, at) for at in secrets}
             else:
-                self._remove(command, gone, words)
-        for command in {command for command, _ in words if _base(command.words) in ("kill", "wait")}:
-            arguments = [at for at, word in enumerate(command.words[1:], 1) if word[:1] != "-"]
-            if all((command, at) in words for at in arguments):
-                self._remove(command, gone, words)
-        whole = [each for each in gone if not any(block in gone for block in each.blocks)]
-        for unit in self._units(whole):
+                whole.append(command)
+        self._remove(whole, gone, words)
+        ends = {command for command, _ in words if _base(command.words) in ("kill", "wait")}
+        arguments = {each: [at for at, word in enumerate(each.words[1:], 1) if word[:1] != "-"] for each in ends}
+        idle = [each for each in ends if all((each, at) in words for at in arguments[each])]
+        self._remove(idle, gone, words)
+        inside: set[Command | None] = set()
+        for each in self.commands:
+            if each.around in gone or each.around in inside:
+                inside.add(each)
+        for unit in self._units(each for each in self.commands if each in gone and each not in inside):
             yield self._deleted(unit, gone)
         for command, at in words:
-            if not {command, *command.blocks} & gone:
+            if command not in gone and command not in inside:
                 text = command.words[at]
                 lines = self.line(command.places[at]), self.line(command.places[at] + len(text) - 1)
                 yield Edit(*lines, _shown(text), is_part=True)
 
-    def _remove(self, command: Command, gone: set[Command], words: set[tuple[Command, int]]) -> None:
-        """Add the command, with the commands and blocks that have no use without it."""
-        if command in gone:
-            return
-        gone.add(command)
-        siblings = self._parts[command.around, command.branch]
-        at = bisect_left(siblings, command.start, key=lambda it: it.start)
-        before, after = siblings[at - 1] if at else None, siblings[at + 1] if at + 1 < len(siblings) else None
-        if before and (command.before in _PIPE or (command.before in _LIST and _is_test(before))):
-            self._remove(before, gone, words)
-        if after and (command.after in _PIPE or (command.after in _LIST and _base(after.words) in _IDLE)):
-            self._remove(after, gone, words)
-        if command.after == "&" and after and (number := re.fullmatch(r"(\w+)=\$!", "".join(after.words))):
-            self._remove(after, gone, words)
-            variable = re.compile(rf"\$\{{?{number[1]}\b")
-            words |= {(it, at) for it in self.simple for at, word in enumerate(it.words) if variable.search(word)}
-        block = command.around
-        if block is None or block in gone or not self._is_useless(block, gone):
-            return
-        self._remove(block, gone, words)
-        for each in self.simple if block.name else ():
-            if block not in each.blocks and any(block.name in re.split(r"[^\w-]+", word) for word in each.words):
-                self._remove(each, gone, words)
+    def _remove(self, waiting: list[Command], gone: set[Command | None], words: set[tuple[Command, int]]) -> None:
+        """Add the commands, with the commands and blocks that have no use without them."""
+        blocks: set[Command] = set()
+        while waiting or blocks:
+            if not waiting:
+                waiting = [block for block in blocks if block not in gone and self._is_useless(block, gone)]
+                blocks.clear()
+                continue
+            command = waiting.pop()
+            if command in gone:
+                continue
+            gone.add(command)
+            siblings = self._parts[command.around, command.branch]
+            at = bisect_left(siblings, command.start, key=lambda it: it.start)
+            before, after = siblings[at - 1] if at else None, siblings[at + 1] if at + 1 < len(siblings) else None
+            if before and (command.before in _PIPE or (command.before in _LIST and _is_test(before))):
+                waiting.append(before)
+            if after and (command.after in _PIPE or (command.after in _LIST and _base(after.words) in _IDLE)):
+                waiting.append(after)
+            if command.after == "&" and after and (number := re.fullmatch(r"(\w+)=\$!", "".join(after.words))):
+                waiting.append(after)
+                words |= set(self._uses.pop(f"${number[1]}", ()))
+            if command.name:
+                uses = {it for it, _ in self._uses[command.name]}
+                waiting += [it for it in uses if not command.start <= it.start < command.end]
+            if command.around:
+                blocks.add(command.around)
 
-    def _is_useless(self, block: Command, gone: set[Command]) -> bool:
+    @cached_property
+    def _uses(self) -> dict[str, list[tuple[Command, int]]]:
+        """The words in which a name or a variable stands."""
+        uses: dict[str, list[tuple[Command, int]]] = defaultdict(list)
+        for each in self.simple:
+            for at, word in enumerate(each.words):
+                for name in {*re.findall(r"[\w-]+", word), *re.findall(r"\$\w+", word.replace("{", ""))}:
+                    uses[name].append((each, at))
+        return uses
+
+    def _is_useless(self, block: Command, gone: set[Command | None]) -> bool:
         """The block does nothing but what is gone. A loop of conditions may be where the script waits."""
         waits = block.kind in ("while", "until") and block.after != "&"
         return not waits and all(
@@ -405,10 +429,11 @@ class ReadScript:
             if branch not in block.conditions
         )
 
-    def _units(self, whole: Iterable[Command]) -> Iterator[list[Command]]:
+    @staticmethod
+    def _units(whole: Iterable[Command]) -> Iterator[list[Command]]:
         """Commands of one list, one behind the other."""
         unit: list[Command] = []
-        for each in sorted(whole, key=lambda it: it.start):
+        for each in whole:
             if unit and (each.before in _LIST + _PIPE and unit[-1].after == each.before and unit[-1].end <= each.start):
                 unit.append(each)
                 continue
@@ -418,13 +443,13 @@ class ReadScript:
         if unit:
             yield unit
 
-    def _deleted(self, unit: list[Command], gone: set[Command]) -> Edit:
+    def _deleted(self, unit: list[Command], gone: set[Command | None]) -> Edit:
         first = unit[0]
         siblings = self._parts[first.around, first.branch]
         instead = ":" if first.around and first is siblings[0] and all(each in gone for each in siblings) else ""
         start, end = first.start, max(each.end for each in unit)
         begins_line = not self.text[self.text.rfind("\n", 0, start) + 1 : start].strip()
-        rest = self.text[end : (self.text + "\n").find("\n", end)]
+        rest = self.text[end : self._breaks[self.line(end) - 1]]
         if begins_line and re.fullmatch(r"\s*[;&]?\s*(?:#.*)?", rest) and first.before not in _LIST:
             lines = self.line(start), self.line(end - 1)
             at = self.text.rfind("\n", 0, start) + 1
@@ -443,9 +468,10 @@ def _programs(command: Command, depth: int = 2) -> Iterator[tuple[str, ...]]:
     if words:
         yield words
     for word in command.words if depth else ():
-        inner = re.search(r"(?:\$\((?!\()|`)(.*)[)`]", word, re.DOTALL)
+        begins = re.search(r"\$\((?!\()|`", word)
         quoted = plain(word) if word[:1] in "'\"" and re.search(r"\s", word) else ""
-        for each in shell_script.commands(inner[1] if inner else quoted):
+        inner = word[begins.end() : max(word.rfind(")"), word.rfind("`"))] if begins else quoted
+        for each in shell_script.commands(inner):
             yield from _programs(each, depth - 1)
 
 
