@@ -171,7 +171,7 @@ def test_following_says_once_that_ranks_wait_for_data(serried):
     done = serried("logs", "-f", "last")
     assert done.out == "loss 0.5\n"
     assert done.err == (
-        "note: k3f9q2: staging 25 % of 12.0 GB at 100.0 MB/s, 2 min left; waiting for its output\n"
+        "note: k3f9q2: staging 25 % of 12.0 GB at 100.0 MB/s, 1m30s left; waiting for its output\n"
         "k3f9q2 train COMPLETED after 10m00s\n"
     )
 
@@ -182,8 +182,8 @@ def test_on_a_terminal_it_shows_how_far_that_is(serried, monkeypatch):
     monkeypatch.setattr(console, "columns", lambda: 80)
     assert serried("logs", "-f", "last").out.split("\r\x1b[2K") == [
         "",
-        "k3f9q2: staging 25 % of 12.0 GB at 100.0 MB/s, 2 min left",
-        "k3f9q2: staging 50 % of 12.0 GB at 100.0 MB/s, 1 min left",
+        "k3f9q2: staging 25 % of 12.0 GB at 100.0 MB/s, 1m30s left",
+        "k3f9q2: staging 50 % of 12.0 GB at 100.0 MB/s, 1m00s left",
         "loss 0.5\n",
     ]
 

@@ -168,7 +168,7 @@ def test_a_rank_that_does_not_come_is_named_by_all_who_wait():
         said = each.errors.splitlines()
         assert each.status == 1
         assert re.fullmatch(
-            r"serried\.train\.errors\.StartError: ranks 1, 3 of 4 have not joined; joined: 0, 2 on \S+", said[-2]
+            r"serried\.train\.errors\.StartError: ranks 1,3 of 4 have not joined; joined: 0,2 on \S+", said[-2]
         )
         assert said[-1].startswith("hint: ")
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from serried import schedulers
 from serried.protocol.reasons import Reason
-from serried.protocol.text import counted, duration, iso, local_time
+from serried.protocol.text import counted, duration, iso, local_time, show_duration
 from serried.schedulers import occupancy_cache, openings
 from serried.schedulers.occupancy import GpuCount, Occupancy, PartitionUse, QueuedJob, count_gpus
 from serried.schedulers.occupancy_cache import Look
 from serried.schedulers.openings import JobShape
 from serried.ui import console
-from serried.ui.opening_lines import ahead_text, opening_text, time_option
+from serried.ui.opening_lines import ahead_text, opening_text
 from serried.ui.text import fit, printable, width
 
 MOST_JOBS = 5
@@ -228,7 +228,7 @@ def _rows(occupancy: Occupancy, partition: PartitionUse) -> Iterator[list[str]]:
 
 
 def _limit(seconds: int | None) -> str:
-    return "-" if seconds is None else time_option(seconds)
+    return "-" if seconds is None else show_duration(seconds)
 
 
 def _notes(page: Page) -> Iterator[str]:
@@ -274,7 +274,7 @@ def _shape(shape: JobShape) -> str:
         size += f" x {shape.gpus} {kind}GPU{'s' * (shape.gpus > 1)}"
     else:
         size += f" x {counted(shape.cpus, 'CPU')}"
-    limit = f" for {time_option(shape.seconds)}" if shape.seconds else ""
+    limit = f" for {show_duration(shape.seconds)}" if shape.seconds else ""
     where = f" in {printable(', '.join(shape.partitions))}" if shape.partitions else ""
     return f"{size}{limit}{where}"
 

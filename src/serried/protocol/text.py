@@ -16,8 +16,9 @@ _MANY_DAYS = 100 * _DAY
 _NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"
 _UNITS = rf"(?ia)(?:{_NUMBER}w)? ?(?:{_NUMBER}d)? ?(?:{_NUMBER}h)? ?(?:{_NUMBER}m(?:in)?)? ?(?:{_NUMBER}s)?"
 _UNIT_SECONDS = (604800, 86400, 3600, 60, 1)
-_DAYS = r"(?a)(\d{1,4})-(\d{1,2})(?::(\d{1,2}))?(?::(\d{1,2}))?"
-_CLOCK = r"(?a)(?:(\d{1,5}):)?(\d{1,5}):(\d{1,2})"
+_LIMIT = r"(?a)\d{1,4}-\d{1,2}(?::\d{1,2}){0,2}|(?:\d{1,5}:)?\d{1,5}:\d{1,2}"
+_CLOCK = r"(?a)(?:(\d{1,9})-)?(\d{1,9}(?::\d{1,9}){0,3})(\.\d{1,9})?"
+_AMOUNT = r"(?ai)(\d{1,15}(?:\.\d{1,9})?)([kmgtp]?)([bw]?)"
 _LONGEST = 10 * 366 * 86400
 
 
@@ -48,21 +49,37 @@ def _seconds(text: str) -> Optional[int]:
     if text and match:
         amounts = zip(match.groups(), _UNIT_SECONDS)  # noqa: B905 - `strict` is 3.10's
         return math.ceil(sum(float(number or 0) * unit for number, unit in amounts))
-    match = re.fullmatch(_DAYS, text)
-    if match:
-        days, hours, minutes, seconds = (int(number or 0) for number in match.groups())
-        return days * 86400 + hours * 3600 + minutes * 60 + seconds
+    return clock_seconds(text) if re.fullmatch(_LIMIT, text) else None
+
+
+def clock_seconds(text: str) -> Optional[int]:
+    """Seconds of `90`, `30:00`, `12:00:00`, `1-12:00:00`, `1-12` (with hours), `1:12:00:00`; None for other text.
+
+    A part of a second counts as a whole one.
+    """
     match = re.fullmatch(_CLOCK, text)
-    if match:
-        hours, minutes, seconds = (int(number or 0) for number in match.groups())
-        return hours * 3600 + minutes * 60 + seconds
-    return None
+    if match is None:
+        return None
+    days, clock, fraction = match.groups()
+    parts = [int(part) for part in clock.split(":")]
+    if days is not None:
+        parts = [int(days), *parts, *[0] * (3 - len(parts))]
+    if len(parts) > 4:
+        return None
+    whole = sum(part * unit for part, unit in zip(reversed(parts), (1, _MINUTE, _HOUR, _DAY)))  # noqa: B905 - 3.10's
+    return whole + bool(fraction and fraction.strip(".0"))
 
 
 def show_duration(seconds: int) -> str:
-    """`1h30m`, which `read_duration` can parse."""
+    """`1h30m`, exact: `read_duration` and `--time` can parse it."""
     parts = [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
     return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
+
+
+def show_minutes(seconds: float) -> str:
+    """`12m`, `4h12m`, `40s`: to the minute, and to the second below one."""
+    whole = max(0, int(seconds))
+    return show_duration(whole if whole < _MINUTE else whole // _MINUTE * _MINUTE)
 
 
 def show_walltime(seconds: int) -> str:
@@ -154,6 +171,20 @@ def spell(size: int) -> str:
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
 
 
+def memory_bytes(text: str, unit: str = "") -> Optional[float]:
+    """Bytes of `64G`, `4000M`, `24684084kb` or `10gw`, words of 8 bytes: units are powers of 1,024.
+
+    `unit` is that of a number without one. None for other text.
+    """
+    match = re.fullmatch(_AMOUNT, text)
+    if match is None:
+        return None
+    number, letter, kind = match.groups()
+    letter = letter or ("" if kind else unit)
+    power: int = 1024 ** " kmgtp".index(letter.lower() or " ")
+    return float(number) * power * (8 if kind in ("w", "W") else 1)
+
+
 def counted(number: int, noun: str) -> str:
     """`1 file`, `1,281,167 files`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
@@ -171,7 +202,7 @@ def ranges(indices: Iterable[int]) -> str:
 
 
 def progress(facts: Mapping[str, Any]) -> str:
-    """`41 % of 12.0 GB at 102.1 MB/s, 2 min left`, as far as known; empty if the total is unknown.
+    """`41 % of 12.0 GB at 102.1 MB/s, 2m05s left`, as far as known; empty if the total is unknown.
 
     `facts` has `bytes`, `of`, `rate` per second, and the seconds `left`. `unpacks` is true while an archive is being
     unpacked. `waits_for` is the run whose job copies the data, empty if its name is unknown.
@@ -183,7 +214,7 @@ def progress(facts: Mapping[str, Any]) -> str:
     if not of:
         return ""
     speed = f" at {spell(rate)}/s" if rate else ""
-    soon = "" if left is None else f", {_in_words(left)} left"
+    soon = "" if left is None else f", {duration(left)} left"
     unpacked = " unpacked" if facts.get("unpacks") else ""
     return f"{100 * min(size or 0, of) // of} % of {spell(of)}{unpacked}{speed}{soon}"
 
@@ -191,12 +222,6 @@ def progress(facts: Mapping[str, Any]) -> str:
 def maker(run: str) -> str:
     """The run whose job copies the data."""
     return f"run {run}" if run else "another job of yours"
-
-
-def _in_words(seconds: int) -> str:
-    if seconds < _MINUTE:
-        return f"{seconds} s"
-    return f"{round(seconds / _MINUTE)} min" if seconds < _HOUR else f"{seconds / _HOUR:.1f} h"
 
 
 SHORTEST_PROGRESSION = 3

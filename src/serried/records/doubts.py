@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from serried.protocol.reasons import Reason
-from serried.protocol.text import show_duration
+from serried.protocol.text import show_minutes
 from serried.records.live import RunProgress
 
 _SILENT_SECONDS = 300.0
@@ -22,7 +22,7 @@ def doubts(progress: RunProgress) -> list[dict[str, str]]:
 
 def _own(progress: RunProgress) -> list[dict[str, str]]:
     if progress.is_stale:
-        return [_doubt(Reason.HEAD_SILENT, f"its head agent has written nothing for {_shown(progress.age)}")]
+        return [_doubt(Reason.HEAD_SILENT, f"its head agent has written nothing for {show_minutes(progress.age)}")]
     return [
         *_standstill(progress),
         *(
@@ -37,16 +37,16 @@ def _own(progress: RunProgress) -> list[dict[str, str]]:
 def _standstill(progress: RunProgress) -> list[dict[str, str]]:
     age, silent = progress.lead.step_age, progress.silent_seconds
     if progress.may_hang and age is not None:
-        return [_doubt(Reason.STALLED, f"no step for {_shown(age)}")]
+        return [_doubt(Reason.STALLED, f"no step for {show_minutes(age)}")]
     if progress.step is None and silent is not None and silent > _SILENT_SECONDS:
-        return [_doubt(Reason.NO_OUTPUT, f"no rank has written anything for {_shown(silent)}")]
+        return [_doubt(Reason.NO_OUTPUT, f"no rank has written anything for {show_minutes(silent)}")]
     return []
 
 
 def _slowness(progress: RunProgress) -> list[dict[str, str]]:
     found = []
     if progress.is_too_slow and progress.seconds_left is not None and progress.limit_seconds_left is not None:
-        left, needed = _shown(progress.limit_seconds_left), _shown(progress.seconds_left)
+        left, needed = show_minutes(progress.limit_seconds_left), show_minutes(progress.seconds_left)
         found.append(_doubt(Reason.LIMIT_TOO_NEAR, f"the limit comes in {left}, and the steps need {needed}"))
     if not progress.is_stalled and (progress.data_wait or 0.0) > _MUCH_WAITING:
         found.append(_doubt(Reason.WAITS_FOR_DATA, f"ranks wait for data {progress.data_wait:.0%} of the time"))
@@ -55,9 +55,3 @@ def _slowness(progress: RunProgress) -> list[dict[str, str]]:
 
 def _doubt(code: Reason, message: str) -> dict[str, str]:
     return {"code": code, "message": message}
-
-
-def _shown(seconds: float) -> str:
-    """Whole minutes, or seconds below one."""
-    whole = int(seconds)
-    return show_duration(whole - whole % 60 if whole >= 60 else whole)

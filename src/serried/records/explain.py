@@ -13,6 +13,7 @@ from serried.plan import After, Plan
 from serried.protocol import names, reasons
 from serried.protocol.events import ToAttempt
 from serried.protocol.reasons import Reason
+from serried.protocol.text import show_duration
 from serried.records import missing_outputs
 from serried.records.advice import ADVICE, NO_ADDRESS, Ended, advice_for
 from serried.records.evidence import latest_attempt
@@ -461,14 +462,6 @@ def _here(status: RunStatus) -> str:
         command = "COMMAND"
     ranks = f"--ranks {plan.world_size} " if plan.world_size > 1 else ""
     return f"serried run {ranks}-- {command}"
-
-
-def show_duration(seconds: int) -> str:
-    """As `--time` takes it, in the largest unit that is exact."""
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds % length == 0:
-            return f"{seconds // length}{unit}"
-    return f"{seconds}s"
 
 
 def _lost_host(status: RunStatus) -> str:

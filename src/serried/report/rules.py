@@ -13,7 +13,7 @@ from typing import Any
 from serried.errors import UsageError, did_you_mean
 from serried.metrics.measured import GpuFigures, RankFigures, combined
 from serried.protocol import names
-from serried.protocol.text import counted
+from serried.protocol.text import counted, show_minutes
 from serried.report.usage import (
     GIB,
     GPU_BUSY,
@@ -25,7 +25,6 @@ from serried.report.usage import (
     gpu_name,
     gpus_by_node,
     percent,
-    spell_time,
     spreads,
     time_request,
 )
@@ -175,7 +174,7 @@ def gpu_idle_holding_memory(usage: Usage) -> Note | None:
     memory = amount(longest.memory and longest.memory.maximum)
     rank = "" if longest.rank is None else f" --rank {longest.rank}"
     return Note(
-        fact=f"{gpu_name(longest)} was idle for {spell_time(longest.holding_seconds)} and held {memory}{more}",
+        fact=f"{gpu_name(longest)} was idle for {show_minutes(longest.holding_seconds)} and held {memory}{more}",
         advice=f"look for the reason in `serried logs {usage.id}{rank}`",
         why="a rank that hangs looks like this, and so do long phases without GPU work",
         is_serious=True,
@@ -431,7 +430,7 @@ def time_over(usage: Usage) -> Note | None:
     if seconds >= TIME_SHARE * limit or time_request(seconds) >= limit:
         return None
     return Note(
-        fact=f"the run needed {percent(seconds / limit)} of its {spell_time(limit)}",
+        fact=f"the run needed {percent(seconds / limit)} of its {show_minutes(limit)}",
         change=usage.time_change(seconds),
         why="the scheduler fits short jobs into gaps, so they start sooner",
         is_serious=seconds < VERY_LITTLE_TIME * limit,
@@ -455,7 +454,7 @@ def timeout(usage: Usage) -> Note | None:
     rank = max(known, key=_seconds_left, default=None)
     if rank is None or not usage.seconds or usage.attempt > 1:
         return Note(
-            fact=f"the run hit its time limit of {spell_time(usage.limit_seconds or usage.seconds or 0)}",
+            fact=f"the run hit its time limit of {show_minutes(usage.limit_seconds or usage.seconds or 0)}",
             advice="allow more `limit.restarts`, or a longer `time`",
             why="a program that saves checkpoints continues from the newest one",
         )
@@ -463,7 +462,7 @@ def timeout(usage: Usage) -> Note | None:
     return Note(
         fact=f"the run hit its time limit at step {rank.step:,} of {rank.total_steps:,}",
         change=usage.time_change(seconds),
-        why=f"at this rate it takes {spell_time(seconds)} to the last step; or set `limit.restarts`",
+        why=f"at this rate it takes {show_minutes(seconds)} to the last step; or set `limit.restarts`",
     )
 
 

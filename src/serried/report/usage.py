@@ -298,11 +298,6 @@ def gpu_name(gpu: GpuFigures) -> str:
     return f"GPU {gpu.gpu} on {gpu.host}" + (f" (rank {gpu.rank})" if gpu.rank is not None else "")
 
 
-def spell_time(seconds: float) -> str:
-    """`12m`, `4h12m`: to the minute, and to the second below one."""
-    return show_duration(int(seconds) if seconds < 60 else int(seconds) // 60 * 60)
-
-
 def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 

@@ -18,6 +18,7 @@ import torch.distributed
 
 from serried.fs import files
 from serried.protocol import addresses, hostlist
+from serried.protocol.text import ranges
 from serried.train.errors import StartError
 from serried.train.identities import Identity
 
@@ -189,20 +190,9 @@ def _describe_missing(store: Store, who: Identity, here: List[int]) -> str:
     missing = [rank for rank in range(who.world_size) if rank not in here]
     ranks, have = ("rank", "has") if len(missing) == 1 else ("ranks", "have")
     return (
-        f"{ranks} {_spans(missing)} of {who.world_size} {have} not joined; "
-        f"joined: {_spans(here)} on {', '.join(hosts)}"
+        f"{ranks} {ranges(missing)} of {who.world_size} {have} not joined; "
+        f"joined: {ranges(here)} on {', '.join(hosts)}"
     )  # fmt: skip
-
-
-def _spans(numbers: List[int]) -> str:
-    """[0, 1, 2, 5] is `0-2, 5`."""
-    spans: List[List[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][-1] + 1:
-            spans[-1] = [spans[-1][0], number]
-        else:
-            spans.append([number])
-    return ", ".join("-".join(str(end) for end in span) for span in spans)
 
 
 # Addresses, ports and interfaces, if the launcher does not set them.

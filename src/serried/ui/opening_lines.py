@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from serried.protocol.text import counted
+from serried.protocol.text import counted, show_duration
 from serried.schedulers import openings
 from serried.schedulers.occupancy import QueuedJob
 from serried.schedulers.openings import JobShape, Opening
@@ -17,7 +17,7 @@ def opening_text(opening: Opening, shape: JobShape) -> str:
     if opening.kind == openings.SMALLER:
         gpus = f" --gpus {its.gpus}" if its.gpus != shape.gpus else ""
         return f"`--nodes {its.nodes}{gpus}` fits what is free now in {partition}"
-    limit = f" --time {time_option(its.seconds)}" if its.seconds and its.seconds != shape.seconds else ""
+    limit = f" --time {show_duration(its.seconds)}" if its.seconds and its.seconds != shape.seconds else ""
     if opening.kind == openings.PARTITION:
         return f"`--partition {partition}{limit}` fits what is free there now, and no job waits there"
     return f"`{limit.strip()}` fits before the next job ahead is expected to start"
@@ -29,11 +29,3 @@ def ahead_text(jobs: Sequence[QueuedJob]) -> str:
         return "no jobs in the same partition"
     gpus = sum(job.gpus * job.tasks for job in jobs)
     return counted(sum(job.tasks for job in jobs), "job") + (f" with {counted(gpus, 'GPU')}" if gpus else "")
-
-
-def time_option(seconds: int) -> str:
-    """As `--time` reads it: `2d`, `12h`, `90m`."""
-    for unit, letter in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds % unit == 0:
-            return f"{seconds // unit}{letter}"
-    return f"{seconds}s"

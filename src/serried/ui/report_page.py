@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from serried.metrics.measured import GpuFigures, NodeFigures
-from serried.protocol.text import counted, duration, local_time
+from serried.protocol.text import counted, duration, local_time, show_minutes
 from serried.report.rules import SHORTEST_SECONDS, Note
 from serried.report.usage import (
     DATA_WAIT,
@@ -18,7 +18,6 @@ from serried.report.usage import (
     Spread,
     Usage,
     amount,
-    spell_time,
     spreads,
 )
 from serried.ui import console
@@ -258,7 +257,7 @@ def notes(found: Sequence[Note]) -> list[str]:
 def _no_notes(usage: Usage) -> str:
     if usage.measured_seconds >= SHORTEST_SECONDS:
         return "none: nothing stands out"
-    least = spell_time(SHORTEST_SECONDS)
+    least = show_minutes(SHORTEST_SECONDS)
     return f"none: the run was shorter than {least}" if usage.has_ended else f"none until the run has lasted {least}"
 
 

@@ -42,8 +42,8 @@ def test_it_is_the_node_that_is_furthest_behind_and_has_not_all_yet(staging, cap
         (5 * GB, 0, None),
     ]
     assert capsys.readouterr().err.splitlines() == [
-        "serried: staging 50 % of 12.0 GB at 100.0 MB/s, 1 min left",
-        "serried: staging 25 % of 12.0 GB at 50.0 MB/s, 3 min left",
-        "serried: staging 25 % of 12.0 GB at 50.0 MB/s, 3 min left",
+        "serried: staging 50 % of 12.0 GB at 100.0 MB/s, 1m00s left",
+        "serried: staging 25 % of 12.0 GB at 50.0 MB/s, 3m00s left",
+        "serried: staging 25 % of 12.0 GB at 50.0 MB/s, 3m00s left",
         "serried: staging 41 % of 12.0 GB",
     ]

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from serried.protocol.text import show_duration
+from serried.protocol.text import clock_seconds, memory_bytes, show_duration
 from serried.schedulers.directives import Directive, Directives, Export, JobSize, Objection, Place, late, per_unit
 
 OBJECTIONS = frozenset([Objection.EMPTY, Objection.NUL, Objection.DOS_LINES])
@@ -438,20 +438,17 @@ def _memory_of(chunk: Chunk) -> int:
 
 def _megabytes(text: str, place: Place) -> int:
     """Of `10gb`, `512mb` or bytes; `w` counts words of 8 bytes."""
-    match = re.fullmatch(r"(\d{1,15})([kmgtp]?)([bw]?)", text, re.IGNORECASE | re.ASCII)
-    if match is None:
+    number = memory_bytes(text) if "." not in text else None
+    if number is None:
         raise place.refuse(f"`mem={text}` is not an amount of memory", "`mem=64gb`")
-    number = int(match[1]) * (8 if match[3].lower() == "w" else 1) * 1024 ** " kmgtp".index(match[2].lower() or " ")
-    return per_unit(number, 1024**2)
+    return per_unit(int(number), 1024**2)
 
 
 def _seconds(walltime: PlacedValue) -> int:
     """Of seconds, or `[[hours:]minutes:]seconds`; Torque also has days before the hours."""
-    match = re.fullmatch(r"(?:(?:(?:(\d{1,5}):)?(\d{1,6}):)?(\d{1,6}):)?(\d{1,9})(\.\d+)?", walltime.value, re.ASCII)
-    if match is None:
+    total = None if "-" in walltime.value else clock_seconds(walltime.value)
+    if total is None:
         raise walltime.place.refuse(f"`walltime={walltime.value}` is not a time limit", "`-l walltime=2:30:00`")
-    days, hours, minutes, seconds = (int(number or 0) for number in match.groups()[:4])
-    total = days * 86400 + hours * 3600 + minutes * 60 + seconds + (1 if match[5] else 0)
     if not total:
         raise walltime.place.refuse("`walltime=0` leaves the job no time", "`-l walltime=2:30:00`")
     return total

@@ -12,6 +12,7 @@ from serried.clusters import machine
 from serried.errors import MissingProgramError, SchedulerUnreachable
 from serried.protocol import names
 from serried.protocol.reasons import Reason
+from serried.protocol.text import clock_seconds
 from serried.schedulers import missing_command, scrub
 from serried.schedulers.client import query
 from serried.schedulers.occupancy import NodeUse, Occupancy, PartitionUse, QueuedJob
@@ -80,7 +81,7 @@ def read(texts: Mapping[str, str], user: str) -> Occupancy:
 
 
 def _partition(name: str, queue: Attributes, *, is_default: bool) -> PartitionUse:
-    limit = site.seconds_of(first(queue, "resources_max.walltime"))
+    limit = clock_seconds(first(queue, "resources_max.walltime"))
     return PartitionUse(name, first(queue, "started") == "True", is_default, limit)
 
 
@@ -159,8 +160,7 @@ def _with_attributes(job: QueuedJob, attributes: Mapping[str, str]) -> QueuedJob
 
 def _limit(text: str) -> int | None:
     """Seconds of `12:30`, hours and minutes."""
-    hours, colon, minutes = text.partition(":")
-    return int(hours) * 3600 + int(minutes) * 60 if colon and (hours + minutes).isdecimal() else None
+    return clock_seconds(f"{text}:00") if ":" in text else None
 
 
 def _number(text: str) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 from serried.clusters import machine
 from serried.clusters.machine import Command
 from serried.errors import SchedulerUnreachable, UsageError
+from serried.protocol.text import clock_seconds, memory_bytes
 from serried.schedulers import scrub
 from serried.schedulers.pbs import parse
 from serried.schedulers.survey import ASKING_SECONDS, ArrayLimits, Ask, Inside, Learnt, asker
@@ -29,8 +30,6 @@ MEMORY = "resources_available.mem"
 
 Attributes = dict[str, list[str]]
 """An attribute may have several lines: `max_run`."""
-
-_KIBIBYTES = {"b": 1 / 1024, "kb": 1, "mb": 1024, "gb": 1024**2, "tb": 1024**3}
 
 
 def describe(environ: Mapping[str, str], command: Command = machine.run) -> dict[str, Any]:
@@ -159,8 +158,7 @@ def amount_of(host: Attributes, resource: str) -> int:
 
 def memory_mb(text: str) -> int:
     """MiB of `24684084kb`, rounded down."""
-    found = re.fullmatch(r"(\d+)([kmgt]?b)", text)
-    return int(int(found[1]) * _KIBIBYTES[found[2]] / 1024) if found else 0
+    return int((memory_bytes(text) or 0) / 1024**2)
 
 
 def first(attributes: Attributes, name: str) -> str:
@@ -219,7 +217,9 @@ def described_job(text: str, job: str, lines: list[str], now: float) -> Inside:
     cpus = Counter[str]()
     for host, _, rest in (part.partition("/") for part in attributes.get("exec_host", "").split("+")):
         cpus[host] += int(rest.partition("*")[2] or 1)
-    limit, used = (seconds_of(attributes.get(f"{name}.walltime", "")) for name in ("Resource_List", "resources_used"))
+    limit, used = (
+        clock_seconds(attributes.get(f"{name}.walltime", "")) for name in ("Resource_List", "resources_used")
+    )
     # What it has used is up to two minutes old.
     began = parse.epoch(attributes.get("stime", ""))
     used = max(used or 0, int(now - began) if began else 0)
@@ -234,12 +234,3 @@ def described_job(text: str, job: str, lines: list[str], now: float) -> Inside:
         is_here=True,
         has_private_file=True,
     )
-
-
-def seconds_of(text: str) -> int | None:
-    if not re.fullmatch(r"[\d:]+", text):
-        return None
-    seconds = 0
-    for part in text.split(":"):
-        seconds = seconds * 60 + int(part)
-    return seconds

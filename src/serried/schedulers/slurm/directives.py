@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from serried.protocol import hostlist
-from serried.protocol.text import show_duration
+from serried.protocol.text import clock_seconds, show_duration
 from serried.schedulers.directives import (
     Directive,
     Directives,
@@ -175,7 +175,6 @@ _KEYS = {
 }
 _TEXTS = ("account", "partition", "qos", "reservation", "comment", "mail-user")
 _NO_LIMIT = ("-1", "infinite", "unlimited")
-_TIME = re.compile(r"(?:(\d+)-)?(?:(\d+)(?::(\d+)(?::(\d+))?)?)?", re.ASCII)
 
 
 def is_for(text: str) -> bool:
@@ -324,15 +323,12 @@ def seconds(option: GivenOption) -> int | None:
     `days-hours:minutes:seconds`.
     """
     value = option.value or ""
-    match = _TIME.fullmatch(value)
     if value.lower() in _NO_LIMIT:
         return None
-    if match is None or not value or (match[2] is None and match[1] is None):
+    clock = f"{value}0" if value.endswith("-") else value if ":" in value or "-" in value else f"{value}:00"
+    total = clock_seconds(clock) if clock.count(":") <= 2 and "." not in clock else None
+    if total is None:
         raise option.place.refuse(f"`{value}` is not a time limit", "`90` (minutes), `2:30:00` or `1-12:00:00`")
-    days, *numbers = (int(number or 0) for number in match.groups())
-    if match[1] is None and match[4] is None:
-        numbers = [0, *numbers[:2]]
-    total = days * 86400 + numbers[0] * 3600 + numbers[1] * 60 + numbers[2]
     return per_unit(total, 60) * 60 or None
 
 

@@ -13,13 +13,12 @@ from collections.abc import Set as AbstractSet
 
 from serried.clusters import machine
 from serried.errors import MissingProgramError, SchedulerUnreachable
+from serried.protocol.text import clock_seconds, memory_bytes
 from serried.schedulers import missing_command, scrub
 from serried.schedulers.client import query
 from serried.schedulers.occupancy import NodeUse, Occupancy, PartitionUse, QueuedJob
 from serried.schedulers.slurm import site
 from serried.schedulers.survey import GLANCE_SECONDS, Ask, changed_at, together
-
-_UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 
 
 @functools.lru_cache(maxsize=4096)
@@ -80,8 +79,7 @@ def job_gpus(total: str, requests: tuple[tuple[str, int], ...]) -> tuple[int, st
 @functools.lru_cache(maxsize=4096)
 def memory_mb(text: str) -> int:
     """MiB of `64G` or `4000M`."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTP]?)", text)
-    return int(float(match[1]) * _UNITS[match[2] or "M"]) if match else 0
+    return int((memory_bytes(text, "M") or 0) / 1024**2)
 
 
 SEPARATOR = "\x1f"
@@ -295,7 +293,7 @@ def _tasks(index: str) -> int:
 
 @functools.lru_cache(maxsize=512)
 def _limit(text: str) -> int | None:
-    return None if text in ("infinite", "n/a", "UNLIMITED", "NOT_SET", "") else site.seconds_of_clock(text)
+    return None if text in ("infinite", "n/a", "UNLIMITED", "NOT_SET", "") else clock_seconds(text)
 
 
 @functools.lru_cache(maxsize=512)

@@ -18,7 +18,7 @@ from serried.fs.files import MODES
 from serried.plan import Allocation, Array, Plan, UserScript
 from serried.protocol import binds, names
 from serried.protocol.layout import RunDirectory
-from serried.protocol.text import compress
+from serried.protocol.text import compress, show_walltime
 from serried.schedulers import scrub
 from serried.schedulers.interface import (
     ERRAND_MEMORY_MB,
@@ -326,10 +326,7 @@ def _of_the_job(plan: Plan) -> tuple[str, ...]:
 
 def walltime(seconds: int) -> str:
     """Slurm's spelling of a limit, rounded up to the minutes that it counts in: `2:00:00`, `1-00:00:00`."""
-    minutes = math.ceil(seconds / 60)
-    days, rest = divmod(minutes, 24 * 60)
-    hours, minutes = divmod(rest, 60)
-    return f"{days}-{hours:02}:{minutes:02}:00" if days else f"{hours}:{minutes:02}:00"
+    return show_walltime(math.ceil(seconds / 60) * 60)
 
 
 def _options(plan: Plan, token: str, task: str) -> list[str]:

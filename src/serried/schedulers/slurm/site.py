@@ -13,6 +13,7 @@ from serried.clusters import machine
 from serried.clusters.machine import Command
 from serried.errors import SchedulerUnreachable, UsageError
 from serried.protocol import hostlist
+from serried.protocol.text import clock_seconds
 from serried.schedulers.slurm import is_here
 from serried.schedulers.survey import ASKING_SECONDS, ArrayLimits, Ask, Inside, Learnt, asker, changed_at
 
@@ -202,7 +203,7 @@ def with_qos(table: Mapping[str, Any], shown: str, qos: str) -> dict[str, Any]:
         wall, jobs = known.get(partition.get("QoS", ""), ("", ""))
         if own is None:
             continue
-        if wall and (own.get("time") is None or seconds_of_clock(wall) < seconds_of_clock(own["time"])):
+        if wall and (own.get("time") is None or (clock_seconds(wall) or 0) < (clock_seconds(own["time"]) or 0)):
             own["time"] = wall
         if jobs.isdecimal():
             own["jobs"] = int(jobs)
@@ -225,15 +226,6 @@ def shown_partitions(text: str) -> dict[str, dict[str, str]]:
     """The settings of each partition in what `PARTITIONS` printed."""
     settings = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines()]
     return {one["PartitionName"]: one for one in settings if "PartitionName" in one}
-
-
-def seconds_of_clock(clock: str) -> int:
-    """Of `1-00:00:00`, `12:00:00` or `30:00`."""
-    days, _, rest = clock.rpartition("-")
-    seconds = 0
-    for part in rest.split(":"):
-        seconds = seconds * 60 + _number(part)
-    return _number(days) * 86400 + seconds
 
 
 def inside(environ: Mapping[str, str]) -> Inside:
