@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from serried import script
 from serried.agent.stage_in.node_side import REPORTS_PER_SECOND
 from serried.fs.files import Journal, read_journal, read_json
-from serried.plan import Allocation, Data, Limit, Plan, Source, Staged
 from serried.protocol.events import JournalEvent, ToNode
 from serried.protocol.layout import RunDirectory
+from serried.protocol.plan import Allocation, Data, Limit, Plan, Source, Staged
 from stub_scheduler import StubScript, register, site_of
 
 COUNTS = (256, 1024, 4096)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from serried.fs.files import Journal, make_directory, write_json
-from serried.plan import Allocation, Array, Limit, Plan, ReportSettings, Source, UserScript
+from serried.protocol.plan import Allocation, Array, Limit, Plan, ReportSettings, Source, UserScript
 from serried.protocol.successor_commands import token_of
 from serried.records.record import Record, Submission
 from stub_scheduler import site_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from serried.errors import SchedulerUnreachable
-from serried.plan import Plan
+from serried.protocol.plan import Plan
 from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import Commands
 from serried.schedulers.interface import Job, SubmitCommand

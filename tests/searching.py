@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sys
 
+from building import a_plan
 from serried import script
+from serried.protocol.plan import Search, Sweep
 
 SPACE = {
     "lr": {"low": 1e-5, "high": 1e-1, "log": True},
@@ -17,10 +19,8 @@ SPACE = {
 
 
 def settings(run, **changes):
-    return {
-        "method": "bayes", "metric": "acc", "source": "", "goal": "maximize", "pruner": None, "space": SPACE,
-        "journal": str(run.search), "pythons": [sys.executable], **changes,
-    }  # fmt: skip
+    usual = Search("bayes", "acc", "", "maximize", None, SPACE, journal=str(run.search), pythons=(sys.executable,))
+    return usual._replace(**changes)
 
 
 def end(run, task, state, values=(), **facts):
@@ -41,11 +41,7 @@ def known(run, task, parameters):
 
 def write_plan(run, tasks, *, first="", **changes):
     run.agent.write_bytes(script.package.agent().read())
-    plan = {
-        "schema": 1,
-        "run": run.path.name,
-        "array": {"indices": list(range(tasks))},
-        "sweep": {"first": first or run.path.name, "search": settings(run, **changes)},
-    }
-    run.plan.write_text(json.dumps(plan))
+    sweep = Sweep(first or run.path.name, (), search=settings(run, **changes))
+    plan = a_plan(run.path.name, indices=range(tasks), sweep=sweep)
+    run.plan.write_text(json.dumps(plan.to_json()))
     run.trials.write_text(json.dumps([{}] * tasks))

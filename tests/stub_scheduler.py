@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 from serried import schedulers
-from serried.plan import Dialect, Plan, Site
+from serried.protocol.plan import Dialect, Plan, Site
 from serried.schedulers.interface import OF_THIS_MACHINE, Fragment, Traits
 
 

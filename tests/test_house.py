@@ -7,6 +7,7 @@ import keyword
 import re
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -39,7 +40,6 @@ ORDER = (
     "schedulers",
     "clusters",
     "templates",
-    "plan",
     "builds",
     "processes",
     "shell",
@@ -209,7 +209,7 @@ MAY_NAME_A_SCHEDULER = {
     "importing": "it reads job scripts for Slurm and PBS",
     "cli/__init__.py": "the help of `lab`, and commands of schedulers that users type by mistake",
     "cli/lab.py": "the help of `lab`",
-    "plan/parts.py": "help of settings that one scheduler has",
+    "protocol/plan.py": "help of settings that one scheduler has",
     "shell.py": "packages that bring commands",
     "records/advice.py": "advice with a command to type",
     "submission/prepare.py": "a hint that one scheduler can follow",
@@ -279,7 +279,8 @@ def test_what_travels_to_the_compute_node_is_python_3_9(path: Path):
             later |= {f"{function}({word.arg}=)" for word in node.keywords if (function, word.arg) in LATER_KEYWORDS}
     assert later == set()
     annotated = any(isinstance(node, (ast.AnnAssign, ast.FunctionDef)) for node in nodes_of(path))
-    assert not annotated or "__future__.annotations" in imports(path)
+    is_evaluated = name_of(path) == "protocol/plan.py"  # a named tuple compiles annotations that are text
+    assert not annotated or is_evaluated or "__future__.annotations" in imports(path)
 
 
 BY_MODULE = {
@@ -317,9 +318,28 @@ def test_only_the_shell_starts_processes_on_the_submitting_side(path: Path):
     assert by_import | by_os == set()
 
 
-@holds_for(sorted((ROOT / "tests").rglob("*.py")))
-def test_a_test_file_fits_in_one_sitting(path: Path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+MOST_LINES, MOST_MODULES = 83_300, 443
+"""Of `src`. Every reader, every start of an agent and every run of the tests pays for them: these only fall."""
+MOST_LINES_OF_TESTS = 71_800
+MOST_IN_A_FOLDER = 15
+LARGER_FOLDERS = {"cli": 50, "protocol": 35, "records": 25, "submission": 21, "train": 17}
+"""`cli` has a module for each command. The others are to fall to `MOST_IN_A_FOLDER`."""
+
+
+def lines_in(folder: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in folder.rglob("*.py"))
+
+
+def test_the_house_does_not_grow():
+    assert lines_in(ROOT / "src") <= MOST_LINES
+    assert len(MODULES) <= MOST_MODULES
+    assert lines_in(ROOT / "tests") <= MOST_LINES_OF_TESTS
+
+
+def test_a_folder_has_few_modules():
+    counts = Counter(path.parent.relative_to(HOUSE).as_posix() for path in MODULES)
+    larger = {folder: count for folder, count in counts.items() if count > LARGER_FOLDERS.get(folder, MOST_IN_A_FOLDER)}
+    assert larger == {}
 
 
 @holds_for(sorted((ROOT / "tests").rglob("test_*.py")))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import json
 import os
 import socket
 import threading
@@ -101,7 +100,7 @@ def data_server() -> Iterator[Door]:
 def launchers_socket(folder: Path) -> Iterator[Door]:
     """The agent's, for the programs of a launcher."""
     plan = a_plan(script=A_SCRIPT, root=folder)
-    work = Attempt(RunDirectory(folder / "k3f9q2"), json.loads(json.dumps(plan.to_json())), None, 1)
+    work = Attempt(RunDirectory(folder / "k3f9q2"), plan, None, 1)
     place = {"master": HERE, "port": 4242, "deadline": 0.0, "stop_file": "/t/stop"}
     address = local_socket.socket_address(os.urandom(16), folder)
     loop = Loop()

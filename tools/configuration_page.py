@@ -10,9 +10,9 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from serried import plan
 from serried.config import definitions
 from serried.config.definitions import Key
+from serried.protocol import plan
 
 MARKER = "<!-- `make docs` writes the rest of this page from the definitions. -->"
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from serried import schedulers
 from serried.config.shell_words import read_env_file
 from serried.errors import UsageError
-from serried.plan import Environment
 from serried.protocol import names
+from serried.protocol.plan import Environment
 
 ACCOUNT = ("HOME", "USER", "LOGNAME", "SHELL")
 """Variables of a login that no shell sets: inherited in any case."""

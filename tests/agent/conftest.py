@@ -16,9 +16,9 @@ import pytest
 
 from serried import processes, schedulers, script
 from serried.fs.files import read_journal, read_json
-from serried.plan import Allocation, Array, Limit, Plan, Source
 from serried.process import linux
 from serried.protocol.layout import RunDirectory
+from serried.protocol.plan import Allocation, Array, Limit, Plan, Source
 from stub_scheduler import StubScript, register, site_of
 
 FAKE_LAUNCHER = Path(__file__).with_name("fake_launcher.py")

@@ -14,7 +14,7 @@ import pytest
 
 from serried import processes
 from serried.fs.files import Journal, read_journal, read_json
-from serried.plan import Source
+from serried.protocol.plan import Source
 
 PYTHON = sys.executable
 

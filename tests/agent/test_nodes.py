@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from serried import processes, script
-from serried.plan import Environment, Source
+from serried.protocol.plan import Environment, Source
 
 PYTHON = sys.executable
 PATIENT = {"head.head.LEAVE_SECONDS": 120.0, "head.head.OBEY_SECONDS": 120.0}

@@ -9,10 +9,11 @@ import sys
 
 import pytest
 
-from building import CREATED
+from building import CREATED, a_plan
 from serried.agent import notifications
 from serried.protocol import names, outputs
 from serried.protocol.layout import RunDirectory
+from serried.protocol.plan import Notify
 
 KEEP = "import sys; open(sys.argv[1], 'w').write(sys.stdin.read())"
 TELL = "from serried.agent import notifications as n; n.OUTPUTS_SECONDS = n.COMMAND_SECONDS = 900; n.main([])"
@@ -25,19 +26,13 @@ def tell(tmp_path):
     where, said = RunDirectory(tmp_path / "run"), tmp_path / "said"
 
     def send(event="finish", task=None, indices=(), **source):
-        plan = {
-            "schema": 1,
-            "run": "k3f9q2",
-            "created": "2026-11-20T12:00:00Z",
-            "array": {"indices": list(indices)} if indices else None,
-            "source": {
-                "snapshot": True, "archive": None, "directory": str(tmp_path), "links": [], "workdir": ".",
-                "tree_per_task": bool(indices), **source,
-            },
-            "notify": {"webhook": None, "command": [sys.executable, "-c", KEEP, str(said)], "on": [event]},
-        }  # fmt: skip
+        plan = a_plan(indices=indices or None, source=str(tmp_path))
+        plan = plan._replace(
+            source=plan.source._replace(tree_per_task=bool(indices), **source),
+            notify=Notify((sys.executable, "-c", KEEP, str(said)), on=(event,)),
+        )
         where.path.mkdir(exist_ok=True)
-        where.plan.write_text(json.dumps(plan))
+        where.plan.write_text(json.dumps(plan.to_json()))
         document = {
             "event": event, "name": "train", "run": "k3f9q2", "task": task, "state": "", "message": "",
             "exit_code": 0, "time": "now", "text": "it ended", "content": "it ended",
@@ -94,5 +89,5 @@ def test_a_look_that_takes_too_long_leaves_the_notice_without_outputs(monkeypatc
 
     monkeypatch.setattr(outputs, "trees", never_ends)
     document = {"event": "finish", "task": None, "text": "it ended"}
-    work = type("Work", (), {"run": None, "plan": {}})()
+    work = type("Work", (), {"run": None, "plan": None})()
     assert notifications._with_outputs(work, document) == document

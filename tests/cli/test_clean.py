@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import os
 import re
@@ -14,7 +13,7 @@ from cleaning import OLD, aged, kinds
 from serried.cleanup import disk_items, disk_usage, removal
 from serried.cleanup.disk_items import Thing
 from serried.fs.files import make_directory, write_json
-from serried.plan import After, Data, Resume, Staged
+from serried.protocol.plan import After, Data, Resume, Staged
 from serried.schedulers.interface import Job
 from serried.ui import console
 
@@ -67,8 +66,7 @@ def needed(make, ended, slurm):
     parent, before, source = ended("parent"), ended("bfrexx"), ended("srcexx")
     slurm.tell(Job("8", None, "PENDING"))
     child = make("chddxx", job="8")
-    plan = dataclasses.replace(
-        child.plan,
+    plan = child.plan._replace(
         resume=Resume((str(parent.where.checkpoints / "step-1"),), "parent"),
         after=(After("bfrexx", "train", before.plan.directory),),
         data=Data(stage=(Staged(str(source.where.results), "results"),)),
@@ -135,7 +133,7 @@ def test_what_is_needed_by_the_time_of_the_answer_stays(serried, make, ended, sl
 
     def submit_meanwhile(_):
         child = make("chddxx", job="8")
-        plan = dataclasses.replace(child.plan, after=(After("parent", "train", parent.plan.directory),))
+        plan = child.plan._replace(after=(After("parent", "train", parent.plan.directory),))
         write_json(child.record.directory.plan, plan.to_json())
         return True
 

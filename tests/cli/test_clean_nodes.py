@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 
@@ -20,7 +19,7 @@ from serried.submission import node_jobs
 def test_staged_data_that_stays_on_this_machine_goes_when_it_is_old_and_nobody_uses_it(serried, ended, tmp_path):
     run = ended("k3f9q2")
     site = run.plan.site._replace(local_disk=str(tmp_path / "disk"))
-    write_json(run.record.directory.plan, dataclasses.replace(run.plan, site=site).to_json())
+    write_json(run.record.directory.plan, run.plan._replace(site=site).to_json())
     data = tmp_path / "disk" / f"serried-{os.getuid()}" / "data"
     names = ("aaaa", "bbbb", "cccc")
     for name in names:
@@ -48,7 +47,7 @@ def test_staged_data_that_stays_on_this_machine_goes_when_it_is_old_and_nobody_u
 def test_of_a_disk_that_others_may_write_to_nothing_is_taken_for_staged_data(serried, ended, tmp_path):
     run, precious = ended("k3f9q2"), tmp_path / "precious"
     site = run.plan.site._replace(local_disk=str(tmp_path / "disk"))
-    write_json(run.record.directory.plan, dataclasses.replace(run.plan, site=site).to_json())
+    write_json(run.record.directory.plan, run.plan._replace(site=site).to_json())
     room = tmp_path / "disk" / f"serried-{os.getuid()}"
     make_directory(precious / "thesis")
     make_directory(room)

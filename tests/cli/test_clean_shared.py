@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
 
@@ -12,8 +11,8 @@ from serried import script
 from serried.cleanup import disk_usage, removal
 from serried.cleanup.disk_items import Thing
 from serried.fs.files import MODES, make_directory, write_json
-from serried.plan import Environment, Source
 from serried.protocol.layout import PROGRAMS
+from serried.protocol.plan import Environment, Source
 from serried.script.package import Content
 
 
@@ -67,13 +66,13 @@ def test_what_a_run_needs_stays_by_whatever_spelling_of_the_root(serried, ended,
     (tmp_path / "alias").symlink_to("scratch")
     live, other = make("k3f9q2"), ended("m2n3p4")
     source = Source(directory=str(tmp_path / "project"), archive="../../sources/aaaaaaaaaaaaaaaa.tar")
-    write_json(live.where.plan, dataclasses.replace(live.plan, source=source).to_json())
+    write_json(live.where.plan, live.plan._replace(source=source).to_json())
     sources = live.where.path.parents[1] / "sources"
     make_directory(sources)
     (sources / "aaaaaaaaaaaaaaaa.tar").write_text("x")
     programs = brings_along(live, b"1")
     site = other.plan.site._replace(root=str(tmp_path / "alias"))
-    write_json(other.record.directory.plan, dataclasses.replace(other.plan, site=site).to_json())
+    write_json(other.record.directory.plan, other.plan._replace(site=site).to_json())
     aged(tmp_path / "scratch")
 
     done = serried("clean", "-y", "--json")
@@ -87,7 +86,7 @@ def test_without_a_word_only_what_is_of_no_use_goes(serried, ended, tmp_path, cl
     source = Source(directory=str(project), archive="../../sources/aaaaaaaaaaaaaaaa.tar")
     run = ended("k3f9q2")
     built = project / ".serried" / "environments"
-    plan = dataclasses.replace(run.plan, source=source, environment=Environment(venv=str(built / "env-1-aaaa")))
+    plan = run.plan._replace(source=source, environment=Environment(venv=str(built / "env-1-aaaa")))
     for path in (run.where.plan, run.record.directory.plan):
         write_json(path, plan.to_json())
     sources = run.where.path.parents[1] / "sources"
@@ -142,17 +141,17 @@ def test_what_another_login_node_knows_more_of_stays(serried, ended, tmp_path):
     there, here = ended("k3f9q2"), ended("m2n3p4")
     built = tmp_path / "project" / ".serried" / "environments"
     source = Source(directory=str(tmp_path / "project"))
-    write_json(here.record.directory.plan, dataclasses.replace(here.plan, source=source).to_json())
+    write_json(here.record.directory.plan, here.plan._replace(source=source).to_json())
     for name in ("env-1-aaaa", "env-2-bbbb"):
         make_directory(built / name)
         write_json(built / f"{name[:5]}.json", {"folder": name, "source": "requirements.txt"})
-    plan = dataclasses.replace(there.plan, environment=Environment(venv=str(built / "env-1-aaaa")))
+    plan = there.plan._replace(environment=Environment(venv=str(built / "env-1-aaaa")))
     write_json(there.where.plan, plan.to_json())
     there.where.exit.unlink()
     there.record.remove()
     away = ended("wayxxx")
     site = away.plan.site._replace(root=str(tmp_path / "not-mounted"))
-    write_json(away.record.directory.plan, dataclasses.replace(away.plan, site=site).to_json())
+    write_json(away.record.directory.plan, away.plan._replace(site=site).to_json())
     aged(built)
     serried("ps")
     away.where.path.rename(tmp_path / "elsewhere")

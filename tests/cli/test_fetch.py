@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import threading
@@ -14,7 +13,7 @@ import pytest
 from building import CREATED
 from serried import script
 from serried.fs.files import Journal, read_json, write_json
-from serried.plan import Data
+from serried.protocol.plan import Data
 from serried.records import missing_outputs
 from serried.records.index import Selection
 from serried.records.record import Record
@@ -317,7 +316,7 @@ def left(make, tmp_path, _real_processes):
     """`left(attempt, node, **files)`: what it left there; agents of the run bring it, on this machine, for any node."""
     made = make(scheduler="local")
     made.where.agent.write_bytes(script.agent().read())
-    write_json(made.where.plan, dataclasses.replace(made.plan, data=Data(results=("*",))).to_json())
+    write_json(made.where.plan, made.plan._replace(data=Data(results=("*",))).to_json())
     missing_of: dict[int, list[dict]] = {}
 
     def leave(attempt, node, **files):

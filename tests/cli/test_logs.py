@@ -9,7 +9,7 @@ import pytest
 from building import A_SCRIPT, CREATED, a_failure
 from serried.cli import log_follow
 from serried.cli.log_follow import RunClock
-from serried.plan import Data, SideCommand, Staged
+from serried.protocol.plan import Data, SideCommand, Staged
 from serried.schedulers.interface import Job
 from serried.ui import console
 

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
 
 from building import CREATED
-from serried.plan import Environment
+from serried.protocol.plan import Environment
 from serried.records import index
 from serried.schedulers.interface import Job
 from serried.ui import console
@@ -248,7 +247,7 @@ def test_a_run_that_is_forgotten_while_it_looks_is_none(serried, make, monkeypat
 )
 def test_a_rehearsal_of_a_few_steps_is_no_smoke_test(serried, make, env, note):
     run = make().ending()
-    plan = dataclasses.replace(run.plan, smoke=8, environment=Environment(env=env))
+    plan = run.plan._replace(smoke=8, environment=Environment(env=env))
     run.record.directory.plan.write_text(json.dumps(plan.to_json()))
     done = serried("ps")
     assert done.out.splitlines()[1].endswith(note)

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
 from building import A_SCRIPT, CREATED, a_failure
 from sampled import write_samples
 from serried.fs.files import write_json
-from serried.plan import Array, Limit
+from serried.protocol.plan import Array, Limit
 from serried.schedulers.interface import Job
 
 T = CREATED + 60
@@ -247,7 +246,7 @@ def test_how_a_run_goes_on_and_in_which_jobs(serried, make, slurm):
 
 def test_a_task_whose_command_is_gone_shows_none_rather_than_the_first_ones(serried, make):
     run = make(indices=range(2))
-    plan = dataclasses.replace(run.plan, array=Array((0, 1), each=True))
+    plan = run.plan._replace(array=Array((0, 1), each=True))
     write_json(run.record.directory.plan, plan.to_json())
     write_json(run.where.commands, [["python", "train.py", "--lr", str(rate)] for rate in (1, 2)])
 

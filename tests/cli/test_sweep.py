@@ -12,7 +12,7 @@ from building import a_failure
 from house import ROOT
 from serried.errors import install_hint
 from serried.fs.files import make_directory, write_json
-from serried.plan import ReportedMetric, Sweep
+from serried.protocol.plan import ReportedMetric, Sweep
 from serried.submission import wandb_service
 from serried.ui import console
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from building import a_failure
 from serried.fs.files import make_directory, write_json
-from serried.plan import Sweep
+from serried.protocol.plan import Sweep
 
 TOML = """
 [experiments.train]
@@ -64,7 +63,7 @@ def test_a_sweep_with_its_own_command_keeps_the_settings_of_its_experiment(  # n
 )
 def test_a_failed_trial_is_tried_again_with_its_parameters(command, trial, advised, serried, make):
     made = make(nodes=1, ranks=1, indices=range(2), sweep=Sweep("k3f9q2", ("lr",)))
-    write_json(made.record.directory.plan, dataclasses.replace(made.plan, command=tuple(command.split())).to_json())
+    write_json(made.record.directory.plan, made.plan._replace(command=tuple(command.split())).to_json())
     write_json(made.where.trials, [{"lr": 0.2}, {"lr": 0.1}])
     for task in (0, 1):
         made.ending("FAILED", task=task, exit_code=1, first_failure=a_failure(tail=["ValueError: loss is nan"]))

@@ -21,7 +21,7 @@ from urllib.parse import quote
 import pytest
 
 from serried.errors import install_hint
-from serried.plan import Sweep
+from serried.protocol.plan import Sweep
 from serried.ui import loopback
 from waiting import until
 

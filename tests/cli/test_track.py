@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import socket
@@ -12,7 +11,7 @@ import pytest
 from building import as_json
 from serried.cli import track
 from serried.fs.files import make_directory, write_json
-from serried.plan import Environment, Source, Track
+from serried.protocol.plan import Environment, Source, Track
 
 RECORDS = """#!/bin/bash
 [ -z "$WANDB_API_KEY" ] || echo "$*" >> "$RECORDED"
@@ -44,7 +43,7 @@ def offline(ended):
     def make(run, *names, **settings):
         made = ended(run)
         if settings:
-            write_json(made.record.directory.plan, dataclasses.replace(made.plan, **settings).to_json())
+            write_json(made.record.directory.plan, made.plan._replace(**settings).to_json())
         place = made.where
         for name in names:
             folder = place.results / "tracking" / "wandb" / f"offline-run-{name}"
@@ -145,7 +144,7 @@ def test_a_run_without_a_server_does_not_hold_up_the_others(serried, offline, ca
 
 def test_follow_checks_the_server_before_there_are_values(serried, make, calls, monkeypatch):
     run = make("k3f9q2")
-    write_json(run.record.directory.plan, dataclasses.replace(run.plan, track=Track(("wandb",))).to_json())
+    write_json(run.record.directory.plan, run.plan._replace(track=Track(("wandb",))).to_json())
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:1")
     assert serried("track", "sync", "k3f9q2", "--follow").code == 3
     assert calls() == []

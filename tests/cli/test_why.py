@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 
@@ -9,7 +8,7 @@ import pytest
 from building import A_SCRIPT, CREATED, a_failure
 from serried.agent.outcome import diagnose
 from serried.fs.files import write_json
-from serried.plan import Limit
+from serried.protocol.plan import Limit
 from serried.records.advice import ADVICE, HERE, OF_LAUNCH, OF_OUTPUT, OF_SCRIPT, Ended, advice_for
 from serried.schedulers.interface import Job
 from serried.schedulers.pbs.scheduler import Pbs
@@ -305,7 +304,7 @@ def test_a_run_on_this_machine_gets_advice_for_this_machine(ended, key):
 
 def test_a_bug_is_looked_for_by_the_same_command_here(serried, make):
     made = make(nodes=2, ranks=2)
-    plan = dataclasses.replace(made.plan, command=("python", "train.py", "--name", "a b"))
+    plan = made.plan._replace(command=("python", "train.py", "--name", "a b"))
     write_json(made.record.directory.plan, plan.to_json())
     made.ending("FAILED", exit_code=1, first_failure=a_failure(tail=["ValueError: loss is nan"]))
     assert "  - try it here: serried run --ranks 4 -- python train.py --name 'a b'\n" in serried("why", "last").out

@@ -11,7 +11,7 @@ import pytest
 from resolving import BARE, refusal, resolve
 from serried import planning
 from serried.errors import UsageError
-from serried.plan import Data, Plan, Staged, Sync
+from serried.protocol.plan import Data, Plan, Staged, Sync
 
 ROOT = '[defaults.data]\nroot = "/pool"\nstage = '
 

@@ -11,8 +11,8 @@ import pytest
 from resolving import BARE, fake_slurm, refusal, resolve
 from serried.config import definitions
 from serried.errors import UsageError
-from serried.plan import Data
 from serried.protocol.names import JOB_VARIABLES
+from serried.protocol.plan import Data
 
 
 def test_a_command_needs_no_file_at_all(folder: Path):

@@ -9,7 +9,7 @@ import pytest
 from serried import processes
 from serried.environments import activation
 from serried.errors import EnvironmentFailed
-from serried.plan import Environment
+from serried.protocol.plan import Environment
 
 
 @pytest.mark.parametrize("setup", ["printf 'no newline'", "exec >&2", "set -u", "# nothing", "cat <<E\n{x}\nE"])

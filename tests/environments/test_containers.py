@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shlex
 
@@ -12,7 +11,7 @@ from building import a_plan
 from serried.environments import containers
 from serried.environments.containers import image_recipe
 from serried.errors import UsageError
-from serried.plan import Container, Environment
+from serried.protocol.plan import Container, Environment
 from stub_scheduler import site_of
 from tables import for_each
 
@@ -30,7 +29,7 @@ def settled(tmp_path):
     def settle(*, scheduler="slurm", local_disk=None, environment=None, path=str(programs), root="/scratch", **said):
         container = Container(**{"image": str(tmp_path / "i.sif"), **said})
         site = site_of("fir", scheduler, root, local_disk=local_disk)
-        plan = dataclasses.replace(a_plan(), container=container, site=site, environment=environment or Environment())
+        plan = a_plan()._replace(container=container, site=site, environment=environment or Environment())
         return containers.settle(plan, {"PATH": path}).container
 
     return settle
@@ -81,16 +80,16 @@ def test_what_cannot_be_is_refused_with_the_reason(settled, said, message):
 @for_each("container", [None, Container("/", "/opt/ch-run")])
 @for_each("each", [(), (("true",), ("%runscript", "x"))])
 def test_only_an_image_of_apptainer_s_has_a_script_of_its_own(container, each):
-    plan = dataclasses.replace(a_plan(), container=container, command=("true",) if each else ("%runscript",))
+    plan = a_plan()._replace(container=container, command=("true",) if each else ("%runscript",))
     with pytest.raises(UsageError, match=r"`%runscript` runs the script of an Apptainer image"):
         containers.check_runscript(plan, each)
-    apptainer = dataclasses.replace(plan, container=Container("/i.sif", "/opt/apptainer"))
+    apptainer = plan._replace(container=Container("/i.sif", "/opt/apptainer"))
     containers.check_runscript(apptainer, each)
 
 
 def test_a_trial_here_leaves_out_what_only_the_node_has():
     said = Container("/i.sif", "apptainer", ("/a", "$SLURM_TMPDIR/b:/b"), writable=True, options=("--fakeroot",))
-    assert containers.entering(dataclasses.replace(a_plan(), container=said)) == [
+    assert containers.entering(a_plan()._replace(container=said)) == [
         *("apptainer", "--quiet", "exec", "--no-home", "--writable-tmpfs"),
         *("--bind", "/a", "--fakeroot", "/i.sif"),
     ]

@@ -18,7 +18,7 @@ from serried.builds import Recipe
 from serried.environments import recipe as environment_recipe
 from serried.environments.recipe import inputs, install_commands, recipe, source_of
 from serried.errors import EnvironmentFailed, MissingProgramError, UsageError
-from serried.plan import Build, Environment
+from serried.protocol.plan import Build, Environment
 
 pytestmark = pytest.mark.runs
 

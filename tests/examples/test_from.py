@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from serried import config, importing, schedulers
-from serried.plan import Plan
 from serried.planning import plan
+from serried.protocol.plan import Plan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OF_HOROVOD = ("from-satori", "from-kaust-horovod")

@@ -15,8 +15,8 @@ from imported_scripts import SCRIPTS, expected, shown
 from serried import config, importing, schedulers
 from serried.config import schema
 from serried.errors import UsageError
-from serried.plan import Plan
 from serried.planning import plan
+from serried.protocol.plan import Plan
 from tables import for_each
 
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serried.config import Cluster, Gpu, Partition, Resources
-from serried.plan import Allocation
 from serried.planning.allocate import allocate, left_out
+from serried.protocol.plan import Allocation
 from serried.protocol.text import show_walltime
 from tables import for_each
 

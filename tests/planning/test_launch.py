@@ -9,9 +9,9 @@ import pytest
 
 from serried import config
 from serried.errors import UsageError
-from serried.plan import Plan
 from serried.planning import plan
 from serried.planning.launch import warnings
+from serried.protocol.plan import Plan
 from serried.submission.request import Request, decide
 
 

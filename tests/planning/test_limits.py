@@ -9,9 +9,9 @@ import pytest
 
 from serried.config import Cluster, Partition, Resources
 from serried.errors import UsageError
-from serried.plan import Allocation, Site
 from serried.planning import allocate
 from serried.planning.allocate import gpu_note, partition_note
+from serried.protocol.plan import Allocation, Site
 from tables import for_each
 
 SLURM = Cluster("slurm", gpus_per_node=8)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from serried.fs.files import write_json
@@ -21,7 +19,7 @@ OFFSETS = (0, 4, 8)
 def run(make):
     """Ten tasks in jobs 11, 12 and 13."""
     made = make(indices=range(10), job="11,12,13")
-    plan = dataclasses.replace(made.plan, array=made.plan.array._replace(offsets=OFFSETS))
+    plan = made.plan._replace(array=made.plan.array._replace(offsets=OFFSETS))
     write_json(made.record.directory.plan, plan.to_json())
     made.record = Record.load(made.plan.run)
     return made

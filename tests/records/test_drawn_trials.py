@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from unittest.mock import Mock
 
@@ -24,7 +23,7 @@ def run(make):
 
     def made(offsets=(), job="11"):
         made = make(indices=range(5), job=job)
-        plan = dataclasses.replace(made.plan, array=made.plan.array._replace(draws=True, offsets=offsets))
+        plan = made.plan._replace(array=made.plan.array._replace(draws=True, offsets=offsets))
         write_json(made.record.directory.plan, plan.to_json())
         made.record = Record.load(made.plan.run)
         for trial in (0, 2):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 
 import pytest
 
 from building import a_live_node, a_plan, live_of
-from serried.plan import ReportedMetric, Sweep
+from serried.protocol.plan import ReportedMetric, Sweep
 from serried.records.doubts import doubts
 from serried.records.live import RunProgress, parse, progress_of
 from serried.records.record import Summary
@@ -187,7 +186,7 @@ def test_the_plans_metric_is_shown_else_the_loss_else_the_first():
     ],
 )
 def test_the_metric_of_a_plan_is_the_experiments_or_the_sweeps(facts, name):
-    assert Summary.of(dataclasses.replace(a_plan(), **facts)).metric == name
+    assert Summary.of(a_plan()._replace(**facts)).metric == name
 
 
 def test_the_limit_that_comes_before_the_last_step():

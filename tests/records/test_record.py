@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 import stat
@@ -129,7 +128,7 @@ def test_a_run_directory_that_moved_is_found_by_where():
 
 
 def test_without_where_the_plan_still_tells_the_directory_of_a_project_with_a_hostile_name():
-    plan = dataclasses.replace(a_plan("k3f9q2"), project="my project/../$(id)")
+    plan = a_plan("k3f9q2")._replace(project="my project/../$(id)")
     record = Record.create(plan)
     record.directory.where.unlink()
     assert str(record.where.path) == plan.directory

@@ -9,7 +9,7 @@ import pytest
 from building import CREATED, RunOnDisk, a_failure
 from fake_scheduler import FakeScheduler
 from sampled import a_rank, write_samples
-from serried.plan import UserScript
+from serried.protocol.plan import UserScript
 from serried.records.record import Record
 from serried.records.status import statuses, task_of
 from serried.report.runs import kept_notes, peer_of, spelling_of, usage_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,7 @@ class Machine:
         directory = Path(plan.directory)
         directory.mkdir(parents=True)
         (directory / "job.sh").write_text(script)
-        return replace(plan, site=plan.site._replace(kill_wait_seconds=60))
+        return plan._replace(site=plan.site._replace(kill_wait_seconds=60))
 
     def submit(self, plan):
         job = self.local.submit(self.local.submission(plan, f"{plan.run}-1", os.environ))

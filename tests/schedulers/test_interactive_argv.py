@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from building import a_plan
@@ -18,7 +16,7 @@ def spelled(plan, **how):
 
 def on_pbs(**facts):
     plan = a_plan(root="/scratch/ada", scheduler="pbs", **facts)
-    return dataclasses.replace(plan, site=plan.site._replace(private="/home/ada/private"))
+    return plan._replace(site=plan.site._replace(private="/home/ada/private"))
 
 
 def test_salloc_has_the_tasks_that_the_plan_has_ranks_and_the_shell_all_of_the_first_node():

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from building import a_plan
 from serried.errors import SubmissionRefused
-from serried.plan import Limit
 from serried.protocol import names
+from serried.protocol.plan import Limit
 from serried.schedulers.local import options
 from serried.schedulers.local.jobs import new_folder
 from serried.schedulers.local.scheduler import Local
@@ -25,7 +24,7 @@ from tables import for_each
 def test_a_job_that_has_saved_as_its_limit_came_is_run_again(machine, ending, state):
     """It was told by TERM; its status says that it may go on all the same. Nothing goes on after a cancellation."""
     plan = machine.plan("trap 'exit 85' TERM; touch ready; while :; do sleep 0.05; done", time_seconds=3600)
-    plan = replace(plan, limit=Limit(lead_seconds=0, restarts=1))
+    plan = plan._replace(limit=Limit(lead_seconds=0, restarts=1))
     request = options.parse(options.supervisor_command(plan, f"{plan.run}-1"))
     task = Task(request, new_folder(machine.folder), "-", os.environ)
     task.start(("0",))
@@ -52,8 +51,8 @@ def test_a_job_knows_when_its_limit_comes(machine):
 
 
 def test_the_command_says_what_is_asked_for():
-    plan = replace(a_plan(root="/scratch", scheduler="local", gpus=2, indices=range(10)), limit=Limit(60, restarts=1))
-    plan = replace(plan, array=plan.array._replace(parallel=4))
+    plan = a_plan(root="/scratch", scheduler="local", gpus=2, indices=range(10))._replace(limit=Limit(60, restarts=1))
+    plan = plan._replace(array=plan.array._replace(parallel=4))
     made = Local().submission(plan, "k3f9q2-1", {"PATH": "/bin", "SERRIED_JOB": "7"})
     assert made.argv == (
         sys.executable,
@@ -154,7 +153,7 @@ def test_more_cpus_than_the_machine_has_are_shared(machine):
 
 def test_a_job_that_asks_to_be_run_again_is_with_the_count_of_restarts(machine):
     plan = machine.plan('echo "$SERRIED_RESTART_COUNT" >> counts; [[ $SERRIED_RESTART_COUNT == 2 ]] || exit 85')
-    job = machine.submit(replace(plan, limit=Limit(restarts=5)))
+    job = machine.submit(plan._replace(limit=Limit(restarts=5)))
     found = machine.await_state(job, names.COMPLETED)
     assert ((Path(plan.directory) / "counts").read_text(), found.restarts) == ("0\n1\n2\n", 2)
 
@@ -166,13 +165,13 @@ def test_85_without_leave_to_restart_is_a_failure(machine):
 
 def test_85_of_a_run_whose_end_is_written_is_a_failure(machine):
     plan = machine.plan("echo '{}' > exit.json; exit 85")
-    found = machine.await_state(machine.submit(replace(plan, limit=Limit(restarts=5))), names.FAILED)
+    found = machine.await_state(machine.submit(plan._replace(limit=Limit(restarts=5))), names.FAILED)
     assert (found.exit_code, found.restarts) == (85, 0)
 
 
 def test_a_cancelled_job_that_asks_to_be_run_again_is_not(machine):
     plan = machine.plan("trap 'exit 85' TERM; touch up; sleep 600 & wait")
-    job = machine.submit(replace(plan, limit=Limit(restarts=5)))
+    job = machine.submit(plan._replace(limit=Limit(restarts=5)))
     machine.wait_until((Path(plan.directory) / "up").exists)
     machine.local.cancel([job])
     assert machine.await_state(job, names.CANCELLED).restarts == 0

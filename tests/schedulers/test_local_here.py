@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 from serried import processes
@@ -101,7 +100,7 @@ def test_an_interrupt_is_passed_on_as_TERM_and_the_handlers_come_back(machine): 
 
 def test_the_second_interrupt_kills(machine):
     plan = machine.plan("trap '' TERM; touch up; sleep 600 & wait")
-    plan = replace(plan, site=plan.site._replace(kill_wait_seconds=600))
+    plan = plan._replace(site=plan.site._replace(kill_wait_seconds=600))
 
     def interrupt():
         if (Path(plan.directory) / "up").exists():

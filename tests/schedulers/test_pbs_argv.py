@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from building import A_SCRIPT, a_plan
 from serried.errors import UsageError
-from serried.plan import Allocation, Limit
+from serried.protocol.plan import Allocation, Limit
 from serried.schedulers.pbs import options
 from tables import for_each
 
@@ -22,7 +21,7 @@ def plan_with(**allocation):
         scheduler="pbs",
         **{"nodes": 1, "cpus": 2, "memory_mb": None, "time_seconds": 3600, **allocation},
     )
-    return replace(plan, site=plan.site._replace(private="/home/ada/private"))
+    return plan._replace(site=plan.site._replace(private="/home/ada/private"))
 
 
 def argv(plan):
@@ -51,7 +50,7 @@ def test_everything_that_can_be_asked_for_is_on_argv():
         extra=("-P", "vision"),
         indices=range(1000),
     )
-    plan = replace(plan, limit=Limit(lead_seconds=120), array=plan.array._replace(parallel=8))
+    plan = plan._replace(limit=Limit(lead_seconds=120), array=plan.array._replace(parallel=8))
     assert argv(plan) == [
         *("qsub", "-f"),
         *("-N", "train-k3f9q2-1"),
@@ -151,7 +150,7 @@ def test_a_job_without_a_limit_asks_for_none():
 
 def test_the_environment_is_handed_over_in_the_run_directory_which_every_node_sees():
     plan = plan_with()
-    beside_the_run = replace(plan, site=plan.site._replace(private=""))
+    beside_the_run = plan._replace(site=plan.site._replace(private=""))
     assert argv(beside_the_run)[-1] == f"{plan.directory}/private/{plan.run}"
     assert argv(plan)[-1] == f"/home/ada/private/{plan.run}"  # as the profile says
 
@@ -159,7 +158,7 @@ def test_the_environment_is_handed_over_in_the_run_directory_which_every_node_se
 @for_each("root", ["/scratch/é", "/scratch/a\nb"])
 def test_a_path_that_pbs_cannot_take_is_not_given_to_it(root):
     plan = plan_with()
-    plan = replace(plan, site=plan.site._replace(root=root))
+    plan = plan._replace(site=plan.site._replace(root=root))
     assert after(plan, "-o") == ["/dev/null"]
 
 
@@ -171,7 +170,7 @@ def test_who_waits_for_a_task_waits_for_its_array():
 
 def test_a_job_of_an_array_in_parts_has_pbs_own_indices_and_is_held():
     plan = plan_with(indices=range(9))
-    plan = replace(plan, array=plan.array._replace(offsets=(0, 4, 8)))
+    plan = plan._replace(array=plan.array._replace(offsets=(0, 4, 8)))
     several, one = (options.submission(plan.part(part), plan.tokens[part], {}, held=True).argv for part in (1, 2))
     assert (after(plan.part(1), "-J"), after(plan.part(1), "-o")) == (["0-3"], [f"{D}/scheduler.log"])
     assert (several[several.index("-h") :][:2], several[-2]) == (("-h", "--"), "k3f9q2_4-1")
@@ -184,7 +183,7 @@ def test_the_type_of_a_gpu_is_called_as_the_site_calls_it():
 
 
 def test_a_job_waits_for_what_its_script_and_the_user_name_in_one_option():
-    plan = replace(plan_with(), script=A_SCRIPT._replace(dependency="afterok:7"))
+    plan = plan_with()._replace(script=A_SCRIPT._replace(dependency="afterok:7"))
     for jobs, expected in (("", "afterok:7"), ("13[5].head", "afterok:7,afterany:13[].head")):
         words = options.submission(plan, "k3f9q2-1", {}, after=jobs).argv
         assert [word for word in words if word.startswith("depend=")] == [f"depend={expected}"]

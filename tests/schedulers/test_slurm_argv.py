@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from building import A_SCRIPT, a_plan
 from serried.errors import UsageError
-from serried.plan import Limit
 from serried.protocol import successor_commands
+from serried.protocol.plan import Limit
 from serried.schedulers.slurm import options
 from serried.schedulers.slurm.scheduler import Slurm
 from tables import for_each
@@ -26,7 +24,7 @@ def plan_with(**allocation):
 
 
 def at(plan, **site):
-    return replace(plan, site=plan.site._replace(**site))
+    return plan._replace(site=plan.site._replace(**site))
 
 
 def test_everything_that_can_be_asked_for_is_on_argv():
@@ -50,7 +48,7 @@ def test_everything_that_can_be_asked_for_is_on_argv():
         extra=("--nice=100", "--switches=1"),
         indices=range(1000),
     )
-    plan = replace(plan, limit=Limit(lead_seconds=120, restarts=2), array=plan.array._replace(parallel=8))
+    plan = plan._replace(limit=Limit(lead_seconds=120, restarts=2), array=plan.array._replace(parallel=8))
     assert argv(plan) == [
         "sbatch",
         "--parsable",
@@ -107,7 +105,7 @@ def test_what_was_not_asked_for_is_left_to_the_cluster():
 def test_exclusive_nodes_give_all_their_cpus_unless_a_number_was_requested():
     """Neither the job nor its step names a number: nodes of one job may differ."""
     plan = plan_with(nodes=2, cpus=2, exclusive=True)
-    whole = replace(plan, defaults=("resources.cpus",))
+    whole = plan._replace(defaults=("resources.cpus",))
 
     assert [word for word in argv(whole) if "cpus" in word] == []
     assert [word for word in argv(plan) if "cpus" in word] == ["--cpus-per-task=2"]
@@ -182,7 +180,7 @@ def test_a_limit_is_rounded_up_to_minutes(seconds, expected):
     ],
 )
 def test_the_warning_comes_with_the_lead(limit, lead, options):
-    plan = replace(plan_with(time_seconds=limit), limit=Limit(lead_seconds=lead))
+    plan = plan_with(time_seconds=limit)._replace(limit=Limit(lead_seconds=lead))
     assert [word for word in argv(plan) if word.startswith("--signal")] == options
 
 
@@ -191,12 +189,12 @@ def test_the_warning_comes_with_the_lead(limit, lead, options):
     [(1, "requeue", "--requeue"), (0, "requeue", "--no-requeue"), (1, "successor", "--no-requeue")],
 )
 def test_requeueing_is_always_stated(restarts, form, word):
-    plan = replace(plan_with(), limit=Limit(restarts=restarts, form=form))
+    plan = plan_with()._replace(limit=Limit(restarts=restarts, form=form))
     assert [each for each in argv(plan) if "requeue" in each] == [word]
 
 
 def test_a_further_job_is_the_same_with_another_token_and_waits_for_any_end_of_the_one_before():
-    plan = replace(plan_with(extra=("--nice=9",)), limit=Limit(restarts=1, form="successor"))
+    plan = plan_with(extra=("--nice=9",))._replace(limit=Limit(restarts=1, form="successor"))
     made = Slurm().commands(plan, {"TMPDIR": "/tmp", "HOME": "/home/ada"})
     first = argv(plan)
     further = [*first[:-3], "--dependency=afterany:123", *first[-3:]]
@@ -208,7 +206,7 @@ def test_a_further_job_is_the_same_with_another_token_and_waits_for_any_end_of_t
 
 
 def test_the_further_job_of_a_task_is_that_task_alone():
-    plan = replace(plan_with(indices=range(10)), limit=Limit(restarts=1, form="successor"))
+    plan = plan_with(indices=range(10))._replace(limit=Limit(restarts=1, form="successor"))
     words = successor_commands.fill(Slurm().commands(plan, {}).submit, token="k3f9q2.4-2", job="123_4", task=4)
     assert [word for word in words if word.startswith(("--array", "--dep", "--job-name", "--output"))] == [
         "--job-name=train-k3f9q2.4-2",
@@ -257,12 +255,12 @@ def test_the_environment_keeps_the_cluster_and_loses_the_job_around_us():
 
 @for_each(("share", "umask"), [("user", 0o077), ("group", 0o027)])
 def test_the_job_starts_with_the_umask_of_who_may_read_the_run(share, umask):
-    assert options.submission(replace(plan_with(), share=share), "k3f9q2-1", {}).umask == umask
+    assert options.submission(plan_with()._replace(share=share), "k3f9q2-1", {}).umask == umask
 
 
 def test_a_job_of_an_array_in_parts_has_slurms_own_indices_and_is_held():
     plan = plan_with(indices=range(10))
-    plan = replace(plan, array=plan.array._replace(offsets=(0, 4, 8), parallel=2))
+    plan = plan._replace(array=plan.array._replace(offsets=(0, 4, 8), parallel=2))
     words = options.submission(plan.part(2), plan.tokens[2], {}, after="12", held=True).argv
     assert [word for word in words if word.startswith(("--array", "--dep", "--hold", "--job-name", "--output"))] == [
         "--job-name=train-k3f9q2_8-1",
@@ -275,11 +273,11 @@ def test_a_job_of_an_array_in_parts_has_slurms_own_indices_and_is_held():
 
 
 def test_a_job_waits_for_what_its_script_and_the_user_name_in_one_option():
-    plan = replace(plan_with(), script=A_SCRIPT._replace(dependency="afterok:7"))
+    plan = plan_with()._replace(script=A_SCRIPT._replace(dependency="afterok:7"))
     for jobs, expected in (("", "afterok:7"), ("12", "afterok:7,afterany:12")):
         words = options.submission(plan, "k3f9q2-1", {}, after=jobs).argv
         assert [word for word in words if word.startswith("--dependency")] == [f"--dependency={expected}"]
-    either = replace(plan_with(), script=A_SCRIPT._replace(dependency="afterok:7?afterok:8"))
+    either = plan_with()._replace(script=A_SCRIPT._replace(dependency="afterok:7?afterok:8"))
     with pytest.raises(UsageError, match="cannot combine"):
         options.submission(either, "k3f9q2-1", {}, after="12")
 
@@ -287,7 +285,7 @@ def test_a_job_waits_for_what_its_script_and_the_user_name_in_one_option():
 def test_a_singleton_has_the_name_that_its_script_asks_for_and_its_token_in_the_comment():
     script = A_SCRIPT._replace(dependency="afterok:7,singleton", title="resnet 50")
     for more, comment in (((), "train-k3f9q2-1"), (("--comment=of ada",), "of ada train-k3f9q2-1")):
-        plan = replace(plan_with(), script=script._replace(options=(*script.options, *more)))
+        plan = plan_with()._replace(script=script._replace(options=(*script.options, *more)))
         words = options.submission(plan, "k3f9q2-1", {}).argv
         assert [word for word in words if word.startswith("--job-name")] == ["--job-name=resnet 50"]
         assert [word for word in words if word.startswith("--comment")][-1] == f"--comment={comment}"

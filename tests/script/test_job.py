@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -16,9 +15,9 @@ import pytest
 
 from building import a_plan
 from serried import schedulers, script
-from serried.plan import Container, Environment, Limit, UserScript
 from serried.planning import divide_indices
 from serried.protocol import names
+from serried.protocol.plan import Container, Environment, Limit, UserScript
 from serried.schedulers.slurm.options import FRAGMENT
 from serried.script import package
 from tables import for_each
@@ -28,21 +27,21 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def inside(plan, scheduler):
     """The plan, in a job of that scheduler that somebody else has asked for."""
-    return dataclasses.replace(plan, site=plan.site._replace(inside=scheduler))
+    return plan._replace(site=plan.site._replace(inside=scheduler))
 
 
 def in_parts(plan, size):
     """The plan, its array in jobs of at most so many tasks."""
-    return dataclasses.replace(plan, array=plan.array._replace(offsets=divide_indices(plan.array.indices, size)))
+    return plan._replace(array=plan.array._replace(offsets=divide_indices(plan.array.indices, size)))
 
 
 def drawing(plan):
     """The plan, its jobs run one trial after another."""
-    return dataclasses.replace(plan, array=plan.array._replace(draws=True))
+    return plan._replace(array=plan.array._replace(draws=True))
 
 
 def with_environment(**said):
-    return dataclasses.replace(a_plan(root="/scratch/ada"), environment=Environment(**said))
+    return a_plan(root="/scratch/ada")._replace(environment=Environment(**said))
 
 
 PLANS = {
@@ -62,8 +61,7 @@ PLANS = {
     "conda": with_environment(conda="/home/ada/conda/envs/a $(id)", setup="module load tiny\nulimit -l unlimited"),
     "shell-slurm": a_plan(root="/scratch/ada"),
     "shell-pbs": a_plan(root="/scratch/ada", scheduler="pbs"),
-    "pyxis": dataclasses.replace(
-        a_plan(root="/scratch/ada"),
+    "pyxis": a_plan(root="/scratch/ada")._replace(
         container=Container("nvcr.io#nvidia/pytorch:24.10-py3", "pyxis", binds=("/data:/data:ro", "/it's")),
         environment=Environment(env={"NCCL_DEBUG": "INFO"}),
     ),
@@ -107,13 +105,13 @@ def test_a_path_with_a_newline_is_refused():
 
 def test_the_profiles_python_is_the_only_one_tried():
     plan = a_plan(root="/r")
-    named = dataclasses.replace(plan, site=plan.site._replace(python="/opt/py thon"))
+    named = plan._replace(site=plan.site._replace(python="/opt/py thon"))
 
     assert "\nfor serried_python in '/opt/py thon' ''; do\n" in script.render(named, python="python3")
 
 
 def test_a_group_shares_what_the_job_writes():
-    assert "\numask 027\n" in script.render(dataclasses.replace(a_plan(), share="group"), python="python3")
+    assert "\numask 027\n" in script.render(a_plan()._replace(share="group"), python="python3")
 
 
 STUB = """\
@@ -211,7 +209,7 @@ def test_the_launcher_says_everything_about_its_step():
 
 def on_site(**facts):
     plan = a_plan(scheduler=facts.get("scheduler", "pbs"))
-    return dataclasses.replace(plan, site=plan.site._replace(**facts))
+    return plan._replace(site=plan.site._replace(**facts))
 
 
 def test_the_profile_chooses_what_starts_agents_on_pbs():
@@ -277,7 +275,7 @@ def variables_of_a_script(plan, prefix, **environ):
 
 def of_script(plan, **said):
     user = UserScript("/home/ada/digits/exp/a b.sbatch", ("/bin/bash",), folder="/home/ada/digits/exp", **said)
-    return dataclasses.replace(plan, script=user)
+    return plan._replace(script=user)
 
 
 @for_each("plan", [
@@ -298,7 +296,7 @@ def test_an_array_of_several_jobs_is_one_array_to_a_program(plan):
 ])  # fmt: skip
 def test_a_script_finds_the_copy_of_the_code_of_its_task(scheduler, own, folder):
     plan = of_script(a_plan(root="/a $(b)", scheduler=scheduler, indices=range(9)))
-    apart = dataclasses.replace(plan, source=plan.source._replace(tree_per_task=True))
+    apart = plan._replace(source=plan.source._replace(tree_per_task=True))
 
     assert variables_of_a_script(plan, folder, **own)[folder] == f"{plan.directory}/source/exp"
     assert variables_of_a_script(apart, folder, **own)[folder] == f"{plan.directory}/tasks/7/source/exp"
@@ -306,7 +304,7 @@ def test_a_script_finds_the_copy_of_the_code_of_its_task(scheduler, own, folder)
 
 def test_without_a_python_it_says_so(tmp_path):
     plan = a_plan(root=str(tmp_path), scheduler="local", nodes=1)
-    named = dataclasses.replace(plan, site=plan.site._replace(python="/nosuch/python"))
+    named = plan._replace(site=plan.site._replace(python="/nosuch/python"))
     Path(plan.directory).mkdir(parents=True)
     job = tmp_path / "job.sh"
     job.write_text(script.render(named, python="python3"))

@@ -122,7 +122,7 @@ def test_a_job_that_is_left_over_when_its_run_has_ended_is_no_failure(job, tmp_p
 def test_a_node_takes_over_all_but_what_its_scheduler_tells_it_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MODEL", "big")
     monkeypatch.setenv("PBS_NODENUM", "0")
-    plan = a_plan(root=tmp_path, scheduler="pbs").to_json()
+    plan = a_plan(root=tmp_path, scheduler="pbs")
     handover = EnvFile(str(tmp_path / "private"), Attempt(RunDirectory(tmp_path), plan, None, 3))
     handover.write({"SERRIED_KEY": "secret"})
     assert handover.path == tmp_path / "private-3"
@@ -154,7 +154,7 @@ def test_each_node_knows_its_task_as_pbs_calls_it(of_job, tmp_path: Path, monkey
         monkeypatch.setenv(name, value)
     handover = EnvFile(
         str(tmp_path / "private"),
-        Attempt(RunDirectory(tmp_path), a_plan(root=tmp_path, scheduler="pbs").to_json(), 4, 1),
+        Attempt(RunDirectory(tmp_path), a_plan(root=tmp_path, scheduler="pbs"), 4, 1),
     )
     handover.write({})
     source = str(Path(__file__).parents[2] / "src")

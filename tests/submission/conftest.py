@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from serried import schedulers
-from serried.plan import Plan
 from serried.protocol import names
+from serried.protocol.plan import Plan
 from serried.protocol.successor_commands import JOB, TOKEN, Commands
 from serried.schedulers.interface import Job, SubmitCommand
 from serried.submission.prepare import Prepared, prepare

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from serried.errors import UsageError
-from serried.plan import Array
+from serried.protocol.plan import Array
 
 
 @pytest.fixture

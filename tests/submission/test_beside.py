@@ -7,7 +7,7 @@ import json
 import pytest
 
 from serried.errors import UsageError
-from serried.plan import Plan, SideCommand
+from serried.protocol.plan import Plan, SideCommand
 from serried.snapshot import Revision
 from serried.ui.plan_lines import plan_lines
 

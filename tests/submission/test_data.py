@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
 import re
@@ -18,8 +17,8 @@ import pytest
 
 from serried.errors import DataFailed, UsageError
 from serried.fs import archives
-from serried.plan import After, Data, Staged
 from serried.processes import identify
+from serried.protocol.plan import After, Data, Staged
 from serried.submission import data
 from serried.submission.data import count
 
@@ -200,7 +199,7 @@ def test_what_a_run_before_it_makes_need_not_be_there_yet(stage, pool):
     made = stage("datasets/a")
     after = After("k3f9q2", "train", "/scratch/runs/k3f9q2")
     missing = Data((Staged(f"{pool}/later", "later"),))
-    plan = dataclasses.replace(made.plan, data=missing, after=(after,))
+    plan = made.plan._replace(data=missing, after=(after,))
     resolved = SimpleNamespace(experiment=SimpleNamespace(data=SimpleNamespace(prepare=())))
     settled, notes = data.settle(plan, resolved, {}, None)
     assert settled.data == missing
@@ -329,7 +328,7 @@ def test_an_interrupted_one_leaves_nothing_that_looks_made_and_nothing_running(p
 
 
 def test_a_changed_environment_makes_it_anew(tmp_path):
-    from serried.plan import Environment
+    from serried.protocol.plan import Environment
 
     command, environment = ("python", "x.py"), Environment(env={"A": "1"})
     recipes = [

@@ -12,7 +12,7 @@ from serried import config, planning
 from serried.environments.activation import choose, find_conda
 from serried.errors import EnvironmentFailed, UsageError
 from serried.inherit import job_environment
-from serried.plan import Environment
+from serried.protocol.plan import Environment
 from serried.submission import environment_build
 
 

@@ -11,8 +11,8 @@ from serried import inherit, schedulers
 from serried.config.shell_words import parse_env, read_env_file
 from serried.errors import ConfigError, UsageError
 from serried.inherit import job_environment, package_prefixes
-from serried.plan import Environment
 from serried.protocol import names
+from serried.protocol.plan import Environment
 from tables import for_each
 
 SHELL = {

@@ -10,7 +10,7 @@ from building import an_ending
 from serried.api import Run
 from serried.errors import SchedulerUnreachable, UsageError
 from serried.fs.files import make_directory, write_json
-from serried.plan import Array, Resume
+from serried.protocol.plan import Array, Resume
 from serried.protocol.reasons import Reason
 from serried.records.index import Selection
 from serried.schedulers.interface import Job

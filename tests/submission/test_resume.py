@@ -11,8 +11,7 @@ import pytest
 
 from building import RunOnDisk
 from serried.errors import RunNotFoundError, UsageError
-from serried.plan import Array, Resume
-from serried.plan.parts import Dialect
+from serried.protocol.plan import Array, Dialect, Resume
 from serried.records.index import Selection
 from serried.records.record import Record
 from serried.submission.deliver import deliver

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from serried.errors import ConfigError, UsageError
-from serried.plan import Plan, Track
+from serried.protocol.plan import Plan, Track
 from serried.snapshot import Revision
 from serried.submission.tracking import hidden_failures
 from serried.sweeps.definition import SweepDefinition

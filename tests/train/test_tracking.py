@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import socket
 
@@ -13,8 +12,8 @@ import tracked
 from building import a_plan
 from serried.agent.attempt import Attempt
 from serried.agent.ranks import command
-from serried.plan import Track
 from serried.protocol.layout import RunDirectory
+from serried.protocol.plan import Track
 from serried.protocol.tracking import Tracking
 
 pytestmark = pytest.mark.torch
@@ -307,8 +306,8 @@ with st.session() as run:
 
 def in_a_job(tmp_path, track, choice, **variables):
     """Two ranks with all variables that the agent gives them. The runs of wandb."""
-    plan = dataclasses.replace(a_plan(root=str(tmp_path), nodes=1), track=track)
-    work = Attempt(RunDirectory(tmp_path / "run"), json.loads(json.dumps(plan.to_json())), None, 1)
+    plan = a_plan(root=str(tmp_path), nodes=1)._replace(track=track)
+    work = Attempt(RunDirectory(tmp_path / "run"), plan, None, 1)
     (tmp_path / "run" / "attempts" / "1" / "node-0").mkdir(parents=True)
     port = train_ranks.free_port()
     known = {"HOME": str(tmp_path), "WANDB_SILENT": "true", "PYTHONPATH": train_ranks.SOURCE, **variables}

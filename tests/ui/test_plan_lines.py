@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import dataclasses
-
 from building import a_plan
-from serried.plan import Data, Staged, Sync
+from serried.protocol.plan import Data, Staged, Sync
 from serried.snapshot import Revision
 from serried.ui.plan_lines import plan_lines
 from tables import for_each
@@ -24,7 +22,7 @@ def test_ranks_that_have_not_one_gpu_each_are_told_how_many(allocation, ranks):
 
 
 def test_exclusive_nodes_show_all_their_cpus():
-    plan = dataclasses.replace(a_plan(exclusive=True, cpus=2), defaults=("resources.cpus",))
+    plan = a_plan(exclusive=True, cpus=2)._replace(defaults=("resources.cpus",))
     said = dict(plan_lines(plan, None, Revision()))
     assert said["each node"] == "exclusive, 0 GPUs, all CPUs, the cluster's default memory"
     assert said["cost"].endswith("2 node-hours")
@@ -36,7 +34,7 @@ def test_exclusive_nodes_show_all_their_cpus():
 )
 def test_there_are_no_more_workers_than_trials(workers, trials, by):
     plan = a_plan(indices=range(trials))
-    plan = dataclasses.replace(plan, array=plan.array._replace(draws=True, parallel=workers))
+    plan = plan._replace(array=plan.array._replace(draws=True, parallel=workers))
     assert dict(plan_lines(plan, None, Revision()))["array"] == by
 
 
@@ -48,7 +46,7 @@ def test_data_is_said_in_lines_of_its_own():
     )
     whole = Data(stage, in_place=("/imagenet",), results=("*.csv", "samples"))
     site = a_plan().site._replace(local_disk="$SLURM_TMPDIR")
-    plan = dataclasses.replace(a_plan(), site=site, data=whole, sync=Sync(("logs/*.pt",), 30, 3))
+    plan = a_plan()._replace(site=site, data=whole, sync=Sync(("logs/*.pt",), 30, 3))
     said = dict(plan_lines(plan, None, Revision()))
     assert [said[label] for label in ("data", "requires", "results", "checkpoints")] == [
         "a, labels (unpacked), c: more than 13.0 GB in 1,281,168 files to each node's disk",
@@ -59,7 +57,7 @@ def test_data_is_said_in_lines_of_its_own():
     assert said["cost"].startswith("at most 1h00m (stop notice after 58m45s), ")
     without = site._replace(local_disk=None)
     sync = Sync(("{checkpoints}/*.pt", "logs/*.pt"), 30, 3)
-    elsewhere = dataclasses.replace(plan, data=Data(stage[:1], results=("*",)), site=without, sync=sync)
+    elsewhere = plan._replace(data=Data(stage[:1], results=("*",)), site=without, sync=sync)
     said = dict(plan_lines(elsewhere, None, Revision()))
     assert said["data"] == "a: 12.4 GB in 1,281,167 files, read in place, unless nodes set SLURM_TMPDIR"
     assert said["results"] == "*: written to the run directory, unless nodes set SLURM_TMPDIR"

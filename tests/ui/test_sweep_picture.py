@@ -13,7 +13,7 @@ import pytest
 from matplotlib import pyplot as plt
 
 from serried.errors import UsageError
-from serried.plan import Sweep
+from serried.protocol.plan import Sweep
 from serried.sweeps.results import PRUNED, SweepResults, TrialResult
 from serried.ui import sweep_picture
 

@@ -56,7 +56,7 @@ def main(arguments: List[str]) -> int:
 def rank_environment(work: Attempt, pid: int) -> Optional[Tuple[Dict[str, str], str]]:
     """The variables and the working directory of the rank; None if `pid` is not a process of the attempt."""
     candidates = [pid, *linux.descendants(pid)]
-    if work.plan.get("container"):  # the runtime around the program may hide its environment, or have another
+    if work.plan.container:  # the runtime around the program may hide its environment, or have another
         candidates.reverse()
     for candidate in candidates:
         variables = _variables(candidate)

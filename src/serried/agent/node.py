@@ -218,7 +218,7 @@ class Node:
             self._stage_out.begin(message["left"]), local=str(self._folder.scratch), **self._stage_in.variables
         )
         hosts = hostlist.expand(message["hosts"])
-        if not (self.work.is_script or self.work.plan.get("container")):
+        if not (self.work.is_script or self.work.plan.container):
             from serried.agent.launchers.shell_functions import write_submitters
 
             with contextlib.suppress(OSError):  # on a full disk
@@ -253,7 +253,7 @@ class Node:
                 address=self._address,
                 folder=self._private,
             )
-        if self.work.side_commands:
+        if self.work.plan.beside:
             self._side_commands = SideCommands(self.work, self._index, variables, self.loop, self._on_side_command_exit)
         self._sampling.begin(hosts[self._index], variables.get("results", ""))
         self.reap()
@@ -337,7 +337,7 @@ class Node:
         self._record_stop(reason)
         self._stage_out.set_urgent()
         if self._ranks:
-            self._ranks.notify(self.work.plan["limit"]["notify"])
+            self._ranks.notify(self.work.plan.limit.notify)
 
     def _stop(self, reason: str, grace: float) -> None:
         """TERM now, KILL after `grace` seconds. A second stop can only bring the KILL forward."""

@@ -18,6 +18,7 @@ from serried.agent import system
 from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.fs import files
 from serried.protocol import SCHEMA, names
+from serried.protocol.plan import Notify
 from serried.protocol.reasons import Reason
 from serried.protocol.text import iso
 
@@ -38,9 +39,9 @@ def notify(work: Attempt, event: str, kind: str = "", /, **facts: Any) -> Option
 
     Returns the pid of the sending process.
     """
-    wanted = work.plan.get("notify") or {}
+    wanted = work.plan.notify
     name = f"{event}-{kind}" if kind else event
-    if event not in wanted.get("on", ()) or name in _tried:
+    if wanted is None or event not in wanted.on or name in _tried:
         return None
     _tried.add(name)
     try:
@@ -77,7 +78,7 @@ def notify_end(work: Attempt, end: Dict[str, Any], *, lingers: bool) -> None:
 
 
 def _have_all_completed(work: Attempt) -> bool:
-    if names.EVENT_FINISH not in (work.plan.get("notify") or {}).get("on", ()):
+    if work.plan.notify is None or names.EVENT_FINISH not in work.plan.notify.on:
         return False
     ends = (files.read_json(work.run.task(index).exit) or {} for index in work.tasks)
     return all(end.get("state") == names.COMPLETED for end in ends)
@@ -85,25 +86,25 @@ def _have_all_completed(work: Attempt) -> bool:
 
 def _document(work: Attempt, event: str, facts: Dict[str, Any]) -> Dict[str, Any]:
     plan = work.plan
-    run = plan["run"] if work.task is None else f"{plan['run']}/{work.task}"
+    run = plan.run if work.task is None else f"{plan.run}/{work.task}"
     words = {
         names.EVENT_START: "has started",
         names.EVENT_STALL: "is silent: no rank has written anything for a while",
         names.EVENT_ANOMALY: f"needs attention: {facts.get('message')}",
     }
     news = words.get(event) or f"{facts.get('state')}: {facts.get('message')}"
-    text = f"{plan['name']} ({run}) on {plan['site']['name']} {news}"
+    text = f"{plan.name} ({run}) on {plan.site.name} {news}"
     return {
         "schema": SCHEMA,
         "event": event,
         "text": text,
         "content": text,
-        "run": plan["run"],
+        "run": plan.run,
         "task": work.task,
-        "name": plan["name"],
-        "project": plan["project"],
-        "experiment": plan["experiment"],
-        "cluster": plan["site"]["name"],
+        "name": plan.name,
+        "project": plan.project,
+        "experiment": plan.experiment,
+        "cluster": plan.site.name,
         "attempt": work.number or None,
         "directory": str(work.run.path),
         "time": iso(time.time()),
@@ -147,12 +148,11 @@ def main(arguments: List[str]) -> int:  # noqa: ARG001 - every role has some
     work = Attempt.load(run_directory(), None, 0)
     set_umask(work)
     document = _with_outputs(work, json.loads(sys.stdin.buffer.read()))
-    wanted = work.plan.get("notify") or {}
-    webhook, command = wanted.get("webhook"), wanted.get("command")
-    if webhook:
-        _note(document, f"webhook ${webhook}", _post(os.environ.get(webhook, ""), document))
-    if command:
-        _note(document, "command", _run(work, command, document))
+    wanted = work.plan.notify or Notify()
+    if wanted.webhook:
+        _note(document, f"webhook ${wanted.webhook}", _post(os.environ.get(wanted.webhook, ""), document))
+    if wanted.command:
+        _note(document, "command", _run(work, list(wanted.command), document))
     return 0
 
 

@@ -48,7 +48,7 @@ def variables(work: Attempt, *, joins: bool) -> Dict[str, str]:
     """The variables of an only rank. A shell that joins a run gets no rank of that run."""
     nodes = work.nodes
     shell = work.resized(nodes=1, ranks=1)
-    limit = work.plan["allocation"]["time_seconds"]
+    limit = work.plan.allocation.time_seconds
     with rendezvous.hold_port() as port:
         place = command.RankPlace(
             node=0,
@@ -61,7 +61,7 @@ def variables(work: Attempt, *, joins: bool) -> Dict[str, str]:
             stop_file="",
         )
     values = command.environment(shell, place, os.environ)
-    values["SERRIED_CLUSTER"] = work.plan["site"]["name"]
+    values["SERRIED_CLUSTER"] = work.plan.site.name
     left_out = (*NOT_HERE, *command.of_a_task(shell, place), *(ALONE if joins else ()))
     return {name: value for name, value in values.items() if name not in left_out}
 
@@ -98,7 +98,7 @@ def run(work: Attempt, words: List[str], given: Dict[str, str], *, joins: bool) 
             signal.signal(number, pass_on)
         given = {"SLURM_TMPDIR": os.environ.get("SLURM_TMPDIR") or str(own.scratch), **given, **where}
         submitters = write_submitters(own.path / "outside", system.agent_command("")[:-1])
-        if submitters and not work.plan.get("container"):
+        if submitters and not work.plan.container:
             given["PATH"] = os.pathsep.join([submitters, given.get("PATH") or os.environ.get("PATH", os.defpath)])
         argv, environment = _program(work, words, given, own.path)
         child = system.spawn(argv, environment, (0, 1, 2), directory=str(work.workdir))
@@ -129,7 +129,7 @@ def _program(work: Attempt, words: List[str], given: Dict[str, str], own: Path) 
     if inside is None:
         if not words:
             rc = own / "bashrc"
-            lines = startup_lines(work.plan["experiment"], {**system.environment(), **given})
+            lines = startup_lines(work.plan.experiment, {**system.environment(), **given})
             rc.write_bytes(system.encode(lines))
             words = ["/bin/bash", "--rcfile", str(rc), "-i"]
         return words, command.with_record(work, command.visible(work, system.environment()), given)
@@ -167,7 +167,7 @@ def main(arguments: List[str]) -> int:
         status: Optional[int] = names.EXIT_CODES[names.LAUNCH_FAILED]
     else:
         status = run(
-            work, words or ([] if joins else list(work.plan["command"])), variables(work, joins=joins), joins=joins
+            work, words or ([] if joins else list(work.plan.command)), variables(work, joins=joins), joins=joins
         )
     if status is not None and not joins:
         files.write_json(work.run.shell, {**host, "exit_code": status}, work.file_mode)

@@ -18,8 +18,8 @@ from serried.bench.points import DP, GridPoint
 from serried.bench.store import Bench, PointRun, find, only_writer
 from serried.builds import Observe, silent
 from serried.errors import SchedulerUnreachable, SubmissionUncertain, UsageError
-from serried.plan import Plan
 from serried.protocol import names
+from serried.protocol.plan import Plan
 from serried.records.record import Record, RecordUnreadable, records_directory
 from serried.submission.deliver import deliver
 from serried.submission.prepare import prepare

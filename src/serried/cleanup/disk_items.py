@@ -16,10 +16,10 @@ from serried.cleanup.disk_usage import newest_within
 from serried.errors import reason
 from serried.fs import locks
 from serried.fs.files import is_ours_alone, read_json
-from serried.plan import Plan
 from serried.protocol import checkpoints, names
 from serried.protocol.layout import PROGRAMS, RunDirectory, run_directory
 from serried.protocol.outputs import Place, Tree
+from serried.protocol.plan import Plan
 from serried.protocol.text import iso, seconds_of
 from serried.records import index, missing_outputs, outputs
 from serried.records.record import Record, RecordUnreadable, is_id, read_exit, records_directory

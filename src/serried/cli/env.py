@@ -12,8 +12,8 @@ from serried import builds, config
 from serried.cli import GroupWithHelp, options
 from serried.environments.containers import image_to_build
 from serried.errors import EnvironmentFailed, UsageError
-from serried.plan import Plan
 from serried.planning import environment_of
+from serried.protocol.plan import Plan
 from serried.submission import environment_build
 from serried.ui import console
 

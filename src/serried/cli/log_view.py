@@ -9,9 +9,9 @@ from pathlib import Path
 
 from serried.cli import run_view
 from serried.errors import SerriedError, UsageError
-from serried.plan import SideCommand
 from serried.protocol import names
 from serried.protocol.layout import AttemptDirectory
+from serried.protocol.plan import SideCommand
 from serried.protocol.text import duration, local_time
 from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection

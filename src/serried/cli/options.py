@@ -18,7 +18,7 @@ from serried.cli import ARGUMENTS_HINT, run_view
 from serried.config.definitions import Key, Resources, keys
 from serried.config.values import BOOLEAN, BadValue, Typed
 from serried.errors import UsageError
-from serried.plan import Launch, Track
+from serried.protocol.plan import Launch, Track
 from serried.submission.deliver import Prepared
 from serried.submission.request import Request
 from serried.ui import console

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shlex
 import sys
@@ -96,8 +95,8 @@ def _requested(what: str | None, overrides: Mapping[str, Any], values: Mapping[s
 def _open(request: Request, words: tuple[str, ...], *, now: bool, dry_run: bool) -> None:
     decided = decide(request, Path.cwd(), os.environ)
     limit = decided.plan.limit._replace(restarts=0)
-    plan = dataclasses.replace(decided.plan, command=words or A_SHELL, shell=False, beside=(), limit=limit, after=())
-    plan = plan if request.experiment else dataclasses.replace(plan, experiment="shell")
+    plan = decided.plan._replace(command=words or A_SHELL, shell=False, beside=(), limit=limit, after=())
+    plan = plan if request.experiment else plan._replace(experiment="shell")
     with options.progress(dry_run=dry_run) as observe:
         prepared = interactive.with_shell(prepare(plan, decided.resolved, os.environ, observe=observe), words, now=now)
     if dry_run:

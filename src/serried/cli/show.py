@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +11,9 @@ import click
 from serried.cli import run_view
 from serried.errors import SerriedError, UsageError
 from serried.fs.files import read_json
-from serried.plan import Plan
 from serried.protocol import names
 from serried.protocol.outputs import Outputs
+from serried.protocol.plan import Plan
 from serried.protocol.settings import fingerprint
 from serried.protocol.text import counted, duration, local_time
 from serried.records import missing_outputs, outputs
@@ -150,7 +149,7 @@ def _plan(selection: Selection) -> Plan | None:
         return selection.record.plan_of(selection.task)
     with contextlib.suppress(RecordUnreadable):
         # The list of commands was deleted with the run directory, so the command of this task is unknown.
-        return dataclasses.replace(selection.record.plan, command=())
+        return selection.record.plan._replace(command=())
     return None
 
 

@@ -17,11 +17,11 @@ from serried.builds import Observe
 from serried.cli import options, run_view
 from serried.errors import UsageError, did_you_mean
 from serried.fs.files import read_journal
-from serried.plan import Plan, Staged
 from serried.planning import environment_of
 from serried.planning import plan as make_plan
 from serried.protocol.events import JournalEvent
 from serried.protocol.names import COMPLETED
+from serried.protocol.plan import Plan, Staged
 from serried.protocol.text import duration, iso, spell
 from serried.records.evidence import latest_attempt
 from serried.records.record import new_id
@@ -124,8 +124,7 @@ def _staging_plan(resolved: config.Resolved) -> Plan:
     """A plan with the experiment's data alone. Only the data is checked: to count files, no account is needed."""
     plan = environment_of(resolved)
     nodes = resolved.experiment.resources.nodes or 1
-    return dataclasses.replace(
-        plan,
+    return plan._replace(
         allocation=plan.allocation._replace(nodes=nodes),
         data=resolved.experiment.data.planned,
     )

@@ -20,8 +20,8 @@ from serried.cli import GroupWithHelp, options, run_view, submit
 from serried.cli import stop as stop_view
 from serried.config.values import BadValue
 from serried.errors import SerriedError, SubmissionUncertain, UsageError, did_you_mean
-from serried.plan import Sweep
 from serried.protocol import printed_metric, tracking
+from serried.protocol.plan import Sweep
 from serried.protocol.settings import as_argument
 from serried.protocol.text import duration
 from serried.records.index import Selection

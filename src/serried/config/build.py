@@ -27,7 +27,8 @@ from serried.config.layers import Files, Origin, Setting, user_folder
 from serried.config.toml import Keys, dotted
 from serried.config.values import BadValue, Item, is_elsewhere, is_path, is_reference, is_source
 from serried.errors import ConfigError, UsageError
-from serried.plan import (
+from serried.protocol import binds, names
+from serried.protocol.plan import (
     Build,
     Container,
     Launch,
@@ -40,7 +41,6 @@ from serried.plan import (
     Sync,
     Track,
 )
-from serried.protocol import binds, names
 
 ARCHIVES = {
     ".tar": "tar",

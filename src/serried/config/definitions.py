@@ -1,8 +1,8 @@
 """The settings: the key, kind, default and help of each, declared once.
 
 Validation, the command line's options, `SERRIED_*` variables, `serried config show` and the configuration's page come
-from these tables. `serried.plan.parts` declares the settings that the plan holds. A table with further settings has the
-plan's object as a field. So planning copies objects, not values. A field that is None is not set.
+from these tables. `serried.protocol.plan` declares the settings that the plan holds. A table with further settings has
+the plan's object as a field. So planning copies objects, not values. A field that is None is not set.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from serried import schedulers
 from serried.config import values
 from serried.config.values import BadValue, Kind
 from serried.errors import did_you_mean
-from serried.plan import (
+from serried.protocol.plan import (
     Container,
     Data,
     Environment,

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from serried.errors import did_you_mean
 from serried.fs import tree
-from serried.plan import SideCommand, Staged
 from serried.protocol import checkpoints, names, printed_metric, tracking
+from serried.protocol.plan import SideCommand, Staged
 from serried.protocol.settings import spelled
 from serried.protocol.text import BadDuration, read_duration, show_duration
 

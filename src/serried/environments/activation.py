@@ -19,7 +19,7 @@ from pathlib import Path, PurePath
 
 from serried import builds, shell
 from serried.errors import EnvironmentFailed, UsageError, did_you_mean
-from serried.plan import Environment, Plan, UserScript
+from serried.protocol.plan import Environment, Plan, UserScript
 
 USUAL = (".venv", "venv", "env", "virtual_env")
 """Usual names of a project's virtual environment."""

@@ -21,10 +21,10 @@ from serried.builds import Recipe
 from serried.config.values import APPTAINER, CHARLIECLOUD, PYXIS, RUNTIMES, is_reference
 from serried.environments import activation
 from serried.errors import UsageError, reason
-from serried.plan import Container, Plan
 from serried.protocol import binds
 from serried.protocol.layout import slug
 from serried.protocol.names import RUNSCRIPT
+from serried.protocol.plan import Container, Plan
 
 SEARCHED = tuple(name for name in RUNTIMES if name != PYXIS)
 INSTALL = "https://apptainer.org, or on Debian `apt-get install charliecloud-runtime`"
@@ -48,10 +48,10 @@ def settle(plan: Plan, environ: Mapping[str, str]) -> Plan:
         )
     container = container._replace(runtime=container.runtime or _runtime(plan, environ))
     if container.runtime == PYXIS:
-        return dataclasses.replace(plan, container=_for_pyxis(container, plan))
+        return plan._replace(container=_for_pyxis(container, plan))
     container = _with_image(container, plan)
     _check(container, plan)
-    return dataclasses.replace(plan, container=container._replace(local=_is_local(container, plan)))
+    return plan._replace(container=container._replace(local=_is_local(container, plan)))
 
 
 def image_to_build(plan: Plan, environ: Mapping[str, str], options: tuple[str, ...]) -> Recipe:

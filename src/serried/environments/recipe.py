@@ -19,7 +19,7 @@ from serried.builds import Recipe
 from serried.environments import activation
 from serried.environments.activation import conda_program
 from serried.errors import EnvironmentFailed, MissingProgramError, UsageError
-from serried.plan import Build, Environment
+from serried.protocol.plan import Build, Environment
 
 FORMAT = 1
 """Part of every hash: raised when the same inputs have to give another build."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from serried import schedulers
 from serried.config.values import show_memory
 from serried.errors import UsageError, did_you_mean
-from serried.plan import ALL, Allocation
+from serried.protocol.plan import ALL, Allocation
 from serried.protocol.text import show_duration, show_walltime
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from serried import schedulers
 from serried.errors import UsageError
-from serried.plan import Allocation, Array, Environment, Limit, Plan, Source, Track, UserScript
 from serried.planning.allocate import allocate, left_out, longest
 from serried.planning.launch import launch as launch_of
 from serried.planning.launch import words as launch_words
+from serried.protocol.plan import Allocation, Array, Environment, Limit, Plan, Source, Track, UserScript
 
 if TYPE_CHECKING:
     from serried import config

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from serried import schedulers
 from serried.config import shell_words
 from serried.errors import UsageError
-from serried.plan import Allocation, Launch
 from serried.protocol.launcher_env import MODULES
 from serried.protocol.names import PLACEHOLDERS
+from serried.protocol.plan import Allocation, Launch
 
 if TYPE_CHECKING:
     from serried import config
-    from serried.plan import Plan
+    from serried.protocol.plan import Plan
 
 OF_A_CLUSTER = ("srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "aprun", "jsrun", "pbsdsh")
 """Programs that start others on all nodes of a job."""

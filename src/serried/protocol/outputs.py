@@ -24,6 +24,7 @@ from serried.fs import tree as file_tree
 from serried.fs.archives import Contents
 from serried.fs.files import read_journal
 from serried.protocol.layout import CHECKPOINTS, RunDirectory, TaskDirectory
+from serried.protocol.plan import Plan
 from serried.protocol.text import counted, iso, seconds_of, spell
 
 NOISE = ("__pycache__", "*.pyc", "*.pyo", ".nfs*")
@@ -206,25 +207,25 @@ class FinalModels:
 Place = Union[Tree, FinalModels]
 
 
-def final_models(where: RunDirectory, plan: Mapping[str, Any], task: Optional[int] = None) -> List[FinalModels]:
+def final_models(where: RunDirectory, plan: Plan, task: Optional[int] = None) -> List[FinalModels]:
     """The models among the checkpoints of a run, or of one task."""
-    array = plan.get("array")
+    array = plan.array
     if task is not None or not array:
         return [FinalModels(where.task(task), "")]
-    return [FinalModels(where.task(index), f"{index}/") for index in array["indices"]]
+    return [FinalModels(where.task(index), f"{index}/") for index in array.indices]
 
 
-def trees(where: RunDirectory, plan: Mapping[str, Any], task: Optional[int] = None) -> List[Tree]:
+def trees(where: RunDirectory, plan: Plan, task: Optional[int] = None) -> List[Tree]:
     """The trees of a run, or of one task; none if the run uses the project itself."""
-    source, array = plan["source"], plan.get("array")
-    if not source["snapshot"]:
+    source, array = plan.source, plan.array
+    if not source.snapshot:
         return []
-    archive = where.path / source["archive"] if source["archive"] else None
-    links = {entry: str(Path(source["directory"]) / entry) for entry in source["links"]}
-    contents = Contents(archive, links, int(seconds_of(plan["created"]) or 0))
-    if not array or not source.get("tree_per_task"):
+    archive = where.path / source.archive if source.archive else None
+    links = {entry: str(Path(source.directory) / entry) for entry in source.links}
+    contents = Contents(archive, links, int(seconds_of(plan.created) or 0))
+    if not array or not source.tree_per_task:
         return [Tree(where, "", contents)]
-    indices = array["indices"] if task is None else [task]
+    indices = array.indices if task is None else [task]
     below = "{}/" if task is None else ""
     return [Tree(where.task(index), below.format(index), contents) for index in indices]
 

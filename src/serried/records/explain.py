@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serried.fs.files import read_journal, read_json
-from serried.plan import After, Plan
 from serried.protocol import names, reasons
 from serried.protocol.events import ToAttempt
+from serried.protocol.plan import After, Plan
 from serried.protocol.reasons import Reason
 from serried.protocol.text import show_duration
 from serried.records import missing_outputs

@@ -9,22 +9,22 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from serried.fs.tree import states_in
-from serried.plan import Plan
 from serried.protocol import outputs
 from serried.protocol.layout import RunDirectory
 from serried.protocol.outputs import LOOKED, OutputFile, Outputs, Place, Tally, Tree, is_noise
+from serried.protocol.plan import Plan
 from serried.records.index import Selection
 from serried.records.record import RecordUnreadable
 
 
 def trees(where: RunDirectory, plan: Plan, task: int | None = None) -> list[Tree]:
     """The working trees of a run, or of one task; empty for a run in the project itself."""
-    return outputs.trees(where, plan.to_json(), task)
+    return outputs.trees(where, plan, task)
 
 
 def places(where: RunDirectory, plan: Plan, task: int | None = None) -> list[Place]:
     """Where outputs of a run, or of one task, are: its working trees, and models among its checkpoints."""
-    return [*trees(where, plan, task), *outputs.final_models(where, plan.to_json(), task)]
+    return [*trees(where, plan, task), *outputs.final_models(where, plan, task)]
 
 
 def of(selection: Selection, most: int | None = LOOKED) -> Outputs:

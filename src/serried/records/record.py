@@ -9,7 +9,6 @@ import functools
 import json
 import os
 import shutil
-import typing
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +18,10 @@ from serried import schedulers
 from serried.errors import SerriedError, UsageError
 from serried.fs import files
 from serried.fs.files import MODES, PRIVATE_DIRECTORY, make_directory, read_json, write_json
-from serried.plan import After, Plan, built
-from serried.protocol import SCHEMA, names
-from serried.protocol.layout import RecordDirectory, RunDirectory, run_directory, state_directory
+from serried.protocol import SCHEMA, codec, names
+from serried.protocol.layout import RecordDirectory, RunDirectory, state_directory
 from serried.protocol.names import SubmissionState
+from serried.protocol.plan import Plan
 from serried.protocol.successor_commands import job_of, number_of, offset_of, task_of, tokens_of
 
 _FIRST = "abcdefghjkmnpqrstuvwxyz"
@@ -115,49 +114,36 @@ class Summary:
 
     @classmethod
     def of(cls, plan: Plan) -> Summary:
-        return cls.from_plan(plan.to_json())
-
-    @classmethod
-    def from_plan(cls, plan: Mapping[str, Any]) -> Summary:
-        """From plan.json as it is read: a whole Plan would cost a listing a millisecond for each run."""
-        try:
-            site, allocation, array = plan["site"], plan["allocation"], plan.get("array")
-            rehearsal = names.REHEARSAL in ((plan.get("environment") or {}).get("env") or {})
-            facts = {
-                "name": str(plan["name"]),
-                "project": str(plan["project"]),
-                "experiment": str(plan["experiment"]),
-                "cluster": str(site["name"]),
-                "scheduler": str(site["scheduler"]),
-                "created": str(plan["created"]),
-                "nodes": int(allocation["nodes"]),
-                "ranks": int(allocation["ranks"]),
-                "gpus": int(allocation["gpus"]),
-                "time_seconds": allocation.get("time_seconds"),
-                "directory": run_directory(site["root"], plan["project"], plan["experiment"], plan["run"]),
-                "tasks": len(array["indices"]) if array else None,
-                "resumed_from": (resume := plan.get("resume")) and str(resume["run"] or resume["checkpoints"][0]),
-                "rerun_of": plan.get("rerun_of"),
-                "smoke": bool(plan.get("smoke")) and not rehearsal,
-                "rehearsal": rehearsal,
-                "after": tuple(map(_after, plan.get("after") or ())),
-                "stages": bool((plan.get("data") or {}).get("stage")),
-                "sweep": (plan.get("sweep") or {}).get("first"),
-                "script": plan.get("script") is not None,
-                "shares_logs": bool(plan.get("shares_logs")),
-                "metric": str((plan.get("metric") or {}).get("name") or (plan.get("sweep") or {}).get("metric") or ""),
-            }
-            return _built(cls, facts, "its plan.json")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RecordUnreadable(f"its plan.json is not valid ({error!r})") from error
+        is_rehearsal = names.REHEARSAL in plan.environment.env
+        metric = plan.metric.name if plan.metric else ""
+        return cls(
+            name=plan.name,
+            project=plan.project,
+            experiment=plan.experiment,
+            cluster=plan.site.name,
+            scheduler=plan.site.scheduler,
+            created=plan.created,
+            nodes=plan.allocation.nodes,
+            ranks=plan.allocation.ranks,
+            gpus=plan.allocation.gpus,
+            time_seconds=plan.allocation.time_seconds,
+            directory=plan.directory,
+            tasks=len(plan.array.indices) if plan.array else None,
+            resumed_from=(plan.resume.run or plan.resume.checkpoints[0]) if plan.resume else None,
+            rerun_of=plan.rerun_of,
+            smoke=bool(plan.smoke) and not is_rehearsal,
+            rehearsal=is_rehearsal,
+            after=tuple(map(str, plan.after)),
+            stages=bool(plan.staged_items),
+            sweep=plan.sweep.first if plan.sweep else None,
+            script=plan.script is not None,
+            shares_logs=plan.shares_logs,
+            metric=metric or (plan.sweep.metric if plan.sweep else ""),
+        )
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Summary:
         return _built(cls, value, "its exit.json")
-
-
-def _after(value: Mapping[str, Any]) -> str:
-    return str(After(**{name: value[name] for name in After._fields if name in value}))
 
 
 @dataclass(frozen=True)
@@ -222,8 +208,8 @@ def jobs_text(jobs: Sequence[str]) -> str:
 
 def _built(kind: type[Document], value: Mapping[str, Any], whose: str) -> Document:
     try:
-        return typing.cast("Document", built(kind, value))
-    except (TypeError, ValueError, AttributeError) as error:
+        return codec.from_json(kind, value)
+    except ValueError as error:
         raise RecordUnreadable(f"{whose} is not valid ({error})") from error
 
 
@@ -327,8 +313,8 @@ class Record:
             command = placeholders.with_arguments(
                 self.plan.command, own, "parameters.json", is_shell=self.plan.shell, is_template=False
             )
-            return dataclasses.replace(self.plan, command=tuple(command), config={**self.plan.config, **own})
-        return dataclasses.replace(self.plan, command=self.command_of(task)) if array.each else self.plan
+            return self.plan._replace(command=tuple(command), config={**self.plan.config, **own})
+        return self.plan._replace(command=self.command_of(task)) if array.each else self.plan
 
     def parameters_of(self, task: int) -> dict[str, Any]:
         """The parameters of one trial of a sweep, by dotted name; empty before a search has drawn them."""
@@ -399,11 +385,11 @@ class Record:
         """From exit.json if that has been read, else from the plan, or else from exit.json, which repeats it."""
         if self._end is None:
             with contextlib.suppress(RecordUnreadable):
-                return Summary.from_plan(self._read(self.directory.plan))
+                return Summary.of(self.plan)
         end = self.end
         if end is not None and isinstance(end.get("summary"), dict):
             return Summary.from_json(end["summary"])
-        return Summary.from_plan(self._read(self.directory.plan))
+        return Summary.of(self.plan)
 
     @property
     def end(self) -> dict[str, Any] | None:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from serried.fs import tree as file_tree
-from serried.plan import Plan
 from serried.protocol import checkpoint_layouts, checkpoints
 from serried.protocol.outputs import LOOKED
+from serried.protocol.plan import Plan
 from serried.protocol.text import seconds_of
 from serried.records import outputs
 from serried.records.index import Selection

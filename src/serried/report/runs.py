@@ -16,9 +16,9 @@ from serried.errors import ConfigError
 from serried.fs.files import read_json
 from serried.metrics import samples
 from serried.metrics.measured import Measurements, measured_of
-from serried.plan import Plan
 from serried.protocol import names
 from serried.protocol.layout import TaskDirectory
+from serried.protocol.plan import Plan
 from serried.protocol.reasons import Reason
 from serried.records import index
 from serried.records.evidence import claimed_at, latest_attempt

@@ -170,8 +170,7 @@ def prepare_take(
     decided = decide(asked, directory, os.environ)
     plan = decided.plan
     variables = {**plan.environment.env, names.REHEARSAL: str(list(stops))}
-    plan = dataclasses.replace(
-        plan,
+    plan = plan._replace(
         name=f"{plan.name}.{kind}",
         smoke=steps,
         notify=None,

@@ -30,9 +30,9 @@ from serried.errors import (
     UsageError,
 )
 from serried.fs import files
-from serried.plan import Plan
 from serried.protocol import job_states, successor_commands
 from serried.protocol.layout import state_directory
+from serried.protocol.plan import Plan
 from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import Commands
 from serried.schedulers.interface import Job, Scheduler, WaitReasons

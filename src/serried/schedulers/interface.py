@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from serried.fs.files import MODES
-from serried.plan import Array, Dialect, Plan, UserScript
 from serried.protocol import names
 from serried.protocol.layout import RunDirectory, plain
+from serried.protocol.plan import Array, Dialect, Plan, UserScript
 from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import Commands
 

@@ -10,7 +10,7 @@ from string import Template
 from serried import schedulers
 from serried.environments import activation
 from serried.fs.files import MODES
-from serried.plan import Plan, UserScript
+from serried.protocol.plan import Plan, UserScript
 from serried.schedulers.interface import Fragment, Script
 
 BEGINNING = Template("""\

@@ -6,7 +6,6 @@ hash of the command, the files that it names and its environment.
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import hashlib
 import itertools
@@ -26,8 +25,8 @@ from serried.environments import activation
 from serried.errors import DataFailed, UsageError, did_you_mean, reason
 from serried.fs import archives, copy, tree
 from serried.fs.adaptive_pool import Crew
-from serried.plan import Environment, Plan, Site, Staged
 from serried.protocol.names import DATA_DIR
+from serried.protocol.plan import Environment, Plan, Site, Staged
 from serried.protocol.text import spell
 
 FORMAT = 1
@@ -95,7 +94,7 @@ def settle(
         item._replace(bytes=size.bytes, files=size.files) if size.is_whole else item
         for item, size in zip(plan.data.stage, counts, strict=True)
     )
-    plan = dataclasses.replace(plan, data=plan.data._replace(stage=stage))
+    plan = plan._replace(data=plan.data._replace(stage=stage))
     advice = itertools.chain(*map(_advice, stage, counts))
     return plan, (*_in_place(plan), *_perhaps_too_large(stage, counts, plan.site), *advice)
 

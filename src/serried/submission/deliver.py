@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 from serried import schedulers, script, shell, snapshot
 from serried.errors import SerriedError, SubmissionRefused, SubmissionUncertain, UsageError, reason
 from serried.fs.files import MODES, PRIVATE_FILE, make_directory, write_bytes, write_json, write_text
-from serried.plan import Plan
 from serried.processes import myself
 from serried.protocol import SCHEMA
 from serried.protocol.layout import PROGRAMS, RunDirectory
 from serried.protocol.names import PREQUEUED, SubmissionState
+from serried.protocol.plan import Plan
 from serried.protocol.successor_commands import Commands, token_of
 from serried.protocol.successor_commands import behind as behind_jobs
 from serried.protocol.text import iso, spell
@@ -151,7 +151,7 @@ def behind(prepared: Prepared, submitted: Mapping[str, Sequence[str]]) -> Prepar
     afters = tuple(
         after._replace(job=submitted[after.run][0]) if after in known else after for after in prepared.plan.after
     )
-    plan = dataclasses.replace(prepared.plan, after=afters)
+    plan = prepared.plan._replace(after=afters)
     jobs = (*prepared.jobs, *(job for after in known for job in submitted[after.run][-1].split(",")))
     made = assemble(plan, prepared.environment, prepared.each, (), jobs)
     return dataclasses.replace(
@@ -281,7 +281,7 @@ def establish(prepared: Prepared) -> tuple[Record, Plan]:
     if prepared.survey is not None:
         with plain_errors(root):
             archive = snapshot.store(prepared.survey, sources_directory(plan), modes)
-        plan = dataclasses.replace(plan, source=plan.source._replace(archive=str(archive.path)))
+        plan = plan._replace(source=plan.source._replace(archive=str(archive.path)))
     with plain_errors(records_directory()):
         record = Record.create(plan, intent(prepared.token, plan))
     try:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from serried import schedulers
 from serried.errors import RunNotFoundError, SubmissionUncertain, UsageError
-from serried.plan import After, Plan
 from serried.protocol import names
+from serried.protocol.plan import After, Plan
 from serried.protocol.successor_commands import job_of, part_of
 from serried.records import index
 from serried.records.index import Selection

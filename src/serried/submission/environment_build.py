@@ -16,9 +16,9 @@ from serried.environments import activation, containers
 from serried.environments import recipe as environment_recipe
 from serried.environments.activation import choose
 from serried.errors import UsageError
-from serried.plan import Environment, Plan
 from serried.planning import plan as make_plan
 from serried.protocol.names import COMPLETED
+from serried.protocol.plan import Environment, Plan
 from serried.protocol.text import iso
 from serried.records import index
 from serried.records.index import Selection
@@ -69,7 +69,7 @@ def _with_prefix(plan: Plan, prefix: Path) -> Plan:
         environment = environment._replace(conda=str(prefix))
     else:
         environment = environment._replace(venv=str(prefix))
-    return dataclasses.replace(plan, environment=environment)
+    return plan._replace(environment=environment)
 
 
 def builder(plan: Plan, resolved: config.Resolved, environ: Mapping[str, str], where: str, observe: Observe) -> Builder:
@@ -164,7 +164,7 @@ def inspect(plan: Plan, environ: Mapping[str, str]) -> Inspected:
     if wanted:
         plan = _with_prefix(plan, prefix or wanted.expected)
     if not wanted or prefix:
-        plan = dataclasses.replace(plan, environment=choose(plan.environment, environ, inside=bool(plan.container)))
+        plan = plan._replace(environment=choose(plan.environment, environ, inside=bool(plan.container)))
     return Inspected(plan, wanted.source if wanted else None, ready=not wanted or bool(prefix))
 
 

@@ -61,7 +61,7 @@ def run_here(
 
     # Later attempts run here, too, without another wait in the queue.
     limit = prepared.plan.limit._replace(form=REQUEUE)
-    prepared = dataclasses.replace(prepared, plan=dataclasses.replace(prepared.plan, limit=limit), commands=None)
+    prepared = dataclasses.replace(prepared, plan=prepared.plan._replace(limit=limit), commands=None)
     record, plan = establish(prepared)
     submission = record.submissions[0]
     several = plan.world_size > 1 or plan.array is not None

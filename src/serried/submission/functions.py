@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import os
 import pickle
@@ -15,9 +14,9 @@ from types import ModuleType
 from typing import Any
 
 from serried.errors import RunFailed, UsageError, install_hint
-from serried.plan import Plan
 from serried.protocol import names
 from serried.protocol.layout import TaskDirectory
+from serried.protocol.plan import Plan
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 """Positional and keyword arguments."""
@@ -52,10 +51,10 @@ class Calls:
 
     def settle(self, plan: Plan) -> Plan:
         """The plan with the function's name, and with this Python unless the ranks have an environment of their own."""
-        plan = dataclasses.replace(plan, experiment=self.short_name) if plan.experiment == MODULE else plan
+        plan = plan._replace(experiment=self.short_name) if plan.experiment == MODULE else plan
         environment = plan.environment
         has_own = environment.venv or environment.conda or environment.build or plan.container
-        return plan if has_own else dataclasses.replace(plan, command=(sys.executable, *plan.command[1:]))
+        return plan if has_own else plan._replace(command=(sys.executable, *plan.command[1:]))
 
     def pickled(self, project: Path) -> bytes:
         """The content of `calls.pickle`. Raises UsageError if the function or an argument cannot be pickled.

@@ -37,7 +37,7 @@ def with_shell(prepared: Prepared, words: tuple[str, ...], *, now: bool) -> Prep
 
     Raises UsageError if the scheduler has no interactive jobs, or its command is not installed.
     """
-    plan = dataclasses.replace(prepared.plan, command=words)
+    plan = prepared.plan._replace(command=words)
     handover = schedulers.get(plan.site.scheduler).interactive(
         plan, prepared.token, prepared.environment, now=now, has_terminal=_has_terminal()
     )

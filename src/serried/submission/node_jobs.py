@@ -16,8 +16,8 @@ from serried import schedulers, script, shell
 from serried.errors import SerriedError, UsageError
 from serried.fs import files
 from serried.fs.files import MODES
-from serried.plan import Plan
 from serried.protocol.events import JournalEvent
+from serried.protocol.plan import Plan
 
 AT_ONCE = 16
 """Most jobs in the queue at once, to spare the scheduler."""

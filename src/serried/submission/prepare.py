@@ -17,10 +17,10 @@ from serried.config import shell_words
 from serried.environments import activation, containers
 from serried.environments.activation import absent_interpreter, absent_mpi, absent_program, choose, idle
 from serried.errors import UsageError, did_you_mean
-from serried.plan import Plan
 from serried.planning import divide_indices
 from serried.planning.launch import warnings as command_warnings
 from serried.protocol import checkpoint_layouts, names, placeholders
+from serried.protocol.plan import Plan
 from serried.snapshot import Survey
 from serried.snapshot.editable import site_folders
 from serried.submission import search, tracking
@@ -69,7 +69,7 @@ def prepare(
         plan, reports = environment_build.settle(plan, resolved, environ, observe)
     if not reports and plan.script is None:
         inside = plan.container is not None
-        plan = dataclasses.replace(plan, environment=choose(plan.environment, environ, inside=inside))
+        plan = plan._replace(environment=choose(plan.environment, environ, inside=inside))
     environment = job_environment(plan, environ)
     if not reports:
         workdir = project / plan.source.workdir
@@ -222,7 +222,7 @@ def divide(plan: Plan) -> Plan:
     is_large = bool((limits.below and indices[-1] >= limits.below) or (limits.tasks and len(indices) > limits.tasks))
     offsets = divide_indices(indices, size if is_large else None, in_ranges=limits.in_ranges)
     if not is_large and len(offsets) < 2:
-        return dataclasses.replace(plan, array=plan.array._replace(offsets=()))
+        return plan._replace(array=plan.array._replace(offsets=()))
     most = (
         f"arrays of up to {size:,} tasks"
         if is_large
@@ -242,7 +242,7 @@ def divide(plan: Plan) -> Plan:
             f"whatever `{hold}` in `resources.extra` says",
             hint=f"leave it out, or submit {less}",
         )
-    return dataclasses.replace(plan, array=plan.array._replace(offsets=offsets))
+    return plan._replace(array=plan.array._replace(offsets=offsets))
 
 
 def _check_workdir(plan: Plan, project: Path) -> None:
@@ -282,7 +282,7 @@ def _surveyed(plan: Plan, resolved: config.Resolved, project: Path) -> tuple[Pla
         return plan, _survey(plan, resolved, project), ()
     within = os.path.relpath(os.path.realpath(project), root)
     source = plan.source._replace(directory=str(root), workdir=os.path.normpath(f"{within}/{plan.source.workdir}"))
-    at_root = dataclasses.replace(plan, source=source)
+    at_root = plan._replace(source=source)
     try:
         return at_root, _survey(at_root, resolved, root, within), ()
     except UsageError as error:
@@ -318,7 +318,7 @@ def _with_snapshot(plan: Plan, surveyed: Survey, environment: Mapping[str, str])
             f"the working directory `{plan.source.workdir}` is not in the snapshot: git ignores it, or it is empty",
             hint="put a file into it that git does not ignore, or run in place: `--set project.snapshot=false`",
         )
-    return dataclasses.replace(plan, source=source)
+    return plan._replace(source=source)
 
 
 def _about_snapshot(plan: Plan, surveyed: Survey) -> Iterator[str]:

@@ -30,7 +30,7 @@ def prepare_profile(request: Request, wanted: Wanted, directory: Path, *, observ
         ranks = "only rank 0" if plan.world_size == 1 else f"ranks 0 to {plan.world_size - 1}"
         raise UsageError(f"rank {missing[0]} does not exist: the run has {ranks}", hint="--rank 0")
     environment = plan.environment._replace(env={**plan.environment.env, names.PROFILE: wanted.to_text()})
-    plan = dataclasses.replace(plan, name=f"{plan.name}.profile", notify=None, environment=environment)
+    plan = plan._replace(name=f"{plan.name}.profile", notify=None, environment=environment)
     return prepare(plan, decided.resolved, os.environ, observe=observe)
 
 

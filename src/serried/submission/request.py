@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from serried import config, schedulers
 from serried.config import shell_words, toml, values
 from serried.errors import UsageError, did_you_mean
-from serried.plan import After, Allocation, Array, Plan, Search, Sweep
 from serried.planning import plan as make_plan
 from serried.planning import tasks
 from serried.planning.allocate import gpu_note, partition_note
 from serried.protocol import names, placeholders
+from serried.protocol.plan import After, Allocation, Array, Plan, Search, Sweep
 from serried.protocol.text import iso
 from serried.records.record import new_id
 
@@ -108,7 +108,7 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     plan = make_plan(resolved, run_id=new_id(), created=iso(time.time()), array=array, name=request.name)
     if request.parameters:
         own = {name: plan.config.get(name, value) for name, value in request.parameters.items()}  # `--set` wins
-        plan = dataclasses.replace(plan, command=_with_parameters(plan, own))
+        plan = plan._replace(command=_with_parameters(plan, own))
     if request.sweep:
         plan = _with_sweep(plan, request.sweep.with_source(resolved.experiment.metric))
         _check_workers(plan)
@@ -121,12 +121,12 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     ]
     resolved = dataclasses.replace(resolved, notes=(*resolved.notes, *filter(None, notes)))
     if request.smoke:
-        plan = dataclasses.replace(plan, smoke=names.SMOKE_STEPS)
+        plan = plan._replace(smoke=names.SMOKE_STEPS)
     if request.resume is not None:
         from serried.submission.resume import resume_from
 
         beginning = resume_from(request.resume, array, directory)
-        plan = dataclasses.replace(plan, resume=beginning.resume)
+        plan = plan._replace(resume=beginning.resume)
         resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *beginning.warnings))
     return _behind(Decided(plan, resolved, each, trials), request, among)
 
@@ -165,7 +165,7 @@ def _after_others(decided: Decided, each: Mapping[str, Decided]) -> Decided:
             afters.append(After(other.run, other.name, other.directory, decided.together[name], None, ""))
         else:
             afters += itertools.islice(existing, 1)
-    return dataclasses.replace(decided, plan=dataclasses.replace(decided.plan, after=tuple(afters)))
+    return dataclasses.replace(decided, plan=decided.plan._replace(after=tuple(afters)))
 
 
 def order(after: Mapping[str, Sequence[str]]) -> list[str]:
@@ -208,7 +208,7 @@ def decide_inside(request: Request, inside: Inside, directory: Path, environ: Ma
         scheduler=schedulers.LOCAL, inside=inside.scheduler, is_this_machine=False, dialect=dialect
     )
     allocation = _allocation(plan.allocation, inside, ranks_are_set="resources.ranks" not in plan.defaults)
-    return dataclasses.replace(decided, plan=dataclasses.replace(plan, site=site, allocation=allocation))
+    return dataclasses.replace(decided, plan=plan._replace(site=site, allocation=allocation))
 
 
 def _allocation(requested: Allocation, inside: Inside, *, ranks_are_set: bool) -> Allocation:
@@ -246,7 +246,7 @@ def _behind(decided: Decided, request: Request, among: Sequence[str]) -> Decided
     else:
         rest = [text for name, text in in_file.items() if name not in among]
         followed = [newest_of(text, decided.plan) for text in rest]
-    plan = dataclasses.replace(decided.plan, after=tuple(each.after for each in followed))
+    plan = decided.plan._replace(after=tuple(each.after for each in followed))
     warnings = (*decided.resolved.warnings, *(note for each in followed for note in each.notes))
     return Decided(
         plan,
@@ -355,7 +355,7 @@ def _with_sweep(plan: Plan, definition: SweepDefinition) -> Plan:
         service=definition.id,
     )
     experiment = definition.id.split("/")[1] if plan.experiment == AGENT else plan.experiment
-    return dataclasses.replace(plan, sweep=sweep, command=_with_place(plan, names_), experiment=experiment)
+    return plan._replace(sweep=sweep, command=_with_place(plan, names_), experiment=experiment)
 
 
 def _search(definition: SweepDefinition) -> Search | None:

@@ -15,9 +15,9 @@ from serried.config import job_script
 from serried.environments import containers
 from serried.environments.activation import choose
 from serried.errors import SchedulerUnreachable, SerriedError, UsageError
-from serried.plan import Array, Plan, Resume, Site, Sweep, UserScript
 from serried.protocol import checkpoints
 from serried.protocol.names import COMPLETED
+from serried.protocol.plan import Array, Plan, Resume, Site, Sweep, UserScript
 from serried.protocol.reasons import Reason
 from serried.protocol.text import compress, counted, iso
 from serried.records import index
@@ -89,8 +89,7 @@ def prepare_again(
     beginning = Beginning(origin, ()) if fresh or added else _newest(selection, array, origin, have_ended=has_ended)
     script, text, cautions = _script(record, is_new=new_code)
     script = script._replace(title=name) if script and name else script
-    plan = dataclasses.replace(
-        old,
+    plan = old._replace(
         run=new_id(),
         name=name or old.name,
         created=iso(time.time()),
@@ -113,7 +112,7 @@ def prepare_again(
         has_old_script = script is not None and not new_code
         what = "the old script, and other files as they are" if has_old_script else "the code as it is"
         warnings = (*warnings, f"run `{record.id}` ran in place, so the new run uses {what} now")
-    plan = dataclasses.replace(plan, source=plan.source._replace(archive=None))
+    plan = plan._replace(source=plan.source._replace(archive=None))
     project = Path(plan.source.directory)
     if not project.is_dir():
         raise UsageError(f"the project's folder `{project}` does not exist")

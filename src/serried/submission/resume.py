@@ -9,9 +9,9 @@ from pathlib import Path
 
 from serried.errors import RunNotFoundError, UsageError
 from serried.fs.files import read_json
-from serried.plan import Array, Resume
 from serried.protocol import checkpoint_layouts, checkpoints
 from serried.protocol.layout import RunDirectory
+from serried.protocol.plan import Array, Resume
 from serried.protocol.text import compress
 from serried.records import index
 from serried.records.index import Selection

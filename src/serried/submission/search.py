@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
@@ -10,8 +9,8 @@ from pathlib import Path
 
 from serried import inherit
 from serried.errors import UsageError, install_hint
-from serried.plan import Plan
 from serried.protocol.layout import RunDirectory
+from serried.protocol.plan import Plan
 
 MODULE = "optuna"
 
@@ -35,7 +34,7 @@ def settle(plan: Plan, environ: Mapping[str, str]) -> Plan:
     if not journal or not Path(journal).parents[1].is_dir():
         journal = str(RunDirectory(Path(plan.directory)).search)
     search = sweep.search._replace(journal=journal, pythons=pythons)
-    return dataclasses.replace(plan, sweep=sweep._replace(search=search))
+    return plan._replace(sweep=sweep._replace(search=search))
 
 
 def _pythons(environ: Mapping[str, str]) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,8 +9,8 @@ from pathlib import Path
 from serried import inherit
 from serried.config import shell_words
 from serried.errors import UsageError
-from serried.plan import Plan
 from serried.protocol import tracking
+from serried.protocol.plan import Plan
 from serried.protocol.tracking import KEY, MLFLOW, OFF, OFFLINE, ONLINE, SERVER, TENSORBOARD, WANDB
 from serried.snapshot.editable import site_folders
 
@@ -54,7 +53,7 @@ def _settle_sweep(plan: Plan, environ: Mapping[str, str]) -> tuple[Plan, tuple[s
     if track is not None and WANDB in track.sinks:
         if track.mode in (OFF, OFFLINE):
             raise UsageError(f"the trials of a sweep at W&B are online, but `track.mode` is `{track.mode}`")
-        plan = dataclasses.replace(plan, track=track._replace(mode=ONLINE))
+        plan = plan._replace(track=track._replace(mode=ONLINE))
     from serried.submission import wandb_service
 
     key = wandb_service.key_of(_settings(plan, environ), Path(plan.source.directory))
@@ -123,4 +122,4 @@ def _with_secret(plan: Plan) -> Plan:
     environment = plan.environment
     if KEY in (*environment.secrets, *environment.env_file, *environment.env):
         return plan
-    return dataclasses.replace(plan, environment=environment._replace(secrets=(*environment.secrets, KEY)))
+    return plan._replace(environment=environment._replace(secrets=(*environment.secrets, KEY)))

@@ -18,8 +18,8 @@ from typing import Any
 
 from serried.config.values import MOST_TASKS, BadValue, guess
 from serried.errors import ConfigError, UsageError, did_you_mean, install_hint
-from serried.plan import ReportedMetric
 from serried.protocol import placeholders, printed_metric
+from serried.protocol.plan import ReportedMetric
 
 Trial = dict[str, Any]
 """The parameters of one training, by dotted name."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from serried.errors import UsageError
-from serried.plan import ReportedMetric, Sweep
 from serried.protocol import names, printed_metric, series
 from serried.protocol.layout import TaskDirectory
+from serried.protocol.plan import ReportedMetric, Sweep
 from serried.protocol.reasons import Reason
 from serried.records import index
 from serried.records.evidence import attempt_numbers

@@ -8,7 +8,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from serried import schedulers
-from serried.plan import After, Array, Container, Data, Environment, Plan, Staged, Sync
 from serried.protocol.checkpoints import IN_CHECKPOINTS
 from serried.protocol.names import (
     AFTER_ANY,
@@ -21,6 +20,7 @@ from serried.protocol.names import (
     SUCCESSOR,
     TRACK_AUTO,
 )
+from serried.protocol.plan import After, Array, Container, Data, Environment, Plan, Staged, Sync
 from serried.protocol.settings import spelled
 from serried.protocol.text import compress, counted, duration, show_duration, spell
 from serried.snapshot import Revision, Survey

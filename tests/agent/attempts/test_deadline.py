@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-import types
+from pathlib import Path
 
+from building import a_plan
+from serried.agent.attempt import Attempt
 from serried.agent.attempts import deadline, finalize
 from serried.agent.attempts.deadline import Deadline
 from serried.agent.node_disk.folder import boot
+from serried.protocol.layout import RunDirectory
 from tables import for_each
 
 
@@ -27,8 +30,7 @@ def test_ranks_are_warned_and_ended_before_the_scheduler_would(limit, told, expe
 
 def test_the_time_that_a_job_took_to_reach_its_agents_counts(monkeypatch):
     monkeypatch.setattr(deadline.time, "time", lambda: 1030)
-    plan = {"allocation": {"time_seconds": 3600}}
-    work = types.SimpleNamespace(plan=plan, lead_seconds=60, grace_seconds=30, has_outputs=False)
+    work = Attempt(RunDirectory(Path("/run")), a_plan(time_seconds=3600), None, 1)
     assert deadline.deadline_of(work, scheduler_end=0, age=30) == deadline.decide_deadline(
         1000, 3600, 0, lead=60, grace=30
     )

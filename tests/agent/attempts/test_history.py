@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from building import a_plan
 from serried.agent.attempt import Attempt
 from serried.agent.attempts import history
 from serried.fs.files import make_directory
@@ -12,7 +13,7 @@ from serried.protocol.layout import RunDirectory
 
 @pytest.fixture
 def work(tmp_path):
-    made = Attempt(RunDirectory(tmp_path), {"run": "k3f9q2"}, None, 1)
+    made = Attempt(RunDirectory(tmp_path), a_plan(), None, 1)
     made.run.plan.write_text("{}")
     make_directory(made.directory.attempts)
     return made

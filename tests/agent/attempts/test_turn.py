@@ -12,6 +12,7 @@ from serried.agent.attempts import claims, dependency, successor_jobs
 from serried.fs.files import make_directory, read_json, write_json
 from serried.protocol import names
 from serried.protocol.layout import RunDirectory
+from serried.protocol.plan import After, Limit
 from serried.protocol.successor_commands import JOB, TOKEN, Commands
 
 GONE = ""
@@ -46,13 +47,11 @@ def other(tmp_path):
 def work(tmp_path):
     """`make(condition)` is a run `m2n3p4` that comes after the other; the scheduler's words are in `words`."""
 
-    def make(condition="ok", task=None, **limit):
-        plan = a_plan("m2n3p4", root=tmp_path / "runs").to_json()
+    def make(condition="ok", task=None, job="10", **limit):
         other = a_plan("k3f9q2", root=tmp_path / "runs")
-        after = {"run": "k3f9q2", "name": "other", "directory": other.directory, "condition": condition}
-        plan["after"] = [{**after, "task": task, "job": "10"}]
-        plan["limit"].update(limit)
-        made = Attempt(RunDirectory(Path(a_plan("m2n3p4", root=tmp_path / "runs").directory)), plan, None, 0)
+        after = After("k3f9q2", "other", other.directory, condition, task, job)
+        plan = a_plan("m2n3p4", root=tmp_path / "runs", limit=Limit(**limit))._replace(after=(after,))
+        made = Attempt(RunDirectory(Path(plan.directory)), plan, None, 0)
         make_directory(made.run.claims)
         notes, ask = tmp_path / "notes", f'cat "{tmp_path}/words-$1" 2>/dev/null || true'
         submit = (
@@ -194,8 +193,7 @@ def test_where_it_cannot_queue_again_that_is_its_end(  # noqa: PLR0917 - fixture
 
 def test_what_had_ended_before_it_was_submitted_is_not_looked_at(work, says):
     says()
-    run = work()
-    run.plan["after"][0]["job"] = None
+    run = work(job=None)
     assert dependency.refusal(run, "m2n3p4-1") is BEGINS
 
 
@@ -220,7 +218,7 @@ def test_jobs_left_over_are_not_deleted_where_that_would_strand_what_waits_for_t
     write_json(other.where.link_commands, commands.to_json())
     other.where.followed.touch()
     other.link("12")
-    finished = Attempt(other.where, {**other.plan.to_json(), "limit": run.plan["limit"]}, None, 1)
+    finished = Attempt(other.where, other.plan._replace(limit=run.plan.limit), None, 1)
 
     successor_jobs.withdraw(finished, "k3f9q2-1")
 

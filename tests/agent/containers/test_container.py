@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import subprocess
 from pathlib import Path
 
@@ -13,9 +11,9 @@ from building import a_plan
 from serried.agent.attempt import Attempt
 from serried.agent.containers import container
 from serried.agent.node_disk.folder import SCRATCH
-from serried.plan import Container, Data, Environment, Source, Staged
 from serried.protocol.binds import Bind
 from serried.protocol.layout import RunDirectory
+from serried.protocol.plan import Container, Data, Environment, Source, Staged
 from stub_scheduler import site_of
 
 
@@ -30,8 +28,7 @@ def make(tmp_path, monkeypatch):
 
     def made(*, gpus=0, environment=None, local_disk=None, data=None, **said):
         container_ = Container(**{"image": "/i.sif", "runtime": "apptainer", "local": False, **said})
-        plan = dataclasses.replace(
-            a_plan(root=str(tmp_path / "scratch"), gpus=gpus),
+        plan = a_plan(root=str(tmp_path / "scratch"), gpus=gpus)._replace(
             container=container_,
             data=data,
             environment=environment or Environment(),
@@ -39,7 +36,7 @@ def make(tmp_path, monkeypatch):
             site=site_of("fir", "slurm", str(tmp_path / "scratch"), local_disk=local_disk),
         )
         run = RunDirectory(tmp_path / "scratch/digits/train/k3f9q2")
-        work = Attempt(run, json.loads(json.dumps(plan.to_json())), None, 1)
+        work = Attempt(run, plan, None, 1)
         return container.of(work, tmp_path / "private")
 
     return made

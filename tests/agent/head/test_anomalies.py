@@ -6,14 +6,17 @@ import json
 import math
 from types import SimpleNamespace
 
+from building import a_plan
 from evidence import STARTED, ended, evidence, exit_of
 from serried.agent import notifications
+from serried.agent.attempt import Attempt
 from serried.agent.head.anomalies import Anomalies, NodeSample
 from serried.agent.head.live_file import LiveFile
 from serried.agent.head.step_pace import StepPace
 from serried.agent.outcome import verdict
 from serried.fs.files import make_directory
 from serried.protocol.layout import RunDirectory, TaskDirectory
+from serried.protocol.plan import Notify
 
 GPU = {"gpu": 0, "busy": 97.0, "memory": 40e9}
 GB = 10**9
@@ -298,7 +301,7 @@ def test_warnings_are_in_the_live_file_and_each_is_recorded_once(tmp_path):
         is_script=False,
         restarts=0,
         file_mode=0o600,
-        sampling_seconds=5.0,
+        plan=a_plan(),
     )
     make_directory(directory.attempt(1).path)
     live = LiveFile(work, [agent], lambda: agent.last_message_at, None, recorded.append)
@@ -315,11 +318,7 @@ def test_an_anomaly_is_sent_once_for_each_code(tmp_path, monkeypatch):
     sent = []
     monkeypatch.setattr(notifications, "_tried", set())
     monkeypatch.setattr(notifications, "_start", lambda _, document: sent.append(json.loads(document)["text"]))
-    plan = {"notify": {"on": ["anomaly"]}, "run": "k3f9q2", "name": "train", "site": {"name": "fir"}}
-    work = SimpleNamespace(
-        plan={**plan, "project": "p", "experiment": "train"}, run=RunDirectory(tmp_path), task=None, number=1,
-        process_tag="1", directory_mode=0o700,
-    )  # fmt: skip
+    work = Attempt(RunDirectory(tmp_path), a_plan()._replace(notify=Notify(on=("anomaly",))), None, 1)
     for code, message in (("stalled", "no step"), ("gpu-lost", "a GPU"), ("stalled", "again")):
         notifications.notify(work, "anomaly", code, message=message)
     assert sent == [f"train (k3f9q2) on fir needs attention: {message}" for message in ("no step", "a GPU")]

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from building import a_plan
 from serried.agent.head.monitor import UNCONNECTED_SECONDS, Monitor
 
 
@@ -21,7 +22,7 @@ def watch(tmp_path):
             nodes=2,
             ranks=2,
             expects_connections=expects_contact,
-            plan={"limit": {"silence_seconds": None}},
+            plan=a_plan(),
         )
         notes, timers = [], {}
         loop = SimpleNamespace(after=timers.__setitem__)

@@ -9,10 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from building import a_plan
 from serried.agent.attempts.deadline import Deadline
 from serried.agent.head.live_file import LiveFile
 from serried.fs.files import make_directory
 from serried.protocol.layout import TaskDirectory
+from serried.protocol.plan import Sampling
 
 NOW = 1_795_000_000.0
 RANKS = 8
@@ -35,7 +37,7 @@ class Cluster:
             is_script=is_script,
             restarts=1,
             file_mode=0o600,
-            sampling_seconds=every,
+            plan=a_plan()._replace(sampling=Sampling(every)),
         )
         self.file = LiveFile(work, self.nodes, lambda: self.now, deadline)
 

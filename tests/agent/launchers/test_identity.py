@@ -6,10 +6,12 @@ import os
 
 import pytest
 
+from building import a_plan
 from serried.agent.attempt import Attempt
 from serried.agent.launchers import rank_identity
 from serried.protocol import launcher_env
 from serried.protocol.layout import RunDirectory
+from serried.protocol.plan import Launch
 
 
 @pytest.fixture
@@ -18,7 +20,7 @@ def work(tmp_path, monkeypatch):
         monkeypatch.delenv(name)
     for name, value in {"PATH": "/usr/bin", "CUDA_VISIBLE_DEVICES": "2,3", "SLURMD_NODENAME": "n2"}.items():
         monkeypatch.setenv(name, value)
-    return lambda kind: Attempt(RunDirectory(tmp_path), {"run": "r1", "launch": {"kind": kind}}, None, 1)
+    return lambda kind: Attempt(RunDirectory(tmp_path), a_plan("r1")._replace(launch=Launch(kind)), None, 1)
 
 
 def test_a_launcher_on_another_node_does_not_say_which_gpus_this_one_has(work):

@@ -7,9 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from building import a_plan
 from serried.agent.attempt import Attempt
 from serried.agent.launchers.head_side import Failure, LauncherCoordinator
 from serried.protocol.layout import RunDirectory
+from serried.protocol.plan import Launch
 
 
 class Clock:
@@ -36,7 +38,7 @@ class Told(list):
 @pytest.fixture
 def head():
     def make(kind="torchrun"):
-        plan = {"launch": {"kind": kind, "max_restarts": 0}, "allocation": {"nodes": 2, "ranks": 1}}
+        plan = a_plan(nodes=2, ranks=1)._replace(launch=Launch(kind))
         work = Attempt(RunDirectory(Path("/run")), plan, None, 1)
         clock, told, failures = Clock(), Told(), []
         launching = LauncherCoordinator(clock, work, told, failures.append)

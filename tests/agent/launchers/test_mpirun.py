@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.plan import Launch
+from serried.protocol.plan import Launch
 
 PYTHON = sys.executable
 MPIRUN = Launch("mpirun")

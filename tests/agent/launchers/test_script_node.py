@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
 from types import SimpleNamespace
 
@@ -14,9 +12,9 @@ from serried.agent.attempt import Attempt
 from serried.agent.launchers import script_node
 from serried.agent.launchers.script_node import ScriptNode
 from serried.agent.ranks import command
-from serried.plan import Environment, Track
 from serried.protocol import names, tracking
 from serried.protocol.layout import RunDirectory
+from serried.protocol.plan import Environment, Track
 
 PLACE = {"master": "10.0.0.1", "port": 4242, "deadline": 0.0, "stop_file": "/t/stop"}
 
@@ -29,8 +27,8 @@ def answer(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/home/ada/lib")
     track = Track((tracking.WANDB,), "digits", mode=tracking.OFFLINE)
     environment = Environment(env={"LR": "0.1"})
-    plan = dataclasses.replace(a_plan(script=A_SCRIPT, root=tmp_path), track=track, environment=environment)
-    work = Attempt(RunDirectory(tmp_path / "k3f9q2"), json.loads(json.dumps(plan.to_json())), None, 1)
+    plan = a_plan(script=A_SCRIPT, root=tmp_path)._replace(track=track, environment=environment)
+    work = Attempt(RunDirectory(tmp_path / "k3f9q2"), plan, None, 1)
 
     def ask(*, is_detached):
         agent = SimpleNamespace(loop=SimpleNamespace(watch=lambda *_: None), log_event=lambda *_, **__: None)

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from building import a_plan
 from serried.agent.attempt import Attempt
 from serried.agent.launchers import kinds
 from serried.agent.launchers.kinds import LaunchContext
 from serried.protocol.layout import RunDirectory
+from serried.protocol.plan import Environment, Launch
 
 RANK = ("/usr/bin/python3", "-I", "-S", "/run/agent.pyz", "rank", "@af09")
 REMOTE = ("/usr/bin/python 3", "-I", "-S", "/run/agent.pyz", "remote", "@af09")
@@ -22,14 +24,9 @@ def scene(tmp_path: Path):
     def make(
         *command: str, nodes: int = 2, ranks: int = 4, node: int = 0, options: tuple[str, ...] = (), **env: str
     ) -> LaunchContext:
-        plan = {
-            "command": list(command) or ["python", "train.py"],
-            "allocation": {"nodes": nodes, "ranks": ranks, "gpus": 0},
-            "launch": {"kind": "?", "max_restarts": 0, "options": list(options)},
-            "environment": {"env": env},
-            "limit": {"grace_seconds": 30},
-            "site": {"kill_wait_seconds": 30},
-        }
+        plan = a_plan(nodes=nodes, ranks=ranks, command=command or ("python", "train.py"))._replace(
+            launch=Launch("?", options=options), environment=Environment(env=env)
+        )
         work = Attempt(RunDirectory(Path("/run")), plan, None, 1)
         hosts = [f"gpu{number}" for number in range(1, nodes + 1)]
         return LaunchContext(work, node, hosts, "10.0.0.1", f"10.0.0.{node + 1}", 20123, RANK, tmp_path, REMOTE)

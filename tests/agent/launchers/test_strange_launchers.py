@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from serried.fs.files import read_journal
-from serried.plan import Launch
+from serried.protocol.plan import Launch
 
 TASK = "SLURM_STEP_ID=1 SLURM_STEP_NUM_TASKS={world} SLURM_PROCID={rank} SLURM_LOCALID={rank}"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from serried import schedulers
+from building import a_plan
 from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.node_disk import cleanup, mounts
@@ -130,9 +130,12 @@ def work(tmp_path, monkeypatch):
         monkeypatch.setattr(module, patience, PATIENCE)
     for name in ("SLURM_TMPDIR", "SLURM_JOB_ID", "PBS_JOBID", "SERRIED_JOB"):
         monkeypatch.delenv(name, raising=False)
-    dialect = schedulers.traits("slurm").dialect._asdict()
-    site = {"name": "fir", "scheduler": "slurm", "local_disk": str(disk), "dialect": dialect}
-    return Attempt(RunDirectory(tmp_path / "run"), {"run": "k3f9q2", "site": site}, None, 1)
+    return on_disk(Attempt(RunDirectory(tmp_path / "run"), a_plan(), None, 1), disk)
+
+
+def on_disk(work, local_disk):
+    site = work.plan.site._replace(local_disk=str(local_disk))
+    return Attempt(work.run, work.plan._replace(site=site), work.task, work.number)
 
 
 def left_by(work, **changes):
@@ -259,9 +262,9 @@ def test_a_disk_of_the_job_s_own_comes_first_and_one_that_cannot_be_made_last(wo
         return folder.path.parents[2], folder.has_disk, folder.no_disk
 
     assert base(Folder(work, 0)) == (tmp_path / "disk", True, "")
-    work.plan["site"]["local_disk"] = "$NOWHERE/disk"
+    work = on_disk(work, "$NOWHERE/disk")
     assert base(Folder(work, 0)) == (tmp_path, False, "`$NOWHERE` is not set there")
-    work.plan["site"]["local_disk"] = "/proc/none"
+    work = on_disk(work, "/proc/none")
     assert base(Folder(work, 0)) == (tmp_path, False, "`/proc/none` cannot be used: No such file or directory")
     monkeypatch.setenv("SLURM_TMPDIR", str(tmp_path / "job"))
     assert base(Folder(work, 0)) == (tmp_path / "job", True, "")
@@ -315,7 +318,7 @@ def test_what_is_mounted_below_is_let_go_and_never_emptied(work, tmp_path):
 
 def test_a_socket_fits_into_the_folder(work):
     with tempfile.TemporaryDirectory(dir="/tmp") as disk:
-        work.plan["site"]["local_disk"] = disk
+        work = on_disk(work, disk)
         folder = Folder(work, 1023)
         assert folder.has_disk
         with socket.socket(socket.AF_UNIX) as end:
@@ -342,7 +345,7 @@ def test_a_full_disk_keeps_no_attempt_from_having_a_folder(work, tmp_path, tiny_
         path.touch()
     for path in made[:left]:
         path.unlink()
-    work.plan["site"]["local_disk"] = str(tiny_disk)
+    work = on_disk(work, tiny_disk)
 
     folder = Folder(work, 0)
     folder.keep(60)

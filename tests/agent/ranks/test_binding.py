@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from pathlib import Path
 
 import pytest
@@ -65,7 +63,7 @@ def test_ranks_of_one_plan_compute_with_as_many_threads_under_every_scheduler(
     monkeypatch.setattr(binding, "available", lambda: available)
     defaults = plan.get("defaults", ())
     asked = {name: count for name, count in plan.items() if name != "defaults"}
-    made = dataclasses.replace(a_plan(scheduler=scheduler, nodes=1, **asked), defaults=defaults)
-    work = Attempt(RunDirectory(Path("/r")), json.loads(json.dumps(made.to_json())), None, 1)
+    made = a_plan(scheduler=scheduler, nodes=1, **asked)._replace(defaults=defaults)
+    work = Attempt(RunDirectory(Path("/r")), made, None, 1)
 
     assert binding.threads(work) == threads

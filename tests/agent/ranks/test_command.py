@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 from pathlib import Path
@@ -12,8 +11,8 @@ from serried.agent.attempt import Attempt
 from serried.agent.launchers import kinds, rank_identity
 from serried.agent.ranks import command
 from serried.agent.ranks.command import RankPlace
-from serried.plan import Environment, Launch, Site, Source, Track
 from serried.protocol.layout import RunDirectory
+from serried.protocol.plan import Array, Environment, Launch, Site, Source, Track
 from tables import for_each
 
 PLACE = RankPlace(
@@ -21,14 +20,8 @@ PLACE = RankPlace(
 )
 
 
-def plan_json(array=None, **changes):
-    """A plan as the agent reads it."""
-    plan = dataclasses.replace(a_plan(root="/r"), **changes)
-    return {**json.loads(json.dumps(plan.to_json())), "array": array}
-
-
 def work_of(task=None, attempt=2, **changes):
-    return Attempt(RunDirectory(Path("/r/digits/train/k3f9q2")), plan_json(**changes), task, attempt)
+    return Attempt(RunDirectory(Path("/r/digits/train/k3f9q2")), a_plan(root="/r")._replace(**changes), task, attempt)
 
 
 @for_each(
@@ -85,7 +78,7 @@ def test_a_rank_is_told_the_settings_as_json():
     [(None, None, ["", "", "100"]), (7, None, ["", "7", "107"]), (7, 5, ["2", "7", "102"]), (5, 5, ["0", "5", "100"])],
 )
 def test_repeats_of_different_commands_have_the_same_seeds(task, repeat, filled):
-    array = None if task is None else {"indices": list(range(10)), "each": False, "repeat": repeat}
+    array = None if task is None else Array(tuple(range(10)), repeat=repeat)
     work = work_of(task, array=array, command=("{repeat}", "{task}", "{seed}"), seed=100)
 
     assert command.argv(work, PLACE, {}) == filled
@@ -117,7 +110,7 @@ def test_a_rank_prints_that_a_variable_is_unset_and_fails():
 
 
 def test_a_line_for_the_shell_gets_its_values_quoted():
-    plan = plan_json(command=("cp {results}/a b",), shell=True)
+    plan = a_plan(root="/r")._replace(command=("cp {results}/a b",), shell=True)
     work = Attempt(RunDirectory(Path("/a $(id)")), plan, None, 1)
 
     assert command.argv(work, PLACE, {}) == ["/bin/bash", "-c", "cp '/a $(id)/results'/a b"]
@@ -125,7 +118,7 @@ def test_a_line_for_the_shell_gets_its_values_quoted():
 
 def test_each_task_of_a_command_list_runs_its_own_line(tmp_path):
     (tmp_path / "commands.json").write_text('[["a", "1"], ["b", "{task}"]]')
-    plan = plan_json(array={"indices": [3, 8], "parallel": None, "each": True})
+    plan = a_plan(root="/r")._replace(array=Array((3, 8), each=True))
 
     assert command.argv(Attempt(RunDirectory(tmp_path), plan, 8, 1), PLACE, {}) == ["b", "8"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from serried.fs.files import Journal, read_journal
-from serried.plan import SideCommand
+from serried.protocol.plan import SideCommand
 
 UNTIL = 'until [ -e "$SERRIED_RUN_DIR/go" ]; do sleep 0.05; done'
 """A rank that ends once the test has seen enough."""

@@ -6,7 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from building import a_plan
 from serried.agent.stage_in import head_side
+from serried.protocol.plan import Data, Staged
 
 GB = 10**9
 
@@ -16,7 +18,7 @@ def staging(monkeypatch):
     """The head's end of three nodes that stage; `staging.noted` is what its journal gets."""
     monkeypatch.setattr(head_side, "RECORD_SECONDS", 0.0)
     monkeypatch.setattr(head_side, "LOG_SECONDS", 0.0)
-    work = SimpleNamespace(nodes=3, staged_items=[{}])
+    work = SimpleNamespace(nodes=3, plan=a_plan(data=Data((Staged("/set", "set"),))))
     noted: list[dict] = []
     staging = head_side.StageInCoordinator(work, [], lambda _, **facts: noted.append(facts), print, lambda: None)
     staging.noted = noted

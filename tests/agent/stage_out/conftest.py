@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
+from building import a_plan
 from serried.agent.attempt import Attempt
 from serried.agent.stage_out import completeness
 from serried.agent.stage_out.publish import Publisher
 from serried.agent.stage_out.sync_loop import SyncLoop, watch_roots
 from serried.agent.stage_out.throttle import Throttle
 from serried.protocol.layout import RunDirectory
+from serried.protocol.plan import Data, Source, Sync
 
 
 class Share:
@@ -48,17 +49,12 @@ def share(tmp_path, monkeypatch):
 
     def make(results=(), watch=(), *, node=0, attempt=1, keep=3, keep_local=None, local=None, bandwidth=None):
         (run / "source").mkdir(parents=True, exist_ok=True)
-        plan = {
-            "schema": 1,
-            "run": "t12345",
-            "source": {"snapshot": True, "directory": "", "workdir": ""},
-            "allocation": {"nodes": 2, "ranks": 1},
-        }
-        if results:
-            plan["data"] = {"results": list(results)}
-        if watch:
-            plan["sync"] = {"watch": list(watch), "keep": keep, "keep_local": keep_local}
-        work = Attempt(RunDirectory(run), json.loads(json.dumps(plan)), None, attempt)
+        plan = a_plan("t12345", nodes=2, ranks=1)._replace(
+            source=Source(directory="", workdir=""),
+            data=Data(results=tuple(results)) if results else None,
+            sync=Sync(tuple(watch), keep=keep, keep_local=keep_local) if watch else None,
+        )
+        work = Attempt(RunDirectory(run), plan, None, attempt)
         return Share(work, node, local or tmp_path / f"local-{attempt}-{node}", bandwidth)
 
     return make

@@ -295,13 +295,13 @@ def test_a_killed_copy_leaves_nothing_that_looks_whole(share, tmp_path):
         "import sys; from pathlib import Path; from serried.agent.attempt import Attempt\n"
         "from serried.agent.stage_out.throttle import Throttle; from serried.agent.stage_out.publish import Publisher\n"
         "from serried.agent.stage_out.sync_loop import SyncLoop; from serried.protocol.layout import RunDirectory\n"
-        "import json, os\n"
-        "work = Attempt(RunDirectory(Path(sys.argv[1])), json.loads(sys.argv[2]), None, 1)\n"
+        "import json, os; from serried.protocol.plan import Plan\n"
+        "work = Attempt(RunDirectory(Path(sys.argv[1])), Plan.from_json(json.loads(sys.argv[2])), None, 1)\n"
         "pace = Throttle()\n"
         "pace.advance = lambda count, urgent_before=None: count and os.kill(os.getpid(), 9)\n"
         "SyncLoop(Publisher(work, 0, pace), [], sys.argv[3], print).finish(trusted=True, all_trusted=True)\n"
     )
-    words = [str(tmp_path / "run"), json.dumps(node.work.plan), str(node.results)]
+    words = [str(tmp_path / "run"), json.dumps(node.work.plan.to_json()), str(node.results)]
     done = subprocess.run([sys.executable, "-c", program, *words], check=False, timeout=240)
     assert (done.returncode, tree(Path(node.work.directory.results))) == (-9, {})
     again = share(["*"], local=node.local)

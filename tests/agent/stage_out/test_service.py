@@ -10,10 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from serried.agent.attempt import Attempt
 from serried.agent.stage_out import worker
 from serried.agent.stage_out.node_side import StageOut
 from serried.fs.files import read_journal
-from serried.plan import Data, Sync
+from serried.protocol.plan import Data, Sync
 from serried.protocol.reasons import Reason
 from trees import tree
 
@@ -235,8 +236,9 @@ def is_over(run, node):
 
 
 def test_a_service_that_is_stuck_keeps_nothing_from_ending_before_the_kill(share, tmp_path, monkeypatch):
-    work = share(["*"], watch=["{checkpoints}/*.pt"]).work
-    work.plan["site"] = {"kill_wait_seconds": 6}
+    made = share(["*"], watch=["{checkpoints}/*.pt"]).work
+    plan = made.plan._replace(site=made.plan.site._replace(kill_wait_seconds=6))
+    work = Attempt(made.run, plan, None, 1)
     clock, soon, told, killed = [1000.0], [], [], []
     monkeypatch.setattr("serried.agent.stage_out.node_side.time", SimpleNamespace(monotonic=lambda: clock[0]))
     loop = SimpleNamespace(after=lambda seconds, action: soon.append((clock[0] + seconds, action)))

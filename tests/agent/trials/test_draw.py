@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import random
 import subprocess
@@ -29,7 +28,7 @@ def make(tmp_path, monkeypatch):
     def written(trials=6, *, time_seconds=HOUR, part=0):
         plan = a_plan(root=tmp_path, indices=range(trials), time_seconds=time_seconds)
         array = plan.array._replace(draws=True, offsets=divide_indices(plan.array.indices, part) if part else ())
-        plan = dataclasses.replace(plan, array=array)
+        plan = plan._replace(array=array)
         run = RunDirectory(tmp_path / "k3f9q2")
         run.path.mkdir()
         write_json(run.plan, plan.to_json())

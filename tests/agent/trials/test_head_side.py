@@ -9,6 +9,7 @@ import pytest
 from serried.agent.trials import search
 from serried.agent.trials.head_side import TrialSearch
 from serried.protocol.layout import RunDirectory
+from serried.protocol.plan import Search
 
 DRAWN = {"event": search.DRAWN, "trial": 0, "parameters": {"lr": 0.1}}
 PRUNE = {"event": search.PRUNE, "values": 3}
@@ -20,7 +21,7 @@ PRUNE = {"event": search.PRUNE, "values": 3}
 )
 def test_a_search_that_dies_while_it_watches_a_trial_gets_a_warning(tmp_path, capfd, pruner, messages, is_warned):
     work = SimpleNamespace(
-        search={"pythons": [], "pruner": pruner},
+        search=Search("bayes", "acc", "", "maximize", pruner, {}),
         resume_from=None,
         directory=RunDirectory(tmp_path),
         file_mode=0o600,

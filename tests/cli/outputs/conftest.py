@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from serried import snapshot
 from serried.agent.attempt import Attempt
 from serried.agent.head import snapshot as unpacking
 from serried.fs.files import make_directory, write_json
-from serried.plan import Source
+from serried.protocol.plan import Source
 from written import put
 
 
@@ -35,12 +33,12 @@ def started(make, project, tmp_path):
         archive = snapshot.store(survey, made.where.path.parents[1] / "sources")
         own = made.plan.array is not None and tree_per_task
         source = Source(str(project), archive=str(archive.path), links=survey.links, tree_per_task=own)
-        made.plan = dataclasses.replace(made.plan, source=source)
+        made.plan = made.plan._replace(source=source)
         for path in (made.where.plan, made.record.directory.plan):
             write_json(path, made.plan.to_json())
         for task in options.get("indices", [None]):
             make_directory(made.where.task(task).path)
-            unpacking.unpack(Attempt(made.where, made.plan.to_json(), task, 1))
+            unpacking.unpack(Attempt(made.where, made.plan, task, 1))
             made.ending(task=task)
         return made
 

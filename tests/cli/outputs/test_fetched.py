@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import json
 import os
@@ -139,7 +138,7 @@ def test_where_ranks_start_within_the_project_patterns_begin_there_too(serried, 
     """And what is fetched into that folder goes to its place."""
     made = started()
     source = made.plan.source._replace(workdir="results")
-    write_json(made.record.directory.plan, dataclasses.replace(made.plan, source=source).to_json())
+    write_json(made.record.directory.plan, made.plan._replace(source=source).to_json())
     put(made.where.source, {"results/a.pt": "a", "results/deep/b.pt": "b", "c.pt": "c", "other/a.pt": "d"})
     monkeypatch.chdir(project / "results")
     assert as_json(serried("fetch", "last", "a.pt", "deep/*", "--json").out)["copied"] == ["a.pt", "deep/b.pt"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
 from pathlib import Path
@@ -102,7 +101,7 @@ def test_a_shared_tree_is_told_of_once(serried, started, tmp_path):
 
 def test_a_run_in_place_has_no_outputs_and_says_where_its_files_are(serried, make):
     made = make().ending()
-    plan = dataclasses.replace(made.plan, source=made.plan.source._replace(snapshot=False))
+    plan = made.plan._replace(source=made.plan.source._replace(snapshot=False))
     write_json(made.record.directory.plan, plan.to_json())
     assert "outputs" not in serried("show", "last").out
     assert serried("fetch", "last", "*.pt").err == (

@@ -14,8 +14,8 @@ import pytest
 from building import a_plan
 from place import HAS_PBS
 from serried import schedulers
-from serried.plan import Limit, Plan
 from serried.protocol import names, successor_commands
+from serried.protocol.plan import Limit, Plan
 from serried.schedulers import client
 from serried.schedulers.interface import Job, Scheduler
 
@@ -62,7 +62,7 @@ class Bench:
         directory.mkdir(parents=True)
         (directory / "job.sh").write_text(self._beginning(plan) + script + "\n")
         limit, site = Limit(lead_seconds=self.backend.lead), plan.site._replace(private=str(self.root / "private"))
-        return replace(plan, limit=limit, site=site)
+        return plan._replace(limit=limit, site=site)
 
     def _beginning(self, plan: Plan) -> str:
         """What every job.sh begins with; `task` is its index."""
@@ -82,9 +82,9 @@ class Bench:
     def blocked(self, plan: Plan) -> Plan:
         """The plan, made to wait for as long as a test takes."""
         if self.backend.waiting:
-            return replace(plan, allocation=plan.allocation._replace(extra=self.backend.waiting))
+            return plan._replace(allocation=plan.allocation._replace(extra=self.backend.waiting))
         both_slots = plan.allocation._replace(cpus=2)
-        blocker = replace(self.plan("sleep 600"), allocation=both_slots)
+        blocker = self.plan("sleep 600")._replace(allocation=both_slots)
         self.await_state(self.submit(blocker), names.RUNNING)
         return plan
 

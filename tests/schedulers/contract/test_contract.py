@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from serried import schedulers
 from serried.errors import UsageError
-from serried.plan import Limit
 from serried.protocol import names, successor_commands
 from serried.protocol.layout import RunDirectory
+from serried.protocol.plan import Limit
 
 arrays = pytest.mark.usefixtures("arrays")
 """On schedulers with array jobs."""
@@ -163,7 +162,7 @@ def test_one_task_can_be_cancelled_and_asked_for_by_itself(bench):
 @arrays
 def test_no_more_tasks_run_at_once_than_allowed(bench):
     plan = bench.plan("mkdir alone || exit 1; sleep 0.5; rmdir alone", indices=range(3))
-    plan = replace(plan, array=plan.array._replace(parallel=1))
+    plan = plan._replace(array=plan.array._replace(parallel=1))
     assert {each.state for each in bench.await_end(bench.submit(plan)).values()} == {names.COMPLETED}
 
 
@@ -215,7 +214,7 @@ def test_a_job_that_comes_after_another_waits_for_its_end_however_that_is(bench)
 @arrays
 def test_a_job_for_one_task_comes_after_that_task_alone(bench):
     if not bench.backend.awaits_tasks:
-        plan = replace(bench.plan("true", indices=range(2)), limit=Limit(restarts=1, form="successor"))
+        plan = bench.plan("true", indices=range(2))._replace(limit=Limit(restarts=1, form="successor"))
         with pytest.raises(UsageError, match="no job wait for one task"):
             bench.submit(plan)
         return
@@ -229,7 +228,7 @@ def test_a_job_for_one_task_comes_after_that_task_alone(bench):
 
 
 def test_a_job_can_ask_how_another_stands_and_cancel_it(bench):
-    plan = replace(bench.plan("sleep 600"), limit=Limit(restarts=1, form="successor"))
+    plan = bench.plan("sleep 600")._replace(limit=Limit(restarts=1, form="successor"))
     job = bench.submit(plan)
     bench.await_state(job, names.RUNNING)
     commands = bench.scheduler.commands(plan, {})
@@ -278,4 +277,4 @@ def test_a_name_of_any_kind_is_submitted_and_found(bench):
 
 
 def plan_with_kill_wait(plan, seconds):
-    return replace(plan, site=plan.site._replace(kill_wait_seconds=seconds))
+    return plan._replace(site=plan.site._replace(kill_wait_seconds=seconds))

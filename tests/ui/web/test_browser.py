@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from building import CREATED, live_of
-from serried.plan import Sweep
+from serried.protocol.plan import Sweep
 from serried.schedulers.interface import Job
 from ui.web.browser import CONTRAST, chromium
 

@@ -9,8 +9,8 @@ import pytest
 
 from building import CREATED, live_of
 from serried.fs.files import make_directory
-from serried.plan import Sweep
 from serried.protocol import names
+from serried.protocol.plan import Sweep
 from serried.schedulers.interface import Job
 
 
@@ -201,7 +201,7 @@ def test_tasks_of_an_array_are_counted_and_shown_one_by_one(page, make):
 
 
 def test_the_report_is_that_of_the_command_without_muted_rules(page, make):
-    from serried.plan import ReportSettings
+    from serried.protocol.plan import ReportSettings
 
     for run, mute in (("aaaaaa", ()), ("bbbbbb", ("time-over",))):
         made = make(run, report=ReportSettings(mute=mute)).ending(seconds=1200.0)

@@ -37,7 +37,7 @@ def begin(work: Attempt, token: str, job: str, *, is_over: bool = False) -> Atte
     _check_turn(work, token)
     files.make_directory(work.directory.attempts, work.directory_mode)
     position = (
-        checkpoint_progress.position(work.directory.checkpoints, work.watch_patterns)._asdict()
+        checkpoint_progress.position(work.directory.checkpoints, work.plan.watch_patterns)._asdict()
         if work.restarts
         else None
     )
@@ -69,7 +69,7 @@ def _check_unstopped(work: Attempt, job: str) -> None:
         return
     from serried.agent.outcome import reconcile
 
-    unknown = {"schema": SCHEMA, "run": work.plan["run"], "task": work.task, "attempt": number, "job": job}
+    unknown = {"schema": SCHEMA, "run": work.plan.run, "task": work.task, "attempt": number, "job": job}
     end = reconcile.stopped(files.read_json(last.exit) or unknown, stop.by)
     files.write_json(work.directory.exit, {**end, "attempts": number}, work.file_mode)
     raise Refused(f"the run was {end['message']}")
@@ -96,7 +96,7 @@ def _check_allowed(work: Attempt, job: str) -> None:
 
 def _check_others(work: Attempt, token: str, *, is_over: bool) -> None:
     """Before the first attempt of a run that depends on others, check how those ended."""
-    if work.plan.get("after") and history.last(work) is None:
+    if work.plan.after and history.last(work) is None:
         from serried.agent.attempts import dependency
 
         refusal = dependency.has_moved(work, token) if is_over else dependency.refusal(work, token)

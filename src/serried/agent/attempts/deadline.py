@@ -42,14 +42,14 @@ def decide_deadline(
 def deadline_of(work: Attempt, scheduler_end: float, age: float = 0.0) -> Optional[Deadline]:
     """The deadline of an attempt that begins now, in a job that began `age` seconds ago."""
     began = time.time() - age
-    limit: Optional[float] = work.plan["allocation"]["time_seconds"]
-    script = work.plan.get("script")
+    limit: Optional[float] = work.plan.allocation.time_seconds
+    script = work.plan.script
     if script and limit is None and scheduler_end:  # a script without a limit has its partition's
         limit = scheduler_end - began
     deadline = decide_deadline(began, limit, scheduler_end, work.lead_seconds, work.grace_seconds)
-    if script and script["notice_to"] and deadline:  # its own directive says when it gets the signal
+    if script and script.notice_to and deadline:  # its own directive says when it gets the signal
         deadline = deadline._replace(warning=min(deadline.end, max(began, deadline.at - work.lead_seconds)))
-    if limit is None or deadline is None or not work.has_outputs:
+    if limit is None or deadline is None or not work.plan.copies_back:
         return deadline
     copy_seconds = min(names.COPY_BACK_SECONDS, limit / 20)
     return deadline._replace(warning=deadline.warning - copy_seconds, end=deadline.end - copy_seconds)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from serried.agent import notifications
 from serried.agent.attempt import Attempt
@@ -20,11 +20,9 @@ from serried.fs import files
 from serried.protocol import SCHEMA, drawing, job_states, names, successor_commands
 from serried.protocol.layout import RunDirectory
 from serried.protocol.names import SubmissionState
+from serried.protocol.plan import After, Plan
 from serried.protocol.reasons import Reason, condition, described
 from serried.protocol.text import iso
-
-if TYPE_CHECKING:
-    from serried.protocol.plan_json import AfterJson
 
 MISSING_SECONDS = 90.0
 """How long the recorded end of a finished job may take to appear: shared file systems show new files late."""
@@ -52,8 +50,8 @@ def refusal(work: Attempt, token: str) -> Optional[str]:
     if moved := has_moved(work, token):
         return moved
     open_jobs: List[str] = []
-    for after in work.plan.get("after") or []:
-        if after["job"] is None:
+    for after in work.plan.after:
+        if after.job is None:
             continue
         others = _look(work, after)
         problem = _never(after, others)
@@ -74,17 +72,21 @@ def was_moved(work: Attempt, token: str) -> bool:
     return bool((files.read_json(work.run.link(token)) or {}).get("moved"))
 
 
-def _look(work: Attempt, after: AfterJson) -> Others:
+def _look(work: Attempt, after: After) -> Others:
     """Wait until, for each run, its end or its continuation is known."""
-    run = RunDirectory(Path(after["directory"]))
+    run = RunDirectory(Path(after.directory))
     ended: List[str] = []
     jobs: List[str] = []
-    array = (files.read_json(run.plan) or {}).get("array") or {}
-    of_array = list(array.get("indices") or [None]) if after["task"] is None else [after["task"]]
+    try:
+        plan = Plan.from_json(files.read_json(run.plan) or {})
+        indices, offsets = plan.array.indices if plan.array else (None,), plan.offsets
+    except ValueError:  # the run directory was purged
+        indices, offsets = (None,), ()
+    of_array = indices if after.task is None else (after.task,)
     for task in of_array:
         if len(jobs) == MOST_JOBS:
             break
-        state, job = _stand(work, run, after, _Task(task, array.get("offsets", ()), work.dialect["task"]))
+        state, job = _stand(work, run, after, _Task(task, offsets, work.dialect.task))
         if state is not None:
             ended.append(state)
         elif job not in jobs:
@@ -114,7 +116,7 @@ class _Task(NamedTuple):
         return entries[successor_commands.part_of(self.offsets, self.number or 0) if is_several else 0]
 
 
-def _stand(work: Attempt, run: RunDirectory, after: AfterJson, task: _Task) -> Tuple[Optional[str], str]:
+def _stand(work: Attempt, run: RunDirectory, after: After, task: _Task) -> Tuple[Optional[str], str]:
     """The state in which it ended, or the job in which it continues."""
     deadline = time.monotonic() + MISSING_SECONDS
     while True:
@@ -122,14 +124,14 @@ def _stand(work: Attempt, run: RunDirectory, after: AfterJson, task: _Task) -> T
         if end and end.get("cause") not in AMBIGUOUS:
             return str(end.get("state")), ""
         worker = task if task.number is None else task._replace(number=drawing.worker_of(run, task.number))
-        job = worker.job_of(_newest(run, worker.its(str(after["job"]).split(",")), task.number))
+        job = worker.job_of(_newest(run, worker.its(str(after.job).split(",")), task.number))
         word = successor_jobs.how_it_stands(work, job, successor_jobs.AWAY_SECONDS)
         if word is None or not job_states.is_ending(word):
             return None, job
         if job_states.has_ended(word):
             if end or word not in UNTELLING:
                 return str(end.get("state") or job_states.state_of(word)), ""
-            if _never_began(run, str(after["run"]), task):
+            if _never_began(run, str(after.run), task):
                 return names.CANCELLED, ""
         if time.monotonic() > deadline:
             return str(end.get("state") or names.LOST), ""
@@ -169,13 +171,13 @@ def _links(run: RunDirectory, task: Optional[int]) -> Iterator[Tuple[int, str]]:
                 yield successor_commands.number_of(token), str(link["job"])
 
 
-def _never(after: AfterJson, others: Others) -> Optional[str]:
+def _never(after: After, others: Others) -> Optional[str]:
     """Why it can never begin after these; None if it can."""
     failed = [state for state in others.ended if state != names.COMPLETED]
-    which = after["run"] if after["task"] is None else f"{after['run']}/{after['task']}"
-    if after["condition"] == names.AFTER_OK and failed:
+    which = after.run if after.task is None else f"{after.run}/{after.task}"
+    if after.condition == names.AFTER_OK and failed:
         return f"run {which} ended {failed[0]}; this run requires its success"
-    if after["condition"] == names.AFTER_NOTOK and not failed and not others.jobs:
+    if after.condition == names.AFTER_NOTOK and not failed and not others.jobs:
         return f"run {which} has completed; this run requires its failure"
     return None
 
@@ -190,7 +192,7 @@ def _move(work: Attempt, token: str, jobs: List[str]) -> str:
         and successor_commands.number_of(following) <= MOST_MOVES
     ):
         problem = successor_jobs.submit(
-            work, following, successor_commands.behind(jobs, work.dialect["awaited"]), lambda: None, moved=True
+            work, following, successor_commands.behind(jobs, work.dialect.awaited), lambda: None, moved=True
         )
     if problem is None:
         return f"the run before it continues in job {behind}, so this run is queued again"
@@ -200,7 +202,7 @@ def _move(work: Attempt, token: str, jobs: List[str]) -> str:
 
 
 def _following(work: Attempt, token: str) -> str:
-    return successor_commands.token_of(work.plan["run"], work.task, successor_commands.number_of(token) + 1)
+    return successor_commands.token_of(work.plan.run, work.task, successor_commands.number_of(token) + 1)
 
 
 def _end(work: Attempt, token: str, message: str) -> None:
@@ -208,7 +210,7 @@ def _end(work: Attempt, token: str, message: str) -> None:
     moment = iso(time.time())
     document = {
         "schema": SCHEMA,
-        "run": work.plan["run"],
+        "run": work.plan.run,
         "task": work.task,
         "attempt": None,
         "job": None,

@@ -44,14 +44,14 @@ def gather(work: Attempt, *, is_unrecorded: bool = False) -> AttemptEvidence:
     head = files.entries(attempt.events)
     reported = {event["node"] for event in head if event["event"] == JournalEvent.NODE_ENDED}
     reason = next((event["reason"] for event in head if event["event"] == JournalEvent.STOPPING), None)
-    progressed = checkpoint_progress.position(work.directory.checkpoints, work.watch_patterns).is_beyond(
+    progressed = checkpoint_progress.position(work.directory.checkpoints, work.plan.watch_patterns).is_beyond(
         history.where_it_began(claim)
     )
     nodes: Dict[int, Sequence[Event]] = {
         node: files.entries(attempt.node_events(node)) for node in work.node_numbers if node not in reported
     }
     return AttemptEvidence(
-        run=work.plan["run"],
+        run=work.plan.run,
         task=work.task,
         attempt=work.number,
         job=str(claim.get("job", "")),
@@ -61,7 +61,7 @@ def gather(work: Attempt, *, is_unrecorded: bool = False) -> AttemptEvidence:
         ended=time.time(),
         head=head,
         nodes=nodes,
-        saved=checkpoint_progress.since(work.directory.checkpoints, attempt.claim, work.watch_patterns),
+        saved=checkpoint_progress.since(work.directory.checkpoints, attempt.claim, work.plan.watch_patterns),
         progressed=progressed,
         obstacle=obstacle(work, reason, progressed=progressed) if reason in verdict.SAVING else None,
         is_unrecorded=is_unrecorded,

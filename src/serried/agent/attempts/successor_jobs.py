@@ -45,7 +45,7 @@ def main(arguments: List[str]) -> int:
     options = parse(arguments)
     work = Attempt.load(run_directory(), options.task, 0)
     set_umask(work)
-    token = successor_commands.token_of(work.plan["run"], work.task, successor_commands.number_of(options.token) + 1)
+    token = successor_commands.token_of(work.plan.run, work.task, successor_commands.number_of(options.token) + 1)
     before = work.job_of(options.job)
     message = submit(work, token, before, lambda: _is_over(work, before))
     if message:
@@ -63,8 +63,8 @@ def submit(work: Attempt, token: str, after: str, why_not: Callable[[], Optional
         "schema": SCHEMA,
         "token": token,
         "state": SubmissionState.SUBMITTING,
-        "cluster": work.plan["site"]["name"],
-        "scheduler": work.plan["site"]["scheduler"],
+        "cluster": work.plan.site.name,
+        "scheduler": work.plan.site.scheduler,
         "at": iso(time.time()),
         "by_pid": os.getpid(),
         "by_host": os.uname().nodename,
@@ -110,7 +110,7 @@ def _submit(
     index = None if work.task is None else work.task - work.index_offset
     argv = successor_commands.fill(commands.submit, token=token, job=after, task=index)
     dialect = work.dialect
-    environment = {**names.scrub(os.environ, dialect["prefixes"], dialect["selectors"]), **commands.environment}
+    environment = {**names.scrub(os.environ, dialect.prefixes, dialect.selectors), **commands.environment}
     try:
         output, errors = _output(argv, {name: value for name, value in environment.items() if value is not None})
     except OSError as error:
@@ -206,7 +206,7 @@ def _cancel(work: Attempt, token: str) -> None:
 
 def _after(work: Attempt, token: str) -> Iterator[str]:
     """Tokens of the jobs that may follow the one of `token`, including those that are not submitted yet."""
-    number, run = successor_commands.number_of(token), work.plan["run"]
+    number, run = successor_commands.number_of(token), work.plan.run
     if work.continue_form == names.SUCCESSOR:
         yield successor_commands.token_of(run, work.task, number + 1)
     elif work.continue_form == names.PREQUEUED:

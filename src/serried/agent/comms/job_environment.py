@@ -28,10 +28,10 @@ class EnvFile:
     def __init__(self, beginning: str, work: Attempt) -> None:
         task = "" if work.task is None else f"-{work.task}"
         self.path: Optional[Path] = Path(f"{beginning}{task}-{work.number}") if beginning else None
-        self._prefix = str(work.dialect["task_prefix"])
-        self._of_the_job = work.dialect["job_variables"]
+        self._prefix = str(work.dialect.task_prefix)
+        self._of_the_job = work.dialect.job_variables
         """Variables that the scheduler sets in job.sh only, not in each process that it starts."""
-        index = work.dialect["index_variable"]
+        index = work.dialect.index_variable
         self._task = {index: str(work.task)} if index and work.task is not None else {}
 
     def write(self, changes: Dict[str, str]) -> None:
@@ -61,7 +61,7 @@ class EnvFile:
 def remove_stored(work: Attempt) -> None:
     """Delete the run's stored environment at its end. Tasks share it; the command that reads their end deletes it."""
     if work.task is None:
-        files.forget_environment(work.plan["site"].get("private") or str(work.run.private), work.plan["run"])
+        files.forget_environment(work.plan.site.private or str(work.run.private), work.plan.run)
 
 
 def load(path: str, prefix: str) -> None:
@@ -80,7 +80,7 @@ def enter_setup(work: Attempt, arguments: Sequence[str], role: str = "node") -> 
     loaded before, and `arguments` do not name its file again: loading it twice would undo the changes of setup.sh.
     Raises OSError.
     """
-    if not work.has_setup:
+    if not work.plan.environment.setup:
         return ""
     result = os.environ.pop(names.SETUP, None)
     if result is None:

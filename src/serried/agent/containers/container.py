@@ -16,6 +16,7 @@ from serried.agent.attempt import Attempt
 from serried.agent.node_disk.folder import DATA, SCRATCH
 from serried.protocol import binds, names
 from serried.protocol.binds import Bind
+from serried.protocol.plan import Container
 
 Words = List[str]
 
@@ -50,14 +51,14 @@ CHARLIECLOUD_FILES = ("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/resolv.co
 class RankContainer:
     """`private` is the attempt's folder on this node."""
 
-    def __init__(self, work: Attempt, private: Path) -> None:
+    def __init__(self, work: Attempt, plan: Container, private: Path) -> None:
         self._work = work
-        self._plan = work.plan["container"] or {}
-        self._program = str(self._plan["runtime"])
+        self._plan = plan
+        self._program = plan.runtime
         copy = private / COPY
-        self._image = os.readlink(copy) if copy.is_symlink() else str(self._plan["image"])  # noqa: PTH115
+        self._image = os.readlink(copy) if copy.is_symlink() else plan.image  # noqa: PTH115
         self._private = private
-        self._is_contained = bool(self._plan["contained"])
+        self._is_contained = plan.contained
         self._binds: Optional[List[Bind]] = None
 
     @property
@@ -72,8 +73,8 @@ class RankContainer:
         }
         if not self._is_contained:
             return kept
-        inherit = self._work.plan["environment"]["inherit"]
-        of_scheduler = [f"{prefix.rstrip('_')}*" for prefix in self._work.dialect["prefixes"]]
+        inherit = self._work.plan.environment.inherit
+        of_scheduler = [f"{prefix.rstrip('_')}*" for prefix in self._work.dialect.prefixes]
         named = (*OF_THE_JOB, *of_scheduler, *set_here, *([] if isinstance(inherit, str) else inherit))
         return {name: value for name, value in kept.items() if _matches(name, named)}
 
@@ -91,8 +92,8 @@ class RankContainer:
 
     def _set_by_experiment(self) -> List[str]:
         """Variables that override those of the image."""
-        environment = self._work.plan["environment"]
-        return [*environment["env"], *environment["secrets"], *environment["env_file"]]
+        environment = self._work.plan.environment
+        return [*environment.env, *environment.secrets, *environment.env_file]
 
     def _own(self) -> Dict[str, str]:
         """Variables for the runtime itself."""
@@ -115,10 +116,10 @@ class RankContainer:
             "--quiet",
             "exec",
             "--no-home",
-            *([_gpu_option()] if self._work.plan["allocation"]["gpus"] else []),
-            *(["--writable-tmpfs"] if self._plan.get("writable") else []),
+            *([_gpu_option()] if self._work.plan.allocation.gpus else []),
+            *(["--writable-tmpfs"] if self._plan.writable else []),
             *mounts,
-            *self._plan.get("options", ()),
+            *self._plan.options,
             "--pwd",
             str(self._work.workdir),
             self._image,
@@ -128,8 +129,7 @@ class RankContainer:
         """Charliecloud creates no mount points in a read-only image, so the image is seen through a view."""
         image, more = _view_of(Path(self._image), self._private / "view", self.binds)
         mounts = [f"--bind={bind.source}:{bind.destination}" for bind in (*more, *self.binds)]
-        options = self._plan.get("options", ())
-        return [_find(self._program), *mounts, *options, f"--cd={self._work.workdir}", image, "--"]
+        return [_find(self._program), *mounts, *self._plan.options, f"--cd={self._work.workdir}", image, "--"]
 
     @property
     def binds(self) -> List[Bind]:
@@ -154,7 +154,7 @@ class RankContainer:
     def _users(self) -> List[Bind]:
         """The binds of the experiment. Creates folders below the node's scratch, which cannot exist yet."""
         local = os.environ.get("SLURM_TMPDIR") or str(self._private / SCRATCH)
-        users = [binds.on_node(binds.parse(text), local) for text in self._plan["binds"]]
+        users = [binds.on_node(binds.parse(text), local) for text in self._plan.binds]
         for bind in users:
             if _is_below(bind.source, local) and not os.path.exists(bind.source):  # noqa: PTH110
                 os.makedirs(bind.source, mode=0o700, exist_ok=True)  # noqa: PTH103
@@ -163,11 +163,10 @@ class RankContainer:
     def _needed(self) -> List[str]:
         """Folders that Serried's own variables and placeholders name."""
         work = self._work
-        project = Path(work.plan["source"]["directory"])
-        linked = [os.path.realpath(project / name) for name in work.plan["source"]["links"]]
+        project = Path(work.plan.source.directory)
+        linked = [os.path.realpath(project / name) for name in work.plan.source.links]
         resume = os.environ.get(names.RESUME) or work.resume_from or ""
-        disk = os.path.expandvars(work.plan["site"]["local_disk"] or "")
-        data = work.plan.get("data") or {"stage": (), "in_place": ()}
+        disk = os.path.expandvars(work.plan.site.local_disk or "")
         wanted = [
             str(work.run.path),
             _folder_of(work.run.library),
@@ -177,8 +176,8 @@ class RankContainer:
             *linked,
             disk,
             str(self._private.parents[1] / DATA),
-            *(item["source"] for item in data["stage"]),  # a node without a disk reads them there
-            *data["in_place"],
+            *(item.source for item in work.plan.staged_items),  # a node without a disk reads them there
+            *(work.plan.data.in_place if work.plan.data else ()),
             *work.dependencies,
             os.path.dirname(resume),  # noqa: PTH120
         ]
@@ -187,8 +186,8 @@ class RankContainer:
 
 def of(work: Attempt, private: Path) -> Optional[RankContainer]:
     """None if ranks run without a container, or if the agent itself runs inside."""
-    container = work.plan.get("container")
-    return RankContainer(work, private) if container and container["runtime"] != "pyxis" else None
+    container = work.plan.container
+    return RankContainer(work, container, private) if container and container.runtime != "pyxis" else None
 
 
 def _find(program: str) -> str:

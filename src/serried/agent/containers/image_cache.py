@@ -33,8 +33,8 @@ class ImageCopy:
         self._waiting: List[Callable[[], None]] = []
         self._locks: List[int] = []
         self._is_resolved = True
-        container = work.plan.get("container")
-        if not container or not container["local"]:
+        container = work.plan.container
+        if not container or not container.local:
             return
         if folder.room is None or not folder.has_disk:
             log_event(JournalEvent.IMAGE, problem="this node has no disk of its own")
@@ -43,7 +43,7 @@ class ImageCopy:
         reader, writer = os.pipe()
         null = os.open(os.devnull, os.O_RDONLY)
         system.spawn(
-            system.agent_command("copy-image", str(container["image"]), str(folder.room), str(folder.path)),
+            system.agent_command("copy-image", container.image, str(folder.room), str(folder.path)),
             system.environment(),
             (null, writer, 2),
             directory="/",

@@ -32,7 +32,7 @@ def agent_environment(work: Attempt, addresses: str, key: bytes) -> Dict[str, st
         names.KEY: key.hex(),
         names.ATTEMPT: str(work.number),
         names.RUN_DIR: str(work.run.path),
-        names.RUN_ID: work.plan["run"],
+        names.RUN_ID: work.plan.run,
         names.RESUME: work.newest_checkpoint,  # once for all nodes: some may not see the newest file yet
         names.TASK: "" if work.task is None else str(work.task),
     }

@@ -88,10 +88,10 @@ def main(arguments: List[str]) -> int:
 
 def _report_incomplete_checkpoints(work: Attempt) -> None:
     """Report other programs' checkpoints; the training library reports its own."""
-    if not (work.watch_patterns or work.directory.checkpoints.is_dir()):  # as in most first attempts
+    if not (work.plan.watch_patterns or work.directory.checkpoints.is_dir()):  # as in most first attempts
         return
     if not checkpoints.is_of_train(work.directory.checkpoints):
-        for path in checkpoints.torn(work.directory.checkpoints, work.watch_patterns):
+        for path in checkpoints.torn(work.directory.checkpoints, work.plan.watch_patterns):
             print(f"serried: skipping checkpoint {path}: it was not written completely", file=sys.stderr)
 
 
@@ -134,7 +134,7 @@ class Head:
         self.loop.on_signal(signal.SIGHUP, self._monitor.check_parent)
         self.loop.on_signal(signal.SIGCHLD, self._reap)
         self.log_event(JournalEvent.LAUNCHING, argv=self._argv)
-        if self.work.has_setup:  # agents run `setup` in the tree before they connect
+        if self.work.plan.environment.setup:  # agents run `setup` in the tree before they connect
             self._unpack()
         self._env_file.write(self._environment)
         if not self._has_ended:
@@ -147,7 +147,7 @@ class Head:
             self._search.begin()
         # While the launcher starts the agents, which takes about as long:
         self._begin_live_file()
-        if not self.work.has_setup:
+        if not self.work.plan.environment.setup:
             self._unpack()
         import hmac  # noqa: F401 - to check who connects; loads OpenSSL
 
@@ -371,7 +371,7 @@ class Head:
             self.stop(reason, because, self.work.grace_seconds, **facts)
         elif history.outweighs(reason, self._stop_reason):
             self._stop_reason, self._are_ranks_notified = reason, True
-            notice = self.work.plan["limit"]["notify"]
+            notice = self.work.plan.limit.notify
             if self._script:
                 notice = self._script.send_notice(notice)
             self.log_event(JournalEvent.STOPPING, reason=reason, because=because, save=True, notice=notice, **facts)

@@ -43,7 +43,7 @@ class LiveFile:
         on_anomaly: Callable[[Anomaly], None] = lambda _: None,
     ) -> None:
         """`on_anomaly` gets each warning that is to be recorded, once."""
-        self.interval = max(live.interval_of(work.nodes), work.sampling_seconds or 0.0)
+        self.interval = max(live.interval_of(work.nodes), work.plan.sampling.every_seconds or 0.0)
         """Seconds between two versions of the file."""
         self._path, self._mode = work.directory.attempt(work.number).live, work.file_mode
         self._ranks = 0 if work.is_script else work.world_size

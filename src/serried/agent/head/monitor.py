@@ -44,7 +44,7 @@ class Monitor:
         self.is_superseded = False
         """A later attempt has begun."""
         self._may_be_unconnected = work.expects_connections
-        silence = work.plan["limit"]["silence_seconds"]
+        silence = work.plan.limit.silence_seconds
         self._silence_seconds = None if silence is None else float(silence)
 
     def begin(self) -> None:

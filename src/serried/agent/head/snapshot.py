@@ -27,17 +27,17 @@ def unpack(work: Attempt) -> None:
 
     An existing tree contains files of earlier attempts and is kept. Raises OSError.
     """
-    source = work.plan["source"]
-    if not source["snapshot"] or not source["archive"] or work.tree.exists():
+    source = work.plan.source
+    if not source.snapshot or not source.archive or work.tree.exists():
         return
     import shutil  # with its compressors it takes milliseconds, and runs in place have no snapshot
 
     aside = work.tree.with_name(f".source.{os.urandom(4).hex()}")
     aside.mkdir(mode=work.directory_mode)
     try:
-        extract(work.run.path / source["archive"], aside, int(seconds_of(work.plan["created"]) or 0))
-        for entry in source["links"]:
-            link(Path(source["directory"]) / entry, aside / entry)
+        extract(work.run.path / source.archive, aside, int(seconds_of(work.plan.created) or 0))
+        for entry in source.links:
+            link(Path(source.directory) / entry, aside / entry)
         _publish(aside, work.tree)
     finally:
         shutil.rmtree(aside, ignore_errors=True)

@@ -53,11 +53,11 @@ class LaunchContext(NamedTuple):
     @property
     def options(self) -> List[str]:
         """The user's own options of the launcher, with the attempt's size filled in."""
-        return [fill(option, self.work.shape) for option in self.work.plan["launch"]["options"]]
+        return [fill(option, self.work.shape) for option in self.work.plan.launch.options]
 
     def program(self, module: str, program: str) -> List[str]:
         """`module` in the Python that the plan's command names, such as `/opt/conda/bin/python3.11`; else `program`."""
-        command = [] if self.work.plan.get("shell") else self.work.command
+        command = [] if self.work.plan.shell else self.work.command
         name = os.path.basename(command[0]) if command else ""  # noqa: PTH119 - a bare string
         if name.startswith("python") and not name[len("python") :].strip(".0123456789"):
             return [command[0], "-m", module]
@@ -93,7 +93,7 @@ def torchrun(context: LaunchContext) -> LaunchCommand:
     the next round would hang.
     """
     work = context.work
-    restarts = work.plan["launch"]["max_restarts"]
+    restarts = work.plan.launch.max_restarts
     return LaunchCommand(
         [
             *context.program("torch.distributed.run", "torchrun"),
@@ -103,7 +103,7 @@ def torchrun(context: LaunchContext) -> LaunchCommand:
             f"--max-restarts={restarts}",
             "--rdzv-backend=c10d",
             f"--rdzv-endpoint={context.master}:{context.port}",
-            f"--rdzv-id={launcher_env.elastic_id(work.plan['run'] + str(work.number))}",
+            f"--rdzv-id={launcher_env.elastic_id(work.plan.run + str(work.number))}",
             f"--rdzv-conf=is_host={'true' if context.node == 0 else 'false'}",
             f"--local-addr={context.address}",
             *context.options,
@@ -120,21 +120,21 @@ def srun(context: LaunchContext) -> LaunchCommand:
     job's CPUs and GPUs with the step of the agents, and the agents bind the ranks.
     """
     work = context.work
-    site, allocation = work.plan["site"], work.plan["allocation"]
+    site, allocation = work.plan.site, work.plan.allocation
     gpus = []
-    if allocation["gpus"]:  # requested again, because the step of the agents takes none
+    if allocation.gpus:  # requested again, because the step of the agents takes none
         # Without `--gpu-bind=none`: with this option Slurm sets no CUDA_VISIBLE_DEVICES, and there is none to inherit.
-        gpu_type = f"{allocation['gpu_type']}:" if allocation["gpu_type"] else ""
-        prefix = "gpu:" if site["gpu_option"] == "gres" else ""
-        gpus = [f"--{site['gpu_option']}={prefix}{gpu_type}{allocation['gpus']}"]
+        gpu_type = f"{allocation.gpu_type}:" if allocation.gpu_type else ""
+        prefix = "gpu:" if site.gpu_option == "gres" else ""
+        gpus = [f"--{site.gpu_option}={prefix}{gpu_type}{allocation.gpus}"]
     return LaunchCommand(
         [
             "srun",
             f"--nodes={work.nodes}",
-            *(["--relative=0"] if site.get("inside") else []),  # the agents are on the first nodes of the user's job
+            *(["--relative=0"] if site.inside else []),  # the agents are on the first nodes of the user's job
             f"--ntasks={context.world_size}",
             f"--ntasks-per-node={work.ranks}",
-            "--whole" if work.has_all_cpus else f"--cpus-per-task={max(1, allocation['cpus'] // work.ranks)}",
+            "--whole" if work.plan.has_all_cpus else f"--cpus-per-task={max(1, allocation.cpus // work.ranks)}",
             "--distribution=block",
             "--cpu-bind=none",
             *gpus,
@@ -186,7 +186,7 @@ def horovodrun(context: LaunchContext) -> LaunchCommand:
         *context.options,
         *context.rank,
     ]
-    known = {**os.environ, **context.work.plan["environment"]["env"]}
+    known = {**os.environ, **context.work.plan.environment.env}
     own = {name: known[name] for name in known if name in HOROVODRUN_NEEDS or name.startswith("HOROVOD_")}
     path = os.pathsep.join([str(remote_shell(context).parent), known.get("PATH", os.defpath)])
     return LaunchCommand(argv, {**own, **mpi_environment(context), "PATH": path}, without=("*",))

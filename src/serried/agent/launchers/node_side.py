@@ -110,7 +110,7 @@ class LaunchedRanks(Ranks):
         if not (self._kind.everywhere or node == 0):
             return
         rank_command = system.agent_command("rank", rank_socket)
-        if work.plan.get("container") and self._kind.is_inside:
+        if work.plan.container and self._kind.is_inside:
             rank_command[0] = "python3"  # this node's Python may not exist in the container
         context = LaunchContext(
             work=work,
@@ -246,7 +246,7 @@ class LaunchedRanks(Ranks):
         self._agent.reap()
 
     def _may_restart(self, connection: RankConnection, exit_: Exit) -> bool:
-        most = self.work.plan["launch"]["max_restarts"]
+        most = self.work.plan.launch.max_restarts
         if not has_failed(exit_) or connection.incarnation >= most or self._is_stopping:
             return False
         return not (self.are_notified and exit_["exit_code"] in names.OBEYED_STATUSES)
@@ -308,7 +308,7 @@ class LaunchedRanks(Ranks):
             return
         self._is_released = True
         failed = any(has_failed(exit_) for exit_ in [*self.exits, *self._unreaped])
-        if failed and self.work.plan["launch"]["max_restarts"] and self._launcher:  # it would restart them
+        if failed and self.work.plan.launch.max_restarts and self._launcher:  # it would restart them
             self._launcher.terminate()
         for connection in [connection for connection in self._connections if connection.has_ended]:
             connection.socket.send({"do": ToLaunched.LEAVE})

@@ -13,7 +13,7 @@ import shlex
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple, cast
+from typing import Any, Dict, List, Optional, Set, Tuple, cast
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
@@ -25,11 +25,9 @@ from serried.process import linux
 from serried.protocol import names
 from serried.protocol.events import ToHead
 from serried.protocol.json_lines import Message
+from serried.protocol.plan import UserScript
 from serried.protocol.reasons import Reason
 from serried.protocol.text import show_duration
-
-if TYPE_CHECKING:
-    from serried.protocol.plan_json import UserScriptJson
 
 
 class ScriptLaunches:
@@ -95,10 +93,10 @@ class ScriptProcess(ForkedRanks):
         """Start the script. Ranks connect to the agents of their nodes at `address`."""
         Ranks.__init__(self, work, 0, place["stop_file"])
         self._prepare()
-        script = cast("UserScriptJson", work.plan["script"])
+        script = cast("UserScript", work.plan.script)
         after_login = os.environ.get(names.SCRIPT_UMASK)
-        self._umask, self._input = int(after_login, 8) if after_login else script["umask"], script["input"]
-        self._gets_notice = script["notice_to"] != "ranks"
+        self._umask, self._input = int(after_login, 8) if after_login else script.umask, script.input
+        self._gets_notice = script.notice_to != "ranks"
         self._attempt = work.directory.attempt(work.number)
         self._address = address
         self.launches = ScriptLaunches()

@@ -210,7 +210,7 @@ class ScriptNode(Ranks):
         own = {**shell_functions.variables(shims), names.LAUNCHES: str(attempt.launches)}
         if of_script.get("BASH_ENV"):
             own[names.USER_BASH_ENV] = of_script["BASH_ENV"]
-        variable = next(iter(self.work.plan["site"]["dialect"]["job_variables"]), "")
+        variable = next(iter(self.work.plan.site.dialect.job_variables), "")
         own.update({names.SCRIPT_JOB: f"{variable}={os.environ[variable]}"} if variable in os.environ else {})
         return {"environment": names.put(of_script, own), "bin": str(shims / "bin"), "output": str(attempt.script_log)}
 
@@ -269,8 +269,8 @@ class ScriptNode(Ranks):
         return rank.world_size if isinstance(rank, ScriptRank) else super().world_size_of(rank)
 
     def notify(self, name: Optional[str]) -> None:
-        script = self.work.plan.get("script")
-        super().notify(None if script and script["notice_to"] == "script" else name)
+        script = self.work.plan.script
+        super().notify(None if script and script.notice_to == "script" else name)
 
     def terminate(self) -> None:
         self._is_stopping = True

@@ -123,11 +123,11 @@ def _tidy_shared(
     """The paths that were deleted, or with `dry` would be. A process that copies images or data tidies its kind."""
     images, data = room / folder.IMAGES, room / folder.DATA
     paths: List[Path] = []
-    if alone or not (work.plan.get("container") or {}).get("local"):
+    if alone or not (work.plan.container and work.plan.container.local):
         paths += shared_cache.tidy_images(images, dry=dry)
         folder.remove_empty(images)
-    if alone or not work.staged_items:
-        paths += shared_cache.tidy_data(data, work.plan["site"].get("cache_bytes", 0), until, dry=dry)
+    if alone or not work.plan.staged_items:
+        paths += shared_cache.tidy_data(data, work.plan.site.cache_bytes, until, dry=dry)
         folder.remove_empty(data)
     return paths
 
@@ -162,7 +162,7 @@ class _Judge:
 
     def __init__(self, work: Attempt) -> None:
         self._work = work
-        self._site = work.plan["site"]
+        self._site = work.plan.site
         self._job = folder.job(work)
         self._words: Dict[str, Optional[str]] = {}
 
@@ -197,8 +197,8 @@ class _Judge:
     def _query(self, owner: Dict[str, Any]) -> Optional[str]:
         """The scheduler's word for the state of the job; None without an answer."""
         job = str(owner.get("job", ""))
-        if not job or (owner.get("cluster"), owner.get("scheduler")) != (self._site["name"], self._site["scheduler"]):
+        if not job or (owner.get("cluster"), owner.get("scheduler")) != (self._site.name, self._site.scheduler):
             return None
         if job not in self._words:
-            self._words[job] = system.query(job_states.query(self._work.dialect["state_query"], job))
+            self._words[job] = system.query(job_states.query(self._work.dialect.state_query, job))
         return self._words[job]

@@ -55,7 +55,7 @@ def unset_variable(work: Attempt) -> str:
 
 
 def _local_disk(work: Attempt) -> str:
-    return str(work.plan["site"].get("local_disk") or "")
+    return str(work.plan.site.local_disk or "")
 
 
 def _room_name() -> str:
@@ -167,14 +167,14 @@ class Folder:
 def owner(work: Attempt, node: object) -> Dict[str, Any]:
     """The facts by which a later job on this node can tell whether the folder's job is alive."""
     return {
-        "run": work.plan["run"],
+        "run": work.plan.run,
         "task": work.task,
         "attempt": work.number,
         "node": node,
-        "cluster": work.plan["site"]["name"],
-        "scheduler": work.plan["site"]["scheduler"],
+        "cluster": work.plan.site.name,
+        "scheduler": work.plan.site.scheduler,
         "job": job(work),
-        "is_queued": bool(work.dialect["state_query"]),
+        "is_queued": bool(work.dialect.state_query),
         "host": os.uname().nodename,
         "boot": boot(),
         "pid": os.getpid(),
@@ -187,7 +187,7 @@ def job(work: Attempt) -> str:
     claim = (files.read_json(work.directory.attempt(work.number).claim) or {}).get("job")
     if claim:
         return work.job_of(str(claim))
-    return next(filter(None, map(os.environ.get, (*work.dialect["job_variables"][:1], names.JOB))), "")
+    return next(filter(None, map(os.environ.get, (*work.dialect.job_variables[:1], names.JOB))), "")
 
 
 def boot() -> str:

@@ -30,7 +30,7 @@ def threads(work: Attempt) -> int:
     Results depend on it, so it follows from the plan and is the same under every scheduler, even if this node allows
     more CPUs. Only exclusive nodes give all that they have.
     """
-    cpus = available() if work.may_use_all_cpus else min(available(), work.cpus)
+    cpus = available() if work.may_use_all_cpus else min(available(), work.plan.allocation.cpus)
     return max(1, cpus // work.ranks)
 
 

@@ -132,7 +132,7 @@ def program(
     known = container_.inherited(known) if container_ else known
     changes = environment(work, place, known)
     if inherited is not None:
-        kept = set(IDENTITY) & set(known) - set(work.plan["environment"]["env"])
+        kept = set(IDENTITY) & set(known) - set(work.plan.environment.env)
         changes.update((name, known.pop(name)) for name in kept)
     variables = with_record(work, known, changes)
     words = argv(work, place, variables)
@@ -192,11 +192,11 @@ def side_program(work: Attempt, place: RankPlace, words: Sequence[str], *, is_sh
 
 def argv(work: Attempt, place: RankPlace, variables: Mapping[str, str]) -> List[str]:
     """The rank's program and arguments, with all placeholders filled. `variables` are its environment."""
-    script = work.plan.get("script")
+    script = work.plan.script
     if script:
-        return [*script["interpreter"], str(work.run.script), *work.command[1:]]  # no placeholders: it has `$1`
+        return [*script.interpreter, str(work.run.script), *work.command[1:]]  # no placeholders: it has `$1`
     values = placeholders(work, place)
-    words = _filled(work.command, values, variables, is_shell=bool(work.plan.get("shell")))
+    words = _filled(work.command, values, variables, is_shell=work.plan.shell)
     return [names.RUNSCRIPT_FILE, *words[1:]] if words[:1] == [names.RUNSCRIPT] else words
 
 
@@ -226,7 +226,7 @@ def placeholders(work: Attempt, place: RankPlace) -> Dict[str, str]:
         "seed": str(work.seed),
         "repeat": "" if work.repeat is None else str(work.repeat),
         "task": "" if work.task is None else str(work.task),
-        "run": work.plan["run"],
+        "run": work.plan.run,
         "attempt": str(work.number),
         "rank": str(place.rank),
         "local_rank": str(place.local_rank),
@@ -244,18 +244,18 @@ def environment(work: Attempt, place: RankPlace, inherited: Mapping[str, str]) -
         return _environment_of_script(work, own, inherited)
     own.update(
         source_dir=str(work.tree),
-        project_name=work.plan["project"],
+        project_name=work.plan.project,
         scratch_dir=_scratch_dir(work, inherited),
-        exp_name=work.plan["name"],
+        exp_name=work.plan.name,
     )
-    own.update(work.plan["environment"]["env"])
+    own.update(work.plan.environment.env)
     known = {**inherited, **own}
     if "OMP_NUM_THREADS" not in known:
         own["OMP_NUM_THREADS"] = str(place.threads)
     switches = {
         **SWITCHES,
         "PYTHONBREAKPOINT": BREAKPOINT_HOOK,
-        **(_debug(work, place) if work.plan.get("debug") else {}),
+        **(_debug(work, place) if work.plan.debug else {}),
         **({"ACCELERATE_USE_CPU": "1"} if _are_many_on_cpus(work) else {}),
     }
     own.update((name, value) for name, value in switches.items() if name not in known)
@@ -272,14 +272,14 @@ def environment(work: Attempt, place: RankPlace, inherited: Mapping[str, str]) -
 
 def _are_many_on_cpus(work: Attempt) -> bool:
     """Accelerate joins ranks on CPUs only if it is told that they are: else each trains alone."""
-    has_gpus = work.plan["allocation"]["gpus"] or any(map(os.path.exists, GPU_DRIVERS))
+    has_gpus = work.plan.allocation.gpus or any(map(os.path.exists, GPU_DRIVERS))
     return work.launcher == "agent" and work.world_size > 1 and not has_gpus
 
 
 def _scratch_dir(work: Attempt, inherited: Mapping[str, str]) -> str:
     """The folder of ammunk/hpc for data and results of a project, `$SCRATCH/PROJECT`."""
-    scratch = work.plan["site"].get("scratch") or inherited.get("SCRATCH", "")
-    return f"{scratch.rstrip('/')}/{work.plan['project']}" if scratch.startswith("/") else work.project_directory
+    scratch = work.plan.site.scratch or inherited.get("SCRATCH", "")
+    return f"{scratch.rstrip('/')}/{work.plan.project}" if scratch.startswith("/") else str(work.run.path.parents[1])
 
 
 def variables_of_node(work: Attempt, place: RankPlace) -> Dict[str, str]:
@@ -292,7 +292,7 @@ _SAME_ON_ALL_NODES = (names.RUN_ID, names.RUN_DIR, names.ATTEMPT, names.MARK, na
 
 def _environment_of_script(work: Attempt, own: Dict[str, str], inherited: Mapping[str, str]) -> Dict[str, str]:
     """A job script gets no variable that could change what it does."""
-    own.update(work.plan["environment"]["env"])
+    own.update(work.plan.environment.env)
     known = {**inherited, **own}
     own.update((name, value) for name, value in SWITCHES.items() if name not in known)
     own.update(_of_wandb(work, None, known))
@@ -326,7 +326,7 @@ def torch(work: Attempt, place: RankPlace) -> Dict[str, str]:
     }
     if work.launcher == "agent":
         own.update(
-            TORCHELASTIC_RUN_ID=launcher_env.elastic_id(work.plan["run"]),
+            TORCHELASTIC_RUN_ID=launcher_env.elastic_id(work.plan.run),
             TORCHELASTIC_RESTART_COUNT=str(work.number - 1),
         )
     return own
@@ -354,7 +354,7 @@ def slurm(work: Attempt, place: RankPlace) -> Dict[str, str]:
         "SLURM_TASKS_PER_NODE": layout,
         "SLURM_STEP_TASKS_PER_NODE": layout,
         "SLURM_DISTRIBUTION": "block",
-        "SLURM_CPUS_PER_TASK": str(max(1, work.plan["allocation"]["cpus"] // work.ranks)),
+        "SLURM_CPUS_PER_TASK": str(max(1, work.plan.allocation.cpus // work.ranks)),
     }
 
 
@@ -387,7 +387,7 @@ def _wandb_mode(mode: str) -> str:
 
 def _serried(work: Attempt, place: RankPlace) -> Dict[str, str]:
     own = {
-        names.RUN_ID: work.plan["run"],
+        names.RUN_ID: work.plan.run,
         names.RUN_DIR: str(work.run.path),
         names.ATTEMPT: str(work.number),
         names.DATA_DIR: place.data or str(work.tree / "data"),
@@ -397,17 +397,17 @@ def _serried(work: Attempt, place: RankPlace) -> Dict[str, str]:
         names.FAILURE_REPORT: failure_report.place_of(place.stop_file, place.rank),
         names.MARK: work.process_tag,
         names.NODE: str(place.node),
-        **({names.LOG_SHARED: "1"} if work.plan.get("shares_logs") else {}),
+        **({names.LOG_SHARED: "1"} if work.plan.shares_logs else {}),
     }
-    job = next((name for name in work.dialect["job_variables"][:1] if name in os.environ), None)
+    job = next((name for name in work.dialect.job_variables[:1] if name in os.environ), None)
     if job:
         own[names.IN_JOB] = f"{job}={os.environ[job]}"
     if work.task is not None:
         own[names.TASK] = str(work.task)
     if work.config:
         own[names.CONFIG] = json.dumps(work.config)
-    if work.plan.get("smoke"):
-        own[names.SMOKE] = str(work.plan["smoke"])
+    if work.plan.smoke:
+        own[names.SMOKE] = str(work.plan.smoke)
     if place.checkpoints:
         own[names.KEPT_DIR] = str(work.directory.checkpoints)
     if _resume(work):
@@ -428,6 +428,6 @@ def _resume(work: Attempt) -> str:
 
 def _python_path(work: Attempt, inherited: str) -> str:
     """The run's own library first, so that ranks import the version with which the run was submitted."""
-    folders = [str(work.run.library), *(str(work.tree / folder) for folder in work.plan["source"]["python_path"])]
+    folders = [str(work.run.library), *(str(work.tree / folder) for folder in work.plan.source.python_path)]
     others = [path for path in inherited.split(os.pathsep) if path not in folders] if inherited else []
     return os.pathsep.join([*folders, *others])

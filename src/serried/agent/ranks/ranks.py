@@ -325,8 +325,8 @@ def _explain(problem: Tuple[str, int], work: Attempt) -> Dict[str, Any]:
             "problem": Reason.WORKDIR_MISSING,
             "message": f"cannot enter the working directory `{work.workdir}`: {reason}",
         }
-    script = work.plan.get("script")
-    name = script["interpreter"][0] if script else "/bin/bash" if work.plan.get("shell") else work.command[0]
+    script = work.plan.script
+    name = script.interpreter[0] if script else "/bin/bash" if work.plan.shell else work.command[0]
     if stage == "command" and number in (errno.ENOENT, errno.ENOTDIR):
         return {"exit_code": NOT_FOUND, "problem": Reason.COMMAND_NOT_FOUND, "message": f"command not found: `{name}`"}
     return {

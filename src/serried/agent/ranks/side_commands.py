@@ -42,16 +42,16 @@ class SideCommands:
         self._is_ending = False
         self._running: Dict[int, Tuple[int, system.Child]] = {}
         """By pid: the index of the command, and its process."""
-        for index, side in enumerate(work.side_commands):
-            if side["on"] == names.EVERY_NODE or node == 0:
+        for index, side in enumerate(work.plan.beside):
+            if side.on == names.EVERY_NODE or node == 0:
                 try:
                     self._start(index)
                 except OSError as error:  # such as a full disk, on which there is no log
                     self._end(index, NOT_STARTED << 8, error.errno or 0)
 
     def _start(self, index: int) -> None:
-        work, side = self._work, self._work.side_commands[index]
-        program = command.side_program(work, self._place, side["command"], is_shell=side["shell"])
+        work, side = self._work, self._work.plan.beside[index]
+        program = command.side_program(work, self._place, side.command, is_shell=side.shell)
         log = work.directory.attempt(work.number).side_log(self._place.node, index)
         workdir = str(work.workdir)
         child = system.spawn_with_log(program.argv, program.environment, log, work.file_mode, directory=workdir)
@@ -69,7 +69,7 @@ class SideCommands:
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         exit_: Exit = {
             "index": index,
-            "command": side_commands.shown(self._work.side_commands[index]["command"]),
+            "command": side_commands.shown(self._work.plan.beside[index].command),
             "exit_code": None if number else os.WEXITSTATUS(status),
             "signal": number,
             "seconds": round(time.monotonic() - self._began_at, 3),

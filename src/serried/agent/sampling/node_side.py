@@ -10,7 +10,7 @@ from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.helper_process import HelperProcess
 from serried.agent.loop import Loop
-from serried.protocol import live
+from serried.protocol import codec, live
 from serried.protocol.events import ToHead, ToSampler
 from serried.protocol.json_lines import Message
 
@@ -62,8 +62,8 @@ class SamplerProcess:
         `host` is the node's name among the nodes of the attempt, `results` the folder for results, if not the default.
         """
         self._host, self._results = host, results
-        if self._work.sampling_seconds is not None:
-            self._loop.after(min(DELAY_SECONDS, self._work.sampling_seconds), self._start)
+        if self._work.plan.sampling.every_seconds is not None:
+            self._loop.after(min(DELAY_SECONDS, self._work.plan.sampling.every_seconds), self._start)
 
     def update(self) -> None:
         """Tell the process which ranks run, if these have changed."""
@@ -96,7 +96,7 @@ class SamplerProcess:
         self._process.send(
             {
                 "do": ToSampler.BEGIN,
-                "every": work.sampling_seconds,
+                "every": work.plan.sampling.every_seconds,
                 "node": self._node,
                 "host": self._host,
                 "folder": self._folder,
@@ -104,10 +104,10 @@ class SamplerProcess:
                 "results": self._results or str(work.directory.results),
                 "mode": work.file_mode,
                 "gpus": work.visible_gpus,
-                "is_shared": work.shares_machine,
+                "is_shared": work.plan.site.is_this_machine and not work.plan.site.inside,
                 "mark": work.process_tag if self._starts == 1 else None,
-                "metric": work.metric_source,
-                "stands_for": work.ranks if work.plan.get("shares_logs") else 1,
+                "metric": codec.to_json(work.metric_source),
+                "stands_for": work.ranks if work.plan.shares_logs else 1,
             }
         )
         self.update()

@@ -44,7 +44,7 @@ class StageInCoordinator:
     def begin(self) -> None:
         """All nodes are connected."""
         self._is_open = True
-        if not self._work.staged_items:
+        if not self._work.plan.staged_items:
             self._go()
         else:
             self._began_at = self._logged_at = time.monotonic()

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional
+from typing import Any, Callable, Dict, Iterator, Optional
 
 from serried.agent.attempt import Attempt
 from serried.agent.helper_process import HelperProcess
@@ -20,6 +20,7 @@ from serried.agent.node_disk.folder import DATA, JOBS, Folder, is_of, rooms
 from serried.fs import locks
 from serried.protocol.events import FromStageIn, ItemOrigin, JournalEvent, ToHead, ToHelper, ToNode
 from serried.protocol.json_lines import Message
+from serried.protocol.plan import Plan
 from serried.protocol.text import progress
 
 VIEW = "data"
@@ -31,9 +32,9 @@ REPORTS_PER_SECOND = 500
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def check_required_paths(plan: Mapping[str, Any]) -> str:
+def check_required_paths(plan: Plan) -> str:
     """The problem of the first path of `data.require` that this node cannot read; empty if it can read all."""
-    for path in (plan.get("data") or {}).get("in_place", ()):
+    for path in plan.data.in_place if plan.data else ():
         try:
             os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -61,21 +62,20 @@ class StageIn:
     def prepare(self, index: int, key: bytes, address: str, head: str) -> None:
         """Start the process, if the plan stages data. `address` is this node's on the network of `head`."""
         self._head = head
-        items = self._work.staged_items
-        if not items:
+        data, site = self._work.plan.data, self._work.plan.site
+        if not (data and data.stage):
             return
-        site = self._work.plan["site"]
-        serves = self._work.nodes > 1 and site.get("transfer", "chain") == "chain" and self._folder.has_disk
+        serves = self._work.nodes > 1 and site.transfer == "chain" and self._folder.has_disk
         self._process = HelperProcess(self._loop, "stage-in", [], self._on_worker_message)
         self._process.send(
             {
                 "do": ToHelper.PREPARE,
-                "items": [[item["source"], item["to"], item["unpack"]] for item in items],
+                "items": [[item.source, item.to, item.unpack] for item in data.stage],
                 "view": str(self._view),
                 "shared": str(self._folder.room / DATA) if self._folder.room else "",
                 "has_disk": self._folder.has_disk,
-                "hashed": (self._work.plan.get("data") or {}).get("verify") == "hashes",
-                "limit": site.get("cache_bytes", 0),
+                "hashed": data.verify == "hashes",
+                "limit": site.cache_bytes,
                 "key": key.hex(),
                 "mark": self._work.process_tag,
                 "run": self._work.name,
@@ -91,7 +91,7 @@ class StageIn:
     @property
     def variables(self) -> Dict[str, str]:
         """For ranks, by placeholder."""
-        return {"data": str(self._view)} if self._work.staged_items else {}
+        return {"data": str(self._view)} if self._work.plan.staged_items else {}
 
     def on_message(self, message: Message) -> None:
         """ToNode.STAGE, with the node before this one, or ToNode.START_RANKS."""
@@ -181,7 +181,7 @@ class StandaloneStageIn:
 
     def stage(self) -> Dict[str, str]:
         """Stage the data, and return the variables of its path. Handles END_SIGNALS meanwhile."""
-        if not self._work.staged_items:
+        if not self._work.plan.staged_items:
             return {}
         for number in END_SIGNALS:
             self._loop.on_signal(number, lambda number=number: self._end(number))  # type: ignore[misc]

@@ -57,9 +57,10 @@ class StageOut:
         self._progress = (0, 0.0)
         """The number of copied bytes, and since when it has not changed."""
         self._watch: Optional[Timer] = None
-        patterns = (work.plan.get("sync") or {}).get("watch", ())
-        watched = [pattern for pattern in patterns if folder.has_disk or not pattern.startswith(IN_CHECKPOINTS)]
-        self._has_results = bool((work.plan.get("data") or {}).get("results")) and folder.has_disk
+        watched = [
+            pattern for pattern in work.plan.watch_patterns if folder.has_disk or not pattern.startswith(IN_CHECKPOINTS)
+        ]
+        self._has_results = bool(work.plan.result_patterns) and folder.has_disk
         self._has_checkpoints = any(pattern.startswith(IN_CHECKPOINTS) for pattern in watched)
         self._is_local = self._has_results or any(pattern[0] in "{$" for pattern in watched)
         """Some of the files exist only on this node."""
@@ -120,7 +121,8 @@ class StageOut:
         self.set_urgent()
         self._loop.after(grace + KILLED_SECONDS, self._stop_waiting)
         if reason == Reason.CANCEL:
-            self.limit(self._work.kill_wait_seconds - min(RESERVE_SECONDS, self._work.kill_wait_seconds / 5))
+            kill_wait = self._work.plan.site.kill_wait_seconds
+            self.limit(kill_wait - min(RESERVE_SECONDS, kill_wait / 5))
 
     def on_head_lost(self, grace: float) -> None:
         """Hurry: job.sh does not wait much longer than the ranks' `grace`."""
@@ -178,7 +180,7 @@ class StageOut:
     def _finish_message(self) -> Message:
         seconds = None
         if self._ends_at is not None:
-            late = min(LATE_SECONDS, self._work.kill_wait_seconds / 10)
+            late = min(LATE_SECONDS, self._work.plan.site.kill_wait_seconds / 10)
             seconds = max(0.0, self._ends_at - late - time.monotonic())
         trusted = {"trusted": self._trusted, "all_trusted": self._trusted and not self._were_ended}
         return {"do": ToHelper.FINISH, **trusted, "seconds": seconds}
@@ -229,7 +231,7 @@ class StageOut:
         self._resolve({"missing": [{"kind": kind, "names": [], "problem": problem} for kind in self._kinds()]})
 
     def _kinds(self) -> List[str]:
-        return [CHECKPOINTS] * bool(self._work.plan.get("sync")) + [RESULTS] * self._has_results
+        return [CHECKPOINTS] * bool(self._work.plan.sync) + [RESULTS] * self._has_results
 
     def _resolve(self, facts_received: Message) -> None:
         """Report the missing outputs once. The node's folder stays only if there are any."""

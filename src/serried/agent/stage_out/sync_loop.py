@@ -21,6 +21,7 @@ from serried.fs.adaptive_pool import Crew
 from serried.protocol import checkpoint_layouts, checkpoints, names
 from serried.protocol.layout import CHECKPOINTS, RESULTS
 from serried.protocol.missing_outputs import UNWATCHED, left_out
+from serried.protocol.plan import Sync
 
 WORKERS = 16
 """The most results that are copied at once."""
@@ -61,7 +62,7 @@ def watch_roots(work: Attempt, node: int, local: Optional[Path], scratch: Path) 
     """The folders on this node's disk. The first node also watches the working directory, which all nodes share."""
     roots = []
     began_ns = checkpoints.changed(work.directory.attempt(1).claim)
-    for pattern in (work.plan.get("sync") or {}).get("watch", ()):
+    for pattern in work.plan.watch_patterns:
         prefix = next((prefix for prefix in checkpoints.IN_SCRATCH if pattern.startswith(prefix)), "")
         if pattern.startswith(checkpoints.IN_CHECKPOINTS):
             if local:  # without a disk, ranks write to the run directory
@@ -80,10 +81,10 @@ class SyncLoop:
     ) -> None:
         plan = publisher.work.plan
         self._roots = roots
-        sync = plan.get("sync") or {}
-        self._keep, self._keep_local = int(sync.get("keep") or 1), sync.get("keep_local")
+        sync = plan.sync or Sync(keep=1)
+        self._keep, self._keep_local = sync.keep, sync.keep_local
         self._results = results
-        patterns = (plan.get("data") or {}).get("results")
+        patterns = plan.result_patterns
         self._patterns: List[str] = [*patterns, *LIBRARY_FILES] if results and patterns else []
         self._throttle = publisher.throttle
         self._report = report

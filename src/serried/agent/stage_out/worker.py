@@ -22,6 +22,7 @@ from serried.fs import files, locks
 from serried.protocol import names
 from serried.protocol.events import FromStageOut, JournalEvent, ToHelper
 from serried.protocol.layout import RESULTS
+from serried.protocol.plan import Data, Sync
 
 POLL_SECONDS = 2.0
 URGENT_POLL_SECONDS = 0.2
@@ -70,12 +71,12 @@ class StageOutWorker:
     def __init__(
         self, work: Attempt, node: int, local: Optional[Path], scratch: Path, agent: helper_process.AgentConnection
     ) -> None:
-        sync, data = work.plan.get("sync") or {}, work.plan.get("data") or {}
+        sync, data = work.plan.sync or Sync(), work.plan.data or Data()
         self._agent = agent
-        self._sync_every = float(sync.get("every_seconds", 30))
-        self._results_every = float(data.get("results_every_seconds", 300))
-        self._throttle = throttle.Throttle(sync.get("bandwidth"))
-        results = str(local / RESULTS) if local and data.get("results") else ""
+        self._sync_every = float(sync.every_seconds)
+        self._results_every = float(data.results_every_seconds)
+        self._throttle = throttle.Throttle(sync.bandwidth)
+        results = str(local / RESULTS) if local and data.results else ""
         self._roots = watch_roots(work, node, local, scratch)
         self._sync_loop = SyncLoop(Publisher(work, node, self._throttle), self._roots, results, self._send_problem)
         self._requests = AgentRequests(agent, self._throttle)

@@ -105,10 +105,9 @@ def _claim(work: Attempt, trial: int) -> bool:
 def _idle(work: Attempt) -> Iterable[int]:
     """The indices of jobs that have run no trial, as the scheduler counts: of the job's own part of the array."""
     offset = work.index_offset
-    offsets = (work.plan.get("array") or {}).get("offsets", ())
     busy = {drawing.worker_of(work.run, trial) for trial in work.tasks}
     return (
         task - offset
         for task in work.tasks
-        if task not in busy and task != work.task and successor_commands.offset_of(offsets, task) == offset
+        if task not in busy and task != work.task and successor_commands.offset_of(work.plan.offsets, task) == offset
     )

@@ -26,10 +26,10 @@ class TrialSearch:
         self._prune = prune
         self._fail = fail
         self._then: Optional[Callable[[], None]] = None
-        self._pythons = list(work.search["pythons"]) if work.search else []
+        self._pythons = list(work.search.pythons) if work.search else []
         self._problems: List[str] = []
         self._answered: Set[str] = set()
-        self._may_end_early = bool(work.search and work.search["pruner"] and work.resume_from is None)
+        self._may_end_early = bool(work.search and work.search.pruner and work.resume_from is None)
         self.is_ready = False
         """The task has its parameters."""
 
@@ -38,7 +38,7 @@ class TrialSearch:
 
         A trial that has them, but may end early, is entered too before it starts: others are compared with it.
         """
-        if self._work.parameters and not (self._work.search and self._work.search["pruner"]):
+        if self._work.parameters and not (self._work.search and self._work.search.pruner):
             self._be_ready()
         else:
             self._try_next()

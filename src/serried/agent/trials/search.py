@@ -19,7 +19,7 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, cast
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, cast
 
 from serried.agent import system
 from serried.agent.attempt import Attempt, run_directory
@@ -27,10 +27,8 @@ from serried.agent.helper_process import AgentConnection
 from serried.fs import files
 from serried.protocol import names, printed_metric, series
 from serried.protocol.layout import TaskDirectory
+from serried.protocol.plan import Plan, Search
 from serried.protocol.reasons import Reason
-
-if TYPE_CHECKING:
-    from serried.protocol.plan_json import SearchJson
 
 STUDY = "sweep"
 DRAWN, PRUNE, FAILED = "drawn", "prune", "failed"
@@ -51,7 +49,7 @@ def main(arguments: List[str]) -> int:
     task = int(arguments[0]) if arguments else None
     work = Attempt.load(run_directory(), task, 0)
     try:
-        study = Study(cast("SearchJson", work.search))
+        study = Study(cast("Search", work.search))
         resumes = work.resume_from is not None
         number, parameters = study.ask(work.directory, work.parameters, resumes=resumes)
     except Exception as error:  # noqa: BLE001 - whatever Optuna raises, the head reports
@@ -80,13 +78,13 @@ class JournalReplacedError(Exception):
 class Study:
     """Raises ImportError without Optuna, and what Optuna raises."""
 
-    def __init__(self, settings: SearchJson) -> None:
+    def __init__(self, settings: Search) -> None:
         optuna: Any = importlib.import_module("optuna")
         backends: Any = importlib.import_module("optuna.storages.journal")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._optuna = optuna
         self._settings = settings
-        self._journal = Path(settings["journal"])
+        self._journal = Path(settings.journal)
         if not self._journal.parents[1].is_dir():
             raise FileNotFoundError(f"the directory of the sweep's first run is missing: {self._journal.parents[1]}")
         files.make_directory(self._journal.parent)
@@ -107,7 +105,7 @@ class Study:
             storage=self._optuna.storages.JournalStorage(backend),
             sampler=self._sampler(),
             pruner=self._pruner(),
-            direction=self._settings["goal"],
+            direction=self._settings.goal,
             load_if_exists=True,
         )
 
@@ -158,18 +156,18 @@ class Study:
 
     @property
     def prunes(self) -> bool:
-        return bool(self._settings["pruner"])
+        return bool(self._settings.pruner)
 
     def _sampler(self) -> Any:
         samplers = self._optuna.samplers
-        if self._settings["method"] == "random":
+        if self._settings.method == "random":
             return samplers.RandomSampler()
         # Trials that run count as bad, so that tasks which start together do not all try the same place.
         return samplers.TPESampler(multivariate=True, constant_liar=True)
 
     def _pruner(self) -> Any:
         pruners = self._optuna.pruners
-        numbers = dict(self._settings["pruner"] or {})
+        numbers = dict(self._settings.pruner or {})
         kind = numbers.pop("type", None)
         if kind == "hyperband":  # as W&B's: one bracket, which may end any trial
             return pruners.SuccessiveHalvingPruner(**numbers)
@@ -264,7 +262,7 @@ class Study:
 
     def _abandoned(self, number: int, values: Sequence[float]) -> Optional[int]:
         """The count of the first value that the study has, and `values` have not."""
-        if printed_metric.is_file(self._settings["source"]) and len(values) < 2:
+        if printed_metric.is_file(self._settings.source) and len(values) < 2:
             return None  # a JSON file has the present value only
         known = sorted(self._frozen(number).intermediate_values.items())
         return next((count for count, value in known if list(values[count - 1 : count]) != [value]), None)
@@ -342,10 +340,10 @@ class Study:
         return list(self._study.get_trials(deepcopy=False, states=(self._optuna.trial.TrialState.RUNNING,)))
 
     @property
-    def _drawn(self) -> Dict[str, Dict[str, Any]]:
-        return {name: space for name, space in self._settings["space"].items() if "value" not in space}
+    def _drawn(self) -> Dict[str, Mapping[str, Any]]:
+        return {name: space for name, space in self._settings.space.items() if "value" not in space}
 
-    def _distribution(self, space: Dict[str, Any]) -> Any:
+    def _distribution(self, space: Mapping[str, Any]) -> Any:
         """Optuna takes only plain values as choices, so it gets their places in the list."""
         kinds = self._optuna.distributions
         if "choices" in space:
@@ -358,17 +356,20 @@ class Study:
         """The parameters as the program gets them, in the order of the definition."""
         return {
             name: space["value"] if "value" in space else _value(space, drawn[name])
-            for name, space in self._settings["space"].items()
+            for name, space in self._settings.space.items()
         }
 
 
 def _sweep_of(run: Path) -> Optional[str]:
     """The id of the run's sweep."""
-    sweep = (files.read_json(run / "plan.json") or {}).get("sweep") or {}
-    return cast("Optional[str]", sweep.get("first"))
+    try:
+        sweep = Plan.from_json(files.read_json(run / "plan.json") or {}).sweep
+    except ValueError:
+        return None
+    return sweep.first if sweep else None
 
 
-def _value(space: Dict[str, Any], drawn: Any) -> Any:
+def _value(space: Mapping[str, Any], drawn: Any) -> Any:
     if "choices" in space:
         return space["choices"][drawn]
     step = space.get("q")
@@ -378,19 +379,19 @@ def _value(space: Dict[str, Any], drawn: Any) -> Any:
     return multiple * int(step) if float(step).is_integer() else float(f"{multiple * step:.12g}")
 
 
-def _stored(space: Dict[str, Any], value: Any) -> Any:
+def _stored(space: Mapping[str, Any], value: Any) -> Any:
     """What Optuna stores for a value that a program gets; rounding may have put it outside of the ends."""
     if "choices" in space:
         return space["choices"].index(value)
     return value if space.get("int") else min(max(value, space["low"]), space["high"])
 
 
-def reports(task: TaskDirectory, settings: SearchJson) -> List[float]:
+def reports(task: TaskDirectory, settings: Search) -> List[float]:
     """The metric's values in their order. A logged step that an attempt repeats after a resume counts once."""
-    if settings["source"]:
+    if settings.source:
         logs = [task.attempt(number).rank_log(0, 0) for number in files.numbers(task.attempts)]
-        return printed_metric.values(settings["source"], settings["metric"], logs, task.results)
-    return series.values(series.points(task), settings["metric"])
+        return printed_metric.values(settings.source, settings.metric, logs, task.results)
+    return series.values(series.points(task), settings.metric)
 
 
 def watch(study: Study, number: int, work: Attempt, connection: AgentConnection) -> None:
@@ -400,8 +401,8 @@ def watch(study: Study, number: int, work: Attempt, connection: AgentConnection)
     """
     seconds = WATCH_SECONDS
     is_open, is_warned = True, False
-    settings = cast("SearchJson", work.search)
-    is_rewritten = printed_metric.is_file(settings["source"])
+    settings = cast("Search", work.search)
+    is_rewritten = printed_metric.is_file(settings.source)
     history = study.reported(number) if is_rewritten else []
     while connection.receive(seconds) is not None:
         began = time.monotonic()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from serried.plan import Dialect
 from serried.protocol import names
+from serried.protocol.plan import Dialect
 from serried.schedulers.interface import Traits
 
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from serried.clusters import machine
 from serried.errors import UsageError
 from serried.fs.files import MODES, make_directory
-from serried.plan import Plan
 from serried.protocol import names
+from serried.protocol.plan import Plan
 from serried.schedulers import scrub
 from serried.schedulers.local import jobs, options
 from serried.schedulers.local.options import CPU, NOTHING, JobRequest

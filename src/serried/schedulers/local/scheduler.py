@@ -15,9 +15,9 @@ from serried import processes, shell
 from serried.clusters.machine import GPUS, SLOTS, VISIBLE
 from serried.errors import SubmissionRefused, SubmissionUncertain
 from serried.fs.files import MODES
-from serried.plan import Plan
 from serried.processes import Process
 from serried.protocol import successor_commands
+from serried.protocol.plan import Plan
 from serried.protocol.reasons import Reason
 from serried.protocol.successor_commands import Commands
 from serried.schedulers import scrub

@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Mapping
 
-from serried.plan import Dialect
+from serried.protocol.plan import Dialect
 from serried.schedulers.interface import Traits
 
 STATE_QUERY = """

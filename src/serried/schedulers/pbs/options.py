@@ -16,9 +16,9 @@ from pathlib import Path
 
 from serried.errors import UsageError
 from serried.fs.files import MODES
-from serried.plan import Allocation, Array, Plan, UserScript
 from serried.protocol import names
 from serried.protocol.layout import RunDirectory
+from serried.protocol.plan import Allocation, Array, Plan, UserScript
 from serried.schedulers import scrub
 from serried.schedulers.interface import (
     ERRAND_MEMORY_MB,

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from serried.errors import UsageError
 from serried.fs.files import MODES
-from serried.plan import Allocation, Array, Plan, UserScript
 from serried.protocol import binds, names
 from serried.protocol.layout import RunDirectory
+from serried.protocol.plan import Allocation, Array, Plan, UserScript
 from serried.protocol.text import compress, show_walltime
 from serried.schedulers import scrub
 from serried.schedulers.interface import (

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from serried import shell
 from serried.errors import MissingProgramError, SchedulerUnreachable
-from serried.plan import Plan
 from serried.protocol import successor_commands
+from serried.protocol.plan import Plan
 from serried.schedulers import scrub
 from serried.schedulers.client import CommandScheduler, JobKey, SubmitOutcome
 from serried.schedulers.interface import Job, SubmitCommand, names_token

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from serried import config
-from serried.plan import Allocation, Array, Environment, Limit, Plan, Source
 from serried.planning import plan
 from serried.protocol import SCHEMA
+from serried.protocol.plan import Allocation, Array, Environment, Limit, Plan, Source
 from stub_scheduler import site_of
 
 TEXT = """

@@ -1,0 +1,82 @@
+"""Typed values as JSON, and back: named tuples and dataclasses are objects with the names of their fields."""
+
+from __future__ import annotations
+
+import functools
+import types
+import typing
+from typing import Any, Callable, Dict, Type, TypeVar, Union, cast
+
+T = TypeVar("T")
+_UNIONS = (Union, getattr(types, "UnionType", Union))  # Python 3.9 has no UnionType
+
+
+def to_json(value: Any) -> Any:
+    """A named tuple as an object, with all that is in it. Other values are JSON already."""
+    if not isinstance(value, tuple):
+        return value
+    fields = getattr(value, "_fields", None)
+    items = map(to_json, value)
+    return tuple(items) if fields is None else dict(zip(fields, items))  # noqa: B905 - `strict` is 3.10's
+
+
+def from_json(kind: Type[T], value: Any) -> T:
+    """Turn `value`, read from JSON, into an instance of `kind`. Unknown keys are dropped.
+
+    Raises ValueError for a value of another type, a missing field, and a text with a NUL: a failing disk may have
+    written anything.
+    """
+    reader: Callable[[Any], T] = _reader(cast("Any", kind))
+    return reader(value)
+
+
+@functools.lru_cache(maxsize=None)
+def _reader(kind: Any) -> Callable[[Any], Any]:
+    if hasattr(kind, "_fields") or hasattr(kind, "__dataclass_fields__"):
+        return functools.partial(_object, kind)
+    origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
+    if origin is Any:
+        return _anything
+    if origin in _UNIONS:
+        choices = [choice for choice in inner if choice is not type(None)]
+        several = next((choice for choice in choices if typing.get_origin(choice) is tuple), choices[0])
+        return functools.partial(_choice, _reader(choices[0]), _reader(several), type(None) in inner)
+    if origin is tuple:
+        return functools.partial(_items, _reader(inner[0]))
+    return functools.partial(_plain, (int, float) if origin is float else origin)
+
+
+@functools.lru_cache(maxsize=None)
+def _fields(kind: Any) -> Dict[str, Callable[[Any], Any]]:
+    return {name: _reader(hint) for name, hint in typing.get_type_hints(kind).items()}
+
+
+def _object(kind: Any, value: Any) -> Any:
+    _plain(dict, value)
+    fields = {name: read(value[name]) for name, read in _fields(kind).items() if name in value}
+    try:
+        return kind(**fields)
+    except TypeError as error:
+        raise ValueError(f"{kind.__name__}: {error}") from error
+
+
+def _choice(single: Callable[[Any], Any], several: Callable[[Any], Any], is_optional: bool, value: Any) -> Any:
+    if value is None and is_optional:
+        return None
+    return (several if isinstance(value, (list, tuple)) else single)(value)
+
+
+def _items(read: Callable[[Any], Any], value: Any) -> Any:
+    return tuple(map(read, _plain((list, tuple), value)))
+
+
+def _plain(expected: Any, value: Any) -> Any:
+    if not isinstance(value, expected):
+        raise ValueError(f"{value!r:.40} is not of type {expected}")  # noqa: TRY004 - it comes from a file
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError(f"{value!r:.40} has a NUL")
+    return value
+
+
+def _anything(value: Any) -> Any:
+    return value
