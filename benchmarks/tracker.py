@@ -51,6 +51,7 @@ def of_serried(
     metrics.tracker = tracker
     if tracker.is_on:
         tracker.init()
+        assert tracker.wandb or "wandb" not in sinks  # once it has started
     by_run = micros(lambda count: [metrics.log(progress.advance(None), {"loss": 0.5}) for _ in range(count)], count)
     by_tracker = micros(lambda count: [tracker.log({"loss": 0.5}) for _ in range(count)], count)
     metrics.close()
