@@ -168,3 +168,44 @@ def test_a_rank_that_gets_no_more_threads_says_why_it_fails_and_leaves(tmp_path)
     assert (second.status, second.errors.endswith("ValueError: bad batch\n")) == (1, True), second.errors
     assert taken(tmp_path / "stop")[1].error == "ValueError: bad batch"
     assert first.status == 1, first.errors
+
+
+FORKS = """
+import os, sys
+import serried.train as st
+child = None
+try:
+    with st.session() as run:
+        child = os.fork()
+        if child == 0:
+            LEAVE
+        else:
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+            run.barrier()
+except BaseException as error:
+    if child == 0:
+        os._exit(getattr(error, "code", 1))
+    raise
+if child == 0:
+    os._exit(4)  # gloo's threads are not in the child, and so Python cannot end there
+print("closed", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("leave", "status"), [("raise ValueError", 1), ("sys.exit(3)", 3), ("pass", 4)])
+def test_a_forked_child_that_leaves_the_session_closes_and_reports_nothing(tmp_path, leave, status):
+    for each in train_ranks.finish(start(FORKS.replace("LEAVE", leave), tmp_path / "stop", world_size=2)):
+        assert (each.status, each.output) == (0, f"{status}\nclosed\n"), each.errors
+        assert " leaves with " not in each.errors
+    assert taken(tmp_path / "stop") == {}
+
+
+@pytest.mark.parametrize("script", ["context = st.session()", "def main():\n    context = st.session()"])
+def test_a_session_that_is_never_closed_neither_hangs_nor_counts_as_a_failure(tmp_path, script):
+    indent = "    " if script.startswith("def") else ""
+    text = f"import serried.train as st\n{script}\n{indent}context.__enter__()\n{'main()' if indent else ''}\n"
+    for rank, each in enumerate(train_ranks.finish(start(text, tmp_path / "stop", world_size=2))):
+        assert each.status == 0, each.errors
+        assert f"serried: rank {rank} of 2 on " in each.errors
+        assert "did not close its session\nserried: hint: use `with st.session() as run:`\n" in each.errors
+    assert taken(tmp_path / "stop") == {}

@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any, Iterator, Optional, Union
+from typing import Any, Generator, Iterator, Optional, Union
 
 import torch
 
@@ -41,6 +41,10 @@ _BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 _UNSAVED = """\
 serried: stop requested; exiting without a checkpoint (exit status 143)
 serried: hint: if your script saves by itself, call `run.saved_for_stop(step)`"""
+
+_UNCLOSED = """\
+serried: %s did not close its session
+serried: hint: use `with st.session() as run:`"""
 
 _is_open = False
 _current: Optional[Session] = None
@@ -117,10 +121,9 @@ def session(
         if os.environ.get(names.PROFILE):
             importlib.import_module("serried.train.profile")  # begins to count steps
         listener.listen()
-        try:
-            yield from _run_script(run, group, listener)
-        finally:
-            listener.close()
+        script = _run_script(run, group, listener)
+        atexit.register(script.close)  # does nothing if it is closed: later, Python has no modules any more
+        yield from script
     finally:
         _is_open, _current = False, None
     if run.is_saved or run.has_left:
@@ -128,27 +131,51 @@ def session(
         raise SystemExit(names.EXIT_SAVED if run.is_saved else names.EXIT_LEFT)
 
 
-def _run_script(run: Session, group: Group, listener: StopListener) -> Iterator[Session]:
-    """Run the body of the `with` block. However it ends, the other ranks must not be left waiting."""
+def _run_script(run: Session, group: Group, listener: StopListener) -> Generator[Session, None, None]:
+    """Run the body of the `with` block. However it ends, the other ranks must not be left waiting.
+
+    A forked child that leaves the block neither reports nor closes anything, because its parent is the rank.
+    """
+    try:
+        yield from _run_body(run, group, listener)
+    finally:
+        listener.close()
+
+
+def _run_body(run: Session, group: Group, listener: StopListener) -> Iterator[Session]:
+    rank_pid = os.getpid()
     try:
         yield run
-    except SessionExit:
-        pass
-    except SystemExit as leaving:
-        if leaving.code not in (None, 0):
-            _fail(run, group, listener, leaving)
-            raise
-        if not run.is_saved and not run.has_left:
-            _finish(run, group, listener)
-            raise
-    except BaseException as error:
-        place = f"rank {run.rank} of {run.world_size} on {socket.gethostname()}"
-        print(f"serried: {place} leaves with {type(error).__name__}", file=sys.stderr, flush=True)
-        _fail(run, group, listener, error)
+    except GeneratorExit:  # never closed, and Python ends: leave all as it is
+        if os.getpid() == rank_pid:
+            print(_UNCLOSED % _place(run), file=sys.stderr, flush=True)
         raise
-    if run.has_left and run.is_main:
-        print(_UNSAVED, file=sys.stderr, flush=True)
-    _finish(run, group, listener)
+    except BaseException as error:
+        if os.getpid() != rank_pid or not _leaves_early(run, group, listener, error):
+            raise
+    if os.getpid() == rank_pid:
+        if run.has_left and run.is_main:
+            print(_UNSAVED, file=sys.stderr, flush=True)
+        _finish(run, group, listener)
+
+
+def _leaves_early(run: Session, group: Group, listener: StopListener, error: BaseException) -> bool:
+    """Whether `error` leaves the block only because of a stop request. Any other has ended the session on return."""
+    if isinstance(error, SessionExit):
+        return True
+    if isinstance(error, SystemExit) and error.code in (None, 0):
+        if run.is_saved or run.has_left:
+            return True
+        _finish(run, group, listener)
+        return False
+    if not isinstance(error, SystemExit):
+        print(f"serried: {_place(run)} leaves with {type(error).__name__}", file=sys.stderr, flush=True)
+    _fail(run, group, listener, error)
+    return False
+
+
+def _place(run: Session) -> str:
+    return f"rank {run.rank} of {run.world_size} on {socket.gethostname()}"
 
 
 def _fail(run: Session, group: Group, listener: StopListener, error: BaseException) -> None:
