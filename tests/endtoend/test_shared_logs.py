@@ -88,7 +88,8 @@ def test_the_ranks_of_a_node_share_a_log_except_rank_0(place):
     one = place.serried("logs", run, "--rank", "3")
     assert "rank 3 of 4" in one.stdout.splitlines()
     assert f"ranks {share} share this log" in one.stderr
-    assert place.serried("logs", run, "--rank", "0").stdout == "rank 0 of 4\n"
+    alone = place.serried("logs", run, "--rank", "0").stdout.splitlines()
+    assert [line for line in alone if not line.startswith("[W")] == ["rank 0 of 4"]  # torch warns of unknown hosts
 
 
 def test_the_rank_that_fails_is_named(place):

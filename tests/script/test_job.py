@@ -217,7 +217,9 @@ def test_the_profile_chooses_what_starts_agents_on_pbs():
 
     assert launcher(on_site()) == "pbsdsh --"
     assert launcher(on_site(launcher="pbsdsh")) == "pbsdsh --"
-    assert launcher(on_site(launcher="pbs_tmrsh")).endswith("\nwait' 2")
+    own = launcher(on_site(launcher="pbs_tmrsh"))
+    assert own.startswith("/bin/bash -c 'PATH=$PATH:${PBS_EXEC:-/opt/pbs}/bin\nfor ")  # a profile may have reset it
+    assert own.endswith("\nwait' 2")
     assert launcher(on_site(launcher=hydra)) == hydra.replace("{nodes}", "2")
     sized = on_site(launcher="start {nodes} {ranks} {gpus} {other}")
     assert launcher(sized) == "start 2 2 0 {other}"

@@ -170,9 +170,11 @@ def read_environment(path: Path) -> Dict[str, str]:
 
 
 def forget_environment(folder: str, run: str) -> None:
-    """Delete the stored environment of the jobs of `run`, if it exists."""
+    """Delete the stored environment of the jobs of `run`, if it exists, and the folder if it is the run's own."""
     with contextlib.suppress(OSError):
         (Path(folder) / run).unlink()
+        if Path(folder).parent.name == run:
+            os.rmdir(folder)  # noqa: PTH106 - `folder` is text
 
 
 def numbers(folder: Path) -> List[int]:

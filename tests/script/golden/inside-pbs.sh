@@ -29,7 +29,8 @@ serried_final=''
 trap 'serried_final=cancel; [[ -n $serried_head ]] && kill -TERM "$serried_head" 2>/dev/null' TERM
 trap '[[ -n $serried_head ]] && kill -USR1 "$serried_head" 2>/dev/null' USR1
 
-"${serried_agent[@]}" head "${serried_who[@]}" --hosts "$(awk '!seen[$0]++' "$PBS_NODEFILE" | paste -sd, -)" --node-variable OMPI_COMM_WORLD_RANK,PMI_RANK,PBS_NODENUM --environment "$serried_private" --age "$SECONDS" -- /bin/bash -c 'for serried_host in $(awk '"'"'!seen[$0]++'"'"' "$PBS_NODEFILE" | head -n "$0"); do pbs_tmrsh "$serried_host" "$@" & done
+"${serried_agent[@]}" head "${serried_who[@]}" --hosts "$(awk '!seen[$0]++' "$PBS_NODEFILE" | paste -sd, -)" --node-variable OMPI_COMM_WORLD_RANK,PMI_RANK,PBS_NODENUM --environment "$serried_private" --age "$SECONDS" -- /bin/bash -c 'PATH=$PATH:${PBS_EXEC:-/opt/pbs}/bin
+for serried_host in $(awk '"'"'!seen[$0]++'"'"' "$PBS_NODEFILE" | head -n "$0"); do pbs_tmrsh "$serried_host" "$@" & done
 wait' 2 &
 serried_head=$!
 [[ -n $serried_final ]] && kill -TERM "$serried_head"

@@ -103,10 +103,13 @@ rm -f -- "$serried_private"
 """
 SHELL = ENVIRONMENT + OF_SHELL
 
-EACH_HOST = """\
+EACH_HOST = (
+    PROGRAMS
+    + """\
 for serried_host in $(awk '!seen[$0]++' "$PBS_NODEFILE" | head -n "$0"); do pbs_tmrsh "$serried_host" "$@" & done
 wait"""
-"""Starts the words after the first, how many nodes, on each."""
+)
+"""Starts the words after the first, how many nodes, on each. A profile or a module may have set another PATH before."""
 
 
 def submission(
