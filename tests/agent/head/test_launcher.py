@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from serried.agent.head.agent_launcher import KILL_SECONDS, STUCK_SECONDS, AgentLauncher
+from serried.agent.loop import Loop
 
 SOURCE = Path(__file__).parents[3] / "src"
 ANNOUNCED = "slurmstepd: error: *** STEP 5.0 CANCELLED DUE TO JOB REQUEUE ***"
@@ -48,3 +52,23 @@ def test_what_a_launcher_announces_is_kept_though_it_says_more_afterwards(tmp_pa
     )
 
     assert json.loads(told.stdout) == [[0], [ANNOUNCED, *MORE[-5:]]]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "setup_seconds", "signals"),
+    [
+        (STUCK_SECONDS - 10, 0.0, []),
+        (STUCK_SECONDS + 1, 0.0, [signal.SIGTERM]),
+        (KILL_SECONDS + 10, 0.0, [signal.SIGKILL]),
+        (KILL_SECONDS + 10, 600.0, []),
+        (STUCK_SECONDS + 601, 600.0, [signal.SIGTERM]),
+    ],
+)
+def test_a_launcher_is_stuck_only_after_the_time_that_lines_of_setup_may_take(
+    monkeypatch, seconds, setup_seconds, signals
+):
+    launcher, sent = AgentLauncher(Loop(), ["true"], {}, lambda _: None), []
+    monkeypatch.setattr(launcher, "signal", sent.append)
+    monkeypatch.setattr("serried.agent.head.agent_launcher.time.monotonic", lambda: launcher._started + seconds)
+    launcher.end_if_stuck(setup_seconds)
+    assert sent == signals

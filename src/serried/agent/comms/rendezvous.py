@@ -41,7 +41,7 @@ def listen(nodes: int) -> socket.socket:
     """The socket for node agents: on every interface, or only on the loopback for one node."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.bind((LOOPBACK if nodes == 1 else "", 0))
-    listener.listen(nodes + 8)  # the kernel's own limit is 4096; nodes beyond it try again after a second
+    listener.listen(nodes + MOST_UNPROVEN)  # the kernel's own limit is 4096; nodes beyond it try again after a second
     listener.setblocking(False)
     return listener
 

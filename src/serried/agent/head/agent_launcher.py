@@ -80,9 +80,9 @@ class AgentLauncher:
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         return True
 
-    def end_if_stuck(self) -> None:
+    def end_if_stuck(self, setup_seconds: float) -> None:
         """End a launcher that has started no agent for too long; `on_exit` may start it again."""
-        seconds = time.monotonic() - self._started
+        seconds = time.monotonic() - self._started - setup_seconds
         if seconds > STUCK_SECONDS:
             self.signal(signal.SIGKILL if seconds > KILL_SECONDS else signal.SIGTERM)
 

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from serried.agent.trials.head_side import TrialSearch
 
 CONNECT_SECONDS = 120.0
+SETUP_SECONDS = 600.0
+"""How much longer nodes may take that load modules and run lines of `setup` before they connect."""
 FAREWELL_SECONDS = 3.0
 LEAVE_SECONDS = 13.0
 """For nodes to delete their files, with room to spare, and for launchers to report a lost node."""
@@ -140,7 +142,8 @@ class Head:
         if not self._has_ended:
             self._launcher.start()
         linux.die_with_parent(signal.SIGHUP)
-        self.loop.after(CONNECT_SECONDS, self._check_present)
+        self._setup_seconds = SETUP_SECONDS if self.work.plan.environment.setup else 0.0
+        self.loop.after(CONNECT_SECONDS + self._setup_seconds, self._check_present)
         self.loop.every(monitor.CHECK_SECONDS, self._check_launcher)
         self._monitor.begin()
         if self._search:
@@ -389,7 +392,7 @@ class Head:
 
     def _check_launcher(self) -> None:
         if not len(self._nodes) and self._argv and not self._has_ended:
-            self._launcher.end_if_stuck()
+            self._launcher.end_if_stuck(self._setup_seconds)
 
     def _launcher_exited(self, status: int) -> None:
         self._monitor.check_parent()
@@ -405,7 +408,7 @@ class Head:
     def _check_present(self) -> None:
         missing = ", ".join(self._nodes.missing())
         if missing and not self._have_ranks_started and not self._has_ended:
-            self._fail_launch(f"no agent answered from {missing} within {CONNECT_SECONDS:.0f} s")
+            self._fail_launch(f"no agent answered from {missing} within {CONNECT_SECONDS + self._setup_seconds:.0f} s")
 
     def _fail_launcher(self, failure: Failure) -> None:
         """End the attempt after a failure of the ranks' launcher, without a failed rank."""
