@@ -11,7 +11,7 @@ from faults import judging
 from faults.__main__ import table
 from faults.campaign import plan
 from faults.case import Case
-from faults.injections import KINDS
+from faults.kinds import KINDS
 
 ALL = [(1, rank, 100 + rank) for rank in range(4)]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from faults.campaign import Result, campaign
 from faults.case import RANKS
-from faults.injections import KINDS
+from faults.kinds import KINDS
 from serried.errors import SerriedError
 from serried.fs.files import write_json
 

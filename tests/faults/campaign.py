@@ -17,8 +17,9 @@ from random import Random
 from typing import Any
 
 from faults.case import Case
-from faults.injections import KINDS, Kind
 from faults.judging import broken, is_hidden
+from faults.kinds import KINDS, Kind
+from faults.nesting import judge_nested
 from serried import lab as labs
 from serried import processes
 from serried.lab import Lab
@@ -60,9 +61,12 @@ def run(case: Case) -> Result:
             case.folder.mkdir(parents=True)
             if kind.needs_disk:
                 _mount(case, stack)
+            kind.arrange(case)
             case.prepare()
             end = _go_through(case, kind)
             violations = list(broken(case, end))
+            if case.nested is not None:
+                violations += [f"nested: {text}" for text in judge_nested(case, case.nested, end)]
         except Exception as error:  # noqa: BLE001 - one case that breaks down must not cost the others
             violations.append(f"the campaign itself failed: {error!r}")
     is_hidden_success = case.proofs.is_dir() and is_hidden(case, end)
@@ -99,6 +103,8 @@ def _go_through(case: Case, kind: Kind) -> dict[str, Any] | None:
     finally:
         if case.cancelled_in is None:
             case.release()
+        if case.nested is not None and case.nested.cancelled_in is None:
+            case.nested.release()
     if kind.is_early:
         case.submitted(cli)
     return case.final() if case.run else None

@@ -6,11 +6,12 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -36,7 +37,8 @@ POLL_SECONDS = 0.002
 
 PROGRAM = """\
 import os, pathlib, sys, time
-proofs, rank, attempt = pathlib.Path(sys.argv[1]), os.environ["RANK"], os.environ["SERRIED_ATTEMPT"]
+proofs, attempt = pathlib.Path(sys.argv[1]), os.environ["SERRIED_ATTEMPT"]
+rank = os.environ.get("RANK") or os.environ["SLURM_PROCID"]
 (proofs / f"began-{attempt}-{rank}-{os.getpid()}").touch()
 # Far enough for a further attempt, where one is allowed.
 pathlib.Path(os.environ["SERRIED_CHECKPOINT_DIR"], f"step-{attempt}.pt").write_text("saved")
@@ -65,6 +67,16 @@ class Case:
     restarts: int
     has_short_limit: bool = False
     """Its time limit comes while it is stopped."""
+    program: str = PROGRAM
+    arguments: Sequence[str] = ()
+    """Those of the program, after the folder of proofs and the longest that it works."""
+    memory: str = "100M"
+    script: str | None = None
+    """A job script that starts the ranks: `PROGRAM` in it stands for their command."""
+    nested: Case | None = None
+    """The run that this one submits or runs."""
+    is_foreground: bool = False
+    """It is run by `serried run`, which exits with its status."""
     detail: list[str] = field(default_factory=list)
     """What was done, in words, with the seconds since it began."""
     run: str | None = None
@@ -80,8 +92,10 @@ class Case:
     """Whether the scheduler may have done so by itself."""
     is_harmless: bool = False
     """Whether the fault must not change how it ends."""
+    states: Sequence[str] = ()
+    """Those in which it may end, if not all; what its ranks exit with allows no other."""
     harmed: list[str] = field(default_factory=list)
-    """What went wrong in commands about this run while the record of another run was damaged."""
+    """What went wrong beside its own end, such as commands about it while the record of another run was damaged."""
     needs_repair: bool = False
     """Whether a daemon of the scheduler was lost, so that an administrator has to look after the lab."""
     seen: Seen = field(default_factory=Seen)
@@ -117,20 +131,32 @@ class Case:
         for name in ("home", "project", "proofs"):
             (self.folder / name).mkdir(parents=True)
         self.scratch.mkdir(exist_ok=True)
-        (self.folder / "project/work.py").write_text(PROGRAM, encoding="utf-8")
+        (self.folder / "project/work.py").write_text(self.program, encoding="utf-8")
+        if self.script is not None:
+            text = self.script.replace("PROGRAM", shlex.join(self.command))
+            (self.folder / "project/train.sh").write_text(text, encoding="utf-8")
+
+    @property
+    def command(self) -> Sequence[str]:
+        """That of each rank."""
+        return (sys.executable, "work.py", str(self.proofs), str(LONGEST_SECONDS), *self.arguments)
+
+    def words(self, *verb: str) -> list[str]:
+        """The command that submits or runs it."""
+        flags = ["--nodes", str(self.nodes)] if self.lab else ["--set", f"clusters.local.root={self.scratch}"]
+        limit = "1m" if self.has_short_limit else "20m"
+        return [
+            *(sys.executable, "-m", "serried", *verb, "--cluster", self.place.cluster, *flags),
+            *("--ranks", str(RANKS), "--cpus", "1", "--mem", self.memory, "--time", limit),
+            *("--set", f"limit.restarts={self.restarts}", "--set", "limit.grace=3s"),
+            *(["train.sh"] if self.script is not None else ["--", *self.command]),
+        ]
 
     def submit(self) -> subprocess.Popen[str]:
         """Start the command that submits it."""
         place = self.place
-        flags = ["--nodes", str(self.nodes)] if self.lab else ["--set", f"clusters.local.root={self.scratch}"]
-        words = [
-            *(sys.executable, "-m", "serried", "submit", "--json", "--cluster", place.cluster, *flags),
-            *("--ranks", str(RANKS), "--cpus", "1", "--mem", "100M", "--time", "1m" if self.has_short_limit else "20m"),
-            *("--set", f"limit.restarts={self.restarts}", "--set", "limit.grace=3s"),
-            *("--", sys.executable, "work.py", str(self.proofs), str(LONGEST_SECONDS)),
-        ]
         return subprocess.Popen(
-            words,
+            self.words("submit", "--json"),
             cwd=place.project,
             env=dict(place.environ),
             stdin=subprocess.DEVNULL,
@@ -284,6 +310,8 @@ class Case:
 
     def clean(self) -> None:
         """End what it has left, so that the next case starts with nothing."""
+        if self.nested is not None:
+            self.nested.clean()
         for process in self.leftovers():
             process.send(signal.SIGKILL)
         if self.lab and self.run:

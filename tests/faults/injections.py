@@ -1,4 +1,4 @@
-"""The kinds of faults. Each is a function of a case; what it returns is done when the fault is over."""
+"""Faults. Each is a function of a case; what it returns is done when the fault is over."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -31,27 +30,13 @@ COMMAND_SECONDS = 120
 """For a command about other runs than the damaged one."""
 
 
-@dataclass(frozen=True)
-class Kind:
-    inject: Callable[[Case], Heal]
-    is_early: bool = False
-    """It meets the command that submits, not the run."""
-    where: str = ""
-    """`slurm` or `local`, where it is possible there alone."""
-    is_shared: bool = False
-    """It meets everything in the lab, so that no other case may run meanwhile."""
-    nodes: int | None = None
-    needs_disk: bool = False
-    """The case needs a disk of its own, which only root can make."""
-
-
 def nothing() -> None:
     pass
 
 
-def hit_process(case: Case, name: str, *, kill: bool) -> Heal:
+def hit_process(case: Case, name: str, *, kill: bool, phase: str = "", holds: bool = False) -> Heal:
     """Kill -9 a process of the run, or stop it for a while, or for good."""
-    case.moment(name, phase={"finish": "ends", "submit": "submits"}.get(name, ""))
+    case.moment(name, phase={"finish": "ends", "submit": "submits"}.get(name, phase), holds=holds)
     found = _find(case, name)
     if found is None:
         case.say(f"no {name} to hit")
@@ -294,39 +279,3 @@ def cancel(case: Case, *, by_scheduler: bool, then: str = "") -> Heal:
     case.is_hit = is_killed if then else is_cancelled
     case.say("cancelled" if is_cancelled else "could not be cancelled")
     return nothing
-
-
-KINDS: Mapping[str, Kind] = {
-    "kill submit": Kind(partial(hit_process, name="submit", kill=True), is_early=True),
-    "stop submit": Kind(partial(hit_process, name="submit", kill=False), is_early=True),
-    **{f"kill {name}": Kind(partial(hit_process, name=name, kill=True)) for name in ("job.sh", "head", "finish")},
-    **{f"stop {name}": Kind(partial(hit_process, name=name, kill=False)) for name in ("job.sh", "head")},
-    "kill node agent": Kind(partial(hit_process, name="node", kill=True)),
-    "stop node agent": Kind(partial(hit_process, name="node", kill=False)),
-    "kill rank": Kind(partial(hit_process, name="rank", kill=True)),
-    "stop rank": Kind(partial(hit_process, name="rank", kill=False)),
-    "kill local supervisor": Kind(partial(hit_process, name="supervisor", kill=True), where="local"),
-    "kill slurmctld": Kind(
-        partial(hit_daemon, name="slurmctld", kill=True), where="slurm", is_shared=True, is_early=True
-    ),
-    "stop slurmctld": Kind(
-        partial(hit_daemon, name="slurmctld", kill=False), where="slurm", is_shared=True, is_early=True
-    ),
-    "kill slurmd": Kind(
-        partial(hit_daemon, name="slurmd", kill=True), where="slurm", nodes=2, is_shared=True, is_early=True
-    ),
-    "stop slurmd": Kind(
-        partial(hit_daemon, name="slurmd", kill=False), where="slurm", nodes=2, is_shared=True, is_early=True
-    ),
-    "full disk": Kind(fill_disk, needs_disk=True),
-    "directory renamed": Kind(partial(lose_directory, for_good=False)),
-    "directory removed": Kind(partial(lose_directory, for_good=True)),
-    "network cut": Kind(cut_network, where="slurm", nodes=2),
-    "strangers": Kind(strangers, is_early=True),
-    "damaged record": Kind(damage_record),
-    "clock step": Kind(step_clock),
-    "cancel": Kind(partial(cancel, by_scheduler=False)),
-    "scancel": Kind(partial(cancel, by_scheduler=True), where="slurm"),
-    "cancel, kill head": Kind(partial(cancel, by_scheduler=False, then="head")),
-    "cancel, kill job.sh": Kind(partial(cancel, by_scheduler=False, then="job.sh")),
-}

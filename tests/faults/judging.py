@@ -50,6 +50,8 @@ def _false_reason(case: Case, end: Mapping[str, Any]) -> Iterator[str]:
     state = end["state"]
     if case.is_harmless and state != names.COMPLETED:
         yield f"{state}, though the fault does not concern it: {end['message']}"
+    if case.states and state not in case.states:
+        yield f"{state}, though it can only be {' or '.join(case.states)}: {end['message']}"
     elapsed = time.monotonic() - case.began
     if not 0 <= (end.get("seconds") or 0) <= elapsed + 1:
         yield f"it took {end['seconds']} s, and {elapsed:.1f} s have passed since it was submitted"
