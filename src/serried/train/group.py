@@ -1,11 +1,17 @@
 """The process group of the ranks: its start, small collectives, and its end.
 
 Small values travel over gloo on the CPU, even if the model uses NCCL: no GPU has to wait for them.
+
+A rank may leave the session while others still call collectives. The ranks therefore meet before the group's last
+collective, by point-to-point messages: torch pairs collectives by their order, so a rank that is still within the
+session would compute with the tensor of a last barrier. Its next collective waits for a rank that does not take part
+any more. A thread in each rank notices that, and names the rank that has left.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import sys
@@ -14,13 +20,14 @@ import time
 import weakref
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from types import FrameType
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
 
 from serried.train import rendezvous
-from serried.train.errors import StartError
+from serried.train.errors import StartError, TrainError
 from serried.train.identities import Identity
 
 CPU = torch.device("cpu")
@@ -31,6 +38,11 @@ COUNT_SECONDS = 5.0
 """How long a failing process waits for the store's count of earlier failures."""
 HELD_SECONDS = 10.0
 """How long gloo may hold the last tensor; only a thread that has not run for so long still does."""
+WATCH_SECONDS = 5.0
+"""How often a rank looks whether others have left."""
+MEETING_TAG = 0x5E771ED
+"""Of point-to-point messages, so that a script's own are not taken for those of the meeting."""
+FOR_EVER = timedelta(days=1000)
 
 _opened = 0
 
@@ -57,6 +69,7 @@ class Group:
         self._owns = False
         self._is_asking = False
         """A thread waits for the store, which may never reply."""
+        self._watch: Optional[_DepartureWatch] = None
         self.backend = "none"
         self.store: Any = None
         """The key-value store of all ranks; None with one rank."""
@@ -160,12 +173,27 @@ class Group:
         self._is_asking = asking.is_alive()
         return next(iter(counts), None)
 
+    def watch(self, fail: Callable[[TrainError, FrameType], None]) -> None:
+        """From now on, call `fail` in a thread if the calling thread waits for a rank that has left the session.
+
+        `fail` gets the frame in which that thread waits, and must end the process.
+        """
+        if self._owns:
+            self._watch = _DepartureWatch(self.rank, self.store, fail)
+
+    def end_watch(self) -> None:
+        if self._watch is not None:
+            self._is_asking = not self._watch.end() or self._is_asking
+            self._watch = None
+
     def close(self, *, failed: bool) -> None:
         """Leave the group. A failed process does not wait for the others, because they may be waiting for it."""
+        self.end_watch()
         if not self._owns or not dist.is_initialized():
             return
         self._owns = False
         if not failed:
+            self._meet()
             _last_barrier()
             dist.destroy_process_group()
             return
@@ -176,6 +204,111 @@ class Group:
         if leaving.ident is None or leaving.is_alive() or self._is_asking:
             _end_at_once()
         _settle(lambda: None)
+
+    def _meet(self) -> None:
+        """Wait until all ranks have left the session, however long that takes.
+
+        Raises RuntimeError if the connection to a rank breaks.
+        """
+        if "gloo" not in self.backend:  # others need not have point-to-point messages
+            return
+        with contextlib.suppress(RuntimeError):  # the store may end with its process
+            note = json.dumps({"rank": self.rank, "count": count_collectives()})
+            self.store.compare_set("first-to-leave", "", note)
+            self.store.add("left", 1)
+        others = range(1, self._who.world_size) if self.rank == 0 else (0,)
+        for do in (dist.irecv, dist.isend) if self.rank == 0 else (dist.isend, dist.irecv):
+            works: List[Any] = [do(torch.zeros(1), other, tag=MEETING_TAG) for other in others]
+            for work in works:
+                work.wait(FOR_EVER)
+
+
+class _Look(NamedTuple):
+    """At a thread that sleeps. If two looks are equal, it has not woken up in between."""
+
+    collectives: int
+    frame: FrameType
+    position: int
+    run_times: bytes
+
+
+class _DepartureWatch:
+    """Looks whether this thread waits for a rank that has left the session."""
+
+    def __init__(self, rank: int, store: Any, fail: Callable[[TrainError, FrameType], None]) -> None:
+        self._rank, self._store, self._fail = rank, store, fail
+        self._watched, self._native_id = threading.get_ident(), threading.get_native_id()
+        self._has_ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="serried-watch", daemon=True)
+        with contextlib.suppress(RuntimeError):  # the system grants no more threads
+            self._thread.start()
+
+    def end(self) -> bool:
+        """Returns whether the thread has ended: the store may never reply."""
+        self._has_ended.set()
+        if self._thread.ident is not None:
+            self._thread.join(COUNT_SECONDS)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        before = None
+        with contextlib.suppress(RuntimeError):  # rank 0 is gone, and the store with it
+            while not self._has_ended.wait(WATCH_SECONDS):
+                if not self._store.add("left", 0):
+                    continue
+                first = json.loads(self._store.get("first-to-leave"))
+                look = self._look()
+                if look is None or first["count"] is None or look.collectives <= first["count"]:
+                    before = None
+                    continue
+                if look == before and not self._has_ended.is_set():
+                    self._fail(self._describe(first["rank"], look.frame), look.frame)
+                before = look
+
+    def _look(self) -> Optional[_Look]:
+        """None unless the thread is in a collective of the default group, or perhaps in one of a backward pass."""
+        frame, count = sys._current_frames().get(self._watched), count_collectives()  # noqa: SLF001 - a public function
+        if frame is None or count is None or not _may_be_collective(frame):
+            return None
+        run_times = _run_times_asleep(Path("/proc/self/task", str(self._native_id)))
+        return None if run_times is None else _Look(count, frame, frame.f_lasti, run_times)
+
+    def _describe(self, rank: int, frame: Optional[FrameType]) -> TrainError:
+        where = ""
+        while frame is not None and not where:
+            if str(frame.f_globals.get("__name__")).partition(".")[0] not in ("torch", "serried"):
+                where = f" at {Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+            frame = frame.f_back
+        return TrainError(
+            f"rank {rank} has left the session, and rank {self._rank} waits for it{where}",
+            "end the loop at the same step on all ranks, or use `run.uneven` for different numbers of batches",
+        )
+
+
+def count_collectives() -> Optional[int]:
+    """The collectives of the default group on CPUs so far, the same on all ranks unless they send and receive."""
+    try:
+        backend: Any = dist.distributed_c10d._get_default_group()._get_backend(CPU)  # noqa: SLF001 - there is no public one
+        return int(backend._get_sequence_number_for_group())  # noqa: SLF001 - as above
+    except (AttributeError, RuntimeError, ValueError):  # another torch, or a backend that does not count
+        return None
+
+
+def _run_times_asleep(thread: Path) -> Optional[bytes]:
+    """How long and how often a thread has run, or None if it does not sleep. One that only waits for a CPU does not."""
+    try:
+        state, *numbers = (thread / "stat").read_bytes().rpartition(b") ")[2].split()
+        return b" ".join(numbers[10:12]) + (thread / "schedstat").read_bytes() if state == b"S" else None
+    except OSError:  # not Linux
+        return None
+
+
+def _may_be_collective(frame: FrameType) -> bool:
+    module, name = str(frame.f_globals.get("__name__")), frame.f_code.co_name
+    if module == "torch.distributed.distributed_c10d":
+        is_for_two = "send" in name or "recv" in name
+        return not is_for_two and frame.f_locals.get("group") in (None, dist.group.WORLD)
+    return module.startswith(("torch.autograd", "torch.nn.parallel.distributed"))
 
 
 def _last_barrier() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import gc
 import importlib
 import io
@@ -16,6 +17,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from types import FrameType
 from typing import Any, Generator, Iterator, Optional, Union
 
 import torch
@@ -121,6 +123,7 @@ def session(
         if os.environ.get(names.PROFILE):
             importlib.import_module("serried.train.profile")  # begins to count steps
         listener.listen()
+        group.watch(functools.partial(_end_waiting, run, group, listener))
         script = _run_script(run, group, listener)
         atexit.register(script.close)  # does nothing if it is closed: later, Python has no modules any more
         yield from script
@@ -148,6 +151,7 @@ def _run_body(run: Session, group: Group, listener: StopListener) -> Iterator[Se
         yield run
     except GeneratorExit:  # never closed, and Python ends: leave all as it is
         if os.getpid() == rank_pid:
+            group.end_watch()
             print(_UNCLOSED % _place(run), file=sys.stderr, flush=True)
         raise
     except BaseException as error:
@@ -169,13 +173,31 @@ def _leaves_early(run: Session, group: Group, listener: StopListener, error: Bas
         _finish(run, group, listener)
         return False
     if not isinstance(error, SystemExit):
-        print(f"serried: {_place(run)} leaves with {type(error).__name__}", file=sys.stderr, flush=True)
+        _announce(run, error)
     _fail(run, group, listener, error)
     return False
 
 
 def _place(run: Session) -> str:
     return f"rank {run.rank} of {run.world_size} on {socket.gethostname()}"
+
+
+def _announce(run: Session, error: BaseException) -> None:
+    print(f"serried: {_place(run)} leaves with {type(error).__name__}", file=sys.stderr, flush=True)
+
+
+def _end_waiting(run: Session, group: Group, listener: StopListener, error: TrainError, frame: FrameType) -> None:
+    """End this rank from another thread: its main thread waits, in `frame`, for a rank that has left the session."""
+    _announce(run, error)
+    stack = ["Traceback (most recent call last):\n", *traceback.format_stack(frame)]
+    print("".join([*stack, *traceback.format_exception_only(type(error), error)]), end="", file=sys.stderr, flush=True)
+    listener.ignore()
+    _report(error, run.identity, time.monotonic(), group.count_failure())
+    with contextlib.suppress(Exception):
+        run.close(FAILED_SECONDS, has_failed=True)
+    with contextlib.suppress(OSError, ValueError):  # the reader is gone
+        sys.stdout.flush()
+    os._exit(1)
 
 
 def _fail(run: Session, group: Group, listener: StopListener, error: BaseException) -> None:
