@@ -107,7 +107,9 @@ class TraceRecorder(NoTrace):
         """A forward pre-hook of all modules: in a step, the first call with tensors is the model's own."""
         if _is_compiling() or self._input is not None or not module.training or not torch.is_grad_enabled():
             return
-        if any(isinstance(arg, torch.Tensor) for arg in args):
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        are_fake = any(hasattr(tensor, "fake_mode") for tensor in tensors)  # of dynamo, before torch 2.3
+        if tensors and not are_fake:
             if not self._has_begun:
                 self._begin()
             self._input = digest(args)
