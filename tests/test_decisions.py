@@ -36,7 +36,7 @@ PARSERS = ("schedulers/*/parse.py", "schedulers/*/scheduler.py")
 """Modules that read what the commands of schedulers print."""
 
 NO_SENTENCES = {
-    "agent/stage_out/sync_loop.py": "writes a problem once",
+    "agent/stage_out/worker.py": "writes a problem once",
     "agent/system.py": "prints a problem once",
     "config/shell_words.py": "a grammar, with comments",
 }

@@ -9,7 +9,7 @@ import pytest
 from serried.errors import ConfigError, UsageError
 from serried.protocol.plan import Plan, Track
 from serried.snapshot import Revision
-from serried.submission.tracking import hidden_failures
+from serried.submission.prepare import hidden_failures
 from serried.sweeps.definition import SweepDefinition
 from serried.ui.plan_lines import plan_lines
 from tables import for_each

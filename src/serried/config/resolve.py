@@ -1,25 +1,453 @@
-"""Layers of settings -> one experiment on one cluster, each value with its origin."""
+"""Layers of settings -> one experiment on one cluster, as the other rooms use it, each value with its origin."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import posixpath
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from serried.config import layers, schema, shell_words, toml
-from serried.config.build import Builder
-from serried.config.definitions import Cluster, Experiment, Project, Resources
-from serried.config.layers import Files, Layer, Origin, Setting
-from serried.config.toml import Keys
+from serried import schedulers
+from serried.config import definitions, layers, schema, shell_words, toml
+from serried.config.definitions import (
+    Cluster,
+    DataRequest,
+    EnvironmentRequest,
+    Experiment,
+    Gpu,
+    Match,
+    Partition,
+    Project,
+    Resources,
+)
+from serried.config.layers import Files, Layer, Origin, Setting, user_folder
+from serried.config.toml import Keys, dotted
+from serried.config.values import BadValue, Item, is_elsewhere, is_path, is_reference, is_source
 from serried.errors import ConfigError, UsageError, did_you_mean
+from serried.protocol import binds, names
+from serried.protocol.plan import (
+    Build,
+    Container,
+    Launch,
+    Limit,
+    Notify,
+    ReportedMetric,
+    ReportSettings,
+    Sampling,
+    Staged,
+    Sync,
+    Track,
+)
 from serried.protocol.reasons import Reason
 
 if TYPE_CHECKING:
     from serried.config.job_script import JobScript
+
+
+ARCHIVES = {
+    ".tar": "tar",
+    ".tar.gz": "tar.gz",
+    ".tgz": "tar.gz",
+    ".tar.zst": "tar.zst",
+    ".tzst": "tar.zst",
+    ".zip": "zip",
+    ".sqsh": "squashfs",
+    ".sqfs": "squashfs",
+    ".squashfs": "squashfs",
+}
+"""The kind of archive by the end of its name."""
+
+Part = TypeVar("Part")
+
+
+class Builder:
+    """Builds dataclasses from settings, and collects origins and notes."""
+
+    def __init__(self, settings: Mapping[Keys, Setting], cluster: str, environ: Mapping[str, str]) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._environ = environ
+        self.origins: dict[str, Origin] = {}
+        self.notes: list[str] = []
+        for place, setting in settings.items():
+            shown = ("cluster", *place[2:]) if place[0] == "clusters" else place
+            self.origins[dotted(shown)] = setting.origin
+
+    def project(self, files: Files) -> Project:
+        given = self._values(definitions.keys(Project), ("project",))
+        given.setdefault("name", files.directory.name or "project")
+        return Project(str(files.directory), files.project.path if files.project else None, **given)
+
+    def cluster(self) -> Cluster:
+        place = ("clusters", self._cluster)
+        given = self._values(definitions.keys(Cluster), place)
+        given["root"] = self._root(given)
+        given["scratch"] = self._scratch(given)
+        if given.get("private"):
+            given["private"] = self._expanded("private", given["private"])
+        fields = definitions.fields_of(Cluster, given)
+        scheduler = given.get("scheduler", Cluster.scheduler)
+        its = schedulers.traits(scheduler)
+        fields["site"] = fields["site"]._replace(
+            name=self._cluster,
+            scheduler=scheduler,
+            scratch=given["scratch"],
+            is_this_machine=its.is_this_machine,
+            dialect=its.dialect,
+        )
+        return Cluster(
+            self._cluster,
+            **fields,
+            match=self._table(Match, (*place, "match")),
+            partitions=self._tables(Partition, (*place, "partitions")),
+            knows_partitions=any(
+                where[:3] == (*place, "partitions") and setting.origin.source != "profile"
+                for where, setting in self._settings.items()
+            ),
+            gpus=self._tables(Gpu, (*place, "gpus")),
+        )
+
+    def experiment(
+        self,
+        name: str | None,
+        command: Sequence[str] | None,
+        project: Project,
+        cluster: Cluster,
+        here: Path,
+        *,
+        is_script: bool = False,
+    ) -> Experiment:
+        given = self._values(definitions.keys(Experiment), ())
+        folder = Path(project.directory)
+        if command is not None and len(command) > 1:
+            given["shell"] = False  # a shell has split the words already
+        if command is not None and not is_script:
+            given.pop("script", None)
+        if is_script or given.get("script"):
+            words = tuple(command) if command is not None else self._words("script", given["script"])
+            given.update(script=words, command=words, shell=False)
+        else:
+            given["command"] = self._command(given.get("command"), command, bool(given.get("shell")), name)
+        given["workdir"] = self._workdir(given.get("workdir"), name, folder, here)
+        given["cluster"] = self._cluster
+        return Experiment(
+            name or _name_of(given["command"], is_script=bool(given.get("script")), is_shell=bool(given.get("shell"))),
+            **given,
+            resources=self._table(Resources, ("resources",)),
+            environment=self._environment(folder, cluster),
+            limit=self._table(Limit, ("limit",)),
+            notify=self._notify(),
+            launch=self._table(Launch, ("launch",)),
+            container=self._container(folder),
+            data=self._data(project, cluster),
+            checkpoint=self._table(Sync, ("checkpoint",)),
+            track=self._table(Track, ("track",)),
+            metric=self._table(ReportedMetric, ("metric",)),
+            sampling=self._table(Sampling, ("sampling",)),
+            report=self._table(ReportSettings, ("report",)),
+        )
+
+    def _table(self, table: type[Part], place: Keys) -> Part:
+        return table(**definitions.fields_of(table, self._values(definitions.keys(table), place)))
+
+    def _tables(self, table: type[Part], place: Keys) -> dict[str, Part]:
+        """The tables at `place`, by the names that users choose."""
+        named = {where[len(place)]: None for where in self._settings if where[: len(place)] == place}
+        return {name: self._table(table, (*place, name)) for name in named}
+
+    def _values(self, keys: Mapping[str, definitions.Key], place: Keys) -> dict[str, Any]:
+        """The keys of a table at `place` that are set, with their values."""
+        values: dict[str, Any] = {}
+        for name, key in keys.items():
+            if key.kind.names:
+                table = (*place, name)
+                items = {
+                    ".".join(where[len(table) :]): setting.value
+                    for where, setting in self._settings.items()
+                    if where[: len(table)] == table
+                }
+                values |= {name: items} if items else {}
+            elif (*place, name) in self._settings:
+                values[name] = self._settings[*place, name].value
+        return values
+
+    def _command(
+        self, text: str | tuple[str, ...] | None, given: Sequence[str] | None, shell: bool, name: str | None
+    ) -> tuple[str, ...]:
+        if given is not None:
+            self.origins["command"] = Origin("command line", "command line")
+        command = tuple(given) if given is not None else text
+        image = self._settings.get(("container", "image"))
+        if command is None and image and image.value:
+            return (names.RUNSCRIPT,)
+        if command is None:
+            raise self._wrong(("command",), f"the experiment `{name}` has no `command`", 'command = "python train.py"')
+        if any("\0" in word for word in command):
+            raise UsageError("the command contains a NUL character, which an argument cannot contain")
+        if isinstance(command, str):
+            words = (
+                (command,)
+                if shell
+                else self._split(("command",), command, 'or write a list of words: `command = ["python", "train.py"]`')
+            )
+            if not words or not words[0]:
+                raise self._wrong(("command",), "`command` names no program")
+            return words
+        if shell and len(command) > 1:
+            message = "`shell` needs one line of text, and the command is a list of words"
+            raise self._wrong(("shell",), message, "remove `shell`, or write the command as text")
+        return command
+
+    def _words(self, key: str, text: str | tuple[str, ...]) -> tuple[str, ...]:
+        words = self._split((key,), text) if isinstance(text, str) else text
+        if not words or not words[0]:
+            raise self._wrong((key,), f"`{key}` names no file")
+        return words
+
+    def _split(self, place: Keys, text: str, hint: str | None = None) -> tuple[str, ...]:
+        try:
+            return shell_words.split(text)
+        except ValueError as error:
+            raise self._wrong(place, f"`{dotted(place)}` {error}", hint) from None
+
+    def _workdir(self, given: str | None, name: str | None, project: Path, here: Path) -> str:
+        """Relative to the project's folder. A command without an experiment runs in the current folder."""
+        if given is None:
+            return "." if name else os.path.relpath(here, project)
+        relative = os.path.relpath(project / given, project)
+        if Path(relative).parts[:1] == (os.pardir,):
+            raise self._wrong(("workdir",), f"`workdir` must be inside the project, and `{given}` is not")
+        return relative
+
+    def _environment(self, project: Path, cluster: Cluster) -> EnvironmentRequest:
+        given = self._values(definitions.keys(EnvironmentRequest), ("environment",))
+        for name in ("venv", "conda"):
+            if isinstance(place := given.get(name), str) and (name == "venv" or is_path(place)):
+                given[name] = self._path(("environment", name), place, project)
+        given["modules"] = tuple(self._module(entry, project) for entry in given.get("modules", ()))
+        names_of_file: tuple[str, ...] = ()
+        if path := given.get("env_file"):
+            given["env_file"] = str(project / _at_home(path, self._environ))
+            names_of_file = tuple(shell_words.read_env_file(Path(given["env_file"])))
+        places = {name: place for name in ("venv", "conda") if (place := given.get(name))}
+        builds = {name: place for name, place in places.items() if place is True or is_source(place)}
+        request = EnvironmentRequest(**definitions.fields_of(EnvironmentRequest, given))
+        planned = request.planned._replace(
+            env_file=names_of_file,
+            build=next((_build(kind, source, request, cluster) for kind, source in builds.items()), None),
+            **{name: place for name, place in places.items() if name not in builds},
+        )
+        return dataclasses.replace(request, planned=planned)
+
+    def _module(self, entry: str, project: Path) -> str:
+        """A module's name, or `use DIR` with an absolute path."""
+        folder = entry.removeprefix("use ").strip()
+        is_module = not entry.startswith("use ") or not folder
+        return entry if is_module else f"use {self._path(('environment', 'modules'), folder, project)}"
+
+    def _notify(self) -> Notify:
+        given = self._values(definitions.keys(Notify), ("notify",))
+        if isinstance(text := given.get("command"), str):
+            given["command"] = self._split(("notify", "command"), text)
+        return Notify(**given)
+
+    def _path(self, place: Keys, text: str, project: Path) -> str:
+        """Absolute from the project's folder, without variables."""
+        if not is_elsewhere(text):
+            return os.path.normpath(project / text)
+        try:
+            return _expand(text, self._environ)
+        except BadValue as error:
+            raise self._wrong(place, f"`{dotted(place)}` {error}") from None
+
+    def _container(self, project: Path) -> Container:
+        """Its paths become absolute."""
+        given = self._values(definitions.keys(Container), ("container",))
+        for name in ("image", "requirements"):
+            if (path := given.get(name)) and not is_reference(path, given.get("runtime")):
+                given[name] = self._path(("container", name), path, project)
+        if given.get("runtime", "")[:1] in {"~", "$"}:
+            given["runtime"] = self._path(("container", "runtime"), given["runtime"], project)
+        given["binds"] = tuple(self._bind(text) for text in given.get("binds", ()))
+        return Container(**given)
+
+    def _bind(self, text: str) -> str:
+        place = ("container", "binds")
+        parts = [part.replace("${SLURM_TMPDIR}", binds.LOCAL, 1) for part in binds.split(text)]
+        parts = [
+            self._path(place, part, Path()) if part[:1] in {"~", "$"} and not binds.is_local(part) else part
+            for part in parts
+        ]
+        try:
+            return binds.spell(binds.make(parts))
+        except ValueError as error:
+            raise self._wrong(place, f"`container.binds`: `{text}` {error}") from None
+
+    def _data(self, project: Project, cluster: Cluster) -> DataRequest:
+        """Its paths become absolute."""
+        given = self._values(definitions.keys(DataRequest), ("data",))
+        folder = Path(project.directory)
+        if given.get("root"):
+            given["root"] = self._path(("data", "root"), given["root"], folder)
+        else:
+            given["root"] = posixpath.join(cluster.scratch, project.name) if cluster.scratch else str(folder / "data")
+        given["stage"] = self._apart([self._staged(item, given["root"]) for item in given.get("stage", ())])
+        given["require"] = tuple(self._path(("data", "require"), path, folder) for path in given.get("require", ()))
+        if isinstance(text := given.get("prepare"), str):
+            place = ("data", "prepare")
+            given["prepare"] = self._split(place, text)
+            if operators := shell_words.operators(given["prepare"], shell_words.OPERATORS):
+                message = f"`data.prepare` contains `{operators[0]}`, and no shell reads the command"
+                hint = 'for a shell: `["bash", "-c", "…"]`; in a list of words, each word is an argument'
+                raise self._wrong(place, message, hint)
+        return DataRequest(**definitions.fields_of(DataRequest, given))
+
+    def _staged(self, item: Item, root: str) -> Staged:
+        source = item.source
+        if is_elsewhere(source):
+            source = self._path(("data", "stage"), source, Path())
+        name = posixpath.basename(source) if source[:1] == "/" else source
+        stem, kind = _archive(name)
+        if item.unpack and not kind:
+            hint = f"the name must end in one of {', '.join(ARCHIVES)}"
+            raise self._wrong(
+                ("data", "stage"), f"`data.stage`: `{source}` is not an archive that Serried can unpack", hint
+            )
+        unpack = kind if item.unpack is not False else ""
+        return Staged(posixpath.join(root, source), item.to or (stem if unpack else name), unpack)
+
+    def _apart(self, staged: Sequence[Staged]) -> tuple[Staged, ...]:
+        """Refuse items with equal or nested destinations."""
+        places: dict[str, Staged] = {}
+        for item in sorted(staged, key=lambda item: item.to.split("/")):
+            parents = [item.to[: at + 1] for at, letter in enumerate(item.to + "/", -1) if letter == "/"]
+            clash = next((places[parent] for parent in parents if parent in places), None)
+            if clash == item:
+                raise self._wrong(("data", "stage"), f"`data.stage`: `{item.source}` is staged twice")
+            if clash:
+                raise self._wrong(
+                    ("data", "stage"),
+                    f"`data.stage`: `{item.source}` would appear in the place of `{clash.source}`, as `{item.to}`",
+                    'give one of them another place: `{from = "…", to = "…"}`',
+                )
+            places[item.to] = item
+        return tuple(staged)
+
+    def _scratch(self, given: Mapping[str, Any]) -> str:
+        """Empty if the cluster has none."""
+        if given.get("scratch"):
+            return self._expanded("scratch", given["scratch"])
+        if schedulers.traits(given.get("scheduler", Cluster.scheduler)).is_this_machine:
+            return ""
+        return _scratch(self._environ)[1]
+
+    def _root(self, given: Mapping[str, Any]) -> str:
+        scheduler = given.get("scheduler", Cluster.scheduler)
+        is_this_machine = schedulers.traits(scheduler).is_this_machine
+        if given.get("root"):
+            root = self._expanded("root", given["root"])
+        else:
+            root, reason = _default_root(self._environ, is_this_machine=is_this_machine)
+            self.origins["cluster.root"] = Origin("default", reason)
+        is_shared = not is_this_machine and not schedulers.site(scheduler).is_throwaway(self._environ)
+        if is_shared and _is_under_home(root, self._environ):
+            file = user_folder(self._environ) / "config.toml"
+            self.notes.append(
+                f"run directories go to `{root}`, under your home; if its quota is small or compute nodes "
+                f"cannot write there, set `root` in `[clusters.{self._cluster}]` of `{file}`"
+            )
+        return root
+
+    def _expanded(self, key: str, text: str) -> str:
+        """A path of the cluster, without variables."""
+        try:
+            return _expand(text, self._environ)
+        except BadValue as error:
+            raise self._wrong(("clusters", self._cluster, key), f"`{key}` {error}") from None
+
+    def _wrong(self, place: Keys, message: str, hint: str | None = None) -> UsageError:
+        setting = self._settings.get(place)
+        if setting is None or setting.origin.path is None:
+            return UsageError(message, hint=hint)
+        return ConfigError(message, path=setting.origin.path, line=setting.origin.line, hint=hint)
+
+
+def _name_of(command: tuple[str, ...], *, is_script: bool, is_shell: bool) -> str:
+    return (
+        (Path(command[0]).stem or command[0]) if is_script else shell_words.experiment_name(command, is_shell=is_shell)
+    )
+
+
+def _build(kind: str, source: str | bool, request: EnvironmentRequest, cluster: Cluster) -> Build:
+    return Build(kind, source if isinstance(source, str) else "", request.python, request.torch, cluster.build)
+
+
+def _archive(name: str) -> tuple[str, str]:
+    """The name without the suffix of an archive, and the kind of archive, or empty."""
+    for suffix in sorted(ARCHIVES, key=len, reverse=True):
+        if name.lower().endswith(suffix) and posixpath.basename(name).lower() != suffix:
+            return name[: -len(suffix)], ARCHIVES[suffix]
+    return name, ""
+
+
+def _default_root(environ: Mapping[str, str], *, is_this_machine: bool) -> tuple[str, str]:
+    """The folder of run directories if no setting names one, and the source of that choice."""
+    if is_this_machine:
+        data = environ.get("XDG_DATA_HOME", "")
+        share = Path(data) if _is_absolute(data) else _home(environ) / ".local" / "share"
+        return str(share / "serried"), "XDG_DATA_HOME" if _is_absolute(data) else "default"
+    variable, folder = _scratch(environ)
+    if folder:
+        return str(Path(folder) / "serried"), variable
+    return str(_home(environ) / "serried"), "default"
+
+
+def _scratch(environ: Mapping[str, str]) -> tuple[str, str]:
+    """The folder for users' data that compute nodes see, or empty, after the variable that names the folder."""
+    for variable in ("SCRATCH", "PSCRATCH"):
+        if _is_absolute(environ.get(variable, "")):
+            return variable, environ[variable]
+    folder = Path("/scratch") / environ.get("USER", "")
+    is_usable = environ.get("USER") and os.access(folder, os.W_OK)
+    return "default", str(folder) if is_usable else ""
+
+
+def _is_absolute(path: str) -> bool:
+    return path.startswith("/")
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or Path.home())
+
+
+def _expand(text: str, environ: Mapping[str, str]) -> str:
+    """Fill in `~` and `$NAME`. Raises BadValue for an unset variable and for a relative path."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        content = environ.get(name) or (environ.get("LOGNAME") if name == "USER" else None)  # cron sets only LOGNAME
+        if not content:
+            raise BadValue(f"names `${name}`, which is not set here")
+        return content
+
+    path = re.sub(r"\$(?:(\w+)|\{(\w+)\})", value, text)
+    path = _at_home(path, environ)
+    if not _is_absolute(path):
+        raise BadValue(f"must be an absolute path, not `{text}`")
+    return os.path.normpath(path)
+
+
+def _at_home(path: str, environ: Mapping[str, str]) -> str:
+    return re.sub(r"^~(?=/|$)", lambda _: str(_home(environ)), path)
+
+
+def _is_under_home(path: str, environ: Mapping[str, str]) -> bool:
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(_home(environ)))
 
 
 @dataclass(frozen=True)

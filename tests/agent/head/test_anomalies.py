@@ -10,9 +10,8 @@ from building import a_plan
 from evidence import STARTED, ended, evidence, exit_of
 from serried.agent import notifications
 from serried.agent.attempt import Attempt
-from serried.agent.head.anomalies import Anomalies, NodeSample
+from serried.agent.head.anomalies import Anomalies, NodeSample, StepPace
 from serried.agent.head.live_file import LiveFile
-from serried.agent.head.step_pace import StepPace
 from serried.agent.outcome import verdict
 from serried.fs.files import make_directory
 from serried.protocol.layout import RunDirectory, TaskDirectory

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from building import a_plan
-from serried.agent.head.monitor import UNCONNECTED_SECONDS, Monitor
+from serried.agent.head.head import UNCONNECTED_SECONDS, Monitor
 
 
 @pytest.fixture

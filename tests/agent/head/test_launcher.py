@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.head.agent_launcher import KILL_SECONDS, STUCK_SECONDS, AgentLauncher
+from serried.agent.head.head import KILL_SECONDS, STUCK_SECONDS, AgentLauncher
 from serried.agent.loop import Loop
 
 SOURCE = Path(__file__).parents[3] / "src"
@@ -20,7 +20,7 @@ MORE = [f"srun: {number}" for number in range(20)]
 HEARS = """
 import json, signal, sys
 from serried.agent import system
-from serried.agent.head.agent_launcher import AgentLauncher
+from serried.agent.head.head import AgentLauncher
 from serried.agent.loop import Loop
 loop = Loop()
 launcher = AgentLauncher(loop, json.loads(sys.argv[1]), {}, lambda status: (ended.append(status), loop.stop()))
@@ -69,6 +69,6 @@ def test_a_launcher_is_stuck_only_after_the_time_that_lines_of_setup_may_take(
 ):
     launcher, sent = AgentLauncher(Loop(), ["true"], {}, lambda _: None), []
     monkeypatch.setattr(launcher, "signal", sent.append)
-    monkeypatch.setattr("serried.agent.head.agent_launcher.time.monotonic", lambda: launcher._started + seconds)
+    monkeypatch.setattr("serried.agent.head.head.time.monotonic", lambda: launcher._started + seconds)
     launcher.end_if_stuck(setup_seconds)
     assert sent == signals

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from building import a_plan
 from serried.agent import notifications
-from serried.agent.head.monitor import Monitor
+from serried.agent.head.head import Monitor
 from serried.protocol.plan import Limit
 
 

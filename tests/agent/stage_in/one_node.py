@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 
-from serried.agent.stage_in import relay, source, worker
+from serried.agent.stage_in import relay, worker
 from serried.agent.stage_in.relay import Wire
 from serried.agent.stage_in.tree_writer import TreeWriter
 
@@ -33,10 +33,10 @@ def limit(which: type, method: str, left: int) -> None:
 
 def change(path: str) -> None:
     """Once, after the source was looked at and the next node has begun to get what is there."""
-    fill = source.fill
+    fill = worker.fill
 
     def changed(root, target, *rest):
-        source.fill = fill
+        worker.fill = fill
         arrived = target.extents
         for extent in [it for it in target.missing() if arrived.manifest.entries[it.number].path != b"changes"]:
             with open(os.path.join(root, arrived.manifest.entries[extent.number].path), "rb") as file:
@@ -45,7 +45,7 @@ def change(path: str) -> None:
             file.write(b"more")
         fill(root, target, *rest)
 
-    source.fill = changed
+    worker.fill = changed
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from serried.agent.node_disk import shared_cache
-from serried.agent.stage_in import source
+from serried.agent.stage_in import worker
 from serried.agent.stage_in.item import RestartedError, StageError
 from serried.agent.stage_in.tree_writer import TreeWriter
 from serried.fs import locks, removal
@@ -131,7 +131,7 @@ def test_who_waits_for_another_job_is_told_for_whom_and_no_longer_than_that_one_
 ):
     """The first is stuck, and gives signs of life for a while; then it is taken for suspended."""
     first, second = (Job(there, disk, "a", run=run) for run in ("k3f9q2/7", "later"))
-    fill, begun, go_on = source.fill, threading.Event(), threading.Event()
+    fill, begun, go_on = worker.fill, threading.Event(), threading.Event()
     clock, looks, look = [0.0], [0], shared_cache._Wait.look
 
     def stuck(root: bytes, target: TreeWriter, *rest: object) -> None:
@@ -148,7 +148,7 @@ def test_who_waits_for_another_job_is_told_for_whom_and_no_longer_than_that_one_
         seen = looks[0]
         wait_until(lambda: looks[0] > seen + 1)  # the first of the two may have begun before
 
-    monkeypatch.setattr(source, "fill", stuck)
+    monkeypatch.setattr(worker, "fill", stuck)
     monkeypatch.setattr(shared_cache, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(shared_cache._Wait, "look", counted)
     threads = [threading.Thread(target=job.bring) for job in (first, second)]
@@ -219,14 +219,14 @@ def test_what_we_may_not_read_is_named(there: Path, open_to_all: Path, what: str
     try:
         with pytest.raises(UnreadableError) as caught:  # noqa: PT012 - one or the other
             manifest = scan(seen)
-            source.fill(os.fsencode(seen), TreeWriter(os.fsencode(open_to_all / "here"), manifest))
+            worker.fill(os.fsencode(seen), TreeWriter(os.fsencode(open_to_all / "here"), manifest))
     finally:
         os.seteuid(0)
     assert str(caught.value) == f"`{seen / what}` cannot be read: permission denied"
 
 
 def test_a_source_that_changes_while_it_is_read_is_looked_at_again(there: Path, disk: Path, monkeypatch):
-    fill, times, most = source.fill, [], [2]
+    fill, times, most = worker.fill, [], [2]
 
     def changing(root: bytes, target: TreeWriter, *rest: object) -> None:
         if len(times) < most[0]:
@@ -234,7 +234,7 @@ def test_a_source_that_changes_while_it_is_read_is_looked_at_again(there: Path, 
             (there / "a" / "below" / "one").write_text("changed" * len(times))
         fill(root, target, *rest)
 
-    monkeypatch.setattr(source, "fill", changing)
+    monkeypatch.setattr(worker, "fill", changing)
     job = Job(there, disk, "a").bring()
     assert (job.view / "a/below/one").read_text() == "changed" * 2
     most[0] = 100
@@ -250,10 +250,10 @@ def test_a_source_that_changes_while_it_is_read_is_looked_at_again(there: Path, 
 def test_who_is_behind_hears_that_it_is_begun_again_before_what_is_half_done_goes(there: Path, disk: Path, monkeypatch):
     """Else it would find files gone, and go to the source by itself."""
     job = Job(there, disk, "a")
-    fill, remove, holding, told = source.fill, removal.remove, job.stager.items[0].availability, []
+    fill, remove, holding, told = worker.fill, removal.remove, job.stager.items[0].availability, []
 
     def changing(root: bytes, target: TreeWriter, *rest: object) -> None:
-        monkeypatch.setattr(source, "fill", fill)
+        monkeypatch.setattr(worker, "fill", fill)
         (there / "a" / "below" / "one").write_text("changed")
         fill(root, target, *rest)
 
@@ -261,7 +261,7 @@ def test_who_is_behind_hears_that_it_is_begun_again_before_what_is_half_done_goe
         told.append(isinstance(holding._problem, RestartedError))
         return remove(path, until)
 
-    monkeypatch.setattr(source, "fill", changing)
+    monkeypatch.setattr(worker, "fill", changing)
     monkeypatch.setattr(removal, "remove", removed)
     assert job.bring().origins == ["source"]
     assert told[:2] == [False, True]  # what others may have left there, then our own
@@ -322,7 +322,7 @@ def test_a_job_that_is_stopped_while_it_stages_leaves_nothing_half_done(there: P
         assert ended.wait(240)
         raise OSError("its place is gone")
 
-    monkeypatch.setattr(source, "fill", stuck)
+    monkeypatch.setattr(worker, "fill", stuck)
     job = Job(there, disk, "a")
     thread, problems = job.begin()
     assert begun.wait(120)

@@ -15,7 +15,7 @@ import pytest
 
 from between import Between
 from serried.agent.comms.channel import LONGEST_GREETING, UnprovenConnection
-from serried.agent.stage_in import relay, source
+from serried.agent.stage_in import relay, worker
 from serried.agent.stage_in.head_side import HEAD_ADDRESS, peer_host, predecessors
 from serried.agent.stage_in.item import Availability, RestartedError, StagedItem, UnavailableError
 from serried.agent.stage_in.node_side import serving_interface
@@ -269,7 +269,7 @@ def test_a_break_leaves_what_has_come_and_the_rest_comes_from_the_source(there, 
         predecessor.receive_into(here)
     thread.join()
     assert here.extents.bytes == 3 * MIB
-    source.fill(os.fsencode(there), here)
+    worker.fill(os.fsencode(there), here)
     here.finish()
     assert is_same(tmp_path / "here", there)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from serried.agent.node_disk import mounts
-from serried.agent.stage_in import source, worker
+from serried.agent.stage_in import worker
 from serried.protocol import names
 
 
@@ -46,7 +46,7 @@ class Agent:
 @pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="no FUSE here")
 @pytest.mark.parametrize("has_disk", [True, False], ids=["copied", "in-place"])
 def test_gpus_do_not_wait_for_a_source_that_does_not_answer(away, tmp_path, monkeypatch, wait_until, has_disk):
-    monkeypatch.setattr(source, "SILENT_SECONDS", 1.0)
+    monkeypatch.setattr(worker, "SILENT_SECONDS", 1.0)
     for name in (names.MARK, names.SETUP):
         monkeypatch.setenv(name, "")  # and taken back then
     agent = Agent()

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serried.agent.stage_in import source, tree_writer
+from serried.agent.stage_in import tree_writer, worker
 from serried.agent.stage_in.tree_writer import Extent
 from serried.fs import scan
 from serried.fs.manifest import Manifest
@@ -90,7 +90,7 @@ def look(root: bytes) -> dict:
 def stage(root: bytes, place: bytes) -> Manifest:
     manifest = scan.scan(os.fsdecode(root))
     into = tree_writer.TreeWriter(place, manifest)
-    source.fill(root, into)
+    worker.fill(root, into)
     into.finish()
     return manifest
 
@@ -125,7 +125,7 @@ def test_it_is_the_same_from_another_node_in_any_order_and_after_that_node_is_lo
                 into.skip(number, offset, length)
             else:
                 into.write(number, offset, data)
-        source.fill(there, into)
+        worker.fill(there, into)
         into.finish()
         assert look(here) == look(there)
 
@@ -250,8 +250,8 @@ def test_a_file_that_is_not_as_it_was_looked_at_is_named(tmp_path: Path, change:
     manifest = scan.scan(tmp_path / "there")
     CHANGES[change](path)
     into = tree_writer.TreeWriter(os.fsencode(tmp_path / "here"), manifest)
-    with pytest.raises(source.SourceChangedError) as caught:
-        source.fill(os.fsencode(tmp_path / "there"), into)
+    with pytest.raises(worker.SourceChangedError) as caught:
+        worker.fill(os.fsencode(tmp_path / "there"), into)
     assert str(caught.value) == str(path)
 
 

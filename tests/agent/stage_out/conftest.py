@@ -10,8 +10,8 @@ from building import a_plan
 from serried.agent.attempt import Attempt
 from serried.agent.stage_out import completeness
 from serried.agent.stage_out.publish import Publisher
-from serried.agent.stage_out.sync_loop import SyncLoop, watch_roots
 from serried.agent.stage_out.throttle import Throttle
+from serried.agent.stage_out.worker import SyncLoop, watch_roots
 from serried.protocol.layout import RunDirectory
 from serried.protocol.plan import Data, Source, Sync
 

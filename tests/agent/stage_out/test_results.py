@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.stage_out import completeness, publish, sync_loop
+from serried.agent.stage_out import completeness, publish, worker
 from trees import tree
 
 HOSTILE = ("a b.csv", "$(id).csv", "two\nlines.csv", "-rf.csv", "ü.csv", "{data}.csv", "'\".csv")
@@ -210,7 +210,7 @@ def test_lines_that_are_written_faster_than_they_are_copied_come_as_far_as_they_
 
 
 def test_the_small_and_new_come_first_and_what_found_no_time_is_missing(share, monkeypatch):
-    monkeypatch.setattr(sync_loop, "WORKERS", 1)
+    monkeypatch.setattr(worker, "WORKERS", 1)
     node = share(["*"])
     for name, size in (("large", 3 << 20), ("small", 3), ("middle", 3000)):
         node.write(f"results/{name}", "x" * size)
@@ -268,7 +268,7 @@ def small(tmp_path):
 
 @pytest.mark.parametrize("filled", [0, 100, 200, 350, 500, 650, 800, 900, 960, 1000])
 def test_a_full_disk_tears_nothing_and_says_what_is_missing(small, share, filled, monkeypatch):
-    monkeypatch.setattr(sync_loop, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(worker, "RETRY_SECONDS", 0.0)
     (small / "filler").write_bytes(b"f" * (filled << 10))
     node = share(["*"])
     for number in range(10):
@@ -294,7 +294,7 @@ def test_a_killed_copy_leaves_nothing_that_looks_whole(share, tmp_path):
     program = (
         "import sys; from pathlib import Path; from serried.agent.attempt import Attempt\n"
         "from serried.agent.stage_out.throttle import Throttle; from serried.agent.stage_out.publish import Publisher\n"
-        "from serried.agent.stage_out.sync_loop import SyncLoop; from serried.protocol.layout import RunDirectory\n"
+        "from serried.agent.stage_out.worker import SyncLoop; from serried.protocol.layout import RunDirectory\n"
         "import json, os; from serried.protocol.plan import Plan\n"
         "work = Attempt(RunDirectory(Path(sys.argv[1])), Plan.from_json(json.loads(sys.argv[2])), None, 1)\n"
         "pace = Throttle()\n"
@@ -346,7 +346,7 @@ def test_a_folder_that_cannot_be_read_is_missing(share, monkeypatch):
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    monkeypatch.setattr(sync_loop, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(worker, "RETRY_SECONDS", 0.0)
     name = f"{node.results}/closed"
     closed = {"kind": "results", "files": 1, "bytes": 0, "names": [name], "problem": "Permission denied"}
     assert node.finish()["missing"] == [closed]

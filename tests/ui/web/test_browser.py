@@ -275,9 +275,9 @@ def test_an_address_names_the_rank_of_a_log_and_the_choice_of_curves(tab, shown)
     expect(log).to_contain_text("first line", timeout=SECONDS)
     assert tab.url.endswith("#/run/aaaaaa/logs?rank=0")
     tab.evaluate("location.hash = '#/run/aaaaaa/curves'")
-    tab.get_by_label("loss").uncheck()
+    tab.get_by_role("checkbox", name="loss", exact=True).uncheck()
     expect(tab.locator(".plot")).to_have_count(0, timeout=SECONDS)
-    tab.get_by_label("loss").check()
+    tab.get_by_role("checkbox", name="loss", exact=True).check()
     assert tab.url.endswith("#/run/aaaaaa/curves?metric=loss")
 
 

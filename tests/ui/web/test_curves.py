@@ -10,7 +10,7 @@ import pytest
 from building import CREATED
 from serried.fs.files import make_directory
 from serried.protocol import series
-from serried.ui.web.curves import MOST, MOST_NAMES, Curve, KeptCurves, RankCurves
+from serried.ui.web.runs import MOST, MOST_NAMES, Curve, KeptCurves, RankCurves
 
 
 def write(made, *lines, rank=0, number=1):

@@ -1,24 +1,26 @@
 """The head agent: starts an agent on each node, reads their messages, and decides when ranks stop.
 
-Only the head receives requests from job.sh and control.jsonl. Its journal alone tells how the attempt ended.
+`AgentLauncher` runs the scheduler's own launcher, and retries while the controller is away. `Monitor` checks the limit,
+requests, heartbeats, the ranks, job.sh, and whether a later attempt has begun. Only the head receives requests from
+job.sh and control.jsonl. Its journal alone tells how the attempt ended.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from serried.agent import notifications, system
 from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.attempts import claims, deadline, history, successor_jobs
+from serried.agent.attempts.deadline import Deadline
 from serried.agent.comms import job_environment, rendezvous
 from serried.agent.comms.node_registry import NodeAgent, NodeRegistry
-from serried.agent.head import monitor
-from serried.agent.head.agent_launcher import AgentLauncher, agent_environment, sweep_nodes
 from serried.agent.launchers.head_side import Failure, LauncherCoordinator
 from serried.agent.loop import Loop
 from serried.agent.options import Options, parse
@@ -35,6 +37,249 @@ if TYPE_CHECKING:
     from serried.agent.head.live_file import LiveFile
     from serried.agent.launchers.script import ScriptProcess
     from serried.agent.trials.head_side import TrialSearch
+
+
+RETRY_SECONDS = 120.0
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 15.0
+STUCK_SECONDS = 30.0
+"""An srun that calls within seconds of a controller's return may wait forever; an srun started later does not."""
+KILL_SECONDS = 35.0
+SWEEP_SECONDS = 10.0
+LAST_LINES = 5
+ANNOUNCEMENT = "***"
+"""Slurm's mark of the line with the reason why it ends a step. Many lines of srun follow it."""
+
+
+def agent_environment(work: Attempt, addresses: str, key: bytes) -> Dict[str, str]:
+    """The variables that node agents get in addition to the inherited ones."""
+    return {
+        names.HEAD: addresses,
+        names.KEY: key.hex(),
+        names.ATTEMPT: str(work.number),
+        names.RUN_DIR: str(work.run.path),
+        names.RUN_ID: work.plan.run,
+        names.RESUME: work.newest_checkpoint,  # once for all nodes: some may not see the newest file yet
+        names.TASK: "" if work.task is None else str(work.task),
+    }
+
+
+class AgentLauncher:
+    """Runs `argv` and passes on its output. `on_exit` is called with its status."""
+
+    def __init__(
+        self, loop: Loop, argv: Sequence[str], changes: Mapping[str, str], on_exit: Callable[[int], None]
+    ) -> None:
+        self._loop = loop
+        self._argv = list(argv)
+        self._environment = {**system.environment(), **changes}
+        self._on_exit = on_exit
+        self._child: Optional[system.Child] = None
+        self._began = self._started = time.monotonic()
+        self._pause = FIRST_PAUSE
+        self._errors: Any = None
+        self._partial = ""
+        """The beginning of an incomplete line."""
+        self.last_lines: List[str] = []
+        """The end of its stderr: the only explanation when nothing starts."""
+
+    @property
+    def is_running(self) -> bool:
+        return self._child is not None
+
+    def start(self) -> None:
+        self._started = time.monotonic()
+        reader, writer = os.pipe()
+        null = os.open(os.devnull, os.O_RDONLY)
+        self._child = system.spawn(self._argv, self._environment, (null, 2, writer))
+        os.close(null)
+        os.close(writer)
+        os.set_blocking(reader, False)
+        self._errors = os.fdopen(reader, "rb", 0)
+        self._loop.watch(self._errors, self._read_errors)
+
+    def try_again(self) -> bool:
+        """Start it again after a pause, longer each time; False if the time for retries is over."""
+        if time.monotonic() - self._began + self._pause > RETRY_SECONDS:
+            return False
+        self._loop.after(self._pause, self.start)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        return True
+
+    def end_if_stuck(self, setup_seconds: float) -> None:
+        """End a launcher that has started no agent for too long; `on_exit` may start it again."""
+        seconds = time.monotonic() - self._started - setup_seconds
+        if seconds > STUCK_SECONDS:
+            self.signal(signal.SIGKILL if seconds > KILL_SECONDS else signal.SIGTERM)
+
+    def reap(self, children: Iterable[Tuple[int, int]]) -> None:
+        """Call `on_exit` if it is among the `children` that have ended: (pid, wait status)."""
+        for pid, status in children:
+            if self._child and pid == self._child.pid:
+                problem = self._child.problem()
+                self._child = None
+                self._read_errors()
+                self._keep(self._partial)
+                if problem:
+                    self.last_lines = [f"{self._argv[0]}: {os.strerror(problem[1])}"]
+                self._on_exit(-os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
+
+    def signal(self, number: signal.Signals) -> None:
+        if self._child:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._child.pid, number)
+
+    def _read_errors(self) -> None:
+        if self._errors is None:
+            return
+        text = self._errors.read()
+        if text:
+            with contextlib.suppress(OSError):  # the log may be on a full disk
+                os.write(2, text)
+            whole, newline, self._partial = (self._partial + text.decode("utf-8", "replace")).rpartition("\n")
+            self._keep(whole + newline)
+        elif text == b"":
+            self._loop.forget(self._errors)
+            self._errors.close()
+            self._errors = None
+
+    def _keep(self, text: str) -> None:
+        lines = [*self.last_lines, *text.splitlines()]
+        announced = [line for line in lines[:-LAST_LINES] if ANNOUNCEMENT in line]
+        self.last_lines = [*announced[:LAST_LINES], *lines[-LAST_LINES:]]
+
+
+def sweep_nodes(loop: Loop, argv: List[str], work: Attempt) -> None:
+    """Start a new step that ends the processes of killed agents, as far as nodes still respond."""
+    words = [work.process_tag, str(work.number), *([] if work.task is None else [str(work.task)])]
+    launcher = AgentLauncher(loop, [*argv, *system.agent_command("sweep", *words)], {}, lambda _: loop.stop())
+    loop.on_signal(signal.SIGCHLD, lambda: launcher.reap(system.reap()))
+    launcher.start()
+    loop.after(SWEEP_SECONDS, loop.stop)
+    loop.run()
+    launcher.signal(signal.SIGKILL)
+
+
+CONTROL_SECONDS = 2.0
+CHECK_SECONDS = 5.0
+SILENT_NODE_SECONDS = 60.0
+UNCONNECTED_SECONDS = 120.0
+"""Ranks that have not connected by then are reported, though they may be preparing data and connect later."""
+
+
+class Monitor:
+    def __init__(self, head: Head, nodes: NodeRegistry, deadline: Optional[Deadline]) -> None:
+        self._head = head
+        self._loop = head.loop
+        self._work = work = head.work
+        self._nodes = nodes
+        self._parent = os.getppid()
+        self._requests = history.Requests(work.directory.attempt(work.number).control)
+        self._deadline = deadline
+        self.is_orphaned = False
+        """job.sh was killed."""
+        self.is_superseded = False
+        """A later attempt has begun."""
+        self._may_be_unconnected = work.expects_connections
+        silence = work.plan.limit.silence_seconds
+        self._silence_seconds = None if silence is None else float(silence)
+
+    def begin(self) -> None:
+        self._loop.every(CONTROL_SECONDS, self._read_control)
+        self._loop.every(CHECK_SECONDS, self._check)
+        self._loop.every(max(CHECK_SECONDS, self._work.heartbeat_seconds), self._send_heartbeat)
+        if self._silence_seconds is not None:
+            self._loop.every(self._work.heartbeat_seconds, self.check_silence)
+        if self._deadline:
+            now, grace = time.time(), self._deadline.grace
+            because = "time limit"
+            self._loop.after(
+                max(0.0, self._deadline.warning - now), lambda: self._head.ask_to_save(Reason.LIMIT, because)
+            )
+            self._loop.after(max(0.0, self._deadline.end - now), lambda: self._head.stop(Reason.LIMIT, because, grace))
+
+    def ranks_began(self) -> None:
+        self._loop.after(UNCONNECTED_SECONDS, self._check_connections)
+        self._loop.after(CONTROL_SECONDS, _import_finalize)
+
+    def on_message(self, message: Message) -> bool:
+        """Handle a node's report that ranks have connected to others; `seen` is None if the node cannot tell.
+
+        Returns whether `message` is such a report.
+        """
+        if message["event"] == ToHead.CONTACT and self._may_be_unconnected:
+            self._may_be_unconnected = False
+            self._head.log_event(JournalEvent.RANKS_CONNECTED, seen=message["seen"])
+        return bool(message["event"] == ToHead.CONTACT)
+
+    def _check_connections(self) -> None:
+        if self._may_be_unconnected and not self._nodes.are_done():
+            from serried.agent.outcome.verdict import unconnected_message
+
+            message = unconnected_message(self._work.nodes * self._work.ranks, UNCONNECTED_SECONDS)
+            self._head.log_event(JournalEvent.RANKS_UNCONNECTED, message=message)
+            system.log(f"warning: {message}")
+
+    def _read_control(self) -> None:
+        for request in self._requests.new():
+            if isinstance(request, history.StacksRequest):
+                self._head.request_stacks(request)
+            elif request.may_save:
+                self._head.ask_to_save(request.reason, request.by, by=request.by)
+                late = partial(self._head.stop, request.reason, "not saved", self._work.grace_seconds, by=request.by)
+                self._loop.after(self._work.lead_seconds, late)
+            else:
+                self._head.stop(request.reason, request.by, self._work.grace_seconds, by=request.by)
+
+    def _send_heartbeat(self) -> None:
+        self._nodes.broadcast(ToNode.HEARTBEAT)
+
+    def _check(self) -> None:
+        self.check_parent()
+        self._check_superseded()
+        for agent in self._nodes:
+            if not agent.is_done and self._loop.awake() - agent.last_message_at > SILENT_NODE_SECONDS:
+                self._head.on_node_lost(agent, Reason.NODE_SILENT, f"silent for {SILENT_NODE_SECONDS:.0f} s")
+
+    def check_parent(self) -> None:
+        """Record the end if job.sh was killed: it cannot run `finish`, and this process may be killed next.
+
+        The scheduler kills ranks, agents and launchers too, in any order. So this check precedes any use of their ends.
+        """
+        if os.getppid() != self._parent and not self.is_orphaned:
+            self.is_orphaned = True
+            self._head.log_event(JournalEvent.ORPHANED)
+            try:
+                from serried.agent.attempts import finalize
+
+                finalize.conclude(self._work)
+            except OSError as error:  # the head tries again when the ranks have ended
+                system.log(f"cannot conclude yet: {error}")
+            self._head.stop(Reason.LOST, "job.sh ended", self._work.grace_seconds)
+
+    def _check_superseded(self) -> None:
+        """Stop if the scheduler restarted the job elsewhere: two attempts must not write the same files."""
+        if not self.is_superseded and history.is_superseded(self._work):
+            self.is_superseded = True
+            self._head.log_event(JournalEvent.SUPERSEDED)
+            self._head.stop(Reason.LOST, "a later attempt has begun", 0.0)
+
+    def check_silence(self) -> None:
+        """Notify people after half of the plan's limit of silence, and end the ranks after all of it."""
+        if self._silence_seconds is None or self._head.is_stopping:
+            return
+        is_notified_now = False
+        if self._nodes.silent_ranks(self._silence_seconds / 2):
+            is_notified_now = notifications.notify(self._work, names.EVENT_STALL) is not None
+        silent = self._nodes.silent_ranks(self._silence_seconds)
+        if silent and not is_notified_now:  # else at the next beat: the notifying process would be killed with the job
+            self._head.stop(Reason.SILENCE, ", ".join(map(str, silent)), self._work.grace_seconds, ranks=silent)
+
+
+def _import_finalize() -> None:
+    """After the ranks have started, and before it is needed: where job.sh is killed, each millisecond counts."""
+    from serried.agent.attempts import finalize  # noqa: F401
+
 
 CONNECT_SECONDS = 120.0
 SETUP_SECONDS = 600.0
@@ -108,7 +353,7 @@ class Head:
         self._port = rendezvous.hold_port()
         self._nodes = NodeRegistry(self.loop, work.nodes, hostlist.expand(options.hosts), self)
         self._deadline = deadline.deadline_of(work, options.end, options.age)
-        self._monitor = monitor.Monitor(self, self._nodes, self._deadline)
+        self._monitor = Monitor(self, self._nodes, self._deadline)
         self._live: LiveFile
         """From `run` on."""
         self._stage_in = StageInCoordinator(work, self._nodes, self.log_event, self._fail_launch, self._start_ranks)
@@ -144,7 +389,7 @@ class Head:
         linux.die_with_parent(signal.SIGHUP)
         self._setup_seconds = SETUP_SECONDS if self.work.plan.environment.setup else 0.0
         self.loop.after(CONNECT_SECONDS + self._setup_seconds, self._check_present)
-        self.loop.every(monitor.CHECK_SECONDS, self._check_launcher)
+        self.loop.every(CHECK_SECONDS, self._check_launcher)
         self._monitor.begin()
         if self._search:
             self._search.begin()

@@ -1,28 +1,389 @@
 """The processes that copy files from a node's disk to the run directory.
 
 The role `stage-out` runs beside a node's agent and copies files while ranks run, and the rest at the end. The role
-`fetch` runs in a job of its own and copies the files that an earlier attempt left on its node.
+`fetch` runs in a job of its own and copies the files that an earlier attempt left on its node. `SyncLoop` copies in
+rounds: checkpoints first and the newest first, then results, small and new ones first.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import threading
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from serried.agent import helper_process
 from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.node_disk.folder import JOBS, SCRATCH, discard, remove_empty_room
-from serried.agent.stage_out import throttle
-from serried.agent.stage_out.publish import Publisher
-from serried.agent.stage_out.sync_loop import SyncLoop, watch_roots
-from serried.fs import files, locks
-from serried.protocol import names
+from serried.agent.stage_out import completeness, throttle
+from serried.agent.stage_out.completeness import Artifact
+from serried.agent.stage_out.publish import ChangedError, Publisher
+from serried.agent.stage_out.throttle import OutOfTimeError
+from serried.fs import copy, files, locks
+from serried.fs.adaptive_pool import Crew
+from serried.protocol import checkpoint_layouts, checkpoints, names
 from serried.protocol.events import FromStageOut, JournalEvent, ToHelper
-from serried.protocol.layout import RESULTS
+from serried.protocol.layout import CHECKPOINTS, RESULTS
+from serried.protocol.missing_outputs import UNWATCHED, left_out
 from serried.protocol.plan import Data, Sync
+
+WORKERS = 16
+"""The most results that are copied at once."""
+MOST_NAMES = 20
+"""How many of the missing files are named."""
+LIBRARY_FILES = (names.CONFIG_FILE, names.SMOKE_FILE)
+"""Results that the training library writes; they are copied whatever the patterns are."""
+EXTRA_CANDIDATES = 3
+"""How many checkpoints are considered beyond those to keep: the newest may never become complete."""
+OUT_OF_TIME = "no time was left"
+RETRY_SECONDS = 5.0
+"""How long failed copies are retried at the end: a full disk may have space again."""
+PAUSE_SECONDS = 1.0
+UNWATCHED_NS = 60 * 10**9
+"""Age of a file that matches no pattern before it is reported: the program may still rename it."""
+
+COPIED, VANISHED = None, ""
+"""Outcomes of a copy; any other is the reason of a failure."""
+
+Missing = Dict[Tuple[str, str], Tuple[Artifact, str]]
+
+
+class WatchRoot(NamedTuple):
+    """A folder of this node where a program writes checkpoints."""
+
+    root: str
+    below: str
+    """The pattern from the root on."""
+    pattern: str
+    """The pattern as the user wrote it."""
+    is_shared: bool = False
+    """Other nodes write there too."""
+    since: int = 0
+    """Files that are not newer existed before the run; nanoseconds since the epoch."""
+
+
+def watch_roots(work: Attempt, node: int, local: Optional[Path], scratch: Path) -> List[WatchRoot]:
+    """The folders on this node's disk. The first node also watches the working directory, which all nodes share."""
+    roots = []
+    began_ns = checkpoints.changed(work.directory.attempt(1).claim)
+    for pattern in work.plan.watch_patterns:
+        prefix = next((prefix for prefix in checkpoints.IN_SCRATCH if pattern.startswith(prefix)), "")
+        if pattern.startswith(checkpoints.IN_CHECKPOINTS):
+            if local:  # without a disk, ranks write to the run directory
+                below = pattern[len(checkpoints.IN_CHECKPOINTS) :]
+                roots.append(WatchRoot(str(local / CHECKPOINTS), below, pattern))
+        elif prefix:
+            roots.append(WatchRoot(str(scratch), pattern[len(prefix) :], pattern))
+        elif node == 0:
+            roots.append(WatchRoot(str(work.workdir), pattern, pattern, work.nodes > 1, began_ns))
+    return roots
+
+
+class SyncLoop:
+    def __init__(
+        self, publisher: Publisher, roots: Sequence[WatchRoot], results: str, report: Callable[[str], None]
+    ) -> None:
+        plan = publisher.work.plan
+        self._roots = roots
+        sync = plan.sync or Sync(keep=1)
+        self._keep, self._keep_local = sync.keep, sync.keep_local
+        self._results = results
+        patterns = plan.result_patterns
+        self._patterns: List[str] = [*patterns, *LIBRARY_FILES] if results and patterns else []
+        self._throttle = publisher.throttle
+        self._report = report
+        self._publisher = publisher
+        self._tracker = completeness.ChangeTracker()
+        self._lock = threading.Lock()
+        self._problem = ""
+        self._unreadable: Missing = {}
+        """Folders that cannot be read."""
+        self._has_warned_of_unwatched = self._has_checked_patterns = False
+        self.files = 0
+        self.bytes = 0
+
+    def poll(self) -> None:
+        """Note the checkpoints that exist: one that changes until the next poll is not complete."""
+        self._tracker.update([artifact for root in self._roots for artifact in self._checkpoints(root)])
+        if not self._has_warned_of_unwatched:
+            before_ns = time.time_ns() - UNWATCHED_NS
+            unwatched = [artifact.path for artifact in self._unwatched() if artifact.mtime_ns < before_ns]
+            self._has_warned_of_unwatched = bool(unwatched)
+            for sentence in left_out({"unwatched": unwatched}):
+                self._report(sentence)
+
+    def sync_checkpoints(self, *, urgent: bool = False) -> List[str]:
+        """Copy the complete checkpoints, the newest first. Returns the names of the copies."""
+        candidates = {root: self._stable_candidates(root, urgent=urgent) for root in self._roots}
+        complete = self._tracker.settled(self._unpublished(candidates), urgent=urgent)
+        wanted = [*self._select(candidates, complete), *self._logs()]
+        copied = [artifact.name for artifact in wanted if self._copy(CHECKPOINTS, artifact) is COPIED]
+        if copied:
+            self._prune()
+            self._prune_local()
+        return copied
+
+    def sync_results(self) -> List[str]:
+        """Copy the results that no program has open, and append-only text. Checkpoints may interrupt.
+
+        Raises the exceptions of `Throttle.advance`.
+        """
+        urgent_before = self._throttle.urgent_requests
+        before = time.time_ns() - completeness.TICK_NS
+        artifacts = [artifact for artifact in self._unpublished_results() if artifact.mtime_ns < before]
+        if not artifacts:
+            self._warn_if_unmatched()
+        writing = completeness.open_for_writing() if artifacts else set()
+        quiet = [
+            artifact
+            for artifact in artifacts
+            if artifact.fingerprint[:2] not in writing or completeness.is_append_only_text(artifact)
+        ]
+        return [artifact.name for artifact, problem in self._copy_results(quiet, urgent_before) if problem is COPIED]
+
+    def finish(self, *, trusted: bool, all_trusted: bool) -> Dict[str, Any]:
+        """Copy everything that is left, and retry while there is time. Returns a summary of what is missing.
+
+        `trusted` says that all writers on this node have exited by themselves, `all_trusted` those on all nodes.
+        """
+        until = time.monotonic() + RETRY_SECONDS
+        while True:
+            self._unreadable = {}
+            candidates = {root: self._newest(root) for root in self._roots}
+            unpublished = self._unpublished(candidates)
+            complete = self._tracker.complete_at_end(unpublished, trusted=trusted, all_trusted=all_trusted)
+            torn = [artifact.name for artifact in unpublished if artifact not in complete]
+            missing: Missing = {}
+            for artifact in [*self._select(candidates, complete), *self._logs()]:
+                problem = self._copy(CHECKPOINTS, artifact)
+                if problem:
+                    missing[CHECKPOINTS, artifact.name] = (artifact, problem)
+            unwatched = self._unwatched()
+            rest = [artifact for artifact in unwatched if not self._publisher.is_published(RESULTS, artifact)]
+            for artifact, problem in self._copy_results([*self._unpublished_results(), *rest]):
+                if problem:
+                    missing[RESULTS, artifact.name] = (artifact, problem)
+            self._prune()
+            missing.update(self._unreadable)
+            if not missing or time.monotonic() + PAUSE_SECONDS > min(until, self._throttle.ends_at or until):
+                break
+            time.sleep(PAUSE_SECONDS)
+        self._publisher.close()
+        facts: Dict[str, Any] = {"missing": _summary(missing), "torn": torn[:MOST_NAMES]}
+        if unmatched := self._find_unmatched(self._patterns)[1]:
+            facts["unnamed"] = {"files": len(unmatched), "names": unmatched[:MOST_NAMES]}
+        if unwatched:
+            facts["unwatched"] = [artifact.path for artifact in unwatched]
+        return facts
+
+    def _checkpoints(self, root: WatchRoot) -> List[Artifact]:
+        """The newest first."""
+        artifacts = [artifact for artifact in self._find(root) if not _is_log(artifact)]
+        return [artifact._replace(pattern=root.pattern, is_shared=root.is_shared) for artifact in artifacts]
+
+    def _newest(self, root: WatchRoot) -> List[Artifact]:
+        return self._checkpoints(root)[: self._keep + EXTRA_CANDIDATES]
+
+    def _stable_candidates(self, root: WatchRoot, *, urgent: bool) -> List[Artifact]:
+        """The newest checkpoints; older ones too while all the newest may still be growing."""
+        artifacts = self._checkpoints(root)
+        newest, older = artifacts[: self._keep + EXTRA_CANDIDATES], artifacts[self._keep + EXTRA_CANDIDATES :]
+        if any(self._is_published(artifact) or self._tracker.is_quiet(artifact, urgent=urgent) for artifact in newest):
+            return newest
+        quiet = (artifact for artifact in older if self._tracker.is_quiet(artifact, urgent=urgent))
+        return [*newest, *itertools.islice(quiet, self._keep)]
+
+    def _unwatched(self) -> List[Artifact]:
+        """The newest files in `{checkpoints}` if no pattern matches any: a misspelt pattern must not lose them all.
+
+        They are copied to the results, because they may not be checkpoints from which the next attempt can resume.
+        """
+        own = [root for root in self._roots if root.pattern.startswith(checkpoints.IN_CHECKPOINTS)]
+        if not own or self._publisher.has_checkpoints or any(map(self._newest, own)):
+            return []
+        newest = self._newest(own[0]._replace(below="*"))[: self._keep]
+        return [artifact._replace(name=f"{UNWATCHED}/{artifact.name}") for artifact in newest]
+
+    def _logs(self) -> List[Artifact]:
+        """Logs of the training that grow beside its checkpoints. All of them are copied and kept."""
+        artifacts = [artifact for root in self._roots for artifact in self._find(root) if _is_log(artifact)]
+        return [artifact for artifact in artifacts if not self._is_published(artifact)]
+
+    def _find(self, root: WatchRoot) -> List[Artifact]:
+        artifacts = completeness.find_checkpoints(root.root, root.below, self._on_unreadable)
+        own = [artifact for artifact in artifacts if artifact.mtime_ns > root.since]
+        return sorted(own, key=lambda artifact: artifact.mtime_ns, reverse=True)
+
+    def _is_published(self, artifact: Artifact) -> bool:
+        return self._publisher.is_published(CHECKPOINTS, artifact)
+
+    def _unpublished(self, candidates: Dict[WatchRoot, List[Artifact]]) -> List[Artifact]:
+        every = itertools.chain.from_iterable(candidates.values())
+        return [artifact for artifact in every if not self._is_published(artifact)]
+
+    def _select(self, candidates: Dict[WatchRoot, List[Artifact]], complete: Sequence[Artifact]) -> List[Artifact]:
+        """For each pattern, those of the newest to keep that are not published: older ones would be pruned at once."""
+        selected: Dict[str, Artifact] = {}
+        for artifacts in candidates.values():
+            usable = [artifact for artifact in artifacts if artifact in complete or self._is_published(artifact)]
+            for artifact in usable[: self._keep]:
+                if not self._is_published(artifact):
+                    selected.setdefault(artifact.source, artifact)  # two patterns may match one file
+        return sorted(selected.values(), key=lambda artifact: artifact.mtime_ns, reverse=True)
+
+    def _unpublished_results(self) -> List[Artifact]:
+        artifacts = completeness.find_results(self._results, self._patterns, self._on_unreadable)
+        artifacts.sort(key=lambda artifact: (artifact.size.bit_length() // 4, -artifact.mtime_ns))
+        return [artifact for artifact in artifacts if not self._publisher.is_published(RESULTS, artifact)]
+
+    def _copy_results(
+        self, results: Sequence[Artifact], urgent_before: Optional[int] = None
+    ) -> List[Tuple[Artifact, Optional[str]]]:
+        """Copy several at once on a slow file system. Returns the outcomes."""
+        outcomes: List[Tuple[Artifact, Optional[str]]] = []
+
+        def copy_result(artifact: Artifact) -> None:
+            outcomes.append((artifact, self._copy(RESULTS, artifact, urgent_before)))
+
+        pool = Crew(WORKERS)
+        for artifact in results:
+            pool.add(partial(copy_result, artifact))
+        pool.run()
+        return outcomes
+
+    def _copy(self, kind: str, artifact: Artifact, urgent_before: Optional[int] = None) -> Optional[str]:
+        try:
+            self._throttle.advance(0, urgent_before)
+            self._publisher.publish(kind, artifact, urgent_before)
+        except OutOfTimeError:
+            return OUT_OF_TIME
+        except ChangedError as error:
+            return str(error.strerror)  # a later round copies the complete file
+        except OSError as error:
+            if not os.path.lexists(artifact.source):
+                return VANISHED
+            problem = error.strerror or str(error)
+            self._report_once(problem, f"{kind}: {artifact.name!r} cannot be copied to the run directory: {problem}")
+            return problem
+        with self._lock:
+            self.files += max(1, len(artifact.files))
+            self.bytes += artifact.size
+        return COPIED
+
+    def _report_once(self, problem: str, message: str) -> None:
+        """Report a problem unless the last report was of the same problem."""
+        if self._problem != problem:
+            self._problem = problem
+            self._report(message)
+
+    def _on_unreadable(self, error: OSError) -> None:
+        """Everything in the folder is missing, whatever it is."""
+        folder, problem = str(error.filename), str(error.strerror)
+        is_result = bool(self._results) and folder.startswith(self._results)
+        artifact = Artifact(folder, "", folder, "", "folder", 0, 0, ())
+        self._unreadable[RESULTS if is_result else CHECKPOINTS, folder] = (artifact, problem)
+        self._report_once(str(error), f"cannot read {folder!r}: {problem}")
+
+    def _prune(self) -> None:
+        for root in self._roots:
+            with self._reporting_removal():
+                self._publisher.prune(root.pattern, self._keep)
+
+    def _prune_local(self) -> None:
+        """Delete old checkpoints from the node's disk once newer ones are in the run directory."""
+        if self._keep_local is None:
+            return
+        kept: Set[str] = set()
+        surplus: List[Artifact] = []
+        for root in self._roots:
+            if root.pattern.startswith(checkpoints.LOCAL):
+                artifacts = [artifact for artifact in self._find(root) if not _is_log(artifact)]
+                removable = self._removable(artifacts)[self._keep_local :]
+                kept.update(artifact.source for artifact in artifacts if artifact not in removable)
+                surplus += removable
+        with self._reporting_removal():
+            _remove(surplus, kept)
+
+    def _removable(self, artifacts: Sequence[Artifact]) -> List[Artifact]:
+        """Of one pattern's checkpoints, the newest first, those that are published or older than `keep` published ones.
+
+        Pruning would delete the copies of the latter at once.
+        """
+        published = 0
+        removable = []
+        for artifact in artifacts:
+            is_published = self._publisher.is_still_published(CHECKPOINTS, artifact)
+            if is_published or published >= self._keep:
+                removable.append(artifact)
+            published += is_published
+        return removable
+
+    @contextlib.contextmanager
+    def _reporting_removal(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._report_once(str(error), f"an old checkpoint cannot be deleted: {error.strerror}")
+
+    def _warn_if_unmatched(self) -> None:
+        """Warn during the run, while the user can still act: a misspelt pattern would leave all results on the node."""
+        if self._has_checked_patterns:
+            return
+        matched, unmatched = self._find_unmatched(self._patterns[: -len(LIBRARY_FILES)])
+        unmatched = [name for name in unmatched if name not in LIBRARY_FILES]
+        self._has_checked_patterns = bool(matched or unmatched)
+        if unmatched and not matched:
+            for sentence in left_out({"unnamed": {"files": len(unmatched), "names": unmatched}}):
+                self._report(f"so far {sentence}")
+
+    def _find_unmatched(self, patterns: List[str]) -> Tuple[List[Artifact], List[str]]:
+        """The results that match patterns, and the paths of the others, which are deleted with the node's folder."""
+        matched = completeness.find_results(self._results, patterns, lambda _: None)
+        return matched, completeness.find_unmatched(self._results, matched) if self._patterns else []
+
+
+def _is_log(artifact: Artifact) -> bool:
+    return artifact.kind == "file" and checkpoint_layouts.is_log(artifact.path.rpartition("/")[2])
+
+
+def _remove(artifacts: Sequence[Artifact], kept: Set[str]) -> None:
+    """Delete checkpoints, but not the targets of links in `kept`, nor files that are open for writing."""
+    if not artifacts:
+        return
+    writing = completeness.open_for_writing()
+    wanted = {*kept, *map(os.path.realpath, kept)}
+    for artifact in artifacts:
+        is_wanted = artifact.source in wanted or os.path.realpath(artifact.source) in wanted
+        if is_wanted or not writing.isdisjoint(part.fingerprint[:2] for part in (artifact, *artifact.files)):
+            continue
+        if artifact.kind == "folder":
+            with copy.temporary_path(Path(artifact.source).parent) as renamed:  # half a folder is not a checkpoint
+                Path(artifact.source).rename(renamed)
+        elif completeness.fingerprint_of(os.lstat(artifact.source)) == artifact.fingerprint:
+            os.unlink(artifact.source)  # noqa: PTH108 - a bare string
+
+
+def _summary(missing: Missing) -> List[Dict[str, Any]]:
+    """For each kind its size, some names, and the first reason."""
+    summaries = []
+    for kind in (CHECKPOINTS, RESULTS):
+        failures = [failure for (missing_kind, _), failure in missing.items() if missing_kind == kind]
+        if failures:
+            summaries.append(
+                {
+                    "kind": kind,
+                    "files": sum(max(1, len(artifact.files)) for artifact, _ in failures),
+                    "bytes": sum(artifact.size for artifact, _ in failures),
+                    "names": [artifact.name for artifact, _ in failures[:MOST_NAMES]],
+                    "problem": failures[0][1],
+                }
+            )
+    return summaries
+
 
 POLL_SECONDS = 2.0
 URGENT_POLL_SECONDS = 0.2
