@@ -318,11 +318,11 @@ def test_only_the_shell_starts_processes_on_the_submitting_side(path: Path):
     assert by_import | by_os == set()
 
 
-MOST_LINES, MOST_MODULES = 83_300, 443
+MOST_LINES, MOST_MODULES = 80_900, 391
 """Of `src`. Every reader, every start of an agent and every run of the tests pays for them: these only fall."""
-MOST_LINES_OF_TESTS = 71_800
+MOST_LINES_OF_TESTS = 71_300
 MOST_IN_A_FOLDER = 15
-LARGER_FOLDERS = {"cli": 50, "protocol": 35, "records": 25, "submission": 21, "train": 17}
+LARGER_FOLDERS = {"cli": 42, "protocol": 33, "records": 25, "submission": 20, "train": 17}
 """`cli` has a module for each command. The others are to fall to `MOST_IN_A_FOLDER`."""
 
 
