@@ -126,7 +126,7 @@ def test_a_rank_that_heeds_no_term_says_where_it_was(start):
         seconds={
             "node.ABORT_SECONDS": 120.0,
             "head.head.OBEY_SECONDS": 240.0,
-            "head.monitor.SILENT_NODE_SECONDS": 600.0,
+            "head.head.SILENT_NODE_SECONDS": 600.0,
         },
     )
 
@@ -240,7 +240,7 @@ def test_term_to_every_process_at_once_is_a_cancellation_and_no_failure(start, w
 
 def test_a_program_that_ignores_its_time_limit_is_ended_before_the_scheduler_does_it(start):
     """By the agents' own clock: it is asked after three quarters of the time, and ended before the last twentieth."""
-    seconds = {"head.monitor.SILENT_NODE_SECONDS": 600.0, "head.head.OBEY_SECONDS": 120.0}
+    seconds = {"head.head.SILENT_NODE_SECONDS": 600.0, "head.head.OBEY_SECONDS": 120.0}
     run = start("exec sleep 600", time_seconds=30, limit={"lead_seconds": 600}, seconds=seconds)
 
     assert run.wait() == 124

@@ -42,10 +42,6 @@ def submit(bench, **options):
     return submit_missing(bench, os.environ, observe=None, **options)
 
 
-def jobs_of(scheduler):
-    return sorted(argv[1].removeprefix("--job-name=")[:-9] for argv in scheduler.asked)
-
-
 def test_each_point_is_a_run_of_its_size(bench, scheduler):
     done = submit(bench(ONE, TWO, SILENT, DP))
     plans = {record.plan.name: record.plan for record in results.records(done).values()}

@@ -15,7 +15,6 @@ from serried.planning import plan
 from serried.protocol.plan import Plan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-OF_HOROVOD = ("from-satori", "from-kaust-horovod")
 EXPERIMENTS = {
     "from-ammunk-hpc": ["first"],
     "from-slurm-pytorch-ddp-boilerplate": ["train"],

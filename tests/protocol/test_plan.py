@@ -79,6 +79,17 @@ def test_a_later_schema_is_refused(resolved: config.Resolved):
         Plan.from_json(value)
 
 
+@pytest.mark.parametrize(
+    ("where", "damage"),
+    [("environment", {"env": {"A": None}}), ("site", {"dialect": {"task": []}}), ("allocation", None), ("run", "a\0b")],
+)
+def test_a_damaged_plan_is_refused(resolved: config.Resolved, where, damage):
+    value = json.loads(json.dumps(plan(resolved, run_id="k3f9q2", created="").to_json()))
+    value[where] = {**value[where], **damage} if isinstance(damage, dict) else damage
+    with pytest.raises(ValueError, match=r"has|is not"):
+        Plan.from_json(value)
+
+
 def test_the_run_directory_is_named_safely(resolved: config.Resolved):
     made = plan(resolved, run_id="k3f9q2", created="")
     assert made.directory == "/runs/my-project-dff9bd/digits/k3f9q2"

@@ -19,7 +19,7 @@ from serried.errors import SerriedError, UsageError
 GROUPS = {
     "Begin": {
         "init": "Write a serried.toml that fits this folder, or a whole project.",
-        "import": "Convert a job script to a serried.toml.",
+        "import": "Write a serried.toml for a job script.",
     },
     "Run": {
         "run": "Run here, now, in the foreground.",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from typing import Any, Callable, Dict, Type, TypeVar, Union, cast
+from collections.abc import Mapping
+from typing import Any, Callable, Dict, Optional, Type, TypeVar, Union, cast
 
 T = TypeVar("T")
 _UNIONS = (Union, getattr(types, "UnionType", Union))  # Python 3.9 has no UnionType
@@ -42,7 +43,9 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
         several = next((choice for choice in choices if typing.get_origin(choice) is tuple), choices[0])
         return functools.partial(_choice, _reader(choices[0]), _reader(several), type(None) in inner)
     if origin is tuple:
-        return functools.partial(_items, _reader(inner[0]))
+        return functools.partial(_items, _reader(inner[0]), None if inner[-1] is Ellipsis else len(inner))
+    if origin is Mapping:
+        return functools.partial(_mapping, _reader(inner[1]))
     return functools.partial(_plain, (int, float) if origin is float else origin)
 
 
@@ -66,8 +69,15 @@ def _choice(single: Callable[[Any], Any], several: Callable[[Any], Any], is_opti
     return (several if isinstance(value, (list, tuple)) else single)(value)
 
 
-def _items(read: Callable[[Any], Any], value: Any) -> Any:
-    return tuple(map(read, _plain((list, tuple), value)))
+def _items(read: Callable[[Any], Any], length: Optional[int], value: Any) -> Any:
+    items = tuple(map(read, _plain((list, tuple), value)))
+    if length not in (None, len(items)):
+        raise ValueError(f"{value!r:.40} has not {length} items")
+    return items
+
+
+def _mapping(read: Callable[[Any], Any], value: Any) -> Any:
+    return {name: read(item) for name, item in _plain(dict, value).items()}
 
 
 def _plain(expected: Any, value: Any) -> Any:

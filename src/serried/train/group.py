@@ -124,7 +124,7 @@ class Group:
     def reduce(self, values: Sequence[float], how: Any = dist.ReduceOp.SUM) -> List[float]:
         if not self.is_open:
             return list(values)
-        total = torch.tensor(values, dtype=torch.float64)
+        total = torch.tensor(values, dtype=torch.float64, device=CPU)
         dist.all_reduce(total, how)
         result: List[float] = total.tolist()
         return result
@@ -132,7 +132,7 @@ class Group:
     def reduce_max(self, values: Sequence[int]) -> List[int]:
         if not self.is_open:
             return list(values)
-        most = torch.tensor(values, dtype=torch.int64)
+        most = torch.tensor(values, dtype=torch.int64, device=CPU)
         dist.all_reduce(most, dist.ReduceOp.MAX)
         result: List[int] = most.tolist()
         return result
@@ -218,7 +218,7 @@ class Group:
             self.store.add("left", 1)
         others = range(1, self._who.world_size) if self.rank == 0 else (0,)
         for do in (dist.irecv, dist.isend) if self.rank == 0 else (dist.isend, dist.irecv):
-            works: List[Any] = [do(torch.zeros(1), other, tag=MEETING_TAG) for other in others]
+            works: List[Any] = [do(torch.zeros(1, device=CPU), other, tag=MEETING_TAG) for other in others]
             for work in works:
                 work.wait(FOR_EVER)
 
@@ -304,10 +304,11 @@ def _run_times_asleep(thread: Path) -> Optional[bytes]:
 
 
 def _may_be_collective(frame: FrameType) -> bool:
+    """Only those that end on no rank before all have begun: a rank that has left may have done its part of others."""
     module, name = str(frame.f_globals.get("__name__")), frame.f_code.co_name
     if module == "torch.distributed.distributed_c10d":
-        is_for_two = "send" in name or "recv" in name
-        return not is_for_two and frame.f_locals.get("group") in (None, dist.group.WORLD)
+        is_of_all = name.lstrip("_").startswith(("all_reduce", "all_gather", "all_to_all", "barrier", "reduce_scatter"))
+        return is_of_all and frame.f_locals.get("group") in (None, dist.group.WORLD)
     return module.startswith(("torch.autograd", "torch.nn.parallel.distributed"))
 
 
@@ -318,7 +319,7 @@ def _last_barrier() -> None:
     process exits at that moment, Python ends the thread within C++ code that cannot be unwound, and the process aborts:
     status 134, one time in ten to fifty. A DDP model keeps the threads alive after the group is destroyed.
     """
-    last = torch.zeros(1)
+    last = torch.zeros(1, device=CPU)
     dist.all_reduce(last)
     is_held = weakref.ref(last)
     del last

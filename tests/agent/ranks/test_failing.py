@@ -43,7 +43,7 @@ else:
 """
 
 
-PATIENT = {"head.monitor.SILENT_NODE_SECONDS": 600.0, "head.head.OBEY_SECONDS": 600.0}
+PATIENT = {"head.head.SILENT_NODE_SECONDS": 600.0, "head.head.OBEY_SECONDS": 600.0}
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from searching import end, known, settings, write_plan
+from searching import end, known, settings, states, write_plan
 from serried.agent.trials.search import TASK, JournalReplacedError, Study, watch
 
 
@@ -99,6 +99,15 @@ def test_values_that_a_resume_takes_back_leave_the_study(is_watched, repeated, v
     ]
     assert reported(study) == {0: values}
     assert study._values(trials[0].params) == parameters
+
+
+def test_a_step_that_is_logged_again_is_no_resume(run):
+    study = Study(settings(run, pruner={"type": "median"}))
+    number, _ = study.ask(run.task(0), {})
+    for last in (0.3, 0.4):
+        log_values(run, 0, [0.1, 0.2, last])
+        assert Watched(run, 0, rounds=1).watch(study, number) == []
+    assert states(study) == ["RUNNING"]
 
 
 def test_a_metric_that_a_program_writes_over_is_compared_across_the_starts_of_the_search(run):

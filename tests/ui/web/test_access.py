@@ -37,7 +37,17 @@ def test_a_token_in_the_address_counts_for_nothing(page):
 
 
 def test_names_of_other_hosts_are_refused(page):
-    for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[::", "0.0.0.0"):
+    for host in (
+        "evil.example",
+        "evil.example:80",
+        "127.0.0.1.evil.example",
+        "",
+        "[::",
+        "0.0.0.0",
+        "localhost/x?",
+        "localhost#",
+        "a@localhost",
+    ):
         refused = page.ask("/", Host=host)
         assert (host, refused.status) == (host, 421)
     for host in ("localhost:1", "127.0.0.1", "[::1]:20000"):

@@ -261,10 +261,16 @@ class Study:
             return self._replace_abandoned(number, values)
 
     def _abandoned(self, number: int, values: Sequence[float]) -> Optional[int]:
-        """The count of the first value that the study has, and `values` have not."""
+        """The count of the first value that the study has, and `values` have not.
+
+        Without a further attempt, another value is no resume: the program has logged the same step again.
+        """
         if printed_metric.is_file(self._settings.source) and len(values) < 2:
             return None  # a JSON file has the present value only
-        known = sorted(self._frozen(number).intermediate_values.items())
+        trial = self._frozen(number)
+        known = sorted(trial.intermediate_values.items())
+        if len(files.numbers(TaskDirectory(Path(trial.user_attrs[TASK])).attempts)) < 2:
+            known = [(count, values[count - 1] if count <= len(values) else value) for count, value in known]
         return next((count for count, value in known if list(values[count - 1 : count]) != [value]), None)
 
     def _replace_abandoned(self, number: int, values: Sequence[float]) -> int:

@@ -98,7 +98,7 @@ def application(runs: Runs, token: str) -> ASGIApp:
     inner = Starlette(routes=[*routes, static], middleware=[Middleware(GZipMiddleware, minimum_size=1024)])
 
     def has_token(request: Request) -> bool:
-        if not request.url.path.startswith(API):
+        if not request.scope["path"].startswith(API):  # as routes do: `request.url` may have the Host
             return True
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         return scheme == "Bearer" and secrets.compare_digest(given.encode("utf-8", "replace"), token.encode())

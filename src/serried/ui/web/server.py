@@ -109,7 +109,7 @@ class Guard:
 
 def _is_local(host: str) -> bool:
     try:
-        return urlsplit(f"//{host}").hostname in HOSTS
+        return not set(host) & set("/?#@\\") and urlsplit(f"//{host}").hostname in HOSTS
     except ValueError:
         return False
 
