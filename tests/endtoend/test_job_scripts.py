@@ -330,14 +330,12 @@ def _rerun(place: Place, *arguments: str) -> str:
     return run
 
 
-def test_a_rerun_and_a_verification_need_no_variable_that_the_directives_export(local: Place):
+def test_a_rerun_needs_no_variable_that_the_directives_export(local: Place):
     name = script(local, "#!/bin/bash\n#PBS -v OF_THE_SHELL\necho $OF_THE_SHELL\n")
     shell = dataclasses.replace(local, environ={**local.environ, "OF_THE_SHELL": "x"})
     run = shell.submit(name)
     assert local.wait(run)[0] == 0
     assert local.wait(_rerun(local, run, "--new-code"))[0] == 0
-    verified = shell.serried("import", "--verify", name)
-    assert (verified.returncode, verified.stderr.count("error")) == (0, 0), verified.stderr
 
 
 def test_arguments_without_their_dashes_are_explained(local: Place):
