@@ -376,11 +376,9 @@ class StagingRate:
     """The run that measured it."""
 
 
-def staging_rate(cluster: str, records: Iterable[Record] | None = None) -> StagingRate | None:
+def staging_rate(cluster: str) -> StagingRate | None:
     """The rate of the newest run on `cluster` that copied enough; None without such a run."""
-    found = [
-        (it.summary.created, it) for it in (index.records() if records is None else records) if _is_on(it, cluster)
-    ]
+    found = [(record.summary.created, record) for record in index.records() if _is_on(record, cluster)]
     for _, record in sorted(found, key=lambda pair: pair[0], reverse=True)[:_LOOKED_AT]:
         attempt = latest_attempt(record.where)
         if attempt is None:

@@ -283,13 +283,17 @@ def amount(count: float | None) -> str:
     return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / (1 << 20):.0f} MiB"
 
 
-def gpus_by_node(gpus: tuple[GpuFigures, ...], most: int = 3) -> str:
+MOST_NODES_NAMED = 3
+
+
+def gpus_by_node(gpus: tuple[GpuFigures, ...]) -> str:
     """`n03: 4, 5; n07: 0; and 2 more nodes`."""
     by_host: dict[str, list[str]] = {}
     for gpu in gpus:
         by_host.setdefault(gpu.host, []).append(gpu.gpu)
-    shown = [f"{host}: {', '.join(each)}" for host, each in list(by_host.items())[:most]]
-    more = [f"and {counted(len(by_host) - most, 'more node')}"] if len(by_host) > most else []
+    shown = [f"{host}: {', '.join(each)}" for host, each in list(by_host.items())[:MOST_NODES_NAMED]]
+    left = len(by_host) - MOST_NODES_NAMED
+    more = [f"and {counted(left, 'more node')}"] if left > 0 else []
     return "; ".join([*shown, *more])
 
 

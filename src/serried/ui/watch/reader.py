@@ -238,7 +238,7 @@ def _is_settled(status: RunStatus) -> bool:
 
 
 def row_of(status: RunStatus, now: float) -> RunRow:
-    """A run in the list. What it does now is read from its files."""
+    """A run in the list, with its live progress from the files of its attempt."""
     summary = status.summary
     return RunRow(
         status.id,
