@@ -25,8 +25,8 @@ from serried.agent.comms import rendezvous
 from serried.agent.comms.channel import Channel
 from serried.agent.loop import Loop
 from serried.agent.stage_in.node_side import REPORTS_PER_SECOND
-from serried.protocol import live, names
-from serried.protocol.events import ToHead, ToNode
+from serried.schema import live, names
+from serried.schema.events import ToHead, ToNode
 
 JOIN_SECONDS = 100.0
 STACK = 256 * 1024

@@ -14,12 +14,12 @@ from typing import Any
 from measure import Figure, cpu_seconds, peak_mib, record
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from serried import script
 from serried.agent.stage_in.node_side import REPORTS_PER_SECOND
-from serried.fs.files import Journal, read_journal, read_json
-from serried.protocol.events import JournalEvent, ToNode
-from serried.protocol.layout import RunDirectory
-from serried.protocol.plan import Allocation, Data, Limit, Plan, Source, Staged
+from serried.base.files import Journal, read_journal, read_json
+from serried.schema.events import JournalEvent, ToNode
+from serried.schema.layout import RunDirectory
+from serried.schema.plan import Allocation, Data, Limit, Plan, Source, Staged
+from serried.submit import script
 from stub_scheduler import StubScript, register, site_of
 
 COUNTS = (256, 1024, 4096)

@@ -14,9 +14,10 @@ from measure import ROOT, SILENT, Figure, Timing, alternate, compared, environme
 from world import World, world
 
 sys.path.insert(0, str(ROOT / "tests"))
-from building import RunOnDisk, a_plan, an_ending
 from report import T, samples_text
-from serried.records.record import Record
+
+from building import RunOnDisk, a_plan, an_ending
+from serried.runs.record import Record
 
 FEW, MANY_ENDED = 10, 10_000
 MANY = 1000

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from measure import Figure, record
 
-from serried import script
-from serried.process import linux
-from serried.protocol.events import ToSampler
+from serried.base import linux
+from serried.schema.events import ToSampler
+from serried.submit import script
 
 RANKS, WORKERS, EVERY, WARM = 8, 4, 5, 15.0
 PERIODS_OF_AN_HOUR = 120

@@ -14,7 +14,7 @@ from pathlib import Path
 from measure import Figure, Timing, record
 
 from serried.agent.trials.search import Study
-from serried.protocol.layout import RunDirectory
+from serried.schema.layout import RunDirectory
 
 PROCESSES, TRIALS, ROUNDS = 8, 25, 3
 """Trials of each process."""
@@ -108,7 +108,7 @@ def of_a_request(ended: int) -> Timing:
         draw_with_serried(run, range(ended))
         program = (
             "import json, sys; from pathlib import Path; from serried.agent.trials.search import Study;"
-            "from serried.protocol.layout import RunDirectory; run = RunDirectory(Path(sys.argv[1]));"
+            "from serried.schema.layout import RunDirectory; run = RunDirectory(Path(sys.argv[1]));"
             "Study(json.loads(sys.argv[2])).ask(run.task(int(sys.argv[3])), {})"
         )
         taken = []

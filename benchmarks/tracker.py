@@ -32,7 +32,7 @@ def of_serried(
     folder: Path, rank: int, sinks: tuple[str, ...], mode: str = "offline", count: int = CALLS
 ) -> tuple[float, float]:
     """Of `run.log`, and of `tracker.log`: rank 0 with sinks, or another rank."""
-    from serried.protocol.tracking import Tracking
+    from serried.schema.tracking import Tracking
     from serried.train.metrics import Metrics
     from serried.train.progress import Progress
     from serried.train.tracking.tracker import Tracker

@@ -54,7 +54,6 @@ def main() -> None:
 def visits(address: str) -> tuple[list[float], list[float], int]:
     """Seconds to the first paint and to the first rows of each visit, and the bytes loaded by then."""
     from playwright.sync_api import sync_playwright
-
     from ui.web.browser import PROGRAM
 
     paints, rows, loaded = [], [], 0

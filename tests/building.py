@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from serried.fs.files import Journal, make_directory, write_json
-from serried.protocol.plan import Allocation, Array, Limit, Plan, ReportSettings, Source, UserScript
-from serried.protocol.successor_commands import token_of
-from serried.records.record import Record, Submission
+from serried.base.files import Journal, make_directory, write_json
+from serried.runs.record import Record, Submission
+from serried.schema.plan import Allocation, Array, Limit, Plan, ReportSettings, Source, UserScript
+from serried.schema.successor_commands import token_of
 from stub_scheduler import site_of
 
 CREATED = 1_795_000_000.0

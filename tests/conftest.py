@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, settings
 
 import command_line
 from serried import lab as labs
-from serried import processes
-from serried.errors import MissingProgramError
+from serried.base import processes
+from serried.base.errors import MissingProgramError
 from serried.lab import Lab
 from waiting import until
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from place import Place
-from serried.protocol.layout import RunDirectory
+from serried.schema.layout import RunDirectory
 
 DOCS = Path(__file__).parents[1] / "docs"
 SCRIPTS = Path(__file__).parent / "frameworks"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from serried.errors import SchedulerUnreachable
-from serried.protocol.plan import Plan
-from serried.protocol.reasons import Reason
-from serried.protocol.successor_commands import Commands
+from serried.base.errors import SchedulerUnreachable
 from serried.schedulers.interface import Job, SubmitCommand
 from serried.schedulers.slurm.scheduler import Slurm
+from serried.schema.plan import Plan
+from serried.schema.reasons import Reason
+from serried.schema.successor_commands import Commands
 
 
 class FakeScheduler:

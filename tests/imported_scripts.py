@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from serried import importing
-from serried.errors import UsageError
+from serried.base.errors import UsageError
 
 HERE = Path(__file__).parent / "importing"
 SCRIPTS = sorted((HERE / "scripts").iterdir())

@@ -12,7 +12,7 @@ import pytest
 
 import command_line
 from forked import Forked
-from serried.fs.files import read_journal
+from serried.base.files import read_journal
 from waiting import until
 
 FAKES = Path(__file__).parent / "fakes" / "bin"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import command_line
-from serried.process import linux
+from serried.base import linux
 
 HAS_PBS = all(map(shutil.which, ("qsub", "pbsnodes", "pbsdsh")))
 """Tests run on PBS only where there is one: no package brings it. (Slurm's wrappers have no pbsdsh.)"""

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from serried import config
+from serried.base.errors import UsageError
 from serried.config import Resolved
-from serried.errors import UsageError
 
 BARE = ("python", "train.py")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from serried.fs.files import make_directory
+from serried.base.files import make_directory
 
 T = 1_795_000_060.0
 GIB = 1 << 30

@@ -6,8 +6,8 @@ import json
 import sys
 
 from building import a_plan
-from serried import script
-from serried.protocol.plan import Search, Sweep
+from serried.schema.plan import Search, Sweep
+from serried.submit import script
 
 SPACE = {
     "lr": {"low": 1e-5, "high": 1e-1, "log": True},

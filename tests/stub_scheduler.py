@@ -8,8 +8,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 from serried import schedulers
-from serried.protocol.plan import Dialect, Plan, Site
 from serried.schedulers.interface import OF_THIS_MACHINE, Fragment, Traits
+from serried.schema.plan import Dialect, Plan, Site
 
 
 class StubScript:

@@ -8,7 +8,7 @@ import pytest
 
 import serried
 from command_line import here
-from serried.errors import RunFailed, RunNotFoundError, SerriedWarning, UsageError
+from serried.base.errors import RunFailed, RunNotFoundError, SerriedWarning, UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def test_what_the_package_exports_is_what_it_says():
 
 
 def test_every_error_is_exported():
-    from serried import errors
+    from serried.base import errors
 
     kinds = {name for name, it in vars(errors).items() if isinstance(it, type) and issubclass(it, errors.SerriedError)}
     assert kinds - set(serried.__all__) == set()

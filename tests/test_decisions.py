@@ -22,13 +22,13 @@ WORDS_OF_OTHERS = {
     "agent/outcome/evidence.py": "of slurmstepd",
     "agent/outcome/verdict.py": "of srun",
     "agent/stage_in/archives.py": "of tar",
-    "clusters/machine.py": "of nvidia-smi",
+    "schedulers/clusters/machine.py": "of nvidia-smi",
     "config/toml.py": "of tomllib",
     "lab/daemons.py": "of scontrol",
-    "protocol/failure_report.py": "of Python",
-    "protocol/stacks.py": "of Python",
-    "records/advice.py": "of the program, of containers, of Python and of launchers",
-    "submission/wandb_service.py": "of wandb",
+    "schema/failure_report.py": "of Python",
+    "schema/stacks.py": "of Python",
+    "runs/advice.py": "of the program, of containers, of Python and of launchers",
+    "submit/wandb_service.py": "of wandb",
 }
 """Modules that read what another program printed, and whose words these are."""
 

@@ -1,4 +1,4 @@
-"""Names of events and messages are written once, in `protocol/events.py`: no other module spells one."""
+"""Names of events and messages are written once, in `schema/events.py`: no other module spells one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from house import MODULES, name_of, nodes_of
-from serried.protocol import events
+from serried.schema import events
 
 TABLES = (
     events.JournalEvent,
@@ -28,7 +28,7 @@ HYPHENATED = {value for name, value in vars(events.JournalEvent).items() if name
 KEYS = {"event", "do", "say", "origin", "request"}
 HAVE_OTHER_EVENTS = {"resume_check/traces.py"}
 """Events in the trace of a training, which has its own names."""
-HAVE_OTHER_NAMES = {"protocol/reasons.py"}
+HAVE_OTHER_NAMES = {"schema/reasons.py"}
 """Reasons that are spelled as an event is."""
 SENDERS = {"log_event", "_log_event", "send", "_send", "broadcast", "tell", "all", "has"}
 """Functions whose first argument may be the name of an event or a message."""
@@ -76,7 +76,7 @@ def test_no_module_spells_the_name_of_an_event_or_a_message():
     spelled = {
         name_of(path): [f"{literal.lineno}: {literal.value}" for literal in literals(nodes_of(path))]
         for path in MODULES
-        if name_of(path) not in HAVE_OTHER_EVENTS | {"protocol/events.py"}
+        if name_of(path) not in HAVE_OTHER_EVENTS | {"schema/events.py"}
     }
     assert {module: found for module, found in spelled.items() if found} == {}
 
@@ -85,7 +85,7 @@ def test_no_module_spells_a_hyphenated_event_in_any_place():
     spelled = {
         name_of(path): [f"{literal.lineno}: {literal.value}" for literal in hyphenated(nodes_of(path))]
         for path in MODULES
-        if name_of(path) not in HAVE_OTHER_NAMES | {"protocol/events.py"}
+        if name_of(path) not in HAVE_OTHER_NAMES | {"schema/events.py"}
     }
     assert {module: found for module, found in spelled.items() if found} == {}
 

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 from house import HOUSE, MODULES, ROOT, holds_for, name_of, room_of, tree_of
-from serried import errors
+from serried.base import errors
 from serried.cli import MODULE_OF, VERBS
-from serried.protocol import names
+from serried.schema import names
 from tables import for_each
 
 
@@ -130,10 +130,10 @@ OURS_ALONE = {
 
 
 def test_every_variable_that_serried_reads_is_on_its_page():
-    """Those of a job are not: `protocol/names.py` has them, and the page on how a job starts."""
+    """Those of a job are not: `schema/names.py` has them, and the page on how a job starts."""
     read: set[str] = set()
     for path in MODULES:
-        if name_of(path) != "protocol/names.py" and room_of(path) not in {"agent", "train"}:
+        if name_of(path) != "schema/names.py" and room_of(path) not in {"agent", "train"}:
             strings = (node.value for node in ast.walk(tree_of(path)) if isinstance(node, ast.Constant))
             read |= {string for string in strings if isinstance(string, str) and READ_BY_SERRIED.fullmatch(string)}
     page = (ROOT / "docs" / "variables.md").read_text(encoding="utf-8")

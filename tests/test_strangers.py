@@ -25,7 +25,7 @@ from serried.agent.launchers import local_socket, programs, script_node
 from serried.agent.launchers.script_node import ScriptNode
 from serried.agent.loop import Loop
 from serried.agent.stage_in.relay import DataServer, Wire, call
-from serried.protocol.layout import RunDirectory
+from serried.schema.layout import RunDirectory
 from waiting import until
 
 HERE = "127.0.0.1"
@@ -128,8 +128,8 @@ def launchers_socket(folder: Path) -> Iterator[Door]:
 @contextlib.contextmanager
 def page() -> Iterator[Door]:
     """That of `serried ui`."""
-    from serried.ui.web.app import application
-    from serried.ui.web.runs import Runs
+    from serried.views.web.app import application
+    from serried.views.web.runs import Runs
 
     runs = Runs()
     runs.start()
@@ -140,7 +140,7 @@ def page() -> Iterator[Door]:
 
 def tensorboard() -> contextlib.AbstractContextManager[Door]:
     """Any application behind the guard of `serried tensorboard`."""
-    from serried.ui.web import server
+    from serried.views.web import server
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         assert environ["PATH_INFO"].startswith(f"/{'t' * 32}/")
@@ -152,8 +152,8 @@ def tensorboard() -> contextlib.AbstractContextManager[Door]:
 
 @contextlib.contextmanager
 def _served(guarded: Any, path: str) -> Iterator[Door]:
-    from serried.ui import loopback
-    from serried.ui.web import server
+    from serried.views import loopback
+    from serried.views.web import server
 
     listener, served = loopback.listener("page", 0), server.server(guarded)
     thread = threading.Thread(target=served.run, kwargs={"sockets": [listener]})

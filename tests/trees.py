@@ -7,7 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from serried.fs import scan
+from serried.base import scan
 
 MIB = 1 << 20
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 
-from serried.records import live
-from serried.ui.watch.pages import RunPage
+from serried.runs import live
+from serried.views.watch.pages import RunPage
 
 GIB = 1 << 30
 T = 1_795_003_600.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from building import CREATED
-from serried.protocol.outputs import describe
-from serried.records import outputs
+from serried.runs import outputs
+from serried.schema.outputs import describe
 
 
 def put(folder, files, at=10):

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from serried import clusters, schedulers
+from serried import schedulers
 from serried.config import layers
 from serried.config.definitions import Cluster, Gpu, Partition, keys
 from serried.config.layers import Setting
 from serried.config.toml import Keys
+from serried.schedulers import clusters
 from serried.schedulers.interface import Traits
 
 FORMS = {
@@ -73,7 +74,7 @@ def page(name: str) -> str:
     profile = Profile(name)
     parts = [
         [f"# {profile.title}", ""],
-        [f"`make docs` generates this page from the [profile](../../src/serried/clusters/{name}.toml)."],
+        [f"`make docs` generates this page from the [profile](../../src/serried/schedulers/clusters/{name}.toml)."],
         [f"`serried clusters show {name}` prints the source of each value."],
         ["[Clusters](../clusters.md) explains profiles.", ""],
         *([f"## {heading}", "", text, ""] for heading, section in SECTIONS if (text := _text(section(profile)))),

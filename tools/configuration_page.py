@@ -12,7 +12,7 @@ from pathlib import Path
 
 from serried.config import definitions
 from serried.config.definitions import Key
-from serried.protocol import plan
+from serried.schema import plan
 
 MARKER = "<!-- `make docs` writes the rest of this page from the definitions. -->"
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # as typing's, which would cost as much as everything else here
 if TYPE_CHECKING:
     from serried.api import Output, Run, find, map, runs, submit  # noqa: A004 - as Python's own
-    from serried.errors import (
+    from serried.base.errors import (
         ConfigError,
         DataFailed,
         EnvironmentFailed,
@@ -57,7 +57,7 @@ def __getattr__(name: str) -> object:
     import importlib
 
     if name in __all__:
-        return getattr(importlib.import_module("serried.api" if name in _API else "serried.errors"), name)
+        return getattr(importlib.import_module("serried.api" if name in _API else "serried.base.errors"), name)
     raise AttributeError(f"module 'serried' has no attribute {name!r}")
 
 

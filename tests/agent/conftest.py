@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from serried import processes, schedulers, script
-from serried.fs.files import read_journal, read_json
-from serried.process import linux
-from serried.protocol.layout import RunDirectory
-from serried.protocol.plan import Allocation, Array, Limit, Plan, Source
+from serried import schedulers
+from serried.base import linux, processes
+from serried.base.files import read_journal, read_json
+from serried.schema.layout import RunDirectory
+from serried.schema.plan import Allocation, Array, Limit, Plan, Source
+from serried.submit import script
 from stub_scheduler import StubScript, register, site_of
 
 FAKE_LAUNCHER = Path(__file__).with_name("fake_launcher.py")

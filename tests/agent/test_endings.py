@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from serried import processes
-from serried.fs.files import Journal, read_journal, read_json
-from serried.protocol.plan import Source
+from serried.base import processes
+from serried.base.files import Journal, read_journal, read_json
+from serried.schema.plan import Source
 
 PYTHON = sys.executable
 

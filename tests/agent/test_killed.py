@@ -9,7 +9,7 @@ import pytest
 
 from serried.agent.attempt import Attempt
 from serried.agent.attempts import finalize
-from serried.fs.files import read_journal
+from serried.base.files import read_journal
 
 DEAF = "trap '' TERM; echo ready; while :; do sleep 1; done"
 """Ranks that stay for the whole grace after the first of them was killed."""

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from serried.fs.files import Journal, read_json
+from serried.base.files import Journal, read_json
 
 SAVE = """
 while [ ! -e "$SERRIED_STOP_FILE" ]; do sleep 0.05; done

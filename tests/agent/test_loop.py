@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from serried.process import linux
+from serried.base import linux
 
 PROGRAM = """
 import sys, time

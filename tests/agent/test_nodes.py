@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from serried import processes, script
-from serried.protocol.plan import Environment, Source
+from serried.base import processes
+from serried.schema.plan import Environment, Source
+from serried.submit import script
 
 PYTHON = sys.executable
 PATIENT = {"head.head.LEAVE_SECONDS": 120.0, "head.head.OBEY_SECONDS": 120.0}

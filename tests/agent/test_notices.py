@@ -11,9 +11,9 @@ import pytest
 
 from building import CREATED, a_plan
 from serried.agent import notifications
-from serried.protocol import names, outputs
-from serried.protocol.layout import RunDirectory
-from serried.protocol.plan import Notify
+from serried.schema import names, outputs
+from serried.schema.layout import RunDirectory
+from serried.schema.plan import Notify
 
 KEEP = "import sys; open(sys.argv[1], 'w').write(sys.stdin.read())"
 TELL = "from serried.agent import notifications as n; n.OUTPUTS_SECONDS = n.COMMAND_SECONDS = 900; n.main([])"

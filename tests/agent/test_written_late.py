@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.fs import files
+from serried.base import files
 
 LOGS = ("sh", "-c", 'log=$1; shift; exec "$@" >"$log" 2>&1', "sh")
 """Who runs job.sh with a log that is not in its run directory."""

@@ -2,8 +2,8 @@
 
 import pytest
 
+from serried.base.errors import UsageError
 from serried.bench.points import GridPoint, grid
-from serried.errors import UsageError
 
 
 def shown(points):

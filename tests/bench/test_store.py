@@ -5,10 +5,10 @@ import os
 
 import pytest
 
+from serried.base.errors import UsageError
 from serried.bench import store
 from serried.bench.points import GridPoint
 from serried.bench.store import Bench, PointRun, benches, find, only_writer
-from serried.errors import UsageError
 
 ONE = GridPoint(1, 1, "agent", "single", batch=8)
 

@@ -11,7 +11,7 @@ import pytest
 from building import CREATED, RunOnDisk
 from fake_scheduler import FakeScheduler
 from serried import cli, schedulers
-from serried.fs.files import make_directory, write_json
+from serried.base.files import make_directory, write_json
 
 REAL_SCHEDULER, REAL_SLEEP = schedulers.get, time.sleep
 

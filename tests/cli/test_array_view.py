@@ -6,9 +6,9 @@ import json
 
 from building import a_failure, an_ending
 from house import ROOT
-from serried.records.verdict import Verdict, ranges_by_state
+from serried.runs.verdict import Verdict, ranges_by_state
 from serried.schedulers.interface import Job
-from serried.ui import console
+from serried.views import console
 
 MODULE = "Python did not find a module in the environment of the job"
 TRACEBACK = ("Traceback (most recent call last):", "ModuleNotFoundError: No module named 'tomlkit'")

@@ -11,11 +11,11 @@ import sys
 import pytest
 
 from place import Place, environment
-from serried.fs.files import read_json
-from serried.protocol.layout import RecordDirectory, RunDirectory
-from serried.protocol.series import points
+from serried.base.files import read_json
 from serried.resume_check.check import Prompter
 from serried.resume_check.judge import compare
+from serried.schema.layout import RecordDirectory, RunDirectory
+from serried.schema.series import points
 
 pytestmark = pytest.mark.torch
 

@@ -10,12 +10,12 @@ import shutil
 
 from building import as_json
 from cleaning import OLD, aged, kinds
+from serried.base.files import make_directory, write_json
 from serried.cleanup import disk_items, disk_usage, removal
 from serried.cleanup.disk_items import Thing
-from serried.fs.files import make_directory, write_json
-from serried.protocol.plan import After, Data, Resume, Staged
 from serried.schedulers.interface import Job
-from serried.ui import console
+from serried.schema.plan import After, Data, Resume, Staged
+from serried.views import console
 
 
 def test_named_runs_go_and_what_is_known_of_them_stays(serried, ended):

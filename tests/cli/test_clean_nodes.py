@@ -9,11 +9,10 @@ import pytest
 
 from building import CREATED, as_json
 from cleaning import aged, kinds
-from serried import script
-from serried.fs import locks
-from serried.fs.files import make_directory, write_json
+from serried.base import locks
+from serried.base.files import make_directory, write_json
 from serried.schedulers.pbs import options
-from serried.submission import node_jobs
+from serried.submit import node_jobs, script
 
 
 def test_staged_data_that_stays_on_this_machine_goes_when_it_is_old_and_nobody_uses_it(serried, ended, tmp_path):

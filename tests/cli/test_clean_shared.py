@@ -7,13 +7,13 @@ from pathlib import Path
 
 from building import as_json
 from cleaning import DAY, OLD, aged, kinds
-from serried import script
+from serried.base.files import MODES, make_directory, write_json
 from serried.cleanup import disk_usage, removal
 from serried.cleanup.disk_items import Thing
-from serried.fs.files import MODES, make_directory, write_json
-from serried.protocol.layout import PROGRAMS
-from serried.protocol.plan import Environment, Source
-from serried.script.package import Content
+from serried.schema.layout import PROGRAMS
+from serried.schema.plan import Environment, Source
+from serried.submit import script
+from serried.submit.script.package import Content
 
 
 def brings_along(run, content):

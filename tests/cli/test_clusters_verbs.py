@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from serried.base.errors import SerriedError, UsageError
 from serried.cli import clusters
-from serried.errors import SerriedError, UsageError
 
 
 @pytest.fixture

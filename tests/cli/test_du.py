@@ -6,8 +6,8 @@ import json
 import os
 
 from building import as_json
+from serried.base.files import make_directory
 from serried.cleanup import disk_usage
-from serried.fs.files import make_directory
 
 
 def test_du_counts_bytes_and_files_and_follows_no_link(serried, ended, tmp_path):

@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from building import CREATED
-from serried import script
-from serried.fs.files import Journal, read_json, write_json
-from serried.protocol.plan import Data
-from serried.records import missing_outputs
-from serried.records.index import Selection
-from serried.records.record import Record
-from serried.submission import fetch_copy
+from serried.base.files import Journal, read_json, write_json
+from serried.runs import missing_outputs
+from serried.runs.index import Selection
+from serried.runs.record import Record
+from serried.schema.plan import Data
+from serried.submit import fetch_copy, script
 
 ODD = "a b\n$(x) {data} 'ü"
 

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from resolving import fake_slurm
 from serried import config
+from serried.base.errors import UsageError
 from serried.cli import init
 from serried.config import schema
-from serried.errors import UsageError
 from tables import for_each
 
 

@@ -13,8 +13,7 @@ import pytest
 
 import serried
 from serried import lab as labs
-from serried import shell
-from serried.fs import files
+from serried.base import files, shell
 from tables import for_each
 
 MAIN = "from serried.cli import main; main()"

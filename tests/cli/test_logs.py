@@ -9,9 +9,9 @@ import pytest
 from building import A_SCRIPT, CREATED, a_failure
 from serried.cli import log_follow
 from serried.cli.log_follow import RunClock
-from serried.protocol.plan import Data, SideCommand, Staged
 from serried.schedulers.interface import Job
-from serried.ui import console
+from serried.schema.plan import Data, SideCommand, Staged
+from serried.views import console
 
 
 def test_several_ranks_are_told_apart(serried, make):

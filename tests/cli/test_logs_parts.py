@@ -9,7 +9,7 @@ import pytest
 
 from building import A_SCRIPT, CREATED
 from serried.schedulers.interface import Job
-from serried.ui import console
+from serried.views import console
 
 LATEST = "note: this is attempt 2, the latest; `--all-attempts` prints all of them\n"
 

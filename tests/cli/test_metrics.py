@@ -8,7 +8,7 @@ import json
 import pytest
 
 from building import CREATED
-from serried.fs.files import make_directory
+from serried.base.files import make_directory
 from serried.schedulers.interface import Job
 
 T = CREATED + 60

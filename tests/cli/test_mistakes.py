@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from serried import cli, errors
+from serried import cli
+from serried.base import errors
 from serried.cli import MEANT, VERBS
 
 OF_RERUN = "a rerun keeps the settings of its run; for others: serried submit … --resume RUN"

@@ -12,13 +12,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from serried.base.errors import SerriedError
 from serried.cli import VERBS, serried
 from serried.cli.sweep import SweepGroup
 from serried.config import schema
-from serried.errors import SerriedError
-from serried.protocol import names
-from serried.records.advice import ADVICE
-from serried.records.explain import _WARNING_STEPS
+from serried.runs.advice import ADVICE
+from serried.runs.explain import _WARNING_STEPS
+from serried.schema import names
 from tables import for_each
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from building import CREATED
-from serried.protocol.plan import Environment
-from serried.records import index
+from serried.runs import index
 from serried.schedulers.interface import Job
-from serried.ui import console
+from serried.schema.plan import Environment
+from serried.views import console
 
 NOW = CREATED + 3600
 

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from building import CREATED, a_live_node, live_of
-from serried.records import live
+from serried.runs import live
 from serried.schedulers.interface import Job
-from serried.ui import console
+from serried.views import console
 
 NOW, READ = CREATED + 3600, live.read
 

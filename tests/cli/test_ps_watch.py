@@ -6,7 +6,7 @@ import pytest
 
 from building import CREATED, a_live_node, live_of
 from serried.schedulers.interface import Job
-from serried.ui import console
+from serried.views import console
 
 NOW = CREATED + 3600
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from serried import schedulers
-from serried.errors import SchedulerUnreachable
+from serried.base.errors import SchedulerUnreachable
 from serried.schedulers import occupancy_cache
 from serried.schedulers.interface import Job
 from serried.schedulers.slurm import occupancy

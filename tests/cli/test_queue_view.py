@@ -10,8 +10,8 @@ from serried.cli import queue_view
 from serried.cli.queue_view import Page
 from serried.schedulers.occupancy import NodeUse, Occupancy, PartitionUse, QueuedJob
 from serried.schedulers.occupancy_cache import Look
-from serried.ui import console
-from serried.ui.text import width
+from serried.views import console
+from serried.views.text import width
 
 H100 = "nvidia_h100_80gb_hbm3"
 """As a Slurm with `AutoDetect=nvml` names the type."""

@@ -9,8 +9,8 @@ import pytest
 
 from building import as_json
 from sampled import GIB, a_gpu, a_rank, write_samples
-from serried.protocol.plan import ReportSettings
-from serried.ui import console
+from serried.schema.plan import ReportSettings
+from serried.views import console
 
 USUAL = {"nodes": 2, "ranks": 2, "gpus": 2, "cpus": 16, "memory_mb": 128 * 1024, "time_seconds": 36000}
 

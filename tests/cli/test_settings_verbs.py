@@ -10,10 +10,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from serried.base.errors import UsageError
 from serried.cli import clusters, completion, options
 from serried.cli import config as config_verb
 from serried.config import definitions
-from serried.errors import UsageError
 from tables import for_each
 
 TEXT = """

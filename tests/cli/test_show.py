@@ -5,9 +5,9 @@ from pathlib import Path
 
 from building import A_SCRIPT, CREATED, a_failure
 from sampled import write_samples
-from serried.fs.files import write_json
-from serried.protocol.plan import Array, Limit
+from serried.base.files import write_json
 from serried.schedulers.interface import Job
+from serried.schema.plan import Array, Limit
 
 T = CREATED + 60
 

@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from building import RunOnDisk
+from serried.base.errors import UsageError
+from serried.base.files import Journal, make_directory
 from serried.cli import stage
-from serried.errors import UsageError
-from serried.fs.files import Journal, make_directory
-from serried.submission import data
+from serried.submit import data
 from tables import for_each
 
 TEXT = """

@@ -6,12 +6,12 @@ import json
 import pytest
 
 from building import CREATED, as_json
-from serried.fs.files import claim, make_directory, read_journal
-from serried.protocol.successor_commands import Commands
-from serried.records import stopping
-from serried.records.record import Record
+from serried.base.files import claim, make_directory, read_journal
+from serried.runs import stopping
+from serried.runs.record import Record
 from serried.schedulers.interface import Job
-from serried.ui import console
+from serried.schema.successor_commands import Commands
+from serried.views import console
 
 NOW = CREATED + 3600
 

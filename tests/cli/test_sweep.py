@@ -10,11 +10,11 @@ import pytest
 
 from building import a_failure
 from house import ROOT
-from serried.errors import install_hint
-from serried.fs.files import make_directory, write_json
-from serried.protocol.plan import ReportedMetric, Sweep
-from serried.submission import wandb_service
-from serried.ui import console
+from serried.base.errors import install_hint
+from serried.base.files import make_directory, write_json
+from serried.schema.plan import ReportedMetric, Sweep
+from serried.submit import wandb_service
+from serried.views import console
 
 SWEEP = Sweep("k3f9q2", ("lr", "seed"), metric="val_acc", goal="maximize", seeds=3)
 VALUES = {0: 0.9799, 1: 0.9812, 3: 0.9571, 4: 0.9568, 5: 0.9542}

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from building import a_failure
-from serried.fs.files import make_directory, write_json
-from serried.protocol.plan import Sweep
+from serried.base.files import make_directory, write_json
+from serried.schema.plan import Sweep
 
 TOML = """
 [experiments.train]

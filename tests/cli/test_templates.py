@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from serried import config, templates
+from serried.base.errors import UsageError
 from serried.cli import init
-from serried.errors import UsageError
 
 FILES = [".env.template", ".gitignore", "README.md", "requirements.txt", "serried.toml", "test_train.py", "train.py"]
 

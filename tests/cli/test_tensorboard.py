@@ -20,9 +20,9 @@ from urllib.parse import quote
 
 import pytest
 
-from serried.errors import install_hint
-from serried.protocol.plan import Sweep
-from serried.ui import loopback
+from serried.base.errors import install_hint
+from serried.schema.plan import Sweep
+from serried.views import loopback
 from waiting import until
 
 SWEEP = Sweep("k3f9q2", ("lr",))

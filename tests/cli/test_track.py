@@ -9,9 +9,9 @@ import socket
 import pytest
 
 from building import as_json
+from serried.base.files import make_directory, write_json
 from serried.cli import track
-from serried.fs.files import make_directory, write_json
-from serried.protocol.plan import Environment, Source, Track
+from serried.schema.plan import Environment, Source, Track
 
 RECORDS = """#!/bin/bash
 [ -z "$WANDB_API_KEY" ] || echo "$*" >> "$RECORDED"

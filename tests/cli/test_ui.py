@@ -13,8 +13,8 @@ import sys
 
 import pytest
 
-from serried.errors import install_hint
-from serried.ui import loopback
+from serried.base.errors import install_hint
+from serried.views import loopback
 from waiting import until
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from serried.base.errors import install_hint
 from serried.cli import watch
-from serried.errors import install_hint
-from serried.protocol import names
 from serried.schedulers.interface import Job
+from serried.schema import names
 from test_house import modules_after
 from watching import a_live, write_live
 
@@ -145,7 +145,7 @@ def test_without_textual_it_says_how_to_install_it(serried, monkeypatch):
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delitem(sys.modules, "serried.ui.watch.app", raising=False)
+    monkeypatch.delitem(sys.modules, "serried.views.watch.app", raising=False)
     monkeypatch.setitem(sys.modules, "textual", None)
     monkeypatch.setitem(sys.modules, "textual.app", None)
     monkeypatch.setenv("NO_COLOR", "1")
@@ -158,8 +158,8 @@ def test_without_textual_it_says_how_to_install_it(serried, monkeypatch):
 
 
 def test_once_needs_no_textual():
-    loaded = modules_after("import serried.cli.watch, serried.ui.watch.reader")
-    assert "serried.ui.watch.reader" in loaded
+    loaded = modules_after("import serried.cli.watch, serried.views.watch.reader")
+    assert "serried.views.watch.reader" in loaded
     assert loaded & {"textual", "asyncio", "rich"} == set()
 
 

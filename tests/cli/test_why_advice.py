@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from building import a_failure
-from serried.protocol.plan import Sweep
+from serried.schema.plan import Sweep
 
 
 @pytest.mark.parametrize(

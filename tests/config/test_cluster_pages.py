@@ -10,9 +10,9 @@ import pytest
 
 import cluster_pages
 from resolving import resolve
+from serried.base.errors import UsageError
 from serried.config import schema
-from serried.errors import UsageError
-from serried.planning import allocate
+from serried.submit.planning import allocate
 from tables import for_each
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -10,8 +10,8 @@ import pytest
 
 from resolving import BARE, refusal, resolve
 from serried import config
-from serried.errors import UsageError
-from serried.planning import plan
+from serried.base.errors import UsageError
+from serried.submit.planning import plan
 
 TEXT = """
 [defaults.config]

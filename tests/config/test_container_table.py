@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from resolving import BARE, refusal, resolve
-from serried.protocol.plan import Container
+from serried.schema.plan import Container
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from resolving import BARE, refusal, resolve
-from serried import planning
-from serried.errors import UsageError
-from serried.protocol.plan import Data, Plan, Staged, Sync
+from serried.base.errors import UsageError
+from serried.schema.plan import Data, Plan, Staged, Sync
+from serried.submit import planning
 
 ROOT = '[defaults.data]\nroot = "/pool"\nstage = '
 

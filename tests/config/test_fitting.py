@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from resolving import BARE, fake_slurm, refusal, resolve
-from serried.errors import UsageError
-from serried.planning import allocate
+from serried.base.errors import UsageError
+from serried.submit.planning import allocate
 
 EVERYWHERE = """
 [experiments.train]

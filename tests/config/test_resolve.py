@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from resolving import BARE, fake_slurm, refusal, resolve
+from serried.base.errors import UsageError
 from serried.config import definitions
-from serried.errors import UsageError
-from serried.protocol.names import JOB_VARIABLES
-from serried.protocol.plan import Data
+from serried.schema.names import JOB_VARIABLES
+from serried.schema.plan import Data
 
 
 def test_a_command_needs_no_file_at_all(folder: Path):

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from serried.base.errors import ConfigError
 from serried.config import toml
-from serried.errors import ConfigError
 from tables import for_each
 
 TEXT = '''\

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serried.base.text import show_duration
 from serried.config import values
 from serried.config.values import BadValue
-from serried.protocol.text import show_duration
 from tables import for_each
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from resolving import BARE, refusal, resolve
 from serried import config
+from serried.base.errors import ConfigError, UsageError
 from serried.config import layers
 from serried.config.values import Typed, guess
-from serried.errors import ConfigError, UsageError
 from tables import for_each
 
 

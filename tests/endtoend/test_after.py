@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from place import Place
-from serried.fs.files import Journal, read_json
+from serried.base.files import Journal, read_json
 
 FILE = """
 [defaults]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from place import Place, environment
-from serried.fs.files import read_json
+from serried.base.files import read_json
 
 SAYS = """\
 import json, os, sys, time

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from serried.fs.files import Journal
+from serried.base.files import Journal
 
 SCRIPT = """\
 import json, os, pathlib, sys, time

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from serried.fs.files import read_json
+from serried.base.files import read_json
 from trees import tree
 
 TRAIN = """

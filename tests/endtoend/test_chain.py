@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from serried.fs.files import Journal
+from serried.base.files import Journal
 
 TRAINS = """
 mkdir "$SERRIED_CHECKPOINT_DIR/step-$SERRIED_ATTEMPT"

@@ -12,7 +12,7 @@ import pytest
 
 import containing
 from place import HAS_PBS
-from serried.protocol.launcher_env import elastic_id
+from serried.schema.launcher_env import elastic_id
 from trees import holding
 from waiting import until
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from place import Place, agents, environment, job_script
-from serried.fs.files import Journal, read_json
+from serried.base.files import Journal, read_json
 from serried.schedulers.local.options import COMMAND
 
 PYTHON = sys.executable

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from serried.protocol.layout import state_directory
+from serried.schema.layout import state_directory
 
 SHORT = ("--set", "sampling.every=off")
 """The runs here end before a sampler starts."""

@@ -12,8 +12,8 @@ import signal
 import pytest
 
 from place import agents, command
-from serried.fs.files import read_json, write_json
-from serried.process import linux
+from serried.base import linux
+from serried.base.files import read_json, write_json
 
 SLEEP = ("--", "bash", "-c", "touch $SLURM_TMPDIR/file; echo up >$SERRIED_RESULTS_DIR/up-$RANK; sleep 1000")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from place import Place, environment
-from serried.fs.files import Journal, read_json
+from serried.base.files import Journal, read_json
 from serried.train.checkpoints import store
 
 SAVES = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from place import Place
-from serried.fs.files import Journal
+from serried.base.files import Journal
 from trees import tree
 
 FILE = f"""

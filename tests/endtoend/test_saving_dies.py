@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 pytestmark = pytest.mark.torch
 
-from serried.protocol.checkpoints import REPLICATED  # noqa: E402 - after the skip
+from serried.schema.checkpoints import REPLICATED  # noqa: E402 - after the skip
 from serried.train.checkpoints import store  # noqa: E402 - after the skip
 
 TRAINS = """

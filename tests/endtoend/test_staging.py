@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.fs.files import read_journal
+from serried.base.files import read_journal
 
 RANK = """\
 import json, os, pathlib, sys

@@ -6,7 +6,7 @@ import pytest
 
 import tracked
 from place import Place
-from serried.fs.files import Journal
+from serried.base.files import Journal
 
 PROGRAM = """
 import os, pathlib, sys, time, wandb

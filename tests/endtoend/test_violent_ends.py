@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from place import Place, agents, environment, job_script
-from serried import processes
-from serried.fs.files import Journal
+from serried.base import processes
+from serried.base.files import Journal
 
 PYTHON = sys.executable
 SLEEPS = ("--set", "limit.grace=2s", "--", PYTHON, "-c", "import time; print('up', flush=True); time.sleep(1000)")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from place import Place
-from serried.fs.files import Journal
+from serried.base.files import Journal
 from wandb_server import KEY, WandbServer
 
 PROGRAM = """

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from serried.process import linux
+from serried.base import linux
 from waiting import until
 
 PROGRAM = """

@@ -13,9 +13,9 @@ import sys
 import pytest
 
 from place import Place, environment, job_script
-from serried.fs.files import Journal, read_json
-from serried.protocol import drawing
-from serried.protocol.layout import RunDirectory
+from serried.base.files import Journal, read_json
+from serried.schema import drawing
+from serried.schema.layout import RunDirectory
 
 SCRIPT = """\
 import json, os, sys, time

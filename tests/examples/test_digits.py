@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from place import Place
-from serried.process import linux
+from serried.base import linux
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits"
 SCRIPT = EXAMPLE / "train.py"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from serried import config, importing, schedulers
-from serried.planning import plan
-from serried.protocol.plan import Plan
+from serried.schema.plan import Plan
+from serried.submit.planning import plan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 EXPERIMENTS = {

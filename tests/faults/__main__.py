@@ -13,8 +13,8 @@ from pathlib import Path
 from faults.campaign import Result, campaign
 from faults.case import RANKS
 from faults.kinds import KINDS
-from serried.errors import SerriedError
-from serried.fs.files import write_json
+from serried.base.errors import SerriedError
+from serried.base.files import write_json
 
 
 def main() -> int:

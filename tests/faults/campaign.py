@@ -21,9 +21,9 @@ from faults.judging import broken, is_hidden
 from faults.kinds import KINDS, Kind
 from faults.nesting import judge_nested
 from serried import lab as labs
-from serried import processes
+from serried.base import processes
 from serried.lab import Lab
-from serried.protocol import names
+from serried.schema import names
 
 DISK = "48m"
 SETTINGS = {"MessageTimeout": "60", "SlurmdTimeout": "20", "KillWait": "10", "MinJobAge": "3600"}

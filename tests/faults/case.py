@@ -22,11 +22,11 @@ from faults.moments import RANKS
 from faults.repairing import repair
 from faults.seen import LOOK_SECONDS, Executions, Seen
 from place import Place
-from serried.fs import files
+from serried.base import files
+from serried.base.processes import Process
 from serried.lab import Lab
-from serried.processes import Process
-from serried.protocol import names
-from serried.protocol.layout import AttemptDirectory
+from serried.schema import names
+from serried.schema.layout import AttemptDirectory
 
 LONGEST_SECONDS = 150
 """For a rank to wait until it may end, should nobody say so."""

@@ -17,9 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from faults.case import PATIENCE_SECONDS, Case
-from serried.fs import files
-from serried.process import linux
-from serried.processes import Process
+from serried.base import files, linux
+from serried.base.processes import Process
 
 Heal = Callable[[], None]
 FAST, SLOW = 1.5, 12.0

@@ -9,7 +9,7 @@ from typing import Any
 
 from faults.case import RANKS, Case
 from faults.seen import describe
-from serried.protocol import names
+from serried.schema import names
 
 LEFT_SECONDS = 90.0
 """For processes to be gone after the run is said to have ended."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from serried.fs import files
+from serried.base import files
 
 if TYPE_CHECKING:
     from faults.case import Case

@@ -11,7 +11,7 @@ from faults.case import PROGRAM, Case
 from faults.injections import Heal, cancel, hit_process
 from faults.judging import broken
 from faults.moments import RANKS
-from serried.protocol import names
+from serried.schema import names
 
 INNER = PROGRAM.replace(
     "# Far", '(proofs / f"environ-{rank}").write_text("\\0".join(map("=".join, os.environ.items())))\n# Far'

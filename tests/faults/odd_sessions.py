@@ -5,7 +5,7 @@ from __future__ import annotations
 from faults.case import Case
 from faults.injections import Heal, nothing
 from faults.moments import RANKS
-from serried.protocol import names
+from serried.schema import names
 
 PROGRAM = """\
 import atexit, contextlib, os, pathlib, signal, sys, threading, time

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from place import command
-from serried import processes
-from serried.process import linux
-from serried.processes import Process
+from serried.base import linux, processes
+from serried.base.processes import Process
 
 LOOK_SECONDS = 0.1
 """Between two looks over all processes of this machine."""

@@ -11,8 +11,8 @@ import pytest
 
 from imported_scripts import SCRIPTS
 from serried import importing
+from serried.base.errors import UsageError
 from serried.config import schema
-from serried.errors import UsageError
 from tables import for_each
 
 PIECES = [

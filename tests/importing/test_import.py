@@ -13,10 +13,10 @@ import pytest
 
 from imported_scripts import SCRIPTS, expected, shown
 from serried import config, importing, schedulers
+from serried.base.errors import UsageError
 from serried.config import schema
-from serried.errors import UsageError
-from serried.planning import plan
-from serried.protocol.plan import Plan
+from serried.schema.plan import Plan
+from serried.submit.planning import plan
 from tables import for_each
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from job_scripts import known
 from job_scripts.forms import FormRun, task_of
-from serried.protocol import hostlist
-from serried.protocol.names import SHIMS
+from serried.base import hostlist
+from serried.schema.names import SHIMS
 
 RANKS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "RANK")
 

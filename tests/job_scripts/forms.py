@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from job_scripts.sandbox import Sandbox
-from serried import shell
-from serried.errors import SerriedError, UsageError
-from serried.protocol import names
+from serried.base import shell
+from serried.base.errors import SerriedError, UsageError
 from serried.schedulers.directives import Place, form
 from serried.schedulers.pbs import directives as pbs_directives
 from serried.schedulers.slurm import sbatch_options
 from serried.schedulers.slurm.sbatch_options import GivenOption
+from serried.schema import names
 
 POLL_SECONDS = 0.2
 TASKS = ("SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID", names.TASK)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from job_scripts import recorder
-from serried.protocol import names
-from serried.snapshot import listing
+from serried.schema import names
+from serried.submit.snapshot import listing
 
 STUB = """\
 #!/bin/sh

@@ -14,8 +14,8 @@ import pytest
 
 import serried
 from serried import lab as labs
-from serried import processes, shell
-from serried.errors import MissingProgramError, SerriedError, UsageError
+from serried.base import processes, shell
+from serried.base.errors import MissingProgramError, SerriedError, UsageError
 from tables import for_each
 
 SOURCE = str(Path(serried.__file__).parents[1])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from serried import shell
+from serried.base import shell
 
 
 def finished(lab, job):

@@ -7,13 +7,13 @@ import math
 
 import pytest
 
-from serried.errors import SerriedError
-from serried.protocol.layout import RunDirectory
-from serried.protocol.series import LoggedStep
+from serried.base.errors import SerriedError
 from serried.resume_check import judge, traces
 from serried.resume_check.check import Prompter, choose_stops
 from serried.resume_check.judge import Difference, check_stopped, check_whole, compare, is_left_out
 from serried.resume_check.traces import Lost
+from serried.schema.layout import RunDirectory
+from serried.schema.series import LoggedStep
 from tables import for_each
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from building import a_plan
-from serried.processes import Process
-from serried.protocol import names
+from serried.base.processes import Process
 from serried.schedulers.local.jobs import JobFolder
 from serried.schedulers.local.scheduler import Local
+from serried.schema import names
 
 
 class Machine:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from serried import schedulers
-from serried.errors import UsageError
+from serried.base.errors import UsageError
 from serried.schedulers.pbs import site as pbs
 from serried.schedulers.slurm import site as slurm
 from serried.schedulers.survey import Inside

@@ -6,7 +6,7 @@ import pytest
 
 from building import a_plan
 from serried import schedulers
-from serried.errors import UsageError
+from serried.base.errors import UsageError
 
 
 def spelled(plan, **how):

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from building import a_plan
-from serried.errors import SubmissionRefused
-from serried.protocol import names
-from serried.protocol.plan import Limit
+from serried.base.errors import SubmissionRefused
 from serried.schedulers.local import options
 from serried.schedulers.local.jobs import new_folder
 from serried.schedulers.local.scheduler import Local
 from serried.schedulers.local.supervisor import Task
+from serried.schema import names
+from serried.schema.plan import Limit
 from tables import for_each
 
 

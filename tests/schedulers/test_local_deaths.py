@@ -9,11 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from serried import processes
-from serried.processes import Process, identify
-from serried.protocol import names
+from serried.base import processes
+from serried.base.processes import Process, identify
 from serried.schedulers.local import jobs
 from serried.schedulers.local.jobs import JobFolder, locked_slots, members
+from serried.schema import names
 
 SLEEPS = r"""until [ "$(tr '\0' ' ' </proc/$(<pid)/cmdline)" = 'sleep 600 ' ]; do sleep 0.05; done"""
 """Waits until `setsid` has made the process that `pid` names a session of its own, and run `sleep`."""
@@ -46,7 +46,7 @@ def test_a_job_survives_the_session_that_submitted_it(machine):
     plan = machine.plan("sleep 600")
     program = (
         f"import json, os, sys; sys.path[:0] = {sys.path!r}\n"
-        "from serried.protocol.plan import Plan; from serried.schedulers.local.scheduler import Local\n"
+        "from serried.schema.plan import Plan; from serried.schedulers.local.scheduler import Local\n"
         "plan = Plan.from_json(json.loads(sys.argv[1])); local = Local()\n"
         "print(local.submit(local.submission(plan, plan.run + '-1', os.environ)), flush=True); sys.stdin.read()"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.errors import UsageError
+from serried.base.errors import UsageError
 from serried.schedulers.local import jobs
 
 

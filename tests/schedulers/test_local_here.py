@@ -6,11 +6,11 @@ import os
 import signal
 from pathlib import Path
 
-from serried import processes
-from serried.processes import identify
-from serried.protocol import names
+from serried.base import processes
+from serried.base.processes import identify
 from serried.schedulers.local.foreground import run_here
 from serried.schedulers.local.jobs import locked_slots
+from serried.schema import names
 
 
 def here(machine, plan, **options):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.processes import Process, myself
+from serried.base.processes import Process, myself
 from serried.schedulers.local.jobs import SlotClaim, SlotTable, locked_slots
 
 ME = Process(1, "then")

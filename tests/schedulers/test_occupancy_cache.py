@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from serried import schedulers
-from serried.errors import SchedulerUnreachable
+from serried.base.errors import SchedulerUnreachable
 from serried.schedulers import occupancy_cache
 from serried.schedulers.occupancy import Occupancy, QueuedJob
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from serried import processes
-from serried.fs import files
-from serried.processes import Process
+from serried.base import files, processes
+from serried.base.processes import Process
 from serried.schedulers.local import jobs, occupancy
 from serried.schedulers.local.jobs import SlotClaim, SlotTable
 from serried.schedulers.occupancy import QueuedJob

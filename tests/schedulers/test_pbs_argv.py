@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from building import A_SCRIPT, a_plan
-from serried.errors import UsageError
-from serried.protocol.plan import Allocation, Limit
+from serried.base.errors import UsageError
 from serried.schedulers.pbs import options
+from serried.schema.plan import Allocation, Limit
 from tables import for_each
 
 D = "/scratch/digits/train/k3f9q2"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serried.errors import UsageError
+from serried.base.errors import UsageError
 from serried.schedulers.directives import Directive, Directives, Export, JobSize
 from serried.schedulers.pbs import directives
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from serried.protocol import names, successor_commands
 from serried.schedulers.pbs import parse
 from serried.schedulers.pbs.scheduler import Pbs
+from serried.schema import names, successor_commands
 from tables import for_each
 
 RECORDED = (Path(__file__).parent / "qstat.txt").read_text(encoding="utf-8")

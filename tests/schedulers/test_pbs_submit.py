@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from serried.errors import SchedulerUnreachable, SubmissionRefused
-from serried.fs.files import read_environment
+from serried.base.errors import SchedulerUnreachable, SubmissionRefused
+from serried.base.files import read_environment
 from serried.schedulers.client import Cache
 from serried.schedulers.interface import SubmitCommand
 from serried.schedulers.pbs.scheduler import Pbs

@@ -6,7 +6,7 @@ import pytest
 
 from house import HOUSE
 from serried import schedulers
-from serried.errors import MissingProgramError
+from serried.base.errors import MissingProgramError
 from serried.schedulers.slurm.scheduler import Slurm
 
 
@@ -51,7 +51,7 @@ def test_a_missing_command_is_named_with_what_brings_it(scheduler, program, hint
 
 def test_a_query_names_what_brings_its_command(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("serried.shell.PACKAGES", {})
+    monkeypatch.setattr("serried.base.shell.PACKAGES", {})
     with pytest.raises(MissingProgramError) as caught:
         Slurm().query(("squeue",))
     assert caught.value.hint.startswith("Slurm provides it: ")

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from building import a_plan
-from serried.errors import SchedulerUnreachable, SubmissionRefused, SubmissionUncertain, UsageError
-from serried.protocol import names
+from serried.base.errors import SchedulerUnreachable, SubmissionRefused, SubmissionUncertain, UsageError
 from serried.schedulers import client
 from serried.schedulers.slurm.scheduler import Slurm
+from serried.schema import names
 
 
 @pytest.fixture

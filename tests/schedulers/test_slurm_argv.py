@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from building import A_SCRIPT, a_plan
-from serried.errors import UsageError
-from serried.protocol import successor_commands
-from serried.protocol.plan import Limit
+from serried.base.errors import UsageError
 from serried.schedulers.slurm import options
 from serried.schedulers.slurm.scheduler import Slurm
+from serried.schema import successor_commands
+from serried.schema.plan import Limit
 from tables import for_each
 
 D = "/scratch/digits/train/k3f9q2"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from serried import schedulers
-from serried.errors import UsageError
+from serried.base.errors import UsageError
 from serried.schedulers.directives import Directive, Directives, Export, JobSize, Objection, WarningSignal, form
 from serried.schedulers.slurm import directives
 

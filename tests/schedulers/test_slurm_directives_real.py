@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from serried.errors import UsageError
+from serried.base.errors import UsageError
 from serried.schedulers.slurm import directives
 
 DIFFER = ("JobId", "ArrayJobId", "Command", "SubmitTime", "AccrueTime", "LastSchedEval", "AllocNode:Sid", "Priority")

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.protocol import job_states, names, successor_commands
 from serried.schedulers.interface import Job
 from serried.schedulers.slurm import parse
 from serried.schedulers.slurm.scheduler import Slurm
+from serried.schema import job_states, names, successor_commands
 from tables import for_each
 
 NAME = "train-k3f9q2-1"

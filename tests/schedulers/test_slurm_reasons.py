@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from serried.protocol.reasons import NEVER_STARTS
 from serried.schedulers.slurm.parse import REASONS
 from serried.schedulers.slurm.scheduler import Slurm
+from serried.schema.reasons import NEVER_STARTS
 from tables import for_each
 
 SLURM = Slurm()

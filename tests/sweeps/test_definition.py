@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.errors import ConfigError, UsageError
+from serried.base.errors import ConfigError, UsageError
 from serried.sweeps import definition
 from serried.sweeps.definition import (
     DefinitionError,

@@ -7,7 +7,7 @@ import signal
 import pytest
 import train_ranks
 
-from serried.protocol import failure_report
+from serried.schema import failure_report
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 pytestmark = pytest.mark.torch

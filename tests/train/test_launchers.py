@@ -14,9 +14,9 @@ import pytest
 import train_ranks
 
 import serried
-from serried.fs.files import Journal, read_journal, read_json
-from serried.protocol.layout import RunDirectory
-from serried.protocol.series import points
+from serried.base.files import Journal, read_journal, read_json
+from serried.schema.layout import RunDirectory
+from serried.schema.series import points
 
 pytest.importorskip("torch", reason="needs torch: pip install torch")
 pytestmark = pytest.mark.torch

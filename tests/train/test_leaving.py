@@ -8,7 +8,7 @@ import sys
 import pytest
 import train_ranks
 
-from serried.protocol import failure_report
+from serried.schema import failure_report
 
 pytest.importorskip("torch", reason="needs torch: pip install torch")
 

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch: pip install torch")
 
-from serried.protocol import addresses
+from serried.base import addresses
 from serried.train import rendezvous
 from serried.train.errors import StartError
 from serried.train.identities import Identity, threads

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.torch
 
 import train_ranks  # noqa: E402 - only where torch is
 
-from serried.protocol.layout import RunDirectory  # noqa: E402
+from serried.schema.layout import RunDirectory  # noqa: E402
 from serried.train.profile import covered, operators, summarized  # noqa: E402
 
 SESSION = """

@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 pytestmark = pytest.mark.torch
 
 import serried.train as st  # noqa: E402 - only where torch is
-from serried.protocol.layout import RunDirectory  # noqa: E402
 from serried.resume_check import traces  # noqa: E402
+from serried.schema.layout import RunDirectory  # noqa: E402
 from serried.train import resume_trace  # noqa: E402
 
 

@@ -12,9 +12,9 @@ import tracked
 from building import a_plan
 from serried.agent.attempt import Attempt
 from serried.agent.ranks import command
-from serried.protocol.layout import RunDirectory
-from serried.protocol.plan import Track
-from serried.protocol.tracking import Tracking
+from serried.schema.layout import RunDirectory
+from serried.schema.plan import Track
+from serried.schema.tracking import Tracking
 
 pytestmark = pytest.mark.torch
 

@@ -1,7 +1,7 @@
 """The programs on compute nodes: an agent on each node, and the head agent on the first.
 
 Python 3.9 or later with its standard library, in the run directory as `agent.pyz`. The agents share `plan.json`,
-environment variables and the files of `serried.protocol.layout` with the rest of Serried.
+environment variables and the files of `serried.schema.layout` with the rest of Serried.
 
     head     claims the attempt, starts the node agents, stops them, writes the attempt's journal
     node     starts this node's ranks, reports the first failure, cleans up

@@ -14,8 +14,8 @@ from serried.agent import shell, system
 from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.containers import container
 from serried.agent.ranks import command
-from serried.process import linux
-from serried.protocol import names
+from serried.base import linux
+from serried.schema import names
 
 NOT_FOUND, NOT_EXECUTABLE, ENDED = 127, 126, 1
 NOT_PASSED_ON = (

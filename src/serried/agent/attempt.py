@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, cast
 
-from serried.fs import files
-from serried.protocol import checkpoints, drawing, names, placeholders, successor_commands, tracking
-from serried.protocol.layout import RunDirectory, TaskDirectory
-from serried.protocol.plan import Dialect, Plan, ReportedMetric, Search
-from serried.protocol.tracking import Tracking
+from serried.base import files
+from serried.schema import checkpoints, drawing, names, placeholders, successor_commands, tracking
+from serried.schema.layout import RunDirectory, TaskDirectory
+from serried.schema.plan import Dialect, Plan, ReportedMetric, Search
+from serried.schema.tracking import Tracking
 
 HEARTBEAT_SECONDS, LONGEST_HEARTBEAT_SECONDS = 5.0, 20.0
 """An end that is silent for 60 s is lost."""

@@ -18,10 +18,10 @@ from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.attempts import claims, finalize, history
 from serried.agent.options import Options, parse
 from serried.agent.outcome import reconcile
-from serried.fs import files
-from serried.protocol import names
-from serried.protocol.events import JournalEvent
-from serried.protocol.reasons import Reason
+from serried.base import files
+from serried.schema import names
+from serried.schema.events import JournalEvent
+from serried.schema.reasons import Reason
 
 RETRY_SECONDS = 300.0
 """How long to retry writing the end on a full disk or an unreachable file system.

@@ -14,8 +14,8 @@ from typing import Any, Callable, Iterator, List, Optional, Sequence
 
 from serried.agent import system
 from serried.agent.loop import Loop
-from serried.protocol import json_lines
-from serried.protocol.json_lines import Message
+from serried.base import json_lines
+from serried.base.json_lines import Message
 
 IGNORED_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 NICENESS = 15

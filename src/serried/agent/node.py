@@ -28,12 +28,11 @@ from serried.agent.sampling.node_side import RunningRank, SamplerProcess
 from serried.agent.stacks.node_side import StackRequests
 from serried.agent.stage_in.node_side import StageIn, check_required_paths
 from serried.agent.stage_out.node_side import StageOut
-from serried.fs import files
-from serried.process import linux
-from serried.protocol import addresses, hostlist, names
-from serried.protocol.events import JournalEvent, ToHead, ToNode
-from serried.protocol.json_lines import Message
-from serried.protocol.reasons import Reason
+from serried.base import addresses, files, hostlist, linux
+from serried.base.json_lines import Message
+from serried.schema import names
+from serried.schema.events import JournalEvent, ToHead, ToNode
+from serried.schema.reasons import Reason
 
 JOIN_SECONDS = 60.0
 SILENT_HEAD_SECONDS = 60.0

@@ -16,11 +16,11 @@ from typing import Any, Dict, List, Optional, Set
 
 from serried.agent import system
 from serried.agent.attempt import Attempt, run_directory, set_umask
-from serried.fs import files
-from serried.protocol import SCHEMA, names
-from serried.protocol.plan import Notify
-from serried.protocol.reasons import Reason
-from serried.protocol.text import iso
+from serried.base import files
+from serried.base.text import iso
+from serried.schema import SCHEMA, names
+from serried.schema.plan import Notify
+from serried.schema.reasons import Reason
 
 WEBHOOK_SECONDS = 10
 COMMAND_SECONDS = 20
@@ -160,7 +160,7 @@ def _with_outputs(work: Attempt, document: Dict[str, Any]) -> Dict[str, Any]:
     """Add the run's outputs to the notification of an end, if they can be listed in time."""
     if document["event"] not in (names.EVENT_FINISH, names.EVENT_FAIL):
         return document
-    from serried.protocol import outputs
+    from serried.schema import outputs
 
     signal.alarm(OUTPUTS_SECONDS)
     try:

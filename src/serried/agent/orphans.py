@@ -12,8 +12,8 @@ from typing import Callable, Iterable, List, NamedTuple, Optional, Set
 from serried.agent import system
 from serried.agent.attempt import Attempt, run_directory
 from serried.agent.node_disk import cleanup
-from serried.process import linux
-from serried.protocol import names
+from serried.base import linux
+from serried.schema import names
 
 
 class Leftover(NamedTuple):

@@ -19,8 +19,8 @@ from serried.agent.launchers.shell_functions import write_submitters
 from serried.agent.node_disk.folder import Folder
 from serried.agent.ranks import binding, command
 from serried.agent.stage_in.node_side import StandaloneStageIn, check_required_paths, running_attempt_variables
-from serried.fs import files
-from serried.protocol import addresses, names
+from serried.base import addresses, files
+from serried.schema import names
 
 KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 """Variables of the run's environment that `~/.bashrc` may change, and that are restored after it."""

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type
 
-from serried.process import linux
+from serried.base import linux
 
 RETRY_PAUSE_SECONDS = 2.0
 ANSWER_SECONDS = 20.0

@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from serried.base.errors import UsageError
+from serried.base.files import read_json
 from serried.bench.points import GridPoint
-from serried.errors import UsageError
-from serried.fs.files import read_json
-from serried.metrics import samples
-from serried.protocol import names, printed_metric, series
-from serried.protocol.layout import AttemptDirectory, TaskDirectory
-from serried.protocol.series import OWN, Entry, number
-from serried.records.evidence import latest_attempt
-from serried.records.run_status import RunStatus
+from serried.runs import samples
+from serried.runs.evidence import latest_attempt
+from serried.runs.run_status import RunStatus
+from serried.schema import names, printed_metric, series
+from serried.schema.layout import AttemptDirectory, TaskDirectory
+from serried.schema.series import OWN, Entry, number
 
 MOST_RANKS = 64
 """How many ranks are read. Of more, these are spread over all."""

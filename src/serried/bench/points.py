@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from serried.errors import UsageError
+from serried.base.errors import UsageError
 
 SINGLE, DP, DDP = "single", "dp", "ddp"
 METHODS = (DP, DDP)

@@ -16,15 +16,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from serried.base.files import make_directory, read_json, write_json
+from serried.base.text import counted
 from serried.bench.measure import CPU, FEWEST_STEPS, UNKNOWN, RunFigures, measure
 from serried.bench.points import DDP, DP, SINGLE, STRONG, WEAK, GridPoint
 from serried.bench.store import Bench, PointRun
-from serried.fs.files import make_directory, read_json, write_json
-from serried.protocol.text import counted
-from serried.records.record import Record, RecordUnreadable
-from serried.records.run_status import RunStatus
-from serried.records.status import statuses
-from serried.submission.reconcile import find_out
+from serried.runs.record import Record, RecordUnreadable
+from serried.runs.run_status import RunStatus
+from serried.runs.status import statuses
+from serried.submit.reconcile import find_out
 
 GOOD_EFFICIENCY = 0.7
 """As the rule `scaling-poor` of reports."""

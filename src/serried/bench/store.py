@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from serried.base.errors import UsageError, did_you_mean
+from serried.base.files import claim, make_directory, read_json, write_json
+from serried.base.processes import Process, myself
 from serried.bench.points import GridPoint
-from serried.errors import UsageError, did_you_mean
-from serried.fs.files import claim, make_directory, read_json, write_json
-from serried.processes import Process, myself
-from serried.protocol import SCHEMA
-from serried.protocol.layout import state_directory
+from serried.schema import SCHEMA
+from serried.schema.layout import state_directory
 
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 LAST = "last"

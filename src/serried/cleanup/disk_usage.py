@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from serried.fs import copy, tree
-from serried.protocol.outputs import Tree
-from serried.protocol.text import iso
+from serried.base import copy, tree
+from serried.base.text import iso
+from serried.schema.outputs import Tree
 
 _TELL_EVERY = 1000
 

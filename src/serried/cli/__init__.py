@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from serried.errors import SerriedError, UsageError
+from serried.base.errors import SerriedError, UsageError
 
 GROUPS = {
     "Begin": {
@@ -288,7 +288,7 @@ def _status() -> int | str | None:
     except (click.Abort, KeyboardInterrupt):
         return 130
     except SerriedError as error:
-        from serried.ui import console
+        from serried.views import console
 
         console.print_error(error)
         return error.exit_code
@@ -337,7 +337,7 @@ def _print_click_error(error: click.ClickException) -> None:
     """Print click's error as Serried prints its own: one sentence, and a hint."""
     import difflib
 
-    from serried.ui import console
+    from serried.views import console
 
     context = error.ctx if isinstance(error, click.UsageError) else None
     path = context.command_path if context else "serried"

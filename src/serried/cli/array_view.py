@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from serried.base.text import compress, duration
 from serried.cli import run_view
-from serried.protocol import names
-from serried.protocol.reasons import Reason
-from serried.protocol.text import compress, duration
-from serried.records.explain import Explanation
-from serried.records.run_status import RunStatus
-from serried.records.status import task_of
-from serried.records.verdict import tasks_by_state
-from serried.ui import console
-from serried.ui.console import Cell
-from serried.ui.text import overwritten
+from serried.runs.explain import Explanation
+from serried.runs.run_status import RunStatus
+from serried.runs.status import task_of
+from serried.runs.verdict import tasks_by_state
+from serried.schema import names
+from serried.schema.reasons import Reason
+from serried.views import console
+from serried.views.console import Cell
+from serried.views.text import overwritten
 
 _WIDEST = 62
 """Columns of a line about one state."""
@@ -66,7 +66,7 @@ def _progress(status: RunStatus, index: int) -> str:
     progress = status.progress_of_tasks.get(index)
     if progress is None:
         return ""
-    from serried.ui import progress_lines  # only for runs that run
+    from serried.views import progress_lines  # only for runs that run
 
     return progress_lines.line(progress)
 

@@ -7,17 +7,17 @@ import sys
 
 import click
 
-from serried import shell
+from serried.base import shell
+from serried.base.errors import UsageError
+from serried.base.text import compress
 from serried.cli import run_view
-from serried.errors import UsageError
-from serried.protocol.names import rank_name
-from serried.protocol.text import compress
-from serried.records import rank_processes
-from serried.records.evidence import latest_attempt
-from serried.records.index import Selection
-from serried.records.rank_processes import RankProcess
-from serried.records.status import statuses_of
-from serried.submission import interactive
+from serried.runs import rank_processes
+from serried.runs.evidence import latest_attempt
+from serried.runs.index import Selection
+from serried.runs.rank_processes import RankProcess
+from serried.runs.status import statuses_of
+from serried.schema.names import rank_name
+from serried.submit import interactive
 
 
 @click.command(epilog=run_view.HELP)

@@ -12,21 +12,21 @@ from typing import Any
 
 import click
 
+from serried.base.errors import UsageError
+from serried.base.text import counted, duration, iso
 from serried.bench import measure, points, store, submitting
 from serried.bench.measure import RunFigures
 from serried.bench.results import BenchResults, failed_runs, figure, read, records
 from serried.bench.store import Bench, PointRun
 from serried.bench.submitting import BenchRequest
 from serried.cli import GroupWithHelp, bench_view, options
-from serried.errors import UsageError
-from serried.protocol import printed_metric
-from serried.protocol.text import counted, duration, iso
-from serried.records import status
-from serried.records.index import Selection
-from serried.submission.prepare import prepare
-from serried.submission.request import Decided, Request, decide
-from serried.ui import console
-from serried.ui.text import printable, wrapped
+from serried.runs import status
+from serried.runs.index import Selection
+from serried.schema import printed_metric
+from serried.submit.prepare import prepare
+from serried.submit.request import Decided, Request, decide
+from serried.views import console
+from serried.views.text import printable, wrapped
 
 
 @click.group(cls=GroupWithHelp, invoke_without_command=True)
@@ -444,7 +444,7 @@ def show(*, bench: str, as_json: bool, as_csv: bool, as_markdown: bool, picture:
     else:
         print_results(found, results, figures, as_json=as_json)
     if picture is not None:
-        from serried.ui import bench_picture
+        from serried.views import bench_picture
 
         bench_picture.write(found, results, picture)
         console.note(f"wrote {picture}")

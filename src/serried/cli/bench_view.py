@@ -6,12 +6,12 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Sequence
 
+from serried.base.text import counted, duration, fine_time
 from serried.bench.measure import CPU, RunFigures
 from serried.bench.results import SHOWN_SHARE, BenchResults, RowResult, figure
 from serried.bench.store import Bench
-from serried.protocol.text import counted, duration, fine_time
-from serried.ui import console
-from serried.ui.text import printable, wrapped
+from serried.views import console
+from serried.views.text import printable, wrapped
 
 _CSV = (
     "nodes", "ranks", "world", "launch", "method", "scaling", "repeat", "without_sync", "run", "state", "device",

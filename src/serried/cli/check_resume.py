@@ -9,15 +9,15 @@ from typing import Any
 
 import click
 
+from serried.base.errors import UsageError
+from serried.base.text import counted
 from serried.cli import options
-from serried.clusters import LOCAL
-from serried.errors import UsageError
-from serried.protocol.text import counted
 from serried.resume_check.check import DOING, STOPPED, WHOLE, Observer, Rehearsal, Terms, prepare_take, rehearse
 from serried.resume_check.judge import explain, is_rounding
 from serried.resume_check.traces import ORDER
-from serried.ui import console
-from serried.ui.text import printable
+from serried.schedulers.clusters import LOCAL
+from serried.views import console
+from serried.views.text import printable
 
 _SHOWN = 8
 

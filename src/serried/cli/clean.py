@@ -11,15 +11,15 @@ from pathlib import Path
 
 import click
 
+from serried.base.errors import SerriedError, UsageError
+from serried.base.text import ago, counted, spell
 from serried.cleanup import disk_usage, removal
 from serried.cleanup.disk_items import KnownRuns, Thing
 from serried.cleanup.disk_usage import Size
 from serried.cleanup.removal import Left, RemovalChoice
 from serried.cli import run_view
-from serried.errors import SerriedError, UsageError
-from serried.protocol.text import ago, counted, spell
-from serried.ui import console
-from serried.ui.text import printable
+from serried.views import console
+from serried.views.text import printable
 
 _HEADS = ("WHAT", "NAME", "SIZE", "FILES", "USED", "NOTE")
 _NAME = _HEADS.index("NAME")

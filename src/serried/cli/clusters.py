@@ -13,10 +13,10 @@ from typing import Any
 import click
 
 from serried import config
+from serried.base.text import counted
 from serried.cli import GroupWithHelp
 from serried.config import definitions, profile
-from serried.protocol.text import counted
-from serried.ui import console
+from serried.views import console
 
 
 @click.group(cls=GroupWithHelp, invoke_without_command=True)

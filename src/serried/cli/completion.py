@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from serried.ui import console
+from serried.views import console
 
 
 @click.command()

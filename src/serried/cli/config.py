@@ -12,7 +12,7 @@ from serried import config
 from serried.cli import GroupWithHelp, options
 from serried.config import definitions, toml
 from serried.config.definitions import Key
-from serried.ui import console
+from serried.views import console
 
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 _REDACTED = "(not shown)"

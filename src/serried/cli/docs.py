@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 import serried
-from serried.errors import UsageError, did_you_mean
-from serried.ui import console
+from serried.base.errors import UsageError, did_you_mean
+from serried.views import console
 
 INSTALLED = "share/serried/docs"
 """Below an environment, or below the target of `pip install --target`."""

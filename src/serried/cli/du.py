@@ -11,15 +11,15 @@ from typing import Any
 
 import click
 
+from serried.base.errors import UsageError
+from serried.base.text import ago, spell
 from serried.cleanup import disk_items, disk_usage
 from serried.cleanup.disk_items import KnownRuns, Thing
 from serried.cleanup.disk_usage import Size
 from serried.cli import run_view
-from serried.errors import UsageError
-from serried.protocol.layout import RunDirectory
-from serried.protocol.text import ago, spell
-from serried.ui import console
-from serried.ui.text import printable
+from serried.schema.layout import RunDirectory
+from serried.views import console
+from serried.views.text import printable
 
 _SHOWN = 20
 _HEADS = ("WHAT", "NAME", "SIZE", "FILES", "CHECKPOINTS", "RESULTS", "OUTPUTS", "CHANGED")

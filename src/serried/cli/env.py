@@ -8,14 +8,14 @@ from pathlib import Path
 
 import click
 
-from serried import builds, config
+from serried import config
+from serried.base.errors import EnvironmentFailed, UsageError
 from serried.cli import GroupWithHelp, options
-from serried.environments.containers import image_to_build
-from serried.errors import EnvironmentFailed, UsageError
-from serried.planning import environment_of
-from serried.protocol.plan import Plan
-from serried.submission import environment_build
-from serried.ui import console
+from serried.schema.plan import Plan
+from serried.submit import builds, environment_build
+from serried.submit.environments.containers import image_to_build
+from serried.submit.planning import environment_of
+from serried.views import console
 
 
 @click.group(cls=GroupWithHelp)

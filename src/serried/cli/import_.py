@@ -11,11 +11,11 @@ from pathlib import Path
 import click
 
 from serried import importing
+from serried.base.errors import UsageError, reason
 from serried.config import catalogue, layers
-from serried.errors import UsageError, reason
 from serried.importing import Imported
-from serried.ui import console
-from serried.ui.text import fit, printable
+from serried.views import console
+from serried.views.text import fit, printable
 
 
 @click.command()

@@ -10,16 +10,17 @@ from pathlib import Path
 
 import click
 
-from serried import inherit, schedulers, templates
-from serried.clusters import LOCAL, machine
+from serried import schedulers, templates
+from serried.base.errors import UsageError, reason
 from serried.config import catalogue, job_script, layers
 from serried.config.toml import key, quoted
-from serried.environments.recipe import SOURCES
-from serried.errors import UsageError, reason
 from serried.importing import folder
-from serried.protocol.layout import slug
-from serried.ui import console
-from serried.ui.text import pad
+from serried.schedulers.clusters import LOCAL, machine
+from serried.schema.layout import slug
+from serried.submit import inherit
+from serried.submit.environments.recipe import SOURCES
+from serried.views import console
+from serried.views.text import pad
 
 _NAMED = 3
 _MAY_BE_YOURS = (".env.template", ".gitignore", "README.md")

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from serried import lab
+from serried.base.errors import UsageError
+from serried.base.shell import exit_on_signals, foreground
+from serried.base.text import counted
 from serried.cli import GroupWithHelp
-from serried.errors import UsageError
-from serried.protocol.text import counted
-from serried.shell import exit_on_signals, foreground
-from serried.ui import console
+from serried.views import console
 
 if TYPE_CHECKING:
     from serried.config.definitions import Cluster

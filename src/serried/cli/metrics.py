@@ -8,16 +8,16 @@ from collections.abc import Iterable, Iterator
 
 import click
 
+from serried.base.errors import UsageError
 from serried.cli import run_view
-from serried.errors import UsageError
-from serried.metrics import formats
-from serried.metrics.formats import Csv, JsonLines
-from serried.metrics.tables import GPUS, NODES, RANKS, Row
-from serried.protocol import SCHEMA
-from serried.records.exported import STEPS, MeasuredRows
-from serried.records.index import Selection
-from serried.ui import console
-from serried.ui.text import harmless
+from serried.runs import formats
+from serried.runs.exported import STEPS, MeasuredRows
+from serried.runs.formats import Csv, JsonLines
+from serried.runs.index import Selection
+from serried.runs.tables import GPUS, NODES, RANKS, Row
+from serried.schema import SCHEMA
+from serried.views import console
+from serried.views.text import harmless
 
 CSV, JSON, JSONL = "csv", "json", "jsonl"
 _PAUSE_SECONDS = 1.0

@@ -12,18 +12,19 @@ from typing import Any, TypeVar
 
 import click
 
-from serried import config, script
-from serried.builds import Observe
+from serried import config
+from serried.base.errors import UsageError
 from serried.cli import ARGUMENTS_HINT, run_view
 from serried.config.definitions import Key, Resources, keys
 from serried.config.values import BOOLEAN, BadValue, Typed
-from serried.errors import UsageError
-from serried.protocol.plan import Launch, Track
-from serried.submission.deliver import Prepared
-from serried.submission.request import Request
-from serried.ui import console
-from serried.ui.plan_lines import plan_lines
-from serried.ui.text import pad, printable
+from serried.schema.plan import Launch, Track
+from serried.submit import script
+from serried.submit.builds import Observe
+from serried.submit.deliver import Prepared
+from serried.submit.request import Request
+from serried.views import console
+from serried.views.plan_lines import plan_lines
+from serried.views.text import pad, printable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -10,16 +10,16 @@ from pathlib import Path
 import click
 
 from serried import config, schedulers
+from serried.base.errors import UsageError
+from serried.base.text import seconds_of
 from serried.cli import queue_view, run_view
 from serried.cli.queue_view import Page, Planned, to_json
-from serried.errors import UsageError
-from serried.protocol.text import seconds_of
-from serried.records import index
-from serried.records.record import RecordUnreadable
+from serried.runs import index
+from serried.runs.record import RecordUnreadable
 from serried.schedulers import occupancy_cache
 from serried.schedulers.occupancy import QueuedJob
 from serried.schedulers.openings import JobShape
-from serried.ui import console
+from serried.views import console
 
 _DELAY_SECONDS = 5.0
 """From the intent to submit a job until the scheduler lists the job, mostly."""
@@ -89,7 +89,7 @@ def _cluster(name: str | None) -> tuple[str, str]:
 
 
 def _plan(experiment: str, cluster: str | None) -> Planned:
-    from serried.submission.request import Request, decide  # only for `--plan`
+    from serried.submit.request import Request, decide  # only for `--plan`
 
     plan = decide(Request(experiment=experiment, cluster=cluster), Path.cwd(), os.environ).plan
     its = plan.allocation

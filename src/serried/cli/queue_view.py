@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from serried import schedulers
-from serried.protocol.reasons import Reason
-from serried.protocol.text import counted, duration, iso, local_time, show_duration
+from serried.base.text import counted, duration, iso, local_time, show_duration
 from serried.schedulers import occupancy_cache, openings
 from serried.schedulers.occupancy import GpuCount, Occupancy, PartitionUse, QueuedJob, count_gpus
 from serried.schedulers.occupancy_cache import Look
 from serried.schedulers.openings import JobShape
-from serried.ui import console
-from serried.ui.opening_lines import ahead_text, opening_text
-from serried.ui.text import fit, printable, width
+from serried.schema.reasons import Reason
+from serried.views import console
+from serried.views.opening_lines import ahead_text, opening_text
+from serried.views.text import fit, printable, width
 
 MOST_JOBS = 5
 LONGEST_NAME = 24

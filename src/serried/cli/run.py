@@ -12,23 +12,23 @@ from typing import Any
 
 import click
 
+from serried.base.errors import UsageError
+from serried.base.text import duration
 from serried.cli import options, run_view
-from serried.clusters import LOCAL
 from serried.config import catalogue
-from serried.errors import UsageError
-from serried.protocol import names
-from serried.protocol.text import duration
-from serried.records import outputs
-from serried.records.logs import smoke_result
-from serried.records.run_status import warnings
-from serried.records.status import status
+from serried.runs import outputs
+from serried.runs.logs import smoke_result
+from serried.runs.run_status import warnings
+from serried.runs.status import status
 from serried.schedulers import job_around
-from serried.submission.foreground import INTERRUPTED, Outcome, run_here
-from serried.submission.prepare import prepare
-from serried.submission.request import decide, decide_inside
-from serried.ui import console
-from serried.ui.plan_lines import smoke_text
-from serried.ui.text import harmless, printable, unfinished_lines
+from serried.schedulers.clusters import LOCAL
+from serried.schema import names
+from serried.submit.foreground import INTERRUPTED, Outcome, run_here
+from serried.submit.prepare import prepare
+from serried.submit.request import decide, decide_inside
+from serried.views import console
+from serried.views.plan_lines import smoke_text
+from serried.views.text import harmless, printable, unfinished_lines
 
 _OF_HERE = ("--gpu-ids", "--cluster", "--json")
 """Options that `serried submit` lacks, or that name this machine."""

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from serried.errors import SchedulerUnreachable, UsageError
-from serried.protocol import names
-from serried.protocol.reasons import Reason
-from serried.protocol.text import BadDuration, ago, duration, read_duration
-from serried.records.record import Record, RecordUnreadable, read_exit
-from serried.ui import console
-from serried.ui.text import harmless, overwritten, printable, wrapped
+from serried.base.errors import SchedulerUnreachable, UsageError
+from serried.base.text import BadDuration, ago, duration, read_duration
+from serried.runs.record import Record, RecordUnreadable, read_exit
+from serried.schema import names
+from serried.schema.reasons import Reason
+from serried.views import console
+from serried.views.text import harmless, overwritten, printable, wrapped
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from serried.protocol.outputs import Outputs
-    from serried.records.index import Selection
-    from serried.records.run_status import RunStatus
+    from serried.runs.index import Selection
+    from serried.runs.run_status import RunStatus
+    from serried.schema.outputs import Outputs
 
 HELP = "RUN is an id, a unique prefix of one, a name, or `last`; RUN/17 is task 17 of an array."
 
@@ -34,7 +34,7 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
     """Ids, with names as help; `last` first."""
     from click.shell_completion import CompletionItem
 
-    from serried.records import index
+    from serried.runs import index
 
     items = [CompletionItem(names.LAST_RUN, help="the newest run")] if names.LAST_RUN.startswith(incomplete) else []
     runs = index.all_runs()
@@ -54,8 +54,8 @@ many_runs = click.argument("runs", metavar="RUN...", nargs=-1, required=True, sh
 
 def select(word: str) -> Selection:
     """The run that `word` means. A note about the choice goes to stderr."""
-    from serried.records import index
-    from serried.submission.reconcile import find_out  # `ps` selects no run
+    from serried.runs import index
+    from serried.submit.reconcile import find_out  # `ps` selects no run
 
     selection = index.find(word)
     find_out(selection.record)
@@ -128,7 +128,7 @@ def doing(status: RunStatus) -> str:
     """What a running run does now, in one line: `step 1200/5000 loss 0.312 3.1 it/s, 20m left`."""
     if status.progress is None:
         return ""
-    from serried.ui import progress_lines  # only for runs that run
+    from serried.views import progress_lines  # only for runs that run
 
     return progress_lines.line(status.progress)
 
@@ -151,7 +151,7 @@ def logs_of_failed_rank(selection: Selection) -> list[tuple[str, str]]:
     failure = (read_exit(selection.place.exit) or {}).get("first_failure") or {}
     if not failure.get("launch"):
         return []
-    from serried.records.explain import rank_option  # other runs need no explanation
+    from serried.runs.explain import rank_option  # other runs need no explanation
 
     return [(f"serried logs {selection} --rank {rank_option(failure)}", "the rank that failed first")]
 

@@ -11,18 +11,19 @@ from typing import Any
 
 import click
 
-from serried import config, shell
+from serried import config
+from serried.base import shell
+from serried.base.errors import RunNotFoundError, UsageError, did_you_mean
 from serried.cli import options, run_view
-from serried.errors import RunNotFoundError, UsageError, did_you_mean
-from serried.records.index import Selection
-from serried.records.status import statuses_of
+from serried.runs.index import Selection
+from serried.runs.status import statuses_of
 from serried.schedulers import job_around
-from serried.submission import interactive
-from serried.submission.prepare import prepare
-from serried.submission.request import Request, decide
-from serried.ui import console
-from serried.ui.plan_lines import plan_lines
-from serried.ui.text import pad
+from serried.submit import interactive
+from serried.submit.prepare import prepare
+from serried.submit.request import Request, decide
+from serried.views import console
+from serried.views.plan_lines import plan_lines
+from serried.views.text import pad
 
 A_SHELL = ("bash",)
 """The command of the plan if the user gives none."""

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from serried.base.errors import SerriedError, UsageError
+from serried.base.files import read_json
+from serried.base.text import counted, duration, local_time
 from serried.cli import run_view
-from serried.errors import SerriedError, UsageError
-from serried.fs.files import read_json
-from serried.protocol import names
-from serried.protocol.outputs import Outputs
-from serried.protocol.plan import Plan
-from serried.protocol.settings import fingerprint
-from serried.protocol.text import counted, duration, local_time
-from serried.records import missing_outputs, outputs
-from serried.records.index import Selection
-from serried.records.logs import smoke_result
-from serried.records.record import RecordUnreadable, jobs_text
-from serried.records.run_status import RunStatus, warnings_of
-from serried.records.status import statuses_of, task_of
-from serried.records.timeline import AttemptRecord, Event, attempts, timeline
-from serried.ui import console
-from serried.ui.plan_lines import (
+from serried.runs import missing_outputs, outputs
+from serried.runs.index import Selection
+from serried.runs.logs import smoke_result
+from serried.runs.record import RecordUnreadable, jobs_text
+from serried.runs.run_status import RunStatus, warnings_of
+from serried.runs.status import statuses_of, task_of
+from serried.runs.timeline import AttemptRecord, Event, attempts, timeline
+from serried.schema import names
+from serried.schema.outputs import Outputs
+from serried.schema.plan import Plan
+from serried.schema.settings import fingerprint
+from serried.views import console
+from serried.views.plan_lines import (
     beside_text,
     comes_after,
     command_text,
@@ -34,10 +34,10 @@ from serried.ui.plan_lines import (
     restarts_text,
     settings_text,
 )
-from serried.ui.text import memory, printable
+from serried.views.text import memory, printable
 
 if TYPE_CHECKING:
-    from serried.records.launches import ScriptLaunch
+    from serried.runs.launches import ScriptLaunch
 
 _LABEL = 11
 _MOST_LAUNCHES = 20
@@ -129,7 +129,7 @@ def _failures(status: RunStatus) -> list[dict[str, Any]] | None:
     """Of an array, the first tasks that failed."""
     if status.tasks is None:
         return None
-    from serried.records import explain  # only for arrays
+    from serried.runs import explain  # only for arrays
 
     return explain.failures_json(explain.failures_of(status))
 
@@ -138,7 +138,7 @@ def _failure_lines(status: RunStatus) -> list[str]:
     if status.tasks is None:
         return []
     from serried.cli import array_view  # only for arrays
-    from serried.records.explain import failures_of
+    from serried.runs.explain import failures_of
 
     lines = array_view.failure_lines(status, failures_of(status))
     return ["", console.style("first failures", "head"), *lines] if lines else []
@@ -214,7 +214,7 @@ def _progress(status: RunStatus) -> list[tuple[str, str]]:
     """What it does now; of an array, what its first running tasks do."""
     if status.state != names.RUNNING:
         return []
-    from serried.ui import progress_lines  # only for runs that run
+    from serried.views import progress_lines  # only for runs that run
 
     if status.tasks is None:
         return progress_lines.facts(status.progress) if status.progress else []
@@ -302,7 +302,7 @@ def _timeline(events: list[Event]) -> list[str]:
 def _launched(selection: Selection, attempt: AttemptRecord) -> list[ScriptLaunch]:
     if not selection.record.summary.script:
         return []
-    from serried.records.launches import launches  # imported here: other runs have none
+    from serried.runs.launches import launches  # imported here: other runs have none
 
     return launches(attempt.directory, selection.record.summary.nodes)
 
@@ -386,8 +386,8 @@ def _suggest(selection: Selection, status: RunStatus, written: Outputs) -> None:
 
 
 def _report_step(status: RunStatus) -> list[tuple[str, str]]:
-    from serried.report.rules import SHORTEST_SECONDS  # only for runs that have ended
-    from serried.report.runs import kept_notes
+    from serried.runs.reported import kept_notes
+    from serried.runs.rules import SHORTEST_SECONDS  # only for runs that have ended
 
     found = kept_notes(status, time.time())
     if not found and (status.seconds or 0) < SHORTEST_SECONDS:

@@ -9,20 +9,20 @@ from typing import Any
 
 import click
 
+from serried.base.errors import SerriedError, UsageError
+from serried.base.text import compress
 from serried.cli import run_view
-from serried.errors import SerriedError, UsageError
-from serried.protocol.layout import AttemptDirectory
-from serried.protocol.names import SCRIPT_RANK
-from serried.protocol.stacks import Problem
-from serried.protocol.text import compress
-from serried.records import stacks
-from serried.records.evidence import latest_attempt
-from serried.records.index import Selection
-from serried.records.stacks import RankGroup, RankStacks
-from serried.records.status import statuses_of
-from serried.records.stopping import who
-from serried.ui import console
-from serried.ui.text import pad, printable, width
+from serried.runs import stacks
+from serried.runs.evidence import latest_attempt
+from serried.runs.index import Selection
+from serried.runs.stacks import RankGroup, RankStacks
+from serried.runs.status import statuses_of
+from serried.runs.stopping import who
+from serried.schema.layout import AttemptDirectory
+from serried.schema.names import SCRIPT_RANK
+from serried.schema.stacks import Problem
+from serried.views import console
+from serried.views.text import pad, printable, width
 
 REASONS: Mapping[str, str] = {
     Problem.NOT_PYTHON: "not a Python program",

@@ -13,26 +13,26 @@ from typing import Any
 import click
 
 from serried import config, schedulers
-from serried.builds import Observe
+from serried.base.errors import UsageError, did_you_mean
+from serried.base.files import read_journal
+from serried.base.text import duration, iso, spell
 from serried.cli import options, run_view
-from serried.errors import UsageError, did_you_mean
-from serried.fs.files import read_journal
-from serried.planning import environment_of
-from serried.planning import plan as make_plan
-from serried.protocol.events import JournalEvent
-from serried.protocol.names import COMPLETED
-from serried.protocol.plan import Plan, Staged
-from serried.protocol.text import duration, iso, spell
-from serried.records.evidence import latest_attempt
-from serried.records.record import new_id
-from serried.records.run_status import RunStatus
-from serried.records.timeline import StagingRate, staging_rate
-from serried.submission import data
-from serried.submission.deliver import Prepared, see_through
-from serried.submission.prepare import prepare
-from serried.ui import console
-from serried.ui.plan_lines import amount
-from serried.ui.text import printable
+from serried.runs.evidence import latest_attempt
+from serried.runs.record import new_id
+from serried.runs.run_status import RunStatus
+from serried.runs.timeline import StagingRate, staging_rate
+from serried.schema.events import JournalEvent
+from serried.schema.names import COMPLETED
+from serried.schema.plan import Plan, Staged
+from serried.submit import data
+from serried.submit.builds import Observe
+from serried.submit.deliver import Prepared, see_through
+from serried.submit.planning import environment_of
+from serried.submit.planning import plan as make_plan
+from serried.submit.prepare import prepare
+from serried.views import console
+from serried.views.plan_lines import amount
+from serried.views.text import printable
 
 NOTHING = ("true",)
 """The command of a plan that only stages."""

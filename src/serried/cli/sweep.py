@@ -16,25 +16,25 @@ from typing import Any
 import click
 
 from serried import config
+from serried.base.errors import SerriedError, SubmissionUncertain, UsageError, did_you_mean
+from serried.base.text import duration
 from serried.cli import GroupWithHelp, options, run_view, submit
 from serried.cli import stop as stop_view
 from serried.config.values import BadValue
-from serried.errors import SerriedError, SubmissionUncertain, UsageError, did_you_mean
-from serried.protocol import printed_metric, tracking
-from serried.protocol.plan import Sweep
-from serried.protocol.settings import as_argument
-from serried.protocol.text import duration
-from serried.records.index import Selection
-from serried.submission import wandb_service
-from serried.submission.deliver import Prepared
-from serried.submission.prepare import prepare
-from serried.submission.request import Request, decide
-from serried.submission.rerun import MoreTrials, prepare_again
+from serried.runs.index import Selection
+from serried.schema import printed_metric, tracking
+from serried.schema.plan import Sweep
+from serried.schema.settings import as_argument
+from serried.submit import wandb_service
+from serried.submit.deliver import Prepared
+from serried.submit.prepare import prepare
+from serried.submit.request import Request, decide
+from serried.submit.rerun import MoreTrials, prepare_again
 from serried.sweeps import definition, results
 from serried.sweeps.definition import GRID, RANDOM, DefinitionError, Metric, Parameter, SweepDefinition
 from serried.sweeps.results import SweepResults, TrialResult
-from serried.ui import console, sweep_picture
-from serried.ui.console import Cell
+from serried.views import console, sweep_picture
+from serried.views.console import Cell
 
 SUBMIT = "submit"
 TO_CREATE = "ENTITY/PROJECT/ID"

@@ -21,17 +21,17 @@ from typing import Any
 
 import click
 
-from serried import shell
+from serried.base import shell
+from serried.base.errors import MissingProgramError, UsageError, install_hint
+from serried.base.text import counted
 from serried.cli import run_view
-from serried.errors import MissingProgramError, UsageError, install_hint
-from serried.protocol import tracking
-from serried.protocol.text import counted
-from serried.records import event_files, index
-from serried.records.index import Selection
-from serried.records.status import statuses_of
+from serried.runs import event_files, index
+from serried.runs.index import Selection
+from serried.runs.status import statuses_of
+from serried.schema import tracking
 from serried.sweeps import results
-from serried.ui import console, loopback
-from serried.ui.text import printable
+from serried.views import console, loopback
+from serried.views.text import printable
 
 RELOAD_SECONDS = 30.0
 _SHARE = 20
@@ -64,7 +64,7 @@ def command(*, runs: tuple[str, ...]) -> None:
     \b
       pip install '.[track,ui]'     in a clone of Serried
     """
-    tensorboard, server = _import("tensorboard", "track"), _import("serried.ui.web.server", "ui")
+    tensorboard, server = _import("tensorboard", "track"), _import("serried.views.web.server", "ui")
     chosen = run_view.select_all(runs or [index.LAST])
     with shell.exit_on_signals(), tempfile.TemporaryDirectory(prefix="serried-tensorboard-") as folder:
         links = _Links(Path(folder))

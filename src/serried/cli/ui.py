@@ -10,11 +10,11 @@ from urllib.parse import quote
 
 import click
 
-from serried import shell
+from serried.base import shell
+from serried.base.errors import MissingProgramError, UsageError, install_hint
 from serried.cli import run_view
-from serried.errors import MissingProgramError, UsageError, install_hint
-from serried.records.index import Selection
-from serried.ui import console, loopback
+from serried.runs.index import Selection
+from serried.views import console, loopback
 
 
 @click.command()
@@ -68,7 +68,7 @@ def _address(selection: Selection) -> str:
 
 def _import_server() -> tuple[Any, Any]:
     try:
-        from serried.ui.web import app, server
+        from serried.views.web import app, server
     except ImportError as error:
         raise MissingProgramError(
             f"the web page needs libraries that are not installed beside Serried: {error}",

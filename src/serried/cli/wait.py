@@ -9,20 +9,20 @@ from collections.abc import Sequence
 
 import click
 
+from serried.base.errors import RunFailed, SerriedError, SubmissionUncertain, UsageError
+from serried.base.text import BadDuration, read_duration
 from serried.cli import run_view
-from serried.errors import RunFailed, SerriedError, SubmissionUncertain, UsageError
-from serried.protocol import names
-from serried.protocol.outputs import LOOKED
-from serried.protocol.text import BadDuration, read_duration
-from serried.records import outputs
-from serried.records.explain import explain
-from serried.records.index import Selection
-from serried.records.run_status import RunStatus
-from serried.records.status import never_starts, statuses_of, wait, why_never
-from serried.records.verdict import UNCERTAIN
-from serried.submission.reconcile import find_out
-from serried.ui import console
-from serried.ui.text import printable
+from serried.runs import outputs
+from serried.runs.explain import explain
+from serried.runs.index import Selection
+from serried.runs.run_status import RunStatus
+from serried.runs.status import never_starts, statuses_of, wait, why_never
+from serried.runs.verdict import UNCERTAIN
+from serried.schema import names
+from serried.schema.outputs import LOOKED
+from serried.submit.reconcile import find_out
+from serried.views import console
+from serried.views.text import printable
 
 _PATIENCE_SECONDS = 5.0
 """A run that waits longer has its reason printed."""
@@ -159,7 +159,7 @@ def _progress(found: Sequence[RunStatus]) -> str:
 
 def _now(status: RunStatus) -> str:
     if status.tasks is not None:
-        from serried.ui.run_rows import tasks_text  # only for arrays
+        from serried.views.run_rows import tasks_text  # only for arrays
 
         return tasks_text(status)
     return run_view.doing(status)

@@ -8,11 +8,11 @@ import sys
 
 import click
 
-from serried import shell
+from serried.base import shell
+from serried.base.errors import MissingProgramError, SerriedError, UsageError, install_hint
 from serried.cli import run_view
-from serried.errors import MissingProgramError, SerriedError, UsageError, install_hint
-from serried.records.index import Selection
-from serried.ui import console
+from serried.runs.index import Selection
+from serried.views import console
 
 
 @click.command()
@@ -43,8 +43,8 @@ def command(*, run: str | None, once: bool, light: bool, ascii_only: bool) -> No
 
 
 def _print(selection: Selection | None, *, ascii_only: bool) -> None:
-    from serried.ui.watch import pages
-    from serried.ui.watch.reader import Reader, Shown
+    from serried.views.watch import pages
+    from serried.views.watch.reader import Reader, Shown
 
     read = Reader().read_once(Shown(selection))
     if selection is None or read.tasks is not None:
@@ -65,7 +65,7 @@ def _watch(selection: Selection | None, *, light: bool, ascii_only: bool) -> Non
         raise UsageError("`serried watch` needs a terminal", hint="serried watch --once prints the page once")
     try:
         with console.status_line("starting"):
-            from serried.ui.watch.app import WatchApp
+            from serried.views.watch.app import WatchApp
     except ImportError as error:
         hint = f"{install_hint('watch')}; serried watch --once needs nothing more"
         raise MissingProgramError(f"Textual is not installed beside Serried: {error}", hint=hint) from None

@@ -9,16 +9,16 @@ import time
 import click
 
 from serried import schedulers
+from serried.base.errors import SerriedError
+from serried.base.text import ago, duration, local_time
 from serried.cli import run_view
-from serried.errors import SerriedError
-from serried.protocol import names
-from serried.protocol.text import ago, duration, local_time
-from serried.records.explain import Explanation, explain
-from serried.records.run_status import RunStatus
-from serried.records.status import statuses_of
-from serried.records.verdict import signal_name
-from serried.ui import console
-from serried.ui.text import printable
+from serried.runs.explain import Explanation, explain
+from serried.runs.run_status import RunStatus
+from serried.runs.status import statuses_of
+from serried.runs.verdict import signal_name
+from serried.schema import names
+from serried.views import console
+from serried.views.text import printable
 
 
 @click.command(epilog=run_view.HELP)

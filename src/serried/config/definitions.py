@@ -1,7 +1,7 @@
 """The settings: the key, kind, default and help of each, declared once.
 
 Validation, the command line's options, `SERRIED_*` variables, `serried config show` and the configuration's page come
-from these tables. `serried.protocol.plan` declares the settings that the plan holds. A table with further settings has
+from these tables. `serried.schema.plan` declares the settings that the plan holds. A table with further settings has
 the plan's object as a field. So planning copies objects, not values. A field that is None is not set.
 """
 
@@ -16,10 +16,10 @@ from operator import attrgetter
 from typing import Any
 
 from serried import schedulers
+from serried.base.errors import did_you_mean
 from serried.config import values
 from serried.config.values import BadValue, Kind
-from serried.errors import did_you_mean
-from serried.protocol.plan import (
+from serried.schema.plan import (
     Container,
     Data,
     Environment,

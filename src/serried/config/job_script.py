@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from serried import schedulers
-from serried.errors import UsageError, reason
+from serried.base.errors import UsageError, reason
 from serried.schedulers.directives import PORTABLE, Directives, Objection, per_unit
 from serried.schedulers.directives import form as form_of
 

@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from serried import clusters, schedulers
-from serried.clusters import Sign
+from serried import schedulers
+from serried.base.errors import ConfigError, UsageError
 from serried.config import definitions, schema, toml
 from serried.config.toml import Document, Keys
 from serried.config.values import Typed
-from serried.errors import ConfigError, UsageError
-from serried.protocol.names import JOB_VARIABLES
+from serried.schedulers import clusters
+from serried.schedulers.clusters import Sign
 from serried.schedulers.survey import GLANCE_SECONDS
+from serried.schema.names import JOB_VARIABLES
 
 FILE = "serried.toml"
 SCRIPT = "script"

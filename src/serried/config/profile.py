@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from serried import schedulers
+from serried.base import files
+from serried.base.errors import SchedulerUnreachable, UsageError
 from serried.config import layers, schema, toml
 from serried.config.definitions import Key
 from serried.config.toml import Keys, dotted
-from serried.errors import SchedulerUnreachable, UsageError
-from serried.fs import files
 from serried.schedulers.survey import Learnt
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from serried import schedulers
+from serried.base.errors import ConfigError, UsageError, did_you_mean
 from serried.config import definitions, layers, schema, shell_words, toml
 from serried.config.definitions import (
     Cluster,
@@ -28,9 +29,8 @@ from serried.config.definitions import (
 from serried.config.layers import Files, Layer, Origin, Setting, user_folder
 from serried.config.toml import Keys, dotted
 from serried.config.values import BadValue, Item, is_elsewhere, is_path, is_reference, is_source
-from serried.errors import ConfigError, UsageError, did_you_mean
-from serried.protocol import binds, names
-from serried.protocol.plan import (
+from serried.schema import binds, names
+from serried.schema.plan import (
     Build,
     Container,
     Launch,
@@ -43,7 +43,7 @@ from serried.protocol.plan import (
     Sync,
     Track,
 )
-from serried.protocol.reasons import Reason
+from serried.schema.reasons import Reason
 
 if TYPE_CHECKING:
     from serried.config.job_script import JobScript

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from serried.base.errors import did_you_mean
 from serried.config import definitions
 from serried.config.definitions import Key
 from serried.config.toml import Keys, dotted
 from serried.config.values import BadValue, Typed, guess
-from serried.errors import did_you_mean
 
 UNSET = object()
 """The value of a setting that removes those of weaker sources."""

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from serried.errors import ConfigError, UsageError, reason
+from serried.base.errors import ConfigError, UsageError, reason
 
 _PIECE = re.compile(
     r"""

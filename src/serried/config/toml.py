@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from serried.errors import ConfigError
+from serried.base.errors import ConfigError
 
 Keys = tuple[str, ...]
 """The place of a value: ("experiments", "digits", "resources", "nodes")."""

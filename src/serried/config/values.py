@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import PurePath, PurePosixPath
 from typing import Any, NamedTuple
 
-from serried.errors import did_you_mean
-from serried.fs import tree
-from serried.protocol import checkpoints, names, printed_metric, tracking
-from serried.protocol.plan import SideCommand, Staged
-from serried.protocol.settings import spelled
-from serried.protocol.text import BadDuration, read_duration, show_duration
+from serried.base import tree
+from serried.base.errors import did_you_mean
+from serried.base.text import BadDuration, read_duration, show_duration
+from serried.schema import checkpoints, names, printed_metric, tracking
+from serried.schema.plan import SideCommand, Staged
+from serried.schema.settings import spelled
 
 ALL_MEMORY = 0
 """Slurm reads 0 as all memory of a node."""
@@ -453,7 +453,7 @@ def size_or_none(value: Any) -> int:
 
 
 def metric_source(value: Any) -> str:
-    """As `protocol.printed_metric` reads it."""
+    """As `schema.printed_metric` reads it."""
     try:
         printed_metric.check(str(value))
     except ValueError as error:

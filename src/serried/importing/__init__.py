@@ -12,8 +12,8 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from serried import schedulers
+from serried.base.errors import UsageError
 from serried.config import job_script, shell_words, toml
-from serried.errors import UsageError
 from serried.importing.suggestions import ReadScript, Suggestion
 
 __all__ = ["Imported", "Suggestion", "read"]

@@ -11,8 +11,8 @@ import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 
-from serried import processes
-from serried.errors import UsageError
+from serried.base import processes
+from serried.base.errors import UsageError
 from serried.lab import daemons, directory
 from serried.lab.config import CLUSTER as PARTITION
 from serried.lab.config import CPUS, MAX_CPUS, MAX_NODES, MEMORY_MB, Spec

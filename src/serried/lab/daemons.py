@@ -8,9 +8,8 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from serried import shell
-from serried.errors import MissingProgramError
-from serried.fs import files
+from serried.base import files, shell
+from serried.base.errors import MissingProgramError
 from serried.lab.config import CLUSTER, NO_FILES, Spec, hosts
 
 MARK = "SERRIED_LAB"

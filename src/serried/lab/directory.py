@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from serried import processes
-from serried.errors import SerriedError, UsageError
-from serried.fs import files
+from serried.base import files, processes
+from serried.base.errors import SerriedError, UsageError
 from serried.lab import config
 from serried.lab.config import NO_FILES, TASK_PROLOG, Spec
 from serried.lab.lab import Lab

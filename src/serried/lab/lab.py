@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from serried import processes, shell
-from serried.errors import SerriedError, UsageError
-from serried.fs import files
+from serried.base import files, processes, shell
+from serried.base.errors import SerriedError, UsageError
+from serried.base.processes import Process
 from serried.lab import daemons
 from serried.lab.config import Spec
-from serried.processes import Process
 from serried.schedulers.slurm.site import LAB_RECORD
 
 PATIENCE_SECONDS = 180

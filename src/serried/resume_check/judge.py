@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from serried.errors import SerriedError
-from serried.protocol.series import OWN, LoggedStep
+from serried.base.errors import SerriedError
 from serried.resume_check import traces
 from serried.resume_check.traces import GIVEN, ORDER, RANDOM, Lost, Trace
+from serried.schema.series import OWN, LoggedStep
 
 Curves = Mapping[int, Sequence[LoggedStep]]
 """The metrics of each rank."""

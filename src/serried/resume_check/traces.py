@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from serried.fs.files import read_journal
-from serried.protocol.layout import TaskDirectory
-from serried.records.evidence import attempt_numbers
-from serried.records.logs import last_lines
+from serried.base.files import read_journal
+from serried.runs.evidence import attempt_numbers
+from serried.runs.logs import last_lines
+from serried.schema.layout import TaskDirectory
 
 Event = dict[str, Any]
 

@@ -7,10 +7,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from serried import shell
-from serried.errors import MissingProgramError, UsageError
-from serried.protocol import names
-from serried.protocol.names import OF_LAUNCHERS
+from serried.base import shell
+from serried.base.errors import MissingProgramError, UsageError
+from serried.schema import names
+from serried.schema.names import OF_LAUNCHERS
 
 if TYPE_CHECKING:
     from serried.schedulers.directives import DirectiveReader

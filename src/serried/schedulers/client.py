@@ -20,8 +20,9 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from serried import schedulers, shell
-from serried.errors import (
+from serried import schedulers
+from serried.base import files, shell
+from serried.base.errors import (
     MissingProgramError,
     SchedulerUnreachable,
     SerriedError,
@@ -29,13 +30,12 @@ from serried.errors import (
     SubmissionUncertain,
     UsageError,
 )
-from serried.fs import files
-from serried.protocol import job_states, successor_commands
-from serried.protocol.layout import state_directory
-from serried.protocol.plan import Plan
-from serried.protocol.reasons import Reason
-from serried.protocol.successor_commands import Commands
 from serried.schedulers.interface import Job, Scheduler, WaitReasons
+from serried.schema import job_states, successor_commands
+from serried.schema.layout import state_directory
+from serried.schema.plan import Plan
+from serried.schema.reasons import Reason
+from serried.schema.successor_commands import Commands
 
 SHORTEST_SECONDS = 3.0
 TIMES_AS_LONG = 20.0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
-from serried.errors import UsageError
+from serried.base.errors import UsageError
 
 PORTABLE = frozenset(
     f"resources.{key}"

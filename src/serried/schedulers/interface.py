@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from serried.fs.files import MODES
-from serried.protocol import names
-from serried.protocol.layout import RunDirectory, plain
-from serried.protocol.plan import Array, Dialect, Plan, UserScript
-from serried.protocol.reasons import Reason
-from serried.protocol.successor_commands import Commands
+from serried.base.files import MODES
+from serried.schema import names
+from serried.schema.layout import RunDirectory, plain
+from serried.schema.plan import Array, Dialect, Plan, UserScript
+from serried.schema.reasons import Reason
+from serried.schema.successor_commands import Commands
 
 if TYPE_CHECKING:
     pass
@@ -74,7 +74,7 @@ class Job:
     """The scheduler's own id, `123`; the task's index is apart."""
     task: int | None
     state: str
-    """One of `serried.protocol.names`: PENDING, RUNNING, COMPLETED, FAILED, …, UNKNOWN."""
+    """One of `serried.schema.names`: PENDING, RUNNING, COMPLETED, FAILED, …, UNKNOWN."""
     raw: str = ""
     """The scheduler's own word for it."""
     reason: str = ""

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from serried import processes, schedulers
-from serried.errors import SchedulerUnreachable, SerriedError
-from serried.fs import files
+from serried import schedulers
+from serried.base import files, processes
+from serried.base.errors import SchedulerUnreachable, SerriedError
 from serried.schedulers.client import Answer, Cache, timeout_setting
 from serried.schedulers.occupancy import Occupancy, OccupancySurvey
 

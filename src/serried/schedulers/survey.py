@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from serried.clusters.machine import Command
-from serried.fs import files
-from serried.protocol.layout import slug, state_directory
+from serried.base import files
+from serried.schedulers.clusters.machine import Command
+from serried.schema.layout import slug, state_directory
 
 ASKING_SECONDS = 45.0
 """For answers that decide what a job requests. A client of Slurm gives up by itself after 10 or 18 s."""

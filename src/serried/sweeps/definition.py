@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from serried.base.errors import ConfigError, UsageError, did_you_mean, install_hint
 from serried.config.values import MOST_TASKS, BadValue, guess
-from serried.errors import ConfigError, UsageError, did_you_mean, install_hint
-from serried.protocol import placeholders, printed_metric
-from serried.protocol.plan import ReportedMetric
+from serried.schema import placeholders, printed_metric
+from serried.schema.plan import ReportedMetric
 
 Trial = dict[str, Any]
 """The parameters of one training, by dotted name."""
@@ -127,7 +127,7 @@ class Metric:
     name: str
     goal: str = MINIMIZE
     source: str = ""
-    """Where a program reports it that does not log it: see `protocol.printed_metric`."""
+    """Where a program reports it that does not log it: see `schema.printed_metric`."""
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ import typing
 from pathlib import Path, PurePath
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union, overload
 
-from serried.fs import files
-from serried.protocol import names, settings
+from serried.base import files
+from serried.schema import names, settings
 from serried.train.errors import SettingError
 from serried.train.identities import identity
 

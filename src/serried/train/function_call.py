@@ -13,9 +13,9 @@ import traceback
 from pathlib import Path
 from typing import Any, Dict, Optional
 
-from serried.fs import files
-from serried.protocol import names
-from serried.protocol.layout import RunDirectory
+from serried.base import files
+from serried.schema import names
+from serried.schema.layout import RunDirectory
 from serried.train.identities import identity
 
 

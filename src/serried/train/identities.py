@@ -12,8 +12,8 @@ import socket
 from dataclasses import dataclass, field, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from serried.protocol import launcher_env
-from serried.protocol.launcher_env import LauncherVariables
+from serried.schema import launcher_env
+from serried.schema.launcher_env import LauncherVariables
 from serried.train.errors import IdentityError
 
 _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")

@@ -3,7 +3,7 @@
 A step costs a few microseconds: lines are written about once a second, and until then nothing waits for a number on
 a GPU. A killed process loses the last second, but no step of a checkpoint, because a save writes first. Readers skip
 a torn last line. The next attempt continues the step count; a step that it repeats replaces the earlier values for
-readers (`serried.protocol.series`).
+readers (`serried.schema.series`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
-from serried.protocol import names, series
-from serried.protocol.layout import RunDirectory
+from serried.schema import names, series
+from serried.schema.layout import RunDirectory
 from serried.train.tracking.sinks import Point
 from serried.train.tracking.tracker import Tracker
 

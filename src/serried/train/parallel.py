@@ -26,7 +26,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from serried.protocol import names
+from serried.schema import names
 from serried.train import resume_trace
 from serried.train.checkpoints import sharded
 from serried.train.errors import DeviceError

@@ -21,9 +21,9 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
-from serried.fs import files
-from serried.protocol import names
-from serried.protocol.layout import RunDirectory, TaskDirectory
+from serried.base import files
+from serried.schema import names
+from serried.schema.layout import RunDirectory, TaskDirectory
 
 MOST_OPERATORS = 50
 MOST_ALLOCATIONS = 100_000

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, Mapping, Optional
 
-from serried.fs import files
-from serried.protocol import names
+from serried.base import files
+from serried.schema import names
 from serried.train.errors import TrainError
 
 

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, 
 
 import torch.distributed
 
-from serried.fs import files
-from serried.protocol import addresses, hostlist
-from serried.protocol.text import ranges
+from serried.base import addresses, files, hostlist
+from serried.base.text import ranges
 from serried.train.errors import StartError
 from serried.train.identities import Identity
 

@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Mapping, 
 import torch
 from torch import nn
 
-from serried.fs.files import Journal
-from serried.protocol import names
+from serried.base.files import Journal
+from serried.schema import names
 from serried.train.checkpoints import states
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ import torch
 from torch import nn
 from torch.utils.data import DistributedSampler
 
-from serried.protocol import names
-from serried.protocol.reasons import Reason
+from serried.schema import names
+from serried.schema.reasons import Reason
 from serried.train import metrics, resume_trace
 from serried.train.checkpoints.states import unwrapped
 from serried.train.errors import TrainError

@@ -22,8 +22,8 @@ from typing import Any, Generator, Iterator, Optional, Union
 
 import torch
 
-from serried.process import startup
-from serried.protocol import failure_report, names
+from serried.base import startup
+from serried.schema import failure_report, names
 from serried.train import metrics
 from serried.train.errors import TrainError
 from serried.train.group import Group

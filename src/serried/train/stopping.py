@@ -14,7 +14,7 @@ import threading
 import time
 from typing import Any, Callable, List, Optional, Sequence
 
-from serried.protocol.reasons import STOPS, Reason
+from serried.schema.reasons import STOPS, Reason
 
 AT_ONCE = (Reason.FAILURE, Reason.LOST, Reason.SILENCE, Reason.USER, Reason.PROFILED)
 """With these reasons TERM ends the process: another rank has failed, or a checkpoint is not wanted."""

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from serried.agent.outcome.checkpoint_progress import Position, Saved, position, since
-from serried.fs.files import Journal, read_json, write_json
-from serried.protocol import successor_commands
-from serried.protocol.successor_commands import JOB, TOKEN, Commands
+from serried.base.files import Journal, read_json, write_json
+from serried.schema import successor_commands
+from serried.schema.successor_commands import JOB, TOKEN, Commands
 from tables import for_each
 
 SUCCESSOR = {"restarts": 2, "form": "successor"}

@@ -11,7 +11,7 @@ from serried.agent.attempt import Attempt
 from serried.agent.attempts import deadline, finalize
 from serried.agent.attempts.deadline import Deadline
 from serried.agent.node_disk.folder import boot
-from serried.protocol.layout import RunDirectory
+from serried.schema.layout import RunDirectory
 from tables import for_each
 
 

@@ -7,8 +7,8 @@ import pytest
 from building import a_plan
 from serried.agent.attempt import Attempt
 from serried.agent.attempts import history
-from serried.fs.files import make_directory
-from serried.protocol.layout import RunDirectory
+from serried.base.files import make_directory
+from serried.schema.layout import RunDirectory
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from serried.fs.files import Journal, read_json
+from serried.base.files import Journal, read_json
 
 SAVE = """
 echo ready

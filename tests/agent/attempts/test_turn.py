@@ -9,11 +9,11 @@ import pytest
 from building import a_plan, an_ending
 from serried.agent.attempt import Attempt
 from serried.agent.attempts import claims, dependency, successor_jobs
-from serried.fs.files import make_directory, read_json, write_json
-from serried.protocol import names
-from serried.protocol.layout import RunDirectory
-from serried.protocol.plan import After, Limit
-from serried.protocol.successor_commands import JOB, TOKEN, Commands
+from serried.base.files import make_directory, read_json, write_json
+from serried.schema import names
+from serried.schema.layout import RunDirectory
+from serried.schema.plan import After, Limit
+from serried.schema.successor_commands import JOB, TOKEN, Commands
 
 GONE = ""
 BEGINS = None

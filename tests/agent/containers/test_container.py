@@ -11,9 +11,9 @@ from building import a_plan
 from serried.agent.attempt import Attempt
 from serried.agent.containers import container
 from serried.agent.node_disk.folder import SCRATCH
-from serried.protocol.binds import Bind
-from serried.protocol.layout import RunDirectory
-from serried.protocol.plan import Container, Data, Environment, Source, Staged
+from serried.schema.binds import Bind
+from serried.schema.layout import RunDirectory
+from serried.schema.plan import Container, Data, Environment, Source, Staged
 from stub_scheduler import site_of
 
 

@@ -13,9 +13,9 @@ from serried.agent.attempt import Attempt
 from serried.agent.head.anomalies import Anomalies, NodeSample, StepPace
 from serried.agent.head.live_file import LiveFile
 from serried.agent.outcome import verdict
-from serried.fs.files import make_directory
-from serried.protocol.layout import RunDirectory, TaskDirectory
-from serried.protocol.plan import Notify
+from serried.base.files import make_directory
+from serried.schema.layout import RunDirectory, TaskDirectory
+from serried.schema.plan import Notify
 
 GPU = {"gpu": 0, "busy": 97.0, "memory": 40e9}
 GB = 10**9

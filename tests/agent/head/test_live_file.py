@@ -12,9 +12,9 @@ import pytest
 from building import a_plan
 from serried.agent.attempts.deadline import Deadline
 from serried.agent.head.live_file import LiveFile
-from serried.fs.files import make_directory
-from serried.protocol.layout import TaskDirectory
-from serried.protocol.plan import Sampling
+from serried.base.files import make_directory
+from serried.schema.layout import TaskDirectory
+from serried.schema.plan import Sampling
 
 NOW = 1_795_000_000.0
 RANKS = 8

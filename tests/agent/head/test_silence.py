@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from building import a_plan
 from serried.agent import notifications
 from serried.agent.head.head import Monitor
-from serried.protocol.plan import Limit
+from serried.schema.plan import Limit
 
 
 def test_where_both_are_due_at_once_it_is_told_of_first_and_ended_with_the_next_beat(tmp_path, monkeypatch):

@@ -9,9 +9,9 @@ import pytest
 from building import a_plan
 from serried.agent.attempt import Attempt
 from serried.agent.launchers import rank_identity
-from serried.protocol import launcher_env
-from serried.protocol.layout import RunDirectory
-from serried.protocol.plan import Launch
+from serried.schema import launcher_env
+from serried.schema.layout import RunDirectory
+from serried.schema.plan import Launch
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from serried import script
+from serried.submit import script
 
 PYTHON = [sys.executable, "-I", "-S"]
 SH = "#!/bin/sh\nprintf '<%s>' \"$@\"\necho\n"

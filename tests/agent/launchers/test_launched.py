@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from serried.protocol.launcher_env import elastic_id
-from serried.protocol.plan import Launch
+from serried.schema.launcher_env import elastic_id
+from serried.schema.plan import Launch
 
 PYTHON = sys.executable
 BESIDE = f"{Path(PYTHON).parent}:{os.environ['PATH']}"

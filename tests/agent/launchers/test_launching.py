@@ -10,8 +10,8 @@ import pytest
 from building import a_plan
 from serried.agent.attempt import Attempt
 from serried.agent.launchers.head_side import Failure, LauncherCoordinator
-from serried.protocol.layout import RunDirectory
-from serried.protocol.plan import Launch
+from serried.schema.layout import RunDirectory
+from serried.schema.plan import Launch
 
 
 class Clock:

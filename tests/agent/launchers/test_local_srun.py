@@ -12,9 +12,9 @@ import time
 
 import pytest
 
-from serried import script
 from serried.agent.launchers import local_srun, shell_functions
 from serried.agent.launchers.command_lines import SRUN, NotUnderstoodError
+from serried.submit import script
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.protocol.plan import Launch
+from serried.schema.plan import Launch
 
 PYTHON = sys.executable
 MPIRUN = Launch("mpirun")

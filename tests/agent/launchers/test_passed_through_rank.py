@@ -12,9 +12,9 @@ import threading
 
 import pytest
 
-from serried import script
 from serried.agent.launchers import local_socket, passed_through_rank
-from serried.protocol.json_lines import LineBuffer, encode
+from serried.base.json_lines import LineBuffer, encode
+from serried.submit import script
 
 PYTHON = [sys.executable, "-I", "-S"]
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from serried.agent.launchers import script
-from serried.protocol.layout import RunDirectory
+from serried.schema.layout import RunDirectory
 
 
 @pytest.fixture

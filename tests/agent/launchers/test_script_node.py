@@ -12,9 +12,9 @@ from serried.agent.attempt import Attempt
 from serried.agent.launchers import script_node
 from serried.agent.launchers.script_node import ScriptNode
 from serried.agent.ranks import command
-from serried.protocol import names, tracking
-from serried.protocol.layout import RunDirectory
-from serried.protocol.plan import Environment, Track
+from serried.schema import names, tracking
+from serried.schema.layout import RunDirectory
+from serried.schema.plan import Environment, Track
 
 PLACE = {"master": "10.0.0.1", "port": 4242, "deadline": 0.0, "stop_file": "/t/stop"}
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from serried import script
 from serried.agent.launchers import shell_functions
+from serried.submit import script
 
 LAUNCHER = """#!/bin/bash
 printf '<%s>' {name} "$@"; echo

@@ -12,8 +12,8 @@ from building import a_plan
 from serried.agent.attempt import Attempt
 from serried.agent.launchers import kinds
 from serried.agent.launchers.kinds import LaunchContext
-from serried.protocol.layout import RunDirectory
-from serried.protocol.plan import Environment, Launch
+from serried.schema.layout import RunDirectory
+from serried.schema.plan import Environment, Launch
 
 RANK = ("/usr/bin/python3", "-I", "-S", "/run/agent.pyz", "rank", "@af09")
 REMOTE = ("/usr/bin/python 3", "-I", "-S", "/run/agent.pyz", "remote", "@af09")

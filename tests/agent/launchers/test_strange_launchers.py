@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from serried.fs.files import read_journal
-from serried.protocol.plan import Launch
+from serried.base.files import read_journal
+from serried.schema.plan import Launch
 
 TASK = "SLURM_STEP_ID=1 SLURM_STEP_NUM_TASKS={world} SLURM_PROCID={rank} SLURM_LOCALID={rank}"
 

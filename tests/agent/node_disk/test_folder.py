@@ -19,9 +19,9 @@ from serried.agent.attempt import Attempt
 from serried.agent.node_disk import cleanup, mounts
 from serried.agent.node_disk import folder as node_folder
 from serried.agent.node_disk.folder import Folder
-from serried.fs import files, locks
-from serried.fs.files import write_json
-from serried.protocol.layout import RunDirectory
+from serried.base import files, locks
+from serried.base.files import write_json
+from serried.schema.layout import RunDirectory
 
 MESS = """
 cd "$SLURM_TMPDIR" && pwd

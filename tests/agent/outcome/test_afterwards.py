@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from serried.agent.outcome import reconcile
 from serried.agent.outcome.evidence import Obstacle
-from serried.protocol.reasons import Reason
+from serried.schema.reasons import Reason
 from tables import for_each
 
 

@@ -9,7 +9,7 @@ import pytest
 from building import a_plan
 from serried.agent.attempt import Attempt
 from serried.agent.ranks import binding
-from serried.protocol.layout import RunDirectory
+from serried.schema.layout import RunDirectory
 
 DEFAULT = ("resources.cpus",)
 

@@ -11,8 +11,8 @@ from serried.agent.attempt import Attempt
 from serried.agent.launchers import kinds, rank_identity
 from serried.agent.ranks import command
 from serried.agent.ranks.command import RankPlace
-from serried.protocol.layout import RunDirectory
-from serried.protocol.plan import Array, Environment, Launch, Site, Source, Track
+from serried.schema.layout import RunDirectory
+from serried.schema.plan import Array, Environment, Launch, Site, Source, Track
 from tables import for_each
 
 PLACE = RankPlace(
@@ -158,7 +158,7 @@ def test_a_rank_finds_torchs_names_ours_and_those_it_knew_before(monkeypatch):
         "PYTHONPATH": "/r/digits/train/k3f9q2/library.zip",
         "PYTHONFAULTHANDLER": "1",
         "PYTHONUNBUFFERED": "1",
-        "PYTHONBREAKPOINT": "serried.process.breakpoints.enter",
+        "PYTHONBREAKPOINT": "serried.base.breakpoints.enter",
     }
 
 

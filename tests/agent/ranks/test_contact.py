@@ -124,7 +124,7 @@ def test_on_other_nodes_a_program_may_have_a_port_of_that_number(port):
 
 
 def test_where_connections_cannot_be_listed_nothing_is_claimed(monkeypatch, tmp_path):
-    monkeypatch.setattr("serried.process.linux.PROC", str(tmp_path))
+    monkeypatch.setattr("serried.base.linux.PROC", str(tmp_path))
     contact = ConnectionMonitor(1, list, holds_port=True)
     contact.look()
     assert contact.is_seen is None

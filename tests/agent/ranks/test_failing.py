@@ -9,17 +9,16 @@ import types
 
 import pytest
 
-from serried import processes
 from serried.agent.ranks.ranks import Rank, Ranks
-from serried.fs.files import read_journal
-from serried.process import linux
-from serried.protocol import failure_report
-from serried.protocol.failure_report import FailureReport
-from serried.protocol.layout import RunDirectory
+from serried.base import linux, processes
+from serried.base.files import read_journal
+from serried.schema import failure_report
+from serried.schema.failure_report import FailureReport
+from serried.schema.layout import RunDirectory
 
 PROGRAM = """\
 import os, pathlib, signal, sys, time
-from serried.protocol import failure_report
+from serried.schema import failure_report
 
 rank, stop = int(os.environ["RANK"]), pathlib.Path(os.environ["SERRIED_STOP_FILE"])
 said = pathlib.Path(os.environ["SERRIED_RESULTS_DIR"], "said")

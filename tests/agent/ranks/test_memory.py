@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serried.process import linux
+from serried.base import linux
 
 
 @pytest.mark.parametrize(

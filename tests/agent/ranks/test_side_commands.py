@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from serried.fs.files import Journal, read_journal
-from serried.protocol.plan import SideCommand
+from serried.base.files import Journal, read_journal
+from serried.schema.plan import SideCommand
 
 UNTIL = 'until [ -e "$SERRIED_RUN_DIR/go" ]; do sleep 0.05; done'
 """A rank that ends once the test has seen enough."""

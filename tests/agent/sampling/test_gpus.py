@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from serried.agent.sampling.gpus import Amdgpu, GpuSource, in_use, is_marked
-from serried.protocol import names
+from serried.schema import names
 
 GIB = 1 << 30
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import fake_nvml
-from serried.fs.files import read_journal, read_json
+from serried.base.files import read_journal, read_json
 
 pytestmark = pytest.mark.runs
 

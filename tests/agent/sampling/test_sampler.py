@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from serried.fs.files import read_journal, read_json
-from serried.protocol.plan import ReportedMetric, Sampling
+from serried.base.files import read_journal, read_json
+from serried.schema.plan import ReportedMetric, Sampling
 
 FAST = {"sampling.node_side.DELAY_SECONDS": 0.05, "sampling.node_side.RESTART_SECONDS": 0.05}
 STEPS = ReportedMetric("loss", r"stdout:step (?P<step>\d+)/(?P<total>\d+) loss (\S+)")

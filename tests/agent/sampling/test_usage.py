@@ -13,7 +13,7 @@ import pytest
 from recorded_proc import add, proc, system
 from serried.agent.sampling import usage
 from serried.agent.sampling.usage import NodeUsage, RankProcesses, Rates
-from serried.process import cgroups, linux
+from serried.base import cgroups, linux
 from waiting import until as wait_until
 
 GIB = 1 << 30

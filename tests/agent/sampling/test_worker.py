@@ -9,7 +9,7 @@ import time
 import pytest
 
 from serried.agent.sampling.worker import OpenPeriod, Sampler, SamplesFile
-from serried.fs.files import read_journal
+from serried.base.files import read_journal
 
 NO_PROCESS = 1 << 30
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from serried.agent.ranks.ranks import Rank
 from serried.agent.stacks import node_side, worker
-from serried.protocol.layout import RunDirectory
+from serried.schema.layout import RunDirectory
 
 
 class Worker:

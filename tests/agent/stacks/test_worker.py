@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
-from serried import script
 from serried.agent.stacks import worker
-from serried.process import linux
-from serried.process.startup import SIGNAL
+from serried.base import linux
+from serried.base.startup import SIGNAL
+from serried.submit import script
 
 HANGS = """
 import os, sys, threading

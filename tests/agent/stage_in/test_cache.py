@@ -15,8 +15,8 @@ from serried.agent.node_disk import shared_cache
 from serried.agent.stage_in import worker
 from serried.agent.stage_in.item import RestartedError, StageError
 from serried.agent.stage_in.tree_writer import TreeWriter
-from serried.fs import locks, removal
-from serried.fs.scan import UnreadableError, scan
+from serried.base import locks, removal
+from serried.base.scan import UnreadableError, scan
 from stage_jobs import Job, kept
 
 MIB = 1 << 20

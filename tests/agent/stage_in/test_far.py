@@ -8,7 +8,7 @@ import pytest
 
 from building import a_plan
 from serried.agent.stage_in import head_side
-from serried.protocol.plan import Data, Staged
+from serried.schema.plan import Data, Staged
 
 GB = 10**9
 

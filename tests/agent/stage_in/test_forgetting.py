@@ -9,8 +9,8 @@ from serried.agent.stage_in import worker
 from serried.agent.stage_in.item import StagedItem
 from serried.agent.stage_in.relay import Predecessor
 from serried.agent.stage_in.tree_writer import TreeWriter
-from serried.fs.manifest import Manifest
-from serried.protocol import names
+from serried.base.manifest import Manifest
+from serried.schema import names
 
 
 class Agent:

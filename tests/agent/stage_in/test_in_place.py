@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serried.protocol.plan import Data
+from serried.schema.plan import Data
 
 
 def test_a_node_that_does_not_see_the_data_is_named_and_no_rank_starts(start, tmp_path):

@@ -10,10 +10,10 @@ import pytest
 
 from serried.agent.node_disk import shared_cache
 from serried.agent.stage_in import node_side
-from serried.fs import locks, scan
-from serried.fs.files import read_journal
-from serried.protocol.events import FromStageIn, ToHead
-from serried.protocol.plan import Data, Staged
+from serried.base import locks, scan
+from serried.base.files import read_journal
+from serried.schema.events import FromStageIn, ToHead
+from serried.schema.plan import Data, Staged
 
 
 @pytest.mark.parametrize(("transfer", "origins"), [("chain", ["source", "peer", "peer"]), ("each", ["source"] * 3)])

@@ -21,8 +21,8 @@ from serried.agent.stage_in.item import Availability, RestartedError, StagedItem
 from serried.agent.stage_in.node_side import serving_interface
 from serried.agent.stage_in.relay import DataServer, FrameKind, Part, PeerLostError, Predecessor, Wire
 from serried.agent.stage_in.tree_writer import ExtentLog, TreeWriter
-from serried.fs import scan
-from serried.fs.manifest import Manifest
+from serried.base import scan
+from serried.base.manifest import Manifest
 from trees import MIB, is_same, plant
 
 ONE_NODE = Path(__file__).with_name("one_node.py")

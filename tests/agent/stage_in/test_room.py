@@ -10,7 +10,7 @@ import pytest
 
 from serried.agent.stage_in.cache import StagingCache
 from serried.agent.stage_in.item import StageError
-from serried.fs import locks
+from serried.base import locks
 from stage_jobs import Job, kept
 
 MIB = 1 << 20

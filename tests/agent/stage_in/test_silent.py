@@ -11,7 +11,7 @@ import pytest
 
 from serried.agent.node_disk import mounts
 from serried.agent.stage_in import worker
-from serried.protocol import names
+from serried.schema import names
 
 
 @pytest.fixture

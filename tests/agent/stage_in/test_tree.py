@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from serried.agent.stage_in import tree_writer, worker
 from serried.agent.stage_in.tree_writer import Extent
-from serried.fs import scan
-from serried.fs.manifest import Manifest
+from serried.base import scan
+from serried.base.manifest import Manifest
 
 MIB = 1 << 20
 

@@ -12,8 +12,8 @@ from serried.agent.stage_out import completeness
 from serried.agent.stage_out.publish import Publisher
 from serried.agent.stage_out.throttle import Throttle
 from serried.agent.stage_out.worker import SyncLoop, watch_roots
-from serried.protocol.layout import RunDirectory
-from serried.protocol.plan import Data, Source, Sync
+from serried.schema.layout import RunDirectory
+from serried.schema.plan import Data, Source, Sync
 
 
 class Share:

@@ -14,7 +14,7 @@ import pytest
 
 from serried.agent.stage_out import completeness, throttle
 from serried.agent.stage_out.publish import Publisher
-from serried.protocol import checkpoints
+from serried.schema import checkpoints
 from trees import tree
 
 

@@ -13,9 +13,9 @@ import pytest
 from serried.agent.attempt import Attempt
 from serried.agent.stage_out import worker
 from serried.agent.stage_out.node_side import StageOut
-from serried.fs.files import read_journal
-from serried.protocol.plan import Data, Sync
-from serried.protocol.reasons import Reason
+from serried.base.files import read_journal
+from serried.schema.plan import Data, Sync
+from serried.schema.reasons import Reason
 from trees import tree
 
 WRITES = """

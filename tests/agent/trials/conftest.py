@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serried.protocol.layout import RunDirectory
+from serried.schema.layout import RunDirectory
 
 
 @pytest.fixture

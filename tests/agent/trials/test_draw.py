@@ -14,11 +14,11 @@ import pytest
 from building import a_plan
 from serried.agent.options import parse
 from serried.agent.trials import draw
-from serried.fs.files import write_json
-from serried.planning import divide_indices
-from serried.protocol import drawing, names
-from serried.protocol.layout import RunDirectory
-from serried.protocol.reasons import Reason
+from serried.base.files import write_json
+from serried.schema import drawing, names
+from serried.schema.layout import RunDirectory
+from serried.schema.reasons import Reason
+from serried.submit.planning import divide_indices
 
 HOUR = 3600
 

@@ -8,8 +8,8 @@ import pytest
 
 from serried.agent.trials import search
 from serried.agent.trials.head_side import TrialSearch
-from serried.protocol.layout import RunDirectory
-from serried.protocol.plan import Search
+from serried.schema.layout import RunDirectory
+from serried.schema.plan import Search
 
 DRAWN = {"event": search.DRAWN, "trial": 0, "parameters": {"lr": 0.1}}
 PRUNE = {"event": search.PRUNE, "values": 3}

@@ -15,9 +15,9 @@ import pytest
 
 from searching import SPACE, end, known, settings, states, write_plan
 from serried.agent.trials.search import RETRIED, TASK, Study, reports
-from serried.protocol import json_lines
-from serried.protocol.layout import RunDirectory
-from serried.protocol.series import points
+from serried.base import json_lines
+from serried.schema.layout import RunDirectory
+from serried.schema.series import points
 
 
 def test_parameters_are_within_the_space_and_keep_their_order(run):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from serried import snapshot
 from serried.agent.attempt import Attempt
 from serried.agent.head import snapshot as unpacking
-from serried.fs.files import make_directory, write_json
-from serried.protocol.plan import Source
+from serried.base.files import make_directory, write_json
+from serried.schema.plan import Source
+from serried.submit import snapshot
 from written import put
 
 

@@ -6,10 +6,10 @@ import io
 import os
 from pathlib import Path
 
-from serried.fs.files import write_json
-from serried.protocol.layout import TaskDirectory
-from serried.protocol.outputs import FinalModels
-from serried.ui import console
+from serried.base.files import write_json
+from serried.schema.layout import TaskDirectory
+from serried.schema.outputs import FinalModels
+from serried.views import console
 from tables import for_each
 from written import put
 

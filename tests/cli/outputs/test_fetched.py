@@ -10,9 +10,9 @@ import threading
 import pytest
 
 from building import as_json
-from serried.fs.files import write_json
-from serried.snapshot import survey
-from serried.submission import fetch_copy
+from serried.base.files import write_json
+from serried.submit import fetch_copy
+from serried.submit.snapshot import survey
 from trees import tree
 from written import described, put
 

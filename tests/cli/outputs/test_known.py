@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from building import CREATED, as_json
-from serried.fs.files import write_json
-from serried.protocol.outputs import Outputs, describe
-from serried.records import outputs
+from serried.base.files import write_json
+from serried.runs import outputs
+from serried.schema.outputs import Outputs, describe
 from trees import tree
 from written import described, put
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from serried.protocol import names
+from serried.schema import names
 from written import put
 
 TRAINER = ("config.json", "optimizer.pt", "trainer_state.json", "pytorch_model.bin")

@@ -14,10 +14,10 @@ import pytest
 from building import a_plan
 from place import HAS_PBS
 from serried import schedulers
-from serried.protocol import names, successor_commands
-from serried.protocol.plan import Limit, Plan
 from serried.schedulers import client
 from serried.schedulers.interface import Job, Scheduler
+from serried.schema import names, successor_commands
+from serried.schema.plan import Limit, Plan
 
 
 @dataclass(frozen=True)

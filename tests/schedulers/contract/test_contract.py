@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from serried import schedulers
-from serried.errors import UsageError
-from serried.protocol import names, successor_commands
-from serried.protocol.layout import RunDirectory
-from serried.protocol.plan import Limit
+from serried.base.errors import UsageError
+from serried.schema import names, successor_commands
+from serried.schema.layout import RunDirectory
+from serried.schema.plan import Limit
 
 arrays = pytest.mark.usefixtures("arrays")
 """On schedulers with array jobs."""

@@ -11,9 +11,9 @@ from serried.agent.attempt import Attempt
 from serried.agent.attempts import history, successor_jobs
 from serried.agent.node_disk.folder import boot
 from serried.agent.outcome import checkpoint_progress
-from serried.fs import files
-from serried.protocol import SCHEMA, names, successor_commands
-from serried.protocol.reasons import Reason
+from serried.base import files
+from serried.schema import SCHEMA, names, successor_commands
+from serried.schema.reasons import Reason
 
 
 class Refused(Exception):  # noqa: N818 - not an error

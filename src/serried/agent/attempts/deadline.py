@@ -6,7 +6,7 @@ import time
 from typing import NamedTuple, Optional
 
 from serried.agent.attempt import Attempt
-from serried.protocol import names
+from serried.schema import names
 
 MARGIN_SECONDS = 15.0
 """Before the limit, for ending ranks and recording the end."""

@@ -16,13 +16,13 @@ from serried.agent.attempt import Attempt
 from serried.agent.attempts import successor_jobs
 from serried.agent.comms import job_environment
 from serried.agent.outcome import reconcile
-from serried.fs import files
-from serried.protocol import SCHEMA, drawing, job_states, names, successor_commands
-from serried.protocol.layout import RunDirectory
-from serried.protocol.names import SubmissionState
-from serried.protocol.plan import After, Plan
-from serried.protocol.reasons import Reason, condition, described
-from serried.protocol.text import iso
+from serried.base import files
+from serried.base.text import iso
+from serried.schema import SCHEMA, drawing, job_states, names, successor_commands
+from serried.schema.layout import RunDirectory
+from serried.schema.names import SubmissionState
+from serried.schema.plan import After, Plan
+from serried.schema.reasons import Reason, condition, described
 
 MISSING_SECONDS = 90.0
 """How long the recorded end of a finished job may take to appear: shared file systems show new files late."""

@@ -16,10 +16,10 @@ from serried.agent.comms import job_environment
 from serried.agent.node_disk.folder import boot
 from serried.agent.outcome import checkpoint_progress, diagnose, reconcile, verdict
 from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence, Event, Exit, Obstacle, first_failure
-from serried.fs import files
-from serried.protocol import names
-from serried.protocol.events import JournalEvent
-from serried.protocol.reasons import Reason
+from serried.base import files
+from serried.schema import names
+from serried.schema.events import JournalEvent
+from serried.schema.reasons import Reason
 
 
 def conclude(work: Attempt, *, lingers: bool = False) -> None:

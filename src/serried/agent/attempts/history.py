@@ -17,9 +17,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Union
 
 from serried.agent.attempt import Attempt
 from serried.agent.outcome.checkpoint_progress import Position
-from serried.fs import files
-from serried.protocol.events import JournalEvent, ToAttempt
-from serried.protocol.reasons import STOPS, Reason
+from serried.base import files
+from serried.schema.events import JournalEvent, ToAttempt
+from serried.schema.reasons import STOPS, Reason
 
 
 def latest(work: Attempt, token: str, job: str) -> Optional[Attempt]:

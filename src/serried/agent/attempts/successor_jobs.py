@@ -12,11 +12,10 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 from serried.agent import system
 from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.options import parse
-from serried.fs import files
-from serried.process import linux
-from serried.protocol import SCHEMA, job_states, names, successor_commands
-from serried.protocol.names import SubmissionState
-from serried.protocol.text import iso
+from serried.base import files, linux
+from serried.base.text import iso
+from serried.schema import SCHEMA, job_states, names, successor_commands
+from serried.schema.names import SubmissionState
 
 SUBMIT_SECONDS = 120
 AWAY_SECONDS = 600.0

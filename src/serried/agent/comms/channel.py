@@ -13,7 +13,7 @@ import socket
 import time
 from typing import List, Optional, Tuple, Union
 
-from serried.protocol.json_lines import LineBuffer, Message
+from serried.base.json_lines import LineBuffer, Message
 
 LONGEST_GREETING = 3072
 """The most bytes that either end buffers for a connection that is not authenticated."""

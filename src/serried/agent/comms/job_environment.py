@@ -13,8 +13,8 @@ from typing import Dict, List, Optional, Sequence
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
-from serried.fs import files
-from serried.protocol import names
+from serried.base import files
+from serried.schema import names
 
 SET_PER_NODE = ("TMPDIR", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 """A scheduler that sets these sets them for each node: the first node's GPUs differ from the next node's."""

@@ -12,9 +12,9 @@ from serried.agent.comms import rendezvous
 from serried.agent.comms.channel import Channel
 from serried.agent.comms.rendezvous import Acceptor
 from serried.agent.loop import Loop
-from serried.protocol.events import ToHead, ToNode
-from serried.protocol.json_lines import Message
-from serried.protocol.reasons import Reason
+from serried.base.json_lines import Message
+from serried.schema.events import ToHead, ToNode
+from serried.schema.reasons import Reason
 
 GREETING_SECONDS = 10.0
 

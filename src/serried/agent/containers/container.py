@@ -14,9 +14,9 @@ from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from serried.agent.attempt import Attempt
 from serried.agent.node_disk.folder import DATA, SCRATCH
-from serried.protocol import binds, names
-from serried.protocol.binds import Bind
-from serried.protocol.plan import Container
+from serried.schema import binds, names
+from serried.schema.binds import Bind
+from serried.schema.plan import Container
 
 Words = List[str]
 

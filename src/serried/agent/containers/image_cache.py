@@ -14,8 +14,8 @@ from serried.agent.containers.container import COPY
 from serried.agent.loop import Loop
 from serried.agent.node_disk import shared_cache
 from serried.agent.node_disk.folder import IMAGES, Folder, remove_empty
-from serried.fs import files, locks
-from serried.protocol.events import JournalEvent
+from serried.base import files, locks
+from serried.schema.events import JournalEvent
 
 ANSWER = "image.json"
 SPARE = 1.05

@@ -25,10 +25,10 @@ from typing import (
     Tuple,
 )
 
-from serried.protocol.live import Node, entries
-from serried.protocol.reasons import Reason
-from serried.protocol.series import logged_number, number
-from serried.protocol.text import counted, ranges, show_duration, spell
+from serried.base.text import counted, ranges, show_duration, spell
+from serried.schema.live import Node, entries
+from serried.schema.reasons import Reason
+from serried.schema.series import logged_number, number
 
 FIRST_STEPS = 10
 """The first steps compile kernels and fill caches."""

@@ -25,12 +25,11 @@ from serried.agent.launchers.head_side import Failure, LauncherCoordinator
 from serried.agent.loop import Loop
 from serried.agent.options import Options, parse
 from serried.agent.stage_in.head_side import StageInCoordinator
-from serried.fs import files
-from serried.process import linux
-from serried.protocol import checkpoints, hostlist, names
-from serried.protocol.events import JournalEvent, ToHead, ToNode
-from serried.protocol.json_lines import Message
-from serried.protocol.reasons import Reason
+from serried.base import files, hostlist, linux
+from serried.base.json_lines import Message
+from serried.schema import checkpoints, names
+from serried.schema.events import JournalEvent, ToHead, ToNode
+from serried.schema.reasons import Reason
 
 if TYPE_CHECKING:
     from serried.agent.head.anomalies import Anomaly

@@ -18,11 +18,11 @@ from serried.agent.attempt import Attempt
 from serried.agent.attempts.deadline import Deadline
 from serried.agent.comms.node_registry import NodeAgent
 from serried.agent.head.anomalies import Anomalies, Anomaly, NodeSample
-from serried.fs import files
-from serried.protocol import SCHEMA, live
-from serried.protocol.json_lines import Message
-from serried.protocol.live import Node, entries
-from serried.protocol.series import number
+from serried.base import files
+from serried.base.json_lines import Message
+from serried.schema import SCHEMA, live
+from serried.schema.live import Node, entries
+from serried.schema.series import number
 
 MOST_ENTRIES = 4096
 """Nodes, ranks and GPUs in the file, of about 230 bytes each: more than enough for 512 ranks with a GPU each."""

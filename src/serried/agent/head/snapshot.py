@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from serried.agent.attempt import Attempt
-from serried.fs import files
-from serried.protocol.text import seconds_of
+from serried.base import files
+from serried.base.text import seconds_of
 
 
 def prepare(work: Attempt) -> None:

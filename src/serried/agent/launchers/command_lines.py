@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Callable, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
 
-from serried.protocol import names
-from serried.protocol.launcher_env import MODULES
+from serried.schema import names
+from serried.schema.launcher_env import MODULES
 
 INTERPRETER = "{python}"
 """Stands for the Python of the launcher."""

@@ -11,9 +11,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 from serried.agent.attempt import Attempt
 from serried.agent.comms.node_registry import NodeAgent, NodeRegistry
 from serried.agent.loop import Loop
-from serried.protocol.events import ToHead, ToNode
-from serried.protocol.json_lines import Message
-from serried.protocol.reasons import Reason
+from serried.base.json_lines import Message
+from serried.schema.events import ToHead, ToNode
+from serried.schema.reasons import Reason
 
 START_SECONDS = 300.0
 """For the launchers to start all ranks, torch's import on a slow file system included."""

@@ -29,8 +29,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from serried.agent.launchers import command_lines
 from serried.agent.launchers.command_lines import INTERPRETER, LAUNCHERS, LaunchLine, NoLaunchError, NotUnderstoodError
-from serried.protocol import names
-from serried.protocol.layout import AttemptDirectory
+from serried.schema import names
+from serried.schema.layout import AttemptDirectory
 
 SHELL = "/bin/sh"
 NOT_FOUND = 127

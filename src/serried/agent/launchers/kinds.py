@@ -21,9 +21,9 @@ from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 from serried.agent.attempt import Attempt
 from serried.agent.ranks import command
 from serried.agent.ranks.command_placeholders import fill
-from serried.fs import files
-from serried.protocol import launcher_env
-from serried.protocol.launcher_env import LauncherVariables
+from serried.base import files
+from serried.schema import launcher_env
+from serried.schema.launcher_env import LauncherVariables
 
 
 class LaunchContext(NamedTuple):

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from serried.agent.comms.channel import sign
-from serried.protocol import json_lines
-from serried.protocol.events import FromLaunched, ToLaunched
-from serried.protocol.json_lines import Message
+from serried.base import json_lines
+from serried.base.json_lines import Message
+from serried.schema.events import FromLaunched, ToLaunched
 
 NAMED = "@"
 _CREDENTIALS = struct.Struct("iII")

@@ -25,9 +25,9 @@ from serried.agent.loop import Loop
 from serried.agent.outcome.diagnose import read_tail
 from serried.agent.ranks import binding, command
 from serried.agent.ranks.ranks import Exit, Rank, Ranks, has_failed
-from serried.protocol import names
-from serried.protocol.events import FromLaunched, JournalEvent, ToHead, ToLaunched, ToNode
-from serried.protocol.json_lines import Message
+from serried.base.json_lines import Message
+from serried.schema import names
+from serried.schema.events import FromLaunched, JournalEvent, ToHead, ToLaunched, ToNode
 
 LAST_LINES = 5
 LAST_SECONDS = 2.0

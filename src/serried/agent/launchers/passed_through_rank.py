@@ -16,10 +16,10 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from serried.agent import system
 from serried.agent.launchers import local_socket, programs
-from serried.process import linux
-from serried.protocol import launcher_env, names
-from serried.protocol.events import FromLaunched, ToLaunched
-from serried.protocol.json_lines import Message
+from serried.base import linux
+from serried.base.json_lines import Message
+from serried.schema import launcher_env, names
+from serried.schema.events import FromLaunched, ToLaunched
 
 ANSWER_SECONDS = 60.0
 """An agent that does not answer in this time is stuck; the program starts without it."""

@@ -17,9 +17,9 @@ from typing import List, Optional, Sequence, Tuple
 from serried.agent import system
 from serried.agent.launchers import local_socket
 from serried.agent.loop import Loop
-from serried.process import linux
-from serried.protocol.events import FromLaunched, ToLaunched
-from serried.protocol.json_lines import Message
+from serried.base import linux
+from serried.base.json_lines import Message
+from serried.schema.events import FromLaunched, ToLaunched
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 CONNECT_SECONDS = 30.0

@@ -8,8 +8,8 @@ from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.launchers import kinds
 from serried.agent.ranks import command
-from serried.protocol import names
-from serried.protocol.launcher_env import LauncherVariables
+from serried.schema import names
+from serried.schema.launcher_env import LauncherVariables
 
 LAUNCHER_PREFIXES = (
     "OMPI_", "OPAL_", "ORTE_", "PRTE_", "PMIX_", "PMI_", "PALS_", "MPI_", "MPICH_", "HYDRA_", "HYDI_", "I_MPI_", "MV2_",

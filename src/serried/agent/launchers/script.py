@@ -20,14 +20,13 @@ from serried.agent.attempt import Attempt
 from serried.agent.launchers import shell_functions
 from serried.agent.ranks import command
 from serried.agent.ranks.ranks import ForkedRanks, Ranks, catches
-from serried.fs import files
-from serried.process import linux
-from serried.protocol import names
-from serried.protocol.events import ToHead
-from serried.protocol.json_lines import Message
-from serried.protocol.plan import UserScript
-from serried.protocol.reasons import Reason
-from serried.protocol.text import show_duration
+from serried.base import files, linux
+from serried.base.json_lines import Message
+from serried.base.text import show_duration
+from serried.schema import names
+from serried.schema.events import ToHead
+from serried.schema.plan import UserScript
+from serried.schema.reasons import Reason
 
 
 class ScriptLaunches:

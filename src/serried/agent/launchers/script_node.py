@@ -21,10 +21,10 @@ from serried.agent.launchers import local_socket, rank_identity, shell_functions
 from serried.agent.outcome.diagnose import read_tail
 from serried.agent.ranks import command
 from serried.agent.ranks.ranks import Exit, Rank, Ranks, has_failed
-from serried.fs import files
-from serried.protocol import failure_report, launcher_env, names
-from serried.protocol.events import FromLaunched, JournalEvent, ToHead, ToLaunched, ToNode
-from serried.protocol.json_lines import Message
+from serried.base import files
+from serried.base.json_lines import Message
+from serried.schema import failure_report, launcher_env, names
+from serried.schema.events import FromLaunched, JournalEvent, ToHead, ToLaunched, ToNode
 
 if TYPE_CHECKING:
     from serried.agent.launchers.node_side import NodeServices

@@ -20,9 +20,9 @@ from typing import Dict, Sequence
 
 from serried.agent.launchers.command_lines import LAUNCHERS, REQUEUES, SUBMITTERS
 from serried.agent.launchers.interception import find_program
-from serried.fs import files
-from serried.protocol import names
-from serried.protocol.launcher_env import MODULES
+from serried.base import files
+from serried.schema import names
+from serried.schema.launcher_env import MODULES
 
 FIRST_LINE = "#!/bin/bash -p"
 """With `-p` bash reads no BASH_ENV, and passes on the functions that the script exports; dash drops them."""

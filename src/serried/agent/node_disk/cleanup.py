@@ -14,9 +14,9 @@ from typing import Any, Dict, List, NamedTuple, Optional
 from serried.agent import system
 from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.node_disk import folder, shared_cache
-from serried.fs import files, locks
-from serried.protocol import job_states, names
-from serried.protocol.events import JournalEvent
+from serried.base import files, locks
+from serried.schema import job_states, names
+from serried.schema.events import JournalEvent
 
 NICE = 19
 UNKNOWN_SECONDS = 86400.0

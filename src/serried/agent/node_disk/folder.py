@@ -15,8 +15,8 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 from serried.agent.attempt import Attempt
 from serried.agent.node_disk import mounts
-from serried.fs import files, locks, removal
-from serried.protocol import names
+from serried.base import files, locks, removal
+from serried.schema import names
 
 JOBS, TRASH, DATA, IMAGES = "jobs", "gone", "data", "images"
 """Folders of a room."""

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Sequence
 
-from serried.fs import files, locks, removal
-from serried.protocol.text import spell
+from serried.base import files, locks, removal
+from serried.base.text import spell
 
 FACTS = "facts.json"
 """The file of an item that holds its size."""

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Iterator, NamedTuple, Optional, Sequence
 
-from serried.protocol import checkpoint_layouts, checkpoints
+from serried.schema import checkpoint_layouts, checkpoints
 
 
 class Saved(NamedTuple):

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
-from serried.protocol import failure_report
-from serried.protocol.reasons import Reason
+from serried.schema import failure_report
+from serried.schema.reasons import Reason
 
 if TYPE_CHECKING:
     from serried.agent.attempt import Attempt

@@ -9,10 +9,10 @@ import signal
 from typing import Any, Container, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from serried.agent.outcome.checkpoint_progress import Saved
-from serried.protocol import names
-from serried.protocol.events import JournalEvent
-from serried.protocol.missing_outputs import of_journal
-from serried.protocol.reasons import Reason
+from serried.schema import names
+from serried.schema.events import JournalEvent
+from serried.schema.missing_outputs import of_journal
+from serried.schema.reasons import Reason
 
 Event = Dict[str, Any]
 Exit = Dict[str, Any]

@@ -6,8 +6,8 @@ from typing import Any, Dict, Optional
 
 from serried.agent.outcome.evidence import Obstacle
 from serried.agent.outcome.verdict import CONTINUES
-from serried.protocol import job_states, names
-from serried.protocol.reasons import Reason, condition, conditions, described, parse
+from serried.schema import job_states, names
+from serried.schema.reasons import Reason, condition, conditions, described, parse
 
 End = Dict[str, Any]
 """An attempt's exit.json."""

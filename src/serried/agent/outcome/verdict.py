@@ -6,10 +6,10 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 from serried.agent.outcome import diagnose
 from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence, Exit, Obstacle, ignored_failure
-from serried.protocol import SCHEMA, gpu_use, names, side_commands
-from serried.protocol.events import JournalEvent
-from serried.protocol.reasons import Reason, condition, described, parse
-from serried.protocol.text import iso
+from serried.base.text import iso
+from serried.schema import SCHEMA, gpu_use, names, side_commands
+from serried.schema.events import JournalEvent
+from serried.schema.reasons import Reason, condition, described, parse
 
 KILLED_CODE = 137
 """The exit code of a run whose agent or job.sh was killed."""

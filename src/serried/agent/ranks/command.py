@@ -12,8 +12,8 @@ from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.containers import container
 from serried.agent.ranks import command_placeholders
-from serried.protocol import failure_report, launcher_env, names, settings, tracking
-from serried.protocol.placeholders import OF_ENVIRONMENT, used_variables
+from serried.schema import failure_report, launcher_env, names, settings, tracking
+from serried.schema.placeholders import OF_ENVIRONMENT, used_variables
 
 NOT_FOR_RANKS = (
     names.KEY,
@@ -67,7 +67,7 @@ OF_A_RANK = ("rank", "local_rank")
 SWITCHES = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 """Defaults: output without delay, and stacks when a rank is aborted or crashes."""
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
-BREAKPOINT_HOOK = "serried.process.breakpoints.enter"
+BREAKPOINT_HOOK = "serried.base.breakpoints.enter"
 """The default of PYTHONBREAKPOINT. (To import that module would import `pdb`.)"""
 
 DEBUG = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Mapping, NamedTuple
 
-from serried.protocol.placeholders import PLACEHOLDER, name_of
+from serried.schema.placeholders import PLACEHOLDER, name_of
 
 _HEREDOC = re.compile(r"<<-?[ \t]*(?P<quote>['\"\\]?)(?P<word>\w+)")
 PLAIN, SINGLE, DOUBLE, ANSI, HERE = "", "'", '"', "$'", "<<"

@@ -13,8 +13,8 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tu
 
 from serried.agent.attempt import Attempt
 from serried.agent.loop import Loop
-from serried.process import linux
-from serried.protocol.events import ToHead
+from serried.base import linux
+from serried.schema.events import ToHead
 
 LISTEN = "0A"
 CLOSED = "0"

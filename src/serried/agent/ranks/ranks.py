@@ -14,11 +14,11 @@ from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.outcome.diagnose import has_stumbled, has_stumbled_in_shared, tail_of
 from serried.agent.ranks import binding, command
-from serried.process import linux
-from serried.protocol import failure_report, names
-from serried.protocol.failure_report import FailureReport
-from serried.protocol.json_lines import Message
-from serried.protocol.reasons import Reason
+from serried.base import linux
+from serried.base.json_lines import Message
+from serried.schema import failure_report, names
+from serried.schema.failure_report import FailureReport
+from serried.schema.reasons import Reason
 
 NO_DIRECTORY = 66
 NOT_EXECUTABLE = 126

@@ -16,7 +16,7 @@ from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.loop import Loop
 from serried.agent.ranks import binding, command
-from serried.protocol import names, side_commands
+from serried.schema import names, side_commands
 
 END_SECONDS = 5.0
 URGENT_END_SECONDS = 2.0

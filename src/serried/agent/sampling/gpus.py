@@ -12,8 +12,8 @@ import os
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
-from serried.process import linux
-from serried.protocol import names
+from serried.base import linux
+from serried.schema import names
 
 Device = Dict[str, Any]
 """What does not change: `name`, `uuid`, `memory` in bytes, `power_cap` in watts. What is unknown is missing."""

@@ -10,9 +10,9 @@ from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.helper_process import HelperProcess
 from serried.agent.loop import Loop
-from serried.protocol import codec, live
-from serried.protocol.events import ToHead, ToSampler
-from serried.protocol.json_lines import Message
+from serried.base.json_lines import Message
+from serried.schema import codec, live
+from serried.schema.events import ToHead, ToSampler
 
 DELAY_SECONDS = 2.0
 """From the start of the ranks: they load their libraries first."""

@@ -12,10 +12,10 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Callable, Deque, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from serried.fs.tail import TailReader
-from serried.protocol import printed_metric, series
-from serried.protocol.printed_metric import FILE, STDOUT, STEP, TOTAL, Pattern
-from serried.protocol.series import OWN, number
+from serried.base.tail import TailReader
+from serried.schema import printed_metric, series
+from serried.schema.printed_metric import FILE, STDOUT, STEP, TOTAL, Pattern
+from serried.schema.series import OWN, number
 
 METRICS_BYTES, LOG_BYTES = 1 << 18, 1 << 16
 """The most that one sample reads of a rank's metrics, and of its log."""

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
 
-from serried.process import cgroups, linux
-from serried.protocol.samples import JOB, NODE
+from serried.base import cgroups, linux
+from serried.schema.samples import JOB, NODE
 
 SYSTEM = Path("/sys")
 SECTOR = 512

@@ -16,11 +16,11 @@ from serried.agent.sampling import gpus
 from serried.agent.sampling.gpus import Device, GpuSource, Values
 from serried.agent.sampling.progress import MetricSource, RankProgress
 from serried.agent.sampling.usage import NodeUsage, RankProcesses
-from serried.protocol.events import ToHead, ToSampler
-from serried.protocol.json_lines import Message
-from serried.protocol.layout import AttemptDirectory
-from serried.protocol.live import Node
-from serried.protocol.samples import range_of
+from serried.base.json_lines import Message
+from serried.schema.events import ToHead, ToSampler
+from serried.schema.layout import AttemptDirectory
+from serried.schema.live import Node
+from serried.schema.samples import range_of
 
 PERIOD_SECONDS = 30.0
 FEW_ENTRIES = 16

@@ -8,8 +8,8 @@ from serried.agent.attempt import Attempt
 from serried.agent.helper_process import HelperProcess
 from serried.agent.loop import Loop
 from serried.agent.ranks.ranks import Rank
-from serried.protocol import names
-from serried.protocol.json_lines import Message
+from serried.base.json_lines import Message
+from serried.schema import names
 
 MOST_WAITING = 8
 """Further requests are dropped: their commands report that."""

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from serried.agent.helper_process import AgentConnection
-from serried.fs import files
-from serried.process import linux
-from serried.process.startup import PREFIX, SIGNAL
-from serried.protocol import SCHEMA, stacks
-from serried.protocol.stacks import Problem, Thread
+from serried.base import files, linux
+from serried.base.startup import PREFIX, SIGNAL
+from serried.schema import SCHEMA, stacks
+from serried.schema.stacks import Problem, Thread
 
 LIMIT_SECONDS = 12.0
 """Ranks that are not read by then are left out. A process in a hung system call may hang its reader."""
@@ -119,7 +118,7 @@ LONGEST_COMMAND = 200
 
 
 def describe(pid: int, limit: int) -> Dict[str, Any]:
-    """An entry of `processes` in the format of `protocol.stacks`; at most `limit` bytes of Python's stacks."""
+    """An entry of `processes` in the format of `schema.stacks`; at most `limit` bytes of Python's stacks."""
     fields = linux.stat(pid)
     state = fields[0] if fields else "?"
     found: Dict[str, Any] = {"pid": pid, "command": _command(pid, state), "state": state, "wait": _wait(pid)}

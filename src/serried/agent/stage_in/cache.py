@@ -17,8 +17,8 @@ from typing import Callable, Collection, Optional
 
 from serried.agent.node_disk import shared_cache
 from serried.agent.node_disk.folder import boot
-from serried.fs import files, locks, removal, scan
-from serried.fs.manifest import Manifest
+from serried.base import files, locks, removal, scan
+from serried.base.manifest import Manifest
 
 TREE, MANIFEST = "tree", "manifest"
 

@@ -8,10 +8,10 @@ from typing import Callable, Dict, Mapping, Optional, Tuple
 from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.comms.node_registry import NodeAgent, NodeRegistry
-from serried.protocol.events import JournalEvent, ToHead, ToNode
-from serried.protocol.json_lines import Message
-from serried.protocol.reasons import Reason
-from serried.protocol.text import progress
+from serried.base.json_lines import Message
+from serried.base.text import progress
+from serried.schema.events import JournalEvent, ToHead, ToNode
+from serried.schema.reasons import Reason
 
 RECORD_SECONDS = 5.0
 LOG_SECONDS = 30.0

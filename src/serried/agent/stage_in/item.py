@@ -14,7 +14,7 @@ from typing import Callable, Iterator, List, Optional, Tuple, Union
 from serried.agent.stage_in.archives import Reading
 from serried.agent.stage_in.cache import CacheSlot
 from serried.agent.stage_in.tree_writer import ExtentLog
-from serried.fs.manifest import Manifest
+from serried.base.manifest import Manifest
 
 Bytes = Union[bytes, bytearray]
 

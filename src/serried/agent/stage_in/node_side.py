@@ -17,11 +17,11 @@ from serried.agent.helper_process import HelperProcess
 from serried.agent.loop import Loop
 from serried.agent.node_disk import shared_cache
 from serried.agent.node_disk.folder import DATA, JOBS, Folder, is_of, rooms
-from serried.fs import locks
-from serried.protocol.events import FromStageIn, ItemOrigin, JournalEvent, ToHead, ToHelper, ToNode
-from serried.protocol.json_lines import Message
-from serried.protocol.plan import Plan
-from serried.protocol.text import progress
+from serried.base import locks
+from serried.base.json_lines import Message
+from serried.base.text import progress
+from serried.schema.events import FromStageIn, ItemOrigin, JournalEvent, ToHead, ToHelper, ToNode
+from serried.schema.plan import Plan
 
 VIEW = "data"
 """The folder of an attempt's links to its staged data."""

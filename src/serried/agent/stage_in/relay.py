@@ -31,8 +31,8 @@ from serried.agent.comms.rendezvous import MOST_UNPROVEN, Acceptor
 from serried.agent.loop import Loop
 from serried.agent.stage_in.item import Availability, Bytes, RestartedError, StagedItem, UnavailableError
 from serried.agent.stage_in.tree_writer import Extent, ExtentLog, TreeWriter, split_holes
-from serried.fs import scan
-from serried.protocol.json_lines import Message
+from serried.base import scan
+from serried.base.json_lines import Message
 
 PIECE_BYTES = 256 << 10
 """Of a manifest, or of small files together, in one frame."""

@@ -12,8 +12,8 @@ import threading
 import time
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
-from serried.fs import copy, scan
-from serried.fs.manifest import FILE, FOLDER, LINK, TWIN, Manifest
+from serried.base import copy, scan
+from serried.base.manifest import FILE, FOLDER, LINK, TWIN, Manifest
 
 Data = Union[bytes, bytearray, memoryview]
 

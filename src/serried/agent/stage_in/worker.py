@@ -1,7 +1,7 @@
 """The role `stage-in`: a process beside a node's agent that brings data to the node before its ranks start.
 
 It stages every item of the plan: from the node's cache, the node before this one, or the source. The process runs as
-long as the ranks do, because its locks mark the data as in use. `protocol.events` lists its messages: ToHelper and
+long as the ranks do, because its locks mark the data as in use. `schema.events` lists its messages: ToHelper and
 FromStageIn.
 
 It reads many files at a time, large ones in parts, and only while the source stays the same. A watchdog detects a
@@ -30,15 +30,15 @@ from serried.agent.stage_in.cache import CacheSlot, StagingCache
 from serried.agent.stage_in.item import RestartedError, StagedItem, StageError, UnavailableError
 from serried.agent.stage_in.relay import DataServer, ItemRefusedError, PeerLostError, Predecessor
 from serried.agent.stage_in.tree_writer import Extent, ExtentLog, TreeWriter, split_holes
-from serried.fs import archives as fs_archives
-from serried.fs import files, scan
-from serried.fs.adaptive_pool import Crew
-from serried.fs.files import FULL
-from serried.fs.manifest import Manifest, ManifestEntry, text
-from serried.fs.scan import UnreadableError
-from serried.protocol import names
-from serried.protocol.events import FromStageIn, ItemOrigin, JournalEvent, ToHelper
-from serried.protocol.json_lines import Message
+from serried.base import archives as fs_archives
+from serried.base import files, scan
+from serried.base.adaptive_pool import Crew
+from serried.base.files import FULL
+from serried.base.json_lines import Message
+from serried.base.manifest import Manifest, ManifestEntry, text
+from serried.base.scan import UnreadableError
+from serried.schema import names
+from serried.schema.events import FromStageIn, ItemOrigin, JournalEvent, ToHelper
 
 SILENT_SECONDS = 600.0
 """A source that does not answer for this time is unreachable; the failover of a file server takes minutes."""

@@ -8,9 +8,8 @@ import time
 from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from serried.fs import file_integrity, tree
-from serried.process import linux
-from serried.protocol import checkpoints
+from serried.base import file_integrity, linux, tree
+from serried.schema import checkpoints
 
 QUIET_SECONDS = 1.5
 """A file that no process has open counts as complete after this time without a change."""

@@ -11,12 +11,12 @@ from serried.agent.attempt import Attempt
 from serried.agent.helper_process import HelperProcess
 from serried.agent.loop import Loop, Timer
 from serried.agent.node_disk.folder import Folder
-from serried.protocol.checkpoints import IN_CHECKPOINTS
-from serried.protocol.events import FromStageOut, JournalEvent, ToHelper, ToNode
-from serried.protocol.json_lines import Message
-from serried.protocol.layout import CHECKPOINTS, RESULTS
-from serried.protocol.missing_outputs import left_out
-from serried.protocol.reasons import Reason
+from serried.base.json_lines import Message
+from serried.schema.checkpoints import IN_CHECKPOINTS
+from serried.schema.events import FromStageOut, JournalEvent, ToHelper, ToNode
+from serried.schema.layout import CHECKPOINTS, RESULTS
+from serried.schema.missing_outputs import left_out
+from serried.schema.reasons import Reason
 
 KEEP_SECONDS = 3 * 86400.0
 """How long files that could not be copied back stay on the node for `serried fetch`."""

@@ -20,9 +20,9 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 from serried.agent.attempt import Attempt
 from serried.agent.stage_out.completeness import Artifact, fingerprint_of, is_append_only_text
 from serried.agent.stage_out.throttle import Throttle
-from serried.fs import copy, files, removal
-from serried.protocol import checkpoint_layouts, checkpoints
-from serried.protocol.layout import CHECKPOINTS, RESULTS
+from serried.base import copy, files, removal
+from serried.schema import checkpoint_layouts, checkpoints
+from serried.schema.layout import CHECKPOINTS, RESULTS
 
 APPEND_ONLY = "tfevents"
 """TensorBoard appends to files with this in their names, and may be reading the copy."""

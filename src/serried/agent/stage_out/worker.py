@@ -23,13 +23,13 @@ from serried.agent.stage_out import completeness, throttle
 from serried.agent.stage_out.completeness import Artifact
 from serried.agent.stage_out.publish import ChangedError, Publisher
 from serried.agent.stage_out.throttle import OutOfTimeError
-from serried.fs import copy, files, locks
-from serried.fs.adaptive_pool import Crew
-from serried.protocol import checkpoint_layouts, checkpoints, names
-from serried.protocol.events import FromStageOut, JournalEvent, ToHelper
-from serried.protocol.layout import CHECKPOINTS, RESULTS
-from serried.protocol.missing_outputs import UNWATCHED, left_out
-from serried.protocol.plan import Data, Sync
+from serried.base import copy, files, locks
+from serried.base.adaptive_pool import Crew
+from serried.schema import checkpoint_layouts, checkpoints, names
+from serried.schema.events import FromStageOut, JournalEvent, ToHelper
+from serried.schema.layout import CHECKPOINTS, RESULTS
+from serried.schema.missing_outputs import UNWATCHED, left_out
+from serried.schema.plan import Data, Sync
 
 WORKERS = 16
 """The most results that are copied at once."""

@@ -18,10 +18,10 @@ from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.attempts import deadline
 from serried.agent.options import Options, parse
 from serried.agent.outcome import reconcile
-from serried.fs import files
-from serried.protocol import drawing, names, successor_commands
-from serried.protocol.reasons import NOT_STARTED, Reason
-from serried.protocol.text import ranges
+from serried.base import files
+from serried.base.text import ranges
+from serried.schema import drawing, names, successor_commands
+from serried.schema.reasons import NOT_STARTED, Reason
 
 SPARE = 1.5
 """The time that must be left for a trial, in times of the longest so far."""

@@ -24,11 +24,11 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 from serried.agent import system
 from serried.agent.attempt import Attempt, run_directory
 from serried.agent.helper_process import AgentConnection
-from serried.fs import files
-from serried.protocol import names, printed_metric, series
-from serried.protocol.layout import TaskDirectory
-from serried.protocol.plan import Plan, Search
-from serried.protocol.reasons import Reason
+from serried.base import files
+from serried.schema import names, printed_metric, series
+from serried.schema.layout import TaskDirectory
+from serried.schema.plan import Plan, Search
+from serried.schema.reasons import Reason
 
 STUDY = "sweep"
 DRAWN, PRUNE, FAILED = "drawn", "prune", "failed"

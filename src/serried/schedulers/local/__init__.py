@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from serried.protocol import names
-from serried.protocol.plan import Dialect
 from serried.schedulers.interface import Traits
+from serried.schema import names
+from serried.schema.plan import Dialect
 
 
 def _no(environ: Mapping[str, str]) -> bool:  # noqa: ARG001 - it is what remains where no scheduler is

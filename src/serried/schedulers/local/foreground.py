@@ -12,16 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from serried.clusters import machine
-from serried.errors import UsageError
-from serried.fs.files import MODES, make_directory
-from serried.protocol import names
-from serried.protocol.plan import Plan
+from serried.base.errors import UsageError
+from serried.base.files import MODES, make_directory
 from serried.schedulers import scrub
+from serried.schedulers.clusters import machine
 from serried.schedulers.local import jobs, options
 from serried.schedulers.local.options import CPU, NOTHING, JobRequest
 from serried.schedulers.local.supervisor import Supervisor, available_slots
 from serried.schedulers.survey import Inside
+from serried.schema import names
+from serried.schema.plan import Plan
 
 TICK_SECONDS = 0.1
 

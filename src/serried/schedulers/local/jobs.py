@@ -27,13 +27,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from serried import processes, shell
-from serried.errors import UsageError
-from serried.fs import files
-from serried.process import linux
-from serried.processes import Process
-from serried.protocol import names
+from serried.base import files, linux, processes, shell
+from serried.base.errors import UsageError
+from serried.base.processes import Process
 from serried.schedulers.interface import Job
+from serried.schema import names
 
 DIRECTORY = "SERRIED_LOCAL_DIR"
 """The folder of the queue, if not the usual one."""

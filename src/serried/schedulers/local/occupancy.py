@@ -10,8 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from serried.clusters import machine
-from serried.fs import files
+from serried.base import files
+from serried.schedulers.clusters import machine
 from serried.schedulers.local import jobs
 from serried.schedulers.local.jobs import SlotClaim, SlotTable
 from serried.schedulers.occupancy import NodeUse, Occupancy, PartitionUse, QueuedJob

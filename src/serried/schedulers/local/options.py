@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serried import schedulers
-from serried.protocol.plan import Array, Plan, UserScript
-from serried.protocol.text import compress, expand
+from serried.base.text import compress, expand
 from serried.schedulers.interface import OF_THIS_MACHINE, job_name
 from serried.schedulers.local.jobs import WHOLE
+from serried.schema.plan import Array, Plan, UserScript
 
 FRAGMENT = INSIDE = OF_THIS_MACHINE
 SHELL = ""

@@ -11,19 +11,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from serried import processes, shell
-from serried.clusters.machine import GPUS, SLOTS, VISIBLE
-from serried.errors import SubmissionRefused, SubmissionUncertain
-from serried.fs.files import MODES
-from serried.processes import Process
-from serried.protocol import successor_commands
-from serried.protocol.plan import Plan
-from serried.protocol.reasons import Reason
-from serried.protocol.successor_commands import Commands
+from serried.base import processes, shell
+from serried.base.errors import SubmissionRefused, SubmissionUncertain
+from serried.base.files import MODES
+from serried.base.processes import Process
 from serried.schedulers import scrub
+from serried.schedulers.clusters.machine import GPUS, SLOTS, VISIBLE
 from serried.schedulers.interface import Job, SubmitCommand, names_token
 from serried.schedulers.local import jobs, options
 from serried.schedulers.local.jobs import DIRECTORY, SUPERVISOR_GONE, WHOLE, JobFolder
+from serried.schema import successor_commands
+from serried.schema.plan import Plan
+from serried.schema.reasons import Reason
+from serried.schema.successor_commands import Commands
 
 if TYPE_CHECKING:
     pass

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from serried.clusters import machine
-from serried.clusters.machine import Command
+from serried.schedulers.clusters import machine
+from serried.schedulers.clusters.machine import Command
 from serried.schedulers.survey import ASKING_SECONDS, ArrayLimits, Learnt
 
 

@@ -15,15 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from serried import processes, shell
-from serried.clusters import machine
-from serried.clusters.machine import VISIBLE
-from serried.errors import SerriedError, UsageError
-from serried.protocol import drawing, names
-from serried.protocol.layout import RunDirectory
+from serried.base import processes, shell
+from serried.base.errors import SerriedError, UsageError
+from serried.schedulers.clusters import machine
+from serried.schedulers.clusters.machine import VISIBLE
 from serried.schedulers.local import jobs, options
 from serried.schedulers.local.jobs import JobFolder, SlotClaim, Standing, locked_slots
 from serried.schedulers.local.options import CPU, GPU, NOTHING, JobRequest
+from serried.schema import drawing, names
+from serried.schema.layout import RunDirectory
 
 LONGEST_PAUSE_SECONDS = 1.0
 DEPENDENCY_PAUSE_SECONDS = 0.5

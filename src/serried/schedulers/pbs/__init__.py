@@ -6,8 +6,8 @@ import os
 import shutil
 from collections.abc import Mapping
 
-from serried.protocol.plan import Dialect
 from serried.schedulers.interface import Traits
+from serried.schema.plan import Dialect
 
 STATE_QUERY = """
 PATH=$PATH:${PBS_EXEC:-/opt/pbs}/bin

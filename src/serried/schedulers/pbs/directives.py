@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from serried.protocol.text import clock_seconds, memory_bytes, show_duration
+from serried.base.text import clock_seconds, memory_bytes, show_duration
 from serried.schedulers.directives import Directive, Directives, Export, JobSize, Objection, Place, late, per_unit
 
 OBJECTIONS = frozenset([Objection.EMPTY, Objection.NUL, Objection.DOS_LINES])

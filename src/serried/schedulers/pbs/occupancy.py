@@ -8,17 +8,17 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from serried.clusters import machine
-from serried.errors import MissingProgramError, SchedulerUnreachable
-from serried.protocol import names
-from serried.protocol.reasons import Reason
-from serried.protocol.text import clock_seconds
+from serried.base.errors import MissingProgramError, SchedulerUnreachable
+from serried.base.text import clock_seconds
 from serried.schedulers import missing_command, scrub
 from serried.schedulers.client import query
+from serried.schedulers.clusters import machine
 from serried.schedulers.occupancy import NodeUse, Occupancy, PartitionUse, QueuedJob
 from serried.schedulers.pbs import parse, site
 from serried.schedulers.pbs.site import Attributes, blocks, first
 from serried.schedulers.survey import GLANCE_SECONDS, together
+from serried.schema import names
+from serried.schema.reasons import Reason
 
 NODES = ("pbsnodes", "-av")
 JOBS = ("qstat", "-a", "-s", "-w")

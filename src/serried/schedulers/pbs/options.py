@@ -14,11 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from serried.errors import UsageError
-from serried.fs.files import MODES
-from serried.protocol import names
-from serried.protocol.layout import RunDirectory
-from serried.protocol.plan import Allocation, Array, Plan, UserScript
+from serried.base.errors import UsageError
+from serried.base.files import MODES
 from serried.schedulers import scrub
 from serried.schedulers.interface import (
     ERRAND_MEMORY_MB,
@@ -31,6 +28,9 @@ from serried.schedulers.interface import (
     submit_folder,
 )
 from serried.schedulers.pbs import parse
+from serried.schema import names
+from serried.schema.layout import RunDirectory
+from serried.schema.plan import Allocation, Array, Plan, UserScript
 
 MAIL = {"NONE": "n", "BEGIN": "b", "END": "e", "FAIL": "a", "ALL": "abe"}
 """Slurm's words for when to send mail, which `resources.mail_type` uses, and PBS's letters."""

@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from serried.protocol import names
-from serried.protocol.reasons import Reason
 from serried.schedulers.interface import Job, WaitReasons
+from serried.schema import names
+from serried.schema.reasons import Reason
 
 Attributes = Mapping[str, str]
 

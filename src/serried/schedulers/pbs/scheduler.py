@@ -9,15 +9,14 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 
-from serried import processes, shell
-from serried.errors import SubmissionRefused, SubmissionUncertain
-from serried.fs import files
-from serried.protocol import successor_commands
-from serried.protocol.plan import Plan
+from serried.base import files, processes, shell
+from serried.base.errors import SubmissionRefused, SubmissionUncertain
 from serried.schedulers import scrub
 from serried.schedulers.client import CommandScheduler, JobKey, SubmitOutcome
 from serried.schedulers.interface import Job, SubmitCommand, names_token
 from serried.schedulers.pbs import options, parse
+from serried.schema import successor_commands
+from serried.schema.plan import Plan
 
 MANY = 1000
 """Jobs in one query. With `-E`, `qstat` opens one connection for all jobs. Without, it opens one for each, from a

@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from serried.clusters import machine
-from serried.clusters.machine import Command
-from serried.errors import SchedulerUnreachable, UsageError
-from serried.protocol.text import clock_seconds, memory_bytes
+from serried.base.errors import SchedulerUnreachable, UsageError
+from serried.base.text import clock_seconds, memory_bytes
 from serried.schedulers import scrub
+from serried.schedulers.clusters import machine
+from serried.schedulers.clusters.machine import Command
 from serried.schedulers.pbs import parse
 from serried.schedulers.survey import ASKING_SECONDS, ArrayLimits, Ask, Inside, Learnt, asker
 

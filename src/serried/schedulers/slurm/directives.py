@@ -11,8 +11,8 @@ import signal
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from serried.protocol import hostlist
-from serried.protocol.text import clock_seconds, show_duration
+from serried.base import hostlist
+from serried.base.text import clock_seconds, show_duration
 from serried.schedulers.directives import (
     Directive,
     Directives,

@@ -11,11 +11,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from serried.clusters import machine
-from serried.errors import MissingProgramError, SchedulerUnreachable
-from serried.protocol.text import clock_seconds, memory_bytes
+from serried.base.errors import MissingProgramError, SchedulerUnreachable
+from serried.base.text import clock_seconds, memory_bytes
 from serried.schedulers import missing_command, scrub
 from serried.schedulers.client import query
+from serried.schedulers.clusters import machine
 from serried.schedulers.occupancy import NodeUse, Occupancy, PartitionUse, QueuedJob
 from serried.schedulers.slurm import site
 from serried.schedulers.survey import GLANCE_SECONDS, Ask, changed_at, together

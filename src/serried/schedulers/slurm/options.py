@@ -13,12 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from serried.errors import UsageError
-from serried.fs.files import MODES
-from serried.protocol import binds, names
-from serried.protocol.layout import RunDirectory
-from serried.protocol.plan import Allocation, Array, Plan, UserScript
-from serried.protocol.text import compress, show_walltime
+from serried.base.errors import UsageError
+from serried.base.files import MODES
+from serried.base.text import compress, show_walltime
 from serried.schedulers import scrub
 from serried.schedulers.interface import (
     ERRAND_MEMORY_MB,
@@ -30,6 +27,9 @@ from serried.schedulers.interface import (
     script_logs,
     submit_folder,
 )
+from serried.schema import binds, names
+from serried.schema.layout import RunDirectory
+from serried.schema.plan import Allocation, Array, Plan, UserScript
 
 LONGEST_LEAD = 65535
 """What `--signal` can carry."""

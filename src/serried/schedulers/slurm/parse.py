@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from serried.protocol import hostlist, names
-from serried.protocol.job_states import state_of
-from serried.protocol.reasons import Reason
-from serried.protocol.text import expand
+from serried.base import hostlist
+from serried.base.text import expand
 from serried.schedulers.client import SubmitOutcome
 from serried.schedulers.interface import Job, WaitReasons
+from serried.schema import names
+from serried.schema.job_states import state_of
+from serried.schema.reasons import Reason
 
 SEPARATOR = "\x1f"
 

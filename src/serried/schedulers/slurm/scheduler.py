@@ -7,14 +7,14 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 
-from serried import shell
-from serried.errors import MissingProgramError, SchedulerUnreachable
-from serried.protocol import successor_commands
-from serried.protocol.plan import Plan
+from serried.base import shell
+from serried.base.errors import MissingProgramError, SchedulerUnreachable
 from serried.schedulers import scrub
 from serried.schedulers.client import CommandScheduler, JobKey, SubmitOutcome
 from serried.schedulers.interface import Job, SubmitCommand, names_token
 from serried.schedulers.slurm import options, parse
+from serried.schema import successor_commands
+from serried.schema.plan import Plan
 
 ACCOUNT_SECONDS = 30 * 24 * 3600
 """How far back `sacct` looks at most: job ids wrap, and some sites refuse a wide window."""

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from serried.clusters import machine
-from serried.clusters.machine import Command
-from serried.errors import SchedulerUnreachable, UsageError
-from serried.protocol import hostlist
-from serried.protocol.text import clock_seconds
+from serried.base import hostlist
+from serried.base.errors import SchedulerUnreachable, UsageError
+from serried.base.text import clock_seconds
+from serried.schedulers.clusters import machine
+from serried.schedulers.clusters.machine import Command
 from serried.schedulers.slurm import is_here
 from serried.schedulers.survey import ASKING_SECONDS, ArrayLimits, Ask, Inside, Learnt, asker, changed_at
 

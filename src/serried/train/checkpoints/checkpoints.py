@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, Optional, Union
 
-from serried.fs.files import make_directory
-from serried.protocol.reasons import Reason
+from serried.base.files import make_directory
+from serried.schema.reasons import Reason
 from serried.train.checkpoints import cadence, sharded, states, store
 from serried.train.checkpoints.saver import Saver
 from serried.train.checkpoints.states import CheckpointError, Stateful

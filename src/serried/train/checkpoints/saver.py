@@ -15,9 +15,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Tuple
 
-from serried.fs.files import make_directory, write_json
-from serried.protocol import json_lines, names
-from serried.protocol.checkpoints import REPLICATED, SCHEMA
+from serried.base import json_lines
+from serried.base.files import make_directory, write_json
+from serried.schema import names
+from serried.schema.checkpoints import REPLICATED, SCHEMA
 from serried.train.checkpoints import sharded, shared_memory, states, store, writer
 from serried.train.checkpoints.shared_memory import SharedMemory, Stage
 from serried.train.checkpoints.states import CheckpointError

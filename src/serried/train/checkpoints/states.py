@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from serried.protocol import checkpoints as layout
+from serried.schema import checkpoints as layout
 from serried.train.checkpoints import sharded, store
 from serried.train.checkpoints.shared_memory import read_file
 

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional
 
-from serried.fs.files import make_directory, write_json
-from serried.protocol.checkpoints import COMPLETE, complete, directory_of, step_of, steps
+from serried.base.files import make_directory, write_json
+from serried.schema.checkpoints import COMPLETE, complete, directory_of, step_of, steps
 
 SHARDED = "sharded"
 CHUNK = 1 << 20

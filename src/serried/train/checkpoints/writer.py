@@ -37,10 +37,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
-from serried.fs.files import make_directory, read_json, write_json
-from serried.process import linux
-from serried.protocol import json_lines
-from serried.protocol.checkpoints import COMPLETE, directory_of
+from serried.base import json_lines, linux
+from serried.base.files import make_directory, read_json, write_json
+from serried.schema.checkpoints import COMPLETE, directory_of
 from serried.train.checkpoints import store
 from serried.train.checkpoints.store import CHUNK
 

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional
 
-from serried.fs import files
-from serried.protocol import tracking
-from serried.protocol.tracking import Tracking
+from serried.base import files
+from serried.schema import tracking
+from serried.schema.tracking import Tracking
 
 
 class Point(NamedTuple):

@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
-from serried.protocol import names, tracking
-from serried.protocol.tracking import Tracking
+from serried.schema import names, tracking
+from serried.schema.tracking import Tracking
 from serried.train.errors import SettingError
 from serried.train.tracking.sinks import Mlflow, Point, SessionEnd, Sink, TensorBoard, Wandb
 

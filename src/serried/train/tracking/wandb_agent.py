@@ -17,9 +17,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Dict, List, Optional
 
-from serried.fs import files
-from serried.protocol import names, tracking
-from serried.protocol.layout import RunDirectory, TaskDirectory
+from serried.base import files
+from serried.schema import names, tracking
+from serried.schema.layout import RunDirectory, TaskDirectory
 
 OF_A_TRIAL = ("WANDB_ENTITY", "WANDB_PROJECT", "WANDB_SWEEP_ID", "WANDB_RUN_ID", "WANDB_SWEEP_PARAM_PATH")
 """Variables by which the agent identifies a trial to wandb in the program."""

@@ -1,0 +1,130 @@
+"""The exceptions that Serried raises on purpose.
+
+    SerriedError                 exit code 1
+    ├── UsageError               2  the request is impossible, or names something that does not exist
+    │   ├── ConfigError          2  a value in a configuration file is wrong; knows file and line
+    │   ├── MissingProgramError  2  a program that is needed is not installed
+    │   ├── RunNotFoundError     2  no run, or several, match a word
+    │   └── SubmissionRefused    2  the scheduler refused the request
+    ├── SchedulerUnreachable     3  the scheduler did not answer, and nothing was submitted
+    ├── SubmissionUncertain      3  the scheduler may have the job; the next command checks
+    ├── EnvironmentFailed        1  an environment cannot be built, or fails its check
+    ├── DataFailed               1  the command that prepares the data failed
+    └── RunFailed                1  a run did not complete
+
+Rooms define a few more: `shell.TimedOut` (3), `records.record.RecordUnreadable` (1).
+
+To catch all of them, catch `SerriedError`. The command line prints `error: message`, then the scheduler's own words,
+then `hint: …`, and exits with `exit_code`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class SerriedError(Exception):
+    """The base class.
+
+    `message` is one sentence in lower case without a full stop. `hint` is the next step. `details` are the words of
+    another program, such as a scheduler's stderr. If callers decide on the error, `code` identifies it, and `about` is
+    the name that it is about.
+    """
+
+    exit_code = 1
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        details: str | None = None,
+        code: str | None = None,
+        about: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.details = details
+        self.code = code
+        self.about = about
+
+
+def install_hint(extra: str) -> str:
+    """The `pip install` command for the libraries of an extra, in the environment that runs Serried."""
+    import importlib.metadata  # slow to load
+    import shlex
+
+    try:
+        requirements = importlib.metadata.requires("serried") or []
+    except importlib.metadata.PackageNotFoundError:  # a source tree
+        return f"{sys.executable} -m pip install {shlex.quote(f'{Path(__file__).resolve().parents[3]}[{extra}]')}"
+    libraries = [text.partition(";")[0] for text in requirements if text.endswith(f"extra == '{extra}'")]
+    return f"{sys.executable} -m pip install {shlex.join(libraries)}"
+
+
+class SerriedWarning(UserWarning):
+    """A warning of the command line, for callers of the Python API."""
+
+
+class UsageError(SerriedError):
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """A wrong value in a configuration file, at `path` and `line` (from 1)."""
+
+    def __init__(
+        self, message: str, *, path: str | None = None, line: int | None = None, hint: str | None = None
+    ) -> None:
+        where = f"{path}:{line}: " if path and line else f"{path}: " if path else ""
+        super().__init__(where + message, hint=hint)
+        self.path = path
+        self.line = line
+
+
+class MissingProgramError(UsageError):
+    pass
+
+
+class RunNotFoundError(UsageError):
+    pass
+
+
+class SubmissionRefused(UsageError):  # noqa: N818 - reads as what happened
+    pass
+
+
+class SchedulerUnreachable(SerriedError):  # noqa: N818 - reads as what happened
+    exit_code = 3
+
+
+class SubmissionUncertain(SerriedError):  # noqa: N818 - reads as what happened
+    exit_code = 3
+
+
+class EnvironmentFailed(SerriedError):  # noqa: N818 - reads as what happened
+    exit_code = 1
+
+
+class DataFailed(SerriedError):  # noqa: N818 - reads as what happened
+    exit_code = 1
+
+
+class RunFailed(SerriedError):  # noqa: N818 - reads as what happened
+    exit_code = 1
+
+
+def reason(error: OSError) -> str:
+    """The system's message as the end of a sentence: `no such file or directory`."""
+    return (error.strerror or str(error)).lower()
+
+
+def did_you_mean(word: str, known: Iterable[str], *, command: str = "") -> str | None:
+    """A hint with the closest word, behind the `command` that takes it; None if no known word is close."""
+    import difflib
+
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"did you mean `{f'{command} {near[0]}'.strip()}`?" if near else None

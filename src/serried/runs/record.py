@@ -1,0 +1,498 @@
+"""The record of a run: small, lasting, on the submitting side. It is readable after the run directory was purged."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import functools
+import json
+import os
+import shutil
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from serried import schedulers
+from serried.base import files
+from serried.base.errors import SerriedError, UsageError
+from serried.base.files import MODES, PRIVATE_DIRECTORY, make_directory, read_json, write_json
+from serried.schema import SCHEMA, codec, names
+from serried.schema.layout import RecordDirectory, RunDirectory, state_directory
+from serried.schema.names import SubmissionState
+from serried.schema.plan import Plan
+from serried.schema.successor_commands import job_of, number_of, offset_of, task_of, tokens_of
+
+_FIRST = "abcdefghjkmnpqrstuvwxyz"
+_REST = _FIRST + "23456789"
+_ID_LENGTH = 6
+
+_LONGEST_PATH = 4096
+
+Entry = TypeVar("Entry")
+Document = TypeVar("Document", "Summary", "Submission")
+
+MOST_NAMED = 5
+"""The most jobs of one submission that are listed one by one."""
+
+
+_NONE = type(None)
+_EXIT_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("cause", "message", "job", "started", "ended", "run"), (str, _NONE)),
+    **dict.fromkeys(("exit_code", "attempt", "attempts", "task", "saved_step", "world_size"), (int, _NONE)),
+    "seconds": (int, float, _NONE),
+    "first_failure": (dict, _NONE),
+    "state": str,
+    **dict.fromkeys(("tasks", "summary"), dict),
+    **dict.fromkeys(("nodes", "conditions", "warnings", "missing"), list),
+}
+
+
+def read_exit(path: Path) -> dict[str, Any] | None:
+    """An exit.json without the fields that have another type than agents write; None if there is none."""
+    document = read_json(path)
+    return None if document is None else _well_typed(document)
+
+
+def _well_typed(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if isinstance(value, _EXIT_TYPES.get(name, object))}
+
+
+class RecordUnreadable(SerriedError):  # noqa: N818 - reads as what happened
+    """A record that is incomplete, or that a later Serried wrote."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The facts of a plan that a listing shows. The record's exit.json includes it, so that one file suffices."""
+
+    name: str
+    project: str
+    experiment: str
+    cluster: str
+    scheduler: str
+    created: str
+    """UTC, ISO 8601."""
+    nodes: int
+    ranks: int
+    """Per node."""
+    gpus: int
+    """Per node."""
+    time_seconds: int | None
+    directory: str
+    tasks: int | None = None
+    """The number of tasks; None for a run without an array."""
+    resumed_from: str | None = None
+    """The run, task or path of the checkpoint that it resumed from."""
+    rerun_of: str | None = None
+    """The run, or the task, with the same plan."""
+    smoke: bool = False
+    """A smoke test."""
+    rehearsal: bool = False
+    """A run of `serried check-resume`, which may end after a few steps too."""
+    after: tuple[str, ...] = ()
+    """Its dependencies: `k3f9q2`, `k3f9q2/17:any`."""
+    stages: bool = False
+    """Whether its ranks wait for data."""
+    sweep: str | None = None
+    """The sweep that it belongs to: the id of the sweep's first run."""
+    script: bool = False
+    """It runs a job script of the user in place of ranks."""
+    metric: str = ""
+    """The metric that matters most; empty if the plan names none."""
+    shares_logs: bool = False
+    """The ranks of a node share a log, except rank 0."""
+
+    @property
+    def size(self) -> str:
+        """`2x4 gpu`, `2x1/4 gpu` if ranks and GPUs differ, `2x2 cpu`."""
+        if not self.gpus:
+            return f"{self.nodes}x{self.ranks} cpu"
+        per_node = f"{self.gpus}" if self.ranks == self.gpus else f"{self.ranks}/{self.gpus}"
+        return f"{self.nodes}x{per_node} gpu"
+
+    @classmethod
+    def of(cls, plan: Plan) -> Summary:
+        is_rehearsal = names.REHEARSAL in plan.environment.env
+        metric = plan.metric.name if plan.metric else ""
+        return cls(
+            name=plan.name,
+            project=plan.project,
+            experiment=plan.experiment,
+            cluster=plan.site.name,
+            scheduler=plan.site.scheduler,
+            created=plan.created,
+            nodes=plan.allocation.nodes,
+            ranks=plan.allocation.ranks,
+            gpus=plan.allocation.gpus,
+            time_seconds=plan.allocation.time_seconds,
+            directory=plan.directory,
+            tasks=len(plan.array.indices) if plan.array else None,
+            resumed_from=(plan.resume.run or plan.resume.checkpoints[0]) if plan.resume else None,
+            rerun_of=plan.rerun_of,
+            smoke=bool(plan.smoke) and not is_rehearsal,
+            rehearsal=is_rehearsal,
+            after=tuple(map(str, plan.after)),
+            stages=bool(plan.staged_items),
+            sweep=plan.sweep.first if plan.sweep else None,
+            script=plan.script is not None,
+            shares_logs=plan.shares_logs,
+            metric=metric or (plan.sweep.metric if plan.sweep else ""),
+        )
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Summary:
+        return _built(cls, value, "its exit.json")
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One job at the scheduler, or on its way there: `submissions/S.json`."""
+
+    token: str
+    state: str
+    """Of SubmissionState."""
+    cluster: str
+    scheduler: str
+    at: str
+    """UTC, ISO 8601."""
+    by_pid: int
+    job: str | None = None
+    """Its id; for an array in parts the ids of all jobs that were accepted so far, with commas."""
+    message: str | None = None
+    by_host: str = ""
+    """The host of `by_pid`."""
+    by_started: str = ""
+    """The start time of that process, as the machine counts: a later process may have its pid."""
+    site: str = ""
+    """The scheduler's own name, which makes job ids unique: Slurm's ClusterName."""
+    moved: bool = False
+    """The first attempt is here, because the job before it was too early for a run with dependencies."""
+    missed: float | None = None
+    """When the scheduler first did not list it; seconds since the epoch."""
+    schema: int = SCHEMA
+
+    @property
+    def is_submitted(self) -> bool:
+        return self.state == SubmissionState.SUBMITTED
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its outcome is unknown."""
+        return self.state in (SubmissionState.SUBMITTING, SubmissionState.UNCERTAIN)
+
+    @property
+    def number(self) -> int:
+        return number_of(self.token)
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The ids in `job`."""
+        return tuple(self.job.split(",")) if self.job else ()
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Submission:
+        return _built(cls, value, "one of its submissions")
+
+
+def jobs_text(jobs: Sequence[str]) -> str:
+    """`job 12`; of an array in parts `jobs 12, 13, 14`, or `120 jobs, 12 to 131`."""
+    if len(jobs) > MOST_NAMED:
+        return f"{len(jobs)} jobs, {jobs[0]} to {jobs[-1]}"
+    return f"job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}"
+
+
+def _built(kind: type[Document], value: Mapping[str, Any], whose: str) -> Document:
+    try:
+        return codec.from_json(kind, value)
+    except ValueError as error:
+        raise RecordUnreadable(f"{whose} is not valid ({error})") from error
+
+
+def records_directory() -> Path:
+    """The folder of all records of this user: `$XDG_STATE_HOME/serried/runs`."""
+    return state_directory(os.environ) / "runs"
+
+
+def new_id() -> str:
+    """A run id that no record has: a letter and five letters or digits, without similar-looking ones."""
+    while True:
+        number = int.from_bytes(os.urandom(8))
+        run = ""
+        for letters in (_FIRST, *[_REST] * (_ID_LENGTH - 1)):
+            number, letter = divmod(number, len(letters))
+            run += letters[letter]
+        if not (records_directory() / run).exists():
+            return run
+
+
+def is_id(text: str) -> bool:
+    """Whether `text` could be a run id, and so the name of a record's folder."""
+    return len(text) == _ID_LENGTH and text[0] in _FIRST and set(text) <= set(_REST)
+
+
+def _aside(path: Path) -> Path:
+    """A temporary folder beside the record; its name is never a valid run id."""
+    return path.with_name(f".{path.name}")
+
+
+class Record:
+    """One run's record. Its files are read on demand; a missing or torn file raises RecordUnreadable."""
+
+    def __init__(self, path: Path) -> None:
+        self.id = path.name
+        self.directory = RecordDirectory(path)
+
+    @classmethod
+    def create(cls, plan: Plan, first: Submission | None = None) -> Record:
+        """Write the record of a new run, with the intent to submit it. Raises FileExistsError if the id is taken.
+
+        The folder is written under another name and renamed: no reader sees half a record, even after a kill.
+        """
+        record = cls(records_directory() / plan.run)
+        make_directory(records_directory())
+        if record.directory.path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(record.directory.path))
+        aside = cls(_aside(record.directory.path))
+        aside.directory.path.mkdir(mode=PRIVATE_DIRECTORY)
+        try:
+            aside.directory.submissions.mkdir(mode=PRIVATE_DIRECTORY)
+            # Not durable: readers of an empty file take the plan's folder.
+            files.write_unsynced(aside.directory.where, f"{plan.directory}\n".encode("utf-8", "surrogateescape"))
+            write_json(aside.directory.plan, plan.to_json())
+            if first is not None:
+                aside.write_submission(first)
+            aside.directory.path.rename(record.directory.path)
+        except BaseException:  # a full disk, say
+            shutil.rmtree(aside.directory.path, ignore_errors=True)
+            raise
+        return record
+
+    def remove(self) -> None:
+        """Delete the record, at once for all who list records meanwhile."""
+        with contextlib.suppress(OSError):
+            self.directory.path.rename(_aside(self.directory.path))
+            shutil.rmtree(_aside(self.directory.path), ignore_errors=True)
+
+    @classmethod
+    def load(cls, run: str) -> Record:
+        """The record of an id. Raises RecordUnreadable if it does not exist."""
+        record = cls(records_directory() / run)
+        if not record.directory.plan.exists() and not record.directory.exit.exists():
+            raise RecordUnreadable(f"run `{run}` has no record")
+        return record
+
+    def check_directory(self, what: str) -> None:
+        """Raises UsageError if the run directory, and `what` lies in it, has been removed."""
+        if not self.where.path.is_dir():
+            raise UsageError(
+                f"the run directory of `{self.id}` was removed together with its {what}",
+                hint=f"it was `{self.where.path}`; a site purges old files",
+            )
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        try:
+            return Plan.from_json(self._read(self.directory.plan))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RecordUnreadable(f"the plan of run `{self.id}` is not valid ({error})") from error
+
+    def plan_of(self, task: int | None) -> Plan:
+        """The plan of one task, with the task's own command and settings; None is the run."""
+        array = self.plan.array
+        if task is None or array is None:
+            return self.plan
+        if self.plan.sweep:
+            from serried.schema import placeholders  # listings load no more than they need
+
+            own = self.parameters_of(task)
+            command = placeholders.with_arguments(
+                self.plan.command, own, "parameters.json", is_shell=self.plan.shell, is_template=False
+            )
+            return self.plan._replace(command=tuple(command), config={**self.plan.config, **own})
+        return self.plan._replace(command=self.command_of(task)) if array.each else self.plan
+
+    def parameters_of(self, task: int) -> dict[str, Any]:
+        """The parameters of one trial of a sweep, by dotted name; empty before a search has drawn them."""
+        if self.plan.sweep and (self.plan.sweep.search or self.plan.sweep.service):
+            drawn = read_json(self.where.task(task).trial)
+            if drawn:
+                return dict(drawn["parameters"])
+        try:
+            return self._trials[task]
+        except KeyError:
+            raise RecordUnreadable(f"run `{self.id}` has no task {task}") from None
+
+    @functools.cached_property
+    def _trials(self) -> dict[int, dict[str, Any]]:
+        return self._by_task(self.where.trials, dict)
+
+    def command_of(self, task: int) -> tuple[str, ...]:
+        """The command of one task, for an array whose tasks have their own."""
+        try:
+            return self._commands[task]
+        except KeyError:
+            raise RecordUnreadable(f"run `{self.id}` has no task {task}") from None
+
+    @functools.cached_property
+    def _commands(self) -> dict[int, tuple[str, ...]]:
+        return self._by_task(self.where.commands, tuple)
+
+    def _by_task(self, path: Path, kind: Callable[[Any], Entry]) -> dict[int, Entry]:
+        """The entries of a file that has one for each task."""
+        array = self.plan.array
+        try:
+            entries = json.loads(files.read_bytes(path))
+            return {index: kind(entries[place]) for place, index in enumerate(array.indices if array else ())}
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+            raise RecordUnreadable(f"`{path.name}` of run `{self.id}` cannot be read: {path}") from error
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """For an array in several jobs, the number that each adds to the scheduler's indices; else empty."""
+        return self.plan.array.offsets if self.plan.array else ()
+
+    def job_of(self, job: str, task: int | None) -> str:
+        """The id of a task of an array job, as its scheduler writes it; `job` itself if `task` is None."""
+        if task is None:
+            return job
+        spelling = schedulers.traits(self.plan.site.scheduler).dialect.task
+        worker = self.worker_of(task)
+        return job_of(job, worker - offset_of(self.offsets, worker), spelling)
+
+    def worker_of(self, task: int) -> int:
+        """The task whose job runs this one: another, if jobs draw trials."""
+        if not self.plan.draws:
+            return task
+        from serried.schema import drawing  # only where jobs draw trials
+
+        return drawing.worker_of(self.where, task)
+
+    def scheduler_log(self, task: int | None) -> Path:
+        """The output of the job that runs the task."""
+        return self.where.scheduler_log(None if task is None else self.worker_of(task))
+
+    def tokens_of(self, submission: Submission) -> list[str]:
+        """The tokens of the jobs of a submission."""
+        return tokens_of(submission.token, self.offsets if submission.number == 1 else ())
+
+    @functools.cached_property
+    def summary(self) -> Summary:
+        """From exit.json if that has been read, else from the plan, or else from exit.json, which repeats it."""
+        if self._end is None:
+            with contextlib.suppress(RecordUnreadable):
+                return Summary.of(self.plan)
+        end = self.end
+        if end is not None and isinstance(end.get("summary"), dict):
+            return Summary.from_json(end["summary"])
+        return Summary.of(self.plan)
+
+    @property
+    def end(self) -> dict[str, Any] | None:
+        """The end of the run, by the first reader that saw it; None before that."""
+        if self._end is None:
+            with contextlib.suppress(FileNotFoundError):
+                end = _well_typed(self._read_document(self.directory.exit))
+                if end.get("state") not in names.ENDED:
+                    raise RecordUnreadable(f"exit.json of run `{self.id}` does not state an end")
+                self._end = end
+        return self._end
+
+    _end: dict[str, Any] | None = None
+
+    def write_end(self, end: Mapping[str, Any]) -> None:
+        """Write the end of the run, with a summary of its plan, for good."""
+        document = {**end, "schema": SCHEMA, "run": self.id, "summary": dataclasses.asdict(self.summary)}
+        write_json(self.directory.exit, document)
+        self._end = document
+        with contextlib.suppress(OSError):
+            self.directory.seen.unlink()  # for runs that have not ended
+        with contextlib.suppress(RecordUnreadable):
+            files.forget_environment(self.plan.private, self.id)
+
+    @functools.cached_property
+    def where(self) -> RunDirectory:
+        """The run directory, from the plan if `where` is damaged. The site may have purged it."""
+        with contextlib.suppress(OSError):
+            text = files.read_bytes(self.directory.where).decode("utf-8", "surrogateescape").removesuffix("\n")
+            if text.startswith("/") and "\0" not in text and len(text) < _LONGEST_PATH:
+                return RunDirectory(Path(text))
+        return RunDirectory(Path(self.summary.directory))
+
+    @property
+    def submissions(self) -> list[Submission]:
+        """The run's first submission, and its further jobs in their order, without those of single tasks."""
+        return [*self.first_submissions, *self.links().get(None, ())]
+
+    def submissions_of(self, task: int | None) -> list[Submission]:
+        """The jobs that the run, or one task, has or may have, the first one first."""
+        own = self.links().get(task, ()) if task is not None else ()
+        return [*self.submissions, *own]
+
+    def all_submissions(self) -> list[Submission]:
+        return [*self.first_submissions, *(link for links in self.links().values() for link in links)]
+
+    @property
+    def first_submissions(self) -> list[Submission]:
+        """The run's first submission; at most one."""
+        try:
+            return [Submission.from_json(self._read_document(self.directory.submission(1)))]
+        except FileNotFoundError:
+            return []
+
+    def links(self, but: Container[int | None] = ()) -> dict[int | None, tuple[Submission, ...]]:
+        """Further jobs, by task (None: the run's), in their order; those of tasks in `but` are not read.
+
+        They are in the run directory, because a job that submits the next one may not see the record. Missing and
+        torn files are skipped.
+        """
+        links: dict[int | None, list[Submission]] = {}
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self.where.links):  # noqa: PTH208 - a thousand, perhaps
+                token = name.removesuffix(".json")
+                task = task_of(token)
+                document = read_json(self.where.link(token)) if task not in but and token != name else None
+                if document is not None:
+                    with contextlib.suppress(RecordUnreadable):
+                        links.setdefault(task, []).append(Submission.from_json(document))
+        return {task: tuple(sorted(each, key=lambda link: link.number)) for task, each in links.items()}
+
+    def write_submission(self, submission: Submission) -> None:
+        """Write the outcome of a submission: the first into the record, a further one into the run directory."""
+        if submission.number == 1:
+            write_json(self.directory.submission(1), submission.to_json())
+        else:
+            write_json(self.where.link(submission.token), submission.to_json(), MODES[self.plan.share].file)
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        try:
+            return self._read_document(path)
+        except FileNotFoundError as error:
+            raise RecordUnreadable(f"run `{self.id}` lacks {path.name} in its record") from error
+
+    def _read_document(self, path: Path) -> dict[str, Any]:
+        try:
+            value = json.loads(files.read_bytes(path))
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError, RecursionError) as error:
+            raise RecordUnreadable(f"{path.name} of run `{self.id}` cannot be read ({_short(error)})") from error
+        if not isinstance(value, dict):
+            raise RecordUnreadable(f"{path.name} of run `{self.id}` is not a JSON object")
+        schema = value.get("schema")
+        if not isinstance(schema, int) or schema != SCHEMA:
+            raise RecordUnreadable(
+                f"{path.name} of run `{self.id}` has schema {schema}; this Serried reads {SCHEMA}",
+                hint="use the version of Serried that wrote it",
+            )
+        return value
+
+
+def _short(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or "error"
+    return "torn or not JSON"

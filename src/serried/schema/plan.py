@@ -1,0 +1,839 @@
+"""The plan: one experiment on one cluster with nothing left to decide. Immutable, JSON, printable.
+
+The script, the agents and every reader of runs work from the plan, as `plan.json` has it. Each part that users set
+declares its settings here, with key and help; `config` reads, checks and documents them by these declarations.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Optional, Union
+
+from serried.schema import SCHEMA, codec, names
+from serried.schema.layout import RunDirectory, run_directory
+from serried.schema.successor_commands import part_of, token_of, tokens_of
+
+
+class KeySpec(NamedTuple):
+    """How users set a field."""
+
+    kind: str
+    """The name in `config.values` of the kind of its values."""
+    help: str
+    default: Optional[str] = None
+    """The value of a key that is not set, in words for the reader."""
+    key: str = ""
+    """Its key in a file, if that is not the field's name."""
+
+
+class Build(NamedTuple):
+    """An environment that Serried builds, and keeps under a hash of its inputs."""
+
+    kind: str
+    """`venv` or `conda`."""
+    source: str = ""
+    """The file that lists its content, absolute; empty for the project's own files."""
+    python: Optional[str] = None
+    torch: Optional[str] = None
+    where: str = "here"
+    """`here`, `job` or `gpu-job`."""
+
+
+class Environment(NamedTuple):
+    """The environment of ranks. It has the names of secrets, never their values."""
+
+    modules: Annotated[
+        tuple[str, ...],
+        KeySpec(
+            "TEXTS",
+            "Modules to load, in this order. `use DIR` adds a folder of modulefiles, `unload NAME` unloads a module.",
+        ),
+    ] = ()
+    module_purge: Annotated[bool, KeySpec("BOOLEAN", "Unload all modules before `modules` are loaded.", "false")] = (
+        False
+    )
+    setup: Annotated[
+        str,
+        KeySpec(
+            "LINES",
+            "Lines of bash to run on each node before its ranks start, in their folder. Ranks inherit exports and "
+            "limits.",
+        ),
+    ] = ""
+    check: Annotated[
+        Optional[str],
+        KeySpec(
+            "LINES",
+            "Python code that `submit` runs in the environment first: `import torch`. `false` skips every check.",
+            "activate the environment",
+        ),
+    ] = None
+    """None only activates the environment; "" skips that too."""
+    env: Annotated[Mapping[str, str], KeySpec("VARIABLES", "Variables to set. Merged by name.")] = {}
+    secrets: Annotated[
+        tuple[str, ...],
+        KeySpec(
+            "NAMES", "Names of secret variables. Their values are read at submit and appear in no file of Serried."
+        ),
+    ] = ()
+    env_file_path: Annotated[
+        Optional[str], KeySpec("TEXT", "File of `NAME=value` lines. The values are secrets.", key="env_file")
+    ] = None
+    """Absolute once resolved."""
+    inherit: Annotated[
+        Union[str, tuple[str, ...]], KeySpec("INHERIT", "Variables to inherit from the submitting shell.", "`all`")
+    ] = "all"
+    env_file: tuple[str, ...] = ()
+    """The names in the env_file, whose values are secrets too."""
+    venv: Optional[str] = None
+    """The virtual environment's folder, absolute; None for the inherited environment."""
+    conda: Optional[str] = None
+    """The folder of the conda environment; a name until Serried has searched for it."""
+    build: Optional[Build] = None
+    """`venv` or `conda`, if Serried builds them; both are None until then."""
+
+
+class Container(NamedTuple):
+    """The container of ranks. The agents stay outside, except with pyxis."""
+
+    image: Annotated[
+        str,
+        KeySpec(
+            "IMAGE",
+            "Image file or folder, definition (`.def`) or `docker://…`, relative to the project. May contain "
+            "variables.",
+            "no container",
+        ),
+    ] = ""
+    """A file or a folder is absolute once resolved."""
+    runtime: Annotated[str, KeySpec("RUNTIME", "Container runtime.", "the first one that is installed")] = ""
+    binds: Annotated[
+        tuple[str, ...],
+        KeySpec(
+            "BINDS",
+            "Host paths to mount; `/data` means `/data:/data`. May contain variables, also of the node "
+            "(`$SLURM_TMPDIR`).",
+        ),
+    ] = ()
+    """In the form of `schema.binds`: absolute, or on the node's own disk."""
+    writable: Annotated[
+        bool,
+        KeySpec(
+            "BOOLEAN",
+            "Let ranks write to the whole container. The changes are lost at the end (`--writable-tmpfs`).",
+            "false",
+        ),
+    ] = False
+    options: Annotated[
+        tuple[str, ...],
+        KeySpec("TEXTS", "Further options of the runtime: `--nvccli`, `--fakeroot`."),
+    ] = ()
+    contained: Annotated[
+        bool,
+        KeySpec("BOOLEAN", "Hide the host: a separate home and `/tmp`, and only the job's variables.", "false"),
+    ] = False
+    local: Annotated[
+        Optional[bool],
+        KeySpec("BOOLEAN", "Copy an image file to each node's own disk first, once.", "true with a `local_disk`"),
+    ] = None
+    requirements: Annotated[
+        str, KeySpec("TEXT", "A file of requirements that `serried image build` installs on top of `image`.")
+    ] = ""
+    made_from: str = ""
+    """The definition or reference that Serried built the image from."""
+
+
+class Limit(NamedTuple):
+    lead_seconds: Annotated[
+        int,
+        KeySpec(
+            "DURATION",
+            "Time between the stop notice and the time limit; at most a quarter of the limit.",
+            "60s",
+            key="warn_before",
+        ),
+    ] = 60
+    grace_seconds: Annotated[int, KeySpec("DURATION", "Time between TERM and KILL.", "30s", key="grace")] = 30
+    silence_seconds: Annotated[
+        Optional[int],
+        KeySpec("DURATION_OR_OFF", "Fail if no rank prints for this time.", "off", key="output_timeout"),
+    ] = None
+    restarts: Annotated[int, KeySpec("COUNT_OR_NONE", "Most further attempts.", "0")] = 0
+    """In a plan, with those that `total_time` needs."""
+    total_seconds: Annotated[
+        Optional[int],
+        KeySpec(
+            "DURATION_OR_OFF",
+            "Time of the whole training: as many attempts as that takes, and `restarts` more. See [chains](chains.md).",
+            "off",
+            key="total_time",
+        ),
+    ] = None
+    form: Annotated[
+        str,
+        KeySpec(
+            "FORM",
+            "Way to the next attempt: see [continuing](continuing.md).",
+            "the cluster's, else `requeue`",
+            key="continue",
+        ),
+    ] = names.REQUEUE
+    notify: Annotated[
+        Optional[str], KeySpec("SIGNAL", "Signal that asks ranks to save and exit: `USR1`, `TERM` …", "off")
+    ] = None
+
+
+class Launch(NamedTuple):
+    """The launcher of the ranks. Each in `agent/launchers/kinds.py` starts them through `agent rank`."""
+
+    kind: Annotated[
+        str,
+        KeySpec(
+            "LAUNCHER",
+            "Launcher of the ranks: see [launchers](launchers.md).",
+            "`agent`; `single` for one rank without a GPU",
+        ),
+    ] = ""
+    """Never empty in a plan."""
+    max_restarts: Annotated[
+        int, KeySpec("COUNT_OR_NONE", "How often torchrun restarts failed ranks within one attempt.", "0")
+    ] = 0
+    options: Annotated[
+        tuple[str, ...],
+        KeySpec("TEXTS", "Further options of the launcher, with `{nodes}`, `{ranks}`, `{gpus}` and `{world_size}`."),
+    ] = ()
+
+
+class Notify(NamedTuple):
+    command: Annotated[
+        tuple[str, ...],
+        KeySpec(
+            "COMMAND", "Command to run without a shell: a list of words, or text that is split like a shell command."
+        ),
+    ] = ()
+    webhook: Annotated[Optional[str], KeySpec("WEBHOOK", "Name of the secret variable with the webhook's address.")] = (
+        None
+    )
+    on: Annotated[
+        tuple[str, ...],
+        KeySpec("EVENTS", "Events: `start`, `finish`, `fail`, `stall`, `anomaly`.", "`finish` and `fail`"),
+    ] = ("finish", "fail")
+
+
+class Track(NamedTuple):
+    """Trackers of experiments, which get the values of `run.log`."""
+
+    sinks: Annotated[
+        tuple[str, ...],
+        KeySpec("SINKS", "Trackers that get the values of `run.log`: see [tracking](tracking.md)."),
+    ] = ()
+    project: Annotated[str, KeySpec("TEXT", "Project in wandb, experiment in MLflow.", "the project's name")] = ""
+    """Never empty in a plan."""
+    group: Annotated[str, KeySpec("TEXT", "Group of the run in wandb.", "the run's id for an array")] = ""
+    mode: Annotated[
+        str,
+        KeySpec("TRACK_MODE", "Way to the servers of wandb and MLflow.", "`auto`: `online` if they can be reached"),
+    ] = names.TRACK_AUTO
+    every_process: Annotated[
+        bool, KeySpec("BOOLEAN", "Make each rank a run of its own, instead of rank 0 alone.", "false")
+    ] = False
+
+
+class Sampling(NamedTuple):
+    """What agents measure while ranks run."""
+
+    every_seconds: Annotated[
+        Optional[int],
+        KeySpec(
+            "DURATION_OR_OFF",
+            "Interval between two measurements of CPUs, GPUs, memory and progress: see [sampling](sampling.md).",
+            "5s",
+            key="every",
+        ),
+    ] = 5
+
+
+class ReportSettings(NamedTuple):
+    """Of `serried report`."""
+
+    mute: Annotated[
+        tuple[str, ...],
+        KeySpec("TEXTS", "Rules whose notes `serried report` leaves out: see [rules](rules.md).", "none"),
+    ] = ()
+
+
+class ReportedMetric(NamedTuple):
+    """A metric of a program that does not log it by `serried.train`."""
+
+    name: Annotated[str, KeySpec("TEXT", "Name of the metric.", "`metric`")] = "metric"
+    source: Annotated[
+        str,
+        KeySpec(
+            "METRIC_SOURCE",
+            "Where the program reports its step and metrics: see [sampling](sampling.md#progress).",
+            "the file of `run.log`",
+            key="from",
+        ),
+    ] = ""
+
+    def source_of(self, metric: str) -> str:
+        """Where the program reports `metric`; empty if this source has no such value."""
+        from serried.schema import printed_metric  # few commands ask
+
+        name = "" if self.name == ReportedMetric().name else self.name
+        return self.source if self.source and printed_metric.has(self.source, name, metric) else ""
+
+
+class SideCommand(NamedTuple):
+    """A command that runs beside the ranks of a node, and never decides how the run ends."""
+
+    command: tuple[str, ...]
+    """With placeholders. With `shell` a single word: a line for bash."""
+    shell: bool = True
+    on: str = names.EVERY_NODE
+    """`every` node or the `first`."""
+
+
+class Staged(NamedTuple):
+    """A file, folder or archive that each node copies to its own disk before ranks start."""
+
+    source: str
+    """Absolute."""
+    to: str
+    """Its path in the ranks' data folder."""
+    unpack: str = ""
+    """The kind of an archive that becomes a folder: `tar`, `tar.gz`, `tar.zst`, `zip` or `squashfs`."""
+    bytes: Optional[int] = None
+    """As counted at submit; None if that took too long."""
+    files: Optional[int] = None
+
+
+class Data(NamedTuple):
+    """The data that goes to the nodes, and the results that come back."""
+
+    stage: Annotated[
+        tuple[Staged, ...],
+        KeySpec("ITEMS", "Files, folders and archives (unpacked) to copy to each node's disk before ranks start."),
+    ] = ()
+    in_place: Annotated[
+        tuple[str, ...],
+        KeySpec(
+            "TEXTS",
+            "Paths that must exist on every node, checked before ranks start.",
+            key="require",
+        ),
+    ] = ()
+    """Absolute once resolved."""
+    results: Annotated[
+        tuple[str, ...],
+        KeySpec(
+            "RESULTS", "Names and patterns of results to copy back. `$SERRIED_RESULTS_DIR` is then on the node's disk."
+        ),
+    ] = ()
+    results_every_seconds: Annotated[
+        int, KeySpec("DURATION", "Interval between two copies while ranks run.", "5m", key="results_every")
+    ] = 300
+    verify: Annotated[
+        str,
+        KeySpec("VERIFY", "How to compare a copy with its source: by sizes and times, or by checksums.", "`times`"),
+    ] = "times"
+
+
+class Sync(NamedTuple):
+    """Checkpoints that a program without `serried.train` writes. Agents copy them to the run's own."""
+
+    watch: Annotated[
+        tuple[str, ...],
+        KeySpec(
+            "WATCHED",
+            "Patterns of checkpoints that the program writes; complete ones are copied while it runs.",
+        ),
+    ] = ()
+    every_seconds: Annotated[
+        int, KeySpec("DURATION", "Interval between two searches for new checkpoints.", "30s", key="sync_every")
+    ] = 30
+    keep: Annotated[int, KeySpec("COUNT", "Number of copied checkpoints that stay.", "3")] = 3
+    bandwidth: Annotated[
+        Optional[int], KeySpec("BYTES", "Most data copied per second while ranks run.", "no limit")
+    ] = None
+    keep_local: Annotated[
+        Optional[int],
+        KeySpec(
+            "COUNT",
+            "Number of checkpoints that stay on the node's disk. Older ones are deleted once copied or superseded.",
+            "all",
+        ),
+    ] = None
+
+
+class Dialect(NamedTuple):
+    """The forms of a scheduler's job ids and answers, for agents that know no scheduler."""
+
+    task: tuple[str, str] = ("", "")
+    """A pattern and its replacement, which turn the id of an array job into that of a task; `{}` is the index."""
+    awaited: tuple[str, str] = ("", "")
+    """The same for a job that another depends on."""
+    state_query: str = ""
+    """Bash that prints the state of the job `$1` as one word: nothing for an unknown job, and a status other than 0 if
+    the scheduler does not answer. Empty: none of its jobs outlives their agents."""
+    job_variables: tuple[str, ...] = ()
+    """Variables that only job.sh has, the job's id first."""
+    index_variable: str = ""
+    """The variable in which programs look for the index of their task, unless every process of the job has it."""
+    task_prefix: str = ""
+    """The prefix of variables that it sets for each process that it starts."""
+    prefixes: tuple[str, ...] = ()
+    """Prefixes of the variables of its jobs and of its commands. A job that one of its jobs submits inherits none."""
+    selectors: tuple[str, ...] = ()
+    """Variables that select one of its clusters. Jobs inherit them, whatever their prefix."""
+
+
+class Site(NamedTuple):
+    """The facts about the cluster that the script and the agents need."""
+
+    name: str = ""
+    scheduler: str = ""
+    docs: Annotated[
+        Optional[str], KeySpec("TEXT", "Address of its documentation, printed in errors about limits and accounts.")
+    ] = None
+    contact: Annotated[Optional[str], KeySpec("TEXT", "Address for questions, printed in the same errors.")] = None
+    root: Annotated[
+        str,
+        KeySpec(
+            "TEXT",
+            "Folder of run directories. May contain variables.",
+            "`$SCRATCH/serried`, `$PSCRATCH/serried`, `/scratch/$USER/serried` or `$HOME/serried`; "
+            "`$XDG_DATA_HOME/serried` on `local`",
+        ),
+    ] = ""
+    """Absolute once resolved."""
+    python: Annotated[Optional[str], KeySpec("TEXT", "Python 3.9 or later for the agent.", "one on the node")] = None
+    gpu_option: Annotated[str, KeySpec("GPU_OPTION", "Slurm's option to request GPUs.", "`gres`")] = "gres"
+    kill_wait_seconds: Annotated[
+        int, KeySpec("DURATION", "Time between the scheduler's TERM and KILL.", "30s", key="kill_wait")
+    ] = 30
+    local_disk: Annotated[
+        Optional[str], KeySpec("TEXT", "Scratch folder on each node. May contain the node's variables.")
+    ] = None
+    local_disk_bytes: Annotated[
+        Optional[int], KeySpec("BYTES", "Most data of a job there.", "not checked", key="local_disk_size")
+    ] = None
+    local_disk_files: Annotated[Optional[int], KeySpec("COUNT", "Most files of a job there.", "not checked")] = None
+    cache_bytes: Annotated[
+        int,
+        KeySpec(
+            "BYTES_OR_NONE", "Most staged data that stays on a node's disk for later jobs.", "none", key="data_cache"
+        ),
+    ] = 0
+    transfer: Annotated[
+        str,
+        KeySpec(
+            "TRANSFER",
+            "Way of staged data to several nodes: read once and passed on, or read by each node.",
+            "`chain`",
+            key="data_transfer",
+        ),
+    ] = "chain"
+    gpu_resource: Annotated[
+        str, KeySpec("TEXT", "The site's PBS resource for the type of a GPU, used for `gpu_type`.", "`gpu_type`")
+    ] = "gpu_type"
+    hides_gpus: Annotated[
+        bool,
+        KeySpec(
+            "BOOLEAN",
+            "PBS hides the GPUs of other jobs, by its cgroup hook. Otherwise jobs with GPUs take whole nodes.",
+            "false",
+        ),
+    ] = False
+    inside: str = ""
+    """The scheduler of the job in which `serried run` was typed; `scheduler` is then this machine's."""
+    scratch: str = ""
+    """The folder for users' data that compute nodes see; empty without one."""
+    launcher: Annotated[
+        str,
+        KeySpec(
+            "TEXT",
+            "Starts the agents of a PBS job: `pbsdsh`, `pbs_tmrsh` or a line of bash. "
+            "See [PBS](pbs.md#how-agents-start).",
+            "`pbsdsh` on `pbs`; `pbs_tmrsh` with `nodes`",
+        ),
+    ] = ""
+    private: Annotated[
+        str,
+        KeySpec(
+            "TEXT",
+            "Folder for a file with the job's environment that only you can read (PBS). Compute nodes must see it.",
+            "`private/` in the run directory",
+        ),
+    ] = ""
+    """Absolute once resolved."""
+    is_this_machine: bool = False
+    """Its jobs share this machine with the user, outside of any scheduler."""
+    dialect: Dialect = Dialect()
+
+    @property
+    def support(self) -> Optional[str]:
+        """`ask help@site, or see https://…`, as far as the profile has them."""
+        ways = [f"ask {self.contact}" if self.contact else "", f"see {self.docs}" if self.docs else ""]
+        return ", or ".join(way for way in ways if way) or None
+
+
+ALL = 0
+"""Memory: all that a node has."""
+
+
+class Allocation(NamedTuple):
+    """One Slurm task per node owns everything on that node."""
+
+    nodes: int
+    ranks: int
+    """Ranks per node."""
+    gpus: int
+    """GPUs per node; 0 on CPU clusters."""
+    cpus: int
+    """CPUs per node."""
+    memory_mb: Optional[int]
+    """Memory per node in MiB; 0 for all, None for the cluster's default."""
+    time_seconds: Optional[int]
+    """Time limit of a job; None if Serried sets none."""
+    gpu_type: Optional[str] = None
+    account: Optional[str] = None
+    partition: Optional[str] = None
+    qos: Optional[str] = None
+    reservation: Optional[str] = None
+    constraint: tuple[str, ...] = ()
+    """Features that every node must have: joined by `&`."""
+    licenses: tuple[str, ...] = ()
+    exclusive: bool = False
+    comment: Optional[str] = None
+    mail_user: Optional[str] = None
+    mail_type: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
+    """Further options for the scheduler's submit command, unchanged."""
+
+
+class Source(NamedTuple):
+    """The code that the ranks run."""
+
+    directory: str
+    """The project's folder on the submitting side, absolute."""
+    workdir: str = "."
+    """The ranks' working directory, relative to the project's folder."""
+    snapshot: bool = True
+    """False: run in `directory` itself."""
+    archive: Optional[str] = None
+    """Path of the tar to unpack."""
+    tree_per_task: bool = False
+    """Each task of an array unpacks its own working tree. Otherwise all tasks share one."""
+    links: tuple[str, ...] = ()
+    """Top-level entries of the project that the unpacked tree links to."""
+    python_path: tuple[str, ...] = ()
+    """Folders (relative to the tree) put before PYTHONPATH: editable installs redirected to the snapshot."""
+
+
+class Array(NamedTuple):
+    indices: tuple[int, ...]
+    parallel: Optional[int] = None
+    """Most tasks that run at once; None for the scheduler's default."""
+    each: bool = False
+    """Task I runs line I of commands.json. Otherwise all tasks run the plan's command."""
+    repeat: Optional[int] = None
+    """The number of consecutive tasks that repeat one command, each with the next seed; None without repeats."""
+    offsets: tuple[int, ...] = ()
+    """If one job cannot hold the array: for each of its jobs, the difference between a task and the scheduler's index,
+    which begins at 0. Empty: one job, whose indices are the tasks."""
+    draws: bool = False
+    """A job runs further tasks after its own, whose jobs still wait, as long as its time allows: see
+    `agent/trials/draw.py`."""
+
+
+class Search(NamedTuple):
+    """A search by Optuna, for the agents of the trials: see `agent/trials/search.py`."""
+
+    method: str
+    """`bayes`; `grid` or `random` if it only ends trials early."""
+    metric: str
+    source: str
+    goal: str
+    pruner: Optional[Mapping[str, Any]]
+    """`type` (`hyperband` or `median`) and the arguments of that pruner; None if no trial ends early."""
+    space: Mapping[str, Mapping[str, Any]]
+    """By parameter: `value`; `choices`; or `low` and `high`, with `int`, `log` and `q`. Empty without `bayes`."""
+    journal: str = ""
+    """Optuna's journal, in the directory of the sweep's first run."""
+    pythons: tuple[str, ...] = ()
+    """Those that have Optuna, the first choice first."""
+
+
+class Sweep(NamedTuple):
+    """The sweep that a run belongs to. Each task is a trial; trials.json has the parameters."""
+
+    first: str
+    """The sweep's first run, whose id is the sweep's. Later runs repeat trials or add some."""
+    parameters: tuple[str, ...]
+    """By dotted name."""
+    metric: str = ""
+    """The logged value that orders the trials; empty without one."""
+    goal: str = "minimize"
+    """`minimize` or `maximize`."""
+    source: str = ""
+    """Where the programs report the metric, as `schema.printed_metric` reads it; empty if they log it."""
+    seeds: int = 1
+    """The number of consecutive trials that differ in their seed alone."""
+    definition: Mapping[str, Any] = {}
+    """The keys of `[sweeps.NAME]` that gave the trials, from which further draws follow."""
+    description: str = ""
+    """The parameters and their values in words: `lr (2 values) x wd (3 values)`."""
+    search: Optional[Search] = None
+    """What gives trials their parameters when they start, or ends them early; None if neither."""
+    service: str = ""
+    """`ENTITY/PROJECT/ID` of a sweep at W&B, whose agents start the trials; empty for other sweeps."""
+
+
+class UserScript(NamedTuple):
+    """A job script of the user, which runs unmodified on the first node in place of ranks."""
+
+    path: str
+    """The file as of submit, absolute. The run directory has a copy."""
+    interpreter: tuple[str, ...]
+    """The program of the `#!` line, and at most one argument."""
+    options: tuple[str, ...] = ()
+    """Options for the scheduler's submit command from the script's directives, unchanged."""
+    replaced: tuple[str, ...] = ()
+    """Options of directives that settings of the user replace."""
+    keys: tuple[str, ...] = ()
+    """Keys of `resources` that the user set in place of directives."""
+    title: str = ""
+    """The job's name by `--name` or its directives; empty if there is none."""
+    log: str = ""
+    """Where the user expects its output, in the escapes of the scheduler; a link leads to the log."""
+    errors: str = ""
+    """Where the user expects its stderr, if that is another file; a link leads to the same log."""
+    input: str = ""
+    """The file that it reads as standard input."""
+    dependency: str = ""
+    """Jobs that it waits for, in the scheduler's words."""
+    notice_to: str = ""
+    """Which get the signal `limit.notify`: `script`, `ranks` that it starts, or, if empty, both."""
+    has_login: bool = False
+    """Its environment begins as that of a login shell."""
+    appends: bool = False
+    """The logs of its steps are kept when they exist, by its directives."""
+    dialect: str = ""
+    """The scheduler of its directives; empty without directives."""
+    umask: int = 0o077
+    """Of the submitting shell, or by its directives. With `has_login` the user's profile may change it."""
+    folder: str = ""
+    """The folder that it was submitted from, absolute."""
+
+    @property
+    def job_name(self) -> str:
+        """The name of its job with the scheduler's own command."""
+        return self.title or os.path.basename(self.path)  # noqa: PTH119
+
+    @property
+    def is_singleton(self) -> bool:
+        """Whether it waits for its user's earlier jobs of the same name."""
+        return "singleton" in self.dependency.replace("?", ",").split(",")
+
+
+class After(NamedTuple):
+    """A run, or a task of a run, that this run depends on."""
+
+    run: str
+    name: str
+    directory: str
+    """Its run directory, absolute."""
+    condition: str = names.AFTER_OK
+    """The end that it must have: `ok`, `any` or `notok`."""
+    task: Optional[int] = None
+    job: Optional[str] = None
+    """Its first job, or all jobs of an array, with commas. None if the condition was met before this run was
+    submitted."""
+
+    def __str__(self) -> str:
+        """`k3f9q2`, `k3f9q2/17:any`."""
+        task = "" if self.task is None else f"/{self.task}"
+        condition = "" if self.condition == names.AFTER_OK else f":{self.condition}"
+        return f"{self.run}{task}{condition}"
+
+
+class Resume(NamedTuple):
+    """The checkpoint that a run starts from, until it has its own."""
+
+    checkpoints: tuple[str, ...]
+    """Absolute paths: one for each task of the array in order, or one for all. Empty for a task without."""
+    run: Optional[str] = None
+    """The run or the task (`k3f9q2/17`) that wrote them."""
+
+    def __str__(self) -> str:
+        if len(self.checkpoints) > 1:
+            return f"{self.run}, each task from its own checkpoint"
+        path = self.checkpoints[0]
+        return f"{self.run}, {path.rpartition('/')[2]}" if self.run else path
+
+
+class Plan(NamedTuple):
+    run: str
+    """The run's id."""
+    name: str
+    """The name for users: `--name`, else the experiment's name."""
+    project: str
+    experiment: str
+    created: str
+    """UTC, ISO 8601."""
+    command: tuple[str, ...]
+    """The program and its arguments, with placeholders. With `shell` a single word: a line for bash."""
+    site: Site
+    allocation: Allocation
+    source: Source
+    shell: bool = False
+    seed: int = 0
+    debug: bool = False
+    """NCCL and torch.distributed log more."""
+    ranks_meet: bool = True
+    """False: ranks are independent programs, and Serried does not warn if none connects to another."""
+    shares_logs: bool = False
+    """The ranks of a node share a log, except rank 0, and only the first of them keeps its metrics."""
+    config: Mapping[str, Any] = {}
+    """The settings of the training, by dotted name, for `serried.train.config` and `{config.NAME}`."""
+    environment: Environment = Environment()
+    container: Optional[Container] = None
+    data: Optional[Data] = None
+    sync: Optional[Sync] = None
+    limit: Limit = Limit()
+    launch: Launch = Launch("agent")
+    script: Optional[UserScript] = None
+    """In place of ranks; `command` is then the script's path as the user wrote it, and its arguments."""
+    notify: Optional[Notify] = None
+    track: Optional[Track] = None
+    metric: Optional[ReportedMetric] = None
+    sampling: Sampling = Sampling()
+    report: ReportSettings = ReportSettings()
+    beside: tuple[SideCommand, ...] = ()
+    array: Optional[Array] = None
+    sweep: Optional[Sweep] = None
+    resume: Optional[Resume] = None
+    after: tuple[After, ...] = ()
+    """Dependencies: runs that must end first."""
+    smoke: int = 0
+    """The number of steps of a smoke test, after which a training saves, loads and exits; 0 for other runs."""
+    rerun_of: Optional[str] = None
+    """The run or the task whose plan this run repeats."""
+    defaults: tuple[str, ...] = ()
+    """Keys (`resources.cpus`) that have a default of Serried or of the cluster."""
+    share: str = "user"
+    """`user` (0700/0600) or `group` (0750/0640)."""
+    schema: int = SCHEMA
+
+    @property
+    def directory(self) -> str:
+        """The run directory, absolute."""
+        return run_directory(self.site.root, self.project, self.experiment, self.run)
+
+    @property
+    def submitted_from(self) -> str:
+        """The folder that a job script takes for the one it was submitted from: in a snapshot, the copy's."""
+        folder = self.script.folder if self.script else self.source.directory
+        inside = os.path.relpath(folder, self.source.directory)
+        return os.path.normpath(f"{self.directory}/source/{inside}") if self.source.snapshot else folder
+
+    @property
+    def private(self) -> str:
+        """The folder for the job's environment, if the scheduler would show it to other users; absolute."""
+        return self.site.private or str(RunDirectory(Path(self.directory)).private)
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks; 1 for a script."""
+        return 1 if self.script else self.allocation.nodes * self.allocation.ranks
+
+    @property
+    def has_all_cpus(self) -> bool:
+        """Its ranks share all CPUs of each node: the nodes are exclusive, and the user requested no number of CPUs."""
+        return self.allocation.exclusive and "resources.cpus" in self.defaults
+
+    @property
+    def lead_seconds(self) -> int:
+        """The time from the stop notice to the time limit; 0 without a limit."""
+        return 0 if self.allocation.time_seconds is None else self.limit.lead_seconds
+
+    @property
+    def useful_seconds(self) -> Optional[int]:
+        """The time after which ranks receive the stop notice; None without a limit."""
+        limit = self.allocation.time_seconds
+        if limit is None:
+            return None
+        copying = min(names.COPY_BACK_SECONDS, limit // 20) if self.copies_back else 0
+        return limit - self.limit.lead_seconds - copying
+
+    @property
+    def result_patterns(self) -> tuple[str, ...]:
+        """Names and patterns of the results that agents copy back."""
+        return self.data.results if self.data else ()
+
+    @property
+    def watch_patterns(self) -> tuple[str, ...]:
+        """Patterns of the program's checkpoints that agents copy to the run directory."""
+        return self.sync.watch if self.sync else ()
+
+    @property
+    def staged_items(self) -> tuple[Staged, ...]:
+        return self.data.stage if self.data else ()
+
+    @property
+    def copies_back(self) -> bool:
+        """Agents copy files back, which takes time after the ranks have ended."""
+        return bool(self.sync or self.result_patterns)
+
+    @property
+    def may_requeue(self) -> bool:
+        """The scheduler may run the job itself again."""
+        return self.limit.restarts > 0 and self.limit.form == names.REQUEUE
+
+    @property
+    def has_links(self) -> bool:
+        """Further attempts are further jobs."""
+        return self.limit.restarts > 0 and self.limit.form != names.REQUEUE
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """`Array.offsets`; empty without an array."""
+        return self.array.offsets if self.array else ()
+
+    @property
+    def draws(self) -> bool:
+        """A job of the array runs further trials after its own."""
+        return self.array is not None and self.array.draws
+
+    @property
+    def is_in_parts(self) -> bool:
+        """The array is several jobs."""
+        return len(self.offsets) > 1
+
+    @property
+    def tokens(self) -> list[str]:
+        """The tokens of its jobs."""
+        return tokens_of(token_of(self.run, None, 1), self.offsets)
+
+    def part(self, number: int) -> "Plan":
+        """The plan of one of those jobs: its tasks, with the scheduler's indices."""
+        if self.array is None or not self.array.offsets:
+            return self
+        offsets = self.array.offsets
+        own = tuple(task - offsets[number] for task in self.array.indices if part_of(offsets, task) == number)
+        return self._replace(array=self.array._replace(indices=own))
+
+    def to_json(self) -> dict[str, Any]:
+        document: dict[str, Any] = codec.to_json(self)
+        return document
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Plan":
+        """The plan that `to_json` wrote.
+
+        Raises ValueError on one of another schema, and on anything else.
+        """
+        if value.get("schema") != SCHEMA:
+            raise ValueError(f"this plan has schema {value.get('schema')}; this Serried reads {SCHEMA}")
+        return codec.from_json(cls, value)
