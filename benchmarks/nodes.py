@@ -19,7 +19,7 @@ from serried.base.files import Journal, read_journal, read_json
 from serried.schema.events import JournalEvent, ToNode
 from serried.schema.layout import RunDirectory
 from serried.schema.plan import Allocation, Data, Limit, Plan, Source, Staged
-from serried.submit import script
+from serried.submission import script
 from stub_scheduler import StubScript, register, site_of
 
 COUNTS = (256, 1024, 4096)

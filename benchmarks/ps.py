@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from report import T, samples_text
 
 from building import RunOnDisk, a_plan, an_ending
-from serried.runs.record import Record
+from serried.records.record import Record
 
 FEW, MANY_ENDED = 10, 10_000
 MANY = 1000

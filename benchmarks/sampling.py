@@ -20,7 +20,7 @@ from measure import Figure, record
 
 from serried.base import linux
 from serried.schema.events import ToSampler
-from serried.submit import script
+from serried.submission import script
 
 RANKS, WORKERS, EVERY, WARM = 8, 4, 5, 15.0
 PERIODS_OF_AN_HOUR = 120

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from serried.base.files import Journal, make_directory, write_json
-from serried.runs.record import Record, Submission
+from serried.records.record import Record, Submission
 from serried.schema.plan import Allocation, Array, Limit, Plan, ReportSettings, Source, UserScript
 from serried.schema.successor_commands import token_of
 from stub_scheduler import site_of

@@ -7,7 +7,7 @@ import sys
 
 from building import a_plan
 from serried.schema.plan import Search, Sweep
-from serried.submit import script
+from serried.submission import script
 
 SPACE = {
     "lr": {"low": 1e-5, "high": 1e-1, "log": True},

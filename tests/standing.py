@@ -6,8 +6,8 @@ import os
 import sys
 
 from building import CREATED
-from serried.runs.record import Record
-from serried.runs.status import statuses
+from serried.records.record import Record
+from serried.records.status import statuses
 
 NOW = CREATED + 3600
 

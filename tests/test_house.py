@@ -13,6 +13,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+import serried as serried_package
 from house import HOUSE, MODULES, ROOT, holds_for, name_of, nodes_of, room_of, tree_of
 from serried.cli import VERBS, serried
 from tables import for_each
@@ -26,9 +27,9 @@ ORDER = (
     "bench",
     "cleanup",
     "importing",
-    "submit",
+    "submission",
     "sweeps",
-    "runs",
+    "records",
     "config",
     "schedulers",
     "templates",
@@ -144,6 +145,11 @@ def test_every_room_has_its_place_in_the_order():
     assert rooms - set(ORDER) == set()
 
 
+def test_no_room_has_the_name_of_a_function_of_the_python_api():
+    """Python sets a package as an attribute of `serried` when it is imported: `serried.submit` would be one."""
+    assert {room_of(path) for path in MODULES} & set(serried_package.__all__) == set()
+
+
 @holds_for([path for path in MODULES if room_of(path) in ORDER])
 def test_imports_run_one_way(path: Path):
     below = set(ORDER[ORDER.index(room_of(path)) + 1 :])
@@ -198,8 +204,8 @@ MAY_NAME_A_SCHEDULER = {
     "cli/lab.py": "the help of `lab`",
     "schema/plan.py": "help of settings that one scheduler has",
     "base/shell.py": "packages that bring commands",
-    "runs/advice.py": "advice with a command to type",
-    "submit/prepare.py": "a hint that one scheduler can follow",
+    "records/advice.py": "advice with a command to type",
+    "submission/prepare.py": "a hint that one scheduler can follow",
     "schema/launcher_env.py": "variables that `srun` sets for ranks",
     "train/identities.py": "variables that `srun` sets for ranks",
     "agent/launchers/local_socket.py": "the name of a node of a lab, whose nodes share a host name",
@@ -208,7 +214,7 @@ MAY_NAME_A_SCHEDULER = {
     "agent/launchers/rank_identity.py": "variables that `srun` sets for ranks",
     "agent/ranks/command.py": "variables of a step, which a program that starts ranks itself must not see",
     "config/definitions.py": "help of settings that Slurm's own variables set",
-    "submit/planning/launch.py": "launchers that a command may begin with",
+    "submission/planning/launch.py": "launchers that a command may begin with",
     "agent/launchers/kinds.py": "`srun` as a launcher of ranks, and MPI's, which must not ask a scheduler",
 }
 
@@ -309,7 +315,7 @@ MOST_LINES, MOST_MODULES = 80_900, 391
 """Of `src`. Every reader, every start of an agent and every run of the tests pays for them: these only fall."""
 MOST_LINES_OF_TESTS = 71_300
 MOST_IN_A_FOLDER = 15
-LARGER_FOLDERS = {"cli": 42, "schema": 29, "runs": 32, "submit": 22, "train": 17, "base": 23}
+LARGER_FOLDERS = {"cli": 42, "schema": 29, "records": 32, "submission": 22, "train": 17, "base": 23}
 """`cli` has a module for each command. The others are to fall to `MOST_IN_A_FOLDER`."""
 
 

@@ -56,5 +56,5 @@ def test_the_modules_named_in_docstrings_and_in_the_design_exist(path):
 
 def test_a_module_that_does_not_exist_is_seen(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text("`runs.documents`, `serried.runs.record.Record`, `agent/nowhere/`, `lab.json`, `base.files`")
-    assert [name for name in named_in(page) if not is_there(name)] == ["runs.documents", "agent/nowhere"]
+    page.write_text("`records.documents`, `serried.records.record.Record`, `agent/nowhere/`, `lab.json`, `base.files`")
+    assert [name for name in named_in(page) if not is_there(name)] == ["records.documents", "agent/nowhere"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 
-from serried.runs import live
+from serried.records import live
 from serried.views.watch.pages import RunPage
 
 GIB = 1 << 30

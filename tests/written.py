@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from building import CREATED
-from serried.runs import outputs
+from serried.records import outputs
 from serried.schema.outputs import describe
 
 

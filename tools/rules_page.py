@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from serried.runs import rules
+from serried.records import rules
 
 MARKER = "<!-- `make docs` writes the rest of this page from the rules. -->"
 

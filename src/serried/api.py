@@ -12,21 +12,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from serried.base.errors import RunFailed, SerriedWarning, UsageError
-from serried.runs import index, logs, status, stopping
-from serried.runs.evidence import attempt_numbers
-from serried.runs.index import Selection
-from serried.runs.outputs import places
-from serried.runs.record import Record, RecordUnreadable
-from serried.runs.run_status import RunStatus
+from serried.records import index, logs, status, stopping
+from serried.records.evidence import attempt_numbers
+from serried.records.index import Selection
+from serried.records.outputs import places
+from serried.records.record import Record, RecordUnreadable
+from serried.records.run_status import RunStatus
 from serried.schema import series
 from serried.schema.layout import AttemptDirectory, TaskDirectory
 from serried.schema.names import COMPLETED
 from serried.schema.outputs import listed
-from serried.submit.functions import Call, Calls
-from serried.submit.reconcile import find_out
+from serried.submission.functions import Call, Calls
+from serried.submission.reconcile import find_out
 
 if TYPE_CHECKING:
-    from serried.submit.deliver import Prepared
+    from serried.submission.deliver import Prepared
 
 __all__ = ["Output", "Run", "find", "map", "runs", "submit"]
 
@@ -103,8 +103,8 @@ def submit(
     """
     from serried.config.shell_words import given
     from serried.config.toml import dotted
-    from serried.submit.prepare import prepare
-    from serried.submit.request import Request, decide
+    from serried.submission.prepare import prepare
+    from serried.submission.request import Request, decide
 
     calls = command if isinstance(command, Calls) else None
     if callable(command):
@@ -332,7 +332,7 @@ class Run:
         Raises the function's exception, with the traceback in the rank as a note; RunFailed if the run ended before
         the function; TimeoutError after `timeout` seconds; UsageError for a whole array, which has `results`.
         """
-        from serried.submit import functions
+        from serried.submission import functions
 
         directory = self._place()
         if not self._selection.record.where.calls.exists():
@@ -398,7 +398,7 @@ class Run:
 
         Raises as `submit`, and UsageError with `failed` if no task has failed.
         """
-        from serried.submit.rerun import prepare_again
+        from serried.submission.rerun import prepare_again
 
         find_out(self._selection.record)
         return submit_prepared(
@@ -434,7 +434,7 @@ class Run:
 
 def submit_prepared(prepared: Prepared) -> Run:
     """Submit for the caller of `submit` or `rerun`, after the warnings."""
-    from serried.submit.deliver import deliver, unqueued
+    from serried.submission.deliver import deliver, unqueued
 
     for text in prepared.warnings:
         warnings.warn(text, SerriedWarning, stacklevel=3)

@@ -19,7 +19,7 @@ from serried.base import linux, processes
 from serried.base.files import read_journal, read_json
 from serried.schema.layout import RunDirectory
 from serried.schema.plan import Allocation, Array, Limit, Plan, Source
-from serried.submit import script
+from serried.submission import script
 from stub_scheduler import StubScript, register, site_of
 
 FAKE_LAUNCHER = Path(__file__).with_name("fake_launcher.py")

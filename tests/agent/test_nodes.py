@@ -16,7 +16,7 @@ import pytest
 
 from serried.base import processes
 from serried.schema.plan import Environment, Source
-from serried.submit import script
+from serried.submission import script
 
 PYTHON = sys.executable
 PATIENT = {"head.head.LEAVE_SECONDS": 120.0, "head.head.OBEY_SECONDS": 120.0}

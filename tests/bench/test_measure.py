@@ -10,8 +10,8 @@ from serried.base.errors import UsageError
 from serried.base.files import write_json
 from serried.bench.measure import NO_STEP, RankSteps, RunFigures, combined, measure, printed, rank_steps, warm_up_steps
 from serried.bench.points import GridPoint
-from serried.runs.run_status import RunStatus
-from serried.runs.verdict import Verdict
+from serried.records.run_status import RunStatus
+from serried.records.verdict import Verdict
 from serried.schema.series import Entry, step_line
 
 TWO = GridPoint(1, 2, "agent", "ddp")

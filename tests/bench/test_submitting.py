@@ -10,7 +10,7 @@ from serried.bench import results, submitting
 from serried.bench.points import GridPoint
 from serried.bench.store import Bench, PointRun, find
 from serried.bench.submitting import BenchRequest, check_passed, request_of, submit_missing
-from serried.runs.index import records
+from serried.records.index import records
 
 ONE = GridPoint(1, 1, "agent", "single", batch=8)
 TWO = GridPoint(1, 2, "agent", "ddp", batch=8)

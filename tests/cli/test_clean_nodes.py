@@ -12,7 +12,7 @@ from cleaning import aged, kinds
 from serried.base import locks
 from serried.base.files import make_directory, write_json
 from serried.schedulers.pbs import options
-from serried.submit import node_jobs, script
+from serried.submission import node_jobs, script
 
 
 def test_staged_data_that_stays_on_this_machine_goes_when_it_is_old_and_nobody_uses_it(serried, ended, tmp_path):

@@ -12,8 +12,8 @@ from serried.cleanup import disk_usage, removal
 from serried.cleanup.disk_items import Thing
 from serried.schema.layout import PROGRAMS
 from serried.schema.plan import Environment, Source
-from serried.submit import script
-from serried.submit.script.package import Content
+from serried.submission import script
+from serried.submission.script.package import Content
 
 
 def brings_along(run, content):

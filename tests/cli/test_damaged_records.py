@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serried.runs.record import Record
+from serried.records.record import Record
 
 
 def test_a_run_whose_record_is_zeros_is_unknown_with_its_reason(make, serried):

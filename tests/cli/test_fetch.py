@@ -12,11 +12,11 @@ import pytest
 
 from building import CREATED
 from serried.base.files import Journal, read_json, write_json
-from serried.runs import missing_outputs
-from serried.runs.index import Selection
-from serried.runs.record import Record
+from serried.records import missing_outputs
+from serried.records.index import Selection
+from serried.records.record import Record
 from serried.schema.plan import Data
-from serried.submit import fetch_copy, script
+from serried.submission import fetch_copy, script
 
 ODD = "a b\n$(x) {data} 'ü"
 

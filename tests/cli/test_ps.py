@@ -5,7 +5,7 @@ import json
 import pytest
 
 from building import CREATED
-from serried.runs import index
+from serried.records import index
 from serried.schedulers.interface import Job
 from serried.schema.plan import Environment
 from serried.views import console

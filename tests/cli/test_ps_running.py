@@ -7,7 +7,7 @@ import json
 import pytest
 
 from building import CREATED, a_live_node, live_of
-from serried.runs import live
+from serried.records import live
 from serried.schedulers.interface import Job
 from serried.views import console
 

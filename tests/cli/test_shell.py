@@ -5,7 +5,7 @@ from __future__ import annotations
 from click.testing import CliRunner
 
 from serried.cli import shell
-from serried.submit import interactive
+from serried.submission import interactive
 
 TEXT = """
 [experiments.train]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from serried.cli import stacks as stack_lines
-from serried.runs.stacks import RankStacks, groups
+from serried.records.stacks import RankStacks, groups
 
 LIBRARY = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 REDUCES = [[LIBRARY, 2810, "all_reduce"], ["/runs/x/source/train.py", 41, "step"]]

@@ -8,7 +8,7 @@ import pytest
 
 from building import CREATED
 from serried.base.files import read_journal, write_json
-from serried.runs import stacks
+from serried.records import stacks
 from serried.schedulers.interface import Job
 
 STACK = {"name": "", "frames": [["/p/train.py", 41, "step"]]}

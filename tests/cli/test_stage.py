@@ -12,7 +12,7 @@ from building import RunOnDisk
 from serried.base.errors import UsageError
 from serried.base.files import Journal, make_directory
 from serried.cli import stage
-from serried.submit import data
+from serried.submission import data
 from tables import for_each
 
 TEXT = """

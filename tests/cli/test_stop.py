@@ -7,8 +7,8 @@ import pytest
 
 from building import CREATED, as_json
 from serried.base.files import claim, make_directory, read_journal
-from serried.runs import stopping
-from serried.runs.record import Record
+from serried.records import stopping
+from serried.records.record import Record
 from serried.schedulers.interface import Job
 from serried.schema.successor_commands import Commands
 from serried.views import console

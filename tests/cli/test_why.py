@@ -8,7 +8,7 @@ import pytest
 from building import A_SCRIPT, CREATED, a_failure
 from serried.agent.outcome import diagnose
 from serried.base.files import write_json
-from serried.runs.advice import ADVICE, HERE, OF_LAUNCH, OF_OUTPUT, OF_SCRIPT, Ended, advice_for
+from serried.records.advice import ADVICE, HERE, OF_LAUNCH, OF_OUTPUT, OF_SCRIPT, Ended, advice_for
 from serried.schedulers.interface import Job
 from serried.schedulers.pbs.scheduler import Pbs
 from serried.schedulers.slurm.scheduler import Slurm

@@ -11,7 +11,7 @@ import pytest
 from resolving import BARE, refusal, resolve
 from serried import config
 from serried.base.errors import UsageError
-from serried.submit.planning import plan
+from serried.submission.planning import plan
 
 TEXT = """
 [defaults.config]

@@ -11,7 +11,7 @@ import pytest
 from resolving import BARE, refusal, resolve
 from serried.base.errors import UsageError
 from serried.schema.plan import Data, Plan, Staged, Sync
-from serried.submit import planning
+from serried.submission import planning
 
 ROOT = '[defaults.data]\nroot = "/pool"\nstage = '
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 SUBMIT = """
-from serried.submit.planning import decide
+from serried.submission.planning import decide
 decide.MOST_LOGS = 3
 from serried.cli import main
 main()

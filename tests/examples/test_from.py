@@ -12,7 +12,7 @@ import pytest
 
 from serried import config, importing, schedulers
 from serried.schema.plan import Plan
-from serried.submit.planning import plan
+from serried.submission.planning import plan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 EXPERIMENTS = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from serried import config
-from serried.submit.planning import plan
+from serried.submission.planning import plan
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lightning"
 EPOCH = re.compile(r"epoch (\d+): accuracy (\d\.\d{3}) \((\d) ranks\)")

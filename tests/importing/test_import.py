@@ -16,7 +16,7 @@ from serried import config, importing, schedulers
 from serried.base.errors import UsageError
 from serried.config import schema
 from serried.schema.plan import Plan
-from serried.submit.planning import plan
+from serried.submission.planning import plan
 from tables import for_each
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from job_scripts import recorder
 from serried.schema import names
-from serried.submit.snapshot import listing
+from serried.submission.snapshot import listing
 
 STUB = """\
 #!/bin/sh

@@ -8,7 +8,7 @@ import pytest
 from serried import config
 from serried.schema import SCHEMA
 from serried.schema.plan import Allocation, Array, Environment, Limit, Plan, Source
-from serried.submit.planning import plan
+from serried.submission.planning import plan
 from stub_scheduler import site_of
 
 TEXT = """

@@ -1,4 +1,4 @@
-"""What `run.log` writes. tests/runs/test_metrics_reading.py has what a reader finds after several attempts."""
+"""What `run.log` writes. tests/records/test_metrics_reading.py has what a reader finds after several attempts."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from building import a_plan
 from serried.schema.plan import Data, Staged, Sync
-from serried.submit.snapshot import Revision
+from serried.submission.snapshot import Revision
 from serried.views.plan_lines import plan_lines
 from tables import for_each
 

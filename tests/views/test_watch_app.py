@@ -12,8 +12,8 @@ import pytest
 from building import A_SCRIPT, CREATED, RunOnDisk, a_failure
 from fake_scheduler import FakeScheduler
 from serried import schedulers
-from serried.runs import index
-from serried.runs.status import statuses
+from serried.records import index
+from serried.records.status import statuses
 from serried.schedulers.interface import Job
 from serried.schema import names
 from serried.views.watch import app as watch_app

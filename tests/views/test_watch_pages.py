@@ -8,7 +8,7 @@ import math
 import pytest
 
 from house import ROOT
-from serried.runs import live
+from serried.records import live
 from serried.views.console import Cell
 from serried.views.watch import pages, reader
 from serried.views.watch.app import WatchApp

@@ -20,9 +20,9 @@ from typing import Any
 from serried.base.errors import UsageError
 from serried.base.files import read_json
 from serried.bench.points import GridPoint
-from serried.runs import samples
-from serried.runs.evidence import latest_attempt
-from serried.runs.run_status import RunStatus
+from serried.records import samples
+from serried.records.evidence import latest_attempt
+from serried.records.run_status import RunStatus
 from serried.schema import names, printed_metric, series
 from serried.schema.layout import AttemptDirectory, TaskDirectory
 from serried.schema.series import OWN, Entry, number

@@ -21,10 +21,10 @@ from serried.base.text import counted
 from serried.bench.measure import CPU, FEWEST_STEPS, UNKNOWN, RunFigures, measure
 from serried.bench.points import DDP, DP, SINGLE, STRONG, WEAK, GridPoint
 from serried.bench.store import Bench, PointRun
-from serried.runs.record import Record, RecordUnreadable
-from serried.runs.run_status import RunStatus
-from serried.runs.status import statuses
-from serried.submit.reconcile import find_out
+from serried.records.record import Record, RecordUnreadable
+from serried.records.run_status import RunStatus
+from serried.records.status import statuses
+from serried.submission.reconcile import find_out
 
 GOOD_EFFICIENCY = 0.7
 """As the rule `scaling-poor` of reports."""

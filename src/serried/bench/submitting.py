@@ -17,14 +17,14 @@ from serried import schedulers
 from serried.base.errors import SchedulerUnreachable, SubmissionUncertain, UsageError
 from serried.bench.points import DP, GridPoint
 from serried.bench.store import Bench, PointRun, find, only_writer
-from serried.runs.record import Record, RecordUnreadable, records_directory
+from serried.records.record import Record, RecordUnreadable, records_directory
 from serried.schema import names
 from serried.schema.plan import Plan
-from serried.submit.builds import Observe, silent
-from serried.submit.deliver import deliver
-from serried.submit.prepare import prepare
-from serried.submit.reconcile import find_out
-from serried.submit.request import Decided, Request, decide
+from serried.submission.builds import Observe, silent
+from serried.submission.deliver import deliver
+from serried.submission.prepare import prepare
+from serried.submission.reconcile import find_out
+from serried.submission.request import Decided, Request, decide
 
 NO_SYNC = "no-sync"
 WORDS = ("batch", "global_batch", "method", "nodes", "ranks")

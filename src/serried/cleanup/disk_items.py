@@ -16,15 +16,15 @@ from serried.base.errors import reason
 from serried.base.files import is_ours_alone, read_json
 from serried.base.text import iso, seconds_of
 from serried.cleanup.disk_usage import newest_within
-from serried.runs import index, missing_outputs, outputs
-from serried.runs.record import Record, RecordUnreadable, is_id, read_exit, records_directory
-from serried.runs.run_status import RunStatus
-from serried.runs.status import statuses
+from serried.records import index, missing_outputs, outputs
+from serried.records.record import Record, RecordUnreadable, is_id, read_exit, records_directory
+from serried.records.run_status import RunStatus
+from serried.records.status import statuses
 from serried.schema import checkpoints, names
 from serried.schema.layout import PROGRAMS, RunDirectory, run_directory
 from serried.schema.outputs import Place, Tree
 from serried.schema.plan import Plan
-from serried.submit import builds
+from serried.submission import builds
 
 RUN, RECORD, REMAINS, SOURCE, ENVIRONMENT, IMAGE, ATTEMPT, STAGED, DISK = (
     "run",

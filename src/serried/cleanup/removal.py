@@ -17,13 +17,13 @@ from serried.base import locks, removal
 from serried.base.errors import SerriedError, UsageError, reason
 from serried.cleanup import disk_items, disk_usage
 from serried.cleanup.disk_items import KnownRuns, Thing
-from serried.runs.record import Record, records_directory
-from serried.runs.run_status import RunStatus
-from serried.runs.status import status
+from serried.records.record import Record, records_directory
+from serried.records.run_status import RunStatus
+from serried.records.status import status
 from serried.schema.outputs import describe
-from serried.submit import builds, node_jobs
-from serried.submit.deliver import remove_empty_above
-from serried.submit.node_jobs import Errand
+from serried.submission import builds, node_jobs
+from serried.submission.deliver import remove_empty_above
+from serried.submission.node_jobs import Errand
 
 Tell = Callable[[str, int], None]
 """Receives a run's name and how many of its files were looked at."""

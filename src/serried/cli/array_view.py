@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from serried.base.text import compress, duration
 from serried.cli import run_view
-from serried.runs.explain import Explanation
-from serried.runs.run_status import RunStatus
-from serried.runs.status import task_of
-from serried.runs.verdict import tasks_by_state
+from serried.records.explain import Explanation
+from serried.records.run_status import RunStatus
+from serried.records.status import task_of
+from serried.records.verdict import tasks_by_state
 from serried.schema import names
 from serried.schema.reasons import Reason
 from serried.views import console

@@ -11,13 +11,13 @@ from serried.base import shell
 from serried.base.errors import UsageError
 from serried.base.text import compress
 from serried.cli import run_view
-from serried.runs import rank_processes
-from serried.runs.evidence import latest_attempt
-from serried.runs.index import Selection
-from serried.runs.rank_processes import RankProcess
-from serried.runs.status import statuses_of
+from serried.records import rank_processes
+from serried.records.evidence import latest_attempt
+from serried.records.index import Selection
+from serried.records.rank_processes import RankProcess
+from serried.records.status import statuses_of
 from serried.schema.names import rank_name
-from serried.submit import interactive
+from serried.submission import interactive
 
 
 @click.command(epilog=run_view.HELP)

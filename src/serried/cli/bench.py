@@ -20,11 +20,11 @@ from serried.bench.results import BenchResults, failed_runs, figure, read, recor
 from serried.bench.store import Bench, PointRun
 from serried.bench.submitting import BenchRequest
 from serried.cli import GroupWithHelp, bench_view, options
-from serried.runs import status
-from serried.runs.index import Selection
+from serried.records import status
+from serried.records.index import Selection
 from serried.schema import printed_metric
-from serried.submit.prepare import prepare
-from serried.submit.request import Decided, Request, decide
+from serried.submission.prepare import prepare
+from serried.submission.request import Decided, Request, decide
 from serried.views import console
 from serried.views.text import printable, wrapped
 

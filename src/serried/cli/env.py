@@ -12,9 +12,9 @@ from serried import config
 from serried.base.errors import EnvironmentFailed, UsageError
 from serried.cli import GroupWithHelp, options
 from serried.schema.plan import Plan
-from serried.submit import builds, environment_build
-from serried.submit.environments.containers import image_to_build
-from serried.submit.planning import environment_of
+from serried.submission import builds, environment_build
+from serried.submission.environments.containers import image_to_build
+from serried.submission.planning import environment_of
 from serried.views import console
 
 

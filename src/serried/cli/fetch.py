@@ -11,13 +11,13 @@ import click
 from serried.base.errors import SerriedError, UsageError, reason
 from serried.base.text import counted, spell
 from serried.cli import run_view
-from serried.runs import missing_outputs, outputs
-from serried.runs.index import Selection
-from serried.runs.missing_outputs import Missing
-from serried.runs.status import statuses_of
-from serried.submit import fetch, fetch_copy
-from serried.submit.fetch import FetchMatches, Recovery
-from serried.submit.fetch_copy import Report
+from serried.records import missing_outputs, outputs
+from serried.records.index import Selection
+from serried.records.missing_outputs import Missing
+from serried.records.status import statuses_of
+from serried.submission import fetch, fetch_copy
+from serried.submission.fetch import FetchMatches, Recovery
+from serried.submission.fetch_copy import Report
 from serried.views import console
 from serried.views.text import printable
 

@@ -17,8 +17,8 @@ from serried.config.toml import key, quoted
 from serried.importing import folder
 from serried.schedulers.clusters import LOCAL, machine
 from serried.schema.layout import slug
-from serried.submit import inherit
-from serried.submit.environments.recipe import SOURCES
+from serried.submission import inherit
+from serried.submission.environments.recipe import SOURCES
 from serried.views import console
 from serried.views.text import pad
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from serried.base.errors import UsageError
 from serried.cli import run_view
 from serried.cli.log_view import LogChoice, Printer, attempts_of, heading, nothing_written, to_failed_rank
-from serried.runs.evidence import attempt_numbers
-from serried.runs.index import Selection
-from serried.runs.logs import RankLog
-from serried.runs.status import has_ended_by_file, is_over, statuses_of
-from serried.runs.timeline import staging_progress
+from serried.records.evidence import attempt_numbers
+from serried.records.index import Selection
+from serried.records.logs import RankLog
+from serried.records.status import has_ended_by_file, is_over, statuses_of
+from serried.records.timeline import staging_progress
 from serried.schema import names
 from serried.schema.layout import AttemptDirectory
 from serried.views import console

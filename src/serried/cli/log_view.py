@@ -10,11 +10,11 @@ from pathlib import Path
 from serried.base.errors import SerriedError, UsageError
 from serried.base.text import duration, local_time
 from serried.cli import run_view
-from serried.runs.evidence import attempt_numbers
-from serried.runs.index import Selection
-from serried.runs.logs import Lines, RankLog, Tail, decode, logs_of_launch, rank_logs, start_of_last_lines
-from serried.runs.record import read_exit
-from serried.runs.status import statuses_of
+from serried.records.evidence import attempt_numbers
+from serried.records.index import Selection
+from serried.records.logs import Lines, RankLog, Tail, decode, logs_of_launch, rank_logs, start_of_last_lines
+from serried.records.record import read_exit
+from serried.records.status import statuses_of
 from serried.schema import names
 from serried.schema.layout import AttemptDirectory
 from serried.schema.plan import SideCommand
@@ -49,7 +49,7 @@ class LogChoice:
         """The first byte to print of each log. A note says once if `since` cannot be kept."""
         times, notes = None, ["no samples tell when all of these logs grew; such logs follow from their beginning"]
         if self.since is not None:
-            from serried.runs.log_times import LogTimes  # only for --since
+            from serried.records.log_times import LogTimes  # only for --since
 
             times = LogTimes(attempt, self.since)
 

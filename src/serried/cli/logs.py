@@ -10,9 +10,9 @@ import click
 from serried.base.errors import UsageError
 from serried.cli import run_view
 from serried.cli.log_view import LogChoice, Printer, attempts_of, heading, nothing_written, to_failed_rank
-from serried.runs.index import Selection
-from serried.runs.logs import RankLog, Tail
-from serried.runs.status import statuses_of
+from serried.records.index import Selection
+from serried.records.logs import RankLog, Tail
+from serried.records.status import statuses_of
 from serried.schema import names
 from serried.views import console
 
@@ -81,7 +81,7 @@ def _show_array(selection: Selection, *, is_overview: bool) -> None:
     Raises UsageError without `is_overview`, because only the output of one task can be selected or followed.
     """
     from serried.cli import array_view  # only for arrays
-    from serried.runs.explain import failures_of
+    from serried.records.explain import failures_of
 
     status = statuses_of([selection])[0]
     indices = selection.record.plan.array.indices if selection.record.plan.array else (0,)

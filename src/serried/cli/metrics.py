@@ -10,11 +10,11 @@ import click
 
 from serried.base.errors import UsageError
 from serried.cli import run_view
-from serried.runs import formats
-from serried.runs.exported import STEPS, MeasuredRows
-from serried.runs.formats import Csv, JsonLines
-from serried.runs.index import Selection
-from serried.runs.tables import GPUS, NODES, RANKS, Row
+from serried.records import formats
+from serried.records.exported import STEPS, MeasuredRows
+from serried.records.formats import Csv, JsonLines
+from serried.records.index import Selection
+from serried.records.tables import GPUS, NODES, RANKS, Row
 from serried.schema import SCHEMA
 from serried.views import console
 from serried.views.text import harmless

@@ -18,10 +18,10 @@ from serried.cli import ARGUMENTS_HINT, run_view
 from serried.config.definitions import Key, Resources, keys
 from serried.config.values import BOOLEAN, BadValue, Typed
 from serried.schema.plan import Launch, Track
-from serried.submit import script
-from serried.submit.builds import Observe
-from serried.submit.deliver import Prepared
-from serried.submit.request import Request
+from serried.submission import script
+from serried.submission.builds import Observe
+from serried.submission.deliver import Prepared
+from serried.submission.request import Request
 from serried.views import console
 from serried.views.plan_lines import plan_lines
 from serried.views.text import pad, printable

@@ -12,13 +12,13 @@ import click
 from serried.base.errors import SerriedError, UsageError
 from serried.base.text import fine_time, spell
 from serried.cli import options, run_view
-from serried.runs import profiles
-from serried.runs.index import Selection
-from serried.runs.profiles import Profile, Wanted
-from serried.runs.status import statuses_of
+from serried.records import profiles
+from serried.records.index import Selection
+from serried.records.profiles import Profile, Wanted
+from serried.records.status import statuses_of
 from serried.schedulers.clusters import LOCAL
-from serried.submit.profiling import Stopper, prepare_profile
-from serried.submit.to_end import run_to_end
+from serried.submission.profiling import Stopper, prepare_profile
+from serried.submission.to_end import run_to_end
 from serried.views import console
 from serried.views.text import fit, printable
 

@@ -15,12 +15,12 @@ import click
 from serried.base.errors import UsageError
 from serried.base.text import duration, local_time
 from serried.cli import run_view
-from serried.runs import index
-from serried.runs.index import EndedRun
-from serried.runs.record import Record, RecordUnreadable
-from serried.runs.run_status import RunStatus
-from serried.runs.status import statuses
-from serried.runs.verdict import SUBMITTING, UNCERTAIN
+from serried.records import index
+from serried.records.index import EndedRun
+from serried.records.record import Record, RecordUnreadable
+from serried.records.run_status import RunStatus
+from serried.records.status import statuses
+from serried.records.verdict import SUBMITTING, UNCERTAIN
 from serried.schema import names
 from serried.views import console, run_rows
 from serried.views.console import Cell
@@ -205,7 +205,7 @@ def _settled(found: list[RunStatus]) -> list[RunStatus]:
     uncertain = [status.record for status in found if status.state == UNCERTAIN]
     if not uncertain:
         return found
-    from serried.submit.reconcile import find_out  # seldom needed
+    from serried.submission.reconcile import find_out  # seldom needed
 
     for record in uncertain:
         find_out(record)

@@ -14,8 +14,8 @@ from serried.base.errors import UsageError
 from serried.base.text import seconds_of
 from serried.cli import queue_view, run_view
 from serried.cli.queue_view import Page, Planned, to_json
-from serried.runs import index
-from serried.runs.record import RecordUnreadable
+from serried.records import index
+from serried.records.record import RecordUnreadable
 from serried.schedulers import occupancy_cache
 from serried.schedulers.occupancy import QueuedJob
 from serried.schedulers.openings import JobShape
@@ -89,7 +89,7 @@ def _cluster(name: str | None) -> tuple[str, str]:
 
 
 def _plan(experiment: str, cluster: str | None) -> Planned:
-    from serried.submit.request import Request, decide  # only for `--plan`
+    from serried.submission.request import Request, decide  # only for `--plan`
 
     plan = decide(Request(experiment=experiment, cluster=cluster), Path.cwd(), os.environ).plan
     its = plan.allocation

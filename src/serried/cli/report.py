@@ -12,19 +12,19 @@ import click
 
 from serried.base.errors import RunNotFoundError, SerriedError
 from serried.cli import run_view
-from serried.runs import index, rules, samples
-from serried.runs.index import LAST, Selection
-from serried.runs.record import RecordUnreadable
-from serried.runs.reported import usage_of, whole_usage
-from serried.runs.run_status import RunStatus
-from serried.runs.status import statuses_of, task_of
-from serried.runs.usage import spreads
+from serried.records import index, rules, samples
+from serried.records.index import LAST, Selection
+from serried.records.record import RecordUnreadable
+from serried.records.reported import usage_of, whole_usage
+from serried.records.run_status import RunStatus
+from serried.records.status import statuses_of, task_of
+from serried.records.usage import spreads
 from serried.schema import names
 from serried.views import console, report_page
 
 if TYPE_CHECKING:
-    from serried.runs.rules import Note
-    from serried.runs.usage import Usage
+    from serried.records.rules import Note
+    from serried.records.usage import Usage
 
 _MOST_TASKS = 50
 _JOB = re.compile(r"(\d+)(?:_\d+|\[\d*\])?(?:\.[\w.-]+)?")

@@ -16,16 +16,16 @@ from serried.base.errors import UsageError
 from serried.base.text import duration
 from serried.cli import options, run_view
 from serried.config import catalogue
-from serried.runs import outputs
-from serried.runs.logs import smoke_result
-from serried.runs.run_status import warnings
-from serried.runs.status import status
+from serried.records import outputs
+from serried.records.logs import smoke_result
+from serried.records.run_status import warnings
+from serried.records.status import status
 from serried.schedulers import job_around
 from serried.schedulers.clusters import LOCAL
 from serried.schema import names
-from serried.submit.foreground import INTERRUPTED, Outcome, run_here
-from serried.submit.prepare import prepare
-from serried.submit.request import decide, decide_inside
+from serried.submission.foreground import INTERRUPTED, Outcome, run_here
+from serried.submission.prepare import prepare
+from serried.submission.request import decide, decide_inside
 from serried.views import console
 from serried.views.plan_lines import smoke_text
 from serried.views.text import harmless, printable, unfinished_lines

@@ -14,7 +14,7 @@ import click
 
 from serried.base.errors import SchedulerUnreachable, UsageError
 from serried.base.text import BadDuration, ago, duration, read_duration
-from serried.runs.record import Record, RecordUnreadable, read_exit
+from serried.records.record import Record, RecordUnreadable, read_exit
 from serried.schema import names
 from serried.schema.reasons import Reason
 from serried.views import console
@@ -23,8 +23,8 @@ from serried.views.text import harmless, overwritten, printable, wrapped
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from serried.runs.index import Selection
-    from serried.runs.run_status import RunStatus
+    from serried.records.index import Selection
+    from serried.records.run_status import RunStatus
     from serried.schema.outputs import Outputs
 
 HELP = "RUN is an id, a unique prefix of one, a name, or `last`; RUN/17 is task 17 of an array."
@@ -34,7 +34,7 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
     """Ids, with names as help; `last` first."""
     from click.shell_completion import CompletionItem
 
-    from serried.runs import index
+    from serried.records import index
 
     items = [CompletionItem(names.LAST_RUN, help="the newest run")] if names.LAST_RUN.startswith(incomplete) else []
     runs = index.all_runs()
@@ -54,8 +54,8 @@ many_runs = click.argument("runs", metavar="RUN...", nargs=-1, required=True, sh
 
 def select(word: str) -> Selection:
     """The run that `word` means. A note about the choice goes to stderr."""
-    from serried.runs import index
-    from serried.submit.reconcile import find_out  # `ps` selects no run
+    from serried.records import index
+    from serried.submission.reconcile import find_out  # `ps` selects no run
 
     selection = index.find(word)
     find_out(selection.record)
@@ -151,7 +151,7 @@ def logs_of_failed_rank(selection: Selection) -> list[tuple[str, str]]:
     failure = (read_exit(selection.place.exit) or {}).get("first_failure") or {}
     if not failure.get("launch"):
         return []
-    from serried.runs.explain import rank_option  # other runs need no explanation
+    from serried.records.explain import rank_option  # other runs need no explanation
 
     return [(f"serried logs {selection} --rank {rank_option(failure)}", "the rank that failed first")]
 

@@ -15,12 +15,12 @@ from serried import config
 from serried.base import shell
 from serried.base.errors import RunNotFoundError, UsageError, did_you_mean
 from serried.cli import options, run_view
-from serried.runs.index import Selection
-from serried.runs.status import statuses_of
+from serried.records.index import Selection
+from serried.records.status import statuses_of
 from serried.schedulers import job_around
-from serried.submit import interactive
-from serried.submit.prepare import prepare
-from serried.submit.request import Request, decide
+from serried.submission import interactive
+from serried.submission.prepare import prepare
+from serried.submission.request import Request, decide
 from serried.views import console
 from serried.views.plan_lines import plan_lines
 from serried.views.text import pad

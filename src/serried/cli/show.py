@@ -12,13 +12,13 @@ from serried.base.errors import SerriedError, UsageError
 from serried.base.files import read_json
 from serried.base.text import counted, duration, local_time
 from serried.cli import run_view
-from serried.runs import missing_outputs, outputs
-from serried.runs.index import Selection
-from serried.runs.logs import smoke_result
-from serried.runs.record import RecordUnreadable, jobs_text
-from serried.runs.run_status import RunStatus, warnings_of
-from serried.runs.status import statuses_of, task_of
-from serried.runs.timeline import AttemptRecord, Event, attempts, timeline
+from serried.records import missing_outputs, outputs
+from serried.records.index import Selection
+from serried.records.logs import smoke_result
+from serried.records.record import RecordUnreadable, jobs_text
+from serried.records.run_status import RunStatus, warnings_of
+from serried.records.status import statuses_of, task_of
+from serried.records.timeline import AttemptRecord, Event, attempts, timeline
 from serried.schema import names
 from serried.schema.outputs import Outputs
 from serried.schema.plan import Plan
@@ -37,7 +37,7 @@ from serried.views.plan_lines import (
 from serried.views.text import memory, printable
 
 if TYPE_CHECKING:
-    from serried.runs.launches import ScriptLaunch
+    from serried.records.launches import ScriptLaunch
 
 _LABEL = 11
 _MOST_LAUNCHES = 20
@@ -129,7 +129,7 @@ def _failures(status: RunStatus) -> list[dict[str, Any]] | None:
     """Of an array, the first tasks that failed."""
     if status.tasks is None:
         return None
-    from serried.runs import explain  # only for arrays
+    from serried.records import explain  # only for arrays
 
     return explain.failures_json(explain.failures_of(status))
 
@@ -138,7 +138,7 @@ def _failure_lines(status: RunStatus) -> list[str]:
     if status.tasks is None:
         return []
     from serried.cli import array_view  # only for arrays
-    from serried.runs.explain import failures_of
+    from serried.records.explain import failures_of
 
     lines = array_view.failure_lines(status, failures_of(status))
     return ["", console.style("first failures", "head"), *lines] if lines else []
@@ -302,7 +302,7 @@ def _timeline(events: list[Event]) -> list[str]:
 def _launched(selection: Selection, attempt: AttemptRecord) -> list[ScriptLaunch]:
     if not selection.record.summary.script:
         return []
-    from serried.runs.launches import launches  # imported here: other runs have none
+    from serried.records.launches import launches  # imported here: other runs have none
 
     return launches(attempt.directory, selection.record.summary.nodes)
 
@@ -386,8 +386,8 @@ def _suggest(selection: Selection, status: RunStatus, written: Outputs) -> None:
 
 
 def _report_step(status: RunStatus) -> list[tuple[str, str]]:
-    from serried.runs.reported import kept_notes
-    from serried.runs.rules import SHORTEST_SECONDS  # only for runs that have ended
+    from serried.records.reported import kept_notes
+    from serried.records.rules import SHORTEST_SECONDS  # only for runs that have ended
 
     found = kept_notes(status, time.time())
     if not found and (status.seconds or 0) < SHORTEST_SECONDS:

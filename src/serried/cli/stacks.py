@@ -12,12 +12,12 @@ import click
 from serried.base.errors import SerriedError, UsageError
 from serried.base.text import compress
 from serried.cli import run_view
-from serried.runs import stacks
-from serried.runs.evidence import latest_attempt
-from serried.runs.index import Selection
-from serried.runs.stacks import RankGroup, RankStacks
-from serried.runs.status import statuses_of
-from serried.runs.stopping import who
+from serried.records import stacks
+from serried.records.evidence import latest_attempt
+from serried.records.index import Selection
+from serried.records.stacks import RankGroup, RankStacks
+from serried.records.status import statuses_of
+from serried.records.stopping import who
 from serried.schema.layout import AttemptDirectory
 from serried.schema.names import SCRIPT_RANK
 from serried.schema.stacks import Problem

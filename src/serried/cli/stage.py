@@ -17,19 +17,19 @@ from serried.base.errors import UsageError, did_you_mean
 from serried.base.files import read_journal
 from serried.base.text import duration, iso, spell
 from serried.cli import options, run_view
-from serried.runs.evidence import latest_attempt
-from serried.runs.record import new_id
-from serried.runs.run_status import RunStatus
-from serried.runs.timeline import StagingRate, staging_rate
+from serried.records.evidence import latest_attempt
+from serried.records.record import new_id
+from serried.records.run_status import RunStatus
+from serried.records.timeline import StagingRate, staging_rate
 from serried.schema.events import JournalEvent
 from serried.schema.names import COMPLETED
 from serried.schema.plan import Plan, Staged
-from serried.submit import data
-from serried.submit.builds import Observe
-from serried.submit.deliver import Prepared, see_through
-from serried.submit.planning import environment_of
-from serried.submit.planning import plan as make_plan
-from serried.submit.prepare import prepare
+from serried.submission import data
+from serried.submission.builds import Observe
+from serried.submission.deliver import Prepared, see_through
+from serried.submission.planning import environment_of
+from serried.submission.planning import plan as make_plan
+from serried.submission.prepare import prepare
 from serried.views import console
 from serried.views.plan_lines import amount
 from serried.views.text import printable

@@ -9,13 +9,13 @@ import click
 
 from serried.base.errors import SubmissionUncertain, UsageError
 from serried.cli import run_view
-from serried.runs import stopping
-from serried.runs.index import Selection
-from serried.runs.record import jobs_text
-from serried.runs.run_status import RunStatus
-from serried.runs.status import statuses_of
-from serried.runs.verdict import SUBMITTING, UNCERTAIN
-from serried.submit import reconcile
+from serried.records import stopping
+from serried.records.index import Selection
+from serried.records.record import jobs_text
+from serried.records.run_status import RunStatus
+from serried.records.status import statuses_of
+from serried.records.verdict import SUBMITTING, UNCERTAIN
+from serried.submission import reconcile
 from serried.views import console
 from serried.views.text import printable
 

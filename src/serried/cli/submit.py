@@ -13,11 +13,11 @@ import click
 
 from serried.base.errors import SerriedError, SubmissionUncertain, UsageError
 from serried.cli import options, run_view
-from serried.runs.record import Record, RecordUnreadable, jobs_text
+from serried.records.record import Record, RecordUnreadable, jobs_text
 from serried.schema.reasons import Reason
-from serried.submit.deliver import Prepared, behind, deliver, unqueued
-from serried.submit.prepare import prepare
-from serried.submit.request import Decided, Request, decide, decide_all
+from serried.submission.deliver import Prepared, behind, deliver, unqueued
+from serried.submission.prepare import prepare
+from serried.submission.request import Decided, Request, decide, decide_all
 from serried.views import console
 
 
@@ -132,7 +132,7 @@ def rerun_command(
 
     Command, settings and resources are those of RUN. For others: serried submit … --resume RUN
     """
-    from serried.submit.rerun import prepare_again
+    from serried.submission.rerun import prepare_again
 
     selection = run_view.select(run)
     try:
@@ -200,7 +200,7 @@ def _print_submitted(records: Sequence[Record], prepared: Sequence[Prepared], *,
         for text in unqueued(record):
             console.warning(text)
     if as_json:
-        from serried.runs.run_status import just_submitted
+        from serried.records.run_status import just_submitted
 
         run_view.out_runs([just_submitted(record).to_json() for record in records])
         return

@@ -21,15 +21,15 @@ from serried.base.text import duration
 from serried.cli import GroupWithHelp, options, run_view, submit
 from serried.cli import stop as stop_view
 from serried.config.values import BadValue
-from serried.runs.index import Selection
+from serried.records.index import Selection
 from serried.schema import printed_metric, tracking
 from serried.schema.plan import Sweep
 from serried.schema.settings import as_argument
-from serried.submit import wandb_service
-from serried.submit.deliver import Prepared
-from serried.submit.prepare import prepare
-from serried.submit.request import Request, decide
-from serried.submit.rerun import MoreTrials, prepare_again
+from serried.submission import wandb_service
+from serried.submission.deliver import Prepared
+from serried.submission.prepare import prepare
+from serried.submission.request import Request, decide
+from serried.submission.rerun import MoreTrials, prepare_again
 from serried.sweeps import definition, results
 from serried.sweeps.definition import GRID, RANDOM, DefinitionError, Metric, Parameter, SweepDefinition
 from serried.sweeps.results import SweepResults, TrialResult

@@ -25,9 +25,9 @@ from serried.base import shell
 from serried.base.errors import MissingProgramError, UsageError, install_hint
 from serried.base.text import counted
 from serried.cli import run_view
-from serried.runs import event_files, index
-from serried.runs.index import Selection
-from serried.runs.status import statuses_of
+from serried.records import event_files, index
+from serried.records.index import Selection
+from serried.records.status import statuses_of
 from serried.schema import tracking
 from serried.sweeps import results
 from serried.views import console, loopback

@@ -13,13 +13,13 @@ import click
 from serried.base import shell
 from serried.base.errors import SerriedError
 from serried.cli import GroupWithHelp, run_view
-from serried.runs import index, offline_runs
-from serried.runs.index import Selection
-from serried.runs.offline_runs import OfflineRun
-from serried.runs.status import statuses_of
+from serried.records import index, offline_runs
+from serried.records.index import Selection
+from serried.records.offline_runs import OfflineRun
+from serried.records.status import statuses_of
 from serried.schema import tracking
-from serried.submit import wandb_service
-from serried.submit.wandb_service import ServerUnreachable
+from serried.submission import wandb_service
+from serried.submission.wandb_service import ServerUnreachable
 from serried.views import console
 
 FOLLOW_SECONDS = 60.0

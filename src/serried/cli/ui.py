@@ -13,7 +13,7 @@ import click
 from serried.base import shell
 from serried.base.errors import MissingProgramError, UsageError, install_hint
 from serried.cli import run_view
-from serried.runs.index import Selection
+from serried.records.index import Selection
 from serried.views import console, loopback
 
 

@@ -12,15 +12,15 @@ import click
 from serried.base.errors import RunFailed, SerriedError, SubmissionUncertain, UsageError
 from serried.base.text import BadDuration, read_duration
 from serried.cli import run_view
-from serried.runs import outputs
-from serried.runs.explain import explain
-from serried.runs.index import Selection
-from serried.runs.run_status import RunStatus
-from serried.runs.status import never_starts, statuses_of, wait, why_never
-from serried.runs.verdict import UNCERTAIN
+from serried.records import outputs
+from serried.records.explain import explain
+from serried.records.index import Selection
+from serried.records.run_status import RunStatus
+from serried.records.status import never_starts, statuses_of, wait, why_never
+from serried.records.verdict import UNCERTAIN
 from serried.schema import names
 from serried.schema.outputs import LOOKED
-from serried.submit.reconcile import find_out
+from serried.submission.reconcile import find_out
 from serried.views import console
 from serried.views.text import printable
 

@@ -11,7 +11,7 @@ import click
 from serried.base import shell
 from serried.base.errors import MissingProgramError, SerriedError, UsageError, install_hint
 from serried.cli import run_view
-from serried.runs.index import Selection
+from serried.records.index import Selection
 from serried.views import console
 
 

@@ -12,10 +12,10 @@ from serried import schedulers
 from serried.base.errors import SerriedError
 from serried.base.text import ago, duration, local_time
 from serried.cli import run_view
-from serried.runs.explain import Explanation, explain
-from serried.runs.run_status import RunStatus
-from serried.runs.status import statuses_of
-from serried.runs.verdict import signal_name
+from serried.records.explain import Explanation, explain
+from serried.records.run_status import RunStatus
+from serried.records.status import statuses_of
+from serried.records.verdict import signal_name
 from serried.schema import names
 from serried.views import console
 from serried.views.text import printable

@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from serried.base.files import Journal
+from serried.records.evidence import attempt_numbers
 from serried.resume_check import judge, traces
 from serried.resume_check.judge import Comparison, Curves, Difference, Judgement, compare
 from serried.resume_check.traces import Trace
-from serried.runs.evidence import attempt_numbers
 from serried.schema import names, series
 from serried.schema.events import ToAttempt
 from serried.schema.layout import RunDirectory, TaskDirectory
 from serried.schema.reasons import Reason
-from serried.submit.builds import Observe, silent
-from serried.submit.deliver import Prepared
-from serried.submit.prepare import prepare
-from serried.submit.request import Request, decide
-from serried.submit.to_end import FinishedRun, run_to_end
+from serried.submission.builds import Observe, silent
+from serried.submission.deliver import Prepared
+from serried.submission.prepare import prepare
+from serried.submission.request import Request, decide
+from serried.submission.to_end import FinishedRun, run_to_end
 
 WHOLE, STOPPED, AGAIN = "whole", "stopped", "again"
 DOING = {WHOLE: "uninterrupted", STOPPED: "stopped and resumed", AGAIN: "uninterrupted once more"}

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from serried.base.files import read_journal
-from serried.runs.evidence import attempt_numbers
-from serried.runs.logs import last_lines
+from serried.records.evidence import attempt_numbers
+from serried.records.logs import last_lines
 from serried.schema.layout import TaskDirectory
 
 Event = dict[str, Any]

@@ -23,7 +23,7 @@ from serried.schema.names import (
 )
 from serried.schema.plan import After, Array, Container, Data, Environment, Plan, Staged, Sync
 from serried.schema.settings import spelled
-from serried.submit.snapshot import Revision, Survey
+from serried.submission.snapshot import Revision, Survey
 from serried.views.text import memory
 
 FILES_OF_A_RUN, FILES_OF_A_TASK, FILES_OF_AN_ATTEMPT = 5, 2, 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from serried.base.text import duration
-from serried.runs.live import LiveNode, RunProgress
+from serried.records.live import LiveNode, RunProgress
 from serried.schema.reasons import Reason
 from serried.schema.samples import NODE
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from serried.base.text import counted, duration, local_time, show_minutes
-from serried.runs.measured import GpuFigures, NodeFigures
-from serried.runs.rules import SHORTEST_SECONDS, Note
-from serried.runs.usage import DATA_WAIT, GPU_BUSY, GPU_POWER, RANK_MEMORY, STEP_TIME, Spread, Usage, amount, spreads
+from serried.records.measured import GpuFigures, NodeFigures
+from serried.records.rules import SHORTEST_SECONDS, Note
+from serried.records.usage import DATA_WAIT, GPU_BUSY, GPU_POWER, RANK_MEMORY, STEP_TIME, Spread, Usage, amount, spreads
 from serried.views import console
 from serried.views.console import Cell
 from serried.views.text import fit, printable, wrapped

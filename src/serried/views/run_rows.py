@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from serried.base.text import ago, duration
-from serried.runs import verdict
-from serried.runs.record import read_exit
-from serried.runs.run_status import RunStatus
-from serried.runs.verdict import SUBMITTING, UNCERTAIN
+from serried.records import verdict
+from serried.records.record import read_exit
+from serried.records.run_status import RunStatus
+from serried.records.verdict import SUBMITTING, UNCERTAIN
 from serried.schema import names
 from serried.views.console import Cell
 
@@ -72,7 +72,7 @@ def note(status: RunStatus, now: float) -> Cell:
 
 
 def _missing(status: RunStatus) -> list[str]:
-    from serried.runs import missing_outputs  # only for runs that have ended
+    from serried.records import missing_outputs  # only for runs that have ended
 
     return [f"serried fetch {status.record.id}"] if missing_outputs.can_be_fetched(status.record.end) else []
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from serried.submit import script
+from serried.submission import script
 
 PYTHON = [sys.executable, "-I", "-S"]
 SH = "#!/bin/sh\nprintf '<%s>' \"$@\"\necho\n"

@@ -14,7 +14,7 @@ import pytest
 
 from serried.agent.launchers import local_srun, shell_functions
 from serried.agent.launchers.command_lines import SRUN, NotUnderstoodError
-from serried.submit import script
+from serried.submission import script
 
 
 @pytest.fixture(scope="module")

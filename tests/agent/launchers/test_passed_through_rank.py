@@ -14,7 +14,7 @@ import pytest
 
 from serried.agent.launchers import local_socket, passed_through_rank
 from serried.base.json_lines import LineBuffer, encode
-from serried.submit import script
+from serried.submission import script
 
 PYTHON = [sys.executable, "-I", "-S"]
 

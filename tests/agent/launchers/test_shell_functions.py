@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from serried.agent.launchers import shell_functions
-from serried.submit import script
+from serried.submission import script
 
 LAUNCHER = """#!/bin/bash
 printf '<%s>' {name} "$@"; echo

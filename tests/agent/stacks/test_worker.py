@@ -13,7 +13,7 @@ import pytest
 from serried.agent.stacks import worker
 from serried.base import linux
 from serried.base.startup import SIGNAL
-from serried.submit import script
+from serried.submission import script
 
 HANGS = """
 import os, sys, threading

@@ -18,7 +18,7 @@ from serried.base.files import write_json
 from serried.schema import drawing, names
 from serried.schema.layout import RunDirectory
 from serried.schema.reasons import Reason
-from serried.submit.planning import divide_indices
+from serried.submission.planning import divide_indices
 
 HOUR = 3600
 

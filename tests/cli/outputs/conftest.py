@@ -8,7 +8,7 @@ from serried.agent.attempt import Attempt
 from serried.agent.head import snapshot as unpacking
 from serried.base.files import make_directory, write_json
 from serried.schema.plan import Source
-from serried.submit import snapshot
+from serried.submission import snapshot
 from written import put
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from building import as_json
 from serried.base.files import write_json
-from serried.submit import fetch_copy
-from serried.submit.snapshot import survey
+from serried.submission import fetch_copy
+from serried.submission.snapshot import survey
 from trees import tree
 from written import described, put
 

@@ -8,11 +8,11 @@ import time
 
 import pytest
 from playwright.sync_api import expect
-from ui.web.browser import CONTRAST, chromium
 
 from building import CREATED, live_of
 from serried.schedulers.interface import Job
 from serried.schema.plan import Sweep
+from views.web.browser import CONTRAST, chromium
 
 HOSTILE = "<img src=x onerror=alert(1)> $(id) é☃"
 LONG = "x" * 300

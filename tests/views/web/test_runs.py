@@ -6,8 +6,8 @@ import pytest
 
 from building import an_ending, live_of
 from serried.base.files import write_json
-from serried.runs import index
-from serried.runs.status import statuses
+from serried.records import index
+from serried.records.status import statuses
 from serried.schedulers.interface import Job
 from serried.views.web.runs import Runs
 from waiting import until

@@ -24,8 +24,8 @@ from textual.screen import ModalScreen
 from textual.widgets import ContentSwitcher, DataTable, Footer, Input, Label, Log, ProgressBar, Sparkline, Static
 
 from serried.base.errors import SerriedError
-from serried.runs import index
-from serried.runs.index import Selection
+from serried.records import index
+from serried.records.index import Selection
 from serried.schema import names
 from serried.views.console import Cell
 from serried.views.text import fit, printable, width

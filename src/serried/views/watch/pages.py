@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from serried.base.text import duration
-from serried.runs.live import LiveGpu, LiveNode, LiveRank, RunProgress
+from serried.records.live import LiveGpu, LiveNode, LiveRank, RunProgress
 from serried.views import console
 from serried.views.console import Cell, state_style
 from serried.views.text import fit, printable, width

@@ -16,16 +16,16 @@ from pathlib import Path
 
 from serried.base.errors import RunNotFoundError, SerriedError
 from serried.base.text import ago, counted, duration, local_time
-from serried.runs import index, live, logs, samples
-from serried.runs.doubts import doubts
-from serried.runs.evidence import latest_attempt
-from serried.runs.explain import Explanation, explain
-from serried.runs.index import Selection
-from serried.runs.live import RunProgress
-from serried.runs.record import RecordUnreadable
-from serried.runs.run_status import RunStatus
-from serried.runs.status import Pace, has_ended_by_file, statuses, task_of
-from serried.runs.verdict import UNCERTAIN, Verdict
+from serried.records import index, live, logs, samples
+from serried.records.doubts import doubts
+from serried.records.evidence import latest_attempt
+from serried.records.explain import Explanation, explain
+from serried.records.index import Selection
+from serried.records.live import RunProgress
+from serried.records.record import RecordUnreadable
+from serried.records.run_status import RunStatus
+from serried.records.status import Pace, has_ended_by_file, statuses, task_of
+from serried.records.verdict import UNCERTAIN, Verdict
 from serried.schema import names, series
 from serried.schema.layout import AttemptDirectory
 from serried.schema.reasons import Reason

@@ -26,10 +26,10 @@ from starlette.types import ASGIApp
 
 from serried.base.errors import SerriedError, UsageError
 from serried.base.files import read_json
-from serried.runs import index
-from serried.runs.index import Selection
-from serried.runs.record import RecordUnreadable
-from serried.runs.run_status import RunStatus
+from serried.records import index
+from serried.records.index import Selection
+from serried.records.record import RecordUnreadable
+from serried.records.run_status import RunStatus
 from serried.schema import SCHEMA, names
 from serried.sweeps import results
 from serried.views.plan_lines import command_text

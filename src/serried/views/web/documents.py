@@ -12,17 +12,17 @@ from typing import Any
 from serried.base.errors import UsageError
 from serried.base.files import read_json
 from serried.base.text import ago
-from serried.runs import logs, rules, samples
-from serried.runs.evidence import latest_attempt
-from serried.runs.index import Selection
-from serried.runs.record import RecordUnreadable
-from serried.runs.reported import whole_usage
-from serried.runs.run_status import RunStatus, warnings_of
-from serried.runs.samples import NodeSamples, Range
-from serried.runs.timeline import attempts, timeline
+from serried.records import logs, rules, samples
+from serried.records.evidence import latest_attempt
+from serried.records.index import Selection
+from serried.records.record import RecordUnreadable
+from serried.records.reported import whole_usage
+from serried.records.run_status import RunStatus, warnings_of
+from serried.records.samples import NodeSamples, Range
+from serried.records.timeline import attempts, timeline
 from serried.schema import checkpoints, series
 from serried.schema.layout import AttemptDirectory
-from serried.submit.snapshot import Revision
+from serried.submission.snapshot import Revision
 from serried.sweeps import results
 from serried.views import progress_lines, report_page
 from serried.views.plan_lines import plan_lines

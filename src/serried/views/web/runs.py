@@ -17,12 +17,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from serried.runs import index, run_status, samples
-from serried.runs.index import Selection
-from serried.runs.live import main_metric
-from serried.runs.record import Record
-from serried.runs.run_status import RunStatus
-from serried.runs.status import Pace, has_ended_by_file, statuses, task_of
+from serried.records import index, run_status, samples
+from serried.records.index import Selection
+from serried.records.live import main_metric
+from serried.records.record import Record
+from serried.records.run_status import RunStatus
+from serried.records.status import Pace, has_ended_by_file, statuses, task_of
 from serried.schema import names, series
 from serried.schema.layout import TaskDirectory
 from serried.schema.series import Entry, Resumes

@@ -1,0 +1,321 @@
+"""The list of runs, and the run that a word on the command line means.
+
+The runs that have ended are in one file, `ended.jsonl`: a listing of ten of them costs the same among ten thousand. The
+file only repeats what records say, and is made again when it is missing or damaged. Its first line has a checksum of
+the others, so that those can be decoded when they are needed. An entry counts if the folder of its record is the one
+that was read: it has the same inode, or no record has come or gone since.
+"""
+
+from __future__ import annotations
+
+import binascii
+import contextlib
+import json
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from serried.base.errors import RunNotFoundError
+from serried.base.files import read_bytes, write_bytes
+from serried.base.text import seconds_of
+from serried.records.record import Record, RecordUnreadable, is_id, records_directory
+from serried.schema import names
+from serried.schema.layout import TaskDirectory
+
+LAST = names.LAST_RUN
+_SHOWN = 5
+_VERSION = 2
+_TICKS_NS = 2_000_000_000
+"""A folder that changed less than this before the file was written may change again at the same time stamp."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A run, or one task of an array."""
+
+    record: Record
+    task: int | None = None
+    note: str | None = None
+    """A note for the user about the choice."""
+
+    def __str__(self) -> str:
+        return self.record.id if self.task is None else f"{self.record.id}/{self.task}"
+
+    @property
+    def is_array(self) -> bool:
+        """Whether it is a whole array, which has no attempts, logs and results itself: its tasks have them."""
+        return self.task is None and self.record.summary.tasks is not None
+
+    @property
+    def place(self) -> TaskDirectory:
+        return self.record.where.task(self.task)
+
+    @property
+    def tasks(self) -> tuple[int | None, ...]:
+        """Where attempts are: an array's tasks, or the run itself (None)."""
+        array = self.record.plan.array
+        return (self.task,) if array is None or self.task is not None else array.indices
+
+
+class EndedRun(NamedTuple):
+    """What listings and searches need to know of a run before they read its record."""
+
+    id: str
+    inode: int
+    """Of the record's folder."""
+    planned: int
+    """When its plan was written, in nanoseconds."""
+    name: str
+    experiment: str
+    project: str
+    state: str
+    created: float
+    ended: float | None
+    """Seconds since the epoch."""
+
+    @property
+    def record(self) -> Record:
+        return Record(records_directory() / self.id)
+
+
+class AllRuns(NamedTuple):
+    """All runs that have a record, in no order."""
+
+    open: list[Record]
+    """Those whose end no record has yet, and those whose record cannot be read."""
+    ended: EndedRuns
+
+
+class EndedRuns:
+    """Runs whose end is known, the newest end first. Each is decoded when it is needed."""
+
+    def __init__(self, lines: Sequence[bytes], latest: tuple[int, str]) -> None:
+        self.lines = lines
+        self.latest = latest
+        """When the plan of the run that was submitted last was written, and its id; 0 without runs."""
+
+    @classmethod
+    def of(cls, runs: Iterable[EndedRun]) -> EndedRuns:
+        ordered = sorted(runs, key=lambda run: (-(run.ended or run.created), run.id))
+        lines = [json.dumps(run, separators=(",", ":")).encode() for run in ordered]
+        return cls(lines, max(((run.planned, run.id) for run in ordered), default=(0, "")))
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __iter__(self) -> Iterator[EndedRun]:
+        return iter(self.newest(len(self.lines)))
+
+    def newest(self, number: int) -> list[EndedRun]:
+        return _decoded(self.lines[:number])
+
+    def named(self, name: str) -> list[EndedRun]:
+        text = json.dumps(name).encode()
+        return [run for run in _decoded([line for line in self.lines if text in line]) if run.name == name]
+
+    def beginning_with(self, prefix: str) -> list[EndedRun]:
+        """Those whose id begins so."""
+        begin = b"[" + json.dumps(prefix).encode()[:-1]
+        return _decoded([line for line in self.lines if line.startswith(begin)])
+
+
+def _decoded(lines: Sequence[bytes]) -> list[EndedRun]:
+    return [*map(EndedRun._make, json.loads(b"[" + b",".join(lines) + b"]"))]
+
+
+def records() -> list[Record]:
+    """All records, by one listing, in no order."""
+    return _records(_inodes())
+
+
+def all_runs() -> AllRuns:
+    """All runs, and update the file if it lacks an end."""
+    changed = _changed_at(records_directory())
+    if changed is None:
+        return AllRuns([], EndedRuns.of(()))
+    kept_at, others, ended = _kept()
+    if changed != kept_at:
+        inodes = _inodes()
+        there = [run for run in ended if inodes.get(run.id) == run.inode]
+        ended = ended if len(there) == len(ended) else EndedRuns.of(there)
+        others = inodes.keys() - {run.id for run in there}
+    unknown = _records(others)
+    just_ended = {record.id: run for record in unknown if (run := _ended(record)) is not None}
+    if just_ended:
+        ended = EndedRuns.of([*ended, *just_ended.values()])
+    found = AllRuns([record for record in unknown if record.id not in just_ended], ended)
+    if just_ended or changed != kept_at:
+        _keep(changed, found)
+    return found
+
+
+def planned_at(record: Record) -> int:
+    """When the plan was written: it never changes, so its time stamp suffices. 0 if it is gone."""
+    try:
+        return record.directory.plan.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def find(selector: str) -> Selection:
+    """The run that an id, `last`, a name or a unique prefix of an id means; `RUN/17` is its task 17.
+
+    A name of several runs means the newest of them, with a note.
+    """
+    selection = _find_run(selector)
+    if selection is not None:
+        return selection
+    run, slash, task = selector.rpartition("/")
+    selection = _find_run(run) if slash and task.isdecimal() else None
+    if selection is None:
+        raise _not_found(selector)
+    return _task(selection, int(task))
+
+
+def _task(selection: Selection, index: int) -> Selection:
+    array = selection.record.plan.array
+    if array is None:
+        raise RunNotFoundError(
+            f"run `{selection.record.id}` is not an array, so it has no task {index}",
+            hint=f"serried show {selection.record.id}",
+        )
+    if index not in array.indices:
+        first, last = min(array.indices), max(array.indices)
+        raise RunNotFoundError(
+            f"run `{selection.record.id}` has no task {index}", hint=f"its tasks are {first} to {last}"
+        )
+    return Selection(selection.record, index, selection.note)
+
+
+def _find_run(selector: str) -> Selection | None:
+    if not selector:
+        return None
+    if is_id(selector):
+        with contextlib.suppress(RecordUnreadable):
+            return Selection(Record.load(selector))
+    runs = all_runs()
+    if selector == LAST:
+        return _newest([runs.ended.latest, *((planned_at(record), record.id) for record in runs.open)])
+    named = [(planned_at(record), record.id) for record in runs.open if _name(record) == selector]
+    named += [(run.planned, run.id) for run in runs.ended.named(selector)]
+    if named:
+        newest = _newest(named)
+        if newest is None or len(named) == 1:
+            return newest
+        return Selection(newest.record, note=f"{len(named)} runs are named `{selector}`; this is the newest")
+    return _by_prefix(selector, runs)
+
+
+def _by_prefix(selector: str, runs: AllRuns) -> Selection | None:
+    records = [record for record in runs.open if record.id.startswith(selector)]
+    records += [run.record for run in runs.ended.beginning_with(selector)]
+    if len(records) > 1:
+        records.sort(key=lambda record: record.id)
+        shown = ", ".join(f"{record.id} ({_name(record)})" for record in records[:_SHOWN])
+        more = f" and {len(records) - _SHOWN} more" if len(records) > _SHOWN else ""
+        raise RunNotFoundError(f"`{selector}` matches the ids of {len(records)} runs", hint=f"{shown}{more}")
+    return Selection(records[0]) if records else None
+
+
+def _newest(known: Iterable[tuple[int, str]]) -> Selection | None:
+    """Of runs with the time of their plan, which is 0 for one without a plan."""
+    planned, run = max(known, default=(0, ""))
+    return Selection(Record(records_directory() / run)) if planned else None
+
+
+def _name(record: Record) -> str:
+    try:
+        return record.summary.name
+    except RecordUnreadable:
+        return "?"
+
+
+def _not_found(selector: str) -> RunNotFoundError:
+    import difflib
+
+    runs = all_runs()
+    if not (runs.open or runs.ended):
+        unknown = f"unknown run: `{selector}`; " if selector != LAST else ""  # readers take `last` by default
+        return RunNotFoundError(f"{unknown}you have no runs yet", hint="serried submit -- python train.py")
+    words = {name for record in runs.open for name in (record.id, _name(record))}
+    words |= {name for run in runs.ended for name in (run.id, run.name)}
+    close = difflib.get_close_matches(selector, sorted(words), n=1)
+    hint = f"did you mean `{close[0]}`? (serried ps --all lists them)" if close else "serried ps --all lists them"
+    return RunNotFoundError(f"unknown run: `{selector}`", hint=hint)
+
+
+def _path() -> Path:
+    return records_directory().with_name("ended.jsonl")
+
+
+def _records(runs: Iterable[str]) -> list[Record]:
+    folder = records_directory()
+    return [Record(folder / run) for run in runs]
+
+
+def _changed_at(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def _inodes() -> dict[str, int]:
+    """The inode of each record's folder, by one listing."""
+    try:
+        with os.scandir(records_directory()) as entries:
+            return {entry.name: entry.inode() for entry in entries if is_id(entry.name) and entry.is_dir()}
+    except FileNotFoundError:
+        return {}
+
+
+def _ended(record: Record) -> EndedRun | None:
+    try:
+        end = record.end
+        if end is None:
+            return None
+        summary = record.summary
+        return EndedRun(
+            id=record.id,
+            inode=record.directory.path.stat().st_ino,
+            planned=planned_at(record),
+            name=summary.name,
+            experiment=summary.experiment,
+            project=summary.project,
+            state=str(end.get("state")),
+            created=seconds_of(summary.created) or 0.0,
+            ended=seconds_of(end.get("ended")),
+        )
+    except (RecordUnreadable, OSError):
+        return None
+
+
+def _kept() -> tuple[int | None, Collection[str], EndedRuns]:
+    """The file's runs, and when their folder had changed last; None if that is unknown or too recent."""
+    try:
+        begin, _, rest = read_bytes(_path()).partition(b"\n")
+        head = json.loads(begin)
+        if head["version"] != _VERSION or head["crc"] != binascii.crc32(rest):
+            return None, (), EndedRuns.of(())
+        changed = int(head["changed"])
+        is_sure = _path().stat().st_mtime_ns - changed > _TICKS_NS
+        others = [run for run in head["open"] if is_id(run)]
+        planned, run = head["latest"]
+        return (changed if is_sure else None), others, EndedRuns(rest.splitlines(), (int(planned), str(run)))
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None, (), EndedRuns.of(())
+
+
+def _keep(changed: int, runs: AllRuns) -> None:
+    rest = b"\n".join(runs.ended.lines)
+    head = {
+        "version": _VERSION,
+        "changed": changed,
+        "open": [record.id for record in runs.open],
+        "latest": runs.ended.latest,
+        "crc": binascii.crc32(rest),
+    }
+    with contextlib.suppress(OSError):  # a full home: the next reader reads the records again
+        write_bytes(_path(), json.dumps(head, separators=(",", ":")).encode() + b"\n" + rest, durable=False)

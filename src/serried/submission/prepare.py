@@ -1,0 +1,628 @@
+"""Check all that can be checked, trackers too, and build or prepare what is missing, before the submit."""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import itertools
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from serried import config, schedulers
+from serried.base import shell
+from serried.base.errors import UsageError, did_you_mean
+from serried.config import shell_words
+from serried.schema import checkpoint_layouts, names, placeholders, tracking
+from serried.schema.plan import Plan
+from serried.schema.tracking import KEY, MLFLOW, OFF, OFFLINE, ONLINE, SERVER, TENSORBOARD, WANDB
+from serried.submission import inherit, search, snapshot
+from serried.submission.builds import Observe, silent
+from serried.submission.deliver import Prepared, assemble, sources_directory
+from serried.submission.environments import activation, containers
+from serried.submission.environments.activation import absent_interpreter, absent_mpi, absent_program, choose, idle
+from serried.submission.planning import divide_indices
+from serried.submission.planning.launch import warnings as command_warnings
+from serried.submission.snapshot import Survey
+from serried.submission.snapshot.editable import site_folders
+
+MODULES = {TENSORBOARD: "tensorboard", WANDB: "wandb", MLFLOW: "mlflow"}
+PACKAGES = {TENSORBOARD: "tensorboard", WANDB: "wandb", MLFLOW: "mlflow-skinny"}
+
+
+def settle(plan: Plan, environ: Mapping[str, str]) -> tuple[Plan, tuple[str, ...], tuple[str, ...]]:
+    """The plan with the key among its secrets, notes and warnings.
+
+    Raises UsageError if the user requested a server that the job cannot use.
+    """
+    if plan.sweep and plan.sweep.service:
+        return _settle_sweep(plan, environ)
+    track = plan.track
+    if track is None or track.mode in (OFF, OFFLINE):
+        return plan, (), ()
+    if MLFLOW in track.sinks and track.mode == ONLINE and not environ.get(SERVER, plan.environment.env.get(SERVER)):
+        raise UsageError(
+            f"`track.mode` is `online`, but `{SERVER}` is not set, which names the server of MLflow",
+            hint=f"`export {SERVER}=https://…`, or `--track offline` to write files",
+        )
+    if WANDB not in track.sinks:
+        return plan, (), ()
+    key = tracking.find_key(_settings(plan, environ), Path(plan.source.directory))
+    if key is None and track.mode == ONLINE:
+        raise UsageError(
+            f"`track.mode` is `online`, but wandb has no key in `{KEY}`, `.env`, `~/.netrc` or "
+            f"`~/{tracking.CREDENTIALS}`",
+            hint="run `wandb login`, or pass `--track offline` and upload the run later with `serried track sync`",
+        )
+    if key is None:
+        return plan, ("wandb has no key here, so the run logs offline; `serried track sync` uploads it",), ()
+    return _with_secret(plan), (), _exposed(key)
+
+
+def _settle_sweep(plan: Plan, environ: Mapping[str, str]) -> tuple[Plan, tuple[str, ...], tuple[str, ...]]:
+    """The plan of a sweep at W&B, whose trials are online. Raises UsageError without a key."""
+    track = plan.track
+    if track is not None and WANDB in track.sinks:
+        if track.mode in (OFF, OFFLINE):
+            raise UsageError(f"the trials of a sweep at W&B are online, but `track.mode` is `{track.mode}`")
+        plan = plan._replace(track=track._replace(mode=ONLINE))
+    from serried.submission import wandb_service
+
+    key = wandb_service.key_of(_settings(plan, environ), Path(plan.source.directory))
+    return _with_secret(plan), (), _exposed(key)
+
+
+def _exposed(key: tracking.AccountKey) -> tuple[str, ...]:
+    return (f"other users may read the key of wandb: `chmod 600 {key.source}`",) if key.is_exposed else ()
+
+
+def with_key(plan: Plan, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """`environ`, with the key if the plan names it as a secret and only a file has it."""
+    needs_key = plan.track is not None or (plan.sweep is not None and plan.sweep.service)
+    if not needs_key or KEY in environ or KEY not in plan.environment.secrets:
+        return environ
+    key = tracking.find_key(_settings(plan, environ), Path(plan.source.directory))
+    return {**environ, KEY: key.value} if key else environ
+
+
+def missing_modules(plan: Plan, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """A warning for each sink that the ranks' environment lacks, as far as this machine can tell."""
+    brought = plan.environment.modules or plan.environment.setup or plan.container or plan.environment.build
+    sinks = set(plan.track.sinks) if plan.track and plan.track.mode != OFF else set()
+    if plan.sweep and plan.sweep.service:
+        sinks.add(WANDB)
+    if not sinks or brought:
+        return ()
+    workdir = Path(plan.source.directory, plan.source.workdir)
+    sites = [
+        site for prefix in inherit.package_prefixes(plan.command, environment, workdir) for site in site_folders(prefix)
+    ]
+    sites += [Path(folder) for folder in environment.get("PYTHONPATH", "").split(":") if folder]
+    return tuple(
+        f"`{MODULES[sink]}` is not installed for the ranks, so this tracker is left out: `pip install {PACKAGES[sink]}`"
+        for sink in sorted(sinks)
+        if sites and not any((site / MODULES[sink]).is_dir() for site in sites)
+    )
+
+
+_AGENT = re.compile(
+    r"""(?<![\w.-])wandb["']?\s+agent(?=\s)(?:[^\n;&|]*?\s["']?(?P<id>[\w.-]+/[\w. -]+/[\w-]+)(?![\w/]))?""",
+)
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
+_BETWEEN = re.compile(r"[;&|\n(`]")
+_READS_IT = frozenset({"echo", "printf", "grep", "egrep", "sed", "awk"})
+"""Programs for which an agent's command is text."""
+
+
+def hidden_failures(text: str) -> Iterator[str]:
+    """A warning for each agent of W&B that a command or a script starts itself."""
+    for found in _AGENT.finditer(_COMMENT.sub("", text.replace("\\\n", " "))):
+        command = shell_words.without_prefix(_BETWEEN.split(found.string[: found.start()])[-1].split())
+        if not command or command[0] not in _READS_IT:
+            yield (
+                "`wandb agent` exits with status 0 also if its trial fails, and the run is COMPLETED then: "
+                f"`serried sweep {found['id'] or 'ENTITY/PROJECT/ID'}` ends with the status of the trial"
+            )
+
+
+def _settings(plan: Plan, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The variables that name the server and the key, with those of the experiment."""
+    return {**environ, **plan.environment.env}
+
+
+def _with_secret(plan: Plan) -> Plan:
+    environment = plan.environment
+    if KEY in (*environment.secrets, *environment.env_file, *environment.env):
+        return plan
+    return plan._replace(environment=environment._replace(secrets=(*environment.secrets, KEY)))
+
+
+MOST_PREQUEUED = 100
+_UNKNOWN = re.compile(r"[{$~*?]")
+"""In words that only a placeholder or a shell completes."""
+
+
+def prepare(
+    plan: Plan,
+    resolved: config.Resolved,
+    environ: Mapping[str, str],
+    each: Sequence[Sequence[str]] = (),
+    jobs: tuple[str, ...] = (),
+    *,
+    trials: Sequence[Mapping[str, Any]] = (),
+    observe: Observe | None = silent,
+) -> Prepared:
+    """Check and collect all that `deliver` submits.
+
+    `environ` is the submitting shell's environment. The scheduler starts the run after `jobs`. `observe` follows the
+    build of an environment and the preparation of data; with None nothing is built, and the result can only be shown.
+
+    Raises UsageError, for example for a missing working directory, program or secret, a project that is too large, an
+    editable install that cannot be redirected, or data that is missing or too large; EnvironmentFailed if the
+    environment fails its check; DataFailed if the command that prepares the data fails.
+    """
+    project = Path(plan.source.directory)
+    _check_jobs(plan)
+    plan = divide(plan)
+    _check_workdir(plan, project)
+    if plan.script is None:
+        _check_placeholders(plan, each)
+    _check_side_commands(plan)
+    plan = containers.settle(plan, environ)
+    containers.check_runscript(plan, each)
+    plan, tracking_notes, tracking_warnings = settle(plan, environ)
+    environ = with_key(plan, environ)
+    plan = search.settle(plan, environ)
+    reports: tuple[str, ...] = ()
+    if plan.environment.build:
+        from serried.submission import environment_build
+
+        plan, reports = environment_build.settle(plan, resolved, environ, observe)
+    if not reports and plan.script is None:
+        inside = plan.container is not None
+        plan = plan._replace(environment=choose(plan.environment, environ, inside=inside))
+    environment = job_environment(plan, environ)
+    if not reports:
+        workdir = project / plan.source.workdir
+        activation.check(plan.environment, environment, workdir, containers.entering(plan))
+        if plan.script is not None:
+            reports = absent_interpreter(plan.script)
+        else:
+            reports = (
+                *absent_program(plan, environment, workdir),
+                *absent_mpi(plan, environment),
+                *idle(plan, project, inherit.active_prefix(environ)),
+            )
+    data_notes: tuple[str, ...] = ()
+    if plan.data or resolved.experiment.data.prepare:
+        from serried.submission import data
+
+        plan, data_notes = data.settle(plan, resolved, environment, observe)
+    plan, surveyed, cautions = _surveyed(plan, resolved, project)
+    script = resolved.script.text.decode(errors="replace") if resolved.script else ""
+    if surveyed is not None:
+        if plan.script is None:
+            _check_paths(plan, each, surveyed)
+        plan = _with_snapshot(plan, surveyed, environment)
+        cautions = (*cautions, *_about_snapshot(plan, surveyed))
+        if plan.script is None:
+            cautions = (*cautions, *_path_warnings(plan, each, surveyed), *_unused_restarts(plan, each, surveyed))
+        texts = [*_texts_of(plan, each, script, trials), ("`PYTHONPATH`", environment.get("PYTHONPATH", ""))]
+        cautions = (*cautions, *_paths_out(plan, texts, surveyed))
+    started = [script] if resolved.script else [" ".join(command) for command in each or [plan.command]]
+    warnings = (
+        *resolved.warnings,
+        *(command_warnings(resolved.experiment.command) if plan.script is None else ()),
+        *reports,
+        *cautions,
+        *tracking_warnings,
+        *missing_modules(plan, environment),
+        *dict.fromkeys(itertools.chain.from_iterable(map(hidden_failures, started))),
+        *_unset_variables(plan, each, environment),
+    )
+    prepared = assemble(plan, environment, each, warnings, jobs, may_lack_command=observe is None)
+    notes = (*resolved.notes, *tracking_notes, *data_notes)
+    return dataclasses.replace(
+        prepared,
+        notes=notes,
+        survey=surveyed,
+        revision=snapshot.read_revision(project),
+        user_script=resolved.script.text if resolved.script else b"",
+        trials=tuple(trials),
+    )
+
+
+_ADDRESS = re.compile(r"https?://[^\s@/?#]+(?:[/?#][!-~]*)?", re.ASCII)
+"""An address that urllib can post to: it reads a user before `@` as a part of the host."""
+
+_AFTER = re.compile(r"(?<!\{)\{after\}(?!\})")
+
+_TASK = re.compile(r"(?<!\{)\{task\}(?!\})")
+
+_OF_A_RANK = re.compile(r"(?<!\{)\{((?:local_)?rank)\}(?!\})")
+
+
+def _check_side_commands(plan: Plan) -> None:
+    """Raises UsageError for a command of `beside` that cannot run: a warning after the run would come too late."""
+    for index, side in enumerate(plan.beside):
+        ours = next((found[1] for word in side.command if (found := _OF_A_RANK.search(word))), None)
+        if ours is not None:
+            raise UsageError(
+                f"command {index} of `beside` uses `{{{ours}}}`, but it runs once on each node, beside the ranks",
+                hint=f"`$SERRIED_NODE` is the node's number; `{{{{{ours}}}}}` is the word itself",
+            )
+        done = shell.run(["/bin/bash", "-n"], input=side.command[0]) if side.shell else None
+        if done is not None and (done.status or done.stderr):
+            raise UsageError(f"command {index} of `beside` is not valid bash", details=done.stderr.strip())
+
+
+def _words(plan: Plan, each: Sequence[Sequence[str]] = ()) -> Iterator[str]:
+    """The words of all commands in which nodes fill placeholders."""
+    return itertools.chain(plan.command, *each, *(side.command for side in plan.beside))
+
+
+def _check_placeholders(plan: Plan, each: Sequence[Sequence[str]]) -> None:
+    _check_settings(plan, each)
+    _check_after(plan, each)
+    _check_task(plan)
+
+
+def _check_settings(plan: Plan, each: Sequence[Sequence[str]]) -> None:
+    """Raises UsageError for `{config.lr}` without an `lr`, before the node does."""
+    for word in _words(plan, each):
+        for setting in placeholders.used(word):
+            known = [f"config.{name}" for name in (*plan.config, *(plan.sweep.parameters if plan.sweep else ()))]
+            if setting.startswith("config.") and setting not in known:
+                raise UsageError(
+                    f"the command uses `{{{setting}}}`, but `config` has no such setting",
+                    hint=did_you_mean(setting, known) or f"set it, or write `{{{{{setting}}}}}` for the word itself",
+                )
+
+
+def _unset_variables(plan: Plan, each: Sequence[Sequence[str]], environment: Mapping[str, str]) -> Iterator[str]:
+    """A warning for each `{env.NAME}` that the job does not inherit, where nothing on the node is known to set it."""
+    if plan.script or plan.container or plan.environment.modules or plan.environment.setup:
+        return
+    for name in placeholders.used_variables(_words(plan, each)):
+        if name not in environment and not name.startswith((*schedulers.prefixes(), *_SET_ON_NODES)):
+            yield f"the command uses `{{env.{name}}}`, and `{name}` is not set here: ranks fail unless the node sets it"
+
+
+_SET_ON_NODES = ("SERRIED_", "RANK", "LOCAL_", "WORLD_SIZE", "MASTER_")
+
+
+def _check_after(plan: Plan, each: Sequence[Sequence[str]]) -> None:
+    """Raises UsageError for `{after}` without a dependency: `{after}/results` would be a folder of the system."""
+    if not plan.after and any(_AFTER.search(word) for word in _words(plan, each)):
+        raise UsageError(
+            "the command uses `{after}`, but this run has no dependency",
+            hint="`serried submit`, with `after` in the file or `--after RUN`; `serried run` never waits",
+        )
+
+
+def _check_task(plan: Plan) -> None:
+    """Raises UsageError for `{task}` outside an array, where its value would be empty."""
+    if plan.array is None and any(_TASK.search(word) for word in _words(plan)):
+        raise UsageError(
+            "the command uses `{task}`, the index of an array's task, but this run is not an array",
+            hint="`--array 0-9`, or `array` in the experiment; `{task:--seed=}` disappears without one",
+        )
+
+
+def _check_jobs(plan: Plan) -> None:
+    """All jobs of a prequeued run are queued at once. A typing error in its total time must not fill the queue."""
+    if plan.has_links and plan.limit.form == names.PREQUEUED and plan.limit.restarts >= MOST_PREQUEUED:
+        raise UsageError(
+            f"the run needs {plan.limit.restarts + 1:,} jobs in the queue, but {MOST_PREQUEUED} is the most",
+            hint="a longer `--time` needs fewer jobs; or run for a shorter time, then `serried rerun` continues it",
+        )
+
+
+def divide(plan: Plan) -> Plan:
+    """The plan, with its array in as many jobs as the scheduler needs. Raises UsageError if it is too large."""
+    if plan.array is None:
+        return plan
+    limits = schedulers.site(plan.site.scheduler).array_limits(os.environ)
+    indices = plan.array.indices
+    if limits.jobs is not None and len(indices) >= limits.jobs:
+        raise UsageError(
+            f"the array has {len(indices):,} tasks, but `{plan.site.name}` keeps fewer than {limits.jobs:,} jobs",
+            hint=f"submit up to {limits.jobs // 2:,} at a time, because other users' jobs count, too",
+        )
+    size = limits.below or limits.tasks
+    is_large = bool((limits.below and indices[-1] >= limits.below) or (limits.tasks and len(indices) > limits.tasks))
+    offsets = divide_indices(indices, size if is_large else None, in_ranges=limits.in_ranges)
+    if not is_large and len(offsets) < 2:
+        return plan._replace(array=plan.array._replace(offsets=()))
+    most = (
+        f"arrays of up to {size:,} tasks"
+        if is_large
+        else "only arrays whose indices are a range, such as `0-9` or `0-8:2`"
+    )
+    less = f"up to {size:,} tasks at a time" if is_large else "a range of tasks at a time"
+    if plan.has_links and plan.limit.form == names.PREQUEUED:
+        raise UsageError(
+            f"`{plan.site.name}` accepts {most}, and the later jobs of any other array cannot be queued now",
+            hint=f'submit {less}; on Slurm, `continue = "requeue"` in `[limit]` also works',
+        )
+    holds = schedulers.traits(plan.site.scheduler).hold_options
+    hold = next((word for word in plan.allocation.extra if word in holds), None)
+    if hold and len(offsets) > 1:
+        raise UsageError(
+            f"`{plan.site.name}` accepts {most}, and the jobs of any other array are released together, "
+            f"whatever `{hold}` in `resources.extra` says",
+            hint=f"leave it out, or submit {less}",
+        )
+    return plan._replace(array=plan.array._replace(offsets=offsets))
+
+
+def _check_workdir(plan: Plan, project: Path) -> None:
+    if not project.is_dir():
+        raise UsageError(f"the project's folder `{project}` does not exist")
+    if not (project / plan.source.workdir).is_dir():
+        if plan.script:
+            raise UsageError(f"the folder in which the script starts does not exist: `{project / plan.source.workdir}`")
+        raise UsageError(
+            f"the working directory `{plan.source.workdir}` is not in the project `{project}`",
+            hint="`workdir` is relative to the folder of `serried.toml`",
+        )
+
+
+def job_environment(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
+    variables = inherit.job_environment(
+        plan.environment, with_key(plan, environ), is_for_script=plan.script is not None
+    )
+    webhook = plan.notify.webhook if plan.notify else None
+    if webhook and not _ADDRESS.fullmatch(variables.get(webhook, "")):
+        raise UsageError(
+            f"`{webhook}`, which `notify.webhook` names, is not a web address",
+            hint="write `https://` and a host, without a user, spaces or non-ASCII letters; the value is a secret",
+        )
+    return variables
+
+
+def _surveyed(plan: Plan, resolved: config.Resolved, project: Path) -> tuple[Plan, Survey | None, tuple[str, ...]]:
+    """The plan, the survey of its snapshot, and warnings.
+
+    Without a project file, the snapshot has the whole git repository: code may import from outside the current folder.
+    """
+    if not plan.source.snapshot:
+        return plan, None, ()
+    root = project if resolved.project.file else snapshot.root_of(project)
+    if root == project:
+        return plan, _survey(plan, resolved, project), ()
+    within = os.path.relpath(os.path.realpath(project), root)
+    source = plan.source._replace(directory=str(root), workdir=os.path.normpath(f"{within}/{plan.source.workdir}"))
+    at_root = plan._replace(source=source)
+    try:
+        return at_root, _survey(at_root, resolved, root, within), ()
+    except UsageError as error:
+        caution = f"the snapshot has `{project}` alone, without the rest of its git repository: {error.message}"
+        return plan, _survey(plan, resolved, project), (caution,)
+
+
+def _survey(plan: Plan, resolved: config.Resolved, project: Path, within: str = os.curdir) -> Survey:
+    """Paths of settings are relative to the folder `within`."""
+    # Values of secrets are not copied, wherever their file is and whether git knows it or not.
+    env_file = plan.environment.env_file_path
+    secret = [os.path.relpath(env_file, project)] if env_file and Path(env_file).is_relative_to(project) else []
+    link = [*(_linked(path, within) for path in resolved.project.link), *map(glob.escape, secret)]
+    image = [Path(plan.container.image)] if plan.container else []  # ranks find it where it is
+    apart = [folder for folder in (Path(plan.site.root), *image) if folder != project]
+    return snapshot.survey(project, link, leave_out=apart, start=plan.source.workdir)
+
+
+def _linked(pattern: str, within: str) -> str:
+    mark = "!" if pattern.startswith("!") else ""
+    return mark + os.path.normpath(f"{within}/{pattern.removeprefix('!')}")
+
+
+def _with_snapshot(plan: Plan, surveyed: Survey, environment: Mapping[str, str]) -> Plan:
+    workdir = surveyed.project / plan.source.workdir
+    prefixes = [] if plan.container else inherit.package_prefixes(plan.command, environment, workdir)
+    sites = [site for prefix in prefixes for site in site_folders(prefix)]
+    redirected = snapshot.redirect(surveyed, sites)
+    own = plan.array is not None and snapshot.fits_each(surveyed, len(plan.array.indices))
+    source = plan.source._replace(links=surveyed.links, python_path=redirected, tree_per_task=own)
+    if plan.source.workdir != os.curdir and not _is_in(surveyed, plan.source.workdir):
+        raise UsageError(
+            f"the working directory `{plan.source.workdir}` is not in the snapshot: git ignores it, or it is empty",
+            hint="put a file into it that git does not ignore, or run in place: `--set project.snapshot=false`",
+        )
+    return plan._replace(source=source)
+
+
+def _about_snapshot(plan: Plan, surveyed: Survey) -> Iterator[str]:
+    yield from surveyed.warnings
+    yield from snapshot.growth(surveyed, sources_directory(plan))
+    if plan.array is not None and not plan.source.tree_per_task:
+        tasks, files = len(plan.array.indices), len(surveyed.files)
+        yield (
+            f"the {tasks:,} tasks share one working tree, because {tasks:,} of {files:,} files are too many: "
+            "write to `{results}`, or use different relative paths in each task"
+        )
+
+
+def _is_in(surveyed: Survey, folder: str) -> bool:
+    if any(folder == link or folder.startswith(f"{link}/") for link in surveyed.links):
+        return True
+    return any(path.startswith(f"{folder}/") for path in (*surveyed.files, *surveyed.links))
+
+
+def _check_paths(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) -> None:
+    """Raises UsageError for a script that the snapshot lacks. Otherwise the job would fail after its wait."""
+    for command in _commands(plan, each):
+        script = shell_words.script_of(command)
+        if script is None or script.startswith("/") or _UNKNOWN.search(script):
+            continue
+        path = _in_snapshot(plan, script)
+        if not _is_held(survey, path):
+            raise _missing_script(script, path, survey)
+
+
+def _path_warnings(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) -> Iterator[str]:
+    """A warning for each other path in the command that exists here and that the job will not have."""
+    for name in dict.fromkeys(path for command in _commands(plan, each) for path in _paths(command)):
+        path = _in_snapshot(plan, name)
+        if _leads_out(path):
+            yield (
+                f"`{name}` in the command is outside of the snapshot, and the job has only the snapshot: "
+                "use its absolute path, or `--stage` it"
+            )
+        elif os.path.lexists(survey.project / path) and not _is_held(survey, path):
+            yield (
+                f"`{name}` in the command is not in the snapshot: git ignores it, or it is an empty folder. "
+                f'`project.link = ["{path}"]` links to it'
+            )
+
+
+_ABSOLUTE = re.compile(r"(?:^|(?<=[\s=:,;@'\"\[({<>|&])|(?<=^-[A-Za-z]))(/[^\s:,;'\"\])}<>|&{$~*?]*)([{$~*?]?)")
+"""An absolute path in a text, and a character after it that only a placeholder or a shell completes."""
+
+
+def _paths_out(plan: Plan, texts: Sequence[tuple[str, str]], survey: Survey) -> Iterator[str]:
+    """A warning for absolute paths to the project's own files, of which the snapshot has a copy.
+
+    Each of `texts` is a place and the text there.
+    """
+    # The whole of an option's value, too: a path may contain spaces.
+    places = {
+        path: (where, end)
+        for where, text in reversed(texts)
+        for path, end in ((f"/{text.partition('/')[2]}", ""), *_ABSOLUTE.findall(text))
+    }
+    staged = {os.path.realpath(item.source) for item in plan.data.stage} if plan.data else set()
+    root = os.path.realpath(survey.project)
+    found = []
+    for path, (where, end) in reversed(places.items()):
+        known = path.rpartition("/")[0] if end else path
+        real = os.path.realpath(known)
+        inside = os.path.relpath(real, root)
+        if real not in staged and not _leads_out(inside) and _has_copy(survey, inside):
+            relative = os.path.relpath(inside + path[len(known) :], plan.source.workdir)
+            found.append((path, where, relative))
+    if found:
+        path, where, relative = found[0]
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        yield (
+            f"`{path}` in {where}{more} is the project's own, so later edits reach the job: "
+            f"write `{relative}` for the copy in the snapshot"
+        )
+
+
+def _texts_of(
+    plan: Plan, each: Sequence[Sequence[str]], script: str, trials: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, str]]:
+    """What the user wrote for the job and its ranks: each text after the name of its place."""
+    for words in each or [plan.command if plan.script is None else plan.command[1:]]:
+        yield from (("the command", word) for word in words)
+    yield from (("the script", line) for line in script.splitlines() if not line.lstrip().startswith("#"))
+    yield from (("`beside`", word) for side in plan.beside for word in side.command)
+    for settings in (plan.config, *trials):
+        yield from ((f"`{name}`", text) for name, value in settings.items() for text in _texts_in(value))
+    yield from ((f"`{name}`", value) for name, value in plan.environment.env.items())
+    yield "`environment.setup`", plan.environment.setup
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """The texts in a setting."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | Sequence):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts_in(item)
+
+
+def _has_copy(survey: Survey, path: str) -> bool:
+    """Whether the snapshot has the file, or a file of the folder that is tracked or code: others may be outputs."""
+    if path in survey.known:
+        return True
+    below = "" if path == os.curdir else f"{path}/"
+    new = frozenset(survey.untracked)
+    return any(file.startswith(below) and (file not in new or file.endswith(_CODE)) for file in survey.files)
+
+
+_CODE = (".py", ".sh", ".yaml", ".yml", ".toml", ".json", ".cfg", ".ini")
+_MOST_CODE = 2000
+_LARGEST_CODE = 1_000_000
+"""Files, and bytes of each, that are read for a warning."""
+_USES_SERRIED = re.compile(rb"SERRIED_|\b(?:import|from)\s+serried\b")
+
+
+def _unused_restarts(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) -> Iterator[str]:
+    """A warning if the run cannot continue after its time limit, as far as its command and its code show."""
+    has_limit = plan.allocation.time_seconds is not None or not plan.site.is_this_machine
+    if not (plan.limit.restarts and has_limit) or plan.sync or plan.script:
+        return
+    words = [*_words(plan, each), plan.environment.setup, *plan.environment.env.values()]
+    if any("serried" in word.lower() or "checkpoints" in placeholders.used(word) for word in words):
+        return
+    files = [survey.project / name for name in survey.files if name.endswith(_CODE) and name != "serried.toml"]
+    framework = None
+    for path in files[:_MOST_CODE]:
+        try:
+            code = path.read_bytes() if path.stat().st_size <= _LARGEST_CODE else b""
+        except OSError:
+            continue
+        if _USES_SERRIED.search(code):
+            return
+        framework = framework or checkpoint_layouts.framework_of_code(code)
+    options = checkpoint_layouts.OPTIONS.get(framework or "")
+    page = f"frameworks-{framework}" if options else "continuing"
+    advice = f"add `{options}`; serried docs {page}" if options else f"serried docs {page}"
+    yield f"nothing in the command saves to `{{checkpoints}}`, so no attempt follows the time limit: {advice}"
+
+
+def _commands(plan: Plan, each: Sequence[Sequence[str]]) -> Iterator[Sequence[str]]:
+    """Nothing for a shell's text, which may create files first."""
+    if not plan.shell:
+        yield from each or [plan.command]
+
+
+def _paths(command: Sequence[str]) -> Iterator[str]:
+    """Relative paths among the arguments, also `--data=../data`, but not the script."""
+    script = shell_words.script_of(command)
+    for word in command[1:]:
+        name = word.partition("=")[2] if word.startswith("-") else word
+        if name and name != script and not name.startswith(("/", "-")) and not _UNKNOWN.search(name):
+            yield name
+
+
+def _in_snapshot(plan: Plan, name: str) -> str:
+    """Relative to the snapshot's root."""
+    return os.path.normpath(f"{plan.source.workdir}/{name}")
+
+
+def _leads_out(path: str) -> bool:
+    return path.split("/", 1)[0] == os.pardir
+
+
+def _is_held(survey: Survey, path: str) -> bool:
+    if path == os.curdir:
+        return True
+    above = [str(parent) for parent in Path(path).parents]
+    # Through a symbolic link that the snapshot has, or an entry that it links to.
+    if any(name in survey.links or name in survey.known for name in (path, *above)):
+        return True
+    return any(file.startswith(f"{path}/") for file in survey.files)
+
+
+def _missing_script(script: str, path: str, survey: Survey) -> UsageError:
+    if _leads_out(path):
+        return UsageError(
+            f"`{script}` is outside of the snapshot of `{survey.project}`",
+            hint="submit from the folder with all of the code, and set `workdir` in its `serried.toml`",
+        )
+    if os.path.lexists(survey.project / path):
+        return UsageError(
+            f"`{script}` is not in the snapshot that the job gets: git ignores it",
+            hint=f'`link = ["{path}"]` under `[project]` links to it; or `git add` it',
+        )
+    folder = Path(path).parent
+    there = [Path(file).name for file in survey.files if Path(file).parent == folder]
+    return UsageError(
+        f"`{survey.project / folder}` has no `{script}`",
+        hint=did_you_mean(Path(path).name, there) or "paths in a command are relative to `workdir`",
+    )

@@ -1,0 +1,425 @@
+"""Requests of the command line and the Python API as plans: one, several at once, or one for the job around us."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from serried import config, schedulers
+from serried.base.errors import UsageError, did_you_mean
+from serried.base.text import iso
+from serried.config import shell_words, toml, values
+from serried.records.record import new_id
+from serried.schema import names, placeholders
+from serried.schema.plan import After, Allocation, Array, Plan, Search, Sweep
+from serried.submission.planning import plan as make_plan
+from serried.submission.planning import tasks
+from serried.submission.planning.allocate import gpu_note, partition_note
+
+if TYPE_CHECKING:
+    from serried.schedulers.survey import Inside
+    from serried.sweeps.definition import SweepDefinition, Trial
+
+
+@dataclass(frozen=True)
+class Request:
+    experiment: str | None = None
+    command: Sequence[str] | None = None
+    """Instead of the experiment's."""
+    is_script: bool = False
+    """`command` is a job script with its arguments."""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """By dotted key: `{"resources.nodes": 2}`."""
+    cluster: str | None = None
+    name: str | None = None
+    array: str | None = None
+    """Instead of the experiment's: `0-999`, `0-10:2`, `1,3%8`, or `off`."""
+    parallel: int | None = None
+    each: Path | None = None
+    """A file of commands, one for each task."""
+    repeat: int | None = None
+    """Tasks for each command, with consecutive seeds."""
+    sweep: SweepDefinition | None = None
+    """A trial for each task."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """Of a trial of an earlier sweep: settings, which the command gets as in the sweep."""
+    resume: str | None = None
+    """A run, `last` or a path. The new run resumes from its newest complete checkpoint."""
+    smoke: bool = False
+    """Train a few steps, save, load and exit."""
+    after: Sequence[str] | None = ()
+    """Dependencies: `k3f9q2`, `last:any`; None for those in the file, which are experiments."""
+
+    def with_setting(self, key: str, *, value: Any) -> Request:
+        return dataclasses.replace(self, overrides={**self.overrides, key: value})
+
+
+@dataclass(frozen=True)
+class Decided:
+    plan: Plan
+    resolved: config.Resolved
+    each: tuple[tuple[str, ...], ...]
+    trials: tuple[Trial, ...] = ()
+    jobs: tuple[str, ...] = ()
+    """Jobs that its scheduler waits for."""
+    together: Mapping[str, str] = field(default_factory=dict)
+    """Dependencies submitted by the same command: experiment -> condition."""
+
+
+def decide(request: Request, directory: Path, environ: Mapping[str, str], *, among: Sequence[str] = ()) -> Decided:
+    """The plan of a request in `directory`. Reads configuration, writes nothing. Raises UsageError.
+
+    `among` are the experiments that are submitted with it.
+    """
+    if request.command is not None and not any(request.command):
+        raise UsageError("no command after `--`", hint="for example `-- python train.py`")
+    if request.sweep and request.sweep.id:
+        request = _with_agent(request, request.sweep.id)
+    if request.parameters:
+        own = {toml.dotted(("config", *name.split("."))): value for name, value in request.parameters.items()}
+        request = dataclasses.replace(request, overrides={**own, **request.overrides})
+    each = shell_words.read_commands(directory / request.each) if request.each and not request.is_script else ()
+    # With --commands the lines are the commands. The first stands for all where one command is needed.
+    command = each[0] if each and request.command is None else request.command
+    resolved = config.resolve(
+        request.experiment,
+        command,
+        request.overrides,
+        request.cluster,
+        directory,
+        environ,
+        is_script=request.is_script,
+    )
+    if resolved.script and (request.each or request.repeat):
+        hint = f"`--array 0-{(request.repeat or 10) - 1}` runs it as a task for each index"
+        raise UsageError("a job script runs as it is, so `--commands` and `--repeat` do not apply to it", hint=hint)
+    script_array = resolved.script.directives.array if resolved.script else None
+    trials = _trials(request)
+    if request.sweep:
+        at_once = request.sweep.workers or request.parallel or request.sweep.parallel
+        array: Array | None = Array(tuple(range(len(trials))), at_once, draws=bool(request.sweep.workers))
+    else:
+        array, each = _array(request, resolved.experiment.array or script_array, each)
+    plan = make_plan(resolved, run_id=new_id(), created=iso(time.time()), array=array, name=request.name)
+    if request.parameters:
+        own = {name: plan.config.get(name, value) for name, value in request.parameters.items()}  # `--set` wins
+        plan = plan._replace(command=_with_parameters(plan, own))
+    if request.sweep:
+        plan = _with_sweep(plan, request.sweep.with_source(resolved.experiment.metric))
+        _check_workers(plan)
+    each = tuple(tasks(resolved.experiment, plan, each)) if each else ()
+    count = len(array.indices) if array else 1
+    notes = [
+        gpu_note(resolved.experiment.resources, plan.allocation, resolved.cluster) if not plan.script else "",
+        partition_note(plan.allocation, resolved.cluster, count, array.parallel if array else None),
+        *_same_repeats(plan, each),
+    ]
+    resolved = dataclasses.replace(resolved, notes=(*resolved.notes, *filter(None, notes)))
+    if request.smoke:
+        plan = plan._replace(smoke=names.SMOKE_STEPS)
+    if request.resume is not None:
+        from serried.submission.resume import resume_from
+
+        beginning = resume_from(request.resume, array, directory)
+        plan = plan._replace(resume=beginning.resume)
+        resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *beginning.warnings))
+    return _behind(Decided(plan, resolved, each, trials), request, among)
+
+
+def decide_all(
+    request: Request, experiments: Sequence[str], directory: Path, environ: Mapping[str, str]
+) -> list[Decided]:
+    """Plans of several experiments, in an order in which they can be submitted. Writes nothing.
+
+    `request.after` applies to those that depend on none of the others. Raises UsageError.
+    """
+    twice = next((name for name in experiments if experiments.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"`{twice}` is named twice", hint="submit it again separately")
+    each = {
+        name: decide(dataclasses.replace(request, experiment=name), directory, environ, among=experiments)
+        for name in experiments
+    }
+    ordered = order({name: tuple(decided.together) for name, decided in each.items()})
+    return [_after_others(each[name], each) for name in ordered]
+
+
+def _after_others(decided: Decided, each: Mapping[str, Decided]) -> Decided:
+    """With the dependencies that are submitted with it, in the file's order: `{after}` is the first of all."""
+    if not decided.together:
+        return decided
+    from serried.submission.dependencies import check_pair, parse_dependency
+
+    existing = iter(decided.plan.after)
+    afters = []
+    for name in dict.fromkeys(parse_dependency(text)[0] for text in decided.resolved.experiment.after):
+        if name in decided.together:
+            other = each[name].plan
+            check_pair(other, decided.plan)
+            # Its job is known once it is submitted.
+            afters.append(After(other.run, other.name, other.directory, decided.together[name], None, ""))
+        else:
+            afters += itertools.islice(existing, 1)
+    return dataclasses.replace(decided, plan=decided.plan._replace(after=tuple(afters)))
+
+
+def order(after: Mapping[str, Sequence[str]]) -> list[str]:
+    """The names, each behind its dependencies. Raises UsageError for a cycle."""
+    import graphlib
+
+    sorter = graphlib.TopologicalSorter(dict.fromkeys(after, ()))  # keeps their order where it can
+    for name, before in after.items():
+        sorter.add(name, *before)
+    try:
+        return [*sorter.static_order()]
+    except graphlib.CycleError as error:
+        raise UsageError(
+            f"experiments depend on each other in a cycle: {' → '.join(f'`{name}`' for name in error.args[1])}",
+            hint="remove one of these names from `after` in the file",
+        ) from None
+
+
+def decide_inside(request: Request, inside: Inside, directory: Path, environ: Mapping[str, str]) -> Decided:
+    """The plan for the job around us: its nodes, GPUs and time. The command line may request less.
+
+    Raises UsageError if it requests more.
+    """
+    available = {"nodes": len(inside.hosts), "gpus": inside.gpus}
+    if inside.seconds is not None:
+        available["time"] = inside.seconds
+    for name, amount in available.items():
+        if f"resources.{name}" not in request.overrides:
+            request = request.with_setting(f"resources.{name}", value=f"{amount}s" if name == "time" else amount)
+    if request.cluster is None and "SERRIED_CLUSTER" not in environ and schedulers.here(environ) != inside.scheduler:
+        # Compute nodes may lack the scheduler's commands. `serried shell` sets the cluster.
+        request = dataclasses.replace(request, cluster=inside.scheduler)
+    decided = decide(request, directory, environ)
+    plan = decided.plan
+    own = schedulers.traits(schedulers.LOCAL).dialect
+    dialect = schedulers.traits(inside.scheduler).dialect._replace(
+        task=own.task, awaited=own.awaited, state_query=own.state_query
+    )
+    site = plan.site._replace(
+        scheduler=schedulers.LOCAL, inside=inside.scheduler, is_this_machine=False, dialect=dialect
+    )
+    allocation = _allocation(plan.allocation, inside, ranks_are_set="resources.ranks" not in plan.defaults)
+    return dataclasses.replace(decided, plan=plan._replace(site=site, allocation=allocation))
+
+
+def _allocation(requested: Allocation, inside: Inside, *, ranks_are_set: bool) -> Allocation:
+    for what, wanted, there in (
+        ("nodes", requested.nodes, len(inside.hosts)),
+        ("GPUs per node", requested.gpus, inside.gpus),
+    ):
+        if wanted > there:
+            raise UsageError(
+                f"{wanted} {what} were requested, but job {inside.job} has {there}",
+                hint="leave the option out: `serried run` uses the whole job",
+            )
+    return Allocation(
+        nodes=requested.nodes,
+        ranks=requested.ranks if ranks_are_set or requested.gpus else inside.tasks,
+        gpus=requested.gpus,
+        cpus=inside.cpus,
+        memory_mb=None,
+        time_seconds=requested.time_seconds,
+    )
+
+
+def _behind(decided: Decided, request: Request, among: Sequence[str]) -> Decided:
+    """With its dependencies: experiments of the file that are submitted with it, and existing runs."""
+    if not (decided.resolved.experiment.after or request.after):
+        return decided
+    from serried.submission.dependencies import newest_of, parse_dependency, run_after
+
+    in_file = {parse_dependency(text)[0]: text for text in decided.resolved.experiment.after}
+    _check_experiments(in_file, decided.resolved)
+    together = {name: parse_dependency(text)[1] for name, text in in_file.items() if name in among}
+    if request.after is not None:
+        # Dependencies on the command line are for experiments that depend on none of the others.
+        followed = [run_after(text, decided.plan) for text in request.after if not together]
+    else:
+        rest = [text for name, text in in_file.items() if name not in among]
+        followed = [newest_of(text, decided.plan) for text in rest]
+    plan = decided.plan._replace(after=tuple(each.after for each in followed))
+    warnings = (*decided.resolved.warnings, *(note for each in followed for note in each.notes))
+    return Decided(
+        plan,
+        dataclasses.replace(decided.resolved, warnings=warnings),
+        decided.each,
+        decided.trials,
+        tuple(dict.fromkeys(job for each in followed for job in each.jobs)),
+        together,
+    )
+
+
+def _check_experiments(named: Iterable[str], resolved: config.Resolved) -> None:
+    for name in named:
+        if name not in resolved.experiments:
+            known = ", ".join(f"`{experiment}`" for experiment in resolved.experiments)
+            raise UsageError(
+                f"`{resolved.experiment.name}` depends on `{name}`, which is not an experiment",
+                hint=did_you_mean(name, resolved.experiments) or f"there are {known}",
+            )
+
+
+def _array(
+    request: Request, configured: str | None, each: tuple[tuple[str, ...], ...]
+) -> tuple[Array | None, tuple[tuple[str, ...], ...]]:
+    """The requested array, or else the experiment's, and the commands of its tasks in their order."""
+    for flag, number in (("--parallel", request.parallel), ("--repeat", request.repeat)):
+        if number is not None and number < 1:
+            raise UsageError(f"`{flag}` must be 1 or more")
+    if request.repeat is not None:
+        return _repeated(request, request.repeat, each)
+    text = request.array if request.array is not None else None if each else configured
+    try:
+        text = None if text is None else values.array_text(text)
+        indices, parallel = values.array_range(text) if text else (tuple(range(len(each))), None)
+    except values.BadValue as error:
+        raise UsageError(f"`--array` {error}", hint=error.hint) from None
+    if not indices:
+        if request.parallel is not None:
+            raise UsageError("`--parallel` needs an array", hint="`--array 0-9`, `--repeat 10`, or `--commands FILE`")
+        return None, ()
+    if each and indices[-1] >= len(each):
+        raise UsageError(
+            f"`--array` has task {indices[-1]}, but `{request.each}` has {len(each)} commands, counted from 0",
+            hint="leave out `--array` to run them all",
+        )
+    array = Array(indices, request.parallel or parallel, bool(each))
+    return array, tuple(each[index] for index in indices) if each else ()
+
+
+def _trials(request: Request) -> tuple[Trial, ...]:
+    """The parameters of all tasks of a sweep. Raises UsageError for options that number the tasks in another way."""
+    if request.sweep is None:
+        return ()
+    request.sweep.check()
+    for flag, value in (("--array", request.array), ("--commands", request.each), ("--repeat", request.repeat)):
+        if value is not None:
+            hint = "`--seeds N` repeats each trial with N seeds" if flag == "--repeat" else None
+            raise UsageError(f"`{flag}` does not apply to a sweep, whose tasks are its trials", hint=hint)
+    if request.parallel is not None and request.parallel < 1:
+        raise UsageError("`--parallel` must be 1 or more")
+    if request.parallel is not None and request.sweep.workers:
+        raise UsageError("`--workers` and `--parallel` exclude each other", hint="keep one of them")
+    return tuple(request.sweep.trials())
+
+
+AGENT = "serried.train.tracking.wandb_agent"
+
+
+def _with_agent(request: Request, sweep: str) -> Request:
+    """The agent of W&B is the command, once per task: it starts the command that the sweep has at the service."""
+    if request.command is not None or request.is_script:
+        hint = "leave the command out, or change `command` in the definition at W&B"
+        raise UsageError(f"the agent of W&B starts the command of `{sweep}`", hint=hint)
+    name = request.name or (None if request.experiment else sweep.split("/")[1])
+    with_agent = dataclasses.replace(request, command=("python", "-m", AGENT, sweep), name=name)
+    return with_agent.with_setting("launch.kind", value="single")
+
+
+def _check_workers(plan: Plan) -> None:
+    """Raises UsageError if its jobs draw trials, and cannot."""
+    if plan.draws and plan.script:
+        raise UsageError("`--workers` does not apply to a job script", hint="`--parallel N` limits its jobs")
+    if plan.draws and plan.has_links:
+        raise UsageError(
+            "with `--workers`, a trial cannot continue in a job of its own",
+            hint="`--set limit.restarts=0`; `serried sweep retry` continues trials that the time limit has cut",
+        )
+
+
+def _with_sweep(plan: Plan, definition: SweepDefinition) -> Plan:
+    """The plan with its sweep, and with the parameters behind its command if the command has no place for them."""
+    from serried.sweeps.definition import MINIMIZE, SEED
+
+    _check_overrides(plan.command, {name: parameter.values for name, parameter in definition.parameters.items()})
+    names_ = (*definition.parameters, *((SEED,) if definition.seeds else ()))
+    sweep = Sweep(
+        first=plan.run,
+        parameters=names_,
+        metric=definition.metric.name if definition.metric else "",
+        goal=definition.metric.goal if definition.metric else MINIMIZE,
+        source=definition.metric.source if definition.metric else "",
+        seeds=definition.seeds or 1,
+        definition=definition.to_json(),
+        description=str(definition),
+        search=_search(definition),
+        service=definition.id,
+    )
+    experiment = definition.id.split("/")[1] if plan.experiment == AGENT else plan.experiment
+    return plan._replace(sweep=sweep, command=_with_place(plan, names_), experiment=experiment)
+
+
+def _search(definition: SweepDefinition) -> Search | None:
+    from serried.sweeps.definition import BAYES
+
+    metric = definition.metric
+    if metric is None or not (definition.method == BAYES or definition.pruner):
+        return None
+    space = definition.space if definition.method == BAYES else {}
+    return Search(definition.method, metric.name, metric.source, metric.goal, definition.pruner, space)
+
+
+def _with_place(plan: Plan, parameters: Sequence[str]) -> tuple[str, ...]:
+    """The command with `{args}` at its end, if no other words of it take the parameters."""
+    command = plan.command
+    if placeholders.takes_arguments(command) or len(placeholders.placed(command, parameters)) == len(parameters):
+        return command
+    return (f"{command[0]} {{args}}",) if plan.shell else (*command, "{args}")
+
+
+def _with_parameters(plan: Plan, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """The command with the parameters of one trial. Raises UsageError if it reads them from a file."""
+    command = _with_place(plan, list(parameters))
+    if any("{args_json_file}" in word for word in command):
+        raise UsageError("`{args_json_file}` needs a sweep", hint="`{args_json}` is the same text as an argument")
+    _check_overrides(command, parameters)
+    return tuple(placeholders.with_arguments(command, parameters, "", is_shell=plan.shell, is_template=not plan.script))
+
+
+def _check_overrides(command: Sequence[str], parameters: Mapping[str, Any]) -> None:
+    """Raises UsageError if the command has `{args_hydra}`, and Hydra would misread the keys of a table."""
+    if not any("{args_hydra}" in word for word in command):
+        return
+    from serried.schema.hydra_override import BadKey, override_value
+
+    own = placeholders.placed(command, list(parameters))
+    for name, value in parameters.items():
+        try:
+            _ = name in own or override_value(value)
+        except BadKey as error:
+            message = f"the key `{error.key}` of `{name}` cannot be in an override of Hydra"
+            raise UsageError(message, hint="`{args_json_file}` passes any parameters") from None
+
+
+def _repeated(
+    request: Request, repeat: int, each: tuple[tuple[str, ...], ...]
+) -> tuple[Array, tuple[tuple[str, ...], ...]]:
+    """The same with repeats: the repeats of a command are consecutive tasks."""
+    if request.array is not None:
+        raise UsageError(
+            "`--repeat` numbers the tasks itself, so `--array` cannot be given with it",
+            hint="`--array 0-4` alone runs the command five times, with five seeds",
+        )
+    count = repeat * max(len(each), 1)
+    if count > values.MOST_TASKS:
+        raise UsageError(f"`--repeat {repeat}` has over {values.MOST_TASKS:,} tasks", hint="submit several runs")
+    commands = tuple(command for command in each for _ in range(repeat))
+    return Array(tuple(range(count)), request.parallel, bool(each), repeat), commands
+
+
+def _same_repeats(plan: Plan, each: tuple[tuple[str, ...], ...]) -> Iterator[str]:
+    """Repeats whose command contains no number of theirs may all give the same result."""
+    if plan.array is None or (plan.array.repeat or 1) == 1:
+        return
+    text = "\0".join(itertools.chain(plan.command, *each))
+    if not any(f"{{{name}}}" in text for name in ("seed", "repeat", "task")) and names.TASK not in text:
+        yield (f"`{{seed}}` and `{{repeat}}` are not in the command: repeats differ only if it reads {names.TASK}")

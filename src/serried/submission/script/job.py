@@ -1,0 +1,329 @@
+"""The text of job.sh and setup.sh, from the plan alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Sequence
+from string import Template
+
+from serried import schedulers
+from serried.base.files import MODES
+from serried.schedulers.interface import Fragment, Script
+from serried.schema.plan import Plan, UserScript
+from serried.submission.environments import activation
+
+BEGINNING = Template("""\
+umask $umask
+export SERRIED_RUN_DIR=$directory
+cd -- "$$SERRIED_RUN_DIR" || exit 70
+$cleanup
+for serried_python in $pythons ''; do
+  [[ $$("$$serried_python" -V 2>/dev/null) =~ ^Python\\ 3\\.(9|[1-9][0-9]+)\\. ]] && break
+done
+if [[ -z $$serried_python ]]; then
+  echo "serried: no Python 3.9 or later on $$HOSTNAME: name one as 'python' in the cluster's profile" >&2
+  exit 70
+fi
+serried_agent=("$$serried_python" -I -S "$$SERRIED_RUN_DIR/agent.pyz")
+""")
+
+BODY = Template("""\
+#!/bin/bash
+# $command
+#
+# Run $run, written by Serried. plan.json beside this file describes the run. This script claims the attempt,
+# starts one agent per node and waits for them. The agents record how the attempt ended, and the script follows.
+# shellcheck disable=SC2016 # a run directory may have any name
+
+serried_token=$${1:?usage: job.sh TOKEN}
+$of_part${beginning}$draw$who
+$check$functions
+# Signals are passed to the head agent. The script waits, because bash runs a trap at once only during `wait`.
+serried_head=''
+serried_final=''
+$traps$environment
+$loop"$${serried_agent[@]}" head "$${serried_who[@]}"$head_options -- $launcher&
+serried_head=$$!
+[[ -n $$serried_final ]] && kill -TERM "$$serried_head"
+while kill -0 "$$serried_head" 2>/dev/null; do wait "$$serried_head"; done
+wait "$$serried_head"
+serried_status=$$?
+serried_head=''
+[[ $$serried_status == 75 ]] && exit 0 # the attempt was refused, and the head has printed the reason
+
+# From here on a signal is too late to change how the attempt ended, and must not stop the report.
+$late$script_ended# If the run directory is unavailable, so is the agent. The script retries for minutes.
+serried_conclude() {
+  local serried_try
+  for ((serried_try = 0; serried_try < 60; serried_try++)); do
+    serried_word=$$("$${serried_agent[@]}" finish "$${serried_who[@]}" --final "$$serried_final")
+    [[ -n $$serried_word ]] && return
+    sleep 5
+  done
+}
+serried_conclude
+${end_of_loop}if [[ $$serried_word == requeue ]]; then
+${again}fi
+case $$serried_word in
+  done) exit 0 ;;
+  next) exit 85 ;; # saved; the next job of this run continues
+  fail\\ *) exit "$${serried_word#fail }" ;;
+  *) exit 70 ;;
+esac
+""")
+
+TRAPS = """\
+trap 'serried_final=cancel; [[ -n $serried_head ]] && kill -TERM "$serried_head" 2>/dev/null' TERM
+trap '[[ -n $serried_head ]] && kill -USR1 "$serried_head" 2>/dev/null' USR1
+"""
+LATE = "trap '' TERM USR1\n"
+
+DRAW = Template("""\
+
+# This job runs its own trial, or the one that it ran before, and then draws others, whose jobs still wait.
+serried_own=$$serried_index serried_trial='' serried_longest=0 serried_began=$$SECONDS
+serried_draw() {
+  local serried_answer serried_took=$$((SECONDS - serried_began))
+  ((serried_longest = serried_took > serried_longest ? serried_took : serried_longest))
+  serried_answer=$$("$${serried_agent[@]}" draw "$$serried_token" --job $job --task "$$serried_own" \\
+    --ended "$$serried_trial" --longest "$$serried_longest"$head_options) || return 70
+$cancel  [[ $$serried_answer == [0-9]* ]] || return 1
+  serried_trial=$$serried_answer serried_began=$$SECONDS
+  export $variable=$$serried_trial
+  $who
+}
+serried_draw || exit $$(($$? == 1 ? 0 : 70))
+""")
+LOOP = "while :; do\n"
+LATE_IN_LOOP = """\
+serried_late=''
+trap 'serried_late=cancel' TERM
+trap '' USR1
+"""
+END_OF_LOOP = f"""\
+[[ -z $serried_final && -z $serried_late && $serried_word == @(done|fail *) ]] || break
+serried_draw || break
+{TRAPS}[[ -n $serried_late ]] && serried_final=cancel
+done
+trap '' TERM USR1
+"""
+
+OF_WORKER = Template("serried_index=$$$index\n")
+
+OF_PART = Template("""\
+# This array is several jobs, which number their tasks from 0. The token contains the offset of this job,
+# `k3f9q2_1000-1`, or its task, `k3f9q2.1007-2`.
+serried_task=$$$index
+serried_index=$${serried_token#*[._]} && serried_index=$${serried_index%-*}
+[[ $$serried_token == *_* ]] && serried_index=$$((serried_index + serried_task))
+export $variable=$$serried_index
+""")
+
+
+SHELL = Template("""\
+#!/bin/bash
+# $command
+#
+# An interactive job, $run, written by Serried. plan.json beside this file describes the job.
+# shellcheck disable=SC2016 # a run directory may have any name
+
+${beginning}${environment}exec "$${serried_agent[@]}" shell
+""")
+
+
+ACTIVATE = """
+# The environment of the ranks. A failure ends the attempt, with the output of the failed command.
+serried_output=$(mktemp 2>/dev/null || mktemp -p /tmp)
+serried_unable() {
+  local serried_words
+  serried_words=$(grep . "$serried_output" | head -n 3 | paste -sd ' ')
+  "${serried_agent[@]}" ROLE --problem "$1${serried_words:+: $serried_words}"
+  exit
+}
+"""
+
+SETUP = Template("""\
+#!/bin/bash
+# The lines of 'setup', run $run. Each node's agent runs this script and continues in this shell, so that ranks
+# inherit its limits.
+
+serried_agent=("$$@")
+serried_log=$$(mktemp 2>/dev/null || mktemp -p /tmp)
+exec 3>&2
+serried_continue() {
+  export SERRIED_SETUP=$$1
+  trap - EXIT ERR
+  cat "$$serried_log" >&3
+  rm -f "$$serried_log"
+  exec "$${serried_agent[@]}" 2>&3 3>&-
+}
+serried_failed() { # a line failed, or `setup` has left this shell
+  serried_continue "$${serried_line:-it} ended with status $$?: $$(grep . "$$serried_log" | tail -n 3 | paste -sd ' ')"
+}
+trap serried_failed EXIT
+trap 'serried_line="\\`$$BASH_COMMAND\\`"' ERR
+${find}set -eE
+# shellcheck disable=all # the user's lines follow
+{ : # the lines may be empty
+$lines
+} 2>"$$serried_log"
+set +eE
+serried_continue ok
+""")
+
+
+def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
+    """job.sh for `plan`, submitted by `command`. `python` runs the agent on nodes without a Python of their own.
+
+    Raises ValueError for a newline in a path or a word of `command`, which no comment can contain.
+    """
+    its = schedulers.script(plan.site.inside or plan.site.scheduler)
+    fragment = its.INSIDE if plan.site.inside else its.FRAGMENT
+    if plan.array is not None and plan.array.offsets:
+        fragment = _of_part(fragment)
+    elif plan.draws:
+        fragment = _of_worker(fragment)
+    start = its.launcher(plan)
+    head_options = f" {fragment.head_options}" if fragment.head_options else ""
+    who = f'serried_who=("$serried_token" --job {fragment.job}{f" --task {fragment.task}" if plan.array else ""})'
+    of_loop = {"traps": TRAPS, "loop": "", "late": LATE, "end_of_loop": "", "draw": "", "who": who}
+    if plan.draws:
+        of_loop.update(
+            loop=LOOP, late=LATE_IN_LOOP, end_of_loop=END_OF_LOOP, draw=_draw(fragment, head_options), who=""
+        )
+    return BODY.substitute(
+        command=_comment(plan, command),
+        run=plan.run,
+        beginning=_beginning(plan, fragment.cleanup, python),
+        of_part=fragment.of_part,
+        check=fragment.check,
+        script_ended=fragment.script_ended if plan.script else "",
+        functions=fragment.functions,
+        environment=_whole_array(its, plan)
+        + _activate(plan)
+        + (_of_script(its, plan, plan.script) if plan.script else ""),
+        again=fragment.again,
+        head_options=head_options,
+        **of_loop,
+        launcher=f"{start} " if start else "",
+    )
+
+
+LOGIN = """
+[[ -r /etc/profile ]] && . /etc/profile
+for serried_profile in ~/.bash_profile ~/.bash_login ~/.profile; do
+  [[ -r $serried_profile ]] && . "$serried_profile" && break
+done
+"""
+"""The environment of a login shell, for a script that inherits none."""
+
+
+def _of_script(its: Script, plan: Plan, script: UserScript) -> str:
+    lines = its.script_lines(plan, script)
+    if not script.has_login:
+        return lines
+    return f"\numask {script.umask:03o}{_login(plan, script)}{lines}umask {MODES[plan.share].umask:03o}\n"
+
+
+def _login(plan: Plan, script: UserScript) -> str:
+    wanted = plan.environment
+    exported = [*(() if isinstance(wanted.inherit, str) else wanted.inherit), *wanted.env]
+    if not exported or not schedulers.traits(script.dialect).sets_exports_last:
+        return LOGIN
+    return f'\nserried_exported=$(declare -p {" ".join(exported)} 2>/dev/null){LOGIN}eval "$serried_exported"\n'
+
+
+def _whole_array(its: Script, plan: Plan) -> str:
+    """For an array that is several jobs: from the start, or because a task continues in a job of its own."""
+    array = plan.array
+    return its.whole_array(array) if array is not None and (array.offsets or plan.has_links) else ""
+
+
+def _of_part(fragment: Fragment) -> Fragment:
+    """The fragment for an array that is several jobs."""
+    lines = OF_PART.substitute(index=fragment.index, variable=fragment.index_variable)
+    return dataclasses.replace(
+        fragment,
+        of_part=lines,
+        cleanup=fragment.own_log + fragment.cleanup,
+        functions=fragment.functions.replace(f"${fragment.index}", "$serried_task"),
+    )
+
+
+def _of_worker(fragment: Fragment) -> Fragment:
+    """The fragment for an array whose jobs draw trials: the scheduler's own index stays in `serried_own`."""
+    return dataclasses.replace(
+        fragment,
+        of_part=OF_WORKER.substitute(index=fragment.index),
+        functions=fragment.functions.replace(f"${fragment.index}", "$serried_own"),
+    )
+
+
+def _draw(fragment: Fragment, head_options: str) -> str:
+    return DRAW.substitute(
+        job=fragment.job,
+        head_options=head_options,
+        cancel=fragment.cancel_idle,
+        variable=fragment.index_variable,
+        who=f'serried_who=("$serried_token" --job {fragment.job} --task "$serried_trial")',
+    )
+
+
+def render_shell(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
+    """The script of an interactive job: the same up to the agents, and then a shell. Raises ValueError."""
+    return SHELL.substitute(
+        command=_comment(plan, command),
+        run=plan.run,
+        beginning=_beginning(plan, schedulers.script(plan.site.scheduler).SHELL, python),
+        environment=_activate(plan, "shell"),
+    )
+
+
+def render_join(plan: Plan, attempt: int, task: int | None, *, python: str) -> str:
+    """Lines for `bash -c` on a node where `plan` runs: a shell beside the ranks, or the command in the arguments."""
+    which = f"--join {attempt}" + ("" if task is None else f" --task {task}")
+    environment = _activate(plan, f"shell {which}")
+    return f'{_beginning(plan, "", python)}{environment}exec "${{serried_agent[@]}}" shell {which} -- "$@"\n'
+
+
+def render_attach(plan: Plan, words: Sequence[str], *, python: str) -> str:
+    """Lines for `bash -c` on a node where `plan` runs: the agent's role `attach`, and the command in the arguments."""
+    return f'{_beginning(plan, "", python)}exec "${{serried_agent[@]}}" attach {shlex.join(words)} -- "$@"\n'
+
+
+def render_errand(plan: Plan, words: Sequence[str], *, python: str) -> str:
+    """A script that runs a role of the agent on a node of `plan`, after its jobs have ended."""
+    return f'#!/bin/bash\n{_beginning(plan, "", python)}exec "${{serried_agent[@]}}" {shlex.join(words)}\n'
+
+
+def _beginning(plan: Plan, cleanup: str, python: str) -> str:
+    candidates = [plan.site.python] if plan.site.python else ["/usr/bin/python3", "python3", python]
+    return BEGINNING.substitute(
+        umask=f"{MODES[plan.share].umask:03o}",
+        directory=shlex.quote(plan.directory),
+        cleanup=cleanup,
+        pythons=shlex.join(dict.fromkeys(candidates)),
+    )
+
+
+def _comment(plan: Plan, command: Sequence[str]) -> str:
+    text = shlex.join(command) or "bash job.sh TOKEN"
+    if "\n" in text + plan.directory:
+        raise ValueError("a path contains a newline, which no comment of job.sh can contain")
+    return text
+
+
+def _activate(plan: Plan, role: str = 'fail-setup "${serried_who[@]}"') -> str:
+    """The part of job.sh that makes the environment active; empty if everything is inherited.
+
+    `role` is the role of the agent that receives the problem.
+    """
+    lines = activation.lines(plan.environment)
+    return f'{ACTIVATE.replace("ROLE", role)}{lines}rm -f "$serried_output"\n' if lines else ""
+
+
+def render_setup(plan: Plan) -> str | None:
+    """setup.sh for `plan`, or None if the plan needs none."""
+    lines = plan.environment.setup
+    return SETUP.substitute(run=plan.run, find=activation.finder(lines), lines=lines) if lines else None

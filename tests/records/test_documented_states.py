@@ -1,0 +1,30 @@
+"""docs/states.md shows the table and the states that the code has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from serried.records.verdict import _WORST_FIRST, SUBMITTING, TABLE, UNCERTAIN, EndingKind, Say
+from serried.schema import names
+
+DOCS = Path(__file__).parents[2] / "docs"
+WORDS = {Say.EXIT: "exit.json", Say.SCHEDULER: "scheduler", Say.MISSING: "missing", Say.LAST_KNOWN: "last known"}
+
+
+def test_each_row_of_the_table_is_on_the_page():
+    page = (DOCS / "states.md").read_text()
+    for state in {state for state, _ in TABLE}:
+        assert f"| `{state}` | " + " | ".join(WORDS[TABLE[state, kind]] for kind in EndingKind) + " |\n" in page
+
+
+def test_each_state_is_on_the_page_and_whether_it_is_over():
+    page = (DOCS / "states.md").read_text()
+    for state in names.ENDED:
+        assert f"| `{state}` | yes | " in page
+    for state in (names.PENDING, names.RUNNING, names.UNKNOWN, SUBMITTING, UNCERTAIN):
+        assert f"| `{state}` | no | " in page
+
+
+def test_the_order_of_an_arrays_states_is_on_the_page():
+    page = " ".join((DOCS / "states.md").read_text().split())
+    assert ", ".join(f"`{state}`" for state in _WORST_FIRST) in page

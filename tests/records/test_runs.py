@@ -1,0 +1,157 @@
+"""The usage of runs on disk: their plan, their status and their samples."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from building import CREATED, RunOnDisk, a_failure
+from fake_scheduler import FakeScheduler
+from sampled import a_rank, write_samples
+from serried.records.record import Record
+from serried.records.reported import kept_notes, peer_of, spelling_of, usage_of
+from serried.records.status import statuses, task_of
+from serried.records.usage import Peer, Spelling
+from serried.schedulers.interface import Job
+from serried.schema.plan import UserScript
+
+USUAL = {"nodes": 1, "cpus": 8, "memory_mb": 16 * 1024, "gpus": 0}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run that has ended, with ranks of a given speed."""
+
+    def begin(name, ranks, steps, **options):
+        made = RunOnDisk(tmp_path / "scratch", name, ranks=ranks, **{**USUAL, **options})
+        write_samples(made.attempt(), ranks=[a_rank(steps)] * ranks)
+        return made.ending(seconds=1800.0)
+
+    return begin
+
+
+def usage(made, *jobs, now=CREATED + 7200):
+    (status,) = statuses([Record.load(made.plan.run)], FakeScheduler(*jobs), now=now)
+    return usage_of(status, now)
+
+
+def test_the_smallest_earlier_run_of_the_experiment_is_the_peer(run):
+    run("abc222", 2, 3.0)
+    run("abc333", 1, 4.0)
+    made = run("abc444", 4, 2.0)
+    for name in ("abc222", "abc333"):
+        usage(Made(name))  # ended, for all readers
+    found = usage(made)
+    assert found.samples_per_second == 4 * 64
+    assert peer_of(found, made.record) == Peer("abc333", 1, 128.0)
+
+
+class Made:
+    """A run by its id."""
+
+    def __init__(self, name):
+        self.plan = Record.load(name).plan
+
+
+def test_runs_with_gpus_and_runs_that_report_no_rate_are_no_peers(run, tmp_path):
+    usage(run("abc222", 1, 3.0, gpus=1))
+    usage(RunOnDisk(tmp_path / "scratch", "abc333", ranks=1, **USUAL).ending())
+    made = run("abc444", 4, 2.0)
+    assert peer_of(usage(made), made.record) is None
+
+
+@pytest.mark.parametrize(
+    "other", [{"command": ("python", "train.py", "--large")}, {"gpu_type": "h100"}], ids=["command", "type of GPU"]
+)
+def test_a_run_that_does_other_work_is_no_peer(run, other):
+    usage(run("abc222", 1, 3.0, **other))
+    made = run("abc444", 4, 2.0)
+    assert peer_of(usage(made), made.record) is None
+
+
+def test_a_running_run_is_measured_so_far(tmp_path):
+    made = RunOnDisk(tmp_path / "scratch", ranks=2, **USUAL)
+    write_samples(made.attempt(), ranks=[a_rank()] * 2)
+    found = usage(made, Job("123", None, "RUNNING", nodes=("n1",)), now=CREATED + 660)
+    assert (found.state, found.seconds, found.missing) == ("RUNNING", 600.0, "")
+    assert len(found.measured.ranks) == 2
+
+
+def test_a_running_task_is_timed_by_its_own_attempt(tmp_path):
+    made = RunOnDisk(tmp_path / "scratch", ranks=1, indices=range(2), **USUAL)
+    made.attempt(task=1, started=CREATED + 60)
+    slurm = FakeScheduler(Job("123", 0, "PENDING"), Job("123", 1, "RUNNING"))
+    (status,) = statuses([Record.load("k3f9q2")], slurm, now=CREATED + 660)
+    assert usage_of(task_of(status, 1), CREATED + 660).seconds == 600.0
+
+
+def test_attempts_are_measured_together_and_the_time_is_that_of_the_last(tmp_path):
+    made = RunOnDisk(tmp_path / "scratch", ranks=1, **USUAL)
+    write_samples(made.attempt(1), ranks=[a_rank(2.0)], memory=10 << 30)
+    write_samples(made.attempt(2), ranks=[a_rank(4.0)], memory=5 << 30)
+    found = usage(made.ending(number=2, seconds=60.0))
+    assert (found.attempt, found.seconds) == (2, 60.0)
+    assert found.node_memory
+    assert found.node_memory.maximum == 10 << 30
+    assert found.measured.ranks[0].steps_per_second == 3.0
+
+
+def test_a_future_clock_does_not_make_a_running_time_negative(tmp_path):
+    made = RunOnDisk(tmp_path / "scratch", ranks=1, **USUAL)
+    made.attempt(started=CREATED + 9999)
+    found = usage(made, Job("123", None, "RUNNING"), now=CREATED + 660)
+    assert found.seconds == 0.0
+    assert found.missing == "the first samples arrive about half a minute after the start"
+
+
+OPTIONS = Spelling(
+    "--mem-per-node {}", 1, "--time {}", cpus="--cpus {}", cpu_units=2, gpus="--gpus {}", nodes="--nodes {}",
+    verb="submit with",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "spelling"),
+    [
+        ("[experiments.train]", Spelling('mem = "{}"', 2, cpu_units=2)),
+        (
+            '[experiments.train]\n[defaults.resources]\nmem_per_cpu = "2G"',
+            Spelling('mem_per_cpu = "{}"', 8, cpu_units=2),
+        ),
+        ('[experiments.train.resources]\nmem_per_node = "9G"', Spelling('mem_per_node = "{}"', 1, cpu_units=2)),
+        ('[experiments.other.resources]\nmem = "9G"', OPTIONS),
+        ("experiments = 3", OPTIONS),
+        ("[broken", OPTIONS),
+    ],
+)
+def test_a_change_is_a_key_of_the_experiment_or_an_option_of_the_command(tmp_path, text, spelling):
+    (tmp_path / "serried.toml").write_text(text, encoding="utf-8")
+    made = RunOnDisk(tmp_path / "scratch", ranks=2, source=str(tmp_path), **USUAL)
+    assert spelling_of(made.plan) == spelling
+
+
+def test_a_change_for_a_job_script_is_an_option_of_the_command(tmp_path):
+    (tmp_path / "serried.toml").write_text("[experiments.train]", encoding="utf-8")
+    script = UserScript("/home/ada/job.sh", ("/bin/bash",))
+    made = RunOnDisk(tmp_path / "scratch", ranks=2, source=str(tmp_path), script=script, **USUAL)
+    assert spelling_of(made.plan) == OPTIONS
+
+
+def test_the_last_lines_tell_which_memory_was_too_small(tmp_path):
+    of_gpu = "torch.OutOfMemoryError: CUDA out of memory."
+    for name, state, line in (("abc222", "FAILED", of_gpu), ("abc333", "OUT_OF_MEMORY", "Killed")):
+        made = RunOnDisk(tmp_path / "scratch", name, ranks=1, **{**USUAL, "gpus": 1})
+        cause = "out-of-memory" if state == "FAILED" else "oom"
+        found = usage(made.ending(state, cause=cause, first_failure=a_failure(tail=[line])))
+        assert (found.needed_gpu_memory, found.ran_out_of_memory) == (line == of_gpu, True)
+
+
+def test_the_summary_in_the_record_suffices_for_notes(run):
+    made = run("abc222", 2, 3.0)
+    write_samples(made.attempt(), ranks=[a_rank(), a_rank(1.0), a_rank()])
+    (status,) = statuses([made.record], FakeScheduler(), now=CREATED + 7200)
+    shutil.rmtree(made.where.path)
+    assert [note.rule for note in kept_notes(status, CREATED + 7200)] == ["straggler", "time-over"]
+    made.record.directory.usage.unlink()
+    assert kept_notes(status, CREATED + 7200) == []

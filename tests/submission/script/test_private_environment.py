@@ -1,0 +1,187 @@
+"""The environment that travels by a private file, through the shell's own reading of it and the agents'."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import serried
+from building import a_plan
+from serried.agent.attempt import Attempt
+from serried.agent.comms.job_environment import EnvFile
+from serried.base.files import read_environment, read_json, write_environment, write_json
+from serried.schedulers.pbs.options import FRAGMENT
+from serried.schema.layout import RunDirectory
+from serried.submission import script
+
+HOSTILE = {
+    "PLAIN": "a",
+    "EMPTY": "",
+    "LINES": "one\ntwo\n",
+    "SHELL": "$(id) `id` \"'\\ *",
+    "EQUALS": "a=b=c",
+    "BYTES": "caf\udce9 ☃",
+    "PATH": "/my/bin:/usr/bin:/bin",
+    "BASH_FUNC_module%%": '() {  echo "loaded $1"\n}',
+    "not a name": "dropped by the shell, which could not export it",
+}
+
+TAKE = (
+    "import os, sys; from serried.agent.comms import job_environment\n"
+    "job_environment.load(sys.argv[1], 'PBS_'); print(dict(os.environ))"
+)
+"""What a node's agent does with the file, and what it then has."""
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> Path:
+    write_environment(tmp_path / "private", HOSTILE)
+    return tmp_path / "private"
+
+
+def test_only_its_user_can_read_it(given: Path):
+    assert given.stat().st_mode & 0o777 == 0o600
+    assert read_environment(given) == HOSTILE
+
+
+def test_job_sh_takes_it_over_functions_of_the_shell_included(given: Path, tmp_path: Path):
+    script = f"set -- k3f9q2-1 {given}\n{FRAGMENT.cleanup}\nmodule x > loaded\nenv -0 > after"
+    environ = {"PATH": "/usr/bin:/bin", "PBS_JOBID": "1.head"}
+    subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, env=environ, check=True)
+    after = read_environment(tmp_path / "after")
+    expected = {name: value for name, value in HOSTILE.items() if name.isidentifier()} | {
+        "PATH": HOSTILE["PATH"] + ":/opt/pbs/bin",  # for PBS's own commands, after the user's
+        "PBS_JOBID": "1.head",
+    }
+    assert {name: after.get(name) for name in expected} == expected
+    assert (tmp_path / "loaded").read_text() == "loaded x\n"
+
+
+def test_variables_of_the_user_do_not_change_those_of_job_sh(tmp_path: Path):
+    own = ("serried_token", "serried_private", "SECONDS", "serried_name", "serried_entry", "token", "name")
+    write_environment(tmp_path / "private", {**dict.fromkeys(own, "7777"), "LAST": "1"})
+    script = f"""set -- k3f9q2-1 {tmp_path / "private"}\nserried_token=$1\n{FRAGMENT.cleanup}
+    echo "$serried_token $serried_private $token $name $LAST $((SECONDS < 7777))" > after"""
+    subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, check=True)
+    assert (tmp_path / "after").read_text() == f"k3f9q2-1 {tmp_path / 'private'} 7777 7777 1 1\n"
+
+
+@pytest.mark.parametrize(("wanted", "expected"), [({}, None), ({"OMP_NUM_THREADS": "3"}, "3")])
+def test_threads_are_the_users_wish_and_not_the_cpus_of_the_chunk(wanted, expected, tmp_path: Path):
+    write_environment(tmp_path / "private", wanted)
+    script = f"set -- k3f9q2-1 {tmp_path / 'private'}\n{FRAGMENT.cleanup}\nenv -0 > after"
+    of_pbs = {"PATH": "/usr/bin:/bin", "NCPUS": "8", "OMP_NUM_THREADS": "8"}
+    subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, env=of_pbs, check=True)
+
+    after = read_environment(tmp_path / "after")
+    assert (after["NCPUS"], after.get("OMP_NUM_THREADS")) == ("8", expected)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Callable[[], subprocess.CompletedProcess[str]]:
+    """Runs job.sh as PBS does, on a node that cannot read the environment."""
+    plan = a_plan(root=tmp_path, scheduler="pbs", nodes=1, ranks=1)
+    directory = Path(plan.directory)
+    directory.mkdir(parents=True)
+    write_json(directory / "plan.json", plan.to_json())
+    (directory / "job.sh").write_text(script.render(plan, python=sys.executable))
+    (directory / "agent.pyz").write_bytes(script.agent().read())
+    of_pbs = {"PATH": "/usr/bin:/bin", "PBS_JOBID": "7.head", "PBS_NODEFILE": "/dev/null"}
+
+    def run() -> subprocess.CompletedProcess[str]:
+        argv = ["/bin/bash", str(directory / "job.sh"), f"{plan.run}-1", str(tmp_path / "gone")]
+        return subprocess.run(argv, env=of_pbs, cwd=directory, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def test_a_node_that_cannot_read_it_says_so_as_the_end_of_the_run(job, tmp_path: Path):
+    assert job().returncode == 70
+    end = read_json(next(tmp_path.rglob("k3f9q2/exit.json"))) or {}
+    message = f"{end['nodes'][0]}: the job's environment cannot be read here: {tmp_path / 'gone'}"
+    assert (end["state"], end["cause"], end["message"]) == ("LAUNCH_FAILED", "launch", message)
+
+
+def test_a_job_that_is_left_over_when_its_run_has_ended_is_no_failure(job, tmp_path: Path):
+    """Its environment went with the run, as when PBS did not answer when its further jobs were withdrawn."""
+    claims = next(tmp_path.rglob("k3f9q2")) / "claims"
+    claims.mkdir()
+    (claims / "k3f9q2-1").write_text("withdrawn")
+
+    assert job().returncode == 0
+    assert list(tmp_path.rglob("k3f9q2/exit.json")) == []
+
+
+def test_a_node_takes_over_all_but_what_its_scheduler_tells_it_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MODEL", "big")
+    monkeypatch.setenv("PBS_NODENUM", "0")
+    plan = a_plan(root=tmp_path, scheduler="pbs")
+    handover = EnvFile(str(tmp_path / "private"), Attempt(RunDirectory(tmp_path), plan, None, 3))
+    handover.write({"SERRIED_KEY": "secret"})
+    assert handover.path == tmp_path / "private-3"
+    program = (
+        "import json, os, sys; from serried.agent.comms import job_environment\n"
+        "job_environment.load(sys.argv[1], 'PBS_'); print(json.dumps(dict(os.environ)))"
+    )
+    source = str(Path(__file__).parents[3] / "src")
+    told = subprocess.run(
+        [sys.executable, "-c", program, str(handover.path)],
+        env={"PATH": os.defpath, "PBS_NODENUM": "1", "OWN": "gone", "PYTHONPATH": source},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    found = json.loads(told.stdout)
+    assert {name: found.get(name) for name in ("MODEL", "SERRIED_KEY", "PBS_NODENUM", "OWN")} == {
+        "MODEL": "big",
+        "SERRIED_KEY": "secret",
+        "PBS_NODENUM": "1",
+        "OWN": None,
+    }
+    handover.remove()
+    assert not handover.path.exists()
+
+
+@pytest.mark.parametrize("of_job", [{"PBS_ARRAY_INDEX": "4", "PBS_ARRAY_ID": "1[].head"}, {}])  # one is no array to PBS
+def test_each_node_knows_its_task_as_pbs_calls_it(of_job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name, value in of_job.items():
+        monkeypatch.setenv(name, value)
+    handover = EnvFile(
+        str(tmp_path / "private"),
+        Attempt(RunDirectory(tmp_path), a_plan(root=tmp_path, scheduler="pbs"), 4, 1),
+    )
+    handover.write({})
+    source = str(Path(__file__).parents[3] / "src")
+    own = {"PATH": os.defpath, "PBS_JOBID": "1[4].head", "PYTHONPATH": source}
+    told = subprocess.run(
+        [sys.executable, "-c", TAKE, str(handover.path)], env=own, stdout=subprocess.PIPE, check=True, text=True
+    )
+    found = ast.literal_eval(told.stdout)
+    expected = {"PBS_ARRAY_ID": None, "PBS_ARRAY_INDEX": "4", "PBS_JOBID": "1[4].head"} | of_job
+    assert {name: found.get(name) for name in expected} == expected
+
+
+OURS = {"TMPDIR": "/var/tmp/pbs.1", "CUDA_VISIBLE_DEVICES": "GPU-2"}
+THEIRS = {"TMPDIR": "/home/ada/tmp", "CUDA_VISIBLE_DEVICES": "0,1"}
+
+
+@pytest.mark.parametrize(("own", "expected"), [(OURS, OURS), ({}, THEIRS)])
+def test_the_gpus_that_pbs_gives_to_a_process_are_not_those_of_another_node(own, expected, tmp_path: Path):
+    write_environment(tmp_path / "private", THEIRS)
+    script = f"set -- k3f9q2-1 {tmp_path / 'private'}\n{FRAGMENT.cleanup}\nenv -0 > after"
+    environ = {"PATH": "/usr/bin:/bin", **own}
+
+    subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, env=environ, check=True)
+    python = [sys.executable, "-c", TAKE, str(tmp_path / "private")]
+    house = {"PYTHONPATH": str(Path(serried.__file__).parents[1])}
+    node = subprocess.run(python, env={**environ, **house}, capture_output=True, text=True, check=True)
+
+    after = read_environment(tmp_path / "after")
+    assert {name: after.get(name) for name in OURS} == expected
+    assert {name: value for name, value in ast.literal_eval(node.stdout).items() if name in OURS} == expected

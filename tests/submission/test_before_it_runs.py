@@ -1,0 +1,166 @@
+"""What `serried run` and `submit` print and refuse before anything runs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from command_line import here
+from serried.base import shell
+from serried.records.index import records
+from tables import for_each
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path, monkeypatch):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_repeats_of_one_command_are_an_array_and_pointed_out_where_they_are_the_same():
+    plan = json.loads(here("run", "--repeat", "3", "--parallel", "1", "--dry-run", "--json", "--", "true").stdout)
+    array = {"indices": [0, 1, 2], "parallel": 1, "each": False, "repeat": 3, "offsets": [], "draws": False}
+    assert (plan["plan"]["array"], plan["notes"]) == (
+        array,
+        ["`{seed}` and `{repeat}` are not in the command: repeats differ only if it reads SERRIED_TASK"],
+    )
+    shown = here("run", "--repeat", "3", "--dry-run", "--", "echo", "{seed}").stderr
+    assert "array        3 tasks (0-2), repeats of one command\n" in shown
+    assert "not in the command" not in shown
+
+
+@for_each(
+    ("words", "message"),
+    [
+        (["--repeat", "0"], "`--repeat` must be 1 or more"),
+        (["--repeat", "2", "--array", "0-3"], "`--array` cannot be given with it"),
+        (["--repeat", "9999999"], "`--repeat 9999999` has over 1,000,000 tasks"),
+    ],
+)
+def test_repeats_that_cannot_be_are_refused(words, message):
+    done = here("run", *words, "--", "true")
+    assert (done.returncode, message in done.stderr) == (2, True)
+    assert records() == []
+
+
+def test_flags_stage_data_and_choose_a_container_from_the_folder_that_one_is_in(project, monkeypatch):
+    folder = project / "sub"
+    folder.mkdir()
+    (folder / "a b.bin").write_bytes(b"packed")
+    (folder / "own.sif").write_bytes(b"")
+    (project / "serried.toml").write_text(
+        "[experiments.train]\ncommand = 'true'\nresources.ranks = 1\ncontainer.image = 'file.sif'\n"
+        "container.runtime = 'apptainer'\ndata.root = '/pool'\ndata.stage = ['other']\n"
+    )
+    (project / "file.sif").write_bytes(b"")
+    monkeypatch.chdir(folder)
+
+    def plan(*words):
+        done = here("submit", "--cluster", "local", "--dry-run", "--json", *words)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["plan"]
+
+    told = plan("--image", "own.sif", "--stage", "a b.bin", "--stage", str(project / "file.sif"))
+    assert told["container"]["image"] == str(folder / "own.sif")
+    assert [(item["source"], item["to"]) for item in told["data"]["stage"]] == [
+        (str(folder / "a b.bin"), "a b.bin"),
+        (str(project / "file.sif"), "file.sif"),
+    ]
+    assert plan("--stage", "a b.bin", "--image", "file.sif")["container"]["image"] == str(project / "file.sif")
+    for word in ("off", ""):
+        assert plan("--stage", "a b.bin", "--image", word)["container"] is None
+    missing = here("submit", "--cluster", "local", "--stage", "imagenet.tar", "--image", "off")
+    assert "`/pool/imagenet.tar`" in missing.stderr
+
+
+def test_a_cluster_is_no_place_for_run():
+    done = here("run", "--cluster", "fir", "--", "true")
+    assert done.returncode == 2
+    assert "runs here, not on `fir`" in done.stderr
+
+
+@for_each(
+    ("words", "error"),
+    [
+        (("python", "train.py"), "unknown experiment `python`"),
+        (("python", "train.py", "--lr", "3"), "`python` is followed by `train.py`, and an experiment is one word"),
+    ],
+)
+def test_a_command_without_its_dashes_is_shown_with_them(words, error):
+    done = here("submit", *words)
+    assert done.returncode == 2
+    assert done.stderr == (f"error: {error}\n\nhint: a command goes after `--`: serried submit -- {' '.join(words)}\n")
+
+
+def test_examples_in_help_keep_their_lines():
+    lines = here("run", "--help").stdout.splitlines()
+    assert "  serried run --ranks 2 -- python train.py   two ranks on CPUs" in lines
+
+
+def test_gpu_ids_are_for_gpus(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    done = here("run", "--gpu-ids", "0,2", "--", "true")
+    assert done.returncode == 2
+    assert "GPUs were requested, and this machine has none" in done.stderr
+
+
+def test_a_dry_run_touches_nothing_and_shows_no_value(tmp_path, monkeypatch, state_home):
+    monkeypatch.setenv("TOKEN", "canary-dry")
+    before = sorted(tmp_path.rglob("*"))
+    for verb in ("run", "submit"):
+        for more in ((), ("--json",)):
+            done = here(
+                verb, "--cluster", "local", "--set", 'environment.secrets=["TOKEN"]', "--dry-run", *more, "--", "true"
+            )
+            assert done.returncode == 0, done.stderr
+            assert "TOKEN" in done.stdout
+            assert "canary" not in done.stdout + done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+    assert not state_home.exists()
+
+
+SCRIPT = "#!/bin/bash\n#SBATCH --nodes=1 --time=5 --qos='a b'\n#SBATCH --output=logs/%j.out\necho done\n"
+
+
+def test_a_dry_run_of_a_job_script_shows_its_directives_and_its_text(project):
+    (project / "train.sbatch").write_text(SCRIPT)
+    words = ["submit", "--cluster", "slurm", "--nodes", "2", "--dry-run", "train.sbatch"]
+
+    shown = here(*words)
+    assert "\ndirectives   --time=5 '--qos=a b', without --nodes=1\n" in shown.stderr
+    assert " --time=5 '--qos=a b' --nodes=2 " in shown.stdout
+    assert shown.stdout.endswith(f"/script, unmodified\n{SCRIPT}\n")
+    document = json.loads(here(*words, "--json").stdout)
+    assert document["user_script"] == SCRIPT
+    assert document["plan"]["script"]["replaced"] == ["--nodes=1"]
+
+
+def test_a_job_script_runs_in_place_unless_a_copy_is_requested(project):
+    (project / "train.sbatch").write_text(SCRIPT)
+
+    def is_copied(*words):
+        shown = here("submit", "--cluster", "local", "--dry-run", "--json", *words)
+        return json.loads(shown.stdout)["plan"]["source"]["snapshot"]
+
+    assert [is_copied(*flags, "train.sbatch") for flags in ([], ["--snapshot"], ["--in-place"])] == [False, True, False]
+    assert [is_copied(*flags, "--", "true") for flags in ([], ["--in-place"])] == [True, False]
+    (project / "serried.toml").write_text("[project]\nsnapshot = true\n")
+    assert [is_copied(*flags, "train.sbatch") for flags in ([], ["--in-place"])] == [True, False]
+
+
+def test_a_dry_run_needs_no_scheduler_and_says_that_a_submit_would(monkeypatch):
+    monkeypatch.setattr(shell, "which", lambda name: None)  # noqa: ARG005
+    words = ["submit", "--cluster", "sockeye-pbs", "--account", "st-x", "--gpus", "2"]
+
+    shown = here(*words, "--dry-run", "--array", "0-3", "--", "true")
+    assert shown.returncode == 0, shown.stderr
+    assert "\nqsub -f -N true-" in shown.stdout
+    assert "warning: `qsub` is not installed here: submit on a login node of `sockeye-pbs`\n" in shown.stderr
+
+    refused = here(*words, "--", "true")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "error: `qsub` is not installed, or not on PATH\n" in refused.stderr
+    assert records() == []
