@@ -14,7 +14,7 @@ import pytest
 
 from place import Place, environment, job_script
 from serried.base.files import Journal, read_json
-from serried.schema import drawing
+from serried.schema import layout
 from serried.schema.layout import RunDirectory
 
 SCRIPT = """\
@@ -65,7 +65,7 @@ def states(place, run):
 
 
 def workers(where, trials):
-    return [drawing.worker_of(where, trial) for trial in range(trials)]
+    return [layout.worker_of(where, trial) for trial in range(trials)]
 
 
 def test_few_jobs_run_all_trials_each_once(place, sweep):
@@ -76,7 +76,7 @@ def test_few_jobs_run_all_trials_each_once(place, sweep):
     assert (code, ended["tasks"]) == (1, {"COMPLETED": "0-1,3-5", "FAILED": "2"})
     assert [told(where, trial) for trial in range(6)] == [[{"lr": value}] for value in values]
     assert len(set(workers(where, 6))) < 6
-    drawn = next(trial for trial in range(6) if drawing.worker_of(where, trial) != trial)
+    drawn = next(trial for trial in range(6) if layout.worker_of(where, trial) != trial)
     index = str(drawn) if place.cluster == "slurm" else ""
     assert (where.task(drawn).attempt(1).rank_log(0, 0)).read_text().split() == ["trial", str(drawn), *index.split()]
     assert read_json(where.task(drawn).exit)["task"] == drawn

@@ -13,7 +13,7 @@ from serried.records import stopping
 from serried.records.record import Record
 from serried.records.status import task_of
 from serried.schedulers.interface import Job
-from serried.schema import drawing, names
+from serried.schema import layout, names
 from standing import NOW, the
 
 
@@ -90,7 +90,7 @@ def test_stopping_a_trial_that_waits_keeps_other_jobs_from_drawing_it(run, slurm
 def test_a_stopped_trial_is_cancelled_though_its_job_still_waits(run, slurm):
     made = run()
     tell(slurm, "11", "RUNNING", *["PENDING"] * 4)
-    drawing.withdraw(made.where, 3, 0o700)
+    layout.withdraw(made.where, 3, 0o700)
     assert the(slurm, made).to_json()["tasks"] == {"COMPLETED": "0", "CANCELLED": "3", "RUNNING": "2", "PENDING": "1,4"}
 
 
@@ -99,7 +99,7 @@ def test_no_job_draws_a_trial_any_more_once_a_reader_reports_the_end_of_its_own_
     made = run()
     tell(slurm, "11", "RUNNING", "PENDING", "PENDING", word, "PENDING")
     assert the(slurm, made).tasks[3].state == word
-    assert drawing.owner_of(made.where, 3) == names.WITHDRAWN
+    assert layout.owner_of(made.where, 3) == names.WITHDRAWN
     tell(slurm, "11", "RUNNING", "PENDING", "PENDING", "RUNNING", "PENDING")
     assert the(slurm, made).tasks[3].state == word
 
@@ -128,7 +128,7 @@ def test_the_end_of_a_trial_that_cannot_be_withdrawn_is_not_final(run, slurm, mo
     made = run()
     tell(slurm, "11", "RUNNING", "PENDING", "PENDING", "CANCELLED", "PENDING")
     with monkeypatch.context() as patched:
-        patched.setattr(drawing, "withdraw", Mock(side_effect=OSError))
+        patched.setattr(layout, "withdraw", Mock(side_effect=OSError))
         for moment in (NOW, NOW + 500):
             assert the(slurm, made, now=moment).tasks[3].state == "CANCELLED"
     make_directory(made.where.task(3).path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serried.schema.samples import range_of
+from serried.schema.live import range_of
 from tables import for_each
 
 

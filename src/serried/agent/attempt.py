@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, cast
 
 from serried.base import files
-from serried.schema import checkpoints, drawing, names, placeholders, successor_commands, tracking
+from serried.schema import checkpoints, layout, names, placeholders, successor_commands, tracking
 from serried.schema.layout import RunDirectory, TaskDirectory
 from serried.schema.plan import Dialect, Plan, ReportedMetric, Search
 from serried.schema.tracking import Tracking
@@ -72,7 +72,7 @@ class Attempt:
         """The scheduler's id of this task in the array job `job`; `job` itself for a run without an array."""
         index = self.task
         if index is not None:
-            index = drawing.worker_of(self.run, index) if self.plan.draws else index
+            index = layout.worker_of(self.run, index) if self.plan.draws else index
             index -= successor_commands.offset_of(self.plan.offsets, index)
         return successor_commands.job_of(job, index, self.dialect.task)
 

@@ -88,7 +88,7 @@ class Evidence:
     begun: frozenset[int] = frozenset()
     """Tasks that have a directory."""
     owners: Mapping[int, str] = field(default_factory=dict)
-    """By trial that has begun, if jobs draw trials: see `drawing.owner_of`."""
+    """By trial that has begun, if jobs draw trials: see `layout.owner_of`."""
     indices: tuple[int, ...] = ()
     is_being_submitted: bool = False
     """The submitting command still runs."""
@@ -99,9 +99,9 @@ class Evidence:
         """The task whose job runs this one: another, if jobs draw trials."""
         if task is None or task not in self.owners:
             return task
-        from serried.schema import drawing  # only where jobs draw trials
+        from serried.schema import layout  # only where jobs draw trials
 
-        return drawing.worker_in(self.owners[task], task)
+        return layout.worker_in(self.owners[task], task)
 
     def is_undrawn(self, trial: int) -> bool:
         """Whether no job has drawn it, in a run whose jobs draw trials."""
@@ -264,9 +264,9 @@ def _with_tasks(evidence: Evidence) -> Evidence:
     open_ = sorted(begun - evidence.seen.ended.keys())
     owners = {}
     if evidence.record.plan.draws:
-        from serried.schema import drawing  # only where jobs draw trials
+        from serried.schema import layout  # only where jobs draw trials
 
-        owners = {index: drawing.owner_of(where, index) for index in open_}
+        owners = {index: layout.owner_of(where, index) for index in open_}
     for index in open_:
         document = read_exit(where.task(index).exit)
         ending = Ending.parse(document) if document else None

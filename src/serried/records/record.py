@@ -368,9 +368,9 @@ class Record:
         """The task whose job runs this one: another, if jobs draw trials."""
         if not self.plan.draws:
             return task
-        from serried.schema import drawing  # only where jobs draw trials
+        from serried.schema import layout  # only where jobs draw trials
 
-        return drawing.worker_of(self.where, task)
+        return layout.worker_of(self.where, task)
 
     def scheduler_log(self, task: int | None) -> Path:
         """The output of the job that runs the task."""

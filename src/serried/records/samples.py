@@ -1,6 +1,6 @@
 """The samples of a run, from the files of all its attempts and nodes.
 
-The format is that of `serried.schema.samples`. A run of days on many nodes has gigabytes of samples. So beyond a
+The format is that of `serried.schema.live`. A run of days on many nodes has gigabytes of samples. So beyond a
 number of lines in all, a reader looks at some lines of each file, spread over it.
 """
 

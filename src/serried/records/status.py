@@ -283,14 +283,14 @@ def _array(evidence: Evidence, jobs: Jobs | None, now: float) -> RunStatus:
 
 def _of_undrawn(evidence: Evidence, trial: int, found: Verdict, now: float) -> Verdict:
     """The verdict on a trial that no job has drawn. Once its own job has ended, no other job may draw the trial."""
-    from serried.schema import drawing  # only where jobs draw trials
+    from serried.schema import layout  # only where jobs draw trials
 
     record = evidence.record
     if evidence.owners.get(trial) != names.WITHDRAWN:
         if not found.has_ended:
             return found
         try:
-            if not drawing.withdraw(record.where, trial, MODES[record.plan.share].directory):
+            if not layout.withdraw(record.where, trial, MODES[record.plan.share].directory):
                 return Verdict(names.RUNNING)  # a job has drawn it since its files were read
         except OSError:
             return dataclasses.replace(found, settled=False)

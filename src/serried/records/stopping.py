@@ -20,7 +20,7 @@ from serried.records.record import Record, RecordUnreadable
 from serried.records.run_status import RunStatus
 from serried.records.status import has_ended_by_file, registered, statuses
 from serried.schedulers.interface import Job
-from serried.schema import drawing, names
+from serried.schema import layout, names
 from serried.schema.events import ToAttempt
 from serried.schema.names import SubmissionState
 from serried.schema.reasons import Reason, condition, described
@@ -131,7 +131,7 @@ def cancel(status: RunStatus, left: Sequence[int | None], *, now: bool, stopped:
     if record.plan.draws and not is_whole:
         for trial in waiting(status, left):
             with contextlib.suppress(OSError):
-                drawing.withdraw(record.where, cast("int", trial), MODES[record.plan.share].directory)
+                layout.withdraw(record.where, cast("int", trial), MODES[record.plan.share].directory)
     further = withdraw_further(status, [None] if is_whole else left)
     if status.task is None and withdraw(record):
         if not now and (other := _stranded(record, stopped)):

@@ -1,4 +1,4 @@
-"""The paths of a run directory and of a record. Pure: nothing here touches a disk.
+"""The paths of a run directory and of a record. Pure, but for the files at the end that say which job runs a trial.
 
 <root>/<project>/<experiment>/<run-id>/          the run directory: large, on a file system of the compute nodes
   plan.json  job.sh                              written at submit
@@ -36,9 +36,9 @@
     node-N/launch-ID/rank-R.log                  rank R of launch ID; that of launch 1 is node-N/rank-R.log
     node-N/launch-ID-in-P/rank-R.log             if rank P of the launch around it started launch ID for itself alone
     node-N/metrics-R.jsonl                       the metrics of rank R, a line for each step
-    node-N/samples.jsonl                         what node N's sampler measured (protocol/samples.py)
-    node-N/stacks-ID.json                        the stacks of node N's ranks (protocol/stacks.py)
-    live.json                                    what all nodes do now (protocol/live.py); the head agent's
+    node-N/samples.jsonl                         what node N's sampler measured (schema/live.py)
+    node-N/stacks-ID.json                        the stacks of node N's ranks (schema/stacks.py)
+    live.json                                    what all nodes do now (schema/live.py); the head agent's
     node-N/rehearsal-R.jsonl                     with `serried check-resume`: digests of rank R's state
     node-N/brought.jsonl                         the copies of files from node N's disk, with their names
     node-N/fetch.jsonl                           the journal of `serried fetch` for the rest of these files
@@ -64,8 +64,10 @@ from __future__ import annotations
 import posixpath
 import re
 from pathlib import Path
-from typing import Mapping, Optional, Protocol
+from typing import Iterator, Mapping, Optional, Protocol
 
+from serried.base.files import claim, make_directory, numbers, read_bytes
+from serried.schema import names
 from serried.schema.names import SCRIPT_RANK
 
 PROGRAMS = Path(".serried") / "agents"
@@ -287,3 +289,43 @@ class RecordDirectory:
 
     def submission(self, number: int) -> Path:
         return self.submissions / f"{number}.json"
+
+
+def worker_of(run: RunDirectory, trial: int) -> int:
+    """The job that runs the trial, of a sweep whose jobs draw trials: its own, unless another has.
+
+    A job is named by the task of the array that it was submitted for. A trial belongs to one job for ever, by a file
+    that can be created only once.
+    """
+    return worker_in(owner_of(run, trial), trial)
+
+
+def worker_in(owner: str, trial: int) -> int:
+    """The same, by the content of the trial's file."""
+    return int(owner) if owner.isdecimal() else trial
+
+
+def trials_of(run: RunDirectory, worker: int) -> Iterator[int]:
+    """The trials that the job has drawn."""
+    return (trial for trial in numbers(run.tasks) if owner_of(run, trial) == str(worker))
+
+
+def unended_trial(run: RunDirectory, worker: int) -> Optional[int]:
+    """The trial that the job has drawn, and that has not ended."""
+    return next((trial for trial in trials_of(run, worker) if not run.task(trial).exit.exists()), None)
+
+
+def owner_of(run: RunDirectory, trial: int) -> str:
+    """The index of the job that has drawn the trial, `names.WITHDRAWN`, or nothing if any job may still draw it."""
+    try:
+        return read_bytes(run.task(trial).worker).decode("ascii")
+    except (OSError, ValueError):
+        return ""
+
+
+def withdraw(run: RunDirectory, trial: int, mode: int) -> bool:
+    """Take the trial, so that no job draws it. False if a job has drawn it. Raises OSError."""
+    run.path.stat()  # a run directory that was deleted stays so
+    place = run.task(trial)
+    make_directory(place.path, mode)
+    return claim(place.worker, names.WITHDRAWN) == names.WITHDRAWN

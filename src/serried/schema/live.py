@@ -23,16 +23,66 @@ age is in seconds at the time `t`, by the clock that measured it, because clocks
 last message, `step_age` since the rank's step changed, `output_age` since it wrote to its log. `step_gap` is the usual
 time between two reported steps; when no more steps come, `steps_per_second` falls and `step_gap` stays. `usual_pause`
 is the longest time without a step that is usual for the rank, as the head has seen it. Other units are those of
-`serried.schema.samples`; values are those of the last sample, unless that is too old. What is unknown is missing.
+the samples below; values are those of the last sample, unless that is too old. What is unknown is missing.
 
 With many nodes the file lists only some of them: the first one and those at the extremes. `ranks` and `gpus` are always
 the numbers of all. So are `gpu_busy`, the mean of all GPUs, and `samples_per_second`, the sum of all ranks, each of
 which counts its own samples.
+
+What was measured, of all periods: `node-N/samples.jsonl`, lines of JSON that the agent of a node writes.
+
+A sampler measures every few seconds and writes a line for each period: about half a minute, longer for more than 16
+ranks and GPUs. Each sampler process first describes the node:
+
+    {"t": 1763900000.0, "host": "n01", "interval": 5.0,
+     "node": {"cpus": 16, "memory": 68719476736, "memory_scope": "job"},
+     "gpu_source": "nvml",
+     "gpus": {"0": {"name": "NVIDIA H200", "uuid": "GPU-…", "memory": 150754820096, "power_cap": 700.0}}}
+
+Every other line is a period:
+
+    {"t": 1763900030.0, "seconds": 30.0, "count": 6,
+     "node": {"cpu": R, "memory": R, "disk_read": R, "disk_write": R, "net_in": R, "net_out": R,
+              "disk_free": 91268055040, "memory_peak": 47244640256},
+     "gpus": {"0": {"busy": R, "memory": R, "power": R, "temperature": R, "clock": R, "sm_active": R,
+                    "throttled": ["power-cap"], "ecc_errors": 0, "xid": [79]}},
+     "ranks": {"0": {"cpu": R, "memory": R, "read": R, "write": R, "step": 1200, "total_steps": 5000,
+                     "steps_per_second": R, "samples_per_second": R, "data_wait": R, "metrics": {"loss": 0.31},
+                     "log": 52318}}}
+
+R is `[minimum, mean, maximum]` of the period's samples. A quantity that could not be measured is missing; so is a GPU
+that the driver lost. Units: `t` seconds since 1970 at the end of the period, CPUs in cores, memory and disk in bytes,
+rates in bytes per second, `busy` and `sm_active` in percent, power in watts, temperature in degrees Celsius, clocks in
+MHz, `data_wait` as a share of the time. `memory` of a node is the working set without the page cache that can be
+dropped; `memory_scope` says of what: `job` (its control group, with its limit) or `node`.
+
+`memory_peak` is the most `memory` that this sampler process has seen: readers of long runs read only some lines.
+
+`metrics` are the values that the rank reported last: numbers, or `nan`, `inf` and `-inf` as texts.
+
+`log` is the size of the rank's log in bytes: `serried logs --since` finds the place of a time by it.
+
+GPUs have the index that the job's programs use, and ranks their number in the attempt.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterable, List
+
+JOB, NODE = "job", "node"
+"""Values of `memory_scope`."""
+
+
+def range_of(values: Iterable[float]) -> List[float]:
+    """`[minimum, mean, maximum]`, to four digits. Raises ValueError for no values."""
+    found = list(values)
+    return [_short(min(found)), _short(sum(found) / len(found)), _short(max(found))]
+
+
+def _short(value: float) -> float:
+    """A few digits are enough, and a line is short."""
+    return round(value) if abs(value) >= 1000 else float(f"{value:.4g}")
+
 
 Node = Dict[str, Any]
 """An entry of `nodes`. It is also what a sampler reports to the agent of its node, and that agent to the head."""

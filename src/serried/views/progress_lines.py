@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from serried.base.text import duration
 from serried.records.live import LiveNode, RunProgress
+from serried.schema.live import NODE
 from serried.schema.reasons import Reason
-from serried.schema.samples import NODE
 
 _SILENT_SECONDS = 300.0
 """A run without steps that prints nothing for so long is worth a word."""

@@ -15,7 +15,7 @@ from building import a_plan
 from serried.agent.options import parse
 from serried.agent.trials import draw
 from serried.base.files import write_json
-from serried.schema import drawing, names
+from serried.schema import layout, names
 from serried.schema.layout import RunDirectory
 from serried.schema.reasons import Reason
 from serried.submission.planning import divide_indices
@@ -55,7 +55,7 @@ def test_a_job_runs_its_own_trial_and_then_those_whose_jobs_wait(make):
     assert draws(1) == "1"
     end(run, 0)
     assert draws(0, 0) == "2"
-    assert [drawing.worker_of(run, trial) for trial in range(4)] == [0, 1, 0, 3]
+    assert [layout.worker_of(run, trial) for trial in range(4)] == [0, 1, 0, 3]
 
 
 def test_a_job_whose_trial_is_taken_draws_another_when_it_starts(make):
@@ -173,7 +173,7 @@ def test_a_trial_that_a_user_has_stopped_is_not_drawn(make):
     draws(0)
     end(run, 0)
     assert draws(0, 0) == "2"
-    assert drawing.worker_of(run, 1) == 1
+    assert layout.worker_of(run, 1) == 1
 
 
 def test_no_trial_is_run_twice_or_left_by_many_jobs_of_which_some_are_killed(make):

@@ -18,7 +18,7 @@ from serried.agent.comms import job_environment
 from serried.agent.outcome import reconcile
 from serried.base import files
 from serried.base.text import iso
-from serried.schema import SCHEMA, drawing, job_states, names, successor_commands
+from serried.schema import SCHEMA, job_states, layout, names, successor_commands
 from serried.schema.layout import RunDirectory
 from serried.schema.names import SubmissionState
 from serried.schema.plan import After, Plan
@@ -123,7 +123,7 @@ def _stand(work: Attempt, run: RunDirectory, after: After, task: _Task) -> Tuple
         end = files.read_json(run.task(task.number).exit) or {}
         if end and end.get("cause") not in AMBIGUOUS:
             return str(end.get("state")), ""
-        worker = task if task.number is None else task._replace(number=drawing.worker_of(run, task.number))
+        worker = task if task.number is None else task._replace(number=layout.worker_of(run, task.number))
         job = worker.job_of(_newest(run, worker.its(str(after.job).split(",")), task.number))
         word = successor_jobs.how_it_stands(work, job, successor_jobs.AWAY_SECONDS)
         if word is None or not job_states.is_ending(word):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from serried.base import cgroups, linux
-from serried.schema.samples import JOB, NODE
+from serried.schema.live import JOB, NODE
 
 SYSTEM = Path("/sys")
 SECTOR = 512

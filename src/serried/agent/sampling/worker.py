@@ -19,8 +19,7 @@ from serried.agent.sampling.usage import NodeUsage, RankProcesses
 from serried.base.json_lines import Message
 from serried.schema.events import ToHead, ToSampler
 from serried.schema.layout import AttemptDirectory
-from serried.schema.live import Node
-from serried.schema.samples import range_of
+from serried.schema.live import Node, range_of
 
 PERIOD_SECONDS = 30.0
 FEW_ENTRIES = 16

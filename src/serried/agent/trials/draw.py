@@ -20,7 +20,7 @@ from serried.agent.options import Options, parse
 from serried.agent.outcome import reconcile
 from serried.base import files
 from serried.base.text import ranges
-from serried.schema import drawing, names, successor_commands
+from serried.schema import layout, names, successor_commands
 from serried.schema.reasons import NOT_STARTED, Reason
 
 SPARE = 1.5
@@ -76,7 +76,7 @@ def draw(work: Attempt, job: str, *, may_have_one: bool) -> Optional[int]:
     """The trial that the job of `work.task` runs next, which then belongs to it; None if none is left."""
     own = cast("int", work.task)
     if may_have_one and work.directory.path.exists():  # the job ran before, or another has drawn its trial
-        mine = drawing.trials_of(work.run, own)
+        mine = layout.trials_of(work.run, own)
         begun = next((trial for trial in mine if _is_unfinished(work, trial, job)), None)
         if begun is not None:
             return begun
@@ -105,7 +105,7 @@ def _claim(work: Attempt, trial: int) -> bool:
 def _idle(work: Attempt) -> Iterable[int]:
     """The indices of jobs that have run no trial, as the scheduler counts: of the job's own part of the array."""
     offset = work.index_offset
-    busy = {drawing.worker_of(work.run, trial) for trial in work.tasks}
+    busy = {layout.worker_of(work.run, trial) for trial in work.tasks}
     return (
         task - offset
         for task in work.tasks

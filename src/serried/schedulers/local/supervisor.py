@@ -22,7 +22,7 @@ from serried.schedulers.clusters.machine import VISIBLE
 from serried.schedulers.local import jobs, options
 from serried.schedulers.local.jobs import JobFolder, SlotClaim, Standing, locked_slots
 from serried.schedulers.local.options import CPU, GPU, NOTHING, JobRequest
-from serried.schema import drawing, names
+from serried.schema import layout, names
 from serried.schema.layout import RunDirectory
 
 LONGEST_PAUSE_SECONDS = 1.0
@@ -201,7 +201,7 @@ class Task:
     @property
     def _running_task(self) -> int | None:
         """The task that job.sh runs: another, if it has drawn that."""
-        drawn = None if self.task is None else drawing.unended_trial(self._run, self.task)
+        drawn = None if self.task is None else layout.unended_trial(self._run, self.task)
         return self.task if drawn is None else drawn
 
     def _end(self, state: str, *, exit_code: int | None = None, number: int | None = None, reason: str = "") -> None:
