@@ -26,7 +26,7 @@ NAMES = {value for table in TABLES for name, value in vars(table).items() if nam
 HYPHENATED = {value for name, value in vars(events.JournalEvent).items() if name.isupper() and "-" in value}
 """Names that mean an event wherever they stand."""
 KEYS = {"event", "do", "say", "origin", "request"}
-HAVE_OTHER_EVENTS = {"resume_check/traces.py"}
+HAVE_OTHER_EVENTS = {"resume_check/judge.py"}
 """Events in the trace of a training, which has its own names."""
 HAVE_OTHER_NAMES = {"schema/reasons.py"}
 """Reasons that are spelled as an event is."""

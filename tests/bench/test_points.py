@@ -3,7 +3,7 @@
 import pytest
 
 from serried.base.errors import UsageError
-from serried.bench.points import GridPoint, grid
+from serried.bench.store import GridPoint, grid
 
 
 def shown(points):

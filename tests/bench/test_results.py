@@ -4,9 +4,8 @@ import dataclasses
 
 import pytest
 
-from serried.bench.measure import RunFigures
-from serried.bench.points import GridPoint
-from serried.bench.results import results
+from serried.bench.results import RunFigures, results
+from serried.bench.store import GridPoint
 
 ONE = GridPoint(1, 1, "agent", "single", batch=8)
 TWO = GridPoint(1, 2, "agent", "ddp", batch=8)

@@ -7,8 +7,7 @@ import pytest
 
 from serried.base.errors import UsageError
 from serried.bench import store
-from serried.bench.points import GridPoint
-from serried.bench.store import Bench, PointRun, benches, find, only_writer
+from serried.bench.store import Bench, GridPoint, PointRun, benches, find, only_writer
 
 ONE = GridPoint(1, 1, "agent", "single", batch=8)
 

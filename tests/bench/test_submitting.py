@@ -7,8 +7,7 @@ import pytest
 
 from serried.base.errors import SchedulerUnreachable, SubmissionRefused, SubmissionUncertain, UsageError
 from serried.bench import results, submitting
-from serried.bench.points import GridPoint
-from serried.bench.store import Bench, PointRun, find
+from serried.bench.store import Bench, GridPoint, PointRun, find
 from serried.bench.submitting import BenchRequest, check_passed, request_of, submit_missing
 from serried.records.index import records
 

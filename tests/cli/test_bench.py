@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from serried.bench import store
-from serried.bench.measure import RunFigures
-from serried.bench.points import GridPoint, grid
-from serried.bench.results import results
-from serried.bench.store import Bench, PointRun
+from serried.bench.results import RunFigures, results
+from serried.bench.store import Bench, GridPoint, PointRun, grid
 from serried.cli import bench_view
 
 ONE = GridPoint(1, 1, "agent", "single", batch=64)

@@ -11,7 +11,7 @@ import shutil
 from building import as_json
 from cleaning import OLD, aged, kinds
 from serried.base.files import make_directory, write_json
-from serried.cleanup import disk_items, disk_usage, removal
+from serried.cleanup import disk_items, removal
 from serried.cleanup.disk_items import Thing
 from serried.schedulers.interface import Job
 from serried.schema.plan import After, Data, Resume, Staged
@@ -189,7 +189,7 @@ def test_what_somebody_else_removes_while_it_is_looked_at_is_none(tmp_path, monk
         yield found
 
     monkeypatch.setattr(os, "scandir", scan_what_goes)
-    assert disk_usage.newest_within(experiment) == OLD
+    assert disk_items.newest_within(experiment) == OLD
 
 
 def test_a_run_that_another_clean_removes_meanwhile_is_no_error(serried, ended, monkeypatch):

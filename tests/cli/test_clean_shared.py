@@ -8,7 +8,7 @@ from pathlib import Path
 from building import as_json
 from cleaning import DAY, OLD, aged, kinds
 from serried.base.files import MODES, make_directory, write_json
-from serried.cleanup import disk_usage, removal
+from serried.cleanup import disk_items, removal
 from serried.cleanup.disk_items import Thing
 from serried.schema.layout import PROGRAMS
 from serried.schema.plan import Environment, Source
@@ -52,7 +52,7 @@ def test_what_a_submission_stores_again_meanwhile_stays(ended):
     run = ended("k3f9q2")
     agent, _ = brings_along(run, b"1")
     aged(agent.parent)
-    found = Thing("source", agent.name, agent, disk_usage.newest_within(agent))
+    found = Thing("source", agent.name, agent, disk_items.newest_within(agent))
     run.where.agent.unlink()
 
     brings_along(ended("m2n3p4"), b"1")

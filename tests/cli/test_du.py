@@ -7,7 +7,7 @@ import os
 
 from building import as_json
 from serried.base.files import make_directory
-from serried.cleanup import disk_usage
+from serried.cleanup import disk_items
 
 
 def test_du_counts_bytes_and_files_and_follows_no_link(serried, ended, tmp_path):
@@ -37,4 +37,4 @@ def test_du_counts_bytes_and_files_and_follows_no_link(serried, ended, tmp_path)
     table = serried("du").out.splitlines()
     assert table[0].split() == ["WHAT", "NAME", "SIZE", "FILES", "CHECKPOINTS", "RESULTS", "OUTPUTS", "CHANGED"]
     assert table[-1].split()[0] == "all"
-    assert json.dumps(disk_usage.measure(other.where.path / "nothing").to_json()).startswith('{"bytes": 0, "files": 0')
+    assert json.dumps(disk_items.measure(other.where.path / "nothing").to_json()).startswith('{"bytes": 0, "files": 0')

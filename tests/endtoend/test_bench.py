@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from serried.bench.measure import NO_STEP
+from serried.bench.results import NO_STEP
 
 PRINTS = """\
 import os, sys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from serried.lab.directory import PORTS_OF_A_LAB, claim_ports
+from serried.lab.lab import PORTS_OF_A_LAB, claim_ports
 
 
 def test_two_that_start_at_once_get_different_blocks():

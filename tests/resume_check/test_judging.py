@@ -8,10 +8,9 @@ import math
 import pytest
 
 from serried.base.errors import SerriedError
-from serried.resume_check import judge, traces
+from serried.resume_check import judge
 from serried.resume_check.check import Prompter, choose_stops
-from serried.resume_check.judge import Difference, check_stopped, check_whole, compare, is_left_out
-from serried.resume_check.traces import Lost
+from serried.resume_check.judge import Difference, Lost, check_stopped, check_whole, compare, is_left_out
 from serried.schema.layout import RunDirectory
 from serried.schema.series import LoggedStep
 from tables import for_each
@@ -105,7 +104,7 @@ def changed(*digests):
 
 
 def write(place, attempt, events, *, rank=0, node=0):
-    path = traces.path_of(place, attempt, rank, node)
+    path = judge.path_of(place, attempt, rank, node)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(event) + "\n" for event in events) + '{"torn')
     place.attempt(attempt).control.touch()
@@ -127,9 +126,9 @@ def test_a_trace_tells_steps_stops_and_batches_of_all_attempts(tmp_path):
     place = RunDirectory(tmp_path)
     write(place, 1, [begin(), *made(1, 2), *stop(2)])
     write(place, 2, [begin(2), *made(3)])
-    (trace,) = traces.read(place)
+    (trace,) = judge.read(place)
     assert (trace.steps, trace.stops, trace.batches()) == (3, [2], {1: "b1", 2: "b2", 3: "b3"})
-    assert traces.lost([trace]) == []
+    assert judge.lost([trace]) == []
 
 
 def test_a_state_that_came_back_as_another_is_lost(tmp_path):
@@ -138,7 +137,7 @@ def test_a_state_that_came_back_as_another_is_lost(tmp_path):
     write(place, 2, [begin(1, changed("aa", "xx", "cc", "yy")), *made(2), *stop(2)])
     write(place, 3, [begin(2, changed("aa", "xx", "cc", "yy"))])
     write(place, 2, [begin(1), *made(2), *stop(2)], rank=1, node=1)
-    assert traces.lost(traces.read(place)) == [
+    assert judge.lost(judge.read(place)) == [
         Lost(1, 0, "torch", "torch", "random"),
         Lost(1, 0, "second", "StepLR", "torch"),
     ]
@@ -149,14 +148,14 @@ def test_what_the_script_calls_alike_is_told_apart_by_its_number(tmp_path):
     before = [{**STATES[2], "name": "a StepLR", "digest": digest} for digest in ("cc", "dd")]
     write(place, 1, [begin(), *stop(1, before)])
     write(place, 2, [begin(1, [before[0], {**before[1], "digest": "yy"}])])
-    assert traces.lost(traces.read(place)) == [Lost(1, 0, "a StepLR", "StepLR", "torch")]
+    assert judge.lost(judge.read(place)) == [Lost(1, 0, "a StepLR", "StepLR", "torch")]
 
 
 def test_what_is_not_there_any_more_or_not_yet_is_not_lost(tmp_path):
     place = RunDirectory(tmp_path)
     write(place, 1, [begin(), *stop(1)])
     write(place, 2, [begin(1, STATES[:1])])
-    assert traces.lost(traces.read(place)) == []
+    assert judge.lost(judge.read(place)) == []
 
 
 def test_the_first_other_batch_is_found(tmp_path):
@@ -164,14 +163,14 @@ def test_the_first_other_batch_is_found(tmp_path):
     write(one, 1, [begin(), *made(1, 2, 3)])
     write(other, 1, [begin(), *made(1), *stop(1)])
     write(other, 2, [begin(1), *made(2, 3, batch="x{}")])
-    assert traces.first_other_batch(traces.read(one), traces.read(other)) == (2, 0)
+    assert judge.first_other_batch(judge.read(one), judge.read(other)) == (2, 0)
 
 
 # What cannot be judged.
 
 
 def trace(*events):
-    return [traces.Trace(0, [list(events)])]
+    return [judge.Trace(0, [list(events)])]
 
 
 @for_each(
@@ -222,7 +221,7 @@ def verdict(traces_of_stopped, *, stopped=None, device="cpu"):
 
 
 def resumed(states):
-    return [traces.Trace(0, [[begin(), *made(1), *stop(1)], [begin(1, states), *made(2)]])]
+    return [judge.Trace(0, [[begin(), *made(1), *stop(1)], [begin(1, states), *made(2)]])]
 
 
 @for_each(
@@ -237,7 +236,7 @@ def test_a_lost_optimizer_is_a_failure_though_no_loss_shows_it_yet(states, is_ex
 def test_an_order_of_adding_up_is_torchs_and_no_lost_state():
     order = {"name": "Net", "kind": "DistributedDataParallel", "role": "order", "digest": "aa"}
     found = [
-        traces.Trace(0, [[begin(), *made(1), *stop(1, [order])], [begin(1, [{**order, "digest": "begin"}]), *made(2)]])
+        judge.Trace(0, [[begin(), *made(1), *stop(1, [order])], [begin(1, [{**order, "digest": "begin"}]), *made(2)]])
     ]
     (lost,) = verdict(found).lost
     assert (verdict(found).is_exact, lost.is_grave) == (True, False)
@@ -275,7 +274,7 @@ def test_each_attempt_that_waits_is_asked_once(tmp_path):
     write(place, 1, [begin(), *made(1)])
     prompter.tick()
     write(place, 1, [begin(), *made(1), {"event": "waiting", "step": 1}])
-    path = traces.path_of(place, 1)
+    path = judge.path_of(place, 1)
     path.write_text(path.read_text().removesuffix('{"torn'))
     prompter.tick()
     prompter.tick()

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 pytestmark = pytest.mark.torch
 
 import serried.train as st  # noqa: E402 - only where torch is
-from serried.resume_check import traces  # noqa: E402
+from serried.resume_check import judge  # noqa: E402
 from serried.schema.layout import RunDirectory  # noqa: E402
 from serried.train import resume_trace  # noqa: E402
 
@@ -40,7 +40,7 @@ def attempt(place, tmp_path, monkeypatch, wait_until):
         ended = threading.Event()
 
         def ask():
-            wait_until(lambda: ended.is_set() or (traces.last_event(place, number) or {}).get("event") == "waiting")
+            wait_until(lambda: ended.is_set() or (judge.last_event(place, number) or {}).get("event") == "waiting")
             stop.write_text("limit")
 
         thread = threading.Thread(target=ask)
@@ -83,7 +83,7 @@ def train(*, give=("model", "optimizer", "schedule"), after=lambda: None, steps=
 
 
 def events(place):
-    (trace,) = traces.read(place)
+    (trace,) = judge.read(place)
     return [[(event["event"], event["step"]) for event in attempt] for attempt in trace.attempts]
 
 
@@ -93,7 +93,7 @@ def test_a_rank_waits_at_its_step_stops_there_and_finds_all_as_it_was(place, att
         [("begin", 0), ("step", 1), ("step", 2), ("step", 3), ("waiting", 3), ("stop", 3)],
         [("begin", 3), ("step", 4), ("step", 5)],
     ]
-    (trace,) = traces.read(place)
+    (trace,) = judge.read(place)
     assert list(trace.lost()) == []
     assert len(set(trace.batches().values())) == 5
     assert place.attempt(1).metrics(0, 0).exists()
@@ -114,14 +114,14 @@ def test_a_rank_waits_at_its_step_stops_there_and_finds_all_as_it_was(place, att
 )
 def test_what_was_not_restored_has_a_name(place, attempt, changes, lost):
     assert (attempt(1, train(**changes)), attempt(2, train(**changes))) == (85, 0)
-    found = traces.lost(traces.read(place))
+    found = judge.lost(judge.read(place))
     assert [f"{one.name} {one.kind} {one.role}" for one in found] == lost
 
 
 def test_data_that_do_not_go_on_are_seen_by_what_the_model_is_given(place, attempt, tmp_path, monkeypatch):
     from_the_start = train(loader=lambda data: torch.utils.data.DataLoader(data, batch_size=2))
     assert (attempt(1, from_the_start), attempt(2, from_the_start)) == (85, 0)
-    stopped = traces.read(place)
+    stopped = judge.read(place)
     monkeypatch.setenv("SERRIED_RUN_DIR", str(tmp_path / "whole"))
     monkeypatch.setenv("SERRIED_CHECKPOINT_DIR", str(tmp_path / "whole" / "checkpoints"))
     monkeypatch.setenv("SERRIED_REHEARSAL", "[]")
@@ -130,7 +130,7 @@ def test_data_that_do_not_go_on_are_seen_by_what_the_model_is_given(place, attem
     whole.attempt(1).node(0).mkdir(parents=True)
     (tmp_path / "stop").unlink()
     from_the_start()
-    assert traces.first_other_batch(traces.read(whole), stopped) == (4, 0)
+    assert judge.first_other_batch(judge.read(whole), stopped) == (4, 0)
 
 
 class Layers(torch.nn.Module):
@@ -187,7 +187,7 @@ def test_code_is_compiled_once_and_its_data_are_seen_outside_of_it(tmp_path, mon
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         train_compiled(each, own_loader=own_loader)
-        (trace,) = traces.read(here)
+        (trace,) = judge.read(here)
         assert len(trace.of("begin")) == 1
         seen.append(trace.batches())
     counted = torch._dynamo.utils.counters

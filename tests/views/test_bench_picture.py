@@ -1,9 +1,7 @@
 """A bench as a picture, drawn by the real matplotlib."""
 
-from serried.bench.measure import RunFigures
-from serried.bench.points import grid
-from serried.bench.results import results
-from serried.bench.store import Bench
+from serried.bench.results import RunFigures, results
+from serried.bench.store import Bench, grid
 from serried.views import bench_picture, sweep_picture
 
 BENCH = Bench("b-abcd", "res$net", "2026-11-26T12:00:00Z", {}, ())

@@ -15,8 +15,7 @@ from typing import Any
 
 from serried import schedulers
 from serried.base.errors import SchedulerUnreachable, SubmissionUncertain, UsageError
-from serried.bench.points import DP, GridPoint
-from serried.bench.store import Bench, PointRun, find, only_writer
+from serried.bench.store import DP, Bench, GridPoint, PointRun, find, only_writer
 from serried.records.record import Record, RecordUnreadable, records_directory
 from serried.schema import names
 from serried.schema.plan import Plan

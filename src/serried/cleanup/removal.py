@@ -15,7 +15,7 @@ from pathlib import Path
 
 from serried.base import locks, removal
 from serried.base.errors import SerriedError, UsageError, reason
-from serried.cleanup import disk_items, disk_usage
+from serried.cleanup import disk_items
 from serried.cleanup.disk_items import KnownRuns, Thing
 from serried.records.record import Record, records_directory
 from serried.records.run_status import RunStatus
@@ -167,11 +167,11 @@ def _remove_source(thing: Thing) -> str | None:
 
     After the rename, a submission that looks for the archive stores it again.
     """
-    if disk_usage.newest_within(thing.path) > thing.used:
+    if disk_items.newest_within(thing.path) > thing.used:
         return NEEDED_AGAIN
     aside = thing.path.with_name(f".{thing.path.name}.{os.urandom(4).hex()}")
     thing.path.rename(aside)
-    if disk_usage.newest_within(aside) > thing.used:
+    if disk_items.newest_within(aside) > thing.used:
         aside.replace(thing.path)
         return NEEDED_AGAIN
     aside.unlink()

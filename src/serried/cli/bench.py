@@ -14,9 +14,8 @@ import click
 
 from serried.base.errors import UsageError
 from serried.base.text import counted, duration, iso
-from serried.bench import measure, points, store, submitting
-from serried.bench.measure import RunFigures
-from serried.bench.results import BenchResults, failed_runs, figure, read, records
+from serried.bench import results, store, submitting
+from serried.bench.results import BenchResults, RunFigures, failed_runs, figure, read, records
 from serried.bench.store import Bench, PointRun
 from serried.bench.submitting import BenchRequest
 from serried.cli import GroupWithHelp, bench_view, options
@@ -85,9 +84,9 @@ grid_options = options.together(
     click.option(
         "--method",
         "methods",
-        default=points.DDP,
+        default=store.DDP,
         metavar="dp,ddp",
-        callback=words(points.METHODS),
+        callback=words(store.METHODS),
         help="ddp: a process for each rank; dp: DataParallel, one process on one node.  [default: ddp]",
     ),
     click.option(
@@ -101,14 +100,14 @@ grid_options = options.together(
     click.option(
         "--scaling",
         "scalings",
-        default=points.WEAK,
+        default=store.WEAK,
         metavar="weak,strong",
-        callback=words(points.SCALINGS),
+        callback=words(store.SCALINGS),
         help="weak: each rank has the whole batch; strong: all ranks share it.  [default: weak]",
     ),
     click.option("--batch", type=click.IntRange(1), metavar="N", help="Samples of one rank in a step."),
 )
-"""The arguments of `points.grid`."""
+"""The arguments of `store.grid`."""
 send_options = options.together(
     click.option("--wait", is_flag=True, help="Wait for all runs, and show the bench."),
     click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings."),
@@ -174,7 +173,7 @@ def scaling(
             printed_metric.check(source)
         except ValueError as error:
             raise UsageError(f"`--metric-from` {error}", hint=r"for example `stdout:(\S+) images/s`") from None
-    sizes = {name: values.pop(name) for name in inspect.signature(points.grid).parameters}
+    sizes = {name: values.pop(name) for name in inspect.signature(store.grid).parameters}
     base = options.request(values, cluster)
     if base.is_script:
         raise UsageError("a job script has a size of its own", hint="name an experiment, or a command after `--`")
@@ -187,7 +186,7 @@ def scaling(
         passed=_passed(passed, has_batch=sizes["batch"] is not None),
         parallel=parallel,
     )
-    grid = points.grid(**sizes)
+    grid = store.grid(**sizes)
     submitting.check_passed(request.passed, grid)
     bench = new_bench(request, grid, name=base.name, warm_up=warm_up, source=source)
     send(bench, **how(values))
@@ -206,14 +205,14 @@ def _passed(texts: Iterable[str], *, has_batch: bool) -> dict[str, str]:
 
 def new_bench(
     request: BenchRequest,
-    grid: Iterable[points.GridPoint],
+    grid: Iterable[store.GridPoint],
     *,
     name: str | None,
     warm_up: str,
     source: str | None = None,
 ) -> Bench:
     """A bench that is not written yet."""
-    measure.warm_up_steps(warm_up, 1)
+    results.warm_up_steps(warm_up, 1)
     plain = Request(request.experiment, request.command, overrides=request.overrides, cluster=request.cluster)
     plan = decide(plain, Path(request.directory), os.environ).plan
     own = {
@@ -222,7 +221,7 @@ def new_bench(
         "on_gpus": plan.allocation.gpus > 0,
     }
     metric = plan.metric
-    if source is None and metric and metric.name == measure.RATE and metric.source:
+    if source is None and metric and metric.name == results.RATE and metric.source:
         source = metric.source
     return Bench(
         store.new_id(),

@@ -7,8 +7,7 @@ import io
 from collections.abc import Callable, Iterable, Sequence
 
 from serried.base.text import counted, duration, fine_time
-from serried.bench.measure import CPU, RunFigures
-from serried.bench.results import SHOWN_SHARE, BenchResults, RowResult, figure
+from serried.bench.results import CPU, SHOWN_SHARE, BenchResults, RowResult, RunFigures, figure
 from serried.bench.store import Bench
 from serried.views import console
 from serried.views.text import printable, wrapped

@@ -13,8 +13,7 @@ from serried.base.errors import UsageError
 from serried.base.text import counted
 from serried.cli import options
 from serried.resume_check.check import DOING, STOPPED, WHOLE, Observer, Rehearsal, Terms, prepare_take, rehearse
-from serried.resume_check.judge import explain, is_rounding
-from serried.resume_check.traces import ORDER
+from serried.resume_check.judge import ORDER, explain, is_rounding
 from serried.schedulers.clusters import LOCAL
 from serried.views import console
 from serried.views.text import printable

@@ -13,9 +13,8 @@ import click
 
 from serried.base.errors import SerriedError, UsageError
 from serried.base.text import ago, counted, spell
-from serried.cleanup import disk_usage, removal
-from serried.cleanup.disk_items import KnownRuns, Thing
-from serried.cleanup.disk_usage import Size
+from serried.cleanup import disk_items, removal
+from serried.cleanup.disk_items import KnownRuns, Size, Thing
 from serried.cleanup.removal import Left, RemovalChoice
 from serried.cli import run_view
 from serried.views import console
@@ -153,7 +152,7 @@ def _measured(found: Sequence[Thing]) -> Measured:
             def tell(files: int, name: str = thing.name) -> None:
                 line.update(f"measuring {name}: {files:,} files")
 
-            measured.append((thing, disk_usage.measure(thing.path, tell)))
+            measured.append((thing, disk_items.measure(thing.path, tell)))
     return measured
 
 

@@ -13,9 +13,8 @@ import click
 
 from serried.base.errors import UsageError
 from serried.base.text import ago, spell
-from serried.cleanup import disk_items, disk_usage
-from serried.cleanup.disk_items import KnownRuns, Thing
-from serried.cleanup.disk_usage import Size
+from serried.cleanup import disk_items
+from serried.cleanup.disk_items import KnownRuns, Size, Thing
 from serried.cli import run_view
 from serried.schema.layout import RunDirectory
 from serried.views import console
@@ -103,15 +102,15 @@ def _everything(known: KnownRuns) -> Iterable[Thing]:
 
 def _row(thing: Thing, known: KnownRuns, tell: Any) -> Row:
     if thing.kind != disk_items.RUN:
-        return Row(thing, disk_usage.measure(thing.path, tell))
+        return Row(thing, disk_items.measure(thing.path, tell))
     where = RunDirectory(thing.path)
     tasks = [where, *(where.task(int(name)) for name in _numbers(where.tasks))]
     folders = {"checkpoints": [one.checkpoints for one in tasks], "results": [one.results for one in tasks]}
-    parts = {part: sum((disk_usage.measure(path, tell) for path in paths), Size()) for part, paths in folders.items()}
+    parts = {part: sum((disk_items.measure(path, tell) for path in paths), Size()) for part, paths in folders.items()}
     trees = disk_items.trees(known, thing) or []
     apart = [*(path for paths in folders.values() for path in paths), *(tree.path for tree in trees)]
-    parts["outputs"], source = disk_usage.measure_trees(trees, tell)
-    parts[_REST] = disk_usage.measure(thing.path, tell, apart) + source
+    parts["outputs"], source = disk_items.measure_trees(trees, tell)
+    parts[_REST] = disk_items.measure(thing.path, tell, apart) + source
     return Row(thing, sum(parts.values(), Size()), parts)
 
 

@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from serried.base import processes
 from serried.base.errors import UsageError
-from serried.lab import daemons, directory
+from serried.lab import daemons
 from serried.lab.config import CLUSTER as PARTITION
 from serried.lab.config import CPUS, MAX_CPUS, MAX_NODES, MEMORY_MB, Spec
-from serried.lab.directory import labs, root
-from serried.lab.lab import Lab, Status
+from serried.lab.lab import Lab, Status, check_length, claim_ports, clear, create, labs, root
 
 __all__ = [
     "CPUS",
@@ -63,10 +62,10 @@ def up(
         UsageError: a lab of this name is up, or the request is invalid.
     """
     _check(name, nodes, gpus, cpus)
-    directory.check_length(root() / name)
+    check_length(root() / name)
     daemons.require(accounting=accounting)
     sweep_abandoned()
-    with directory.claim_ports(nodes + 2) as port:
+    with claim_ports(nodes + 2) as port:
         spec = Spec(
             name=name,
             directory=root() / name,
@@ -85,7 +84,7 @@ def up(
             partitions=tuple(partitions),
             own_hosts=daemons.allow_own_hosts(),
         )
-        lab = directory.create(spec, temporary=temporary)
+        lab = create(spec, temporary=temporary)
         try:
             lab.start(progress)
         except BaseException:
@@ -119,7 +118,7 @@ def down_all() -> list[str]:
     for lab in labs():
         lab.down()
         names.append(lab.name)
-    directory.clear()
+    clear()
     return names
 
 

@@ -17,9 +17,8 @@ from typing import Any
 
 from serried.base.files import Journal
 from serried.records.evidence import attempt_numbers
-from serried.resume_check import judge, traces
-from serried.resume_check.judge import Comparison, Curves, Difference, Judgement, compare
-from serried.resume_check.traces import Trace
+from serried.resume_check import judge
+from serried.resume_check.judge import Comparison, Curves, Difference, Judgement, Trace, compare
 from serried.schema import names, series
 from serried.schema.events import ToAttempt
 from serried.schema.layout import RunDirectory, TaskDirectory
@@ -98,7 +97,7 @@ class Take(FinishedRun):
         return {rank: series.points(self.place, rank) for rank in series.ranks(self.place)}
 
     def traces(self) -> list[Trace]:
-        return traces.read(self.place)
+        return judge.read(self.place)
 
 
 def rehearse(request: Request, directory: Path, terms: Terms, tell: TellTake) -> Rehearsal:
@@ -206,7 +205,7 @@ class Prompter:
         numbers = attempt_numbers(self._place)
         if not numbers:
             return
-        last = traces.last_event(self._place, numbers[-1])
+        last = judge.last_event(self._place, numbers[-1])
         if last is None:
             return
         if last["event"] == "waiting" and numbers[-1] not in self._asked:

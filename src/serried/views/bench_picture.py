@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from serried.bench.measure import CPU
-from serried.bench.points import SINGLE
-from serried.bench.results import BenchResults, RowResult
-from serried.bench.store import Bench
+from serried.bench.results import CPU, BenchResults, RowResult
+from serried.bench.store import SINGLE, Bench
 from serried.views.sweep_picture import check, drawing, save
 from serried.views.text import fit, printable
 
