@@ -443,9 +443,9 @@ def show(*, bench: str, as_json: bool, as_csv: bool, as_markdown: bool, picture:
     else:
         print_results(found, results, figures, as_json=as_json)
     if picture is not None:
-        from serried.views import bench_picture
+        from serried.bench.picture import write as write_picture
 
-        bench_picture.write(found, results, picture)
+        write_picture(found, results, picture)
         console.note(f"wrote {picture}")
 
 

@@ -1,8 +1,9 @@
 """A bench as a picture, drawn by the real matplotlib."""
 
+from serried.bench import picture
 from serried.bench.results import RunFigures, results
 from serried.bench.store import Bench, grid
-from serried.views import bench_picture, sweep_picture
+from serried.views import sweep_picture
 
 BENCH = Bench("b-abcd", "res$net", "2026-11-26T12:00:00Z", {}, ())
 
@@ -18,7 +19,7 @@ def measured():
 
 def panels(found):
     with sweep_picture.drawing():
-        return bench_picture.figure(BENCH, found).axes
+        return picture.figure(BENCH, found).axes
 
 
 def test_each_way_is_a_line_with_a_marker_and_a_style_of_its_own_beside_the_ideal():
@@ -40,7 +41,7 @@ def test_axes_have_units_and_name_the_shapes_of_each_size():
 
 def test_a_picture_is_written_also_before_the_first_point_is_measured(tmp_path):
     for name, found in (("all.png", measured()), ("none.svg", results([])), ("all.pdf", measured())):
-        bench_picture.write(BENCH, found, tmp_path / name)
+        picture.write(BENCH, found, tmp_path / name)
     assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "all.pdf").read_bytes().startswith(b"%PDF")
     assert (tmp_path / "none.svg").read_bytes().startswith(b"<?xml")
