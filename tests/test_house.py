@@ -211,7 +211,6 @@ MAY_NAME_A_SCHEDULER = {
     "agent/launchers/local_socket.py": "the name of a node of a lab, whose nodes share a host name",
     "agent/launchers/command_lines.py": "`pbsdsh` and `pbs_tmrsh` as launchers in job scripts",
     "agent/launchers/local_srun.py": "variables and messages of `srun`, in whose place it is",
-    "agent/launchers/rank_identity.py": "variables that `srun` sets for ranks",
     "agent/ranks/command.py": "variables of a step, which a program that starts ranks itself must not see",
     "config/definitions.py": "help of settings that Slurm's own variables set",
     "submission/planning/launch.py": "launchers that a command may begin with",

@@ -21,8 +21,8 @@ from serried.agent.attempt import Attempt
 from serried.agent.comms import rendezvous
 from serried.agent.comms.channel import Channel, ProtocolError, UnprovenConnection
 from serried.agent.comms.node_registry import NodeRegistry
-from serried.agent.launchers import local_socket, programs, script_node
-from serried.agent.launchers.script_node import ScriptNode
+from serried.agent.launchers import local_socket, programs, script
+from serried.agent.launchers.script import ScriptNode
 from serried.agent.loop import Loop
 from serried.agent.stage_in.relay import DataServer, Wire, call
 from serried.schema.layout import RunDirectory
@@ -321,7 +321,7 @@ def test_a_false_agent_is_no_more_than_an_absent_one(monkeypatch, capfd):
         ours.close()
         sender.join(SECONDS)
     assert capfd.readouterr().err == ""
-    assert script_node.local_socket is local_socket
+    assert script.local_socket is local_socket
 
 
 def _say(connection: socket.socket, word: bytes) -> None:

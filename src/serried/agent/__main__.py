@@ -30,7 +30,7 @@ ROLES = {
     "launch": "launchers.interception",
     "outside": "launchers.interception:outside",
     "record-failure": "launchers.interception:record_failure",
-    "rank-through": "launchers.passed_through_rank",
+    "rank-through": "launchers.programs:rank_through",
     "fail-setup": "finish:fail_setup",
     "finish": "finish",
     "stage-out": "stage_out.worker",

@@ -224,7 +224,7 @@ class Node:
                 variables["submitters"] = write_submitters(self._private / "outside", system.agent_command("")[:-1])
         if self.work.is_script:
             from serried.agent.launchers import local_socket
-            from serried.agent.launchers.script_node import ScriptNode
+            from serried.agent.launchers.script import ScriptNode
 
             address = local_socket.socket_address(self._key, self._private)
             self._ranks = ScriptNode(self.work, self._index, variables, self, rank_socket=address)

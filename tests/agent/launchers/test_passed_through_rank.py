@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from serried.agent.launchers import local_socket, passed_through_rank
+from serried.agent.launchers import local_socket, programs
 from serried.base.json_lines import LineBuffer, encode
 from serried.submission import script
 
@@ -193,7 +193,7 @@ def test_an_output_that_another_program_made_non_blocking_arrives_whole():
     consumer = threading.Timer(0.5, read)
     consumer.start()
     try:
-        passed_through_rank._write(writer, b"x" * 1_000_000)
+        programs._write(writer, b"x" * 1_000_000)
     finally:
         os.close(writer)
         consumer.join()

@@ -9,8 +9,8 @@ import pytest
 
 from building import A_SCRIPT, a_plan
 from serried.agent.attempt import Attempt
-from serried.agent.launchers import script_node
-from serried.agent.launchers.script_node import ScriptNode
+from serried.agent.launchers import script
+from serried.agent.launchers.script import ScriptNode
 from serried.agent.ranks import command
 from serried.schema import names, tracking
 from serried.schema.layout import RunDirectory
@@ -32,7 +32,7 @@ def answer(tmp_path, monkeypatch):
 
     def ask(*, is_detached):
         agent = SimpleNamespace(loop=SimpleNamespace(watch=lambda *_: None), log_event=lambda *_, **__: None)
-        monkeypatch.setattr(script_node.local_socket, "listen", lambda _: [])
+        monkeypatch.setattr(script.local_socket, "listen", lambda _: [])
         node = ScriptNode(work, 1, PLACE, agent, rank_socket="@x")
         sent = []
         connection = SimpleNamespace(socket=SimpleNamespace(send=sent.append))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from building import a_plan
 from serried.agent.attempt import Attempt
-from serried.agent.launchers import kinds, rank_identity
+from serried.agent.launchers import kinds
 from serried.agent.ranks import command
 from serried.agent.ranks.command import RankPlace
 from serried.schema.layout import RunDirectory
@@ -265,7 +265,7 @@ def test_ranks_write_on_the_disk_of_their_own_node_where_the_site_does_not_say_w
     assert "SLURM_TMPDIR" not in command.environment(work_of(), here, {"SLURM_TMPDIR": "/the/site's"})
     assert "SLURM_TMPDIR" not in command.environment(work_of(), PLACE, {})
     monkeypatch.delenv("SLURM_TMPDIR", raising=False)
-    assert "SLURM_TMPDIR" not in rank_identity.launcher_environment(work_of(), here, kinds.LaunchCommand(("srun",)))
+    assert "SLURM_TMPDIR" not in kinds.launcher_environment(work_of(), here, kinds.LaunchCommand(("srun",)))
 
 
 TRACK = Track(("wandb",), project="digits", mode="offline")

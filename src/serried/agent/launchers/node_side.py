@@ -19,7 +19,7 @@ from typing import Any, Dict, Iterable, List, Optional, Protocol, Sequence, Tupl
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
-from serried.agent.launchers import local_socket, rank_identity
+from serried.agent.launchers import kinds, local_socket
 from serried.agent.launchers.kinds import KINDS, LaunchCommand, LaunchContext, LauncherKind, private_tmpdir
 from serried.agent.loop import Loop
 from serried.agent.outcome.diagnose import read_tail
@@ -165,7 +165,7 @@ class LaunchedRanks(Ranks):
         work = self.work
         alive = {other.number: other.incarnation for other in self._connections if not other.has_ended}
         try:
-            identity = rank_identity.identify(work, self._kind.sources, environ, alive)
+            identity = kinds.identify(work, self._kind.sources, environ, alive)
         except ValueError as problem:
             connection.socket.send({"do": ToLaunched.REFUSE, "because": str(problem)})
             self._agent.send(ToHead.LAUNCHER_PROBLEM, message=str(problem))
@@ -176,7 +176,7 @@ class LaunchedRanks(Ranks):
         connection.number, connection.incarnation = identity.rank, identity.incarnation
         connection.local_rank = self._free_local_rank() if identity.local_rank is None else identity.local_rank
         self._clear_earlier_exit(connection)
-        environment = rank_identity.rank_environment(work, environ)
+        environment = kinds.rank_environment(work, environ)
         place = self._place._replace(rank=connection.number, local_rank=connection.local_rank)
         program = command.program(work, place, environment, is_inside=self._kind.is_inside)
         request = {
@@ -353,7 +353,7 @@ class LauncherProcess:
         self._log = work.directory.attempt(work.number).launcher_log(context.node)
         self._status: Optional[int] = None
         self._problem: Optional[Tuple[str, int]] = None
-        argv, environment = launch.argv, rank_identity.launcher_environment(work, place, launch)
+        argv, environment = launch.argv, kinds.launcher_environment(work, place, launch)
         container = command.container_of(work, place) if kind.is_inside else None
         if container is not None:
             argv, environment = container.enter(argv, container.inherited(environment))
@@ -460,7 +460,7 @@ class RemoteCommands:
         launch = LaunchCommand([], private_tmpdir(self._folder / f"{node}-{number}"), without=command.OF_MPI)
         self._running[command_id] = system.spawn_with_log(
             ["/bin/sh", "-c", text],
-            rank_identity.launcher_environment(work, self._place, launch),
+            kinds.launcher_environment(work, self._place, launch),
             work.directory.attempt(work.number).launcher_log(self._place.node),
             work.file_mode,
             directory=str(work.workdir),
