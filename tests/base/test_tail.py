@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from serried.base.tail import TailReader
+from serried.base.files import TailReader
 
 
 def test_lines_come_once_and_whole(tmp_path):

@@ -17,7 +17,7 @@ from typing import Any
 
 from job_scripts import known
 from job_scripts.forms import FormRun, task_of
-from serried.base import hostlist
+from serried.base.hosts import expand_hosts
 from serried.schema.names import SHIMS
 
 RANKS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "RANK")
@@ -222,7 +222,7 @@ def _names(run: FormRun) -> dict[str, str]:
     lists = Counter(record["environment"].get("SLURM_JOB_NODELIST", "") for record in run.records)
     for text in filter(None, lists):
         names[text] = "{nodes}"
-        names |= {node: f"{{node {number}}}" for number, node in enumerate(hostlist.expand(text))}
+        names |= {node: f"{{node {number}}}" for number, node in enumerate(expand_hosts(text))}
     return names
 
 

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch: pip install torch")
 
-from serried.base import addresses
+from serried.base.hosts import interface_of
 from serried.train import rendezvous
 from serried.train.errors import StartError
 from serried.train.identities import Identity, threads
@@ -58,26 +58,26 @@ def test_one_node_talks_over_the_loopback():
 
 
 def test_a_node_that_no_other_can_reach_says_so(monkeypatch):
-    monkeypatch.setattr(addresses, "resolve", lambda host: ["127.0.1.1"])  # noqa: ARG005
-    monkeypatch.setattr(addresses, "route_to", lambda host: None)  # noqa: ARG005
+    monkeypatch.setattr("serried.base.hosts.resolve", lambda host: ["127.0.1.1"])  # noqa: ARG005
+    monkeypatch.setattr("serried.base.hosts.route_to", lambda host: None)  # noqa: ARG005
     with pytest.warns(UserWarning, match="has only loopback addresses, so other nodes cannot reach rank 0"):
         assert rendezvous.own_address(TWO_NODES) == "127.0.0.1"
 
 
 def test_gloo_is_told_an_interface_only_where_the_hosts_name_leads_nowhere(monkeypatch):
-    monkeypatch.setattr(addresses, "resolve", lambda host: ["127.0.1.1"])  # noqa: ARG005
-    monkeypatch.setattr(addresses, "route_to", lambda host: "10.0.0.7")  # noqa: ARG005
-    monkeypatch.setattr(addresses, "interface_of", {"10.0.0.7": "ib0"}.get)
+    monkeypatch.setattr("serried.train.rendezvous.resolve", lambda host: ["127.0.1.1"])  # noqa: ARG005
+    monkeypatch.setattr("serried.train.rendezvous.route_to", lambda host: "10.0.0.7")  # noqa: ARG005
+    monkeypatch.setattr("serried.train.rendezvous.interface_of", {"10.0.0.7": "ib0"}.get)
     assert rendezvous.gloo_interface(TWO_NODES, "10.0.0.1", {}) == "ib0"
     assert rendezvous.gloo_interface(TWO_NODES, "10.0.0.1", {"GLOO_SOCKET_IFNAME": "eth1"}) is None
     assert rendezvous.gloo_interface(ONE_NODE, "127.0.0.1", {}) is None
-    monkeypatch.setattr(addresses, "resolve", lambda host: ["10.0.0.7"])  # noqa: ARG005
+    monkeypatch.setattr("serried.train.rendezvous.resolve", lambda host: ["10.0.0.7"])  # noqa: ARG005
     assert rendezvous.gloo_interface(TWO_NODES, "10.0.0.1", {}) is None
 
 
 @pytest.mark.skipif("lo" not in dict(map(reversed, socket.if_nameindex())), reason="needs an interface called lo")
 def test_an_interface_is_found_by_its_address():
-    assert addresses.interface_of("127.0.0.1") == "lo"
+    assert interface_of("127.0.0.1") == "lo"
 
 
 def test_threads_are_this_ranks_share_of_what_the_node_allows(monkeypatch):

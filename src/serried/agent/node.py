@@ -28,7 +28,8 @@ from serried.agent.sampling.node_side import RunningRank, SamplerProcess
 from serried.agent.stacks.node_side import StackRequests
 from serried.agent.stage_in.node_side import StageIn, check_required_paths
 from serried.agent.stage_out.node_side import StageOut
-from serried.base import addresses, files, hostlist, linux
+from serried.base import files, linux
+from serried.base.hosts import LOOPBACK, expand_hosts
 from serried.base.json_lines import Message
 from serried.schema import names
 from serried.schema.events import JournalEvent, ToHead, ToNode
@@ -68,7 +69,7 @@ def main(arguments: List[str]) -> int:
     except OSError as error:
         print(f"serried: node {index} ({socket.gethostname()}) cannot reach the head agent: {error}", file=sys.stderr)
         return 1
-    Node(work, index, key, channel, master if work.nodes > 1 else addresses.LOOPBACK).run()
+    Node(work, index, key, channel, master if work.nodes > 1 else LOOPBACK).run()
     return 0
 
 
@@ -216,7 +217,7 @@ class Node:
         variables.update(
             self._stage_out.begin(message["left"]), local=str(self._folder.scratch), **self._stage_in.variables
         )
-        hosts = hostlist.expand(message["hosts"])
+        hosts = expand_hosts(message["hosts"])
         if not (self.work.is_script or self.work.plan.container):
             from serried.agent.launchers.shell_functions import write_submitters
 

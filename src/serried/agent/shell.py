@@ -19,7 +19,8 @@ from serried.agent.launchers.shell_functions import write_submitters
 from serried.agent.node_disk.folder import Folder
 from serried.agent.ranks import binding, command
 from serried.agent.stage_in.node_side import StandaloneStageIn, check_required_paths, running_attempt_variables
-from serried.base import addresses, files
+from serried.base import files
+from serried.base.hosts import LOOPBACK, own_addresses
 from serried.schema import names
 
 KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")
@@ -54,7 +55,7 @@ def variables(work: Attempt, *, joins: bool) -> Dict[str, str]:
             node=0,
             rank=0,
             local_rank=0,
-            master=_address() if nodes > 1 else addresses.LOOPBACK,
+            master=_address() if nodes > 1 else LOOPBACK,
             port=port.getsockname()[1],
             threads=binding.threads(shell),
             deadline=time.time() + limit if limit and not joins else 0,
@@ -67,7 +68,7 @@ def variables(work: Attempt, *, joins: bool) -> Dict[str, str]:
 
 
 def _address() -> str:
-    return next(iter(addresses.own(())), addresses.LOOPBACK)
+    return next(iter(own_addresses(())), LOOPBACK)
 
 
 def run(work: Attempt, words: List[str], given: Dict[str, str], *, joins: bool) -> Optional[int]:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import posixpath
 import sys
 import time
 from pathlib import Path
-from typing import Callable, List, Optional
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 PROC = "/proc"
 CGROUPS = Path("/sys/fs/cgroup")
@@ -139,7 +140,7 @@ def _prctl(option: int, value: int) -> Optional[Callable[[], object]]:
 
 
 class OutOfMemory:
-    """Compares the counter with its value at the start."""
+    """Has the kernel killed a process of this cgroup for memory? Compares the counter with its value at the start."""
 
     def __init__(self, membership: str = "/proc/self/cgroup", root: Path = CGROUPS) -> None:
         self._file = find_counter(text_of(Path(membership)), root)
@@ -153,22 +154,104 @@ class OutOfMemory:
 
 
 def find_counter(membership: str, root: Path) -> Optional[Path]:
-    """The file that counts the kills, from the text of /proc/self/cgroup: `0::/path` (v2), `4:memory:/path` (v1)."""
+    """The file that counts the kills, from the text of /proc/self/cgroup."""
     candidates = []
+    for version, path in _memory_groups(membership):
+        if version == 1:
+            candidates.append(root / "memory" / path / "memory.oom_control")
+        else:
+            candidates += [root / path / "memory.events", root / "unified" / path / "memory.events"]
+    return next((file for file in candidates if file.exists()), None)
+
+
+def _memory_groups(membership: str) -> Iterator[Tuple[int, str]]:
+    """The groups for memory as (version, path), from lines `0::/path` (version 2) and `4:memory:/path` (version 1)."""
     for line in membership.splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if "memory" in controllers.split(","):
-            candidates.append(root / "memory" / path.lstrip("/") / "memory.oom_control")
-        elif not controllers:
-            candidates.append(root / path.lstrip("/") / "memory.events")
-            candidates.append(root / "unified" / path.lstrip("/") / "memory.events")
-    return next((file for file in candidates if file.exists()), None)
+        if not controllers or "memory" in controllers.split(","):
+            yield 1 if controllers else 2, path.lstrip("/")
 
 
 def parse_kills(text: str) -> int:
     """The number in the line `oom_kill 3` of memory.events or memory.oom_control."""
-    words = dict(line.split()[:2] for line in text.splitlines() if len(line.split()) > 1)
-    return int(words.get("oom_kill", "0"))
+    return _parse_table(text).get("oom_kill", 0)
+
+
+class LimitedGroup(NamedTuple):
+    """A group whose memory is limited. Its files may disappear with it."""
+
+    limit: int
+    """In bytes."""
+    usage: Path
+    statistics: Path
+    reclaimable: str
+    """The line of `statistics` with the page cache that can be dropped."""
+    cpu: Optional[Path]
+    """The file with the CPU time that its processes have used; None where only other groups count that."""
+
+    def working_set(self) -> Optional[int]:
+        """Memory in use without the page cache that can be dropped, in bytes."""
+        used, statistics = _number_in(self.usage), _parse_table(text_of(self.statistics))
+        return None if used is None else max(0, used - statistics.get(self.reclaimable, 0))
+
+    def cpu_seconds(self) -> Optional[float]:
+        if self.cpu is None:
+            return None
+        if self.cpu.name == "cpu.stat":
+            microseconds = _parse_table(text_of(self.cpu)).get("usage_usec")
+            return None if microseconds is None else microseconds / 1e6
+        nanoseconds = _number_in(self.cpu)
+        return None if nanoseconds is None else nanoseconds / 1e9
+
+
+def limited_group(machine: int, membership: str = "/proc/self/cgroup", root: Path = CGROUPS) -> Optional[LimitedGroup]:
+    """The group around this process with the lowest limit below `machine`, the machine's memory in bytes.
+
+    Of several with the same limit the outermost, as the job around its steps.
+    """
+    lowest: Optional[LimitedGroup] = None
+    for version, path in _memory_groups(text_of(Path(membership))):
+        for inner in _ancestors(path):
+            group = _limit_of_version_1(root, inner) if version == 1 else _limit_of_version_2(root / inner)
+            if group and group.limit < machine and (lowest is None or group.limit <= lowest.limit):
+                lowest = group
+    return lowest
+
+
+def _ancestors(path: str) -> Iterator[str]:
+    """`a/b`, `a` and the empty path of `/a/b`. Paths that lead out of a container's view begin with `..`."""
+    inner = posixpath.normpath(f"/{path}").strip("/")
+    while inner:
+        yield inner
+        inner = posixpath.dirname(inner)
+    yield ""
+
+
+def _limit_of_version_1(root: Path, inner: str) -> Optional[LimitedGroup]:
+    folder, cpu = root / "memory" / inner, root / "cpuacct" / inner / "cpuacct.usage"
+    limit = _number_in(folder / "memory.limit_in_bytes")
+    if limit is None:
+        return None
+    own_cpu = cpu if inner and cpu.exists() else None
+    return LimitedGroup(limit, folder / "memory.usage_in_bytes", folder / "memory.stat", "total_inactive_file", own_cpu)
+
+
+def _limit_of_version_2(folder: Path) -> Optional[LimitedGroup]:
+    limit = _number_in(folder / "memory.max")
+    if limit is None:
+        return None
+    return LimitedGroup(limit, folder / "memory.current", folder / "memory.stat", "inactive_file", folder / "cpu.stat")
+
+
+def _number_in(path: Path) -> Optional[int]:
+    text = text_of(path).strip()
+    return int(text) if text.isdecimal() else None
+
+
+def _parse_table(text: str) -> Dict[str, int]:
+    """Lines of `name value`."""
+    pairs = (line.split() for line in text.splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
 
 
 def text_of(path: Path) -> str:

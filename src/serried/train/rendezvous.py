@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, 
 
 import torch.distributed
 
-from serried.base import addresses, files, hostlist
+from serried.base import files
+from serried.base.hosts import LOOPBACK, expand_hosts, interface_of, own_addresses, resolve, route_to
 from serried.base.text import ranges
 from serried.train.errors import StartError
 from serried.train.identities import Identity
@@ -105,7 +106,7 @@ def _serve(who: Identity, seconds: float) -> Tuple[str, int, Store]:
 def _find(who: Identity, end: float) -> Tuple[str, int]:
     """Rank 0's address from its file, or the most likely address if this node does not see the file."""
     note, began = _note(who), time.monotonic()
-    likely = addresses.LOOPBACK if not who.spans_nodes else first_host(who)
+    likely = LOOPBACK if not who.spans_nodes else first_host(who)
     while time.monotonic() < end:
         address = files.read_json(note)
         if address:
@@ -245,21 +246,21 @@ def _ephemeral() -> Tuple[int, int]:
 def own_address(who: Identity) -> str:
     """This host's address for the other nodes."""
     if not who.spans_nodes:
-        return addresses.LOOPBACK
-    own = addresses.own(hostlist.expand(who.hosts))
+        return LOOPBACK
+    own = own_addresses(expand_hosts(who.hosts))
     if not own:
         warnings.warn(
             f"`{socket.gethostname()}` has only loopback addresses, so other nodes cannot reach rank 0\n"
             "hint: export MASTER_ADDR, an address of this node that the other nodes can reach",
             stacklevel=2,
         )
-    return own[0] if own else addresses.LOOPBACK
+    return own[0] if own else LOOPBACK
 
 
 def first_host(who: Identity) -> Optional[str]:
     """Rank 0's host as the launcher names it, if this node can resolve the name."""
-    hosts = hostlist.expand(who.hosts)
-    return hosts[0] if hosts and addresses.resolve(hosts[0]) else None
+    hosts = expand_hosts(who.hosts)
+    return hosts[0] if hosts and resolve(hosts[0]) else None
 
 
 def gloo_interface(who: Identity, master: str, environ: Mapping[str, str]) -> Optional[str]:
@@ -269,8 +270,8 @@ def gloo_interface(who: Identity, master: str, environ: Mapping[str, str]) -> Op
     """
     if not who.spans_nodes or environ.get("GLOO_SOCKET_IFNAME"):
         return None
-    named = addresses.resolve(socket.gethostname())
+    named = resolve(socket.gethostname())
     if named and not is_loopback(named[0]):
         return None
-    towards = addresses.route_to(master)
-    return None if towards is None or is_loopback(towards) else addresses.interface_of(towards)
+    towards = route_to(master)
+    return None if towards is None or is_loopback(towards) else interface_of(towards)

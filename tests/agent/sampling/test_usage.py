@@ -13,7 +13,7 @@ import pytest
 from recorded_proc import add, proc, system
 from serried.agent.sampling import usage
 from serried.agent.sampling.usage import NodeUsage, RankProcesses, Rates
-from serried.base import cgroups, linux
+from serried.base import linux
 from waiting import until as wait_until
 
 GIB = 1 << 30
@@ -59,25 +59,25 @@ def of_version_1(root: Path) -> Path:
 )
 def test_a_jobs_group_is_the_outermost_with_the_lowest_limit(membership, tree, expected, tmp_path):
     (tmp_path / "membership").write_text(membership)
-    group = cgroups.limited_group(MACHINE, str(tmp_path / "membership"), tree(tmp_path / "cgroup"))
+    group = linux.limited_group(MACHINE, str(tmp_path / "membership"), tree(tmp_path / "cgroup"))
     assert (group.limit, group.working_set(), group.cpu_seconds()) == expected
 
 
 def test_a_limit_of_more_than_the_machine_has_is_not_a_limit(tmp_path):
     (tmp_path / "membership").write_text(VERSION_2)
-    assert cgroups.limited_group(GIB, str(tmp_path / "membership"), of_version_2(tmp_path / "cgroup")) is None
+    assert linux.limited_group(GIB, str(tmp_path / "membership"), of_version_2(tmp_path / "cgroup")) is None
 
 
 @pytest.mark.parametrize("membership", ["", "0::/\n", "0::/../../other\n", "garbage\n4:memory\n"])
 def test_a_node_without_a_readable_group_has_none(membership, tmp_path):
     (tmp_path / "membership").write_text(membership)
-    assert cgroups.limited_group(MACHINE, str(tmp_path / "membership"), tmp_path / "cgroup") is None
+    assert linux.limited_group(MACHINE, str(tmp_path / "membership"), tmp_path / "cgroup") is None
 
 
 def test_a_containers_own_group_counts(tmp_path):
     (tmp_path / "membership").write_text("0::/\n")
     root = add(tmp_path / "cgroup", {"memory.max": f"{GIB}\n", "memory.current": "5000\n"})
-    group = cgroups.limited_group(MACHINE, str(tmp_path / "membership"), root)
+    group = linux.limited_group(MACHINE, str(tmp_path / "membership"), root)
     assert (group.limit, group.working_set(), group.cpu_seconds()) == (GIB, 5000, None)
 
 

@@ -10,8 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 from serried.agent.comms.channel import Channel, ProtocolError, UnprovenConnection, greet
 from serried.agent.loop import Loop, Timer
-from serried.base.addresses import LOOPBACK
-from serried.base.addresses import own as own_addresses
+from serried.base.hosts import LOOPBACK, own_addresses
 from serried.base.json_lines import Message
 
 TRY_SECONDS = 3.0

@@ -25,7 +25,8 @@ from serried.agent.launchers.head_side import Failure, LauncherCoordinator
 from serried.agent.loop import Loop
 from serried.agent.options import Options, parse
 from serried.agent.stage_in.head_side import StageInCoordinator
-from serried.base import files, hostlist, linux
+from serried.base import files, linux
+from serried.base.hosts import expand_hosts, fold_hosts
 from serried.base.json_lines import Message
 from serried.schema import checkpoints, names
 from serried.schema.events import JournalEvent, ToHead, ToNode
@@ -312,7 +313,7 @@ def main(arguments: List[str]) -> int:
         set_umask(work)
         work = claims.begin(work, options.token, options.job)
         if work.is_script:  # its directives may leave the number of nodes to the scheduler
-            work = work.resized(nodes=len(hostlist.expand(options.hosts)) or 1, ranks=1)
+            work = work.resized(nodes=len(expand_hosts(options.hosts)) or 1, ranks=1)
         needed = work.nodes + OTHER_FILES
         limit = system.allow_open_files(needed)
         if limit is not None:
@@ -350,7 +351,7 @@ class Head:
         self._stop_reason: Optional[Reason] = None
         self._are_ranks_notified = self._have_ranks_started = self._has_ended = False
         self._port = rendezvous.hold_port()
-        self._nodes = NodeRegistry(self.loop, work.nodes, hostlist.expand(options.hosts), self)
+        self._nodes = NodeRegistry(self.loop, work.nodes, expand_hosts(options.hosts), self)
         self._deadline = deadline.deadline_of(work, options.end, options.age)
         self._monitor = Monitor(self, self._nodes, self._deadline)
         self._live: LiveFile
@@ -469,7 +470,7 @@ class Head:
         self.log_event(JournalEvent.STARTING_RANKS, resume=self._environment[names.RESUME] or None)
         variables = {"port": self._port.getsockname()[1], "deadline": self._deadline.at if self._deadline else 0}
         seconds_left = self._deadline.over - time.time() if self._deadline else None
-        hosts = hostlist.fold([agent.host for agent in self._nodes])
+        hosts = fold_hosts([agent.host for agent in self._nodes])
         parameters = {"parameters": self.work.parameters} if self._search else {}
         self._nodes.broadcast(ToNode.START_RANKS, hosts=hosts, place=variables, left=seconds_left, **parameters)
         self._launchers.begin()

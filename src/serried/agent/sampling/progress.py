@@ -12,7 +12,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Callable, Deque, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from serried.base.tail import TailReader
+from serried.base.files import TailReader
 from serried.schema import printed_metric, series
 from serried.schema.printed_metric import FILE, STDOUT, STEP, TOTAL, Pattern
 from serried.schema.series import OWN, number

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
 
-from serried.base import cgroups, linux
+from serried.base import linux
 from serried.schema.live import JOB, NODE
 
 SYSTEM = Path("/sys")
@@ -55,7 +55,7 @@ class NodeUsage:
         self._rates = Rates()
         self._cpus = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else list(range(os.cpu_count() or 1))
         self._machine = _memory(_proc("meminfo"))
-        self._group = cgroups.limited_group(self._machine["total"], f"{linux.PROC}/self/cgroup", group_root)
+        self._group = linux.limited_group(self._machine["total"], f"{linux.PROC}/self/cgroup", group_root)
         disks = (system / "block").glob("*/device")
         self._disks = {path.parent.name for path in disks}
         self._interfaces = _interfaces(system / "class" / "net")

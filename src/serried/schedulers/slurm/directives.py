@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from serried.base import hostlist
+from serried.base.hosts import expand_hosts
 from serried.base.text import clock_seconds, show_duration
 from serried.schedulers.directives import (
     Directive,
@@ -91,7 +91,7 @@ def _nodes_of(
 
 def _hosts(text: str) -> list[str]:
     try:
-        return [] if re.search(r"\d{7}", text) else hostlist.expand(text)
+        return [] if re.search(r"\d{7}", text) else expand_hosts(text)
     except ValueError:
         return []
 

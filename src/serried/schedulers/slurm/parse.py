@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from serried.base import hostlist
+from serried.base.hosts import expand_hosts
 from serried.base.text import expand
 from serried.schedulers.client import SubmitOutcome
 from serried.schedulers.interface import Job, WaitReasons
@@ -148,7 +148,7 @@ def _time(text: str) -> float | None:
 
 def node_names(text: str) -> tuple[str, ...]:
     try:
-        return () if text in {"", "N/A", "None assigned", "(null)"} else tuple(hostlist.expand(text))
+        return () if text in {"", "N/A", "None assigned", "(null)"} else tuple(expand_hosts(text))
     except ValueError:
         return ()
 

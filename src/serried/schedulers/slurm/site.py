@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from serried.base import hostlist
 from serried.base.errors import SchedulerUnreachable, UsageError
+from serried.base.hosts import expand_hosts
 from serried.base.text import clock_seconds
 from serried.schedulers.clusters import machine
 from serried.schedulers.clusters.machine import Command
@@ -246,7 +246,7 @@ def inside(environ: Mapping[str, str]) -> Inside:
 
 def described_job(text: str, environ: Mapping[str, str], now: float, here: str) -> Inside:
     """The job in `scontrol show job --details --oneliner`. Pure."""
-    hosts = tuple(hostlist.expand(environ["SLURM_JOB_NODELIST"]))
+    hosts = tuple(expand_hosts(environ["SLURM_JOB_NODELIST"]))
     nodes = _NODES.findall(text)
     given = environ.get("SLURM_NTASKS_PER_NODE", "")
     is_here = environ.get("SLURMD_NODENAME", here.partition(".")[0]) == hosts[0]

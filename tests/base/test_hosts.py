@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from serried.base import hostlist
+from serried.base.hosts import expand_hosts, fold_hosts
 from tables import for_each
 
 
@@ -17,7 +17,7 @@ from tables import for_each
     ],
 )
 def test_a_compact_host_list_names_its_hosts(text, hosts):
-    assert hostlist.expand(text) == hosts
+    assert expand_hosts(text) == hosts
 
 
 @for_each(
@@ -35,5 +35,5 @@ def test_a_compact_host_list_names_its_hosts(text, hosts):
     ],
 )
 def test_hosts_with_consecutive_numbers_become_ranges(hosts, text):
-    assert hostlist.fold(hosts) == text
-    assert hostlist.expand(text) == hosts
+    assert fold_hosts(hosts) == text
+    assert expand_hosts(text) == hosts
