@@ -398,7 +398,7 @@ class Run:
 
         Raises as `submit`, and UsageError with `failed` if no task has failed.
         """
-        from serried.submission.rerun import prepare_again
+        from serried.submission.again import prepare_again
 
         find_out(self._selection.record)
         return submit_prepared(

@@ -12,7 +12,7 @@ from cleaning import aged, kinds
 from serried.base import locks
 from serried.base.files import make_directory, write_json
 from serried.schedulers.pbs import options
-from serried.submission import node_jobs, script
+from serried.submission import fetch, script
 
 
 def test_staged_data_that_stays_on_this_machine_goes_when_it_is_old_and_nobody_uses_it(serried, ended, tmp_path):
@@ -66,7 +66,7 @@ def test_of_a_disk_that_others_may_write_to_nothing_is_taken_for_staged_data(ser
 @pytest.mark.usefixtures("_real_processes")
 def test_several_nodes_are_looked_at_at_once_whatever_becomes_of_one(serried, make, monkeypatch):
     """Real agents on this machine for two nodes; no scheduler here reaches the third."""
-    monkeypatch.setattr(node_jobs, "_scheduler_for", lambda plan, host: {"n3": "pbs"}.get(host, "local"))  # noqa: ARG005
+    monkeypatch.setattr(fetch, "_scheduler_for", lambda plan, host: {"n3": "pbs"}.get(host, "local"))  # noqa: ARG005
     monkeypatch.setattr(options, "errand", lambda *_: ("no-such-qsub",))
     made = make(scheduler="local").ending(nodes=["n1", "n2", "n3"])
     write_json(made.where.plan, made.plan.to_json())

@@ -13,7 +13,7 @@ from serried.cleanup.disk_items import Thing
 from serried.schema.layout import PROGRAMS
 from serried.schema.plan import Environment, Source
 from serried.submission import script
-from serried.submission.script.package import Content
+from serried.submission.script import Content
 
 
 def brings_along(run, content):

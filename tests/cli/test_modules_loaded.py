@@ -158,4 +158,4 @@ def test_submit_keeps_to_its_budget(fake_slurm, tmp_path, monkeypatch):
 
 
 def _is_configuration(name):
-    return name.startswith(("serried.config", "serried.submission.planning"))
+    return name.startswith(("serried.config", "serried.submission.plan"))

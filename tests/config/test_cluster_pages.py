@@ -12,7 +12,7 @@ import cluster_pages
 from resolving import resolve
 from serried.base.errors import UsageError
 from serried.config import schema
-from serried.submission.planning import allocate
+from serried.submission.plan import allocate
 from tables import for_each
 
 DOCS = Path(__file__).parents[2] / "docs"

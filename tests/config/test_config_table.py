@@ -11,7 +11,7 @@ import pytest
 from resolving import BARE, refusal, resolve
 from serried import config
 from serried.base.errors import UsageError
-from serried.submission.planning import plan
+from serried.submission.plan import make_plan
 
 TEXT = """
 [defaults.config]
@@ -100,10 +100,10 @@ def test_the_table_itself_must_be_one(folder: Path):
 def test_more_than_a_variable_can_hold_is_refused(folder: Path):
     resolved = config.resolve(None, BARE, {"config.long": "x" * 100_000}, "local", folder, os.environ)
     with pytest.raises(UsageError, match=r"`config` is 100,012 bytes of JSON, and at most 100,000 fit a variable"):
-        plan(resolved, run_id="k3f9q2", created="")
+        make_plan(resolved, run_id="k3f9q2", created="")
 
 
 def test_the_plan_has_it_as_json_has(folder: Path):
-    made = plan(resolve(folder, TEXT.replace('"a-é"', '"-rf"'), name="digits"), run_id="k3f9q2", created="")
+    made = make_plan(resolve(folder, TEXT.replace('"a-é"', '"-rf"'), name="digits"), run_id="k3f9q2", created="")
     assert json.loads(json.dumps(made.to_json()))["config"] == made.config
     assert made.config["-rf"] == 1

@@ -11,14 +11,14 @@ import pytest
 from resolving import BARE, refusal, resolve
 from serried.base.errors import UsageError
 from serried.schema.plan import Data, Plan, Staged, Sync
-from serried.submission import planning
+from serried.submission.plan import make_plan
 
 ROOT = '[defaults.data]\nroot = "/pool"\nstage = '
 
 
 def planned(folder: Path, text: str, **options: Any) -> Plan:
     resolved = resolve(folder, text, **{"command": BARE, "cluster": "local", **options})
-    return planning.plan(resolved, run_id="k3f9q2", created="2026-11-18T11:06:40Z")
+    return make_plan(resolved, run_id="k3f9q2", created="2026-11-18T11:06:40Z")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from resolving import BARE, fake_slurm, refusal, resolve
 from serried.base.errors import UsageError
-from serried.submission.planning import allocate
+from serried.submission.plan import allocate
 
 EVERYWHERE = """
 [experiments.train]

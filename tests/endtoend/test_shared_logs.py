@@ -10,8 +10,8 @@ import sys
 import pytest
 
 SUBMIT = """
-from serried.submission.planning import decide
-decide.MOST_LOGS = 3
+from serried.submission import plan
+plan.MOST_LOGS = 3
 from serried.cli import main
 main()
 """

@@ -12,7 +12,7 @@ import pytest
 
 from serried import config, importing, schedulers
 from serried.schema.plan import Plan
-from serried.submission.planning import plan
+from serried.submission.plan import make_plan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 EXPERIMENTS = {
@@ -39,7 +39,7 @@ def test_every_example_is_tried():
 
 def planned(folder: Path, name: str, cluster: str) -> Plan:
     resolved = config.resolve(name, None, {}, cluster, folder, os.environ)
-    return plan(resolved, run_id="k3f9q2", created="2026-01-01T00:00:00Z")
+    return make_plan(resolved, run_id="k3f9q2", created="2026-01-01T00:00:00Z")
 
 
 @pytest.mark.parametrize("example", EXPERIMENTS)

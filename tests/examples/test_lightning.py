@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from serried import config
-from serried.submission.planning import plan
+from serried.submission.plan import make_plan
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lightning"
 EPOCH = re.compile(r"epoch (\d+): accuracy (\d\.\d{3}) \((\d) ranks\)")
@@ -34,5 +34,5 @@ def test_two_ranks_learn_and_go_on_from_their_last_epoch(tmp_path: Path, train):
 def test_on_a_cluster_ranks_are_the_agents_or_slurm_s_tasks(experiment: str, kind: str):
     asked = {"resources.nodes": 2, "resources.gpus": 4}
     resolved = config.resolve(experiment, None, asked, "slurm", EXAMPLE, os.environ)
-    made = plan(resolved, run_id="k3f9q2", created="2026-01-01T00:00:00Z")
+    made = make_plan(resolved, run_id="k3f9q2", created="2026-01-01T00:00:00Z")
     assert (made.launch.kind, made.allocation.nodes, made.allocation.ranks, made.allocation.gpus) == (kind, 2, 4, 4)

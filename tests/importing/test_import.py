@@ -16,7 +16,7 @@ from serried import config, importing, schedulers
 from serried.base.errors import UsageError
 from serried.config import schema
 from serried.schema.plan import Plan
-from serried.submission.planning import plan
+from serried.submission.plan import make_plan
 from tables import for_each
 
 
@@ -45,7 +45,7 @@ def planned(folder: Path, settings: str, cluster: str, overrides: dict[str, Any]
     (folder / "serried.toml").write_text(settings, encoding="utf-8")
     name = next(iter(tomllib.loads(settings)["experiments"]))
     resolved = config.resolve(name, None, overrides or {}, cluster, folder, {**os.environ, "OMP_NUM_THREADS": "1"})
-    return plan(resolved, run_id="k3f9q2", created="2026-01-01T00:00:00Z")
+    return make_plan(resolved, run_id="k3f9q2", created="2026-01-01T00:00:00Z")
 
 
 IMPORTED = [script for script in SCRIPTS if imported_of(script)]

@@ -13,7 +13,7 @@ from typing import Any
 
 from job_scripts import recorder
 from serried.schema import names
-from serried.submission.snapshot import listing
+from serried.submission import snapshot
 
 STUB = """\
 #!/bin/sh
@@ -136,7 +136,7 @@ def build(
     in_lab: bool = False,
 ) -> Sandbox:
     """Build a sandbox in `folder` for a script that is submitted in `source`, with a copy of that project."""
-    top = listing.root_of(source)
+    top = snapshot.root_of(source)
     sandbox = Sandbox(folder, source.resolve().relative_to(top.resolve()))
     for name in ("bin", "site", "records", "config/serried"):
         (folder / name).mkdir(parents=True)
@@ -169,7 +169,7 @@ def build(
 def copy_project(source: Path, target: Path) -> None:
     """Copy the files of a snapshot. Virtual environments are linked: nothing in a job writes into them."""
     target.mkdir()
-    survey = listing.survey(source)
+    survey = snapshot.survey(source)
     for name in survey.links:
         if (source / name / "pyvenv.cfg").exists():
             (target / name).parent.mkdir(parents=True, exist_ok=True)

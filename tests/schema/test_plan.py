@@ -8,7 +8,7 @@ import pytest
 from serried import config
 from serried.schema import SCHEMA
 from serried.schema.plan import Allocation, Array, Environment, Limit, Plan, Source
-from serried.submission.planning import plan
+from serried.submission.plan import make_plan
 from stub_scheduler import site_of
 
 TEXT = """
@@ -48,7 +48,7 @@ def resolved(tmp_path: Path) -> config.Resolved:
 
 
 def test_a_plan_leaves_nothing_to_decide(resolved: config.Resolved, tmp_path: Path):
-    made = plan(resolved, run_id="k3f9q2", created="2026-11-21T03:00:00Z", array=Array((0, 1), 1), name="mine")
+    made = make_plan(resolved, run_id="k3f9q2", created="2026-11-21T03:00:00Z", array=Array((0, 1), 1), name="mine")
     assert made == Plan(
         run="k3f9q2",
         name="mine",
@@ -69,12 +69,12 @@ def test_a_plan_leaves_nothing_to_decide(resolved: config.Resolved, tmp_path: Pa
 
 
 def test_a_plan_survives_the_way_to_json_and_back(resolved: config.Resolved):
-    made = plan(resolved, run_id="k3f9q2", created="2026-11-21T03:00:00Z", array=Array((0, 2), 1))
+    made = make_plan(resolved, run_id="k3f9q2", created="2026-11-21T03:00:00Z", array=Array((0, 2), 1))
     assert Plan.from_json(json.loads(json.dumps(made.to_json()))) == made
 
 
 def test_a_later_schema_is_refused(resolved: config.Resolved):
-    value = plan(resolved, run_id="k3f9q2", created="").to_json() | {"schema": SCHEMA + 1}
+    value = make_plan(resolved, run_id="k3f9q2", created="").to_json() | {"schema": SCHEMA + 1}
     with pytest.raises(ValueError, match="this plan has schema"):
         Plan.from_json(value)
 
@@ -84,19 +84,19 @@ def test_a_later_schema_is_refused(resolved: config.Resolved):
     [("environment", {"env": {"A": None}}), ("site", {"dialect": {"task": []}}), ("allocation", None), ("run", "a\0b")],
 )
 def test_a_damaged_plan_is_refused(resolved: config.Resolved, where, damage):
-    value = json.loads(json.dumps(plan(resolved, run_id="k3f9q2", created="").to_json()))
+    value = json.loads(json.dumps(make_plan(resolved, run_id="k3f9q2", created="").to_json()))
     value[where] = {**value[where], **damage} if isinstance(damage, dict) else damage
     with pytest.raises(ValueError, match=r"has|is not"):
         Plan.from_json(value)
 
 
 def test_the_run_directory_is_named_safely(resolved: config.Resolved):
-    made = plan(resolved, run_id="k3f9q2", created="")
+    made = make_plan(resolved, run_id="k3f9q2", created="")
     assert made.directory == "/runs/my-project-dff9bd/digits/k3f9q2"
 
 
 def test_the_warning_comes_at_most_a_quarter_of_the_limit_before_its_end(resolved: config.Resolved):
-    assert plan(resolved, run_id="k3f9q2", created="").limit.lead_seconds == 1800
+    assert make_plan(resolved, run_id="k3f9q2", created="").limit.lead_seconds == 1800
 
 
 def test_defaults_of_the_profile_are_marked_as_nobodys(tmp_path: Path):
@@ -108,7 +108,7 @@ def test_defaults_of_the_profile_are_marked_as_nobodys(tmp_path: Path):
         tmp_path,
         {"HOME": str(tmp_path), "PATH": "", "SCRATCH": "/scratch/x"},
     )
-    assert plan(resolved, run_id="k3f9q2", created="").defaults == (
+    assert make_plan(resolved, run_id="k3f9q2", created="").defaults == (
         "resources.gpus",
         "resources.ranks",
         "resources.cpus",

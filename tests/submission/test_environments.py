@@ -11,9 +11,9 @@ import pytest
 from serried import config
 from serried.base.errors import EnvironmentFailed, UsageError
 from serried.schema.plan import Environment
-from serried.submission import environment_build, planning
-from serried.submission.environments.activation import choose, find_conda
-from serried.submission.inherit import job_environment
+from serried.submission import environment_build
+from serried.submission.environments import choose, find_conda, job_environment
+from serried.submission.plan import make_plan
 
 
 @pytest.fixture
@@ -158,10 +158,10 @@ def test_the_strongest_source_says_whether_it_is_a_virtual_or_a_conda_environmen
 def test_the_job_that_builds_has_a_gpu_where_the_profile_says_so_and_is_paid_for_as_the_run(project):
     said = {"resources.nodes": 3, "resources.gpus": 4, "resources.account": "def-ada", "environment.env.A": "b"}
     resolved = config.resolve(None, ("true",), said, "narval", project, {"HOME": str(project), "USER": "ada"})
-    run = planning.plan(resolved, run_id="k3f9q2", created="2026-11-21T00:00:00Z")
+    run = make_plan(resolved, run_id="k3f9q2", created="2026-11-21T00:00:00Z")
 
     asked = {where: environment_build._resolved(run, resolved, where, {"LOG": "/l"}) for where in ("job", "gpu-job")}
-    jobs = {where: planning.plan(it, run_id="k3f9q3", created=run.created) for where, it in asked.items()}
+    jobs = {where: make_plan(it, run_id="k3f9q3", created=run.created) for where, it in asked.items()}
 
     sizes = {where: (job.allocation.nodes, job.allocation.gpus, job.allocation.ranks) for where, job in jobs.items()}
     assert sizes == {"job": (1, 0, 1), "gpu-job": (1, 1, 1)}

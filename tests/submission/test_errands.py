@@ -10,8 +10,8 @@ import pytest
 
 from building import a_plan
 from serried.base.errors import SerriedError
-from serried.submission import node_jobs, script
-from serried.submission.node_jobs import Errand
+from serried.submission import fetch, script
+from serried.submission.fetch import Errand
 
 PLAN = a_plan(root="/tmp", scheduler="local")
 HERE = os.uname().nodename
@@ -51,7 +51,7 @@ def test_they_are_out_at_once_and_one_that_fails_keeps_no_other_from_ending(erra
         errand("c", "echo no such folder; exit 3"),
         errand("d", "true", host="n17"),
     ]
-    node_jobs.send_all(several, on_answer=heard.__setitem__, observe=seen.append)
+    fetch.send_all(several, on_answer=heard.__setitem__, observe=seen.append)
 
     assert [heard[number]["of"] for number in (0, 1)] == ["a", "b"]
     assert isinstance(heard[2], SerriedError)
@@ -66,7 +66,7 @@ def test_they_are_out_at_once_and_one_that_fails_keeps_no_other_from_ending(erra
 
 def test_what_is_said_meanwhile_names_a_few_nodes(errand, monkeypatch, tmp_path):
     """Each is at work until that was said, or for ten minutes."""
-    monkeypatch.setattr(node_jobs, "_scheduler_for", lambda plan, host: "local")  # noqa: ARG005 - all are here
+    monkeypatch.setattr(fetch, "_scheduler_for", lambda plan, host: "local")  # noqa: ARG005 - all are here
     until_told = "for i in $(seq 6000); do [ -e TMP/told ] && break; sleep 0.1; done"
     several = [errand(name, until_told, host=name) for name in ("n0", "n1", "n2", "n3", "n4")]
     seen = set()
@@ -76,16 +76,16 @@ def test_what_is_said_meanwhile_names_a_few_nodes(errand, monkeypatch, tmp_path)
         if said == "at work on n0, n1, n2 and 2 more":
             (tmp_path / "told").touch()
 
-    node_jobs.send_all(several, on_answer=lambda *_: None, observe=observe)
+    fetch.send_all(several, on_answer=lambda *_: None, observe=observe)
     assert "at work on n0, n1, n2 and 2 more" in seen
 
 
 def test_no_more_are_out_than_a_scheduler_is_to_have_of_us(errand, monkeypatch):
-    monkeypatch.setattr(node_jobs, "AT_ONCE", 2)
+    monkeypatch.setattr(fetch, "AT_ONCE", 2)
     alone = "mkdir TMP/{0}; ls -d TMP/busy-* | wc -l >TMP/saw-{0}; sleep 0.1; rmdir TMP/{0}"
     several = [errand(str(number), alone.format(f"busy-{number}")) for number in range(5)]
     heard = {}
-    node_jobs.send_all(several, on_answer=heard.__setitem__, observe=lambda _: None)
+    fetch.send_all(several, on_answer=heard.__setitem__, observe=lambda _: None)
     saw = [int(path.read_text()) for path in several[0].journal.parents[1].glob("saw-*")]
     assert (sorted(heard), len(saw), max(saw) <= 2) == ([0, 1, 2, 3, 4], 5, True)
 
@@ -98,7 +98,7 @@ def test_what_interrupts_us_ends_those_that_are_out_and_what_was_heard_counts(er
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        node_jobs.send_all(
+        fetch.send_all(
             [errand("quick", "true"), errand("slow", "echo $$ >TMP/pid.new; mv TMP/pid.new TMP/pid; exec sleep 600")],
             on_answer=heard.__setitem__,
             observe=interrupt,

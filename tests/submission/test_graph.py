@@ -9,10 +9,9 @@ import pytest
 
 from serried.base.errors import SerriedError, UsageError
 from serried.records.index import Selection
+from serried.submission.again import holds, parse_dependency, prepare_again
 from serried.submission.deliver import deliver
-from serried.submission.dependencies import holds, parse_dependency
 from serried.submission.request import Request, decide, decide_all, order
-from serried.submission.rerun import prepare_again
 from serried.views.plan_lines import comes_after
 from tables import for_each
 

@@ -12,8 +12,8 @@ from serried.base.errors import ConfigError, UsageError
 from serried.config.shell_words import parse_env, read_env_file
 from serried.schema import names
 from serried.schema.plan import Environment
-from serried.submission import inherit
-from serried.submission.inherit import job_environment, package_prefixes
+from serried.submission import environments
+from serried.submission.environments import job_environment, package_prefixes
 from tables import for_each
 
 SHELL = {
@@ -42,7 +42,7 @@ def test_all_is_everything_but_another_jobs_and_the_schedulers():
 def test_none_is_what_a_login_gives_and_the_active_environment():
     got = job_environment(Environment(inherit="none"), SHELL)
     path = got.pop("PATH").split(":")
-    assert got == inherit.account() | LOGIN
+    assert got == environments.account() | LOGIN
     assert path[:4] == ["/home/ada/venv/bin", "/usr/local/bin", "/usr/bin", "/bin"]
 
 
@@ -82,7 +82,7 @@ def test_what_a_run_has_added_goes_and_what_its_program_has_set_since_stays():
 
 def test_names_are_taken_besides_a_login_and_may_be_patterns():
     got = job_environment(Environment(inherit=("PATH", "WANDB_M*", "SLURM_JOB_ID", "NOT_SET")), SHELL)
-    assert got == inherit.account() | LOGIN | PATH | {"WANDB_MODE": "offline"}
+    assert got == environments.account() | LOGIN | PATH | {"WANDB_MODE": "offline"}
 
 
 def test_what_a_login_gives_is_given_even_if_the_submitting_service_has_not_got_it(monkeypatch):
@@ -184,8 +184,8 @@ def test_an_env_file_that_is_missing_or_binary_is_an_error(tmp_path):
 
 
 def test_no_variable_of_another_job_is_a_name_that_login_gives():
-    assert not any(name.startswith(schedulers.prefixes()) for name in (*inherit.LOGIN, *inherit.ACTIVE))
-    assert Path(os.sep) in Path(inherit.SYSTEM_PATH[0]).parents
+    assert not any(name.startswith(schedulers.prefixes()) for name in (*environments.LOGIN, *environments.ACTIVE))
+    assert Path(os.sep) in Path(environments.SYSTEM_PATH[0]).parents
 
 
 @pytest.mark.parametrize(

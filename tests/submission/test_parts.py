@@ -7,8 +7,8 @@ import pytest
 from serried.base.errors import UsageError
 from serried.schedulers.local import site
 from serried.schedulers.survey import ArrayLimits
+from serried.submission.again import run_after
 from serried.submission.deliver import deliver
-from serried.submission.dependencies import run_after
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from serried.records.index import Selection
 from serried.schedulers.interface import Job
 from serried.schema.plan import Array, Resume
 from serried.schema.reasons import Reason
+from serried.submission.again import prepare_again
 from serried.submission.deliver import deliver
-from serried.submission.rerun import prepare_again
 
 
 def end(record, states):

@@ -14,9 +14,8 @@ from serried.base.errors import RunNotFoundError, UsageError
 from serried.records.index import Selection
 from serried.records.record import Record
 from serried.schema.plan import Array, Dialect, Resume
+from serried.submission.again import prepare_again, resume_from
 from serried.submission.deliver import deliver
-from serried.submission.rerun import prepare_again
-from serried.submission.resume import resume_from
 from serried.train.checkpoints import store
 
 CONTENT = b"weights"

@@ -9,7 +9,6 @@ import pytest
 
 from serried.submission import snapshot
 from serried.submission.deliver import deliver
-from serried.submission.snapshot import listing
 from serried.views.plan_lines import plan_lines
 
 
@@ -26,9 +25,9 @@ def grow(path, size):
 
 @pytest.fixture
 def limits(monkeypatch):
-    monkeypatch.setattr(listing, "GREW_BYTES", 50_000)
-    monkeypatch.setattr(listing, "FIRST_BYTES", 200_000)
-    monkeypatch.setattr(listing, "LARGE_BYTES", 1_000_000)
+    monkeypatch.setattr(snapshot, "GREW_BYTES", 50_000)
+    monkeypatch.setattr(snapshot, "FIRST_BYTES", 200_000)
+    monkeypatch.setattr(snapshot, "LARGE_BYTES", 1_000_000)
 
 
 OUT = "to leave data out, add a line to `.gitignore` or list it in `link` under `[project]`"
@@ -72,7 +71,7 @@ def test_a_first_snapshot_and_a_large_one_are_named_too(ask, project):
 
 
 def test_an_archive_that_cannot_be_read_is_no_reason_not_to_submit(project, tmp_path, monkeypatch):
-    monkeypatch.setattr(listing, "GREW_BYTES", 10)
+    monkeypatch.setattr(snapshot, "GREW_BYTES", 10)
     (tmp_path / "sources").mkdir()
     (tmp_path / "sources/0123.tar").write_text("x")
     (project / "more.py").write_text("x" * 100)
@@ -82,7 +81,7 @@ def test_an_archive_that_cannot_be_read_is_no_reason_not_to_submit(project, tmp_
 
 def test_each_task_has_a_tree_of_its_own_unless_that_would_be_too_many_files(ask, project, monkeypatch):
     (project / "model.py").touch()
-    monkeypatch.setattr(listing, "TREES_FILES", 20)
+    monkeypatch.setattr(snapshot, "TREES_FILES", 20)
     each, many, one = ask(array="1-10"), ask(array="1-11"), ask()
 
     said = (
@@ -97,7 +96,7 @@ def test_each_task_has_a_tree_of_its_own_unless_that_would_be_too_many_files(ask
     record = deliver(each)
     assert json.loads(record.where.plan.read_text())["source"]["tree_per_task"] is True
     assert [prepared.plan.source.tree_per_task for prepared in (many, one)] == [False, False]
-    monkeypatch.setattr(listing, "TREES_BYTES", 10)
+    monkeypatch.setattr(snapshot, "TREES_BYTES", 10)
     assert not ask(array="1-2").plan.source.tree_per_task
 
 

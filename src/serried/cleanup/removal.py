@@ -21,9 +21,9 @@ from serried.records.record import Record, records_directory
 from serried.records.run_status import RunStatus
 from serried.records.status import status
 from serried.schema.outputs import describe
-from serried.submission import builds, node_jobs
+from serried.submission import builds, fetch
 from serried.submission.deliver import remove_empty_above
-from serried.submission.node_jobs import Errand
+from serried.submission.fetch import Errand
 
 Tell = Callable[[str, int], None]
 """Receives a run's name and how many of its files were looked at."""
@@ -219,7 +219,7 @@ def sweep_nodes(
     known: KnownRuns,
     hosts: Sequence[str],
     on_result: Callable[[str, list[Left] | SerriedError], None],
-    observe: node_jobs.Observe,
+    observe: fetch.Observe,
     *,
     dry: bool,
 ) -> None:
@@ -235,7 +235,7 @@ def sweep_nodes(
         role = ("tidy", str(journal), *(["--dry-run"] if dry else []))
         errands.append(Errand(known.plans[status.record.id], host, role, journal))
 
-    def settle(number: int, answer: node_jobs.Answer) -> None:
+    def settle(number: int, answer: fetch.Answer) -> None:
         host = hosts[number]
         if isinstance(answer, SerriedError):
             on_result(host, answer)
@@ -243,7 +243,7 @@ def sweep_nodes(
             on_result(host, [Left(host, str(name), str(stays)) for name, stays in answer["found"]])
 
     try:
-        node_jobs.send_all(errands, settle, observe)
+        fetch.send_all(errands, settle, observe)
     finally:
         for errand in errands:
             shutil.rmtree(errand.journal.parent, ignore_errors=True)

@@ -13,8 +13,8 @@ from serried.base.errors import EnvironmentFailed, UsageError
 from serried.cli import GroupWithHelp, options
 from serried.schema.plan import Plan
 from serried.submission import builds, environment_build
-from serried.submission.environments.containers import image_to_build
-from serried.submission.planning import environment_of
+from serried.submission.containers import image_to_build
+from serried.submission.plan import environment_of
 from serried.views import console
 
 

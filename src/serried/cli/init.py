@@ -17,8 +17,8 @@ from serried.config.toml import key, quoted
 from serried.importing import folder
 from serried.schedulers.clusters import LOCAL, machine
 from serried.schema.layout import slug
-from serried.submission import inherit
-from serried.submission.environments.recipe import SOURCES
+from serried.submission import environments
+from serried.submission.environments import SOURCES
 from serried.views import console
 from serried.views.text import pad
 
@@ -128,7 +128,7 @@ def _settings(here: Path) -> Draft:
     if found.file:
         notes.append(f"the new file replaces `{found.file}` for this folder")
     required = [name for name in SOURCES["venv"] if (here / name).is_file()]
-    if required and inherit.active_prefix(os.environ) is None:
+    if required and environments.active_prefix(os.environ) is None:
         notes.append(
             f"no environment is active; with `environment.venv = true` Serried builds one from `{required[0]}`: "
             "serried docs environments"

@@ -17,8 +17,7 @@ from serried.records.index import Selection
 from serried.records.profiles import Profile, Wanted
 from serried.records.status import statuses_of
 from serried.schedulers.clusters import LOCAL
-from serried.submission.profiling import Stopper, prepare_profile
-from serried.submission.to_end import run_to_end
+from serried.submission.foreground import Stopper, prepare_profile, run_to_end
 from serried.views import console
 from serried.views.text import fit, printable
 

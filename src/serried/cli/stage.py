@@ -27,8 +27,7 @@ from serried.schema.plan import Plan, Staged
 from serried.submission import data
 from serried.submission.builds import Observe
 from serried.submission.deliver import Prepared, see_through
-from serried.submission.planning import environment_of
-from serried.submission.planning import plan as make_plan
+from serried.submission.plan import environment_of, make_plan
 from serried.submission.prepare import prepare
 from serried.views import console
 from serried.views.plan_lines import amount

@@ -132,7 +132,7 @@ def rerun_command(
 
     Command, settings and resources are those of RUN. For others: serried submit … --resume RUN
     """
-    from serried.submission.rerun import prepare_again
+    from serried.submission.again import prepare_again
 
     selection = run_view.select(run)
     try:

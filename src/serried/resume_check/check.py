@@ -25,9 +25,9 @@ from serried.schema.layout import RunDirectory, TaskDirectory
 from serried.schema.reasons import Reason
 from serried.submission.builds import Observe, silent
 from serried.submission.deliver import Prepared
+from serried.submission.foreground import FinishedRun, run_to_end
 from serried.submission.prepare import prepare
 from serried.submission.request import Request, decide
-from serried.submission.to_end import FinishedRun, run_to_end
 
 WHOLE, STOPPED, AGAIN = "whole", "stopped", "again"
 DOING = {WHOLE: "uninterrupted", STOPPED: "stopped and resumed", AGAIN: "uninterrupted once more"}

@@ -26,9 +26,8 @@ from serried.base.errors import DataFailed, UsageError, did_you_mean, reason
 from serried.base.text import spell
 from serried.schema.names import DATA_DIR
 from serried.schema.plan import Environment, Plan, Site, Staged
-from serried.submission import builds
+from serried.submission import builds, environments
 from serried.submission.builds import Observe, Recipe, silent
-from serried.submission.environments import activation
 
 FORMAT = 1
 """Part of every hash: raised when the same command has to run again."""
@@ -137,7 +136,7 @@ def preparation(
         step=f"preparing the data with `{source}`",
         commands=(
             f"serried_prefix=$prefix\nexport {DATA_DIR}={shlex.quote(root)}\n"
-            f"cd -- {shlex.quote(str(project / workdir))}\n{activation.script(environment, prepare)}"
+            f"cd -- {shlex.quote(str(project / workdir))}\n{environments.script(environment, prepare)}"
         ),
         failure=DataFailed,
     )

@@ -19,13 +19,12 @@ from serried.records.record import Record, RecordUnreadable, new_id
 from serried.records.status import has_ended_by_file
 from serried.schema.names import COMPLETED
 from serried.schema.plan import Environment, Plan
-from serried.submission import builds, inherit
+from serried.submission import builds, containers, environments
+from serried.submission import environments as environment_recipe
 from serried.submission.builds import Builder, Observe, Recipe, Tick
 from serried.submission.deliver import assemble, see_through
-from serried.submission.environments import activation, containers
-from serried.submission.environments import recipe as environment_recipe
-from serried.submission.environments.activation import choose
-from serried.submission.planning import plan as make_plan
+from serried.submission.environments import choose
+from serried.submission.plan import make_plan
 
 COMMAND = ("/bin/bash", "-c", 'exec /bin/bash "$SCRIPT" >>"$LOG" 2>&1')
 CPUS = 4
@@ -41,7 +40,7 @@ def recipe(plan: Plan, environ: Mapping[str, str]) -> Recipe | None:
 
 def _variables(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
     """Variables of a build: those of the run, without its environment."""
-    return inherit.job_environment(plan.environment._replace(venv=None, conda=None), environ)
+    return environments.job_environment(plan.environment._replace(venv=None, conda=None), environ)
 
 
 def settle(
@@ -86,7 +85,7 @@ def _by_job(plan: Plan, resolved: config.Resolved, environ: Mapping[str, str], w
     def build(script: Path, log: Path, tick: Tick) -> str:
         settings = _resolved(plan, resolved, where, {"SCRIPT": str(script), "LOG": str(log)})
         job = make_plan(settings, run_id=new_id(), created=iso(time.time()))
-        prepared = assemble(job, inherit.job_environment(job.environment, environ))
+        prepared = assemble(job, environments.job_environment(job.environment, environ))
 
         def report(record: Record) -> None:
             observe(f"run {record.id} builds it; `serried why {record.id}` shows its state")
@@ -171,11 +170,11 @@ def inspect(plan: Plan, environ: Mapping[str, str]) -> Inspected:
 
 def about(plan: Plan, environ: Mapping[str, str]) -> dict[str, str | None]:
     """The Python in the environment, after its check has passed. Raises EnvironmentFailed."""
-    variables = inherit.job_environment(plan.environment, environ)
+    variables = environments.job_environment(plan.environment, environ)
     workdir = Path(plan.source.directory) / plan.source.workdir
     inside = containers.entering(plan)
-    activation.check(plan.environment, variables, workdir, inside)
-    return activation.about(plan.environment, variables, workdir, inside)
+    environments.check(plan.environment, variables, workdir, inside)
+    return environments.about(plan.environment, variables, workdir, inside)
 
 
 def unused(plans: list[Plan], elsewhere: list[Plan], environ: Mapping[str, str], project: Path) -> list[Path]:
@@ -210,5 +209,5 @@ def _in_use() -> Iterator[Path]:
 
 def active(environ: Mapping[str, str]) -> str:
     """The environment of ranks without a setting, in words."""
-    prefix = inherit.active_prefix(environ)
+    prefix = environments.active_prefix(environ)
     return f"{prefix}, active here" if prefix else "the `python` on PATH"

@@ -1,4 +1,8 @@
-"""`serried run`: a run on this machine, with the plan, run directory and record of a submitted run, and live output."""
+"""`serried run`: a run on this machine, with the plan, run directory and record of a submitted run, and live output.
+
+Commands that need the result of a run see it to its end by `run_to_end`, here or through the cluster's scheduler. One
+of them, `serried profile`, stops its run once the ranks have profiled their steps.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +10,109 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from serried.base.errors import RunFailed, UsageError
+from serried.records import profiles, stopping
+from serried.records.index import Selection
 from serried.records.logs import Lines, shared_log
+from serried.records.profiles import Wanted
 from serried.records.record import Record, read_exit
 from serried.records.status import status as stand
 from serried.schedulers.survey import Inside
+from serried.schema import names
 from serried.schema.layout import SHARED_LOG, AttemptDirectory, RunDirectory
 from serried.schema.names import CANCELLED, REQUEUE, SubmissionState
 from serried.schema.reasons import Reason
-from serried.submission.deliver import Prepared, establish, remove
+from serried.submission.builds import Observe, silent
+from serried.submission.deliver import Prepared, establish, remove, see_through
+from serried.submission.prepare import prepare
+from serried.submission.request import Request, decide
 
 if TYPE_CHECKING:
     from serried.schedulers.local import foreground
+
+
+def prepare_profile(request: Request, wanted: Wanted, directory: Path, *, observe: Observe | None = silent) -> Prepared:
+    """The run, without a change to anything. Raises UsageError, also if a rank to profile does not exist."""
+    asked = dataclasses.replace(request, array="off").with_setting("limit.restarts", value=0)
+    decided = decide(asked, directory, os.environ)
+    plan = decided.plan
+    missing = [rank for rank in wanted.ranks if rank >= plan.world_size and plan.script is None]
+    if missing:
+        ranks = "only rank 0" if plan.world_size == 1 else f"ranks 0 to {plan.world_size - 1}"
+        raise UsageError(f"rank {missing[0]} does not exist: the run has {ranks}", hint="--rank 0")
+    environment = plan.environment._replace(env={**plan.environment.env, names.PROFILE: wanted.to_text()})
+    plan = plan._replace(name=f"{plan.name}.profile", notify=None, environment=environment)
+    return prepare(plan, decided.resolved, os.environ, observe=observe)
+
+
+class Stopper:
+    """Ends the run once each chosen rank has its profile, or its profiler has failed."""
+
+    def __init__(self, run: str, directory: str, wanted: Wanted) -> None:
+        self._run = run
+        self._place = RunDirectory(Path(directory))
+        self._wanted = wanted
+        self.has_stopped = False
+
+    def tick(self) -> None:
+        if self.has_stopped or not self._place.profiles.is_dir():
+            return
+        if all(
+            one.state in (profiles.WRITTEN, profiles.FAILED) for one in profiles.read(self._place, self._wanted.ranks)
+        ):
+            self.has_stopped = True
+            stopping.send_request(Selection(Record.load(self._run)), save=False, reason=Reason.PROFILED)
+
+
+_TAIL = 5
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    record: Record
+    end: Mapping[str, Any]
+    """Its exit.json; empty without one."""
+    is_interrupted: bool
+    """From this terminal."""
+
+    @property
+    def state(self) -> str:
+        return str(self.end.get("state", names.UNKNOWN))
+
+    @property
+    def place(self) -> RunDirectory:
+        return self.record.where
+
+    def check(self, doing: str = "") -> None:
+        """Raises RunFailed unless the run completed, and KeyboardInterrupt after an interruption."""
+        if self.is_interrupted:
+            raise KeyboardInterrupt
+        if self.state == names.COMPLETED:
+            return
+        run = self.record.id
+        failure = self.end.get("first_failure") or {}
+        raise RunFailed(
+            f"run {run}{doing and f', {doing},'} ended {self.state}: {self.end.get('message') or 'no reason is known'}",
+            hint=f"serried why {run}",
+            details="\n".join(failure.get("tail", ())[-_TAIL:]) or None,
+        )
+
+
+def run_to_end(prepared: Prepared, *, here: bool, tick: Callable[[], None] = lambda: None) -> FinishedRun:
+    """Run it; call `tick` meanwhile. `here`: in the foreground, without its output, else through the scheduler."""
+    if here:
+        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - no file of a project
+            outcome = run_here(prepared, output=nowhere, tick=tick)
+        return FinishedRun(outcome.record, outcome.end or {}, outcome.status == INTERRUPTED)
+    status = see_through(prepared, tick)
+    end = status.record.end or {"state": status.state, "message": status.verdict.message}
+    return FinishedRun(status.record, end, is_interrupted=False)
+
 
 INTERRUPTED = 130
 _CHUNK = 65_536

@@ -22,7 +22,7 @@ from serried.records.run_status import RunStatus
 from serried.schedulers.interface import Job, Scheduler
 from serried.schema import names
 from serried.schema.layout import RunDirectory
-from serried.submission import inherit, script
+from serried.submission import environments, script
 from serried.submission.deliver import Prepared, make_run_directory, plain_errors, probe, remove_empty_above
 
 PAUSES = (2.0, 5.0, 10.0, 20.0, 60.0)
@@ -175,7 +175,7 @@ def join_command(
     check_joinable(status, node)
     plan = status.record.plan
     text = script.render_join(plan, status.attempt or 1, status.task, python=sys.executable)
-    environment = inherit.job_environment(plan.environment, environ)
+    environment = environments.job_environment(plan.environment, environ)
     return _joining(status, node, text, words), schedulers.scrub(environment)
 
 

@@ -18,15 +18,12 @@ from serried.config import shell_words
 from serried.schema import checkpoint_layouts, names, placeholders, tracking
 from serried.schema.plan import Plan
 from serried.schema.tracking import KEY, MLFLOW, OFF, OFFLINE, ONLINE, SERVER, TENSORBOARD, WANDB
-from serried.submission import inherit, search, snapshot
+from serried.submission import containers, environments, search, snapshot
 from serried.submission.builds import Observe, silent
 from serried.submission.deliver import Prepared, assemble, sources_directory
-from serried.submission.environments import activation, containers
-from serried.submission.environments.activation import absent_interpreter, absent_mpi, absent_program, choose, idle
-from serried.submission.planning import divide_indices
-from serried.submission.planning.launch import warnings as command_warnings
-from serried.submission.snapshot import Survey
-from serried.submission.snapshot.editable import site_folders
+from serried.submission.environments import absent_interpreter, absent_mpi, absent_program, choose, idle
+from serried.submission.plan import command_warnings, divide_indices
+from serried.submission.snapshot import Survey, site_folders
 
 MODULES = {TENSORBOARD: "tensorboard", WANDB: "wandb", MLFLOW: "mlflow"}
 PACKAGES = {TENSORBOARD: "tensorboard", WANDB: "wandb", MLFLOW: "mlflow-skinny"}
@@ -97,7 +94,9 @@ def missing_modules(plan: Plan, environment: Mapping[str, str]) -> tuple[str, ..
         return ()
     workdir = Path(plan.source.directory, plan.source.workdir)
     sites = [
-        site for prefix in inherit.package_prefixes(plan.command, environment, workdir) for site in site_folders(prefix)
+        site
+        for prefix in environments.package_prefixes(plan.command, environment, workdir)
+        for site in site_folders(prefix)
     ]
     sites += [Path(folder) for folder in environment.get("PYTHONPATH", "").split(":") if folder]
     return tuple(
@@ -186,14 +185,14 @@ def prepare(
     environment = job_environment(plan, environ)
     if not reports:
         workdir = project / plan.source.workdir
-        activation.check(plan.environment, environment, workdir, containers.entering(plan))
+        environments.check(plan.environment, environment, workdir, containers.entering(plan))
         if plan.script is not None:
             reports = absent_interpreter(plan.script)
         else:
             reports = (
                 *absent_program(plan, environment, workdir),
                 *absent_mpi(plan, environment),
-                *idle(plan, project, inherit.active_prefix(environ)),
+                *idle(plan, project, environments.active_prefix(environ)),
             )
     data_notes: tuple[str, ...] = ()
     if plan.data or resolved.experiment.data.prepare:
@@ -371,7 +370,7 @@ def _check_workdir(plan: Plan, project: Path) -> None:
 
 
 def job_environment(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
-    variables = inherit.job_environment(
+    variables = environments.job_environment(
         plan.environment, with_key(plan, environ), is_for_script=plan.script is not None
     )
     webhook = plan.notify.webhook if plan.notify else None
@@ -421,7 +420,7 @@ def _linked(pattern: str, within: str) -> str:
 
 def _with_snapshot(plan: Plan, surveyed: Survey, environment: Mapping[str, str]) -> Plan:
     workdir = surveyed.project / plan.source.workdir
-    prefixes = [] if plan.container else inherit.package_prefixes(plan.command, environment, workdir)
+    prefixes = [] if plan.container else environments.package_prefixes(plan.command, environment, workdir)
     sites = [site for prefix in prefixes for site in site_folders(prefix)]
     redirected = snapshot.redirect(surveyed, sites)
     own = plan.array is not None and snapshot.fits_each(surveyed, len(plan.array.indices))

@@ -17,9 +17,7 @@ from serried.config import shell_words, toml, values
 from serried.records.record import new_id
 from serried.schema import names, placeholders
 from serried.schema.plan import After, Allocation, Array, Plan, Search, Sweep
-from serried.submission.planning import plan as make_plan
-from serried.submission.planning import tasks
-from serried.submission.planning.allocate import gpu_note, partition_note
+from serried.submission.plan import gpu_note, make_plan, partition_note, task_commands
 
 if TYPE_CHECKING:
     from serried.schedulers.survey import Inside
@@ -112,7 +110,7 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     if request.sweep:
         plan = _with_sweep(plan, request.sweep.with_source(resolved.experiment.metric))
         _check_workers(plan)
-    each = tuple(tasks(resolved.experiment, plan, each)) if each else ()
+    each = tuple(task_commands(resolved.experiment, plan, each)) if each else ()
     count = len(array.indices) if array else 1
     notes = [
         gpu_note(resolved.experiment.resources, plan.allocation, resolved.cluster) if not plan.script else "",
@@ -123,7 +121,7 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     if request.smoke:
         plan = plan._replace(smoke=names.SMOKE_STEPS)
     if request.resume is not None:
-        from serried.submission.resume import resume_from
+        from serried.submission.again import resume_from
 
         beginning = resume_from(request.resume, array, directory)
         plan = plan._replace(resume=beginning.resume)
@@ -153,7 +151,7 @@ def _after_others(decided: Decided, each: Mapping[str, Decided]) -> Decided:
     """With the dependencies that are submitted with it, in the file's order: `{after}` is the first of all."""
     if not decided.together:
         return decided
-    from serried.submission.dependencies import check_pair, parse_dependency
+    from serried.submission.again import check_pair, parse_dependency
 
     existing = iter(decided.plan.after)
     afters = []
@@ -235,7 +233,7 @@ def _behind(decided: Decided, request: Request, among: Sequence[str]) -> Decided
     """With its dependencies: experiments of the file that are submitted with it, and existing runs."""
     if not (decided.resolved.experiment.after or request.after):
         return decided
-    from serried.submission.dependencies import newest_of, parse_dependency, run_after
+    from serried.submission.again import newest_of, parse_dependency, run_after
 
     in_file = {parse_dependency(text)[0]: text for text in decided.resolved.experiment.after}
     _check_experiments(in_file, decided.resolved)

@@ -10,7 +10,7 @@ from pathlib import Path
 from serried.base.errors import UsageError, install_hint
 from serried.schema.layout import RunDirectory
 from serried.schema.plan import Plan
-from serried.submission import inherit
+from serried.submission import environments
 
 MODULE = "optuna"
 
@@ -40,6 +40,6 @@ def settle(plan: Plan, environ: Mapping[str, str]) -> Plan:
 def _pythons(environ: Mapping[str, str]) -> Iterator[str]:
     if importlib.util.find_spec(MODULE) is not None:
         yield sys.executable
-    prefix = inherit.active_prefix(environ)
+    prefix = environments.active_prefix(environ)
     if prefix and any(Path(prefix).glob(f"lib/python3*/site-packages/{MODULE}")):
         yield str(Path(prefix) / "bin" / "python")

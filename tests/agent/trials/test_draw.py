@@ -18,7 +18,7 @@ from serried.base.files import write_json
 from serried.schema import layout, names
 from serried.schema.layout import RunDirectory
 from serried.schema.reasons import Reason
-from serried.submission.planning import divide_indices
+from serried.submission.plan import divide_indices
 
 HOUR = 3600
 

@@ -9,12 +9,12 @@ import pytest
 from serried.base import processes
 from serried.base.errors import EnvironmentFailed
 from serried.schema.plan import Environment
-from serried.submission.environments import activation
+from serried.submission import environments
 
 
 @pytest.mark.parametrize("setup", ["printf 'no newline'", "exec >&2", "set -u", "# nothing", "cat <<E\n{x}\nE"])
 def test_whatever_setup_prints_python_is_heard(setup, tmp_path):
-    found = activation.about(Environment(setup=setup), os.environ, tmp_path)
+    found = environments.about(Environment(setup=setup), os.environ, tmp_path)
 
     assert sorted(found) == ["prefix", "python", "torch"]
 
@@ -22,7 +22,7 @@ def test_whatever_setup_prints_python_is_heard(setup, tmp_path):
 def test_what_setup_leaves_in_the_background_is_neither_waited_for_nor_left(tmp_path, wait_until):
     setup = f"export FOO=bar\nsleep 1000 & echo $! >'{tmp_path}/pid'"
 
-    activation.check(
+    environments.check(
         Environment(setup=setup, check="import os; assert os.environ['FOO'] == 'bar'"), os.environ, tmp_path
     )
 
@@ -34,7 +34,7 @@ def test_a_check_does_not_pass_where_setup_ends_before_it(setup, tmp_path):
     with pytest.raises(
         EnvironmentFailed, match="the check `pass` failed in the active environment with status 70"
     ) as caught:
-        activation.check(Environment(setup=setup, check="pass"), os.environ, tmp_path)
+        environments.check(Environment(setup=setup, check="pass"), os.environ, tmp_path)
 
     said = ["no scratch here"] * ("scratch" in setup)
     assert (caught.value.details or "").splitlines() == [*said, "a line of setup ended it"]

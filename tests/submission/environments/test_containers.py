@@ -10,8 +10,8 @@ import pytest
 from building import a_plan
 from serried.base.errors import UsageError
 from serried.schema.plan import Container, Environment
-from serried.submission.environments import containers
-from serried.submission.environments.containers import image_recipe
+from serried.submission import containers
+from serried.submission.containers import image_recipe
 from stub_scheduler import site_of
 from tables import for_each
 

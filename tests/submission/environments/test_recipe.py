@@ -16,9 +16,9 @@ import pytest
 from serried.base.errors import EnvironmentFailed, MissingProgramError, UsageError
 from serried.schema.plan import Build, Environment
 from serried.submission import builds
+from serried.submission import environments as environment_recipe
 from serried.submission.builds import Recipe
-from serried.submission.environments import recipe as environment_recipe
-from serried.submission.environments.recipe import inputs, install_commands, recipe, source_of
+from serried.submission.environments import inputs, install_commands, recipe, source_of
 
 pytestmark = pytest.mark.runs
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from serried.base.text import show_walltime
 from serried.config import Cluster, Gpu, Partition, Resources
 from serried.schema.plan import Allocation
-from serried.submission.planning.allocate import allocate, left_out
+from serried.submission.plan import allocate, left_out
 from tables import for_each
 
 SLURM = Cluster("slurm", gpus_per_node=8)

@@ -7,7 +7,7 @@ import pytest
 from serried.base.errors import ConfigError
 from serried.config.shell_words import read_commands
 from serried.schema import successor_commands
-from serried.submission.planning import divide_indices
+from serried.submission.plan import divide_indices
 from tables import for_each
 
 

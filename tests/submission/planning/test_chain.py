@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from resolving import refusal, resolve
-from serried.submission.planning import plan
+from serried.submission.plan import make_plan
 from serried.submission.snapshot import Revision
 from serried.views.plan_lines import plan_lines
 
@@ -34,7 +34,7 @@ def _no_gpus(monkeypatch):
 
 
 def planned(folder: Path, text: str = HERE, cluster: str = "here", **overrides: object):
-    return plan(resolve(folder, text, cluster=cluster, **overrides), run_id="k3f9q2", created="")
+    return make_plan(resolve(folder, text, cluster=cluster, **overrides), run_id="k3f9q2", created="")
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ import pytest
 from serried import config
 from serried.base.errors import UsageError
 from serried.schema.plan import Plan
-from serried.submission.planning import plan
-from serried.submission.planning.launch import warnings
+from serried.submission.plan import command_warnings, make_plan
 from serried.submission.request import Request, decide
 
 
@@ -21,7 +20,7 @@ def planned(tmp_path: Path):
         told = {name.replace("__", "."): value for name, value in settings.items()}
         words = tuple(command.split())
         environ = {"HOME": str(tmp_path), "PATH": "", "CUDA_VISIBLE_DEVICES": "", "SCRATCH": "/scratch/ada"}
-        return plan(config.resolve(None, words, told, cluster, tmp_path, environ), run_id="k3f9q2", created="")
+        return make_plan(config.resolve(None, words, told, cluster, tmp_path, environ), run_id="k3f9q2", created="")
 
     return make
 
@@ -37,7 +36,7 @@ def planned_by_shell(request: pytest.FixtureRequest, tmp_path: Path):
         environ = {"HOME": str(tmp_path), "PATH": "", "CUDA_VISIBLE_DEVICES": "", "SCRATCH": "/scratch/ada"}
         (tmp_path / "serried.toml").write_text("[experiments.train]\ncommand = 'true'\n")
         resolved = config.resolve("train", words, told, "slurm", tmp_path, environ)
-        return plan(resolved, run_id="k3f9q2", created="")
+        return make_plan(resolved, run_id="k3f9q2", created="")
 
     return make
 
@@ -199,8 +198,10 @@ def test_a_torchrun_that_was_typed_is_the_launcher_and_not_what_a_rank_runs(plan
 
 def test_the_old_name_of_torchrun_is_taken_with_a_warning():
     old = ("python3", "-m", "torch.distributed.launch", "train.py")
-    assert [warning.partition(":")[0] for warning in warnings(old)] == ["PyTorch deprecates `torch.distributed.launch`"]
-    assert list(warnings(("torchrun", "train.py"))) == []
+    assert [warning.partition(":")[0] for warning in command_warnings(old)] == [
+        "PyTorch deprecates `torch.distributed.launch`"
+    ]
+    assert list(command_warnings(("torchrun", "train.py"))) == []
 
 
 @pytest.mark.parametrize(

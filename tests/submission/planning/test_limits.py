@@ -10,8 +10,7 @@ import pytest
 from serried.base.errors import UsageError
 from serried.config import Cluster, Partition, Resources
 from serried.schema.plan import Allocation, Site
-from serried.submission.planning import allocate
-from serried.submission.planning.allocate import gpu_note, partition_note
+from serried.submission.plan import allocate, gpu_note, partition_note
 from tables import for_each
 
 SLURM = Cluster("slurm", gpus_per_node=8)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serried.submission.planning.launch import warnings
+from serried.submission.plan import command_warnings
 from tables import for_each
 
 
@@ -22,6 +22,6 @@ from tables import for_each
     ],
 )
 def test_a_word_in_braces_that_is_nearly_a_placeholder_is_told(word, meant):
-    assert [said.rpartition(": ")[2] for said in warnings(("python", "train.py", word, word))] == (
+    assert [said.rpartition(": ")[2] for said in command_warnings(("python", "train.py", word, word))] == (
         [f"did you mean `{{{meant}}}`?"] if meant else []
     )

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from serried import config
-from serried.submission.planning import plan
+from serried.submission.plan import make_plan
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from serried.submission.planning import plan
 def test_with_thousands_of_ranks_those_of_a_node_share_a_log(tmp_path, nodes, ranks, shares):
     told = {"resources.nodes": nodes, "resources.ranks": ranks}
     resolved = config.resolve(None, ("true",), told, "slurm", tmp_path, {**os.environ, "SCRATCH": str(tmp_path)})
-    assert plan(resolved, run_id="k3f9q2", created="").shares_logs is shares
+    assert make_plan(resolved, run_id="k3f9q2", created="").shares_logs is shares
 
 
 def test_the_launches_of_a_job_script_never_do(tmp_path):
@@ -24,6 +24,6 @@ def test_the_launches_of_a_job_script_never_do(tmp_path):
     (tmp_path / "train.sbatch").write_text(script)
     environ = {**os.environ, "SCRATCH": str(tmp_path)}
     resolved = config.resolve(None, ("train.sbatch",), {}, "slurm", tmp_path, environ, is_script=True)
-    planned = plan(resolved, run_id="k3f9q2", created="")
+    planned = make_plan(resolved, run_id="k3f9q2", created="")
     assert (planned.allocation.nodes, planned.allocation.ranks) == (4096, 8)
     assert not planned.shares_logs

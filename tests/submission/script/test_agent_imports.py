@@ -9,7 +9,6 @@ import zipfile
 import pytest
 
 from serried.submission import script
-from serried.submission.script import package
 
 PROGRAM = """
 import re, runpy, sys
@@ -57,7 +56,7 @@ def test_a_role_imports_what_it_needs_from_one_open_file(agent, role, own, loade
 
 
 def test_a_python_that_does_not_know_the_byte_code_compiles_the_source(agent, monkeypatch):
-    monkeypatch.setattr(package.importlib.util, "MAGIC_NUMBER", b"\0\0\r\n")
+    monkeypatch.setattr(script.importlib.util, "MAGIC_NUMBER", b"\0\0\r\n")
     agent.write_bytes(script.agent().read())
 
     opened, *_, loader = started(agent, "node")

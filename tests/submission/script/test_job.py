@@ -19,8 +19,7 @@ from serried.schedulers.slurm.options import FRAGMENT
 from serried.schema import names
 from serried.schema.plan import Container, Environment, Limit, UserScript
 from serried.submission import script
-from serried.submission.planning import divide_indices
-from serried.submission.script import package
+from serried.submission.plan import divide_indices
 from tables import for_each
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -260,7 +259,7 @@ def test_the_submitting_python_need_not_compile_agent_pyz(tmp_path):
 
 
 def test_a_python_that_does_not_know_the_byte_code_compiles_the_source(tmp_path, monkeypatch):
-    monkeypatch.setattr(package.importlib.util, "MAGIC_NUMBER", b"\0\0\r\n")
+    monkeypatch.setattr(script.importlib.util, "MAGIC_NUMBER", b"\0\0\r\n")
     agent = tmp_path / "agent.pyz"
     agent.write_bytes(script.agent().read())
 

@@ -8,17 +8,16 @@ import shutil
 import pytest
 
 from serried.submission import script
-from serried.submission.script import package
 
 
 @pytest.fixture(autouse=True)
 def house(tmp_path, monkeypatch):
     """A Serried of our own to change, and a home of our own for what is kept of it."""
     house = tmp_path / "installed" / "serried"
-    for room in {*package.AGENT, *package.LIBRARY}:  # with what Python has compiled of it
-        shutil.copytree(package.HOUSE / room, house / room)
-    monkeypatch.setattr(package, "HOUSE", house)
-    monkeypatch.setattr(package, "PACKAGE", house / "schema" / "library_init.py")
+    for room in {*script.AGENT, *script.LIBRARY}:  # with what Python has compiled of it
+        shutil.copytree(script.HOUSE / room, house / room)
+    monkeypatch.setattr(script, "HOUSE", house)
+    monkeypatch.setattr(script, "PACKAGE", house / "schema" / "library_init.py")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return house
 
@@ -27,8 +26,8 @@ def house(tmp_path, monkeypatch):
 def packed(tmp_path, monkeypatch):
     """`packed()`: the bytes of agent.pyz and library.zip, and how many of the two had to be packed for it."""
     times = []
-    pack = package._packed
-    monkeypatch.setattr(package, "_packed", lambda entries: times.append(1) or pack(entries))
+    pack = script._packed
+    monkeypatch.setattr(script, "_packed", lambda entries: times.append(1) or pack(entries))
 
     def write():
         times.clear()
@@ -70,7 +69,7 @@ def test_what_has_changed_is_packed_anew(packed, house, tmp_path):
 
 def test_the_byte_code_of_another_python_is_not_taken(packed, monkeypatch):
     packed()
-    monkeypatch.setattr(package.importlib.util, "MAGIC_NUMBER", b"\0\0\r\n")
+    monkeypatch.setattr(script.importlib.util, "MAGIC_NUMBER", b"\0\0\r\n")
 
     assert packed()[2] == 2
 

@@ -11,7 +11,7 @@ import pytest
 
 from serried.base import files
 from serried.submission import script
-from serried.submission.script.package import Content
+from serried.submission.script import Content
 
 MODES = files.MODES["user"]
 CONTENT = bytes(range(256)) * 4096

@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 
 from serried.base.errors import UsageError
-from serried.submission.snapshot import redirect, survey
-from serried.submission.snapshot.editable import site_folders
+from serried.submission.snapshot import redirect, site_folders, survey
 
 FINDER = """from __future__ import annotations
 MAPPING: dict[str, str] = {mapping!r}

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 import serried
-from serried.submission.snapshot import redirect, survey
-from serried.submission.snapshot.editable import site_folders
+from serried.submission.snapshot import redirect, site_folders, survey
 
 pytestmark = pytest.mark.runs
 

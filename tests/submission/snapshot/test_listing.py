@@ -8,7 +8,8 @@ import pytest
 
 from serried.base.errors import UsageError
 from serried.schema.names import FETCHED
-from serried.submission.snapshot import listing, survey
+from serried.submission import snapshot
+from serried.submission.snapshot import survey
 
 ENVIRONMENT = os.environ | {
     "GIT_CONFIG_GLOBAL": "/dev/null",
@@ -237,7 +238,7 @@ def test_a_snapshot_over_the_limit_is_refused_with_the_largest_named(repository)
 
 
 def test_too_many_files_are_refused(repository, monkeypatch):
-    monkeypatch.setattr(listing, "FILES_LIMIT", 2)
+    monkeypatch.setattr(snapshot, "FILES_LIMIT", 2)
     with pytest.raises(UsageError, match="would hold 3 files, more than 2"):
         survey(repository)
 

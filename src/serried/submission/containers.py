@@ -23,9 +23,8 @@ from serried.schema import binds
 from serried.schema.layout import slug
 from serried.schema.names import RUNSCRIPT
 from serried.schema.plan import Container, Plan
-from serried.submission import builds
+from serried.submission import builds, environments
 from serried.submission.builds import Recipe
-from serried.submission.environments import activation
 
 SEARCHED = tuple(name for name in RUNTIMES if name != PYXIS)
 INSTALL = "https://apptainer.org, or on Debian `apt-get install charliecloud-runtime`"
@@ -74,7 +73,7 @@ def image_to_build(plan: Plan, environ: Mapping[str, str], options: tuple[str, .
             f"Serried does not build images for `{runtime}`",
             hint="for Charliecloud `ch-image build`, then `ch-convert`; for pyxis `enroot import`",
         )
-    activating = activation.whole_lines(plan.environment)
+    activating = environments.whole_lines(plan.environment)
     build = f"build=({shlex.join([runtime, 'build', *options])})\n"
     return dataclasses.replace(recipe, commands=f"{activating}{build}{recipe.commands}")
 

@@ -1,0 +1,561 @@
+"""Runs that refer to earlier ones: `serried rerun`, `--resume` from a checkpoint, `--after` a run.
+
+For a dependency, the scheduler only starts a job after any end of the jobs before. The job itself checks if the run has
+ended, and in which state (agent/attempts): for a scheduler, a job that continues elsewhere has failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from serried import config, schedulers
+from serried.base.errors import RunNotFoundError, SchedulerUnreachable, SerriedError, SubmissionUncertain, UsageError
+from serried.base.files import read_json
+from serried.base.text import compress, counted, iso
+from serried.config import job_script
+from serried.records import index
+from serried.records.index import Selection
+from serried.records.record import Record, RecordUnreadable, new_id, read_exit
+from serried.records.status import status, statuses_of
+from serried.records.verdict import SUBMITTING, UNCERTAIN, Verdict, counts_text
+from serried.schema import checkpoint_layouts, checkpoints, names
+from serried.schema.layout import RunDirectory
+from serried.schema.names import COMPLETED
+from serried.schema.plan import After, Array, Plan, Resume, Site, Sweep, UserScript
+from serried.schema.reasons import Reason
+from serried.schema.successor_commands import job_of, part_of
+from serried.submission import containers, data, search
+from serried.submission.builds import Observe, silent
+from serried.submission.deliver import Prepared, assemble
+from serried.submission.environments import choose
+from serried.submission.prepare import divide, job_environment, prepare
+from serried.submission.reconcile import find_out
+
+MOST_JOBS = 20
+"""Jobs of an array whose tasks continue in separate jobs. A job that starts after these checks again."""
+
+
+@dataclass(frozen=True)
+class Followed:
+    after: After
+    jobs: tuple[str, ...] = ()
+    """Jobs that the scheduler waits for; none if the run has ended already."""
+    notes: tuple[str, ...] = ()
+
+
+def parse_dependency(text: str) -> tuple[str, str]:
+    """`prepare:any` as the run or experiment `prepare` and the condition on its end. Raises UsageError."""
+    word, colon, condition = text.rpartition(":")
+    if not colon or condition not in names.AFTER_CONDITIONS:
+        word, condition = text, names.AFTER_OK
+    if not word.strip():
+        raise UsageError(f"the dependency `{text}` names no run", hint="RUN, `last`, `RUN:any` or `RUN:notok`")
+    return word, condition
+
+
+def run_after(text: str, plan: Plan) -> Followed:
+    """The run, or the task of a run, in `--after TEXT` for `plan`.
+
+    Raises UsageError if it does not exist, has ended and missed the condition, or is on another cluster.
+    """
+    word, condition = parse_dependency(text)
+    try:
+        selection = index.find(word)
+    except RunNotFoundError as error:
+        if ":" in word:
+            error.hint = "the condition is `:ok`, `:any` or `:notok`"
+        raise
+    hint = f"`--after {word}:any` accepts any end; without `--after` the run does not wait"
+    return _follow(selection, condition, plan, hint)
+
+
+def newest_of(text: str, plan: Plan) -> Followed:
+    """The newest run of the experiment in `after = TEXT` of the file, in the same project. Raises UsageError."""
+    word, condition = parse_dependency(text)
+    both = f"`serried submit {word} {plan.experiment}` submits both"
+    if word == plan.experiment:
+        both = "the first run waits for nothing: `--set 'after=[]'`"
+    newest = max(_runs_of(word, plan), key=index.planned_at, default=None)
+    if newest is None:
+        raise UsageError(f"`{plan.experiment}` depends on `{word}`, which has not run yet", hint=both)
+    return _follow(Selection(newest), condition, plan, both)
+
+
+def _runs_of(name: str, plan: Plan) -> Iterable[Record]:
+    for record in index.records():
+        try:
+            summary = record.summary
+        except RecordUnreadable:
+            continue
+        if (summary.project, summary.experiment) == (plan.project, name) and not (summary.smoke or summary.rehearsal):
+            yield record
+
+
+def _follow(selection: Selection, condition: str, plan: Plan, hint: str) -> Followed:
+    record = selection.record
+    find_out(record)
+    status = statuses_of([selection])[0]
+    after = After(
+        run=record.id,
+        name=status.summary.name if status.summary else record.id,
+        directory=str(record.where.path),
+        condition=condition,
+        task=selection.task,
+    )
+    notes = (selection.note,) if selection.note else ()
+    if not record.where.path.is_dir():
+        notes = (
+            *notes,
+            f"the run directory of `{record.id}` ({after.name}), `{{after}}`, does not exist: {after.directory}",
+        )
+    if status.has_ended and status.verdict.stale is None:
+        if not holds(condition, status.state):
+            raise UsageError(f"run `{selection}` ({after.name}) has ended {status.state}", hint=hint)
+        return Followed(after, (), notes)
+    if selection.task is not None and record.plan.draws:
+        raise UsageError(
+            f"no job can wait for trial `{selection}`: another job of the sweep may run it",
+            hint=f"`--after {record.id}` waits for the whole sweep; or serried wait {selection} && serried submit …",
+        )
+    first = next((submission.job for submission in record.first_submissions if submission.job), None)
+    if status.state in (SUBMITTING, UNCERTAIN) or first is None:
+        raise SubmissionUncertain(f"the submission of run `{status.id}` is uncertain", hint=f"serried why {status.id}")
+    check_pair(record.plan, plan)
+    return Followed(after._replace(job=first), _jobs(selection), notes)
+
+
+def holds(condition: str, state: str) -> bool:
+    """Does a run that has ended in `state` meet the condition?"""
+    return condition == names.AFTER_ANY or (state == names.COMPLETED) == (condition == names.AFTER_OK)
+
+
+def check_pair(other: Plan, plan: Plan) -> None:
+    """Raises UsageError if a job of `plan` cannot wait for a job of `other`."""
+    if (other.site.name, other.site.scheduler) != (plan.site.name, plan.site.scheduler):
+        raise UsageError(
+            f"`{other.name}` is on `{other.site.name}` and `{plan.name}` on `{plan.site.name}`: "
+            "a scheduler cannot wait for the jobs of another",
+            hint=f"serried wait {other.run} && serried submit …",
+        )
+    if (
+        plan.has_links
+        and plan.limit.form == names.PREQUEUED
+        and other.has_links
+        and other.limit.form == names.SUCCESSOR
+    ):
+        raise UsageError(
+            f"`{other.name}` continues in jobs that are submitted one by one, but all jobs of `{plan.name}` are queued "
+            "at once: they cannot wait for its last job",
+            hint="give both the same `continue` in `[limit]`",
+        )
+
+
+def _jobs(selection: Selection) -> tuple[str, ...]:
+    """Its newest jobs that have not ended."""
+    record = selection.record
+    submitted = [one for one in record.submissions_of(selection.task) if one.is_submitted and one.job]
+    if not submitted:
+        return ()
+    last = submitted[-1].jobs
+    if selection.task is None:
+        own = [str(links[-1].job) for task, links in record.links().items() if task is not None and links[-1].job]
+        ids = [*dict.fromkeys([*(submitted[0].jobs if own else ()), *own, *last])]
+    else:
+        part = part_of(record.offsets, selection.task) if len(last) > 1 else 0
+        ids = [record.job_of(last[part], selection.task)]
+    known = schedulers.get(submitted[0].scheduler).poll(ids)
+    open_ = [(number, task) for (number, task), job in known.items() if job.state not in names.ENDED]
+    spelling = schedulers.traits(submitted[0].scheduler).dialect.task
+    live = {name for number, index in open_ for name in (number, job_of(number, index, spelling))}
+    return tuple(each for each in ids if each in live)[: max(MOST_JOBS, len(submitted[0].jobs))]
+
+
+@dataclass(frozen=True)
+class Beginning:
+    resume: Resume | None
+    warnings: tuple[str, ...]
+
+
+def resume_from(word: str, array: Array | None, directory: Path) -> Beginning:
+    """The checkpoints from which a run begins; `array` is the new run's.
+
+    Raises UsageError if the run or path does not exist, or has no complete checkpoint for one of the tasks.
+    """
+    if not word.strip():
+        raise UsageError("`--resume` needs a value", hint="RUN, `last`, or the path of a checkpoint")
+    if word.startswith(("/", "./", "../", "~")) or word in (".", ".."):
+        return _path(Path(os.path.abspath(directory / Path(word).expanduser())))  # noqa: PTH100 - links stay
+    try:
+        selection = index.find(word)
+    except RunNotFoundError as error:
+        if os.path.lexists(directory / word):
+            return _path(Path(os.path.abspath(directory / word)))  # noqa: PTH100
+        raise RunNotFoundError(f"`{word}` is neither a run nor a path in this folder", hint=error.hint) from None
+    return _of_run(selection, array)
+
+
+def _of_run(selection: Selection, array: Array | None) -> Beginning:
+    """The checkpoints of a run. Each task of an array resumes from the task with its number."""
+    record = selection.record
+    _check_place(record)
+    theirs = record.plan.array
+    if selection.task is not None or theirs is None:
+        tasks: tuple[int | None, ...] = (selection.task,)
+    elif array is None:
+        hint = f"name one of its tasks: `--resume {record.id}/{theirs.indices[0]}`"
+        raise UsageError(f"run `{record.id}` is an array, and this run is not", hint=hint)
+    else:
+        tasks = array.indices
+        _check_tasks(record, set(array.indices) - set(theirs.indices), "has no", array)
+    folders = [record.where.task(task).checkpoints for task in tasks]
+    watch = watch_patterns(record)
+    found = [checkpoints.newest(folder, watch) for folder in folders]
+    lacking = [task for task, path in zip(tasks, found, strict=True) if path is None]
+    if lacking and len(tasks) == 1:
+        raise _nothing_in(folders[0], f"run `{selection}`", watch)
+    if array is not None:
+        _check_tasks(record, {each for each in lacking if each is not None}, "has no complete checkpoint of", array)
+    resume = Resume(tuple(str(path) for path in found if path is not None), str(selection))
+    return Beginning(resume, tuple(cautions_about(selection, folders, tasks)))
+
+
+def _path(path: Path) -> Beginning:
+    """The path itself; in a run directory or a folder of known checkpoints, the newest complete one."""
+    if not path.exists():
+        raise UsageError(f"`{path}` does not exist", hint="RUN, `last`, or the path of a checkpoint")
+    run = RunDirectory(path)
+    if run.plan.is_file():
+        watch = ((read_json(run.plan) or {}).get("sync") or {}).get("watch", ())
+        newest = checkpoints.newest(run.checkpoints, watch)
+        if newest is None:
+            raise _nothing_in(run.checkpoints, f"the run in `{path}`", watch)
+        return Beginning(Resume((str(newest),)), tuple(_torn([run.checkpoints], watch)))
+    layout = checkpoint_layouts.of_folder(path)
+    if checkpoints.is_of_train(path) or (layout is None and any(checkpoint_layouts.recognised(path))):
+        newest = checkpoints.newest(path)
+        if newest is None:
+            raise _nothing_in(path, f"`{path}`", ())
+        return Beginning(Resume((str(newest),)), tuple(_torn([path], ())))
+    is_torn_of_train = (path / checkpoints.REPLICATED).exists() and checkpoints.complete(path) is None
+    if is_torn_of_train or (layout is not None and not checkpoint_layouts.is_complete(path)):
+        hint = f"`--resume {path.parent}` takes the newest complete one"
+        raise UsageError(f"the checkpoint `{path}` is incomplete", hint=hint)
+    return Beginning(Resume((str(path),)), ())
+
+
+def _check_place(record: Record) -> None:
+    try:
+        _ = record.plan
+    except RecordUnreadable as error:
+        raise UsageError(error.message, hint=error.hint) from None
+    record.check_directory("checkpoints")
+
+
+def _check_tasks(record: Record, wrong: Iterable[int], what: str, array: Array) -> None:
+    indices = sorted(wrong)
+    if not indices:
+        return
+    left = [index for index in array.indices if index not in set(indices)]
+    tasks = f"task {indices[0]}" if len(indices) == 1 else f"tasks {compress(indices)}"
+    hint = f"`--array {compress(left)}` leaves them out" if left else f"`serried show {record.id}` shows the run"
+    raise UsageError(f"run `{record.id}` {what} {tasks}", hint=hint)
+
+
+def watch_patterns(record: Record) -> Sequence[str]:
+    return record.plan.sync.watch if record.plan.sync else ()
+
+
+def _nothing_in(folder: Path, whose: str, watch: Sequence[str]) -> UsageError:
+    cut_short = checkpoints.torn(folder, watch)
+    if cut_short:
+        hint = f"`{cut_short[-1]}` was not written completely"
+    else:
+        hint = (
+            f"checkpoints of the run belong in `{folder}`"
+            if str(folder) not in whose
+            else "name the path of a checkpoint"
+        )
+    return UsageError(f"{whose} has no complete checkpoint", hint=hint)
+
+
+def cautions_about(
+    selection: Selection, folders: list[Path], tasks: Sequence[int | None], *, have_ended: bool = False
+) -> Iterator[str]:
+    record = selection.record
+    if selection.note:
+        yield selection.note
+    if record.plan.smoke:
+        what = "rehearsal" if record.summary.rehearsal else "smoke test"
+        yield f"run `{record.id}` was a {what} of {record.plan.smoke} steps"
+    have_ended = have_ended or record.end is not None
+    if not have_ended and any(read_exit(record.where.task(each).exit) is None for each in tasks):
+        yield (
+            f"run `{selection}` may still be running and remove this checkpoint before the new run begins: "
+            f"`serried stop {record.id}` first"
+        )
+    yield from _torn(folders, watch_patterns(record))
+
+
+def _torn(folders: list[Path], watch: Sequence[str]) -> Iterator[str]:
+    for folder in folders:
+        for path in checkpoints.torn(folder, watch):
+            yield f"skipping checkpoint `{path}`: it was not written completely"
+
+
+class MoreTrials(NamedTuple):
+    """Trials to add to a sweep."""
+
+    sweep: Sweep
+    """With the definition that gave them."""
+    trials: Mapping[int, Mapping[str, Any]]
+    """The parameters of each, by its number."""
+
+
+def prepare_again(
+    selection: Selection,
+    environ: Mapping[str, str],
+    *,
+    failed: bool | None = None,
+    tasks: Sequence[int] | None = None,
+    added: MoreTrials | None = None,
+    fresh: bool = False,
+    new_code: bool = False,
+    name: str | None = None,
+    observe: Observe | None = silent,
+) -> Prepared:
+    """`serried rerun`: another run of a plan, by default with its code and from its newest complete checkpoint.
+
+    Args:
+        selection: the run, or one task of an array.
+        environ: the submitting shell's environment, from which the job inherits as at any submit.
+        failed: of an array of several tasks, which requires it: True for the tasks that ended without COMPLETED, False
+            for all tasks.
+        tasks: these tasks of the array, in place of `failed`.
+        added: of a sweep, further trials in place of `tasks`.
+        fresh: begin where that run began, not from its newest complete checkpoint.
+        new_code: use the code as it is now, not the code of that run.
+        name: the name of the new run; None for the old name.
+        observe: as for `prepare`.
+
+    Raises UsageError if the plan, the code or the commands of its tasks do not exist any more, and with code
+    NO_TASK_FAILED if there are no `failed` tasks.
+    """
+    record = selection.record
+    try:
+        old = record.plan
+    except RecordUnreadable as error:
+        raise UsageError(error.message, hint=error.hint) from None
+    if old.sweep and old.sweep.service and added is None:
+        hint = f"`serried sweep add {old.sweep.first} --count 1` requests a further one"
+        raise UsageError("W&B gives each trial to one agent, so a trial cannot be repeated", hint=hint)
+    notes: tuple[str, ...] = ()
+    if tasks is None and added is None:
+        array, notes = _array(selection, old.array, failed=failed)
+    else:
+        array = old.array and old.array._replace(indices=tuple(added.trials if added else tasks or ()))
+    trials = tuple(added.trials.values()) if added else _trials(record, array)
+    each = _commands(record, array)
+    origin = _origin(old, array)
+    has_ended = failed is True or tasks is not None
+    beginning = Beginning(origin, ()) if fresh or added else _newest(selection, array, origin, have_ended=has_ended)
+    script, text, cautions = _script(record, is_new=new_code)
+    script = script._replace(title=name) if script and name else script
+    plan = old._replace(
+        run=new_id(),
+        name=name or old.name,
+        created=iso(time.time()),
+        command=each[0] if each else old.command,
+        site=_present_dialect(old.site),
+        array=array,
+        sweep=added.sweep if added else old.sweep,
+        script=script,
+        resume=beginning.resume,
+        rerun_of=None if added else str(selection),
+        after=tuple(after._replace(job=None) for after in old.after),
+    )
+    completed = () if beginning.resume is None or fresh else _completed(selection)
+    repeated = _repeated(selection, array.indices) if array is not None and (failed or tasks) else ()
+    warnings = (*beginning.warnings, *completed, *repeated, *cautions)
+    if plan.source.snapshot and not new_code:
+        recorded = _prepare_recorded(plan, record, environ, each, warnings)
+        return dataclasses.replace(recorded, user_script=text, calls=_calls(record), notes=notes, trials=trials)
+    if not plan.source.snapshot:
+        has_old_script = script is not None and not new_code
+        what = "the old script, and other files as they are" if has_old_script else "the code as it is"
+        warnings = (*warnings, f"run `{record.id}` ran in place, so the new run uses {what} now")
+    plan = plan._replace(source=plan.source._replace(archive=None))
+    project = Path(plan.source.directory)
+    if not project.is_dir():
+        raise UsageError(f"the project's folder `{project}` does not exist")
+    resolved = config.resolve(None, plan.command, {}, plan.site.name, project, environ)
+    resolved = dataclasses.replace(resolved, warnings=warnings)
+    prepared = prepare(plan, resolved, environ, each, trials=trials, observe=observe)
+    return dataclasses.replace(prepared, user_script=text, calls=_calls(record), notes=(*prepared.notes, *notes))
+
+
+def _array(selection: Selection, array: Array | None, *, failed: bool | None) -> tuple[Array | None, tuple[str, ...]]:
+    """The array of the new run, whose tasks keep their numbers, and notes."""
+    if array is None or selection.task is not None:
+        if failed is not None:
+            what = "is not an array" if array is None else "is one task of an array"
+            raise UsageError(f"`{selection}` {what}", hint="`--failed` and `--all` select tasks of an array")
+        return array and array._replace(indices=(selection.task or 0,), parallel=None), ()
+    number = len(array.indices)
+    if failed is False or (failed is None and number == 1):
+        return array, ()
+    whole = status(selection.record)
+    tasks = whole.tasks or dict.fromkeys(array.indices, whole.verdict)  # no tasks: it was never submitted
+    wanted = [index for index, it in tasks.items() if it.has_failed]
+    if failed is None:
+        which = f"`--failed` repeats the {counted(len(wanted), 'task')} that did not complete, `--all` all {number:,}"
+        hint = which if wanted else f"no task has failed; `--all` repeats all {number:,}"
+        raise UsageError(f"run `{selection}` is an array: {counts_text(tasks)}", hint=hint)
+    if not wanted:
+        raise _nothing_failed(selection, tasks)
+    left_out = {index: it for index, it in tasks.items() if index not in wanted and it.state != COMPLETED}
+    notes = (f"tasks of `{selection}` that have not ended are left out: {counts_text(left_out)}",) if left_out else ()
+    return array._replace(indices=tuple(wanted)), notes
+
+
+def _nothing_failed(selection: Selection, tasks: Mapping[int, Verdict]) -> SerriedError:
+    if any(it.stale is not None or it.cause == Reason.UNREACHABLE for it in tasks.values()):
+        return SchedulerUnreachable(
+            f"the scheduler does not answer, and no task of `{selection}` is known to have failed"
+        )
+    if all(it.state == COMPLETED for it in tasks.values()):
+        hint = "`--all` repeats them"
+        message = f"all {len(tasks):,} tasks of `{selection}` are COMPLETED"
+    else:
+        hint = f"serried wait {selection}"
+        message = f"no task of `{selection}` has failed so far: {counts_text(tasks)}"
+    return UsageError(message, hint=hint, code=Reason.NO_TASK_FAILED)
+
+
+def _repeated(selection: Selection, tasks: Sequence[int]) -> Iterator[str]:
+    """Warnings about other runs that repeat some of these tasks."""
+    for record in index.records():
+        with contextlib.suppress(RecordUnreadable):
+            array = record.plan.array if record.summary.rerun_of == str(selection) else None
+            if both := set(tasks).intersection(array.indices if array else ()):
+                again = f"`serried rerun {record.id} --failed`"
+                which = f"task{'s' if len(both) > 1 else ''} {compress(both)} of `{selection}`"
+                yield f"run `{record.id}` repeats {which} already; for its failures: {again}"
+
+
+def _script(record: Record, *, is_new: bool) -> tuple[UserScript | None, bytes, tuple[str, ...]]:
+    """The job script of the new run, its text, and warnings. Raises UsageError if the text does not exist any more.
+
+    Without `is_new` it is the copy of the old run. The options of the plan stay in both cases. The jobs that the old
+    run waited for have ended.
+    """
+    script = record.plan.script
+    if script is None:
+        return None, b"", ()
+    script = script._replace(dependency="singleton" if script.is_singleton else "")
+    if not is_new:
+        try:
+            return script, record.where.script.read_bytes(), ()
+        except OSError:
+            raise UsageError(
+                f"the job script of run `{record.id}` does not exist any more: `{record.where.script}`",
+                hint=f"`--new-code` uses `{script.path}` as it is now",
+            ) from None
+    present = job_script.read(Path(script.path), record.plan.site.scheduler, None)
+    cautions = () if present.options(frozenset(script.keys)) == script.options else (_CHANGED,)
+    return script._replace(interpreter=present.interpreter), present.text, cautions
+
+
+_CHANGED = "directives of the script have changed: a rerun keeps the old ones, and `serried submit` reads the new ones"
+
+
+def _present_dialect(site: Site) -> Site:
+    """With the dialect of today's scheduler: the plan may be of a version whose agents needed less.
+
+    A run in the user's own allocation has a dialect of its own.
+    """
+    return site if site.inside else site._replace(dialect=schedulers.traits(site.scheduler).dialect)
+
+
+def _prepare_recorded(
+    plan: Plan, code: Record, environ: Mapping[str, str], each: Sequence[Sequence[str]], warnings: tuple[str, ...]
+) -> Prepared:
+    """`plan` with the `code` of an earlier run: its archive, links and paths. Raises UsageError."""
+    if plan.source.archive is None or not Path(plan.source.archive).is_file():
+        raise UsageError(
+            f"the code of run `{code.id}` does not exist any more: `{plan.source.archive}`",
+            hint="`--new-code` uses the project as it is now; the record has the commit and the diff of that run",
+        )
+    containers.check(plan)
+    data.check(plan)
+    choose(plan.environment, environ)
+    plan = search.settle(divide(plan), environ)
+    return dataclasses.replace(assemble(plan, job_environment(plan, environ), each, warnings), code_of=code)
+
+
+def _newest(selection: Selection, array: Array | None, origin: Resume | None, *, have_ended: bool) -> Beginning:
+    """The newest complete checkpoints of a run; those from which it began where it has none."""
+    record = selection.record
+    tasks = array.indices if array is not None else (selection.task,)
+    folders = [record.where.task(task).checkpoints for task in tasks]
+    watch = watch_patterns(record)
+    own = [checkpoints.newest(folder, watch) for folder in folders]
+    if not any(own):
+        return Beginning(origin, ())
+    before = origin.checkpoints if origin else ("",)
+    before = before * len(own) if len(before) == 1 else before
+    paths = tuple(str(path) if path else other for path, other in zip(own, before, strict=True))
+    cautions = cautions_about(selection, folders, tasks, have_ended=have_ended)
+    return Beginning(Resume(paths, str(selection)), tuple(cautions))
+
+
+def _origin(old: Plan, array: Array | None) -> Resume | None:
+    """The checkpoints from which the old run began, for the tasks of `array`."""
+    if old.resume is None or old.array is None or array is None or len(old.resume.checkpoints) == 1:
+        return old.resume
+    paths = dict(zip(old.array.indices, old.resume.checkpoints, strict=True))
+    return old.resume._replace(checkpoints=tuple(paths[index] for index in array.indices))
+
+
+def _completed(selection: Selection) -> tuple[str, ...]:
+    end = selection.record.end if selection.task is None else None
+    if end is None:
+        end = read_exit(selection.place.exit)
+    if end is None or end.get("state") != COMPLETED:
+        return ()
+    return (f"run `{selection}` has completed, so little may be left to train; `--fresh` begins from its start",)
+
+
+def _calls(record: Record) -> bytes:
+    """The pickled function of a run, with the arguments of all its tasks; empty for other runs."""
+    try:
+        return record.where.calls.read_bytes()
+    except OSError:
+        return b""
+
+
+def _trials(record: Record, array: Array | None) -> tuple[Mapping[str, Any], ...]:
+    """The parameters of these trials of a sweep. Raises UsageError if they do not exist any more."""
+    if record.plan.sweep is None or array is None:
+        return ()
+    try:
+        return tuple(record.parameters_of(index) for index in array.indices)
+    except RecordUnreadable as error:
+        raise UsageError(error.message, hint="submit the sweep again") from error
+
+
+def _commands(record: Record, array: Array | None) -> tuple[tuple[str, ...], ...]:
+    """The command of each task of the new run; empty if all tasks have the same."""
+    if array is None or not array.each:
+        return ()
+    try:
+        return tuple(record.command_of(index) for index in array.indices)
+    except RecordUnreadable as error:
+        hint = "submit the file of commands again: `serried submit --commands FILE`"
+        raise UsageError(error.message, hint=hint) from error

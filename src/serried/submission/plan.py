@@ -1,0 +1,826 @@
+"""An experiment on a cluster as a plan: `make_plan` decides every value. Pure; the only place that counts resources.
+
+A request has N nodes, G GPUs per node, and CPUs and memory per GPU; without GPUs, per rank. One task per node owns
+everything on the node, so an allocation counts CPUs and memory per node. `allocate` fills in what the request leaves
+out and refuses what the cluster is known not to allow. `choose_launch` does the same for the launcher of the ranks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from serried import schedulers
+from serried.base.errors import UsageError, did_you_mean
+from serried.base.text import show_duration, show_walltime
+from serried.config import shell_words
+from serried.config.values import show_memory
+from serried.schema.launcher_env import MODULES
+from serried.schema.names import PLACEHOLDERS
+from serried.schema.plan import ALL, Allocation, Array, Environment, Launch, Limit, Plan, Source, Track, UserScript
+
+if TYPE_CHECKING:
+    from serried import config
+    from serried.config.definitions import Cluster, Gpu, Partition, Resources
+    from serried.config.job_script import JobScript
+
+MOST_CONFIG = 100_000
+"""Bytes of JSON. Linux refuses a variable of 128 KiB, and a sweep adds to it."""
+
+MOST_LOGS = 4096
+"""With more ranks, those of a node share a log: file systems limit the number of files."""
+
+
+def make_plan(
+    resolved: config.Resolved, *, run_id: str, created: str, array: Array | None = None, name: str | None = None
+) -> Plan:
+    """Decide every open value. Pure: the snapshot completes `source` afterwards.
+
+    Raises UsageError if the cluster cannot meet the request.
+    """
+    project, experiment, cluster = resolved.project, resolved.experiment, resolved.cluster
+    data = experiment.data.planned
+    links = _chain(experiment, cluster)
+    request = experiment.resources
+    if links:
+        request = dataclasses.replace(request, time=links.link_seconds)
+    launch, allocation = choose_launch(
+        experiment, cluster, allocate(request, cluster, is_script=bool(experiment.script))
+    )
+    source = Source(project.directory, experiment.workdir, project.snapshot)
+    return Plan(
+        run=run_id,
+        name=name or (resolved.script.directives.name if resolved.script else None) or experiment.name,
+        project=project.name,
+        experiment=experiment.name,
+        created=created,
+        command=rank_command(experiment, experiment.command),
+        shell=experiment.shell,
+        seed=experiment.seed,
+        debug=experiment.debug,
+        ranks_meet=experiment.ranks_meet,
+        shares_logs=_shares_logs(experiment, allocation),
+        config=_config(experiment.config),
+        site=cluster.site,
+        allocation=allocation,
+        source=_in_place(source, resolved.script, resolved) if resolved.script else source,
+        environment=_with_webhook(experiment),
+        container=experiment.container if experiment.container.image else None,
+        data=data if data.stage or data.in_place or data.results else None,
+        sync=experiment.checkpoint if experiment.checkpoint.watch else None,
+        limit=_limit(experiment.limit, allocation.time_seconds, links, has_own_signal=_has_own_signal(resolved)),
+        launch=launch,
+        script=_script(resolved.script, resolved, name) if resolved.script else None,
+        notify=experiment.notify if experiment.notify.command or experiment.notify.webhook else None,
+        track=_track(experiment, project.name),
+        metric=experiment.metric if experiment.metric.source else None,
+        sampling=experiment.sampling,
+        report=experiment.report,
+        beside=experiment.beside,
+        array=array,
+        defaults=_defaults(resolved, left_out(experiment.resources)),
+        share=project.share,
+    )
+
+
+def _shares_logs(experiment: config.Experiment, allocation: Allocation) -> bool:
+    """The launches of a job script keep a log for each rank: how many ranks they have is not known."""
+    return not experiment.script and allocation.ranks > 1 and allocation.nodes * allocation.ranks > MOST_LOGS
+
+
+def _in_place(source: Source, script: JobScript, resolved: config.Resolved) -> Source:
+    """A job script runs where it was submitted, as the scheduler would run it, unless a setting demands a snapshot."""
+    origin = resolved.origins.get("project.snapshot")
+    source = source._replace(snapshot=source.snapshot if origin and not origin.is_default else False)
+    folder = os.path.expanduser(script.folder)  # noqa: PTH111 - it stays relative
+    return source._replace(workdir=os.path.normpath(os.path.join(source.workdir, folder)))  # noqa: PTH118
+
+
+def _script(script: JobScript, resolved: config.Resolved, name: str | None) -> UserScript:
+    """The options of the directives, except those about resources that a stronger source has set otherwise.
+
+    Directives of another scheduler are no options here: then the plan's resources are the request.
+    """
+    directives = script.directives
+    return UserScript(
+        path=str(script.path),
+        interpreter=script.interpreter,
+        options=script.options(resolved.replaced),
+        replaced=script.replaced(resolved.replaced),
+        keys=tuple(sorted(resolved.replaced)),
+        title=name or directives.name or "",
+        log=directives.output or "",
+        errors=directives.error or "",
+        input=directives.input or "",
+        dependency=(directives.dependency or "") if script.is_native else "",
+        notice_to="" if directives.signal is None else "script" if directives.signal.to_script else "ranks",
+        has_login=directives.export.has_login,
+        appends=bool(directives.appends),
+        dialect=script.dialect,
+        umask=script.umask,
+        folder=os.path.normpath(os.path.join(resolved.project.directory, resolved.experiment.workdir)),  # noqa: PTH118
+    )
+
+
+class Chain(NamedTuple):
+    """The attempts of a long training."""
+
+    link_seconds: int
+    """The time limit of each job."""
+    links: int
+    """The number of attempts."""
+
+
+def _chain(experiment: config.Experiment, cluster: config.Cluster) -> Chain | None:
+    """The links for `limit.total_time`, or None if it is not set. Raises UsageError if their length is unknown."""
+    total, asked = experiment.limit.total_seconds, experiment.resources.time
+    if total is None:
+        return None
+    most = asked or longest(experiment.resources, cluster)
+    if most is None and not schedulers.traits(cluster.scheduler).is_this_machine:
+        raise UsageError(
+            f"`limit.total_time` needs the longest time limit on `{cluster.name}`, which is not known",
+            hint="pass `--time 6h`, or set `time` of the partition in the cluster's profile",
+        )
+    link = min(total, most or total)
+    return Chain(link, -(-total // link))
+
+
+def environment_of(resolved: config.Resolved) -> Plan:
+    """A plan with the ranks' environment and image alone, and without an id.
+
+    It counts nothing and checks no launcher, so an experiment that cannot run has such a plan too.
+    """
+    project, experiment, cluster = resolved.project, resolved.experiment, resolved.cluster
+    asked = experiment.resources
+    queueing = {
+        name: getattr(asked, name)
+        for name in ("gpu_type", "account", "partition", "qos", "reservation", "constraint", "extra")
+    }
+    return Plan(
+        run="",
+        name=experiment.name,
+        project=project.name,
+        experiment=experiment.name,
+        created="",
+        command=experiment.command,
+        shell=experiment.shell,
+        site=cluster.site,
+        allocation=Allocation(nodes=1, ranks=1, gpus=0, cpus=1, memory_mb=None, time_seconds=None, **queueing),
+        source=Source(project.directory, experiment.workdir, project.snapshot),
+        environment=experiment.environment.planned,
+        container=experiment.container if experiment.container.image else None,
+        share=project.share,
+    )
+
+
+def _config(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    size = len(json.dumps(settings))
+    if size > MOST_CONFIG:
+        raise UsageError(
+            f"`config` is {size:,} bytes of JSON, and at most {MOST_CONFIG:,} fit a variable",
+            hint="move long values to a file of the project, and set its path",
+        )
+    return dict(settings)
+
+
+def _track(experiment: config.Experiment, project: str) -> Track | None:
+    track = experiment.track
+    return track._replace(project=track.project or project) if track.sinks else None
+
+
+def _with_webhook(experiment: config.Experiment) -> Environment:
+    """The address of a webhook is a secret: anybody with the address can write to it."""
+    environment, webhook = experiment.environment.planned, experiment.notify.webhook
+    if webhook is None or webhook in (*environment.secrets, *environment.env_file):
+        return environment
+    return environment._replace(secrets=(*environment.secrets, webhook))
+
+
+def _has_own_signal(resolved: config.Resolved) -> bool:
+    return resolved.script is not None and resolved.script.directives.signal is not None
+
+
+def _limit(asked: Limit, time_seconds: int | None, links: Chain | None, *, has_own_signal: bool) -> Limit:
+    """The stop notice comes at most a quarter of the time limit before the end, unless a job script says otherwise.
+
+    `restarts` are further attempts beyond those of a chain.
+    """
+    most = asked.lead_seconds if time_seconds is None else time_seconds if has_own_signal else time_seconds // 4
+    lead = min(asked.lead_seconds, most)
+    return asked._replace(lead_seconds=lead, restarts=asked.restarts + (links.links - 1 if links else 0))
+
+
+def _defaults(resolved: config.Resolved, left_out: tuple[str, ...]) -> tuple[str, ...]:
+    """Keys that no user set, in the order of their definition."""
+    profile = [key for key, origin in resolved.origins.items() if origin.is_default and key.startswith("resources.")]
+    return tuple(dict.fromkeys([*left_out, *profile]))
+
+
+CPUS = 2
+"""Per GPU, or per rank."""
+MEMORY_MB = 10 * 1024
+"""Per GPU, or per rank."""
+TIME_SECONDS = 3600
+
+
+def allocate(request: Resources, cluster: Cluster, *, is_script: bool = False) -> Allocation:
+    """Fill in what the request leaves out. Raises UsageError, with a hint, for an impossible request.
+
+    For a job script the scheduler fills in time and memory, and the script may start any number of ranks.
+    """
+    partition = _partition_of(request.partition, cluster)
+    nodes = request.nodes or 1
+    gpus = _gpus(request, cluster, partition)
+    ranks = request.ranks or gpus or 1
+    units = gpus or ranks
+    rule = _rule(request, cluster) if gpus else None
+    cpus = _cpus(request, cluster, partition, rule, units)
+    memory = _memory(request, cluster, partition, rule, units, cpus=cpus)
+    allocation = Allocation(
+        nodes=nodes,
+        ranks=ranks,
+        gpus=gpus,
+        cpus=cpus,
+        memory_mb=None if is_script and _says_no_memory(request) else memory,
+        time_seconds=None if is_script and request.time is None else _time(request, cluster, partition),
+        gpu_type=request.gpu_type if gpus else None,
+        account=request.account,
+        partition=request.partition,
+        qos=request.qos,
+        reservation=request.reservation,
+        constraint=request.constraint,
+        licenses=request.licenses,
+        exclusive=_exclusive(request, cluster, gpus) if not is_script else bool(request.exclusive),
+        comment=request.comment,
+        mail_user=request.mail_user,
+        mail_type=request.mail_type,
+        extra=request.extra,
+    )
+    if not is_script:
+        _check_shares(allocation)
+    _check(allocation, request, cluster, partition)
+    return allocation
+
+
+def _exclusive(request: Resources, cluster: Cluster, gpus: int) -> bool:
+    """By default nodes are whole where a job could use the GPUs of another."""
+    if request.exclusive is not None:
+        return request.exclusive
+    return bool(gpus) and _shows_gpus_of_others(cluster)
+
+
+def _shows_gpus_of_others(cluster: Cluster) -> bool:
+    return not (schedulers.traits(cluster.scheduler).assigns_gpus or cluster.site.hides_gpus)
+
+
+def _says_no_memory(request: Resources) -> bool:
+    return all(amount is None for amount in (request.mem, request.mem_per_node, request.mem_per_cpu))
+
+
+def left_out(request: Resources) -> tuple[str, ...]:
+    """Keys of the request that `allocate` fills in with a default."""
+    is_set = {
+        "nodes": request.nodes is not None,
+        "gpus": request.gpus is not None,
+        "ranks": request.ranks is not None,
+        "cpus": request.cpus is not None,
+        "mem": not _says_no_memory(request),
+        "time": request.time is not None,
+    }
+    return tuple(f"resources.{key}" for key, was_set in is_set.items() if not was_set)
+
+
+def _gpus(request: Resources, cluster: Cluster, partition: Partition | None) -> int:
+    """One by default on clusters with GPUs; none for a request of ranks alone, which is for CPUs."""
+    if request.gpus is not None:
+        return request.gpus
+    available = partition.gpus if partition and partition.gpus is not None else cluster.gpus_per_node
+    return 1 if (available or request.gpu_type) and request.ranks is None else 0
+
+
+def _rule(request: Resources, cluster: Cluster) -> Gpu | None:
+    """The defaults for the requested type of GPU, or for the only type of the profile."""
+    if request.gpu_type is None and len(cluster.gpus) == 1:
+        return next(iter(cluster.gpus.values()))
+    return cluster.gpus.get(request.gpu_type or "")
+
+
+def _cpus(request: Resources, cluster: Cluster, partition: Partition | None, rule: Gpu | None, units: int) -> int:
+    """By default no more than a node has: ranks on this machine may share CPUs."""
+    if request.cpus is not None:
+        return request.cpus * units
+    usual = rule.cpus if rule and rule.cpus is not None else CPUS
+    known = (partition.cpus if partition else None) or cluster.cpus_per_node
+    return min(usual * units, known) if known else usual * units
+
+
+def _memory(
+    request: Resources, cluster: Cluster, partition: Partition | None, rule: Gpu | None, units: int, *, cpus: int
+) -> int | None:
+    """MiB per node; 0 is all, as for a whole node."""
+    if request.mem is not None:
+        return request.mem * units
+    if request.mem_per_node is not None:
+        return request.mem_per_node
+    if request.mem_per_cpu is not None:
+        return request.mem_per_cpu * cpus
+    if schedulers.traits(cluster.scheduler).is_this_machine:
+        return None
+    if request.exclusive:
+        return ALL
+    usual = (rule.mem if rule and rule.mem is not None else MEMORY_MB) * units
+    return min(usual, partition.mem) if partition and partition.mem else usual
+
+
+def _time(request: Resources, cluster: Cluster, partition: Partition | None) -> int | None:
+    """By default an hour on a cluster, or the partition's limit if that is less."""
+    if request.time is not None or schedulers.traits(cluster.scheduler).is_this_machine:
+        return request.time
+    return min([TIME_SECONDS, *_limits(cluster, partition)])
+
+
+def longest(request: Resources, cluster: Cluster) -> int | None:
+    """The longest time limit of a job in its partition, or None if unknown."""
+    return min(_limits(cluster, _partition_of(request.partition, cluster)), default=None)
+
+
+def _limits(cluster: Cluster, partition: Partition | None) -> list[int]:
+    return [limit for limit in (cluster.max_time, partition.time if partition else None) if limit]
+
+
+def _partition_of(name: str | None, cluster: Cluster) -> Partition | None:
+    """The described partition. Slurm accepts several, `a,b`, and then decides by itself."""
+    if name is None:
+        return cluster.partitions.get(cluster.default_partition or "")
+    if "," in name or not cluster.partitions:
+        return None
+    if name not in cluster.partitions and not cluster.knows_partitions:
+        return None
+    if name not in cluster.partitions:
+        hint = did_you_mean(name, cluster.partitions) or _there_are(cluster.partitions)
+        raise UsageError(f"partition `{name}` does not exist on cluster `{cluster.name}`", hint=hint)
+    return cluster.partitions[name]
+
+
+def _check(allocation: Allocation, request: Resources, cluster: Cluster, partition: Partition | None) -> None:
+    """Raise UsageError with alternatives, and the site's contact, for an impossible allocation."""
+    name = request.partition or cluster.default_partition
+    try:
+        _check_account(allocation, cluster)
+        _check_nodes(allocation, cluster, partition, name)
+        _check_gpus(allocation, cluster, partition, name)
+        _check_rest(allocation, request, cluster, partition, name)
+        # A QoS may allow more time than its partition, and only Slurm knows.
+        _check_time(allocation, cluster, None if request.qos else partition, name)
+    except UsageError as error:
+        error.hint = "\n".join(filter(None, (error.hint, cluster.site.support)))
+        raise
+
+
+def _check_shares(allocation: Allocation) -> None:
+    if allocation.gpus and allocation.gpus % allocation.ranks and allocation.ranks % allocation.gpus:
+        hint = "give each rank the same number of GPUs, or each GPU the same number of ranks"
+        raise UsageError(f"{allocation.gpus} GPUs cannot be shared evenly by {allocation.ranks} ranks", hint=hint)
+
+
+def _check_account(allocation: Allocation, cluster: Cluster) -> None:
+    if cluster.needs_account and not allocation.account:
+        like = f", which looks like {_listed(cluster.accounts, 'or')}" if cluster.accounts else ""
+        hint = f"--account NAME{like}; or `account` in `[clusters.{cluster.name}.resources]`, once for all"
+        raise UsageError(f"jobs on cluster `{cluster.name}` must name an account", hint=hint)
+
+
+def _check_nodes(allocation: Allocation, cluster: Cluster, partition: Partition | None, name: str | None) -> None:
+    nodes = allocation.nodes
+    if schedulers.traits(cluster.scheduler).is_this_machine and nodes > 1:
+        hint = (
+            "here: --nodes 1, or `nodes = 1` in `[experiments.NAME.on.local.resources]`; "
+            "on a cluster: --cluster NAME, with `serried submit` in place of `serried run`"
+        )
+        raise UsageError(f"this machine is one node, and {nodes} were requested", hint=hint)
+    if partition and partition.nodes is not None and nodes > partition.nodes:
+        message = f"{nodes} nodes were requested, and partition `{name}` allows {partition.nodes}"
+        raise UsageError(message, hint=f"request at most {partition.nodes}{_instead(allocation, cluster)}")
+
+
+def _check_gpus(allocation: Allocation, cluster: Cluster, partition: Partition | None, name: str | None) -> None:
+    is_local = schedulers.traits(cluster.scheduler).is_this_machine
+    node = "this machine" if is_local else f"a node of cluster `{cluster.name}`"
+    if cluster.gpus_per_node is not None and allocation.gpus > cluster.gpus_per_node:
+        raise _too_many_gpus(allocation, cluster.gpus_per_node, node, one_node=is_local)
+    if partition and partition.gpus is not None and allocation.gpus > partition.gpus:
+        raise _too_many_gpus(allocation, partition.gpus, f"a node of partition `{name}`", one_node=False)
+    total = allocation.nodes * allocation.gpus
+    if partition and partition.total_gpus is not None and total > partition.total_gpus:
+        message = f"{total} GPUs were requested in all, and partition `{name}` allows {partition.total_gpus} per job"
+        raise UsageError(message, hint=f"request at most {partition.total_gpus}{_instead(allocation, cluster)}")
+    if allocation.gpu_type and cluster.gpu_types and allocation.gpu_type not in cluster.gpu_types:
+        hint = did_you_mean(allocation.gpu_type, cluster.gpu_types) or _there_are(cluster.gpu_types)
+        raise UsageError(f"cluster `{cluster.name}` does not have GPUs of type `{allocation.gpu_type}`", hint=hint)
+
+
+def _too_many_gpus(allocation: Allocation, available: int, node: str, *, one_node: bool) -> UsageError:
+    if not available:
+        return UsageError(f"GPUs were requested, and {node} has none", hint="for CPUs alone: --gpus 0 --ranks 4")
+    nodes = -(-allocation.nodes * allocation.gpus // available)
+    hint = f"--gpus {available}" if one_node else f"--nodes {nodes} --gpus {available}"
+    return UsageError(f"{allocation.gpus} GPUs per node were requested, and {node} has {available}", hint=hint)
+
+
+def _check_rest(
+    allocation: Allocation, request: Resources, cluster: Cluster, partition: Partition | None, name: str | None
+) -> None:
+    """CPUs and memory. On this machine ranks share them."""
+    if schedulers.traits(cluster.scheduler).is_this_machine:
+        return
+    per_unit = "counts per GPU, or per rank without GPUs"
+    if cluster.cpus_per_node and allocation.cpus > cluster.cpus_per_node:
+        message = (
+            f"{allocation.cpus} CPUs per node were requested, and cluster `{cluster.name}` has {cluster.cpus_per_node}"
+        )
+        raise UsageError(message, hint=f"`cpus` {per_unit}")
+    if partition and partition.cpus and allocation.cpus > partition.cpus:
+        message = (
+            f"{allocation.cpus} CPUs per node were requested, and a node of partition `{name}` has {partition.cpus}"
+        )
+        raise UsageError(message, hint=f"`cpus` {per_unit}{_instead(allocation, cluster)}")
+    memory = allocation.memory_mb or ALL
+    if partition and partition.mem and memory > partition.mem:
+        has = f"a node of partition `{name}` has {show_memory(partition.mem)}"
+        raise UsageError(
+            f"{show_memory(memory)} of memory per node were requested, and {has}",
+            hint=_memory_hint(allocation, request, partition.mem) + _instead(allocation, cluster),
+        )
+
+
+def _memory_hint(allocation: Allocation, request: Resources, available: int) -> str:
+    """By the setting that was typed."""
+    if request.mem_per_node is not None:
+        return f"`mem_per_node` may be at most {show_memory(available)}"
+    if request.mem_per_cpu is not None:
+        return f"`mem_per_cpu` counts for each of the {allocation.cpus} CPUs of a node"
+    return "`mem` counts per GPU, or per rank without GPUs"
+
+
+def _check_time(allocation: Allocation, cluster: Cluster, partition: Partition | None, name: str | None) -> None:
+    seconds = allocation.time_seconds
+    if seconds is None:
+        return
+    requested = show_walltime(seconds)
+    if cluster.max_time and seconds > cluster.max_time:
+        message = f"{requested} were requested, and cluster `{cluster.name}` allows {show_walltime(cluster.max_time)}"
+        raise UsageError(message, hint=_shorter(seconds, cluster.max_time))
+    if partition and partition.time and seconds > partition.time:
+        message = f"{requested} were requested, and partition `{name}` allows {show_walltime(partition.time)}"
+        raise UsageError(message, hint=_shorter(seconds, partition.time, _instead(allocation, cluster)))
+
+
+def _shorter(seconds: int, longest: int, instead: str = "") -> str:
+    links = -(-seconds // longest)
+    spelled = show_duration(longest)
+    return f"--time {spelled}{instead}; or, with checkpoints, --time {spelled} --chain {links}"
+
+
+def _instead(allocation: Allocation, cluster: Cluster) -> str:
+    """`; --partition long allows it`: the partitions without a known limit below the request."""
+    others = [name for name, known in cluster.partitions.items() if _allows(known, allocation)]
+    flags = " or ".join(f"--partition {shlex.quote(name)}" for name in others)
+    return f"; {flags} {'allows' if len(others) == 1 else 'allow'} it" if others else ""
+
+
+def _allows(partition: Partition, allocation: Allocation) -> bool:
+    amounts = (
+        (partition.time, allocation.time_seconds),
+        (partition.nodes, allocation.nodes),
+        (partition.gpus, allocation.gpus),
+        (partition.total_gpus, allocation.nodes * allocation.gpus),
+        (partition.cpus, allocation.cpus),
+        (partition.mem, allocation.memory_mb),
+    )
+    return all(limit is None or limit >= (amount or 0) for limit, amount in amounts)
+
+
+def gpu_note(request: Resources, allocation: Allocation, cluster: Cluster) -> str:
+    """A note on whole nodes for GPUs, and on nodes shared on request, where GPUs of other jobs are visible; else ""."""
+    if not allocation.gpus or request.exclusive or not _shows_gpus_of_others(cluster):
+        return ""
+    where = schedulers.traits(cluster.scheduler).title
+    if allocation.exclusive:
+        ways = (
+            f"`--no-exclusive`, or `hides_gpus = true` in `[clusters.{cluster.name}]` if the site has its cgroup hook"
+        )
+        return f"{where} does not assign GPUs to jobs, so this job takes whole nodes; to share them: {ways}"
+    return f"{where} does not assign GPUs to jobs: another job on the same node may use the same GPUs"
+
+
+def partition_note(allocation: Allocation, cluster: Cluster, tasks: int = 1, parallel: int | None = None) -> str:
+    """A note if the partition runs fewer tasks at a time than requested; else ""."""
+    name = allocation.partition or cluster.default_partition or ""
+    known = cluster.partitions.get(name)
+    at_once = min(tasks, parallel or tasks)
+    if known is None or known.jobs is None or at_once <= known.jobs:
+        return ""
+    return f"partition `{name}` runs {known.jobs} of your jobs at a time: the {tasks} tasks take turns"
+
+
+def divide_indices(indices: Sequence[int], size: int | None, *, in_ranges: bool = False) -> tuple[int, ...]:
+    """The offsets of the jobs that hold `indices`, sorted, when those of one job stay below `size`.
+
+    With `in_ranges`, the indices of each job are a range with a step.
+    """
+    offsets: list[int] = []
+    step: int | None = None
+    before = 0
+    for index in indices:
+        is_apart = in_ranges and step is not None and index - before != step
+        if not offsets or is_apart or (size is not None and index >= offsets[-1] + size):
+            offsets.append(index)
+            step = None
+        else:
+            step = index - before
+        before = index
+    return tuple(offsets)
+
+
+def _there_are(names: Collection[str]) -> str:
+    return f"there {'are' if len(names) > 1 else 'is'} {_listed(names)}"
+
+
+def _listed(names: Collection[str], word: str = "") -> str:
+    """`` `a`, `b` ``, or `` `a` or `b` ``."""
+    *most, last = (f"`{name}`" for name in names)
+    return ", ".join([*most, last]) if not word or not most else f"{', '.join(most)} {word} {last}"
+
+
+OF_A_CLUSTER = ("srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "aprun", "jsrun", "pbsdsh")
+"""Programs that start others on all nodes of a job."""
+DOUBLES = ("torchrun", "accelerate", "deepspeed", "horovodrun")
+"""Programs that start ranks of their own."""
+SPANNING = frozenset(("--nnodes", "--num-machines", "--hostfile"))
+"""Their options for several nodes."""
+ELASTIC = ("--min-np", "--max-np", "--min-num-proc", "--max-num-proc", "--host-discovery-script")
+"""Options of horovodrun."""
+_ITS_NUMBER = re.compile(r"\b(?:LOCAL_)?RANK\b|\bSLURM_(?:PROC|LOCAL)ID\b|\{(?:local_)?rank\}")
+"""A text that contains a rank's number may start its commands in one rank only."""
+RUN, OLD = "torch.distributed.run", "torch.distributed.launch"
+OUR_KEYS = {
+    "nproc-per-node": "`resources.ranks` is the number of ranks on each node",
+    "nnodes": "`resources.nodes` is the number of nodes",
+    "max-restarts": "`launch.max_restarts` is the number of restarts",
+}
+"""Torchrun's options that are keys of Serried, with a hint."""
+MEETING = ("standalone", "node-rank", "rdzv-", "master-", "local-addr")
+"""Options about the rendezvous, which Serried sets up."""
+_IN_BRACES = re.compile(r"(?<!\{)\{([a-z][a-z_]+)\}(?!\})")
+
+
+def rank_command(experiment: config.Experiment, command: Sequence[str]) -> tuple[str, ...]:
+    """The command of one rank: without `torchrun` in front, if torchrun is the launcher. Raises UsageError."""
+    is_typed = experiment.launch.kind == "torchrun" and not (experiment.shell or experiment.script) and command
+    return _without_torchrun(command) if is_typed else tuple(command)
+
+
+def choose_launch(
+    experiment: config.Experiment, cluster: config.Cluster, allocation: Allocation
+) -> tuple[Launch, Allocation]:
+    """The launcher, and the allocation that the launcher needs. Raises UsageError for impossible combinations."""
+    if experiment.script:
+        return Launch("script"), allocation
+    chosen = experiment.launch._replace(kind=experiment.launch.kind or _usual(allocation))
+    if chosen.kind == "single":
+        allocation = _single(experiment.resources.ranks, allocation)
+    _check_gpu_per_rank(chosen, allocation)
+    _check_options(chosen, allocation)
+    _check_command(chosen, experiment, experiment.command, allocation)
+    _check_scheduler(chosen, cluster)
+    if chosen.kind == "horovodrun":
+        _check_horovodrun(chosen, experiment)
+    return chosen, allocation
+
+
+def task_commands(
+    experiment: config.Experiment, plan: Plan, each: Iterable[Sequence[str]]
+) -> Iterator[tuple[str, ...]]:
+    """The ranks' command for each task of an array. Raises UsageError as `choose_launch` does."""
+    for index, command in zip(plan.array.indices if plan.array else (), each, strict=True):
+        try:
+            _check_command(plan.launch, experiment, command, plan.allocation)
+            yield rank_command(experiment, command)
+        except UsageError as error:
+            raise UsageError(f"task {index}: {error.message}", hint=error.hint) from None
+
+
+def _usual(allocation: Allocation) -> str:
+    """One process on CPUs starts as by hand: many programs take RANK for a request to train over NCCL."""
+    return "single" if allocation.nodes * allocation.ranks == 1 and not allocation.gpus else "agent"
+
+
+def _single(ranks: int | None, allocation: Allocation) -> Allocation:
+    """One process for all GPUs of a node."""
+    if allocation.nodes > 1:
+        raise UsageError(
+            f'`launch.kind = "single"` is one process, and {allocation.nodes} nodes were requested',
+            hint="pass `--nodes 1` for DataParallel, or use DistributedDataParallel with one rank per GPU",
+        )
+    if ranks is not None and ranks > 1:
+        raise UsageError(
+            f'`launch.kind = "single"` is one process, and {ranks} ranks were requested',
+            hint="leave `ranks` out: the process sees all GPUs of its node",
+        )
+    return allocation._replace(ranks=1)
+
+
+def _check_gpu_per_rank(launch: Launch, allocation: Allocation) -> None:
+    """A training has a GPU for each rank. MPI programs may share GPUs."""
+    ranks, gpus = allocation.ranks, allocation.gpus
+    if 0 < gpus < ranks and launch.kind not in ("mpirun", "srun"):
+        raise UsageError(
+            f"{ranks} ranks and {gpus} GPU{'s' if gpus > 1 else ''} on each node: some ranks would have no GPU",
+            hint="leave `ranks` out for one rank per GPU, or set `gpus = 0` for ranks without GPUs",
+        )
+
+
+def _check_options(launch: Launch, allocation: Allocation) -> None:
+    if launch.max_restarts and launch.kind != "torchrun":
+        raise UsageError(
+            "`launch.max_restarts` is an option of torchrun",
+            hint='set `launch.kind = "torchrun"`, or `limit.restarts` for further attempts of the whole run',
+        )
+    if launch.options and launch.kind in ("agent", "single"):
+        raise UsageError(f"`launch.options` are for a launcher, and `{launch.kind}` starts ranks without one")
+    split = next((option for option in allocation.extra if option.partition("=")[0] == "--gpus-per-task"), None)
+    if split:
+        raise UsageError(
+            f"`{split}` hides the GPUs of a node from its other ranks",
+            hint="remove the option: ranks see all GPUs of their node and use the GPU of their LOCAL_RANK",
+        )
+
+
+def _check_command(
+    launch: Launch, experiment: config.Experiment, command: Sequence[str], allocation: Allocation
+) -> None:
+    is_typed = rank_command(experiment, command) != tuple(command)
+    for started in _started(command, is_shell=experiment.shell):
+        _check_program(launch, started, allocation, is_typed=is_typed)
+
+
+def _check_program(launch: Launch, started: Sequence[str], allocation: Allocation, *, is_typed: bool) -> None:
+    program = _program_of(started)
+    ranks = allocation.nodes * allocation.ranks
+    if program in OF_A_CLUSTER and ranks > 1:
+        instead = f": --launch {program}" if program in ("srun", "mpirun") else ""
+        raise UsageError(
+            f"the command starts `{program}`, and each of {ranks} ranks would start `{program}` again",
+            hint=f"pass only the rank's command; `launch.kind` selects the launcher{instead}",
+        )
+    if program == launch.kind and not is_typed:
+        raise UsageError(
+            f"`{program}` is both launcher and command: each rank would start `{program}` again",
+            hint="pass only the rank's command, such as `python train.py`; put launcher options in `launch.options`",
+        )
+    if program in DOUBLES and launch.kind not in ("single", program) and ranks > 1 and not _spans(started, allocation):
+        once = f"`--launch single` to start `{program}` once with its own options"
+        otherwise = once if allocation.nodes == 1 else f"submit a job script that calls `{program}`"
+        raise UsageError(
+            f"`{program}` starts ranks of its own, and {ranks} ranks would each start `{program}`",
+            hint=f"{_without_launcher(program, started)}, or {otherwise}",
+        )
+
+
+def _without_launcher(program: str, started: Sequence[str]) -> str:
+    """Programs for accelerate and deepspeed find the ranks that agents start, by torchrun's variables."""
+    if program == "torchrun":
+        return "`--launch torchrun`"
+    script = next((word for word in started if word.endswith(".py")), "train.py")
+    launcher = "--launch horovodrun " if program == "horovodrun" else ""
+    return f"leave `{program}` and its options out: `{launcher}-- python {script} …`"
+
+
+def _spans(started: Sequence[str], allocation: Allocation) -> bool:
+    """The command is meant to start once on each node: its options name several nodes."""
+    options = {word.partition("=")[0].replace("_", "-") for word in started}
+    return allocation.ranks == 1 and bool(options & SPANNING)
+
+
+def _check_scheduler(launch: Launch, cluster: config.Cluster) -> None:
+    owner, its = schedulers.owner(launch.kind), schedulers.traits(cluster.scheduler)
+    if owner and owner != its:
+        where = its.title if its.is_this_machine else f"cluster `{cluster.name}` ({cluster.scheduler})"
+        raise UsageError(
+            f'`launch.kind = "{launch.kind}"` needs {owner.title}, and {where} does not have {owner.title}',
+            hint="`agent`, the default, starts the same ranks everywhere",
+        )
+
+
+def _check_horovodrun(launch: Launch, experiment: config.Experiment) -> None:
+    if experiment.container.image:
+        raise UsageError(
+            "`horovodrun` in a container cannot start ranks outside the container",
+            hint="`--launch mpirun`, if Horovod is built with MPI; on one node, `--launch single -- horovodrun -np …`",
+        )
+    elastic = next((option for option in launch.options if option.partition("=")[0] in ELASTIC), None)
+    if elastic:
+        raise UsageError(
+            f"`{elastic}` lets Horovod change the number of ranks, which the plan fixes",
+            hint="`limit.restarts` starts another attempt after a failure",
+        )
+
+
+def _started(command: Sequence[str], *, is_shell: bool = False) -> Iterator[tuple[str, ...]]:
+    """Commands that each rank certainly starts: the command itself, or the unconditional ones of a shell's text.
+
+    Each begins with its program: assignments, `env A=1`, `exec` and so on are removed.
+    """
+    if is_shell:
+        yield from _in(" ".join(command))
+        return
+    words = shell_words.without_prefix(command)
+    if (text := shell_words.shell_text(words)) is not None:
+        yield from _in(text)
+    elif words:
+        yield words
+
+
+def _program_of(command: Sequence[str]) -> str:
+    """The program's name, which for `python -m torch.distributed.run` is `torchrun`."""
+    name = PurePosixPath(command[0]).name
+    if name.startswith("python") and len(command) > 2 and command[1] == "-m":
+        return MODULES.get(command[2], name)
+    return name
+
+
+def _in(text: str) -> Iterator[tuple[str, ...]]:
+    from serried.config.shell_script import certain  # few commands need the reader of scripts
+
+    if _ITS_NUMBER.search(text):
+        return
+    for command in certain(text):
+        yield from _started(command)
+
+
+def _without_torchrun(command: Sequence[str]) -> tuple[str, ...]:
+    """`python train.py` of `torchrun train.py`. Raises UsageError for options of torchrun that Serried sets."""
+    python, words = _split(command)
+    if python is None:
+        return tuple(command)
+    is_module, is_program, uses_variables = False, False, OLD not in command[:3]
+    while words and words[0].startswith("-"):
+        option = words[0].lstrip("-").replace("_", "-")
+        if option in ("m", "module"):
+            is_module = True
+        elif option == "no-python":
+            is_program = True
+        elif option == "use-env":
+            uses_variables = True
+        else:
+            raise _refusal(words[0], option)
+        words = words[1:]
+    if not words:
+        raise UsageError(f"`{' '.join(command)}` names no script", hint="for example `torchrun train.py`")
+    rank = words if is_program else [python, *(["-m"] if is_module else []), *words]
+    if not uses_variables:
+        at = len(rank) - len(words) + 1
+        rank = [*rank[:at], "--local-rank={local_rank}", *rank[at:]]
+    return tuple(rank)
+
+
+def command_warnings(command: Sequence[str]) -> Iterator[str]:
+    """Warn of a deprecated launcher and of mistyped placeholders: `{resutls}` would reach the program unchanged."""
+    if tuple(command[1:3]) == ("-m", OLD):
+        yield (
+            f"PyTorch deprecates `{OLD}`: Serried runs torchrun, and the script still gets `--local-rank`; "
+            "read LOCAL_RANK in the script, and write `torchrun`"
+        )
+    for name in dict.fromkeys(name for word in command for name in _IN_BRACES.findall(word)):
+        import difflib
+
+        near = difflib.get_close_matches(name, PLACEHOLDERS, n=1, cutoff=0.75)
+        if near and name not in PLACEHOLDERS:
+            yield f"`{{{name}}}` in the command is not a placeholder: did you mean `{{{near[0]}}}`?"
+
+
+def _split(command: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The Python that torchrun would run, and torchrun's arguments; None for another program."""
+    program = PurePosixPath(command[0])
+    if program.name == "torchrun":
+        return (str(program.parent / "python") if "/" in command[0] else "python"), list(command[1:])
+    if program.name.startswith("python") and len(command) > 2 and command[1] == "-m" and command[2] in (RUN, OLD):
+        return command[0], list(command[3:])
+    return None, []
+
+
+def _refusal(word: str, option: str) -> UsageError:
+    name = option.partition("=")[0]
+    hint = OUR_KEYS.get(name)
+    if hint is None and name.startswith(MEETING):
+        hint = "remove the option: Serried knows the nodes and reserves a port"
+    if hint is None:
+        hint = "`launch.options` takes further options of torchrun"
+    return UsageError(f"`{word}` in the command is an option of torchrun, which Serried starts", hint=hint)
