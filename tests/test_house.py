@@ -279,7 +279,7 @@ BY_MODULE = {
     "views/web/app.py": {"starlette"},
     "views/web/server.py": {"starlette", "uvicorn"},
     "views/watch/app.py": {"rich", "textual"},  # Textual depends on it
-    "views/sweep_picture.py": {"matplotlib", "optuna"},
+    "views/pictures.py": {"matplotlib", "optuna"},
     "train/tracking/sinks.py": {"torch", "wandb", "mlflow"},
     "train/tracking/wandb_agent.py": {"torch", "yaml"},  # wandb depends on it
 }

@@ -3,7 +3,7 @@
 from serried.bench import picture
 from serried.bench.results import RunFigures, results
 from serried.bench.store import Bench, grid
-from serried.views import sweep_picture
+from serried.views import pictures
 
 BENCH = Bench("b-abcd", "res$net", "2026-11-26T12:00:00Z", {}, ())
 
@@ -18,7 +18,7 @@ def measured():
 
 
 def panels(found):
-    with sweep_picture.drawing():
+    with pictures.drawing():
         return picture.figure(BENCH, found).axes
 
 

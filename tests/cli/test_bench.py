@@ -11,7 +11,7 @@ import pytest
 from serried.bench import store
 from serried.bench.results import RunFigures, results
 from serried.bench.store import Bench, GridPoint, PointRun, grid
-from serried.cli import bench_view
+from serried.cli import bench
 
 ONE = GridPoint(1, 1, "agent", "single", batch=64)
 
@@ -42,7 +42,7 @@ def measured():
 
 def test_the_tables_have_speed_cost_and_what_went_wrong(measured, capsys):
     points, runs = measured
-    bench_view.show(a_bench(points), results(runs))
+    bench.out_bench(a_bench(points), results(runs))
     shown = capsys.readouterr().out
     assert (
         shown
@@ -79,7 +79,7 @@ def test_communication_below_zero_is_shown_with_a_note(capsys):
         RunFigures("k3f9q2", "COMPLETED", "", 90, rate, cpus=2, without_sync=point.without_sync)
         for point, rate in zip(points, rates, strict=True)
     ]
-    bench_view.show(a_bench(points), results(zip(points, runs, strict=True)))
+    bench.out_bench(a_bench(points), results(zip(points, runs, strict=True)))
     shown = capsys.readouterr().out
     cells = [line.split()[6] for line in shown.splitlines()[6:9]]
     assert cells == ["COMM", "-3%", "0%"]
@@ -92,7 +92,7 @@ def test_the_widest_table_fits_80_columns(capsys):
         "k3f9q2", "COMPLETED", "", 90, 1_234_567.0, 64.0, 0.999, 0.999, 0.1, 0.1, 3600.0, "NVIDIA V100", 128
     )
     again = GridPoint(16, 8, "horovodrun", "ddp", "strong", 64, 1)
-    bench_view.show(a_bench([point, again]), results([(point, run), (again, run)]))
+    bench.out_bench(a_bench([point, again]), results([(point, run), (again, run)]))
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
@@ -104,7 +104,7 @@ HEAD = (
 
 def test_a_table_for_a_readme(measured):
     points, runs = measured
-    assert bench_view.markdown(a_bench(points), results(runs[:2])).splitlines() == [
+    assert bench.markdown(a_bench(points), results(runs[:2])).splitlines() == [
         "`train`: 2 repeats on NVIDIA V100, the first 10% left out (serried bench, 2026-11-26).",
         "",
         HEAD,
@@ -118,7 +118,7 @@ def test_a_table_for_a_readme(measured):
 
 def test_a_line_of_csv_for_each_run(measured):
     points, runs = measured
-    lines = bench_view.as_csv(a_bench(points[:1]), [runs[0][1]]).splitlines()
+    lines = bench.bench_csv(a_bench(points[:1]), [runs[0][1]]).splitlines()
     run = "k3f9q2,COMPLETED,NVIDIA V100,90,64.0,900.0,0.07111111111111111,0.1,0.03,0.02,75.0,"
     assert lines[1] == f"1,1,1,torchrun,single,weak,0,0,{run}"
 

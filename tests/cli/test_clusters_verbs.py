@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from serried.base.errors import SerriedError, UsageError
-from serried.cli import clusters
+from serried.cli import config
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*words: str) -> Result:
-    return CliRunner().invoke(clusters.command, words, catch_exceptions=False)
+    return CliRunner().invoke(config.clusters_command, words, catch_exceptions=False)
 
 
 @pytest.mark.slurm

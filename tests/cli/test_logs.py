@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from building import A_SCRIPT, CREATED, a_failure
-from serried.cli import log_follow
-from serried.cli.log_follow import RunClock
+from serried.cli import logs
+from serried.cli.logs import RunClock
 from serried.schedulers.interface import Job
 from serried.schema.plan import Data, SideCommand, Staged
 from serried.views import console
@@ -140,7 +140,7 @@ def test_followed_output_reaches_a_pipe_at_once(tmp_path):
     log = tmp_path / "rank-0.log"
     log.write_text("loss 0.5\n")
     program = (
-        "import sys\nfrom pathlib import Path\nfrom serried.cli.log_view import Printer, RankLog\n"
+        "import sys\nfrom pathlib import Path\nfrom serried.cli.logs import Printer, RankLog\n"
         "Printer([RankLog(0, 0, Path(sys.argv[1]))]).pump()\nsys.stdin.read()"
     )
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
@@ -208,7 +208,7 @@ def test_following_goes_on_with_the_next_attempt(serried, make, slurm, clock):
 def test_following_shows_attempts_that_come_and_go_between_two_looks(serried, make, slurm, clock, monkeypatch):
     run = make(nodes=1, ranks=2).log(0, "first\n")
     slurm.tell(Job("123", None, "RUNNING"))
-    has_ended = log_follow.has_ended_by_file
+    has_ended = logs.has_ended_by_file
 
     def end_and_look(selection):
         for number in (1, 2):
@@ -216,7 +216,7 @@ def test_following_shows_attempts_that_come_and_go_between_two_looks(serried, ma
         run.ending(number=3)
         return has_ended(selection)
 
-    clock.then = [lambda: monkeypatch.setattr(log_follow, "has_ended_by_file", end_and_look)]
+    clock.then = [lambda: monkeypatch.setattr(logs, "has_ended_by_file", end_and_look)]
     done = serried("logs", "-f", "last")
     assert done.out == "[0] first\n[0] after 1\n[0] after 2\n"
     assert done.err == (

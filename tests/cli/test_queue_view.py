@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from serried.cli import queue_view
-from serried.cli.queue_view import Page
+from serried.cli import queue
+from serried.cli.queue import Page
 from serried.schedulers.occupancy import NodeUse, Occupancy, PartitionUse, QueuedJob
 from serried.schedulers.occupancy_cache import Look
 from serried.views import console
@@ -35,7 +35,7 @@ def table(monkeypatch: pytest.MonkeyPatch, columns: int) -> list[str]:
     monkeypatch.setattr(console, "is_terminal", lambda _=None: True)
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("NO_COLOR", "1")
-    lines = [*queue_view.lines(a_page())]
+    lines = [*queue.lines(a_page())]
     assert max(map(width, lines)) <= columns
     start = next(at for at, line in enumerate(lines) if line.startswith("PARTITION"))
     return lines[start : start + 3]
@@ -60,15 +60,15 @@ def test_a_long_name_of_a_run_is_cut(monkeypatch):
         "22", False, True, ("gpu",), gpus=2, limit_seconds=3600, reason="Priority", waits_for_resources=True
     )
     page = dataclasses.replace(a_page(), waiting=[job], runs={"22": ("k3f9q2", "x" * 300)})
-    heads = [line for line in queue_view.lines(page) if line.startswith("k3f9q2")]
+    heads = [line for line in queue.lines(page) if line.startswith("k3f9q2")]
     assert heads == [f"k3f9q2 {'x' * 23}…, job 22: 1 node x 2 GPUs for 1h in gpu"]
 
 
 def test_a_pipe_always_has_all_columns():
-    lines = [*queue_view.lines(a_page())]
+    lines = [*queue.lines(a_page())]
     assert "PARTITION        LIMIT  GPU                    FREE  USED  OUT  NODES   CPUS          RUN   WAIT" in lines
 
 
 def test_an_old_answer_claims_nothing_about_now():
-    assert [*queue_view.lines(a_page())][-1] == "you have no jobs here"
-    assert [*queue_view.lines(a_page(age=27))][-1] == "you have no jobs here, as of 27s ago"
+    assert [*queue.lines(a_page())][-1] == "you have no jobs here"
+    assert [*queue.lines(a_page(age=27))][-1] == "you have no jobs here, as of 27s ago"

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from serried.base.errors import UsageError
-from serried.cli import clusters, completion, options
+from serried.cli import config, docs, options
 from serried.cli import config as config_verb
 from serried.config import definitions
 from tables import for_each
@@ -113,7 +113,7 @@ def test_values_that_sound_secret_are_not_shown(words: list[str]):
 
 
 def test_clusters_are_listed_and_ours_is_marked():
-    assert out(clusters.command) == (
+    assert out(config.clusters_command) == (
         """\
    CLUSTER      SCHEDULER  DESCRIBED IN
    pine         slurm      serried.toml
@@ -135,7 +135,7 @@ def test_clusters_are_listed_and_ours_is_marked():
 
 
 def test_a_cluster_is_shown_with_its_partitions_and_what_each_value_comes_from():
-    assert out(clusters.command, "show", "pine") == (
+    assert out(config.clusters_command, "show", "pine") == (
         """\
 KEY             VALUE     ORIGIN
 name            pine
@@ -153,14 +153,14 @@ gpu        1d
 
 
 def test_a_cluster_is_shown_as_json():
-    value = json.loads(out(clusters.command, "show", "pine", "--json"))
+    value = json.loads(out(config.clusters_command, "show", "pine", "--json"))
     partition = value["cluster"]["partitions"]["gpu"]
     assert {key: held for key, held in partition.items() if held is not None} == {"time": 86400}
 
 
 @for_each(("shell", "word"), [("bash", "complete"), ("zsh", "compdef"), ("fish", "complete")])
 def test_each_shell_has_its_completion(shell: str, word: str):
-    script = out(completion.command, shell)
+    script = out(docs.completion_command, shell)
     assert word in script
     assert "_SERRIED_COMPLETE" in script
 
@@ -240,4 +240,4 @@ def test_a_wrong_flag_is_named_as_it_was_typed(words: list[str], message: str, h
 
 
 def test_clusters_are_listed_as_json_without_a_further_word():
-    assert out(clusters.command, "--json") == out(clusters.command, "list", "--json")
+    assert out(config.clusters_command, "--json") == out(config.clusters_command, "list", "--json")

@@ -21,8 +21,8 @@ from urllib.parse import quote
 import pytest
 
 from serried.base.errors import install_hint
+from serried.cli import ui
 from serried.schema.plan import Sweep
-from serried.views import loopback
 from waiting import until
 
 SWEEP = Sweep("k3f9q2", ("lr",))
@@ -226,7 +226,7 @@ def test_each_folder_is_a_curve_also_where_long_or_odd_names_are_alike(ended, se
 def test_files_that_appear_while_it_serves_are_added(make, serve, monkeypatch, tmp_path):
     program = tmp_path / "often" / "sitecustomize.py"
     program.parent.mkdir()
-    program.write_text("import serried.cli.tensorboard as own\nown.RELOAD_SECONDS = 0.5\n")
+    program.write_text("import serried.cli.ui as own\nown.RELOAD_SECONDS = 0.5\n")
     monkeypatch.setenv("PYTHONPATH", str(program.parent), prepend=":")
     run = make("k3f9q2")
     served = serve("k3f9q2")
@@ -253,8 +253,8 @@ def test_it_serves_on_after_the_logout_if_it_was_started_by_nohup(ended, serve):
 def test_a_port_that_is_taken_gets_a_note(monkeypatch, capsys):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        monkeypatch.setattr(loopback, "_PORTS", port - os.getuid() % 10_000)
-        with loopback.listener("TensorBoard") as own:
+        monkeypatch.setattr(ui, "_PORTS", port - os.getuid() % 10_000)
+        with ui.loopback_listener("TensorBoard") as own:
             assert own.getsockname()[1] != port
     assert f"port {port} is taken" in capsys.readouterr().err
 
@@ -287,5 +287,5 @@ def test_the_tunnel_leads_to_this_very_node():
         ("10.0.0.7 51234 192.0.2.1 22", f"-J {user}@192.0.2.1 {user}@{host}"),  # from a login node to a job's node
         ("fe80::1 51234 2001:db8::1 2222", f"-J '{user}@[2001:db8::1]:2222' {user}@{host}"),
     ):
-        assert loopback.tunnel(20001, {"SSH_CONNECTION": connection}) == f"ssh -N -L 20001:127.0.0.1:20001 {words}"
-    assert loopback.tunnel(20001, {}, "/home/a:b") == f"ssh -N -L '20001:/home/a\\:b' {user}@{host}"
+        assert ui.ssh_tunnel(20001, {"SSH_CONNECTION": connection}) == f"ssh -N -L 20001:127.0.0.1:20001 {words}"
+    assert ui.ssh_tunnel(20001, {}, "/home/a:b") == f"ssh -N -L '20001:/home/a\\:b' {user}@{host}"

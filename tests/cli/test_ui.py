@@ -14,7 +14,7 @@ import sys
 import pytest
 
 from serried.base.errors import install_hint
-from serried.views import loopback
+from serried.cli import ui
 from waiting import until
 
 
@@ -143,4 +143,4 @@ def test_without_its_libraries_it_says_how_to_install_them(tmp_path):
 
 
 def test_the_usual_port_depends_on_the_user_alone():
-    assert loopback.usual_port() == 20_000 + os.getuid() % 10_000
+    assert ui.usual_port() == 20_000 + os.getuid() % 10_000

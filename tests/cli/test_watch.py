@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from serried.base.errors import install_hint
-from serried.cli import watch
+from serried.cli import ps
 from serried.schedulers.interface import Job
 from serried.schema import names
 from test_house import modules_after
@@ -158,7 +158,7 @@ def test_without_textual_it_says_how_to_install_it(serried, monkeypatch):
 
 
 def test_once_needs_no_textual():
-    loaded = modules_after("import serried.cli.watch, serried.views.watch.reader")
+    loaded = modules_after("import serried.cli.ps, serried.views.watch.reader")
     assert "serried.views.watch.reader" in loaded
     assert loaded & {"textual", "asyncio", "rich"} == set()
 
@@ -175,10 +175,10 @@ def test_stopping_is_the_command_itself(monkeypatch):
     def run(argv, **_):
         calls.append(argv[1:])
         status, printed = answers[len(calls) - 1]
-        return watch.shell.Result(tuple(argv), status, "", f"note: stopping\n{printed}")
+        return ps.shell.Result(tuple(argv), status, "", f"note: stopping\n{printed}")
 
-    monkeypatch.setattr(watch.shell, "run", run)
-    assert [watch.stop("k3f9q2") for _ in answers] == [
+    monkeypatch.setattr(ps.shell, "run", run)
+    assert [ps.stop("k3f9q2") for _ in answers] == [
         "k3f9q2 train CANCELLED after 12s",
         "error: the scheduler does not answer",
         "`serried stop k3f9q2` ended with exit status 9",

@@ -12,7 +12,7 @@ from serried.records.doubts import doubts
 from serried.records.live import RunProgress, parse, progress_of
 from serried.records.record import Summary
 from serried.schema.plan import ReportedMetric, Sweep
-from serried.views import progress_lines
+from serried.views import run_lines
 from tables import for_each
 
 NOW = 1_795_000_000.0
@@ -26,7 +26,7 @@ def progress(document, *, now=NOW, metric=""):
 
 def test_figures_of_a_large_job_are_plain_numbers_and_name_the_node_to_look_at():
     nodes = [a_live_node(node, gpus=(97.0, 3.0 if node == 41 else 91.0)) for node in range(256)]
-    assert progress_lines.facts(progress(live_of(NOW, *nodes, limit_seconds_left=None))) == [
+    assert run_lines.progress_facts(progress(live_of(NOW, *nodes, limit_seconds_left=None))) == [
         ("progress", "step 1200/5000, loss 0.3123, lr 0.001"),
         ("speed", "3.1 it/s, 101,581 samples/s, 2% of the time waiting for data"),
         ("time left", "20m by the rate of its steps"),
@@ -107,8 +107,8 @@ ODD = {
 def test_odd_values_are_missing_ones(facts):
     found = progress({"schema": 1, "t": NOW, **facts})
     assert json.loads(json.dumps(found.to_json()))["stale"] is False
-    assert [label for label, _ in progress_lines.facts(found)][:1] == ["progress"]
-    assert progress_lines.line(found) is not None
+    assert [label for label, _ in run_lines.progress_facts(found)][:1] == ["progress"]
+    assert run_lines.progress_line(found) is not None
 
 
 def test_a_nan_in_the_file_makes_no_nan_in_our_json(tmp_path):
@@ -210,5 +210,5 @@ def test_the_limit_that_comes_before_the_last_step():
 )
 def test_the_time_until_ranks_must_stop_counts_and_is_no_doubt_where_another_attempt_follows(left, line, is_a_doubt):
     found = progress(live_of(NOW, **left))
-    assert progress_lines.line(found).endswith(line)
+    assert run_lines.progress_line(found).endswith(line)
     assert [doubt["code"] for doubt in doubts(found)] == ["limit-too-near"] * is_a_doubt

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from serried.bench.results import CPU, BenchResults, RowResult
 from serried.bench.store import SINGLE, Bench
-from serried.views.sweep_picture import check, drawing, save
+from serried.views.pictures import check, drawing, save
 from serried.views.text import fit, printable
 
 if TYPE_CHECKING:

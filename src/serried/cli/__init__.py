@@ -71,12 +71,19 @@ GROUPS = {
 """The list of `serried --help`, in the order in which a user meets the commands."""
 
 MODULE_OF = {
-    "import": "import_",
+    "import": "init",
     "check-resume": "check_resume",
     "rerun": "submit",
-    "forget": "stop",
-    "image": "env",
+    "attach": "shell",
+    "watch": "ps",
     "rule": "report",
+    "wait": "stop",
+    "tensorboard": "ui",
+    "forget": "stop",
+    "du": "clean",
+    "clusters": "config",
+    "image": "env",
+    "completion": "docs",
 }
 """Commands whose module has another name. A second command in a module is the function `NAME_command`."""
 

@@ -5,10 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from click.shell_completion import get_completion_class
 
 import serried
 from serried.base.errors import UsageError, did_you_mean
 from serried.views import console
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion_command(shell: str) -> None:
+    r"""Print the completion script for a shell.
+
+    \b
+    eval "$(serried completion bash)"                              in ~/.bashrc
+    eval "$(serried completion zsh)"                               in ~/.zshrc
+    serried completion fish > ~/.config/fish/completions/serried.fish
+    """
+    from serried.cli import serried
+
+    completion = get_completion_class(shell)
+    if completion is None:  # the choice above leaves only shells that click knows
+        raise click.UsageError(f"no completion for {shell}")
+    console.out(completion(serried, {}, "serried", "_SERRIED_COMPLETE").source())
+
 
 INSTALLED = "share/serried/docs"
 """Below an environment, or below the target of `pip install --target`."""

@@ -4,17 +4,376 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
-from serried.base.errors import UsageError
+from serried.base.errors import SerriedError, UsageError
+from serried.base.text import duration, local_time
 from serried.cli import run_view
-from serried.cli.log_view import LogChoice, Printer, attempts_of, heading, nothing_written, to_failed_rank
+from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
-from serried.records.logs import RankLog, Tail
-from serried.records.status import statuses_of
+from serried.records.logs import Lines, RankLog, Tail, decode, logs_of_launch, rank_logs, start_of_last_lines
+from serried.records.record import read_exit
+from serried.records.status import has_ended_by_file, is_over, statuses_of
+from serried.records.timeline import staging_progress
 from serried.schema import names
-from serried.views import console
+from serried.schema.layout import AttemptDirectory
+from serried.schema.plan import SideCommand
+from serried.views import console, run_lines
+from serried.views.text import harmless, overwritten, printable, unfinished_lines
+
+_PAUSE_SECONDS = 0.5
+_LOOKS_PER_SECOND = 500
+"""The most logs that are opened in a second: a file server has others to serve."""
+_QUERY_SECONDS, _LONGEST_QUERY_SECONDS = 5.0, 60.0
+
+
+def _follow(selection: Selection, choice: LogChoice) -> None:
+    """Print output until the run ends, or the requested attempt."""
+    clock, awaited = RunClock(selection), _Awaited(selection)
+    followed = _Followed(selection, choice, awaited)
+    only = attempts_of(selection, choice)[0] if choice.attempt is not None else None
+    while True:
+        # The state before the files: an attempt may begin and end between two looks.
+        over = clock.is_run_over(only)
+        attempt = followed.look(over=over)
+        printer = followed.printer
+        awaited.show(None if over or printer is None or printer.has_printed else attempt)
+        moved = printer.pump() if printer else False
+        if over and not moved:
+            break
+        look_seconds = (printer.logs if printer else 0) / _LOOKS_PER_SECOND
+        if not moved or look_seconds > _PAUSE_SECONDS:
+            console.await_more(max(_PAUSE_SECONDS, look_seconds))
+    if printer is not None:
+        printer.finish()
+    if printer is None or not printer.has_printed:
+        nothing_written(selection, choice)
+        return
+    status = statuses_of([selection])[0]
+    run_view.say_how(status)
+    if status.has_ended and status.state != names.COMPLETED:
+        steps = [(f"serried why {status.id}", "what happened, and what to do")]
+        console.next_steps([*to_failed_rank(selection, choice), *steps])
+
+
+class _Followed:
+    """The newest attempt of a run, and in a job script the newest launch with the chosen ranks."""
+
+    def __init__(self, selection: Selection, choice: LogChoice, awaited: _Awaited) -> None:
+        self.printer: Printer | None = None
+        """None before the first output can come."""
+        self._selection, self._choice, self._awaited = selection, choice, awaited
+        self._shown: int | None = None
+
+    def look(self, *, over: bool) -> AttemptDirectory | None:
+        """Switch to the newest attempt and launch, and return the attempt.
+
+        Raises UsageError if the run is over and its script has not started the chosen ranks.
+        """
+        attempt: AttemptDirectory | None = None
+        are_launched = self._choice.is_of_launch(self._selection)
+        attempts = self._attempts()
+        is_first = self._shown is None
+        for attempt in attempts:
+            start = self._choice.starts(attempt) if is_first else _from_its_beginning
+            if attempt.number != self._shown:
+                self._begin(attempt)
+                logs = [] if are_launched else self._choice.of(attempt, self._selection)
+                self.printer = Printer(logs, start) if logs else None
+            if are_launched:
+                self._look_at_launches(attempt, start, over=over and attempt == attempts[-1])
+        return attempt
+
+    def _attempts(self) -> list[AttemptDirectory]:
+        """The attempt that is shown and all later ones; at first those requested."""
+        if self._shown is None:
+            return attempts_of(self._selection, self._choice)
+        place = self._selection.place
+        later = [number for number in attempt_numbers(place) if number > self._shown and self._choice.attempt is None]
+        return [place.attempt(number) for number in (self._shown, *later)]
+
+    def _begin(self, attempt: AttemptDirectory) -> None:
+        if self._choice.all_attempts:
+            self._finish()
+            console.out(heading(attempt))
+        elif self.printer is not None:
+            self._finish()
+            console.note(f"attempt {attempt.number} begins")
+        self._shown = attempt.number
+
+    def _look_at_launches(self, attempt: AttemptDirectory, start: Callable[[RankLog], int], *, over: bool) -> None:
+        try:
+            logs = self._choice.of(attempt, self._selection)
+        except UsageError:
+            if self.printer is None and over:
+                raise
+            if self.printer is None:
+                self._awaited.note("the script has not started these ranks yet; waiting for them")
+            return
+        if self.printer is not None and self.printer.launch == logs[0].launch:
+            self.printer.add(logs)
+            return
+        self._finish()
+        if self._choice.launch is None:
+            console.note(f"launch {logs[0].launch}")
+        self.printer = Printer(logs, start)
+
+    def _finish(self) -> None:
+        if self.printer is not None:
+            self.printer.pump()
+            self.printer.finish()
+
+
+def _from_its_beginning(_log: RankLog) -> int:
+    return 0
+
+
+class _Awaited:
+    """The progress of the data that ranks wait for: a moving line on a terminal, else one note."""
+
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+        self._line = console.MovingLine(sys.stdout)
+        self._stages = selection.record.summary.stages
+        self._is_noted = False
+
+    def show(self, attempt: AttemptDirectory | None) -> None:
+        """None clears the line."""
+        text = staging_progress(attempt) if attempt and self._stages else ""
+        if not text:
+            self._line.clear()
+            return
+        self._line.update(f"{self._selection}: {text}")
+        if not (self._is_noted or console.is_terminal()):
+            self.note(f"{self._selection}: {text}; waiting for its output")
+
+    def note(self, text: str) -> None:
+        """Print one such note."""
+        if not self._is_noted:
+            self._is_noted = True
+            console.note(text)
+
+
+class RunClock:
+    """Decides whether a run is over: by its file each time, by all evidence less and less often."""
+
+    def __init__(self, selection: Selection, awaits: str = "output") -> None:
+        """`awaits`: what the reader of a run that waits is told to wait for."""
+        self._selection = selection
+        self._awaits = awaits
+        self._interval = _QUERY_SECONDS
+        self._next = time.monotonic()
+        self._printed_state = ""
+
+    def is_run_over(self, only: AttemptDirectory | None = None) -> bool:
+        """Whether the run is over, or the one attempt that was requested."""
+        if has_ended_by_file(self._selection) or (only is not None and only.exit.exists()):
+            return True
+        if time.monotonic() < self._next:
+            return False
+        status = statuses_of([self._selection])[0]
+        self._next = time.monotonic() + self._interval
+        self._interval = min(self._interval * 1.5, _LONGEST_QUERY_SECONDS)
+        if status.state in (names.PENDING, names.UNKNOWN) and status.state != self._printed_state:
+            console.say(f"{run_lines.how(status)}; waiting for its {self._awaits}")
+        self._printed_state = status.state
+        return is_over(status)
+
+
+@dataclass(frozen=True)
+class LogChoice:
+    """The ranks of an attempt to print, or the launchers that start them, and from where on."""
+
+    rank: int | None
+    node: int | None
+    attempt: int | None
+    launcher: bool = False
+    beside: int | None = None
+    """The index of a command of `beside`."""
+    launch: str | None = None
+    """The id of a launch of a job script."""
+    tail: int | None = None
+    """How many of the last lines of each rank."""
+    all_attempts: bool = False
+    since: float | None = None
+    """Seconds since 1970."""
+
+    @property
+    def is_of_all_ranks(self) -> bool:
+        chosen = (self.rank, self.node, self.attempt, self.beside, self.launch)
+        return not self.launcher and all(it is None for it in chosen)
+
+    def starts(self, attempt: AttemptDirectory) -> Callable[[RankLog], int]:
+        """The first byte to print of each log. A note says once if `since` cannot be kept."""
+        times, notes = None, ["no samples tell when all of these logs grew; such logs follow from their beginning"]
+        if self.since is not None:
+            from serried.records.log_times import LogTimes  # only for --since
+
+            times = LogTimes(attempt, self.since)
+
+        def start(log: RankLog) -> int:
+            since = times.start(log) if times else 0
+            if since is None and notes:
+                console.note(notes.pop())
+            last = start_of_last_lines(log.path, self.tail) if self.tail else 0
+            return max(since or 0, last)
+
+        return start
+
+    def is_of_launch(self, selection: Selection) -> bool:
+        """Whether this chooses ranks that a job script launches. They may begin at any time."""
+        is_of_rank = (self.rank, self.node, self.launch) != (None, None, None)
+        return selection.record.summary.script and is_of_rank and not self.launcher and self.beside is None
+
+    def of(self, attempt: AttemptDirectory, selection: Selection) -> list[RankLog]:
+        nodes = range(selection.record.summary.nodes) if self.node is None else (self.node,)
+        if self.launcher:
+            return [RankLog(node, node, attempt.launcher_log(node)) for node in nodes]
+        if self.beside is not None:
+            if _side_command(selection, self.beside).on == names.FIRST_NODE:
+                nodes = (0,)
+            return [RankLog(node, node, attempt.side_log(node, self.beside)) for node in nodes]
+        if self.launch is not None and not selection.record.summary.script:
+            message = f"run `{selection}` is not a job script, so it has no launches"
+            raise UsageError(message, hint="`--rank R` prints one rank")
+        if self.is_of_launch(selection):
+            return logs_of_launch(attempt, str(selection), launch=self.launch, rank=self.rank, node=self.node)
+        logs = rank_logs(attempt, selection.record.summary)
+        last = logs[-1].rank + logs[-1].ranks - 1
+        if self.rank is not None and self.rank > last:
+            raise UsageError(f"run `{selection}` has no rank {self.rank}", hint=f"its ranks are 0 to {last}")
+        if self.node is not None and self.node > logs[-1].node:
+            raise UsageError(f"run `{selection}` has no node {self.node}", hint=f"its nodes are 0 to {logs[-1].node}")
+        logs = [log for log in logs if log.is_of(self.rank) and self.node in (None, log.node)]
+        if not logs:
+            raise UsageError(f"rank {self.rank} does not run on node {self.node}")
+        if self.rank is not None and logs[0].ranks > 1:
+            console.note(f"ranks {logs[0].name} share this log")
+        return logs
+
+
+def _side_command(selection: Selection, index: int) -> SideCommand:
+    """Command `index` of `beside`. Raises UsageError if the run has none."""
+    commands = selection.record.plan.beside
+    if index >= len(commands):
+        hint = f"its commands are 0 to {len(commands) - 1}" if commands else "`beside` in an experiment adds commands"
+        raise UsageError(f"run `{selection}` has no command {index} of `beside`", hint=hint)
+    return commands[index]
+
+
+class Printer:
+    """Prints the lines of ranks; with several ranks, each line behind its rank."""
+
+    def __init__(self, logs: list[RankLog], start: Callable[[RankLog], int] = lambda _: 0) -> None:
+        self._prefixes: dict[str, str] = {}
+        self._tails: dict[Path, tuple[str, Tail, Lines]] = {}
+        self._moving = console.MovingLine(sys.stdout)
+        self.launch = logs[0].launch
+        self.has_printed = False
+        self.add(logs, start)
+
+    @property
+    def logs(self) -> int:
+        return len(self._tails)
+
+    def add(self, logs: list[RankLog], start: Callable[[RankLog], int] = lambda _: 0) -> None:
+        """Print these logs too, each from byte `start`. Logs that are printed already may be among them."""
+        for log in logs:
+            if log.path not in self._tails:
+                self._tails[log.path] = (log.name, Tail(log.path, start(log)), Lines())
+        ranks = {rank for rank, _, _ in self._tails.values()}
+        widest = max(map(len, ranks))
+        self._prefixes = {rank: f"[{rank:>{widest}}] " if len(self._tails) > 1 else "" for rank in ranks}
+
+    def pump(self) -> bool:
+        """Print the output since the last call, also to a pipe; return whether there was any."""
+        moved = False
+        for rank, tail, lines in self._tails.values():
+            while added := tail.read():
+                moved = True
+                for line in lines.feed(added):
+                    self._line(rank, line)
+        if moved:
+            rests = ((self._prefixes[rank], decode(lines.rest)) for rank, _, lines in self._tails.values())
+            self._moving.update(*unfinished_lines(rests))
+            sys.stdout.flush()
+        return moved
+
+    def finish(self) -> None:
+        self._moving.clear()
+        for rank, _, lines in self._tails.values():
+            for line in lines.finish():
+                self._line(rank, line)
+
+    def _line(self, rank: str, line: bytes) -> None:
+        self._moving.clear()
+        text = overwritten(decode(line))
+        console.out(self._prefixes[rank] + (harmless(text) if console.is_terminal() else text))
+        self.has_printed = True
+
+
+def attempts_of(selection: Selection, choice: LogChoice) -> list[AttemptDirectory]:
+    """The requested attempts, else the latest; none before the first attempt. Raises UsageError."""
+    directory = selection.place
+    numbers = attempt_numbers(directory)
+    if choice.attempt is not None and choice.attempt not in numbers:
+        known = ", ".join(map(str, numbers)) or "none yet"
+        raise UsageError(f"run `{selection}` has no attempt {choice.attempt}", hint=f"its attempts are: {known}")
+    if choice.attempt is not None:
+        numbers = [choice.attempt]
+    elif not choice.all_attempts and len(numbers) > 1:
+        numbers = numbers[-1:]
+        console.note(f"this is attempt {numbers[0]}, the latest; `--all-attempts` prints all of them")
+    return [directory.attempt(number) for number in numbers]
+
+
+def heading(attempt: AttemptDirectory) -> str:
+    """The line above the output of one of several attempts, with how it ended if it has."""
+    end = read_exit(attempt.exit)
+    state, seconds = (end.get("state"), end.get("seconds")) if isinstance(end, dict) else (None, None)
+    how = f": {state}" if isinstance(state, str) else ""
+    took = f" after {duration(seconds)}" if how and isinstance(seconds, (int, float)) else ""
+    return console.style(f"==> attempt {attempt.number}{printable(how)}{took} <==", "head")
+
+
+def to_failed_rank(selection: Selection, choice: LogChoice) -> list[tuple[str, str]]:
+    """Below the output of a job script, in which those of all ranks are mixed."""
+    return run_view.logs_of_failed_rank(selection) if choice.is_of_all_ranks else []
+
+
+def nothing_written(selection: Selection, choice: LogChoice) -> None:
+    """Print why there is no output, and the output of the job script if there is any."""
+    status = statuses_of([selection])[0]
+    record = selection.record
+    if choice.since is not None:
+        console.note(f"no output since {local_time(choice.since)}")
+        run_view.say_how(status)
+        return
+    if choice.launcher:
+        if record.summary.script:
+            console.note(f"the output of launchers in a job script is in that of the script: serried logs {selection}")
+        else:
+            console.note(f"no launcher output; `{record.plan.launch.kind}` started the ranks")
+        return
+    if choice.beside is not None:
+        console.note(f"no output of command {choice.beside} of `beside`")
+        return
+    if status.has_ended and not record.where.path.is_dir():
+        hint = (
+            f"serried why {status.id} has the last lines of the rank that failed" if status.verdict.exit_code else None
+        )
+        raise SerriedError(f"the run directory and its logs do not exist any more: {record.where.path}", hint=hint)
+    console.note("no output" if status.has_ended else "no output yet")
+    run_view.say_how(status)
+    printer = Printer([RankLog(0, 0, record.scheduler_log(selection.task))])
+    if printer.pump():
+        console.note("output of the job script (scheduler.log)")
+    printer.finish()
+    run_view.warn_if_stale([status])
 
 
 @click.command(epilog=run_view.HELP)
@@ -68,9 +427,7 @@ def command(
     if selection.is_array:
         _show_array(selection, is_overview=not follow and choice == LogChoice(None, None, None))
     elif follow:
-        from serried.cli import log_follow  # only for -f
-
-        log_follow.follow(selection, choice)
+        _follow(selection, choice)
     else:
         _print(selection, choice)
 
@@ -80,7 +437,6 @@ def _show_array(selection: Selection, *, is_overview: bool) -> None:
 
     Raises UsageError without `is_overview`, because only the output of one task can be selected or followed.
     """
-    from serried.cli import array_view  # only for arrays
     from serried.records.explain import failures_of
 
     status = statuses_of([selection])[0]
@@ -90,9 +446,9 @@ def _show_array(selection: Selection, *, is_overview: bool) -> None:
     one = f"serried logs {follow}{selection}/{indices[0] if running is None else running}"
     if not is_overview:
         raise UsageError(f"run `{selection}` is an array of {len(indices):,} tasks", hint=f"name one: {one}")
-    for line in (*run_view.headline(status), "", *(f"  {line}" for line in array_view.counts(status))):
+    for line in (*run_lines.headline(status), "", *(f"  {line}" for line in run_lines.task_counts(status))):
         console.out(line)
-    failures = array_view.failure_lines(status, failures_of(status), with_tail=True)
+    failures = run_lines.failure_lines(status, failures_of(status), with_tail=True)
     for line in ("", console.style("first failures", "head"), *failures) if failures else ():
         console.out(line)
     console.say()

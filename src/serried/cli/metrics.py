@@ -100,7 +100,7 @@ def _out_json(selection: Selection, what: str, rows: Iterable[Row]) -> bool:
 
 
 def _follow(selection: Selection, measured: MeasuredRows, form: str) -> None:
-    from serried.cli.log_follow import RunClock
+    from serried.cli.logs import RunClock
 
     clock = RunClock(selection, awaits="measurements")
     writer: Writer | None = None

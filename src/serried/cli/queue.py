@@ -4,22 +4,314 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
 from serried import config, schedulers
 from serried.base.errors import UsageError
-from serried.base.text import seconds_of
-from serried.cli import queue_view, run_view
-from serried.cli.queue_view import Page, Planned, to_json
+from serried.base.text import counted, duration, iso, local_time, seconds_of, show_duration
+from serried.cli import run_view
 from serried.records import index
 from serried.records.record import RecordUnreadable
-from serried.schedulers import occupancy_cache
-from serried.schedulers.occupancy import QueuedJob
+from serried.schedulers import occupancy_cache, openings
+from serried.schedulers.occupancy import GpuCount, Occupancy, PartitionUse, QueuedJob, count_gpus
+from serried.schedulers.occupancy_cache import Look
 from serried.schedulers.openings import JobShape
+from serried.schema.reasons import Reason
 from serried.views import console
+from serried.views.queue_lines import age_text, ahead_text, opening_text
+from serried.views.text import fit, printable, width
+
+MOST_JOBS = 5
+LONGEST_NAME = 24
+_LESS_IMPORTANT = ("LIMIT", "OUT", "CPUS", "NODES", "USED")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """An experiment that is not submitted."""
+
+    experiment: str
+    shape: JobShape
+    tasks: int = 1
+
+
+@dataclass(frozen=True)
+class Page:
+    cluster: str
+    scheduler: str
+    look: Look
+    runs: Mapping[str, tuple[str, str]]
+    """The id and the name of a run, by job."""
+    planned: Planned | None
+    now: float
+    waiting: Sequence[QueuedJob]
+    """Jobs of the user to show."""
+    is_for_one: bool = False
+    """Whether the page is about one run."""
+
+    @property
+    def occupancy(self) -> Occupancy:
+        return self.look.occupancy
+
+    @property
+    def partitions(self) -> list[PartitionUse]:
+        if self.planned:
+            return openings.partitions_for(self.occupancy, self.planned.shape)
+        own = {name for job in self.waiting for name in job.partitions}
+        return [one for one in self.occupancy.shown_partitions() if not self.is_for_one or one.name in own]
+
+
+def rivals_of(occupancy: Occupancy, shape: JobShape) -> list[QueuedJob]:
+    """The jobs that wait in the partitions of a job that is not submitted."""
+    names = {one.name for one in openings.partitions_for(occupancy, shape)}
+    return [job for job in occupancy.jobs if job.waits_for_resources and names.intersection(job.partitions)]
+
+
+def to_json(page: Page) -> dict[str, Any]:
+    occupancy, look = page.occupancy, page.look
+    return {
+        "cluster": page.cluster,
+        "scheduler": page.scheduler,
+        "as_of": iso(look.at),
+        "age_seconds": look.age(page.now),
+        "problem": look.problem.message if look.problem else None,
+        "gpus": [_count_json(count) for count in count_gpus(occupancy.nodes)],
+        "partitions": [_partition_json(occupancy, one) for one in occupancy.partitions],
+        "sees_all_jobs": occupancy.sees_all_jobs,
+        "waiting": [_job_json(page, job) for job in page.waiting],
+        "plan": _planned_json(page, page.planned) if page.planned else None,
+    }
+
+
+def _count_json(count: GpuCount) -> dict[str, Any]:
+    return {**asdict(count), "type": count.type or None, "in_use": count.in_use}
+
+
+def _partition_json(occupancy: Occupancy, one: PartitionUse) -> dict[str, Any]:
+    nodes = [node for node in occupancy.nodes if one.name in node.partitions]
+    inside = [job for job in occupancy.jobs if one.name in job.partitions]
+    waiting = openings.waiting_in(occupancy, one.name)
+    return {
+        **one._asdict(),
+        "gpus": [_count_json(count) for count in count_gpus(nodes)],
+        "nodes": len(nodes),
+        "idle_nodes": sum(node.is_idle for node in nodes),
+        "cpus": sum(node.cpus for node in nodes),
+        "free_cpus": sum(node.free_cpus for node in nodes),
+        "running_jobs": sum(job.tasks for job in inside if job.is_running),
+        "waiting_jobs": sum(job.tasks for job in waiting),
+        "waiting_gpus": sum(job.tasks * job.gpus for job in waiting),
+        "blocked_jobs": sum(job.tasks for job in inside if not job.is_running and not job.waits_for_resources),
+    }
+
+
+def _job_json(page: Page, job: QueuedJob) -> dict[str, Any]:
+    ahead = openings.ahead_of(page.occupancy, job)
+    run, _ = page.runs.get(job.id, (None, ""))
+    scheduler = schedulers.get(page.scheduler)
+    return {
+        "job": job.id,
+        "run": run,
+        "tasks": job.tasks,
+        "partitions": list(job.partitions),
+        "nodes": job.nodes,
+        "gpus": job.gpus,
+        "gpu_type": job.gpu_type or None,
+        "time_seconds": job.limit_seconds,
+        "reason": job.reason or None,
+        "meaning": scheduler.explain(job.reason),
+        "cause": scheduler.classify(job.reason),
+        "ahead_jobs": sum(one.tasks for one in ahead) if job.waits_for_resources else None,
+        "expected_start": iso(job.starts),
+        **(_openings_json(page, JobShape.of(job), ahead) if job.waits_for_resources else _NO_OPENINGS),
+    }
+
+
+_NO_OPENINGS: Mapping[str, Any] = {"fits_in": [], "sooner": []}
+
+
+def _planned_json(page: Page, planned: Planned) -> dict[str, Any]:
+    ahead = rivals_of(page.occupancy, planned.shape)
+    return {
+        "experiment": planned.experiment,
+        "tasks": planned.tasks,
+        "shape": asdict(planned.shape),
+        "ahead_jobs": sum(one.tasks for one in ahead),
+        **_openings_json(page, planned.shape, ahead),
+    }
+
+
+def _openings_json(page: Page, shape: JobShape, ahead: Sequence[QueuedJob]) -> dict[str, Any]:
+    return {
+        "fits_in": openings.fits_now(page.occupancy, shape),
+        "sooner": [opening.to_json() for opening in openings.sooner(page.occupancy, shape, ahead, page.now)],
+    }
+
+
+def lines(page: Page) -> Iterator[str]:
+    title = schedulers.traits(page.scheduler).title
+    name = title if page.cluster == page.scheduler else f"{printable(page.cluster)} ({title})"
+    yield f"{name}, as of {age_text(page.look.age(page.now))}"
+    yield ""
+    yield from _labelled(_free(page.occupancy))
+    yield ""
+    yield from _table(page)
+    if notes := [*_notes(page)]:
+        yield ""
+        for note in notes:
+            yield from console.behind("  ", note)
+    if page.planned:
+        yield ""
+        yield from _planned(page, page.planned)
+        return
+    yield ""
+    yield from _own(page)
+
+
+def _labelled(facts: Sequence[tuple[str, str]], indent: str = "") -> Iterator[str]:
+    for label, text in facts:
+        yield from console.behind(f"{indent}{label:9} ", text)
+
+
+def _free(occupancy: Occupancy) -> list[tuple[str, str]]:
+    names = {one.name for one in occupancy.shown_partitions()}
+    nodes = [node for node in occupancy.nodes if names.intersection(node.partitions)]
+    facts = [_gpus(count) for count in count_gpus(nodes)]
+    free, total = sum(node.free_cpus for node in nodes), sum(node.cpus for node in nodes)
+    idle = sum(node.is_idle for node in nodes)
+    facts.append(f"{free:,} of {counted(total, 'CPU')}; {idle:,} of {counted(len(nodes), 'node')}")
+    return [("free" if at == 0 else "", text) for at, text in enumerate(facts)]
+
+
+def _gpus(count: GpuCount) -> str:
+    kind = f" {count.type}" if count.type else ""
+    text = f"{count.free:,} of {count.total:,}{kind} GPUs"
+    text += f", at most {count.most_on_one_node} on one node" if count.free > count.most_on_one_node else ""
+    text += f"; {count.planned} kept for a job that waits" if count.planned else ""
+    return text + (f"; {count.out} out of service" if count.out else "")
+
+
+def _table(page: Page) -> list[str]:
+    """A narrow terminal gets fewer columns: no number is cut, and partitions stay apart."""
+    heads = ["PARTITION", "LIMIT", "GPU", "FREE", "USED", "OUT", "NODES", "CPUS", "RUN", "WAIT"]
+    rows = [row for one in page.partitions for row in _rows(page.occupancy, one)]
+    for dropped in _LESS_IMPORTANT:
+        if not console.is_terminal() or _table_width([heads, *rows]) <= console.columns():
+            break
+        at = heads.index(dropped)
+        heads, *rows = ([*row[:at], *row[at + 1 :]] for row in [heads, *rows])
+    return console.table(heads, rows, shrink=0)
+
+
+def _table_width(rows: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(width, column)) + 2 for column in zip(*rows, strict=True)) - 2
+
+
+def _rows(occupancy: Occupancy, partition: PartitionUse) -> Iterator[list[str]]:
+    nodes = [node for node in occupancy.nodes if partition.name in node.partitions]
+    waiting = sum(job.tasks for job in openings.waiting_in(occupancy, partition.name))
+    running = sum(job.tasks for job in occupancy.jobs if job.is_running and partition.name in job.partitions)
+    name = partition.name + (" *" if partition.is_default else "") + ("" if partition.is_open else " (closed)")
+    first = [name, _limit(partition.limit_seconds)]
+    last = [
+        f"{sum(node.is_idle for node in nodes)}/{len(nodes)}",
+        f"{sum(node.free_cpus for node in nodes)}/{sum(node.cpus for node in nodes)}",
+        str(running),
+        str(waiting),
+    ]
+    counts = [[one.type or "any", str(one.free), str(one.in_use), str(one.out)] for one in count_gpus(nodes)]
+    for gpus in counts or [["-"] * 4]:
+        yield [*first, *gpus, *last]
+        first, last = ["", ""], [""] * 4
+
+
+def _limit(seconds: int | None) -> str:
+    return "-" if seconds is None else show_duration(seconds)
+
+
+def _notes(page: Page) -> Iterator[str]:
+    occupancy = page.occupancy
+    blocked = sum(job.tasks for job in occupancy.jobs if not job.is_running and not job.waits_for_resources)
+    if blocked:
+        yield f"{counted(blocked, 'more job')} cannot start yet: held, behind another job, or at a limit"
+    if not occupancy.sees_all_jobs:
+        yield "this site hides the jobs of others: RUN and WAIT count yours alone"
+    hidden = len(occupancy.partitions) - len(occupancy.shown_partitions())
+    if hidden:
+        yield f"{counted(hidden, 'partition')} that you cannot use or that the site hides: `--json` lists all"
+
+
+def _own(page: Page) -> Iterator[str]:
+    running = sum(job.is_running for job in page.occupancy.mine)
+    if not page.waiting:
+        age = page.look.age(page.now)
+        as_of = f", as of {age_text(age)}" if age >= 1 else ""
+        yield (f"none of your jobs waits; {running} run" if running else "you have no jobs here") + as_of
+        return
+    for at, job in enumerate(page.waiting[:MOST_JOBS]):
+        if at:
+            yield ""
+        yield console.style(_headline(page, job), "head")
+        yield from _labelled([*_facts(page, job)], "  ")
+    if len(page.waiting) > MOST_JOBS:
+        yield ""
+        yield f"{len(page.waiting) - MOST_JOBS} more of your jobs wait: `serried queue --json` lists all"
+
+
+def _headline(page: Page, job: QueuedJob) -> str:
+    run, name = page.runs.get(job.id, ("", ""))
+    tasks = f", {counted(job.tasks, 'task')}" if job.tasks > 1 else ""
+    who = f"{run} {fit(printable(name), LONGEST_NAME)}, job {job.id}" if run else f"job {printable(job.id)}"
+    return f"{who}{tasks}: {_shape(JobShape.of(job))}"
+
+
+def _shape(shape: JobShape) -> str:
+    size = counted(shape.nodes, "node")
+    if shape.gpus:
+        kind = f"{shape.gpu_type} " if shape.gpu_type else ""
+        size += f" x {shape.gpus} {kind}GPU{'s' * (shape.gpus > 1)}"
+    else:
+        size += f" x {counted(shape.cpus, 'CPU')}"
+    limit = f" for {show_duration(shape.seconds)}" if shape.seconds else ""
+    where = f" in {printable(', '.join(shape.partitions))}" if shape.partitions else ""
+    return f"{size}{limit}{where}"
+
+
+def _facts(page: Page, job: QueuedJob) -> Iterator[tuple[str, str]]:
+    scheduler = schedulers.get(page.scheduler)
+    yield "reason", scheduler.explain(job.reason)
+    ahead = openings.ahead_of(page.occupancy, job)
+    if job.waits_for_resources:
+        yield "ahead", ahead_text(ahead)
+    if job.starts is not None:
+        yield "expected", f"{local_time(job.starts)}, in {duration(job.starts - page.now)}: an estimate, it changes"
+    ends = [one.ends for one in page.occupancy.mine if one.ends is not None]
+    if ends and scheduler.classify(job.reason) is Reason.SITE_LIMIT:
+        yield "then", f"your next running job ends at the latest {local_time(min(ends))}"
+    if job.waits_for_resources:
+        yield from _advice(page, JobShape.of(job), ahead)
+
+
+def _planned(page: Page, planned: Planned) -> Iterator[str]:
+    tasks = f", {planned.tasks} tasks, each" if planned.tasks > 1 else ","
+    yield console.style(f"{printable(planned.experiment)}{tasks} {_shape(planned.shape)}", "head")
+    ahead = rivals_of(page.occupancy, planned.shape)
+    yield from _labelled([("waiting", ahead_text(ahead))], "  ")
+    yield from _labelled([*_advice(page, planned.shape, ahead)], "  ")
+
+
+def _advice(page: Page, shape: JobShape, ahead: Sequence[QueuedJob]) -> Iterator[tuple[str, str]]:
+    if where := openings.fits_now(page.occupancy, shape):
+        first = ", if the jobs ahead leave it" if ahead else ""
+        yield "fits", f"all that it requests is free now in {printable(', '.join(where))}{first}"
+    for at, opening in enumerate(openings.sooner(page.occupancy, shape, ahead, page.now)):
+        yield ("sooner" if at == 0 else ""), opening_text(opening, shape)
+
 
 _DELAY_SECONDS = 5.0
 """From the intent to submit a job until the scheduler lists the job, mostly."""
@@ -66,7 +358,7 @@ def command(*, run: str | None, experiment: str | None, cluster: str | None, ref
     if as_json:
         console.out_json(**to_json(page))
     else:
-        for line in queue_view.lines(page):
+        for line in lines(page):
             console.out(line)
 
 

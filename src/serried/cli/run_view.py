@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from serried.base.errors import SchedulerUnreachable, UsageError
-from serried.base.text import BadDuration, ago, duration, read_duration
+from serried.base.text import BadDuration, ago, read_duration
 from serried.records.record import Record, RecordUnreadable, read_exit
 from serried.schema import names
 from serried.schema.reasons import Reason
 from serried.views import console
-from serried.views.text import harmless, overwritten, printable, wrapped
+from serried.views.text import printable
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -93,49 +92,11 @@ def select_all(words: Iterable[str]) -> list[Selection]:
     return list({str(selection): selection for selection in map(select, words)}.values())
 
 
-def headline(status: RunStatus) -> list[str]:
-    """The state of a run, and why, at the top of a page."""
-    name = printable(status.summary.name) if status.summary else "?"
-    begin, message = f"{status.id} {name} ", status.verdict.message
-    text = f"{begin}{status.state}" + (f": {printable(message)}" if message else "")
-    first, *more = wrapped(text, console.columns() - 2) if console.is_terminal() else [text]
-    rest = [f"  {line}" for line in more]
-    if not first.startswith(begin + status.state):  # a long name
-        return [first, *rest]
-    state = console.style(status.state, console.state_style(status.state))
-    return [begin + state + first[len(begin) + len(status.state) :], *rest]
-
-
-def output_line(line: str) -> str:
-    """A line of a program's output, without what could do harm to a terminal."""
-    return harmless(overwritten(line)) if console.has_colour() else printable(overwritten(line))
-
-
-def how(status: RunStatus) -> str:
-    """The status of a run in one line: `k3f9q2 train COMPLETED after 10m00s`."""
-    name = f" {printable(status.summary.name)}" if status.summary else ""
-    state = console.style(status.state, console.state_style(status.state), sys.stderr)
-    after = f" after {duration(status.seconds)}" if status.seconds is not None else ""
-    after += f" of attempt {status.attempt}" if after and (status.attempt or 1) > 1 else ""
-    code = status.verdict.exit_code
-    detail = f" with exit code {code}" if status.has_ended and code else ""
-    has_message = status.state != names.COMPLETED and status.verdict.message
-    message = f": {printable(status.verdict.message)}" if has_message else ""
-    return f"{status.id}{name} {state}{after}{detail}{message}"
-
-
-def doing(status: RunStatus) -> str:
-    """What a running run does now, in one line: `step 1200/5000 loss 0.312 3.1 it/s, 20m left`."""
-    if status.progress is None:
-        return ""
-    from serried.views import progress_lines  # only for runs that run
-
-    return progress_lines.line(status.progress)
-
-
 def say_how(status: RunStatus) -> None:
     """Print the status of a run, and its warnings below."""
-    console.say(how(status))
+    from serried.views import run_lines  # `submit` prints no status
+
+    console.say(run_lines.how(status))
     for warning in status.warnings:
         console.say_behind("  warning: ", warning["message"], "warning")
 

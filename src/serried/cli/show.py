@@ -23,7 +23,7 @@ from serried.schema import names
 from serried.schema.outputs import Outputs
 from serried.schema.plan import Plan
 from serried.schema.settings import fingerprint
-from serried.views import console
+from serried.views import console, run_lines
 from serried.views.plan_lines import (
     beside_text,
     comes_after,
@@ -84,9 +84,7 @@ def _show_tasks(status: RunStatus, *, as_json: bool) -> None:
     if as_json:
         run_view.out_runs([task_of(status, index).to_json() for index in status.tasks])
     else:
-        from serried.cli import array_view  # only for arrays
-
-        array_view.out_tasks(status)
+        run_lines.out_tasks(status)
     run_view.warn_if_stale([status])
     run_view.insist([status])
 
@@ -114,7 +112,7 @@ def _json(selection: Selection, status: RunStatus) -> dict[str, Any]:
 
 
 def _screen(selection: Selection, status: RunStatus, written: Outputs) -> list[str]:
-    lines = [*run_view.headline(status), ""]
+    lines = [*run_lines.headline(status), ""]
     facts = [fact for fact in (*_facts(selection, status), ("outputs", written.text)) if fact[1]]
     lines += [line for label, text in facts for line in console.behind(f"  {label.ljust(_LABEL)} ", text)]
     lines += _failure_lines(status)
@@ -137,10 +135,9 @@ def _failures(status: RunStatus) -> list[dict[str, Any]] | None:
 def _failure_lines(status: RunStatus) -> list[str]:
     if status.tasks is None:
         return []
-    from serried.cli import array_view  # only for arrays
     from serried.records.explain import failures_of
 
-    lines = array_view.failure_lines(status, failures_of(status))
+    lines = run_lines.failure_lines(status, failures_of(status))
     return ["", console.style("first failures", "head"), *lines] if lines else []
 
 
@@ -197,9 +194,7 @@ def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
     facts.append(("container", container_text(plan.container) if plan else ""))
     facts.append(("source", _source(selection, plan)))
     if status.tasks is not None:
-        from serried.cli import array_view  # only for arrays
-
-        facts += [("" if at else "tasks", line) for at, line in enumerate(array_view.counts(status))]
+        facts += [("" if at else "tasks", line) for at, line in enumerate(run_lines.task_counts(status))]
     facts.append(("waits for", status.reason))
     facts.append(("missing", "; ".join(each.text for each in _missing(selection, status))))
     facts.append(("nodes", ", ".join(status.node_names)))
@@ -214,13 +209,11 @@ def _progress(status: RunStatus) -> list[tuple[str, str]]:
     """What it does now; of an array, what its first running tasks do."""
     if status.state != names.RUNNING:
         return []
-    from serried.views import progress_lines  # only for runs that run
-
     if status.tasks is None:
-        return progress_lines.facts(status.progress) if status.progress else []
+        return run_lines.progress_facts(status.progress) if status.progress else []
     shown = list(status.progress_of_tasks.items())[:_MOST_TASKS]
     return [
-        ("" if at else "progress", f"task {index}: {progress_lines.line(progress)}")
+        ("" if at else "progress", f"task {index}: {run_lines.progress_line(progress)}")
         for at, (index, progress) in enumerate(shown)
     ]
 

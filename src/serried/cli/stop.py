@@ -1,23 +1,197 @@
-"""`serried stop` and `forget`: end runs, and give up a submission whose outcome is unknown."""
+"""`serried wait`, `stop` and `forget`: await the end of runs, end them, and give up an unknown submission."""
 
 from __future__ import annotations
 
+import dataclasses
 import sys
+import time
 from collections.abc import Sequence
 
 import click
 
-from serried.base.errors import SubmissionUncertain, UsageError
+from serried.base.errors import RunFailed, SerriedError, SubmissionUncertain, UsageError
+from serried.base.text import BadDuration, read_duration
 from serried.cli import run_view
 from serried.records import stopping
 from serried.records.index import Selection
 from serried.records.record import jobs_text
 from serried.records.run_status import RunStatus
-from serried.records.status import statuses_of
+from serried.records.status import never_starts, statuses_of, wait, why_never
 from serried.records.verdict import SUBMITTING, UNCERTAIN
+from serried.schema import names
 from serried.submission import reconcile
-from serried.views import console
+from serried.views import console, run_lines
 from serried.views.text import printable
+
+_PATIENCE_SECONDS = 5.0
+"""A run that waits longer has its reason printed."""
+_BETWEEN_READS_SECONDS = 5.0
+"""The head agent writes its file as often."""
+_LOOKS, _BETWEEN_LOOKS_SECONDS = 8, 5.5
+
+
+class WaitTimedOut(SerriedError):  # noqa: N818 - reads as what happened
+    """--timeout has passed and no run has failed."""
+
+    exit_code = 3
+
+
+@click.command(epilog=run_view.HELP)
+@run_view.many_runs
+@click.option("--timeout", metavar="TIME", help="Give up after 90s, 30m, 2h: exit code 3; the runs continue.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON at the end.")
+def wait_command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -> None:
+    r"""Wait for runs to end. Exit with 0 if all succeeded and with 1 if any did not.
+
+    On a terminal, one line shows the run's step, metric and time left. The reason why a run waits is printed
+    on stderr, and again when it changes. --json includes the program's own exit status. Ctrl-C ends the
+    waiting, never the runs.
+
+    \b
+    serried wait last && serried submit evaluate
+    serried wait --json a3k9 lr-sweep/17
+    """
+    seconds = _seconds(timeout) if timeout else None
+    selections = run_view.select_all(runs)
+    try:
+        with console.status_line("looking") as line:
+            _make_certain(selections)
+            waiting = _Waiting()
+
+            shown = _Shown(line)
+
+            def observe(found: Sequence[RunStatus]) -> None:
+                shown.update(found)
+                waiting.say(found)
+
+            found = wait(selections, timeout=seconds, observe=observe, tick=shown.renew)
+    except KeyboardInterrupt:
+        console.say()
+        console.note("stopped waiting; the runs continue (see serried ps)")
+        sys.exit(130)
+    if as_json:
+        run_view.out_runs([status.to_json() for status in found])
+    else:
+        _say_how(selections, found)
+    _exit(found, timeout)
+
+
+class _Waiting:
+    """Prints why runs wait: a held job waits until its owner releases it."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, tuple[tuple[str, str], float]] = {}
+        self._said: dict[str, str] = {}
+
+    def say(self, found: Sequence[RunStatus]) -> None:
+        now = time.monotonic()
+        for status in found:
+            why = (status.state, status.reason)
+            if self._since.get(status.id, (None,))[0] != why:
+                self._since[status.id] = why, now
+            is_waiting = bool(status.reason) and not status.has_ended and status.verdict.stale is None
+            if is_waiting and now - self._since[status.id][1] >= _PATIENCE_SECONDS:
+                self._explain(status)
+
+    def _explain(self, status: RunStatus) -> None:
+        from serried.records.explain import explain  # only for runs that wait
+
+        meaning = explain(status).meaning
+        if meaning and self._said.get(status.id) != status.reason:
+            self._said[status.id] = status.reason
+            console.say(f"{run_lines.how(status)}: {printable(meaning)}")
+
+
+class _Shown:
+    """The moving line: between two queries of the scheduler, the step of a single run moves by its file alone."""
+
+    def __init__(self, line: console.MovingLine) -> None:
+        self._line = line
+        self._found: Sequence[RunStatus] = ()
+        self._next = 0.0
+
+    def update(self, found: Sequence[RunStatus]) -> None:
+        self._found, self._next = found, time.monotonic() + _BETWEEN_READS_SECONDS
+        self._line.update(_progress(found) if self._line.is_shown else "")
+
+    def renew(self) -> None:
+        if self._line.is_shown and len(self._found) == 1 and time.monotonic() >= self._next:
+            self.update([dataclasses.replace(self._found[0])])  # a copy reads the file again
+
+
+def _say_how(selections: Sequence[Selection], found: Sequence[RunStatus]) -> None:
+    """Print the status of each run, and the outputs of those that have ended."""
+    from serried.records import outputs  # `stop` lists none
+    from serried.schema.outputs import LOOKED
+
+    unfetched = None
+    for selection, status in zip(selections, found, strict=True):
+        run_view.say_how(status)
+        if status.has_ended:
+            made = outputs.of(selection, LOOKED // len(found))
+            run_view.say_outputs(made)
+            unfetched = unfetched or (status.id if made.unfetched else None)
+    if unfetched:
+        console.next_steps([(f"serried fetch {unfetched} --to DIR", "copy its results and outputs to a folder")])
+
+
+def _make_certain(selections: Sequence[Selection]) -> None:
+    """Look several times for jobs whose submission is uncertain: one negative answer proves nothing."""
+    for _ in range(_LOOKS):
+        uncertain = [status.record for status in statuses_of(selections) if status.state == UNCERTAIN]
+        if not uncertain:
+            return
+        time.sleep(_BETWEEN_LOOKS_SECONDS)
+        for record in uncertain:
+            reconcile.find_out(record)
+
+
+def _seconds(text: str) -> int:
+    try:
+        return read_duration(text)
+    except BadDuration as error:
+        raise UsageError(f"`--timeout` {error}", hint=error.hint) from None
+
+
+def _progress(found: Sequence[RunStatus]) -> str:
+    if len(found) == 1:
+        message = "" if found[0].has_ended else found[0].verdict.message or _now(found[0])
+        return f"{found[0].id} {found[0].state}" + (f": {message}" if message else "")
+    over = sum(status.has_ended for status in found)
+    return f"{over} of {len(found)} runs have ended"
+
+
+def _now(status: RunStatus) -> str:
+    if status.tasks is not None:
+        return run_lines.tasks_text(status)
+    return run_lines.progress_line(status.progress)
+
+
+def _exit(found: Sequence[RunStatus], timeout: str | None) -> None:
+    unsure = [status for status in found if status.state == UNCERTAIN]
+    if unsure:
+        raise SubmissionUncertain(
+            f"the submission of {unsure[0].id} is uncertain: the scheduler may have its job",
+            hint=f"serried why {unsure[0].id}",
+        )
+    bad = [status for status in found if status.has_ended and status.state != names.COMPLETED]
+    if bad:
+        console.next_steps([(f"serried why {bad[0].id}", "what happened, and what to do")])
+        sys.exit(1)
+    stuck = [status for status in found if never_starts(status)]
+    if stuck:
+        raise RunFailed(
+            f"{stuck[0].id} never starts: {why_never(stuck[0])}",
+            hint=f"serried why {stuck[0].id}; serried stop {stuck[0].id} removes it from the queue",
+        )
+    unfinished = [status for status in found if not status.has_ended]
+    if unfinished:
+        more = f" and {len(unfinished) - 1} more" if len(unfinished) > 1 else ""
+        raise WaitTimedOut(
+            f"{unfinished[0].id}{more} did not end within {timeout}",
+            hint=f"serried wait {unfinished[0].id} continues to wait",
+        )
+
 
 _NAMED = 5
 

@@ -33,7 +33,7 @@ from serried.submission.request import Request, decide
 from serried.sweeps import definition, results
 from serried.sweeps.definition import GRID, RANDOM, DefinitionError, Metric, Parameter, SweepDefinition
 from serried.sweeps.results import SweepResults, TrialResult
-from serried.views import console, sweep_picture
+from serried.views import console, pictures
 from serried.views.console import Cell
 
 SUBMIT = "submit"
@@ -361,10 +361,10 @@ def show_command(
     if as_csv and (as_json or best):
         raise UsageError("`--csv` excludes `--json` and `--best`", hint="leave one of them out")
     if picture is not None:
-        sweep_picture.check(picture, "optuna")
+        pictures.check(picture, "optuna")
     found = results.results_of(run_view.select(run), metric)
     if picture is not None:
-        console.note(f"wrote {', '.join(map(str, sweep_picture.write(found, picture)))}")
+        console.note(f"wrote {', '.join(map(str, pictures.draw_sweep(found, picture)))}")
     if best:
         parameters = found.best
         if as_json:
@@ -389,7 +389,7 @@ def _document(found: SweepResults) -> dict[str, Any]:
         "goal": found.sweep.goal,
         "trials": [trial.to_json() for trial in found.trials],
         "groups": [group.to_json() for group in found.groups],
-        "importance": sweep_picture.importance_of(found) or None,
+        "importance": pictures.importance_of(found) or None,
     }
 
 
@@ -438,7 +438,7 @@ def _show(found: SweepResults, *, everything: bool) -> None:
 
 
 def _say_importance(found: SweepResults) -> None:
-    shares = sweep_picture.importance_of(found)
+    shares = pictures.importance_of(found)
     if shares:
         most = ", ".join(f"{name} {share:.2f}" for name, share in list(shares.items())[:_IMPORTANT])
         console.say(f"importance: {most}")

@@ -2,19 +2,263 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import importlib
 import os
+import shlex
 import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import click
 
-from serried.base import shell
+from serried.base import processes, shell
 from serried.base.errors import MissingProgramError, UsageError, install_hint
+from serried.base.text import counted
 from serried.cli import run_view
+from serried.records import event_files, index
 from serried.records.index import Selection
-from serried.views import console, loopback
+from serried.records.status import statuses_of
+from serried.schema import tracking
+from serried.sweeps import results
+from serried.views import console
+from serried.views.text import printable
+
+ADDRESS = "127.0.0.1"
+"""Not `localhost`, which may be `::1`, where another user may listen on the same port."""
+_PORTS = 20_000
+"""The first of 10,000 ports below those that systems give to outgoing connections."""
+
+
+def usual_port() -> int:
+    """A port that depends on the user alone."""
+    return _PORTS + os.getuid() % 10_000
+
+
+def loopback_listener(what: str, port: int | None = None) -> socket.socket:
+    """A socket on `port`; else on one that depends on the user alone, so that `LocalForward` can name it.
+
+    If that is taken, any free one, with a note that names `what`. Raises OSError if `port` is taken.
+    """
+    if port is not None:
+        return socket.create_server((ADDRESS, port), backlog=128)
+    usual = usual_port()
+    try:
+        return socket.create_server((ADDRESS, usual), backlog=128)
+    except OSError:
+        console.note(f"port {usual} is taken: a `LocalForward` to it does not lead to this {what}")
+        return socket.create_server((ADDRESS, 0), backlog=128)
+
+
+def ssh_tunnel(port: int, environ: Any, target: str = "") -> str:
+    """The `ssh` command that forwards `port` of the user's own machine to this one, or to the Unix socket `target`.
+
+    The address is that of this node by which the user has connected: another node may answer to the cluster's name. On
+    a node of a job it is that of the login node, which forwards.
+    """
+    user = processes.user()
+    words = environ.get("SSH_CONNECTION", "").split()
+    there = target.replace(":", r"\:") or f"{ADDRESS}:{port}"
+    forward = ["ssh", "-N", "-L", f"{port}:{there}"]
+    host = socket.gethostname()
+    if len(words) != 4:
+        return shlex.join([*forward, f"{user}@{host}"])
+    *_, address, ssh_port = words
+    if _is_here(address):
+        return shlex.join([*forward, *(["-p", ssh_port] if ssh_port != "22" else []), f"{user}@{address}"])
+    jump = f"[{address}]" if ":" in address else address
+    return shlex.join(
+        [*forward, "-J", f"{user}@{jump}" + (f":{ssh_port}" if ssh_port != "22" else ""), f"{user}@{host}"]
+    )
+
+
+def _is_here(address: str) -> bool:
+    """Whether this machine has the address."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+RELOAD_SECONDS = 30.0
+_SHARE = 20
+"""Searching for new event files takes at most one of so many seconds."""
+_LONGEST = 60
+
+
+@click.command()
+@click.argument("runs", metavar="[RUN|SWEEP]...", nargs=-1, shell_complete=run_view.complete_runs)
+def tensorboard_command(*, runs: tuple[str, ...]) -> None:
+    r"""Show runs in TensorBoard, also while they train.
+
+    \b
+    serried tensorboard                  the last run
+    serried tensorboard k3f9q2 m2n3p4    two runs to compare
+    serried tensorboard k3f9q2           all trials, if this is a sweep
+    serried tensorboard k3f9q2/17        one task of an array
+
+    Run it on the login node, and leave it running. It prints an `ssh` command for your
+    own machine, and an address for your browser. The address contains a token: other
+    users of this node get the error 403. Ctrl-C ends it.
+
+    \b
+    It shows the values of `run.log`, if the experiment in serried.toml has
+      track = { sinks = ["tensorboard"] }
+
+    and event files that the program itself writes to its results, its checkpoints or
+    by relative paths. It needs TensorBoard and the libraries of the web page:
+
+    \b
+      pip install '.[track,ui]'     in a clone of Serried
+    """
+    tensorboard, server = _import_library("tensorboard", "track"), _import_library("serried.views.web.server", "ui")
+    chosen = run_view.select_all(runs or [index.LAST])
+    with shell.exit_on_signals(), tempfile.TemporaryDirectory(prefix="serried-tensorboard-") as folder:
+        links = _Links(Path(folder))
+        links.add(_with_sweeps(chosen))
+        if not links.runs:
+            _insist_on_more(chosen)
+        token = server.new_token()
+        with console.status_line("starting TensorBoard"):
+            shown = _application(tensorboard.program, folder, token)
+        listener = loopback_listener("TensorBoard")
+        _report_board(chosen, links, listener.getsockname()[1], token)
+        threading.Thread(target=_keep_adding, args=(links, chosen), daemon=True).start()
+        try:
+            server.serve(listener, server.below_token(shown, "serried tensorboard", token))
+        except KeyboardInterrupt:
+            console.note("stopped")
+            raise SystemExit(130) from None
+
+
+def _import_library(module: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingProgramError(
+            f"a library that `serried tensorboard` needs is not installed beside Serried: {error}",
+            hint=install_hint(extra),
+        ) from None
+
+
+def _keep_adding(links: _Links, chosen: Sequence[Selection]) -> None:
+    while True:
+        began = time.monotonic()
+        links.add(_with_sweeps(chosen))
+        time.sleep(max(RELOAD_SECONDS, _SHARE * (time.monotonic() - began)))
+
+
+def _with_sweeps(chosen: Sequence[Selection]) -> list[Selection]:
+    """Each run once; for a sweep also the runs that repeat or add trials."""
+    found = {}
+    for selection in chosen:
+        is_sweep = selection.is_array and selection.record.plan.sweep is not None
+        for run in map(Selection, results.runs_of(selection)) if is_sweep else [selection]:
+            found[str(run)] = run
+    return list(found.values())
+
+
+class _Links:
+    """A folder for each curve, which has the curve's name in TensorBoard, with a link to each event file.
+
+    There are no links to folders: TensorBoard follows them, also in a circle.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.runs: set[str] = set()
+        """Those with event files."""
+        self.curves: dict[str, str] = {}
+        """The names of their event files by their own."""
+
+    def add(self, chosen: Iterable[Selection]) -> None:
+        """Add links to the event files that exist by now."""
+        for selection in chosen:
+            for name, path in event_files.of(selection):
+                self.runs.add(selection.record.id)
+                curve = self._folder / self._curve(name)
+                curve.mkdir(parents=True, exist_ok=True)
+                with contextlib.suppress(FileExistsError):
+                    (curve / path.name).symlink_to(path)
+
+    def _curve(self, name: str) -> str:
+        """`k3f9q2/17:runs/a` is shown as `k3f9q2/17:runs:a`. A name that is long or not unique ends with a hash."""
+        own, colon, below = name.partition(":")
+        below = printable(below).replace("/", ":")
+        curve = f"{own}{colon}{below[-_LONGEST:]}"
+        if len(below) > _LONGEST or self.curves.setdefault(curve, name) != name:
+            curve += f"~{hashlib.sha256(os.fsencode(name)).hexdigest()[:6]}"
+            self.curves[curve] = name
+        return curve
+
+
+def _insist_on_more(chosen: Sequence[Selection]) -> None:
+    """Raises UsageError if no run may write event files any more."""
+    one = len(chosen) == 1
+    words = f"run `{chosen[0]}` has" if one else "these runs have"
+    if all(status.has_ended for status in statuses_of(chosen)):
+        hint = 'add `track = { sinks = ["tensorboard"] }` to the experiment; the next run then writes them'
+        if any(_has_sink(selection) for selection in chosen):
+            hint = f"`serried logs {chosen[0]}` has a warning if the run could not write them"
+        raise UsageError(f"{words} no event files of TensorBoard", hint=hint)
+    sink = "" if all(map(_has_sink, chosen)) else "; `[track]` has no sink `tensorboard`"
+    console.note(f"{words} no event files yet{sink}; they appear here as the program writes them")
+
+
+def _has_sink(selection: Selection) -> bool:
+    track = selection.record.plan.track
+    return track is not None and tracking.TENSORBOARD in track.sinks and track.mode != tracking.OFF
+
+
+def _application(program: Any, folder: str, token: str) -> Any:
+    """TensorBoard's own application, for paths below the token. It reads the folder in threads."""
+    made = []
+
+    class Server(program.TensorBoardServer):  # type: ignore[misc]
+        def __init__(self, application: Any, flags: Any) -> None:  # noqa: ARG002
+            made.append(application)
+
+        def serve_forever(self) -> None: ...
+
+        def get_url(self) -> str:
+            return ""
+
+    board = program.TensorBoard(server_class=Server)
+    board.configure(
+        logdir=folder,
+        load_fast="false",  # its server would listen on a port of its own
+        reload_interval=RELOAD_SECONDS,
+        reload_multifile=True,  # so that all attempts of a run are read, and those of a restart while both write
+        path_prefix=f"/{token}",
+        window_title="Serried",
+    )
+    board.launch()
+    return made[0]
+
+
+def _report_board(chosen: Sequence[Selection], links: _Links, port: int, token: str) -> None:
+    lacking = [str(selection) for selection in chosen if selection.record.id not in links.runs]
+    if lacking and links.runs:
+        console.note(f"without event files: {', '.join(lacking)}")
+    names = ", ".join(map(str, chosen))
+    console.say(
+        f"TensorBoard shows {counted(len(links.curves), 'curve')} of {names}, and looks for new ones; Ctrl-C ends it"
+    )
+    console.say()
+    console.say("on your own machine:")
+    console.out(f"  {ssh_tunnel(port, os.environ)}")
+    console.say("and in its browser:")
+    console.out(f"  http://{ADDRESS}:{port}/{token}/")
+    sys.stdout.flush()  # a pipe gets both lines now, too
 
 
 @click.command()
@@ -79,7 +323,7 @@ def _import_server() -> tuple[Any, Any]:
 
 def _port(port: int | None) -> socket.socket:
     try:
-        return loopback.listener("page", port)
+        return loopback_listener("page", port)
     except OSError as error:
         raise UsageError(
             f"cannot listen on port {port}: {os.strerror(error.errno or 0).lower()}",
@@ -88,9 +332,9 @@ def _port(port: int | None) -> socket.socket:
 
 
 def _report(listener: socket.socket, path: Path | None, fragment: str) -> None:
-    number = loopback.usual_port() if path is not None else listener.getsockname()[1]
+    number = usual_port() if path is not None else listener.getsockname()[1]
     console.say("on your own machine, unless this is it:" if path is None else "on your own machine:")
-    console.out(f"  {loopback.tunnel(number, os.environ, str(path or ''))}")
+    console.out(f"  {ssh_tunnel(number, os.environ, str(path or ''))}")
     console.say("and in its browser:")
-    console.out(f"  http://{loopback.ADDRESS}:{number}/{fragment}")
+    console.out(f"  http://{ADDRESS}:{number}/{fragment}")
     console.say("Ctrl-C ends the page; it stops no run")

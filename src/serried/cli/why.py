@@ -17,7 +17,7 @@ from serried.records.run_status import RunStatus
 from serried.records.status import statuses_of
 from serried.records.verdict import signal_name
 from serried.schema import names
-from serried.views import console
+from serried.views import console, run_lines
 from serried.views.text import printable
 
 
@@ -48,19 +48,17 @@ def command(*, run: str, as_json: bool) -> None:
 
 
 def _lines(explanation: Explanation) -> list[str]:
-    lines = run_view.headline(explanation.status)
+    lines = run_lines.headline(explanation.status)
     facts = [fact for fact in _facts(explanation) if fact[1]]
     if facts:
         widest = max(len(name) for name, _ in facts)
         lines += ["", *(line for name, text in facts for line in console.behind(f"  {name.ljust(widest)}   ", text))]
     if explanation.failures:
-        from serried.cli import array_view  # only for arrays
-
-        failures = array_view.failure_lines(explanation.status, explanation.failures)
+        failures = run_lines.failure_lines(explanation.status, explanation.failures)
         lines += ["", "  first failures", *failures]
     if explanation.tail:
         lines += ["", f"  last lines of {explanation.tail_of}"]
-        lines += [f"  | {run_view.output_line(line)}" for line in explanation.tail]
+        lines += [f"  | {run_lines.output_line(line)}" for line in explanation.tail]
     if explanation.steps:
         steps = (line for step in explanation.steps for line in console.behind("  - ", step))
         lines += ["", "  what to do", *steps]
@@ -73,9 +71,9 @@ def _queue(status: RunStatus) -> str:
         return ""
     with contextlib.suppress(SerriedError):  # a scheduler that this version does not have
         if not schedulers.traits(status.summary.scheduler).is_this_machine:
-            from serried.cli import queue_view  # only for runs that wait
+            from serried.views import queue_lines  # only for runs that wait
 
-            return queue_view.remembered(status.summary.scheduler, status.job.partition(",")[0], os.environ)
+            return queue_lines.remembered(status.summary.scheduler, status.job.partition(",")[0], os.environ)
     return ""
 
 
@@ -87,10 +85,8 @@ def _facts(explanation: Explanation) -> list[tuple[str, str]]:
     meaning = "" if status.has_ended and explanation.failures else explanation.meaning
     facts = []
     if is_array:
-        from serried.cli import array_view  # only for arrays
-
-        facts += [("" if at else "tasks", line) for at, line in enumerate(array_view.counts(status))]
-    facts += [("reason", status.reason), ("now", run_view.doing(status)), ("means", meaning)]
+        facts += [("" if at else "tasks", line) for at, line in enumerate(run_lines.task_counts(status))]
+    facts += [("reason", status.reason), ("now", run_lines.progress_line(status.progress)), ("means", meaning)]
     facts += [("warning", printable(warning["message"])) for warning in explanation.warnings]
     if status.state == names.PENDING:
         facts.append(("waits for", duration(now - status.created) if status.created else ""))

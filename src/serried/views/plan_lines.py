@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from serried import schedulers
 from serried.base.text import compress, counted, duration, show_duration, spell
@@ -23,8 +23,10 @@ from serried.schema.names import (
 )
 from serried.schema.plan import After, Array, Container, Data, Environment, Plan, Staged, Sync
 from serried.schema.settings import spelled
-from serried.submission.snapshot import Revision, Survey
 from serried.views.text import memory
+
+if TYPE_CHECKING:
+    from serried.submission.snapshot import Revision, Survey
 
 FILES_OF_A_RUN, FILES_OF_A_TASK, FILES_OF_AN_ATTEMPT = 5, 2, 5
 """`docs/run-directory.md` names them; then come events and samples of each node, a log of each rank and launcher."""

@@ -29,7 +29,7 @@ from serried.records.verdict import UNCERTAIN, Verdict
 from serried.schema import names, series
 from serried.schema.layout import AttemptDirectory
 from serried.schema.reasons import Reason
-from serried.views import progress_lines, run_rows
+from serried.views import run_lines
 from serried.views.console import Cell
 from serried.views.text import without_escapes
 from serried.views.watch.pages import GpuKey, Point, RunPage, RunRow
@@ -225,7 +225,7 @@ class Reader:
         running = [status for status in found.values() if status.state == names.RUNNING][:_MOST_FOLLOWED]
         again = {status.id: dataclasses.replace(status) for status in running}  # reads its progress once more
         self._rows_at = time.monotonic()
-        return tuple(row_of(status, now) for status in sorted({**found, **again}.values(), key=run_rows.order))
+        return tuple(row_of(status, now) for status in sorted({**found, **again}.values(), key=run_lines.list_order))
 
 
 def _is_settled(status: RunStatus) -> bool:
@@ -244,7 +244,7 @@ def row_of(status: RunStatus, now: float) -> RunRow:
         summary.name if summary else "?",
         status.state,
         summary.size if summary else "?",
-        duration(run_rows.total(status, now)),
+        duration(run_lines.total_seconds(status, now)),
         _note(status, now),
         summary.project if summary else "",
     )
@@ -252,7 +252,7 @@ def row_of(status: RunStatus, now: float) -> RunRow:
 
 def _note(status: RunStatus, now: float) -> Cell:
     """As `serried ps` has it, behind the first warning that says something else."""
-    note = run_rows.note(status, now)
+    note = run_lines.note_of(status, now)
     found = doubts(status.progress) if status.progress else []
     warning = next((one["message"] for one in found if one["code"] not in _IN_NOTES), "")
     return Cell(f"{warning}, {note.text}", "warning", note.end, (warning,)) if warning else note
@@ -261,7 +261,7 @@ def _note(status: RunStatus, now: float) -> Cell:
 def task_rows(status: RunStatus) -> tuple[RunRow, ...]:
     """The tasks of an array, in the order of runs. What the first running ones do is read from their files."""
     tasks = sorted(
-        (status.tasks or {}).items(), key=lambda it: (run_rows.place(it[1].state), -(it[1].since or 0.0), it[0])
+        (status.tasks or {}).items(), key=lambda it: (run_lines.list_place(it[1].state), -(it[1].since or 0.0), it[0])
     )
     name = status.summary.name if status.summary else "?"
     return tuple(
@@ -272,7 +272,7 @@ def task_rows(status: RunStatus) -> tuple[RunRow, ...]:
 
 def _task_note(status: RunStatus, task: int, verdict: Verdict) -> Cell:
     progress = status.progress_of_tasks.get(task)
-    return Cell(verdict.message or (progress_lines.line(progress) if progress else ""))
+    return Cell(verdict.message or (run_lines.progress_line(progress) if progress else ""))
 
 
 def notice_of(status: RunStatus | None, now: float) -> str:
@@ -324,7 +324,7 @@ class RunReader:
             status.state,
             message="; ".join(dict.fromkeys(filter(None, (message, meaning)))),
             size=size_in_words(status),
-            elapsed=run_rows.elapsed(status, now),
+            elapsed=run_lines.elapsed_seconds(status, now),
             limit=status.summary.time_seconds if status.summary and not is_between else None,
             live=progress,
             recent=self._recent,
@@ -496,7 +496,7 @@ def _waiting_page(status: RunStatus, explanation: Explanation | None, now: float
 def _openings(status: RunStatus, now: float) -> tuple[str, tuple[str, ...]]:
     """The jobs ahead, and what would start sooner, by the last answer to `serried queue`. Asks nothing."""
     from serried.schedulers import occupancy_cache, openings  # only for runs that wait
-    from serried.views.opening_lines import ahead_text, opening_text
+    from serried.views.queue_lines import ahead_text, opening_text
 
     if status.summary is None or not status.job or status.waits_because not in (None, Reason.QUEUED):
         return "", ()

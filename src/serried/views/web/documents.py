@@ -24,7 +24,7 @@ from serried.schema import checkpoints, series
 from serried.schema.layout import AttemptDirectory
 from serried.submission.snapshot import Revision
 from serried.sweeps import results
-from serried.views import progress_lines, report_page
+from serried.views import report_page, run_lines
 from serried.views.plan_lines import plan_lines
 from serried.views.text import plain
 
@@ -76,7 +76,7 @@ def _progress(status: RunStatus) -> dict[str, Any]:
     progress = status.progress
     if progress is None:
         return {}
-    return {"doing": progress_lines.line(progress), "step": progress.step, "total_steps": progress.total_steps}
+    return {"doing": run_lines.progress_line(progress), "step": progress.step, "total_steps": progress.total_steps}
 
 
 def notice(problem: str, statuses: Iterable[RunStatus]) -> str:
@@ -101,7 +101,7 @@ def run(selection: Selection, status: RunStatus) -> dict[str, Any]:
     return {
         **status.to_json(),
         **_progress(status),
-        "facts": progress_lines.facts(status.progress) if status.progress else [],
+        "facts": run_lines.progress_facts(status.progress) if status.progress else [],
         "waits_for": status.scheduler_explanation if status.reason else "",
         "links": _tasks_by_state(status),
         "plan": _plan(selection),

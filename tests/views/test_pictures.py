@@ -15,7 +15,7 @@ from matplotlib import pyplot as plt
 from serried.base.errors import UsageError
 from serried.schema.plan import Sweep
 from serried.sweeps.results import PRUNED, SweepResults, TrialResult
-from serried.views import sweep_picture
+from serried.views import pictures
 
 THREE = {
     "lr": {"distribution": "log_uniform_values", "min": 1e-5, "max": 0.1},
@@ -61,7 +61,7 @@ def drawn(count, seed=0):
 
 def test_a_sweep_becomes_a_study_with_the_ranges_of_its_parameters():
     results = a_sweep([0.5, "FAILED", 0.7, PRUNED, "PENDING", 1e308])
-    study = sweep_picture.study_of(results)
+    study = pictures.study_of(results)
     trials = study.get_trials()
     assert [(trial.number, trial.state.name, trial.value) for trial in trials] == [
         (0, "COMPLETE", 0.5),
@@ -84,7 +84,7 @@ def test_a_sweep_becomes_a_study_with_the_ranges_of_its_parameters():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_parameter_that_decides_is_the_most_important(seed):
-    shares = sweep_picture.importance_of(drawn(100, seed))
+    shares = pictures.importance_of(drawn(100, seed))
     assert next(iter(shares)) == "lr"
     assert shares["lr"] > 0.7
     assert set(shares) == {"lr", "kind", "dropout"}
@@ -94,26 +94,26 @@ def test_the_parameter_that_decides_is_the_most_important(seed):
 @pytest.mark.parametrize(
     "results",
     [
-        a_sweep([0.1 * place for place in range(sweep_picture.LEAST - 1)]),
+        a_sweep([0.1 * place for place in range(pictures.LEAST - 1)]),
         a_sweep([0.5] * 30),
         a_sweep([0.1 * place for place in range(30)], metric=""),
         a_sweep([0.1 * place for place in range(30)], draw=lambda _: {"lr": 1}),
     ],
 )
 def test_too_little_has_no_importance(results):
-    assert sweep_picture.importance_of(results) == {}
+    assert pictures.importance_of(results) == {}
 
 
 def test_without_optuna_there_is_no_importance(monkeypatch):
-    monkeypatch.setattr(sweep_picture, "_has", lambda library: library != "optuna")
-    assert sweep_picture.importance_of(drawn(50)) == {}
+    monkeypatch.setattr(pictures, "_has", lambda library: library != "optuna")
+    assert pictures.importance_of(drawn(50)) == {}
 
 
 def test_the_pictures_are_written_beside_each_other(tmp_path):
-    assert sweep_picture.write(drawn(50), tmp_path / "sweep.png") == [
+    assert pictures.draw_sweep(drawn(50), tmp_path / "sweep.png") == [
         tmp_path / f"sweep-{name}.png" for name in ("history", "parallel", "importance")
     ]
-    assert sweep_picture.write(a_sweep([0.5, "FAILED"]), tmp_path / "few.png") == [
+    assert pictures.draw_sweep(a_sweep([0.5, "FAILED"]), tmp_path / "few.png") == [
         tmp_path / f"few-{name}.png" for name in ("history", "parallel")
     ]
     assert {path.read_bytes()[:4] for path in tmp_path.glob("*.png")} == {b"\x89PNG"}
@@ -121,7 +121,7 @@ def test_the_pictures_are_written_beside_each_other(tmp_path):
 
 def test_a_sweep_without_a_value_is_refused(tmp_path):
     with pytest.raises(UsageError, match="no completed trial of sweep `k3f9q2` has a value of `acc`"):
-        sweep_picture.write(a_sweep(["FAILED", "PENDING"]), tmp_path / "sweep.png")
+        pictures.draw_sweep(a_sweep(["FAILED", "PENDING"]), tmp_path / "sweep.png")
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".PDF"])
@@ -130,7 +130,7 @@ def test_hostile_names_and_values_are_drawn_as_they_are(suffix, tmp_path):
         return {f"{name} $_{{^ {'n' * 80}": generator.choice(HOSTILE) for name in ("a", "b\n", "<&", "$x$")}
 
     results = a_sweep([*range(30), 1e308, -1e308], draw=hostile, metric="$acc_{$\n\x00<&", definition=None)
-    written = sweep_picture.write(results, tmp_path / f"out{suffix}")
+    written = pictures.draw_sweep(results, tmp_path / f"out{suffix}")
     assert len(written) == 3
     starts = {".png": b"\x89PNG", ".svg": b"<?xml", ".PDF": b"%PDF"}
     for path in written:
@@ -141,6 +141,6 @@ def test_hostile_names_and_values_are_drawn_as_they_are(suffix, tmp_path):
 
 def test_the_settings_of_the_user_and_of_the_program_stay(tmp_path):
     with mpl.rc_context({"text.usetex": True, "font.size": 30}):
-        assert sweep_picture.write(a_sweep([0.1, 0.2]), tmp_path / "out.png")
+        assert pictures.draw_sweep(a_sweep([0.1, 0.2]), tmp_path / "out.png")
         assert mpl.rcParams["font.size"] == 30
     assert plt.get_fignums() == []

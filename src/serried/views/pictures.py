@@ -54,7 +54,7 @@ def check(path: Path, *libraries: str) -> None:
             raise UsageError(f"`--plot` needs {library}, which is not installed", hint=install_hint("sweeps"))
 
 
-def write(results: SweepResults, path: Path) -> list[Path]:
+def draw_sweep(results: SweepResults, path: Path) -> list[Path]:
     """Write each picture beside `path`, with its name: `sweep-history.png`. Returns their paths.
 
     Raises UsageError for a sweep without a metric or a value, and if a picture cannot be written.
