@@ -7,7 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from serried.base import scan
+from serried.base.manifest import scan
 
 MIB = 1 << 20
 
@@ -56,4 +56,4 @@ def is_same(here: Path, there: Path) -> bool:
     """In content, by another program, and in all else that a copy shares."""
     words = ["diff", "-r", "--no-dereference", here.resolve(), there]
     same = subprocess.run(words, check=False, capture_output=True)
-    return same.returncode == 0 and scan.scan(here.resolve()).key == scan.scan(there).key
+    return same.returncode == 0 and scan(here.resolve()).key == scan(there).key

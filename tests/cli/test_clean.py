@@ -150,7 +150,7 @@ def test_two_at_once_and_one_that_was_interrupted_lose_nothing_else(ended, monke
     run, other = ended("k3f9q2"), ended("m2n3p4")
     stays = other.where.path
     thing = Thing("run", "k3f9q2", run.where.path, run="k3f9q2", has_record=False)
-    monkeypatch.setattr(removal.removal, "remove", lambda _: False)
+    monkeypatch.setattr(removal.tree, "remove", lambda _: False)
 
     assert (removal.remove(thing) or "").startswith("its remaining files are in ")
 

@@ -11,7 +11,7 @@ import pytest
 
 from serried.agent.outcome import checkpoint_progress
 from serried.schema import checkpoints
-from serried.schema.checkpoint_layouts import is_complete
+from serried.schema.checkpoints import is_complete
 
 pytestmark = pytest.mark.torch
 

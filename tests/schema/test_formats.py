@@ -10,7 +10,7 @@ import zipfile
 
 import pytest
 
-from serried.base.file_integrity import counters, is_complete
+from serried.schema.checkpoints import is_complete_file, saved_counters
 
 
 def zipped(*, force_64=False, comment=b""):
@@ -53,14 +53,14 @@ def test_a_file_is_whole_only_with_its_last_byte(tmp_path, name):
     told = []
     for length in lengths:
         path.write_bytes(content[:length])
-        told.append(is_complete(path))
+        told.append(is_complete_file(path))
     assert told == [False] * (len(lengths) - 1) + [True]
 
 
 def test_of_other_formats_nothing_is_told_but_that_nothing_is_not_whole(tmp_path):
     (tmp_path / "model.h5").write_bytes(b"\x89HDF")
     (tmp_path / "empty.h5").write_bytes(b"")
-    assert (is_complete(tmp_path / "model.h5"), is_complete(tmp_path / "empty.h5")) == (None, False)
+    assert (is_complete_file(tmp_path / "model.h5"), is_complete_file(tmp_path / "empty.h5")) == (None, False)
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
@@ -69,11 +69,11 @@ def test_a_damaged_file_says_no_counters(tmp_path, method):
     path = tmp_path / "last.ckpt"
     with zipfile.ZipFile(path, "w", method) as archive:
         archive.writestr("archive/data.pkl", pickle.dumps({"epoch": 2, "more": list(range(9000))}, protocol=2))
-    assert counters(path) == {"epoch": 2}
+    assert saved_counters(path) == {"epoch": 2}
     content = bytearray(path.read_bytes())
     begin = len("archive/data.pkl") + 30
     content[begin : begin + 200] = b"\xff" * 200
     path.write_bytes(content)
 
-    assert is_complete(path)
-    assert counters(path) == {}
+    assert is_complete_file(path)
+    assert saved_counters(path) == {}

@@ -8,7 +8,6 @@ import zipfile
 import pytest
 
 from serried.agent.outcome.checkpoint_progress import position
-from serried.base import file_integrity
 from serried.schema import checkpoints
 
 HF = ("config.json", "model.safetensors", "training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state_0.pth")
@@ -177,7 +176,7 @@ def test_last_is_compared_by_what_it_says_of_itself(root):
 
     for name, step in (("epoch=1-step=20.ckpt", 20), ("epoch=3-step=40.ckpt", 40), ("last.ckpt", 30)):
         torch.save({"epoch": step // 10 - 1, "global_step": step, "state_dict": {"w": torch.ones(9)}}, root / name)
-    assert file_integrity.counters(root / "last.ckpt") == {"epoch": 2, "global_step": 30}
+    assert checkpoints.saved_counters(root / "last.ckpt") == {"epoch": 2, "global_step": 30}
     assert checkpoints.newest(root) == root / "epoch=3-step=40.ckpt"
     torch.save({"epoch": 4, "global_step": 50}, root / "last.ckpt")
     assert checkpoints.newest(root) == root / "last.ckpt"
@@ -192,8 +191,8 @@ def test_counters_are_read_without_unpickling(root):
             return os.mkdir, (str(root / "unpickled"),)
 
     torch.save({"model": {"x": torch.ones(3)}, "bad": Bad(), "iter_num": 70000, "epoch": "no"}, root / "ckpt.pt")
-    assert file_integrity.counters(root / "ckpt.pt") == {"iter_num": 70000}
+    assert checkpoints.saved_counters(root / "ckpt.pt") == {"iter_num": 70000}
     assert not (root / "unpickled").exists()
     with zipfile.ZipFile(root / "other.zip", "w") as archive:
         archive.writestr("a", "b")
-    assert [file_integrity.counters(root / name) for name in ("other.zip", "nothing")] == [{}, {}]
+    assert [checkpoints.saved_counters(root / name) for name in ("other.zip", "nothing")] == [{}, {}]

@@ -1,4 +1,4 @@
-"""Archives: their unpacked size as far as they state it, and whether an unpacked file was written since.
+"""Archives: their unpacked size as far as they state it.
 
 A zip lists its content. A gzip ends with its unpacked size modulo 4 GiB. A zstd begins with its unpacked size if the
 writer knew it: `zstd data.tar` knows the size, `tar --zstd` does not.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import struct
-from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import BinaryIO, Dict, Mapping, NamedTuple, Optional
+from typing import BinaryIO, NamedTuple
 
 ZSTD = b"\x28\xb5\x2f\xfd"
 SKIPPED = tuple(bytes([number]) + b"\x2a\x4d\x18" for number in range(0x50, 0x60))
@@ -94,60 +93,3 @@ def _zstd(file: BinaryIO) -> int:
     file.seek((not is_single) + (0, 1, 2, 4)[dictionary], os.SEEK_CUR)
     length = (is_single, 2, 4, 8)[how]
     return int.from_bytes(file.read(length), "little") + (256 if how == 1 else 0)
-
-
-class Contents:
-    """The content of a snapshot, which was unpacked into the working trees of a run."""
-
-    def __init__(self, archive: Optional[Path], links: Mapping[str, str], moment: int) -> None:
-        """`links` has the targets of links to entries of the project, `moment` the time of every file in seconds."""
-        self._archive = archive
-        self._links = links
-        self._moment = moment * 10**9
-
-    def has(self, tree: Path, path: str, kind: str, size: int, changed: int) -> bool:
-        """Whether the file or link at `path` of a working tree is as it was unpacked: written again, it is not."""
-        if kind == "link" and path in self._links:
-            return _target(tree / path) == self._links[path]
-        if changed != self._moment:
-            return False
-        if self._members is None:
-            return True
-        member = self._members.get(path)  # a copy of a file may have the time of the original
-        if member is None or member.kind != kind:
-            return False
-        return _target(tree / path) == member.leads_to if kind == "link" else member.size == size
-
-    @cached_property
-    def _members(self) -> Optional[Dict[str, _Member]]:
-        """None if the archive cannot be read."""
-        import tarfile
-
-        if self._archive is None:
-            return None
-        try:
-            return _members_of(os.path.normpath(self._archive))
-        except (OSError, tarfile.TarError):
-            return None
-
-
-class _Member(NamedTuple):
-    kind: str
-    size: int
-    leads_to: str
-
-
-@lru_cache(maxsize=8)
-def _members_of(archive: str) -> Dict[str, _Member]:
-    """By path. Cached, because many runs have the same code, and an archive is named after its content."""
-    import tarfile
-
-    with tarfile.open(archive) as tar:
-        return {entry.name: _Member("link" if entry.issym() else "file", entry.size, entry.linkname) for entry in tar}
-
-
-def _target(path: Path) -> Optional[str]:
-    try:
-        return str(path.readlink())
-    except OSError:
-        return None

@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import Callable, Iterator, List, Tuple, Union
 
-from serried.base import files, removal
+from serried.base import files, tree
 
 CHUNK = 1 << 20
 PART = ".part"
@@ -101,7 +101,7 @@ def temporary_path(folder: Path) -> Iterator[Path]:
     try:
         yield path
     finally:
-        removal.remove(path)
+        tree.remove(path)
 
 
 def make_directories(root: Path, folder: str, mode: int = 0o777) -> Path:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from serried.base import locks, removal
+from serried.base import locks, tree
 from serried.base.errors import SerriedError, UsageError, reason
 from serried.cleanup import disk_items
 from serried.cleanup.disk_items import KnownRuns, Thing
@@ -141,16 +141,14 @@ def _remove_run(thing: Thing) -> str | None:
         return refusal
     aside = thing.path.with_name(f"{disk_items.ASIDE}{thing.run}-{os.urandom(4).hex()}")
     thing.path.rename(aside)
-    if not removal.remove(aside) and aside.exists():
+    if not tree.remove(aside) and aside.exists():
         return f"its remaining files are in {aside}"
     remove_empty_above(thing.path)
     return None
 
 
 def _remove_path(thing: Thing) -> str | None:
-    return (
-        None if removal.remove(thing.path) or not os.path.lexists(thing.path) else "some of its files cannot be deleted"
-    )
+    return None if tree.remove(thing.path) or not os.path.lexists(thing.path) else "some of its files cannot be deleted"
 
 
 def _remove_record(thing: Thing) -> str | None:
@@ -188,9 +186,9 @@ def _remove_staged(thing: Thing) -> str | None:
 
     def remove_aside(path: Path) -> None:
         aside = path.with_name(f"{path.name}{locks.PART}")
-        removal.remove(aside)
+        tree.remove(aside)
         path.rename(aside)
-        removal.remove(aside)
+        tree.remove(aside)
 
     return None if locks.remove_unused(thing.path, remove_aside) else "a job uses it, or it cannot be deleted"
 

@@ -16,7 +16,7 @@ from serried.base.text import seconds_of
 from serried.records import outputs
 from serried.records.index import Selection
 from serried.records.record import RecordUnreadable
-from serried.schema import checkpoint_layouts, checkpoints
+from serried.schema import checkpoints
 from serried.schema.outputs import LOOKED
 from serried.schema.plan import Plan
 
@@ -26,7 +26,7 @@ class StrayCheckpoint(NamedTuple):
 
     path: Path
     framework: str
-    """A key of `checkpoint_layouts.OPTIONS`, or another name."""
+    """A key of `checkpoints.OPTIONS`, or another name."""
     shown: str
     """Relative to the project's folder."""
     pattern: str
@@ -35,7 +35,7 @@ class StrayCheckpoint(NamedTuple):
     @property
     def placeholders(self) -> dict[str, str]:
         """For advice about it."""
-        options = checkpoint_layouts.OPTIONS.get(self.framework)
+        options = checkpoints.OPTIONS.get(self.framework)
         return {
             "checkpoint": f"`{self.shown}`",
             "checkpoint_path": shlex.quote(str(self.path)),
@@ -55,12 +55,12 @@ def newest(selection: Selection) -> StrayCheckpoint | None:
     looked: set[Path] = set()
     for root, path in _written(selection, plan):
         names = path.split("/")
-        if not set(names).isdisjoint(checkpoint_layouts.NEVER_FOLDERS):
+        if not set(names).isdisjoint(checkpoints.NEVER_FOLDERS):
             continue
         for depth in range(1, len(names) + 1):
             shown = "/".join(names[:depth])
             place = root / shown
-            if place not in looked and (framework := checkpoint_layouts.framework_of(place)):
+            if place not in looked and (framework := checkpoints.framework_of(place)):
                 pattern = os.path.relpath(re.sub(r"\d+", "*", shown), plan.source.workdir)
                 pattern = "" if pattern.startswith(os.pardir) else pattern
                 found[place] = StrayCheckpoint(place, framework, shown, pattern)
@@ -68,7 +68,7 @@ def newest(selection: Selection) -> StrayCheckpoint | None:
             if place in found:
                 break
     by_age = sorted(found, key=checkpoints.changed_within, reverse=True)
-    return next((found[path] for path in by_age if checkpoint_layouts.is_complete(path)), None)
+    return next((found[path] for path in by_age if checkpoints.is_complete(path)), None)
 
 
 def _written(selection: Selection, plan: Plan) -> Iterator[tuple[Path, str]]:

@@ -16,12 +16,25 @@ import re
 import stat
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Set, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    FrozenSet,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Set,
+    Tuple,
+    Union,
+)
 
 from serried.base import tree as file_tree
-from serried.base.archives import Contents
 from serried.base.files import read_journal
 from serried.base.text import counted, iso, seconds_of, spell
 from serried.schema.layout import CHECKPOINTS, RunDirectory, TaskDirectory
@@ -290,3 +303,60 @@ class Tally:
 
 def is_noise(name: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in NOISE)
+
+
+class Contents:
+    """The content of a snapshot, which was unpacked into the working trees of a run."""
+
+    def __init__(self, archive: Optional[Path], links: Mapping[str, str], moment: int) -> None:
+        """`links` has the targets of links to entries of the project, `moment` the time of every file in seconds."""
+        self._archive = archive
+        self._links = links
+        self._moment = moment * 10**9
+
+    def has(self, tree: Path, path: str, kind: str, size: int, changed: int) -> bool:
+        """Whether the file or link at `path` of a working tree is as it was unpacked: written again, it is not."""
+        if kind == "link" and path in self._links:
+            return _target(tree / path) == self._links[path]
+        if changed != self._moment:
+            return False
+        if self._members is None:
+            return True
+        member = self._members.get(path)  # a copy of a file may have the time of the original
+        if member is None or member.kind != kind:
+            return False
+        return _target(tree / path) == member.leads_to if kind == "link" else member.size == size
+
+    @cached_property
+    def _members(self) -> Optional[Dict[str, _Member]]:
+        """None if the archive cannot be read."""
+        import tarfile
+
+        if self._archive is None:
+            return None
+        try:
+            return _members_of(os.path.normpath(self._archive))
+        except (OSError, tarfile.TarError):
+            return None
+
+
+class _Member(NamedTuple):
+    kind: str
+    size: int
+    leads_to: str
+
+
+@lru_cache(maxsize=8)
+def _members_of(archive: str) -> Dict[str, _Member]:
+    """By path. Cached, because many runs have the same code, and an archive is named after its content."""
+    import tarfile
+
+    with tarfile.open(archive) as tar:
+        return {entry.name: _Member("link" if entry.issym() else "file", entry.size, entry.linkname) for entry in tar}
+
+
+def _target(path: Path) -> Optional[str]:
+    try:
+        return str(path.readlink())
+    except OSError:
+        return None

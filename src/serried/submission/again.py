@@ -25,7 +25,7 @@ from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable, new_id, read_exit
 from serried.records.status import status, statuses_of
 from serried.records.verdict import SUBMITTING, UNCERTAIN, Verdict, counts_text
-from serried.schema import checkpoint_layouts, checkpoints, names
+from serried.schema import checkpoints, names
 from serried.schema.layout import RunDirectory
 from serried.schema.names import COMPLETED
 from serried.schema.plan import After, Array, Plan, Resume, Site, Sweep, UserScript
@@ -237,14 +237,14 @@ def _path(path: Path) -> Beginning:
         if newest is None:
             raise _nothing_in(run.checkpoints, f"the run in `{path}`", watch)
         return Beginning(Resume((str(newest),)), tuple(_torn([run.checkpoints], watch)))
-    layout = checkpoint_layouts.of_folder(path)
-    if checkpoints.is_of_train(path) or (layout is None and any(checkpoint_layouts.recognised(path))):
+    layout = checkpoints.of_folder(path)
+    if checkpoints.is_of_train(path) or (layout is None and any(checkpoints.recognised(path))):
         newest = checkpoints.newest(path)
         if newest is None:
             raise _nothing_in(path, f"`{path}`", ())
         return Beginning(Resume((str(newest),)), tuple(_torn([path], ())))
     is_torn_of_train = (path / checkpoints.REPLICATED).exists() and checkpoints.complete(path) is None
-    if is_torn_of_train or (layout is not None and not checkpoint_layouts.is_complete(path)):
+    if is_torn_of_train or (layout is not None and not checkpoints.is_complete(path)):
         hint = f"`--resume {path.parent}` takes the newest complete one"
         raise UsageError(f"the checkpoint `{path}` is incomplete", hint=hint)
     return Beginning(Resume((str(path),)), ())

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from serried import config, schedulers
 from serried.base import archives, copy, tree
-from serried.base.adaptive_pool import Crew
 from serried.base.errors import DataFailed, UsageError, did_you_mean, reason
 from serried.base.text import spell
+from serried.base.tree import Crew
 from serried.schema.names import DATA_DIR
 from serried.schema.plan import Environment, Plan, Site, Staged
 from serried.submission import builds, environments
@@ -244,7 +244,7 @@ class _DatasetCounter:
 def count(path: str, seconds: float, tick: Tick = lambda _: None) -> Count:
     """The size of the file or folder `path`, which exists, counted by several threads. Links in it are not followed.
 
-    Nothing is kept for each file, as `base.scan` does on nodes: ten million files would take gigabytes here.
+    Nothing is kept for each file, as `base.manifest` does on nodes: ten million files would take gigabytes here.
     """
     counter = _DatasetCounter(path, time.monotonic() + seconds, tick)
     state = Path(path).stat()

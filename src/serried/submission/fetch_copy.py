@@ -22,7 +22,7 @@ from typing import Any
 
 from serried.base import copy as fs_copy
 from serried.base import tree
-from serried.base.adaptive_pool import Crew
+from serried.base.tree import Crew
 
 THREADS = 16
 """The most files that are copied at once."""

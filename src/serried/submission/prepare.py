@@ -15,7 +15,7 @@ from serried import config, schedulers
 from serried.base import shell
 from serried.base.errors import UsageError, did_you_mean
 from serried.config import shell_words
-from serried.schema import checkpoint_layouts, names, placeholders, tracking
+from serried.schema import checkpoints, names, placeholders, tracking
 from serried.schema.plan import Plan
 from serried.schema.tracking import KEY, MLFLOW, OFF, OFFLINE, ONLINE, SERVER, TENSORBOARD, WANDB
 from serried.submission import containers, environments, search, snapshot
@@ -567,8 +567,8 @@ def _unused_restarts(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) 
             continue
         if _USES_SERRIED.search(code):
             return
-        framework = framework or checkpoint_layouts.framework_of_code(code)
-    options = checkpoint_layouts.OPTIONS.get(framework or "")
+        framework = framework or checkpoints.framework_of_code(code)
+    options = checkpoints.OPTIONS.get(framework or "")
     page = f"frameworks-{framework}" if options else "continuing"
     advice = f"add `{options}`; serried docs {page}" if options else f"serried docs {page}"
     yield f"nothing in the command saves to `{{checkpoints}}`, so no attempt follows the time limit: {advice}"

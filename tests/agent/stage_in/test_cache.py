@@ -15,8 +15,8 @@ from serried.agent.node_disk import shared_cache
 from serried.agent.stage_in import worker
 from serried.agent.stage_in.item import RestartedError, StageError
 from serried.agent.stage_in.tree_writer import TreeWriter
-from serried.base import locks, removal
-from serried.base.scan import UnreadableError, scan
+from serried.base import locks, tree
+from serried.base.manifest import UnreadableError, scan
 from stage_jobs import Job, kept
 
 MIB = 1 << 20
@@ -250,7 +250,7 @@ def test_a_source_that_changes_while_it_is_read_is_looked_at_again(there: Path, 
 def test_who_is_behind_hears_that_it_is_begun_again_before_what_is_half_done_goes(there: Path, disk: Path, monkeypatch):
     """Else it would find files gone, and go to the source by itself."""
     job = Job(there, disk, "a")
-    fill, remove, holding, told = worker.fill, removal.remove, job.stager.items[0].availability, []
+    fill, remove, holding, told = worker.fill, tree.remove, job.stager.items[0].availability, []
 
     def changing(root: bytes, target: TreeWriter, *rest: object) -> None:
         monkeypatch.setattr(worker, "fill", fill)
@@ -262,7 +262,7 @@ def test_who_is_behind_hears_that_it_is_begun_again_before_what_is_half_done_goe
         return remove(path, until)
 
     monkeypatch.setattr(worker, "fill", changing)
-    monkeypatch.setattr(removal, "remove", removed)
+    monkeypatch.setattr(tree, "remove", removed)
     assert job.bring().origins == ["source"]
     assert told[:2] == [False, True]  # what others may have left there, then our own
 

@@ -10,8 +10,9 @@ import pytest
 
 from serried.agent.node_disk import shared_cache
 from serried.agent.stage_in import node_side
-from serried.base import locks, scan
+from serried.base import locks
 from serried.base.files import read_journal
+from serried.base.manifest import scan
 from serried.schema.events import FromStageIn, ToHead
 from serried.schema.plan import Data, Staged
 
@@ -93,7 +94,7 @@ def test_a_run_says_that_it_waits_for_another_that_copies_the_same(start, tmp_pa
     data = tmp_path / "disk" / f"serried-{os.getuid()}" / "data"
     data.mkdir(mode=0o700, parents=True)
     data.parent.chmod(0o700)
-    slot = data / scan.scan(tmp_path / "there").key
+    slot = data / scan(tmp_path / "there").key
     other = locks.hold_or_make(slot, "k3f9q2/7")
     run = start(
         "cat {data}/set/file",

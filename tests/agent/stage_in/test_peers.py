@@ -21,8 +21,7 @@ from serried.agent.stage_in.item import Availability, RestartedError, StagedItem
 from serried.agent.stage_in.node_side import serving_interface
 from serried.agent.stage_in.relay import DataServer, FrameKind, Part, PeerLostError, Predecessor, Wire
 from serried.agent.stage_in.tree_writer import ExtentLog, TreeWriter
-from serried.base import scan
-from serried.base.manifest import Manifest
+from serried.base.manifest import Manifest, scan
 from trees import MIB, is_same, plant
 
 ONE_NODE = Path(__file__).with_name("one_node.py")
@@ -72,7 +71,7 @@ def call(monkeypatch):
 def held(there: Path) -> Availability:
     """What is here for long."""
     holding = Availability()
-    holding.set_complete(ExtentLog.complete(scan.scan(there), os.fsencode(there)))
+    holding.set_complete(ExtentLog.complete(scan(there), os.fsencode(there)))
     return holding
 
 
@@ -90,15 +89,15 @@ def test_items_come_one_after_the_other_and_what_is_here_already_need_not(there,
     (tmp_path / "nothing").mkdir()
     items = [there, tmp_path / "file", tmp_path / "none", tmp_path / "nothing"]
     predecessor = call(serve(*map(held, items)))
-    assert predecessor.item_key(0) == scan.scan(there).key
+    assert predecessor.item_key(0) == scan(there).key
     for number, item in enumerate(items[1:], 1):
-        assert scan.scan(pulled(predecessor, number, tmp_path / f"{number}")).key == scan.scan(item).key
+        assert scan(pulled(predecessor, number, tmp_path / f"{number}")).key == scan(item).key
     assert is_same(pulled(predecessor, 0, tmp_path / "0"), there)
 
 
 def test_what_is_begun_again_is_begun_again_by_all(there, tmp_path, serve, call):
     holding = Availability()
-    target = TreeWriter(os.fsencode(tmp_path / "before"), scan.scan(there))
+    target = TreeWriter(os.fsencode(tmp_path / "before"), scan(there))
     holding.set_complete(target.extents)
     predecessor = call(serve(holding))
     key = predecessor.item_key(0)
@@ -195,7 +194,7 @@ class Liar(threading.Thread):
 
 
 MANIFEST = Manifest(
-    [scan.scan(ONE_NODE.parent).entries[0], scan.scan(ONE_NODE).entries[0]._replace(path=b"f", size=4)]
+    [scan(ONE_NODE.parent).entries[0], scan(ONE_NODE).entries[0]._replace(path=b"f", size=4)]
 ).to_bytes()
 LIES = {
     "more than the file holds": (relay.pack([Part(1, 2, 4, is_data=True)]), b"data"),
@@ -248,7 +247,7 @@ def test_what_is_said_of_files_cannot_be_changed_on_the_way(there, tmp_path, ser
 
 def test_a_break_leaves_what_has_come_and_the_rest_comes_from_the_source(there, tmp_path, serve, call, wait_until):
     """Also where the one before us says that it cannot go on."""
-    before = TreeWriter(os.fsencode(tmp_path / "before"), scan.scan(there))
+    before = TreeWriter(os.fsencode(tmp_path / "before"), scan(there))
     holding = Availability()
     holding.set_complete(before.extents)
     number = next(n for n, entry in enumerate(before.extents.manifest.entries) if entry.path == b"large")

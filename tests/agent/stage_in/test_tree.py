@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from serried.agent.stage_in import tree_writer, worker
 from serried.agent.stage_in.tree_writer import Extent
-from serried.base import scan
-from serried.base.manifest import Manifest
+from serried.base import tree
+from serried.base.manifest import Manifest, UnreadableError, scan
 
 MIB = 1 << 20
 
@@ -88,7 +88,7 @@ def look(root: bytes) -> dict:
 
 
 def stage(root: bytes, place: bytes) -> Manifest:
-    manifest = scan.scan(os.fsdecode(root))
+    manifest = scan(os.fsdecode(root))
     into = tree_writer.TreeWriter(place, manifest)
     worker.fill(root, into)
     into.finish()
@@ -103,7 +103,7 @@ def test_what_is_staged_is_what_was_there(tree: dict):
         plant(there, tree, [])
         manifest = stage(there, here)
         assert look(here) == look(there)
-        assert scan.scan(os.fsdecode(here)).key == manifest.key
+        assert scan(os.fsdecode(here)).key == manifest.key
         back = Manifest.from_bytes(manifest.to_bytes())
         assert (back.entries, back.problems, back.key) == (manifest.entries, manifest.problems, manifest.key)
 
@@ -172,7 +172,7 @@ def test_special_files_are_left_out_and_links_that_lead_out_are_named(tmp_path: 
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "up").symlink_to("..")
     (tmp_path / "beside").symlink_to(f"../{tmp_path.name}/loop")
-    assert scan.scan(tmp_path).problems == [
+    assert scan(tmp_path).problems == [
         f"beside is a link that leads out of the tree, to ../{tmp_path.name}/loop",
         "pipe is a pipe, which is left out",
         "up is a link that leads out of the tree, to ..",
@@ -182,15 +182,15 @@ def test_special_files_are_left_out_and_links_that_lead_out_are_named(tmp_path: 
 def test_a_file_that_is_written_faster_than_it_is_read_is_read_as_far_as_it_was(tmp_path: Path, monkeypatch):
     path = tmp_path / "log"
     path.write_bytes(b"x" * (3 << 20))
-    before = scan.scan(path, hashed=True)
+    before = scan(path, hashed=True)
 
     def look(_: object) -> None:
         with path.open("ab") as file:
             file.write(b"more")
 
-    monkeypatch.setattr(scan.Crew, "look", look)
+    monkeypatch.setattr(tree.Crew, "look", look)
     os.utime(path, (1, 1))
-    (entry,) = scan.scan(path, hashed=True).entries
+    (entry,) = scan(path, hashed=True).entries
     assert (entry.size, entry.target) == (3 << 20, before.entries[0].target)
     assert path.stat().st_size > 3 << 20
 
@@ -212,7 +212,7 @@ def test_what_goes_while_it_is_looked_at_is_left_out(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(os, "scandir", listed)
     monkeypatch.setattr(os, "readlink", followed)
-    assert [entry.path for entry in scan.scan(tmp_path / "there").entries] == [b"", b"folder", b"stays"]
+    assert [entry.path for entry in scan(tmp_path / "there").entries] == [b"", b"folder", b"stays"]
 
 
 @pytest.mark.parametrize("name", ["missing", "pipe", "loop"])
@@ -224,8 +224,8 @@ def test_a_source_that_is_none_is_named(tmp_path: Path, name: str):
         "pipe": "is neither a file nor a folder",
         "loop": "is a link that leads nowhere",
     }
-    with pytest.raises(scan.UnreadableError) as caught:
-        scan.scan(tmp_path / name)
+    with pytest.raises(UnreadableError) as caught:
+        scan(tmp_path / name)
     assert str(caught.value) == f"`{tmp_path / name}` {because[name]}"
 
 
@@ -247,7 +247,7 @@ def test_a_file_that_is_not_as_it_was_looked_at_is_named(tmp_path: Path, change:
     path.parent.mkdir(parents=True)
     path.write_bytes(b"x" * size)
     os.utime(path, (1, 1))  # what is written again within a tick of the clock has the same time
-    manifest = scan.scan(tmp_path / "there")
+    manifest = scan(tmp_path / "there")
     CHANGES[change](path)
     into = tree_writer.TreeWriter(os.fsencode(tmp_path / "here"), manifest)
     with pytest.raises(worker.SourceChangedError) as caught:
@@ -259,7 +259,7 @@ def test_a_manifest_that_leads_out_of_its_root_is_refused(tmp_path: Path):
     (tmp_path / "there" / "folder").mkdir(parents=True)
     (tmp_path / "there" / "folder" / "file").write_text("x")
     (tmp_path / "there" / "link").symlink_to("/etc")
-    root, folder, file, link = scan.scan(tmp_path / "there").entries
+    root, folder, file, link = scan(tmp_path / "there").entries
     bad = [
         [root, file._replace(path=b"../file")],
         [root, folder, file._replace(path=b"folder/../../file")],

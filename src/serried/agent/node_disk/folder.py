@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 from serried.agent.attempt import Attempt
 from serried.agent.node_disk import mounts
-from serried.base import files, locks, removal
+from serried.base import files, locks, tree
 from serried.schema import names
 
 JOBS, TRASH, DATA, IMAGES = "jobs", "gone", "data", "images"
@@ -222,7 +222,7 @@ def discard(room: Optional[Path], path: Path, until: Optional[float]) -> None:
         if room is not None:
             path.chmod(0o700)  # a folder that a rank has made read-only cannot be moved
             path = path.rename(files.make_ours_alone(room / TRASH) / path.name)
-    removal.remove(path, until)
+    tree.remove(path, until)
 
 
 def empty_trash(room: Path, until: Optional[float], is_wanted: Callable[[Path], bool] = lambda _: True) -> None:
@@ -234,6 +234,6 @@ def empty_trash(room: Path, until: Optional[float], is_wanted: Callable[[Path], 
                 continue
             if entry.is_dir(follow_symlinks=False):
                 mounts.unmount_below(path, until)
-                removal.remove(path, until)
+                tree.remove(path, until)
             else:
                 path.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Sequence
 
-from serried.base import files, locks, removal
+from serried.base import files, locks, tree
 from serried.base.text import spell
 
 FACTS = "facts.json"
@@ -157,10 +157,10 @@ def oldest_first(folder: Path) -> List[Path]:
 def remove_item(path: Path, until: Optional[float] = None) -> None:
     """Rename the item first, so that it is never half deleted under its name. Raises OSError if some of it is left."""
     part = locks.part_of(path)
-    removal.remove(part, until)
+    tree.remove(part, until)
     if path.exists():
         path.rename(part)
-        removal.remove(part, until)
+        tree.remove(part, until)
 
 
 def _time(path: Path) -> float:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Iterator, NamedTuple, Optional, Sequence
 
-from serried.schema import checkpoint_layouts, checkpoints
+from serried.schema import checkpoints
 
 
 class Saved(NamedTuple):
@@ -54,7 +54,7 @@ def _newest(directory: Path, watch: Sequence[str]) -> int:
     is_of_train = checkpoints.is_of_train(directory)
     paths = list(_files(directory)) if is_of_train else checkpoints.ordered(directory, watch)
     dated = sorted(((checkpoints.changed_within(path), path) for path in paths), reverse=True)
-    return next((moment for moment, path in dated if checkpoint_layouts.is_complete(path, watch)), 0)
+    return next((moment for moment, path in dated if checkpoints.is_complete(path, watch)), 0)
 
 
 def _files(directory: Path) -> Iterator[Path]:

@@ -17,8 +17,8 @@ from typing import Callable, Collection, Optional
 
 from serried.agent.node_disk import shared_cache
 from serried.agent.node_disk.folder import boot
-from serried.base import files, locks, removal, scan
-from serried.base.manifest import Manifest
+from serried.base import files, locks, tree
+from serried.base.manifest import Manifest, scan
 
 TREE, MANIFEST = "tree", "manifest"
 
@@ -51,7 +51,7 @@ class CacheSlot:
         from the manifest, where that has hashes.
         """
         if manifest is None or self._hashed:
-            scanned = scan.scan(self._part / TREE, hashed=self._hashed)
+            scanned = scan(self._part / TREE, hashed=self._hashed)
             difference = manifest and manifest.difference(scanned)
             if difference is not None:
                 raise ValueError(difference)
@@ -78,7 +78,7 @@ class CacheSlot:
         """Unlock the item, or delete it if it is incomplete."""
         if self._lock >= 0:
             if not self.is_filled:
-                removal.remove(self._part)
+                tree.remove(self._part)
             os.close(self._lock)
             self._lock = -1
 
@@ -103,7 +103,7 @@ class StagingCache:
                 path = self._unshared(key)
                 continue
             if not path.exists():
-                removal.remove(locks.part_of(path))
+                tree.remove(locks.part_of(path))
                 return CacheSlot(path, lock, None, hashed=self.hashed)
             manifest = self._verified(path)
             if manifest is not None:
@@ -121,7 +121,7 @@ class StagingCache:
         if not self._may_be_unchanged(path):
             return None
         with contextlib.suppress(OSError, ValueError):
-            key = scan.scan(path / TREE, hashed=self.hashed).key  # this manifest is freed before the other is read
+            key = scan(path / TREE, hashed=self.hashed).key  # this manifest is freed before the other is read
             manifest = Manifest.from_bytes((path / MANIFEST).read_bytes())
             if manifest.key == key:
                 return manifest

@@ -31,8 +31,8 @@ from serried.agent.comms.rendezvous import MOST_UNPROVEN, Acceptor
 from serried.agent.loop import Loop
 from serried.agent.stage_in.item import Availability, Bytes, RestartedError, StagedItem, UnavailableError
 from serried.agent.stage_in.tree_writer import Extent, ExtentLog, TreeWriter, split_holes
-from serried.base import scan
 from serried.base.json_lines import Message
+from serried.base.manifest import error_text
 
 PIECE_BYTES = 256 << 10
 """Of a manifest, or of small files together, in one frame."""
@@ -505,7 +505,7 @@ class Predecessor:
         except BlockingIOError:  # the time limit of a socket, see `Wire`
             raise PeerLostError(f"{self._host} fell silent") from None
         except OSError as error:
-            raise PeerLostError(f"{self._host}: {scan.reason(error)}") from error
+            raise PeerLostError(f"{self._host}: {error_text(error)}") from error
         except ENDED as error:
             raise PeerLostError(f"{self._host}: {error}") from error
 

@@ -12,8 +12,8 @@ import threading
 import time
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
-from serried.base import copy, scan
-from serried.base.manifest import FILE, FOLDER, LINK, TWIN, Manifest
+from serried.base import copy
+from serried.base.manifest import FILE, FOLDER, LINK, SPARSE, TWIN, Manifest
 
 Data = Union[bytes, bytearray, memoryview]
 
@@ -203,7 +203,7 @@ def _gaps(parts: List[Tuple[int, int]], size: int) -> Iterator[Tuple[int, int]]:
 def split_holes(descriptor: int, extent: Extent) -> Iterator[Tuple[int, int, bool]]:
     """Split an extent of an open file into parts: offset, length, is_data. Small extents are not split."""
     start, end = extent.offset, extent.offset + extent.length
-    if extent.length < scan.SPARSE:
+    if extent.length < SPARSE:
         yield start, extent.length, True
         return
     for offset, length in copy.data_extents(descriptor, start, end):

@@ -31,12 +31,20 @@ from serried.agent.stage_in.item import RestartedError, StagedItem, StageError, 
 from serried.agent.stage_in.relay import DataServer, ItemRefusedError, PeerLostError, Predecessor
 from serried.agent.stage_in.tree_writer import Extent, ExtentLog, TreeWriter, split_holes
 from serried.base import archives as fs_archives
-from serried.base import files, scan
-from serried.base.adaptive_pool import Crew
+from serried.base import files
 from serried.base.files import FULL
 from serried.base.json_lines import Message
-from serried.base.manifest import Manifest, ManifestEntry, text
-from serried.base.scan import UnreadableError
+from serried.base.manifest import (
+    Manifest,
+    ManifestEntry,
+    UnreadableError,
+    encode_path,
+    error_text,
+    explain_unreadable,
+    path_text,
+    scan,
+)
+from serried.base.tree import Crew
 from serried.schema import names
 from serried.schema.events import FromStageIn, ItemOrigin, JournalEvent, ToHelper
 
@@ -123,7 +131,7 @@ class _BatchReader:
             return os.open(path, READ)
         except OSError as error:
             if error.errno in GONE:
-                raise SourceChangedError(text(path)) from None
+                raise SourceChangedError(path_text(path)) from None
             raise UnreadableError(path, error) from None
 
     def _copy_whole(self, source: int, entry: ManifestEntry, number: int) -> None:
@@ -152,14 +160,14 @@ class _BatchReader:
                     self._writer.copy(extent.number, at, min(STEP, offset + length - at), source)
                     self._crew.look()
             except EOFError:
-                raise SourceChangedError(text(self._path(entry))) from None
+                raise SourceChangedError(path_text(self._path(entry))) from None
         self._check(source, entry, entry.size)
 
     def _check(self, source: int, entry: ManifestEntry, size: int) -> None:
         """The size and time after the read show whether the `size` bytes belong to the file in the manifest."""
         state = os.fstat(source)
         if state.st_mtime_ns != entry.time or not state.st_size == size == entry.size:
-            raise SourceChangedError(text(self._path(entry)))
+            raise SourceChangedError(path_text(self._path(entry)))
 
     def _path(self, entry: ManifestEntry) -> bytes:
         return self._root + b"/" + entry.path if entry.path else self._root
@@ -244,7 +252,7 @@ class StageInWorker:
         try:
             files.make_ours_alone(self._shared)
         except OSError as error:
-            self._log_problem(f"{self._shared}: {scan.reason(error)}")
+            self._log_problem(f"{self._shared}: {error_text(error)}")
             return None
         request = self._request
         return StagingCache(self._shared, hashed=bool(request["hashed"]), run=str(request["run"]), sweep=cleanup.free)
@@ -256,7 +264,7 @@ class StageInWorker:
         try:
             return DataServer(address, self._key, self.stager.items, self._on_refused)
         except OSError as error:
-            self._log_problem(f"cannot serve other nodes: {scan.reason(error)}")
+            self._log_problem(f"cannot serve other nodes: {error_text(error)}")
             return None
 
     def _on_refused(self, address: str, because: str) -> None:
@@ -418,7 +426,7 @@ class Stager:
                 self._check_space()
             for item in self.items:
                 self._stage(item)
-        except (scan.UnreadableError, NoRoomError) as error:
+        except (UnreadableError, NoRoomError) as error:
             raise StageError(str(error)) from None
         finally:
             self._close_predecessor()
@@ -447,7 +455,7 @@ class Stager:
         if item.manifest is None:
             hashed = self._cache is not None and self._cache.hashed
             with self.watchdog.watch(item.source):
-                item.manifest = scan.scan(item.source, hashed=hashed, anchored=True, beat=self.watchdog.beat)
+                item.manifest = scan(item.source, hashed=hashed, anchored=True, beat=self.watchdog.beat)
             problems = item.manifest.problems
             logged = list(problems[:MOST_PROBLEMS])
             if len(problems) > MOST_PROBLEMS:
@@ -475,10 +483,10 @@ class Stager:
             link = self._view / item.to
             link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             link.symlink_to(path)
-        except scan.UnreadableError:
+        except UnreadableError:
             raise
         except OSError as error:
-            what = "the disk is full" if error.errno in FULL else scan.reason(error)
+            what = "the disk is full" if error.errno in FULL else error_text(error)
             where = self._cache.folder if self._cache else self._view
             raise StageError(f"`{item.source}` cannot be copied to {where}: {what}") from error
         item.finish()
@@ -493,7 +501,7 @@ class Stager:
             with self.watchdog.watch(item.source):
                 os.stat(item.source)
         except OSError as error:
-            raise StageError(f"`{item.source}` {scan.problem(error)}") from None
+            raise StageError(f"`{item.source}` {explain_unreadable(error)}") from None
         return Path(os.path.realpath(item.source)), ItemOrigin.IN_PLACE
 
     def _stage_in_cache(self, item: StagedItem) -> Tuple[Path, str]:
@@ -523,11 +531,11 @@ class Stager:
         with self._slot(item, key) as slot:
             if slot.manifest is not None:
                 item.manifest = slot.manifest
-                item.extents = ExtentLog.complete(slot.manifest, scan.encode(str(slot.tree)))
+                item.extents = ExtentLog.complete(slot.manifest, encode_path(str(slot.tree)))
                 item.availability.set_complete(item.extents)
                 return slot.tree, ItemOrigin.CACHE
             manifest = self._manifest(item, key)
-            extents, origin = self._fill(item, TreeWriter(scan.encode(str(slot.begin())), manifest))
+            extents, origin = self._fill(item, TreeWriter(encode_path(str(slot.begin())), manifest))
             self._finish(item, slot, manifest, extents)
         return slot.tree, origin
 
@@ -542,7 +550,7 @@ class Stager:
                 return slot.tree, ItemOrigin.CACHE
             manifest = self._manifest(item, key)
             archive = slot.begin().with_name(ARCHIVE)
-            extents, origin = self._fill(item, TreeWriter(scan.encode(str(archive)), manifest))
+            extents, origin = self._fill(item, TreeWriter(encode_path(str(archive)), manifest))
             self._unpack(item, archive, slot, extents)
             item.packed = slot.tree.with_name(ARCHIVE)
         return slot.tree, origin
@@ -617,7 +625,7 @@ class Stager:
         else:
             item.availability.set_complete(writer.extents)
         with self.watchdog.watch(item.source):
-            fill(scan.encode(item.source), writer, self.watchdog.beat)
+            fill(encode_path(item.source), writer, self.watchdog.beat)
         writer.finish()
         return writer.extents, origin
 
@@ -655,7 +663,7 @@ class Stager:
                 raise PeerLostError(f"{error} was damaged on the way") from None
             raise SourceChangedError(str(error)) from None
         if extents:
-            extents.root = scan.encode(str(slot.path)) + b"/" + os.path.basename(extents.root)
+            extents.root = encode_path(str(slot.path)) + b"/" + os.path.basename(extents.root)
         if not slot.share():
             raise RestartedError("another job deleted the item")
 
@@ -705,4 +713,4 @@ def _least_size(item: StagedItem, path: str) -> fs_archives.Least:
     except ValueError as error:
         raise StageError(f"cannot unpack `{item.source}`: not a complete zip file: {error}") from None
     except OSError as error:
-        raise scan.UnreadableError(scan.encode(path), error) from None
+        raise UnreadableError(encode_path(path), error) from None

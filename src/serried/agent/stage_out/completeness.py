@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from serried.base import file_integrity, linux, tree
+from serried.base import linux, tree
 from serried.schema import checkpoints
 
 QUIET_SECONDS = 1.5
@@ -210,7 +210,7 @@ def is_complete(artifact: Artifact) -> Optional[bool]:
         verdicts = [is_complete(file) for file in artifact.files if file.size]
         return False if False in verdicts else None if None in verdicts else True
     try:
-        return file_integrity.is_complete(Path(artifact.source)) if artifact.kind == "file" else None
+        return checkpoints.is_complete_file(Path(artifact.source)) if artifact.kind == "file" else None
     except OSError:
         return False
 

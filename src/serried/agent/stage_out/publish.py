@@ -20,8 +20,8 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 from serried.agent.attempt import Attempt
 from serried.agent.stage_out.completeness import Artifact, fingerprint_of, is_append_only_text
 from serried.agent.stage_out.throttle import Throttle
-from serried.base import copy, files, removal
-from serried.schema import checkpoint_layouts, checkpoints
+from serried.base import copy, files, tree
+from serried.schema import checkpoints
 from serried.schema.layout import CHECKPOINTS, RESULTS
 
 APPEND_ONLY = "tfevents"
@@ -177,7 +177,7 @@ class Publisher:
         self._roots = {RESULTS: work.directory.results, CHECKPOINTS: work.directory.checkpoints}
         self._temporary = work.directory.attempt(work.number).node(node) / "bringing"
         """Unfinished copies are here, in the run directory, so that a rename publishes them."""
-        removal.remove(self._temporary)
+        tree.remove(self._temporary)
 
     def is_published(self, kind: str, artifact: Artifact) -> bool:
         """Is there a copy of `artifact` as it is now?"""
@@ -226,7 +226,7 @@ class Publisher:
     def close(self) -> None:
         """Delete the folder of unfinished copies."""
         self._directories.clear()
-        removal.remove(self._temporary)
+        tree.remove(self._temporary)
 
     def _copy(self, artifact: Artifact, target: Path, urgent_before: Optional[int]) -> int:
         """Copy a file or link to a temporary name. Returns the copy's time in nanoseconds. Raises ChangedError."""
@@ -404,7 +404,7 @@ class Publisher:
     def _checkpoint_entries(self) -> Iterator[LedgerEntry]:
         """Without the logs beside checkpoints."""
         entries = self._ledger.entries(CHECKPOINTS)
-        return (entry for entry in entries if not checkpoint_layouts.is_log(entry.name.rpartition("/")[2]))
+        return (entry for entry in entries if not checkpoints.is_log(entry.name.rpartition("/")[2]))
 
     def _own_entries(self, folder: str) -> List[LedgerEntry]:
         """The files in a checkpoint's folder."""

@@ -24,8 +24,8 @@ from serried.agent.stage_out.completeness import Artifact
 from serried.agent.stage_out.publish import ChangedError, Publisher
 from serried.agent.stage_out.throttle import OutOfTimeError
 from serried.base import copy, files, locks
-from serried.base.adaptive_pool import Crew
-from serried.schema import checkpoint_layouts, checkpoints, names
+from serried.base.tree import Crew
+from serried.schema import checkpoints, names
 from serried.schema.events import FromStageOut, JournalEvent, ToHelper
 from serried.schema.layout import CHECKPOINTS, RESULTS
 from serried.schema.missing_outputs import UNWATCHED, left_out
@@ -347,7 +347,7 @@ class SyncLoop:
 
 
 def _is_log(artifact: Artifact) -> bool:
-    return artifact.kind == "file" and checkpoint_layouts.is_log(artifact.path.rpartition("/")[2])
+    return artifact.kind == "file" and checkpoints.is_log(artifact.path.rpartition("/")[2])
 
 
 def _remove(artifacts: Sequence[Artifact], kept: Set[str]) -> None:
