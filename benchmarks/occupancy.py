@@ -11,11 +11,11 @@ from pathlib import Path
 
 from measure import Figure, Timing, record
 
-from serried.schedulers import openings
+from serried.schedulers import occupancy
 from serried.schedulers.client import Cache
 from serried.schedulers.occupancy import count_gpus
-from serried.schedulers.slurm import occupancy
-from serried.schedulers.slurm.occupancy import SEPARATOR
+from serried.schedulers.slurm import cluster
+from serried.schedulers.slurm.cluster import SEPARATOR
 
 NODES, JOBS, ROUNDS = 5000, 20_000, 7
 NOW = 1_795_477_200
@@ -59,22 +59,22 @@ def timed(what: Callable[[], object]) -> Timing:
 
 def main() -> None:
     texts = {"sinfo": nodes(), "squeue": jobs()}
-    read = occupancy.read(texts, "user7")
+    read = cluster.read_occupancy(texts, "user7")
     assert (len(read.nodes), len(read.jobs)) == (NODES, JOBS)
     mine = [job for job in read.mine if not job.is_running]
 
     def advise() -> None:
         count_gpus(read.nodes)
         for job in mine[:5]:
-            ahead = openings.ahead_of(read, job)
-            openings.sooner(read, openings.JobShape.of(job), ahead, NOW)
+            ahead = read.ahead_of(job)
+            read.sooner(occupancy.JobShape.of(job), ahead, NOW)
 
     with tempfile.TemporaryDirectory() as folder:
         cache = Cache(Path(folder) / "answer.json")
         cache.put((), texts, 1.0)
         size = os.stat(cache.path).st_size  # noqa: PTH116
         cached = timed(cache.last)
-    parsed, advised = timed(lambda: occupancy.read(texts, "user7")), timed(advise)
+    parsed, advised = timed(lambda: cluster.read_occupancy(texts, "user7")), timed(advise)
     record(
         "The queue",
         [

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from serried.base.errors import SchedulerUnreachable
 from serried.schedulers.interface import Job, SubmitCommand
-from serried.schedulers.slurm.scheduler import Slurm
+from serried.schedulers.slurm.commands import Slurm
 from serried.schema.plan import Plan
 from serried.schema.reasons import Reason
 from serried.schema.successor_commands import Commands

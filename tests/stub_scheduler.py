@@ -29,7 +29,7 @@ class StubScript:
 def register(name: str, script: StubScript) -> None:
     """Let plans name the scheduler."""
     own = schedulers.traits(schedulers.LOCAL)._replace(is_this_machine=False, dialect=Dialect())
-    sys.modules[f"serried.schedulers.{name}.options"] = script  # type: ignore[assignment]
+    sys.modules[f"serried.schedulers.{name}.commands"] = script  # type: ignore[assignment]
     sys.modules[f"serried.schedulers.{name}"] = SimpleNamespace(TRAITS=own)  # type: ignore[assignment]
     if name not in schedulers.NAMES:
         schedulers.NAMES = (*schedulers.NAMES, name)

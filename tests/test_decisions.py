@@ -22,7 +22,7 @@ WORDS_OF_OTHERS = {
     "agent/outcome/evidence.py": "of slurmstepd",
     "agent/outcome/verdict.py": "of srun",
     "agent/stage_in/archives.py": "of tar",
-    "schedulers/clusters/machine.py": "of nvidia-smi",
+    "schedulers/local/cluster.py": "of nvidia-smi",
     "config/toml.py": "of tomllib",
     "lab/daemons.py": "of scontrol",
     "schema/failure_report.py": "of Python",
@@ -32,7 +32,7 @@ WORDS_OF_OTHERS = {
 }
 """Modules that read what another program printed, and whose words these are."""
 
-PARSERS = ("schedulers/*/parse.py", "schedulers/*/scheduler.py")
+PARSERS = ("schedulers/*/parse.py", "schedulers/*/commands.py")
 """Modules that read what the commands of schedulers print."""
 
 NO_SENTENCES = {

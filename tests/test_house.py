@@ -180,7 +180,7 @@ def test_imports_within_the_agent_run_one_way(path: Path):
     assert imported - {part_of(path)} - below == set()
 
 
-SCHEDULERS = [path.parent for path in (HOUSE / "schedulers").glob("*/scheduler.py")]
+SCHEDULERS = [path.parent for path in (HOUSE / "schedulers").glob("*/commands.py")]
 
 
 @for_each("folder", SCHEDULERS)

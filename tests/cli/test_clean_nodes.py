@@ -11,7 +11,7 @@ from building import CREATED, as_json
 from cleaning import aged, kinds
 from serried.base import locks
 from serried.base.files import make_directory, write_json
-from serried.schedulers.pbs import options
+from serried.schedulers.pbs.commands import Pbs
 from serried.submission import fetch, script
 
 
@@ -67,7 +67,7 @@ def test_of_a_disk_that_others_may_write_to_nothing_is_taken_for_staged_data(ser
 def test_several_nodes_are_looked_at_at_once_whatever_becomes_of_one(serried, make, monkeypatch):
     """Real agents on this machine for two nodes; no scheduler here reaches the third."""
     monkeypatch.setattr(fetch, "_scheduler_for", lambda plan, host: {"n3": "pbs"}.get(host, "local"))  # noqa: ARG005
-    monkeypatch.setattr(options, "errand", lambda *_: ("no-such-qsub",))
+    monkeypatch.setattr(Pbs, "errand", lambda *_: ("no-such-qsub",))
     made = make(scheduler="local").ending(nodes=["n1", "n2", "n3"])
     write_json(made.where.plan, made.plan.to_json())
     made.where.agent.write_bytes(script.agent().read())

@@ -14,9 +14,9 @@ import pytest
 
 from serried import schedulers
 from serried.base.errors import SchedulerUnreachable
-from serried.schedulers import occupancy_cache
+from serried.schedulers import occupancy
 from serried.schedulers.interface import Job
-from serried.schedulers.slurm import occupancy
+from serried.schedulers.slurm import cluster
 
 RECORDED = Path(__file__).parents[1] / "schedulers" / "occupancy"
 AT = 1_795_477_200.0
@@ -71,10 +71,9 @@ def answered(now, fake_slurm, tmp_path, monkeypatch):  # noqa: ARG001 - it patch
     monkeypatch.chdir(tmp_path)
     texts = {name: (RECORDED / f"{name}.txt").read_text() for name in ("sinfo", "squeue", "partitions")}
     texts["squeue"] = texts["squeue"].replace("ada", ME)
-    survey = schedulers.slurm.occupancy
-    cache = occupancy_cache._cache("slurm", survey, os.environ)
+    cache = occupancy.cache_of("slurm", os.environ)
     cache.put((), {**texts, "assoc": ASSOC}, 0.5, AT - 12)
-    monkeypatch.setattr(survey, "ask", lambda *_: pytest.fail("it was queried"))
+    monkeypatch.setattr(cluster, "ask_occupancy", lambda *_: pytest.fail("it was queried"))
 
 
 @pytest.mark.usefixtures("answered")
@@ -106,7 +105,7 @@ def test_a_run_without_a_job_that_waits_is_a_mistake(serried, make):
 def test_the_scheduler_is_queried_again_for_a_run_that_is_newer_than_the_answer(serried, make, now, monkeypatch):
     make(job=None).submit("submitted", job="99", at="2026-11-23T23:39:57Z")  # 9 s after the answer
     asked = []
-    monkeypatch.setattr(occupancy, "ask", lambda *_: asked.append(now[-1]) or {"sinfo": "", "squeue": ""})
+    monkeypatch.setattr(cluster, "ask_occupancy", lambda *_: asked.append(now[-1]) or {"sinfo": "", "squeue": ""})
     newer = (
         "error: `k3f9q2` is newer than the last answer of the scheduler\n\nhint: in 10 seconds: serried queue k3f9q2\n"
     )
@@ -183,7 +182,7 @@ def test_an_old_answer_is_shown_with_a_warning(serried, now, monkeypatch):
     def fail(*_: object) -> dict[str, str]:
         raise SchedulerUnreachable("Slurm's controller does not answer `sinfo`")
 
-    monkeypatch.setattr(occupancy, "ask", fail)
+    monkeypatch.setattr(cluster, "ask_occupancy", fail)
     done = serried("queue")
     assert done.out.startswith("Slurm, as of 1h00m ago\n")
     assert (done.err, done.code) == ("warning: Slurm's controller does not answer `sinfo`; this answer is old\n", 0)
@@ -193,7 +192,7 @@ def test_an_old_answer_is_shown_with_a_warning(serried, now, monkeypatch):
 def test_why_tells_the_jobs_ahead_by_the_same_answer(serried, make, monkeypatch):
     make(job="13")
     waits = Job("13", None, "PENDING", reason="Priority")
-    monkeypatch.setattr(schedulers.slurm.scheduler.Slurm, "poll", lambda *_: {("13", None): waits})
+    monkeypatch.setattr(schedulers.slurm.commands.Slurm, "poll", lambda *_: {("13", None): waits})
     (fact,) = [line for line in serried("why").out.splitlines() if line.startswith("  queue ")]
     assert fact.split(maxsplit=1)[1] == "ahead 1 job with 12 GPUs; free 5 of 16 a100 GPUs, as of 12s ago"
 

@@ -10,8 +10,8 @@ from serried.agent.outcome import diagnose
 from serried.base.files import write_json
 from serried.records.advice import ADVICE, HERE, OF_LAUNCH, OF_OUTPUT, OF_SCRIPT, Ended, advice_for
 from serried.schedulers.interface import Job
-from serried.schedulers.pbs.scheduler import Pbs
-from serried.schedulers.slurm.scheduler import Slurm
+from serried.schedulers.pbs.commands import Pbs
+from serried.schedulers.slurm.commands import Slurm
 from serried.schema.plan import Limit
 from tables import for_each
 

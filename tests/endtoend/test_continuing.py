@@ -15,7 +15,7 @@ import pytest
 
 from place import Place, agents, environment, job_script
 from serried.base.files import Journal, read_json
-from serried.schedulers.local.options import COMMAND
+from serried.schedulers.local.commands import COMMAND
 
 PYTHON = sys.executable
 

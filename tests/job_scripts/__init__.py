@@ -46,7 +46,7 @@ class Verifier:
 
     @property
     def in_lab(self) -> bool:
-        return schedulers.site("slurm").is_throwaway(self.around)
+        return schedulers.cluster("slurm").is_throwaway(self.around)
 
     def verify(self, folder: Path) -> list[Verification]:
         """Compare the forms in each round. Raises SerriedError if only one form is accepted."""

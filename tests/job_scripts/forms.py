@@ -17,8 +17,8 @@ from serried.base import shell
 from serried.base.errors import SerriedError, UsageError
 from serried.schedulers.directives import Place, form
 from serried.schedulers.pbs import directives as pbs_directives
-from serried.schedulers.slurm import sbatch_options
-from serried.schedulers.slurm.sbatch_options import GivenOption
+from serried.schedulers.slurm import directives
+from serried.schedulers.slurm.directives import GivenOption
 from serried.schema import names
 
 POLL_SECONDS = 0.2
@@ -70,8 +70,8 @@ def adapted(text: str, file: str = "the script") -> str:
     Raises UsageError for directives that sbatch would refuse.
     """
     lines = text.split("\n")
-    for number, line in sbatch_options.header(text)[0].items():
-        given = list(sbatch_options.options(list(sbatch_options.words(line, Place(file, number)))))
+    for number, line in directives.header(text)[0].items():
+        given = list(directives.options(list(directives.words(line, Place(file, number)))))
         kept = [_with_variables(option) for option in given if option.name not in SITE_OPTIONS]
         if kept != given:
             words = [word for option in kept for word in option.words()]
@@ -83,7 +83,7 @@ def adapted(text: str, file: str = "the script") -> str:
 
 
 def _is_pbs(text: str) -> bool:
-    return pbs_directives.is_for(text) and not sbatch_options.header(text)[0]
+    return pbs_directives.is_for(text) and not directives.header(text)[0]
 
 
 def _with_variables(option: GivenOption) -> GivenOption:

@@ -9,8 +9,8 @@ import pytest
 
 from building import a_plan
 from serried.base.processes import Process
+from serried.schedulers.local.commands import Local
 from serried.schedulers.local.jobs import JobFolder
-from serried.schedulers.local.scheduler import Local
 from serried.schema import names
 
 

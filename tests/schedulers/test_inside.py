@@ -9,8 +9,8 @@ import pytest
 
 from serried import schedulers
 from serried.base.errors import UsageError
-from serried.schedulers.pbs import site as pbs
-from serried.schedulers.slurm import site as slurm
+from serried.schedulers.pbs import cluster as pbs
+from serried.schedulers.slurm import cluster as slurm
 from serried.schedulers.survey import Inside
 from tables import for_each
 

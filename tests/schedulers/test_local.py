@@ -11,9 +11,9 @@ import pytest
 
 from building import a_plan
 from serried.base.errors import SubmissionRefused
-from serried.schedulers.local import options
+from serried.schedulers.local import commands
+from serried.schedulers.local.commands import Local
 from serried.schedulers.local.jobs import new_folder
-from serried.schedulers.local.scheduler import Local
 from serried.schedulers.local.supervisor import Task
 from serried.schema import names
 from serried.schema.plan import Limit
@@ -25,7 +25,7 @@ def test_a_job_that_has_saved_as_its_limit_came_is_run_again(machine, ending, st
     """It was told by TERM; its status says that it may go on all the same. Nothing goes on after a cancellation."""
     plan = machine.plan("trap 'exit 85' TERM; touch ready; while :; do sleep 0.05; done", time_seconds=3600)
     plan = plan._replace(limit=Limit(lead_seconds=0, restarts=1))
-    request = options.parse(options.supervisor_command(plan, f"{plan.run}-1"))
+    request = commands.parse(commands.supervisor_command(plan, f"{plan.run}-1"))
     task = Task(request, new_folder(machine.folder), "-", os.environ)
     task.start(("0",))
     machine.wait_until((Path(plan.directory) / "ready").exists)
@@ -57,7 +57,7 @@ def test_the_command_says_what_is_asked_for():
     assert made.argv == (
         sys.executable,
         "-I",
-        options.COMMAND[-1],
+        commands.COMMAND[-1],
         "--job-name=train-k3f9q2-1",
         "--chdir=/scratch/digits/train/k3f9q2",
         "--gpus=2",
@@ -84,8 +84,8 @@ def test_the_command_says_what_is_asked_for():
     ],
 )
 def test_the_supervisor_reads_its_request_from_its_command(changes, expected):
-    command = options.supervisor_command(a_plan(scheduler="local", **changes), "k3f9q2-1")
-    request = vars(options.parse(command))
+    command = commands.supervisor_command(a_plan(scheduler="local", **changes), "k3f9q2-1")
+    request = vars(commands.parse(command))
     assert {name: request[name] for name in expected} == expected
     assert request["command"][-1] == "k3f9q2-1"
 

@@ -46,7 +46,7 @@ def test_a_job_survives_the_session_that_submitted_it(machine):
     plan = machine.plan("sleep 600")
     program = (
         f"import json, os, sys; sys.path[:0] = {sys.path!r}\n"
-        "from serried.schema.plan import Plan; from serried.schedulers.local.scheduler import Local\n"
+        "from serried.schema.plan import Plan; from serried.schedulers.local.commands import Local\n"
         "plan = Plan.from_json(json.loads(sys.argv[1])); local = Local()\n"
         "print(local.submit(local.submission(plan, plan.run + '-1', os.environ)), flush=True); sys.stdin.read()"
     )

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from serried.base import processes
 from serried.base.processes import identify
-from serried.schedulers.local.foreground import run_here
 from serried.schedulers.local.jobs import locked_slots
+from serried.schedulers.local.supervisor import run_here
 from serried.schema import names
 
 

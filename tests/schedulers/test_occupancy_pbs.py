@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from serried.schedulers.occupancy import Occupancy, PartitionUse, QueuedJob
-from serried.schedulers.pbs import occupancy
+from serried.schedulers.pbs import cluster
 from tables import for_each
 
 HERE = Path(__file__).parent
@@ -29,7 +29,7 @@ TEXTS = {
 
 
 def read(**texts: str) -> Occupancy:
-    return occupancy.read(TEXTS | texts, "pbsuser")
+    return cluster.read_occupancy(TEXTS | texts, "pbsuser")
 
 
 def first_node(**replacements: str) -> tuple[bool, int, int, dict[str, int]]:
@@ -136,7 +136,7 @@ def test_a_line_that_is_no_job_is_dropped(line: str):
 
 def test_a_user_with_a_long_name_has_jobs():
     row = "8[].pbshead a-very-long-nam workq sleeper -- 1 1 4gb 100:30 Q --\n"
-    (job,) = occupancy.read({"jobs": row}, "a-very-long-name").jobs
+    (job,) = cluster.read_occupancy({"jobs": row}, "a-very-long-name").jobs
     assert (job.is_mine, job.memory_mb, job.limit_seconds) == (True, 4096, 100 * 3600 + 1800)
 
 
@@ -146,4 +146,4 @@ def test_a_server_may_hide_the_jobs_of_others():
 
 
 def test_nothing_at_all_is_an_empty_cluster():
-    assert occupancy.read({}, "ada") == Occupancy()
+    assert cluster.read_occupancy({}, "ada") == Occupancy()

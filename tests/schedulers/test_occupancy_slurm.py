@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from serried.schedulers.occupancy import GpuCount, NodeUse, Occupancy, PartitionUse, QueuedJob, count_gpus
-from serried.schedulers.slurm import occupancy
-from serried.schedulers.slurm.occupancy import SEPARATOR
+from serried.schedulers.slurm import cluster
+from serried.schedulers.slurm.cluster import SEPARATOR
 from tables import for_each
 
 RECORDED = Path(__file__).parent / "occupancy"
@@ -30,12 +30,12 @@ def node(**fields: str) -> NodeUse:
         "name": "n1", "partition": "gpu", "state": "mixed", "flags": "mixed", "cpus": "4/12/0/16", "gres": "gpu:4",
         "used": "gpu:(null):1(IDX:0)", "memory": "65536", "taken": "4096", "available": "up", "limit": "infinite",
     }  # fmt: skip
-    (found,) = occupancy.read({"sinfo": lines("|".join((row | fields).values()))}, "ada").nodes
+    (found,) = cluster.read_occupancy({"sinfo": lines("|".join((row | fields).values()))}, "ada").nodes
     return found
 
 
 def read() -> Occupancy:
-    return occupancy.read(recorded("sinfo", "squeue", "partitions"), "ada")
+    return cluster.read_occupancy(recorded("sinfo", "squeue", "partitions"), "ada")
 
 
 def test_nodes_of_a_real_slurm_are_listed_once():
@@ -160,7 +160,7 @@ def test_all_gpus_of_an_idle_node_are_free_also_where_their_use_is_not_reported(
 def test_the_gpus_of_a_job_are_those_that_slurm_counts_or_those_that_it_requests(
     total: str, requests: tuple[tuple[str, int], ...], gpus: tuple[int, str]
 ):
-    assert occupancy.job_gpus(total, requests) == gpus
+    assert cluster.job_gpus(total, requests) == gpus
 
 
 JOB = "7|N/A|PENDING|ada|gpu|100|1|4|1|cpu=4|N/A|N/A|N/A|1:00:00|N/A|N/A|Priority"
@@ -177,7 +177,7 @@ JOB = "7|N/A|PENDING|ada|gpu|100|1|4|1|cpu=4|N/A|N/A|N/A|1:00:00|N/A|N/A|Priorit
     ],
 )
 def test_a_line_that_is_cut_or_foreign_is_dropped(row: str):
-    found = occupancy.read({"sinfo": lines(row), "squeue": lines(row, JOB)}, "ada")
+    found = cluster.read_occupancy({"sinfo": lines(row), "squeue": lines(row, JOB)}, "ada")
     assert ([job.id for job in found.jobs], found.nodes) == (["7"], ())
 
 
@@ -186,7 +186,7 @@ def test_a_line_that_is_cut_or_foreign_is_dropped(row: str):
     [("N/A", 1), ("3", 1), ("0-9%3", 10), ("[1-9,20%4]", 10), ("0-100:10", 11), ("1,5,7", 3), ("0-999999", 1000000)],
 )
 def test_tasks_that_wait_are_counted_but_not_listed(index: str, count: int):
-    (job,) = occupancy.read({"squeue": lines(JOB.replace("N/A", index, 1))}, "ada").jobs
+    (job,) = cluster.read_occupancy({"squeue": lines(JOB.replace("N/A", index, 1))}, "ada").jobs
     assert job.tasks == count
 
 
@@ -203,14 +203,14 @@ def test_tasks_that_wait_are_counted_but_not_listed(index: str, count: int):
     ],
 )
 def test_a_partition_for_others_is_recognised(partition: dict[str, str], expected: bool):
-    assert occupancy.admits(partition, {"def-ada"}, {"long", "normal"}, {"users"}) is expected
+    assert cluster.admits(partition, {"def-ada"}, {"long", "normal"}, {"users"}) is expected
 
 
 def test_a_site_may_hide_the_jobs_of_others():
-    assert occupancy.hides_jobs("Foo = 1\nPrivateData             = accounts,jobs\n")
-    assert not occupancy.hides_jobs("PrivateData = none\n")
+    assert cluster.hides_jobs("Foo = 1\nPrivateData             = accounts,jobs\n")
+    assert not cluster.hides_jobs("PrivateData = none\n")
 
 
 @pytest.mark.parametrize("text", ["", "cpu=", "4G", "mem=x"])
 def test_amounts_that_are_no_amounts_count_as_nothing(text: str):
-    assert occupancy.memory_mb(occupancy.amounts_of(text).get("mem", "")) == 0
+    assert cluster.memory_mb(cluster.amounts_of(text).get("mem", "")) == 0

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from serried.schedulers import openings
-from serried.schedulers.occupancy import NodeUse, Occupancy, PartitionUse, QueuedJob
-from serried.schedulers.openings import JobShape, Opening
+from serried.schedulers.occupancy import JobShape, NodeUse, Occupancy, Opening, PartitionUse, QueuedJob
 from tables import for_each
 
 NOW = 1_795_000_000.0
@@ -43,29 +41,29 @@ JOB = QueuedJob("7", is_running=False, is_mine=True, partitions=("gpu",), waits_
     ],
 )
 def test_a_job_fits_if_each_of_its_nodes_is_free(shape: JobShape, where: list[str]):
-    assert openings.fits_now(FREE, shape) == where
+    assert FREE.fits_now(shape) == where
 
 
 def test_a_job_fits_only_where_its_time_is_allowed_and_jobs_start():
     here = replace(FREE, nodes=(node("n1", 4, ("short", "closed")),), partitions=(SHORT, PartitionUse("closed", False)))
-    assert openings.fits_now(here, JobShape(1, 4, seconds=3600, partitions=("short", "closed"))) == ["short"]
-    assert openings.fits_now(here, JobShape(1, 4, seconds=3601, partitions=("short", "closed"))) == []
+    assert here.fits_now(JobShape(1, 4, seconds=3600, partitions=("short", "closed"))) == ["short"]
+    assert here.fits_now(JobShape(1, 4, seconds=3601, partitions=("short", "closed"))) == []
 
 
 def test_gpus_without_a_type_may_be_of_the_type_that_a_job_names():
     untyped = node("n1", 4, gpus={"": 4}, free_gpus={"": 4})
-    assert openings.fits_now(replace(FREE, nodes=(untyped,)), JobShape(1, 4, "a100")) == ["gpu"]
+    assert replace(FREE, nodes=(untyped,)).fits_now(JobShape(1, 4, "a100")) == ["gpu"]
 
 
 def test_the_jobs_ahead_wait_for_the_same_partition_and_come_first():
     other = JOB._replace(partitions=("cpu",))
     held = JOB._replace(id="4", waits_for_resources=False)
     jobs = (JOB._replace(id="1"), other, held, JOB, JOB._replace(id="9"))
-    assert [job.id for job in openings.ahead_of(replace(FREE, jobs=jobs), JOB)] == ["1"]
+    assert [job.id for job in replace(FREE, jobs=jobs).ahead_of(JOB)] == ["1"]
 
 
 def sooner(shape: JobShape, occupancy: Occupancy = FREE, *ahead: QueuedJob) -> list[Opening]:
-    return openings.sooner(occupancy, shape, ahead, NOW)
+    return occupancy.sooner(shape, ahead, NOW)
 
 
 def test_fewer_nodes_or_fewer_gpus_on_one_node_start_sooner():
@@ -112,7 +110,7 @@ def test_a_job_that_ends_before_the_next_one_starts_may_go_first(
 def test_nodes_that_are_kept_for_a_job_are_free_only_for_a_shorter_one():
     kept = replace(FREE, nodes=(node("n1", 4, is_planned=True),))
     shape = JobShape(1, 4, seconds=36000)
-    assert openings.fits_now(kept, shape) == []
+    assert kept.fits_now(shape) == []
     assert [one.kind for one in sooner(shape, kept, JOB._replace(starts=NOW + 7200))] == ["shorter"]
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from building import A_SCRIPT, a_plan
 from serried.base.errors import UsageError
-from serried.schedulers.pbs import options
+from serried.schedulers.pbs import commands
+from serried.schedulers.pbs.commands import Pbs
 from serried.schema.plan import Allocation, Limit
 from tables import for_each
 
@@ -25,7 +26,7 @@ def plan_with(**allocation):
 
 
 def argv(plan):
-    return list(options.submission(plan, f"{plan.run}-1", {}).argv)
+    return list(Pbs().submission(plan, f"{plan.run}-1", {}).argv)
 
 
 def after(plan, flag):
@@ -102,13 +103,13 @@ def test_small_jobs_for_a_run_have_what_a_site_demands_of_every_job():
     )
     required = ("-l", "filesystems=home:eagle", "-l", "storage=gdata/x", "-P", "vision")
 
-    assert options.required_options(extra) == required
-    words = options.errand(plan_with(extra=extra), "n1", ("bash", "x"))
+    assert commands.required_options(extra) == required
+    words = Pbs().errand(plan_with(extra=extra), "n1", ("bash", "x"))
     assert words[words.index("--") - len(required) :] == (*required, "--", "bash", "x")
 
 
 def test_the_environment_is_in_a_private_file_and_not_on_argv():
-    submission = options.submission(
+    submission = Pbs().submission(
         plan_with(), "k3f9q2-1", {"KEY": "secret", "PBS_JOBID": "1.head", "SLURM_JOB_ID": "2"}
     )
     assert submission.handover == Path("/home/ada/private/k3f9q2")
@@ -164,14 +165,14 @@ def test_a_path_that_pbs_cannot_take_is_not_given_to_it(root):
 
 def test_who_waits_for_a_task_waits_for_its_array():
     """PBS says `cannot have dependancy on subjob or range`."""
-    words = options.submission(plan_with(), "k3f9q2-1", {}, after="13[5].head:13[7].head:14.head").argv
+    words = Pbs().submission(plan_with(), "k3f9q2-1", {}, after="13[5].head:13[7].head:14.head").argv
     assert "depend=afterany:13[].head:14.head" in words
 
 
 def test_a_job_of_an_array_in_parts_has_pbs_own_indices_and_is_held():
     plan = plan_with(indices=range(9))
     plan = plan._replace(array=plan.array._replace(offsets=(0, 4, 8)))
-    several, one = (options.submission(plan.part(part), plan.tokens[part], {}, held=True).argv for part in (1, 2))
+    several, one = (Pbs().submission(plan.part(part), plan.tokens[part], {}, held=True).argv for part in (1, 2))
     assert (after(plan.part(1), "-J"), after(plan.part(1), "-o")) == (["0-3"], [f"{D}/scheduler.log"])
     assert (several[several.index("-h") :][:2], several[-2]) == (("-h", "--"), "k3f9q2_4-1")
     assert ("-J" in one, one[one.index("-v") + 1], one[-2]) == (False, "SERRIED_TASK=0", "k3f9q2_8-1")
@@ -179,11 +180,11 @@ def test_a_job_of_an_array_in_parts_has_pbs_own_indices_and_is_held():
 
 def test_the_type_of_a_gpu_is_called_as_the_site_calls_it():
     asked = Allocation(nodes=1, ranks=1, gpus=1, cpus=2, memory_mb=None, time_seconds=None, gpu_type="32gb")
-    assert options.chunk(asked, gpu_resource="gpu_mem") == "ncpus=2:mpiprocs=1:ngpus=1:gpu_mem=32gb"
+    assert commands.chunk(asked, gpu_resource="gpu_mem") == "ncpus=2:mpiprocs=1:ngpus=1:gpu_mem=32gb"
 
 
 def test_a_job_waits_for_what_its_script_and_the_user_name_in_one_option():
     plan = plan_with()._replace(script=A_SCRIPT._replace(dependency="afterok:7"))
     for jobs, expected in (("", "afterok:7"), ("13[5].head", "afterok:7,afterany:13[].head")):
-        words = options.submission(plan, "k3f9q2-1", {}, after=jobs).argv
+        words = Pbs().submission(plan, "k3f9q2-1", {}, after=jobs).argv
         assert [word for word in words if word.startswith("depend=")] == [f"depend={expected}"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from serried.schedulers.pbs import parse
-from serried.schedulers.pbs.scheduler import Pbs
+from serried.schedulers.pbs.commands import Pbs
 from serried.schema import names, successor_commands
 from tables import for_each
 

@@ -10,7 +10,7 @@ from serried.base.errors import SchedulerUnreachable, SubmissionRefused
 from serried.base.files import read_environment
 from serried.schedulers.client import Cache
 from serried.schedulers.interface import SubmitCommand
-from serried.schedulers.pbs.scheduler import Pbs
+from serried.schedulers.pbs.commands import Pbs
 
 
 def submit(folder: Path, script: str) -> str:

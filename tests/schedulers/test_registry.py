@@ -7,7 +7,7 @@ import pytest
 from house import HOUSE
 from serried import schedulers
 from serried.base.errors import MissingProgramError
-from serried.schedulers.slurm.scheduler import Slurm
+from serried.schedulers.slurm.commands import Slurm
 
 
 def test_each_folder_is_a_scheduler():
@@ -18,7 +18,7 @@ def test_each_folder_is_a_scheduler():
 
 def test_each_scheduler_tells_how_full_its_cluster_is():
     for name in schedulers.NAMES:
-        survey = schedulers.occupancy_survey(name)
+        survey = schedulers.cluster(name)
         assert all(isinstance(text, str) for text in survey.identity({}))
 
 

@@ -12,9 +12,9 @@ import pytest
 from serried import schedulers
 from serried.config import profile, schema
 from serried.schedulers import slurm as slurm_traits
-from serried.schedulers.local import site as local
-from serried.schedulers.pbs import site as pbs
-from serried.schedulers.slurm import site as slurm
+from serried.schedulers.local import cluster as local
+from serried.schedulers.pbs import cluster as pbs
+from serried.schedulers.slurm import cluster as slurm
 from serried.schedulers.survey import ArrayLimits, Learnt
 from tables import for_each
 
@@ -168,7 +168,7 @@ match = "the name of this host, login3.oak.example"
 
 @for_each("scheduler", ["slurm", "pbs"])
 def test_a_scheduler_that_does_not_answer_teaches_nothing(scheduler: str):
-    assert schedulers.site(scheduler).learn({}, "ada", lambda *_: None) is None
+    assert schedulers.cluster(scheduler).learn({}, "ada", lambda *_: None) is None
 
 
 def test_odd_names_survive_the_way_into_a_profile():

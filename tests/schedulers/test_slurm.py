@@ -12,7 +12,7 @@ import pytest
 from building import a_plan
 from serried.base.errors import SchedulerUnreachable, SubmissionRefused, SubmissionUncertain, UsageError
 from serried.schedulers import client
-from serried.schedulers.slurm.scheduler import Slurm
+from serried.schedulers.slurm.commands import Slurm
 from serried.schema import names
 
 

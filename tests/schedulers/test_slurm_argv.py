@@ -6,8 +6,8 @@ import pytest
 
 from building import A_SCRIPT, a_plan
 from serried.base.errors import UsageError
-from serried.schedulers.slurm import options
-from serried.schedulers.slurm.scheduler import Slurm
+from serried.schedulers.slurm import commands
+from serried.schedulers.slurm.commands import Slurm
 from serried.schema import successor_commands
 from serried.schema.plan import Limit
 from tables import for_each
@@ -16,7 +16,7 @@ D = "/scratch/digits/train/k3f9q2"
 
 
 def argv(plan):
-    return list(options.submission(plan, f"{plan.run}-1", {}).argv)
+    return list(commands.SCHEDULER().submission(plan, f"{plan.run}-1", {}).argv)
 
 
 def plan_with(**allocation):
@@ -109,7 +109,7 @@ def test_exclusive_nodes_give_all_their_cpus_unless_a_number_was_requested():
 
     assert [word for word in argv(whole) if "cpus" in word] == []
     assert [word for word in argv(plan) if "cpus" in word] == ["--cpus-per-task=2"]
-    words = options.launcher(whole).split()
+    words = commands.launcher(whole).split()
     assert words[4:6] == ["--whole", "--cpu-bind=none"]
     assert [word for word in words if "cpus" in word] == []
 
@@ -167,7 +167,7 @@ def test_one_task_per_node_owns_all_that_is_asked_for_there(nodes, gpus, cpus, m
     ],
 )
 def test_a_limit_is_rounded_up_to_minutes(seconds, expected):
-    assert options.walltime(seconds) == expected
+    assert commands.walltime(seconds) == expected
 
 
 @for_each(
@@ -244,7 +244,7 @@ def test_the_environment_keeps_the_cluster_and_loses_the_job_around_us():
         "SERRIED_CLUSTER": "fir",
         "SLURMISH": "kept",
     }
-    made = options.submission(plan_with(), "k3f9q2-1", environment)
+    made = commands.SCHEDULER().submission(plan_with(), "k3f9q2-1", environment)
     assert made.environment == {
         "PATH": "/bin",
         "SLURM_CONF": "/etc/lab/slurm.conf",
@@ -255,13 +255,13 @@ def test_the_environment_keeps_the_cluster_and_loses_the_job_around_us():
 
 @for_each(("share", "umask"), [("user", 0o077), ("group", 0o027)])
 def test_the_job_starts_with_the_umask_of_who_may_read_the_run(share, umask):
-    assert options.submission(plan_with()._replace(share=share), "k3f9q2-1", {}).umask == umask
+    assert commands.SCHEDULER().submission(plan_with()._replace(share=share), "k3f9q2-1", {}).umask == umask
 
 
 def test_a_job_of_an_array_in_parts_has_slurms_own_indices_and_is_held():
     plan = plan_with(indices=range(10))
     plan = plan._replace(array=plan.array._replace(offsets=(0, 4, 8), parallel=2))
-    words = options.submission(plan.part(2), plan.tokens[2], {}, after="12", held=True).argv
+    words = commands.SCHEDULER().submission(plan.part(2), plan.tokens[2], {}, after="12", held=True).argv
     assert [word for word in words if word.startswith(("--array", "--dep", "--hold", "--job-name", "--output"))] == [
         "--job-name=train-k3f9q2_8-1",
         f"--output={D}/scheduler.log",
@@ -275,17 +275,17 @@ def test_a_job_of_an_array_in_parts_has_slurms_own_indices_and_is_held():
 def test_a_job_waits_for_what_its_script_and_the_user_name_in_one_option():
     plan = plan_with()._replace(script=A_SCRIPT._replace(dependency="afterok:7"))
     for jobs, expected in (("", "afterok:7"), ("12", "afterok:7,afterany:12")):
-        words = options.submission(plan, "k3f9q2-1", {}, after=jobs).argv
+        words = commands.SCHEDULER().submission(plan, "k3f9q2-1", {}, after=jobs).argv
         assert [word for word in words if word.startswith("--dependency")] == [f"--dependency={expected}"]
     either = plan_with()._replace(script=A_SCRIPT._replace(dependency="afterok:7?afterok:8"))
     with pytest.raises(UsageError, match="cannot combine"):
-        options.submission(either, "k3f9q2-1", {}, after="12")
+        commands.SCHEDULER().submission(either, "k3f9q2-1", {}, after="12")
 
 
 def test_a_singleton_has_the_name_that_its_script_asks_for_and_its_token_in_the_comment():
     script = A_SCRIPT._replace(dependency="afterok:7,singleton", title="resnet 50")
     for more, comment in (((), "train-k3f9q2-1"), (("--comment=of ada",), "of ada train-k3f9q2-1")):
         plan = plan_with()._replace(script=script._replace(options=(*script.options, *more)))
-        words = options.submission(plan, "k3f9q2-1", {}).argv
+        words = commands.SCHEDULER().submission(plan, "k3f9q2-1", {}).argv
         assert [word for word in words if word.startswith("--job-name")] == ["--job-name=resnet 50"]
         assert [word for word in words if word.startswith("--comment")][-1] == f"--comment={comment}"

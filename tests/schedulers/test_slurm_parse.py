@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from serried.schedulers.interface import Job
 from serried.schedulers.slurm import parse
-from serried.schedulers.slurm.scheduler import Slurm
+from serried.schedulers.slurm.commands import Slurm
 from serried.schema import job_states, names, successor_commands
 from tables import for_each
 

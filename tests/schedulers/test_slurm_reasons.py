@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from serried.schedulers.slurm.commands import Slurm
 from serried.schedulers.slurm.parse import REASONS
-from serried.schedulers.slurm.scheduler import Slurm
 from serried.schema.reasons import NEVER_STARTS
 from tables import for_each
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from serried.base.errors import UsageError
-from serried.schedulers.local import site
+from serried.schedulers.local import cluster
 from serried.schedulers.survey import ArrayLimits
 from serried.submission.again import run_after
 from serried.submission.deliver import deliver
@@ -14,7 +14,7 @@ from serried.submission.deliver import deliver
 @pytest.fixture
 def limits(monkeypatch):
     def be(**said):
-        monkeypatch.setattr(site, "array_limits", lambda *_: ArrayLimits(**said))
+        monkeypatch.setattr(cluster, "array_limits", lambda *_: ArrayLimits(**said))
 
     return be
 

@@ -10,7 +10,7 @@ import pytest
 from serried.base import files
 from serried.base.errors import MissingProgramError, SchedulerUnreachable, SubmissionUncertain
 from serried.records.index import records
-from serried.schedulers.local import site
+from serried.schedulers.local import cluster
 from serried.schedulers.survey import ArrayLimits
 from serried.submission.deliver import deliver
 from serried.submission.reconcile import forget, reconcile
@@ -19,7 +19,7 @@ from serried.submission.reconcile import forget, reconcile
 @pytest.fixture
 def made(ask, monkeypatch):
     """Ten tasks in three jobs."""
-    monkeypatch.setattr(site, "array_limits", lambda *_: ArrayLimits(below=4))
+    monkeypatch.setattr(cluster, "array_limits", lambda *_: ArrayLimits(below=4))
     return ask(array="0-9")
 
 

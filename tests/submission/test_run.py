@@ -16,7 +16,7 @@ import pytest
 import serried
 from command_line import here
 from serried.records.index import records
-from serried.schedulers.local.scheduler import Local
+from serried.schedulers.local.commands import Local
 
 pytestmark = pytest.mark.runs
 

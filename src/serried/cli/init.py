@@ -17,7 +17,8 @@ from serried.base.errors import UsageError, reason
 from serried.config import catalogue, job_script, layers
 from serried.config.toml import key, quoted
 from serried.importing import Imported, folder
-from serried.schedulers.clusters import LOCAL, machine
+from serried.schedulers.clusters import LOCAL
+from serried.schedulers.local import cluster
 from serried.schema.layout import slug
 from serried.submission import environments
 from serried.submission.environments import SOURCES
@@ -214,7 +215,7 @@ def _settings(here: Path) -> Draft:
     found = catalogue(here, os.environ)
     script = folder.find_script(here)
     is_alone = script is not None and not folder.may_be_parallel(here / script)
-    gpus = len(machine.gpus(os.environ))
+    gpus = len(cluster.gpus(os.environ))
     text = render(
         _readable(here.name) or "project",
         script,

@@ -17,10 +17,8 @@ from serried.base.text import counted, duration, iso, local_time, seconds_of, sh
 from serried.cli import run_view
 from serried.records import index
 from serried.records.record import RecordUnreadable
-from serried.schedulers import occupancy_cache, openings
-from serried.schedulers.occupancy import GpuCount, Occupancy, PartitionUse, QueuedJob, count_gpus
-from serried.schedulers.occupancy_cache import Look
-from serried.schedulers.openings import JobShape
+from serried.schedulers import occupancy
+from serried.schedulers.occupancy import GpuCount, JobShape, Look, Occupancy, PartitionUse, QueuedJob, count_gpus
 from serried.schema.reasons import Reason
 from serried.views import console
 from serried.views.queue_lines import age_text, ahead_text, opening_text
@@ -61,14 +59,14 @@ class Page:
     @property
     def partitions(self) -> list[PartitionUse]:
         if self.planned:
-            return openings.partitions_for(self.occupancy, self.planned.shape)
+            return self.occupancy.partitions_for(self.planned.shape)
         own = {name for job in self.waiting for name in job.partitions}
         return [one for one in self.occupancy.shown_partitions() if not self.is_for_one or one.name in own]
 
 
 def rivals_of(occupancy: Occupancy, shape: JobShape) -> list[QueuedJob]:
     """The jobs that wait in the partitions of a job that is not submitted."""
-    names = {one.name for one in openings.partitions_for(occupancy, shape)}
+    names = {one.name for one in occupancy.partitions_for(shape)}
     return [job for job in occupancy.jobs if job.waits_for_resources and names.intersection(job.partitions)]
 
 
@@ -95,7 +93,7 @@ def _count_json(count: GpuCount) -> dict[str, Any]:
 def _partition_json(occupancy: Occupancy, one: PartitionUse) -> dict[str, Any]:
     nodes = [node for node in occupancy.nodes if one.name in node.partitions]
     inside = [job for job in occupancy.jobs if one.name in job.partitions]
-    waiting = openings.waiting_in(occupancy, one.name)
+    waiting = occupancy.waiting_in(one.name)
     return {
         **one._asdict(),
         "gpus": [_count_json(count) for count in count_gpus(nodes)],
@@ -111,7 +109,7 @@ def _partition_json(occupancy: Occupancy, one: PartitionUse) -> dict[str, Any]:
 
 
 def _job_json(page: Page, job: QueuedJob) -> dict[str, Any]:
-    ahead = openings.ahead_of(page.occupancy, job)
+    ahead = page.occupancy.ahead_of(job)
     run, _ = page.runs.get(job.id, (None, ""))
     scheduler = schedulers.get(page.scheduler)
     return {
@@ -148,8 +146,8 @@ def _planned_json(page: Page, planned: Planned) -> dict[str, Any]:
 
 def _openings_json(page: Page, shape: JobShape, ahead: Sequence[QueuedJob]) -> dict[str, Any]:
     return {
-        "fits_in": openings.fits_now(page.occupancy, shape),
-        "sooner": [opening.to_json() for opening in openings.sooner(page.occupancy, shape, ahead, page.now)],
+        "fits_in": page.occupancy.fits_now(shape),
+        "sooner": [opening.to_json() for opening in page.occupancy.sooner(shape, ahead, page.now)],
     }
 
 
@@ -214,7 +212,7 @@ def _table_width(rows: Sequence[Sequence[str]]) -> int:
 
 def _rows(occupancy: Occupancy, partition: PartitionUse) -> Iterator[list[str]]:
     nodes = [node for node in occupancy.nodes if partition.name in node.partitions]
-    waiting = sum(job.tasks for job in openings.waiting_in(occupancy, partition.name))
+    waiting = sum(job.tasks for job in occupancy.waiting_in(partition.name))
     running = sum(job.tasks for job in occupancy.jobs if job.is_running and partition.name in job.partitions)
     name = partition.name + (" *" if partition.is_default else "") + ("" if partition.is_open else " (closed)")
     first = [name, _limit(partition.limit_seconds)]
@@ -285,7 +283,7 @@ def _shape(shape: JobShape) -> str:
 def _facts(page: Page, job: QueuedJob) -> Iterator[tuple[str, str]]:
     scheduler = schedulers.get(page.scheduler)
     yield "reason", scheduler.explain(job.reason)
-    ahead = openings.ahead_of(page.occupancy, job)
+    ahead = page.occupancy.ahead_of(job)
     if job.waits_for_resources:
         yield "ahead", ahead_text(ahead)
     if job.starts is not None:
@@ -306,10 +304,10 @@ def _planned(page: Page, planned: Planned) -> Iterator[str]:
 
 
 def _advice(page: Page, shape: JobShape, ahead: Sequence[QueuedJob]) -> Iterator[tuple[str, str]]:
-    if where := openings.fits_now(page.occupancy, shape):
+    if where := page.occupancy.fits_now(shape):
         first = ", if the jobs ahead leave it" if ahead else ""
         yield "fits", f"all that it requests is free now in {printable(', '.join(where))}{first}"
-    for at, opening in enumerate(openings.sooner(page.occupancy, shape, ahead, page.now)):
+    for at, opening in enumerate(page.occupancy.sooner(shape, ahead, page.now)):
         yield ("sooner" if at == 0 else ""), opening_text(opening, shape)
 
 
@@ -341,14 +339,14 @@ def command(*, run: str | None, experiment: str | None, cluster: str | None, ref
     submissions = run_view.select(run).record.submissions if run else ()
     wanted = {job for submission in submissions for job in submission.jobs}
     known_from = max((seconds_of(submission.at) or 0.0 for submission in submissions), default=0.0) + _DELAY_SECONDS
-    look = occupancy_cache.look(scheduler, os.environ, refresh=refresh)
+    look = occupancy.look(scheduler, os.environ, refresh=refresh)
     if run and look.at < known_from:
-        look = occupancy_cache.look(scheduler, os.environ, refresh=True)
+        look = occupancy.look(scheduler, os.environ, refresh=True)
     waiting = [job for job in look.occupancy.mine if not job.is_running and (not run or job.id in wanted)]
     if run and not waiting:
         if look.at < known_from:
             message = f"`{run}` is newer than the last answer of the scheduler"
-            raise UsageError(message, hint=f"in {occupancy_cache.REFRESH_SECONDS:.0f} seconds: serried queue {run}")
+            raise UsageError(message, hint=f"in {occupancy.REFRESH_SECONDS:.0f} seconds: serried queue {run}")
         raise UsageError(f"`{run}` has no job that waits on `{name}`", hint=f"serried why {run}")
     runs = _runs(waiting)
     waiting.sort(key=lambda job: job.id not in runs)

@@ -295,12 +295,12 @@ def with_cluster(layers: list[Layer], name: str, environ: Mapping[str, str], *, 
         profile = [_shipped(scheduler, name), *profile]
     its = schedulers.traits(scheduler)
     if its.is_this_machine:
-        facts = schedulers.site(scheduler).describe(environ) if look else {}
+        facts = schedulers.cluster(scheduler).describe(environ) if look else {}
         return [_facts(name, facts, its.title), *profile, *layers]
     variables = from_scheduler_environ(its.option_prefixes, environ)
     known = any(place[:3] == ("clusters", name, "partitions") for layer in layers for place in layer.settings)
     is_queried = look and not known and _may_be_here(name, [*profile, *layers], scheduler, environ)
-    facts = schedulers.site(scheduler).describe(environ) if is_queried else {}
+    facts = schedulers.cluster(scheduler).describe(environ) if is_queried else {}
     return [_facts(name, facts, its.survey), variables, *profile, *layers]
 
 
@@ -310,7 +310,7 @@ def _may_be_here(name: str, layers: list[Layer], scheduler: str, environ: Mappin
     if not (sign.hostname or sign.environ) or clusters.holds(sign, os.uname().nodename, environ):
         return True
     inside = environ.get(schedulers.traits(scheduler).cluster_variable)
-    return name == inside or name == schedulers.site(scheduler).own_name(environ, seconds=GLANCE_SECONDS)
+    return name == inside or name == schedulers.cluster(scheduler).own_name(environ, seconds=GLANCE_SECONDS)
 
 
 def _facts(name: str, table: Mapping[str, Any], where: str) -> Layer:

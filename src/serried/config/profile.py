@@ -93,7 +93,7 @@ def here(environ: Mapping[str, str]) -> str:
 
 def learn(scheduler: str, environ: Mapping[str, str]) -> Learnt:
     """The scheduler's facts about the cluster. Raises SchedulerUnreachable."""
-    learnt = schedulers.site(scheduler).learn(environ, environ.get("USER") or environ.get("LOGNAME") or "")
+    learnt = schedulers.cluster(scheduler).learn(environ, environ.get("USER") or environ.get("LOGNAME") or "")
     if learnt is None:
         command = schedulers.traits(scheduler).survey_command
         raise SchedulerUnreachable(f"`{command}` does not answer", hint=f"run `{command}` to see its error")

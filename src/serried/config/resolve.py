@@ -354,7 +354,7 @@ class Builder:
         else:
             root, reason = _default_root(self._environ, is_this_machine=is_this_machine)
             self.origins["cluster.root"] = Origin("default", reason)
-        is_shared = not is_this_machine and not schedulers.site(scheduler).is_throwaway(self._environ)
+        is_shared = not is_this_machine and not schedulers.cluster(scheduler).is_throwaway(self._environ)
         if is_shared and _is_under_home(root, self._environ):
             file = user_folder(self._environ) / "config.toml"
             self.notes.append(

@@ -20,7 +20,7 @@ from serried.base.errors import SerriedError, UsageError
 from serried.base.processes import Process
 from serried.lab import config, daemons
 from serried.lab.config import NO_FILES, TASK_PROLOG, Spec
-from serried.schedulers.slurm.site import LAB_RECORD
+from serried.schedulers.slurm.cluster import LAB_RECORD
 
 MODES = {"slurmdbd.conf": 0o600, TASK_PROLOG: 0o755}
 """Modes of files, other than 0644."""

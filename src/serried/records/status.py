@@ -188,7 +188,7 @@ def _site_here(scheduler: str) -> str:
     """Queried once for all open runs, because a controller that is down costs a timeout each time."""
     from serried.schedulers.survey import GLANCE_SECONDS  # only for jobs that a scheduler may still have
 
-    return schedulers.site(scheduler).own_name(os.environ, seconds=GLANCE_SECONDS)
+    return schedulers.cluster(scheduler).own_name(os.environ, seconds=GLANCE_SECONDS)
 
 
 def _of_another_cluster(

@@ -15,11 +15,10 @@ from serried.schema.names import OF_LAUNCHERS
 if TYPE_CHECKING:
     from serried.schedulers.directives import DirectiveReader
     from serried.schedulers.interface import Scheduler, Script, Traits
-    from serried.schedulers.occupancy import OccupancySurvey
-    from serried.schedulers.survey import Inside, SiteSurvey
+    from serried.schedulers.survey import ClusterSurvey, Inside
 
-NAMES = tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("*/scheduler.py")))
-"""Each folder here with a `scheduler` is one."""
+NAMES = tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("*/commands.py")))
+"""Each folder here with a module `commands` is one."""
 WITH_DIRECTIVES = tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("*/directives.py")))
 """Those whose job scripts have directives."""
 DEFAULT = "slurm"
@@ -29,26 +28,21 @@ LOCAL = "local"
 
 def get(name: str) -> Scheduler:
     """The scheduler of that name; its modules are imported now, not before."""
-    return cast("Scheduler", _module(name, ".scheduler").SCHEDULER())
+    return cast("Scheduler", _module(name, ".commands").SCHEDULER())
 
 
 def traits(name: str) -> Traits:
     return cast("Traits", _module(name).TRAITS)
 
 
-def site(name: str) -> SiteSurvey:
-    """Its survey of its cluster."""
-    return cast("SiteSurvey", _module(name, ".site"))
-
-
-def occupancy_survey(name: str) -> OccupancySurvey:
-    """How full its cluster is."""
-    return cast("OccupancySurvey", _module(name, ".occupancy"))
+def cluster(name: str) -> ClusterSurvey:
+    """Its survey of its cluster: facts, the job around us, and how full it is."""
+    return cast("ClusterSurvey", _module(name, ".cluster"))
 
 
 def script(name: str) -> Script:
     """Its part of job.sh."""
-    return cast("Script", _module(name, ".options"))
+    return cast("Script", _module(name, ".commands"))
 
 
 def reader(name: str) -> DirectiveReader:
@@ -93,7 +87,7 @@ def job_around(environ: Mapping[str, str]) -> Inside | None:
     if names.STAND_INS in environ and environ.get(variable) == job:  # the variables of a job script without its job
         return None
     name = next((name for name, its in every() if its.is_around(environ)), None)
-    return site(name).inside(environ) if name else None
+    return cluster(name).inside(environ) if name else None
 
 
 def selectors() -> tuple[str, ...]:

@@ -1,11 +1,42 @@
-"""How full a cluster is, in the same terms for all schedulers: free resources, and jobs. Pure."""
+"""How full a cluster is, in the same terms for all schedulers, and where a job could start.
+
+The last answer is shared by all processes of a user: at most one query a minute. A process that wants to ask first
+claims the turn, by creating a file beside the answer that exists for a minute. So processes that look at once ask once,
+and a scheduler that does not answer is left alone for that minute.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from serried import schedulers
+from serried.base import files, processes
+from serried.base.errors import SchedulerUnreachable, SerriedError
+from serried.schedulers.client import Answer, Cache, timeout_setting
+from serried.schedulers.survey import ASKING_SECONDS
+
+FRESH_SECONDS = 60.0
+REFRESH_SECONDS = 10.0
+"""Between two queries of users who insist."""
+GLANCE_SECONDS = 15.0
+"""Patience of a process that has an older answer of this hour; any other has `ASKING_SECONDS`."""
+HOUR = 3600.0
+_TICK_SECONDS = 0.1
+
+SHORTEST_WINDOW_SECONDS = 600
+"""A shorter limit than this helps nobody."""
+_STEPS = ((2 * 3600, 3600), (3600, 1800), (0, 300))
+"""How a window is rounded down: one of two hours or more to hours."""
+
+SMALLER, PARTITION, SHORTER = "smaller", "partition", "shorter"
 
 
 class NodeUse(NamedTuple):
@@ -74,6 +105,70 @@ class QueuedJob(NamedTuple):
 
 
 @dataclass(frozen=True)
+class JobShape:
+    """What a job requests. Amounts are those of each node."""
+
+    nodes: int
+    gpus: int = 0
+    gpu_type: str = ""
+    cpus: int = 1
+    memory_mb: int = 0
+    """0 if unknown."""
+    seconds: int | None = None
+    partitions: tuple[str, ...] = ()
+    """Empty for the scheduler's choice."""
+    whole_nodes: bool = False
+
+    @classmethod
+    def of(cls, job: QueuedJob) -> JobShape:
+        """A job in the queue has totals: its nodes are taken for equal."""
+        nodes = max(job.nodes, 1)
+        return cls(
+            nodes=nodes,
+            gpus=math.ceil(job.gpus / nodes),
+            gpu_type=job.gpu_type,
+            cpus=max(math.ceil(job.cpus / nodes), 1),
+            memory_mb=job.memory_mb // nodes,
+            seconds=job.limit_seconds,
+            partitions=job.partitions,
+        )
+
+    @property
+    def size(self) -> int:
+        return self.nodes * (self.gpus or self.cpus)
+
+    def fits(self, node: NodeUse) -> bool:
+        """Whether one of its nodes fits into what is free on `node`."""
+        if not node.is_up or node.free_cpus < self.cpus or node.free_memory_mb < self.memory_mb:
+            return False
+        if self.whole_nodes and not node.is_idle:
+            return False
+        suitable = {"", self.gpu_type}  # some schedulers do not report types
+        return sum(n for kind, n in node.free_gpus.items() if not self.gpu_type or kind in suitable) >= self.gpus
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A change that fits into what is free now."""
+
+    kind: str
+    """SMALLER, PARTITION or SHORTER."""
+    shape: JobShape
+    """The changed request."""
+
+    def to_json(self) -> dict[str, Any]:
+        shape = self.shape
+        return {
+            "kind": self.kind,
+            "nodes": shape.nodes,
+            "gpus_per_node": shape.gpus,
+            "gpu_type": shape.gpu_type or None,
+            "partition": ",".join(shape.partitions) or None,
+            "time_seconds": shape.seconds,
+        }
+
+
+@dataclass(frozen=True)
 class Occupancy:
     nodes: tuple[NodeUse, ...] = ()
     partitions: tuple[PartitionUse, ...] = ()
@@ -92,18 +187,101 @@ class Occupancy:
         used = {name for job in self.mine for name in job.partitions}
         return [one for one in self.partitions if (one.is_for_me and not one.is_hidden) or one.name in used]
 
+    def ahead_of(self, job: QueuedJob) -> list[QueuedJob]:
+        """The jobs that wait for resources of one of its partitions and come first, as far as they are listed."""
+        before: list[QueuedJob] = []
+        for other in self.jobs:
+            if other is job:
+                break
+            if other.waits_for_resources and set(other.partitions) & set(job.partitions):
+                before.append(other)
+        return before
 
-class OccupancySurvey(Protocol):
-    """The module `occupancy` of a scheduler."""
+    def waiting_in(self, partition: str) -> list[QueuedJob]:
+        """The jobs that wait for resources in a partition."""
+        return [job for job in self.jobs if job.waits_for_resources and partition in job.partitions]
 
-    def ask(self, environ: Mapping[str, str], user: str, seconds: float) -> dict[str, str]:
-        """Output of its commands, by name. Raises SchedulerUnreachable, at the latest after `seconds`."""
+    def partitions_for(self, shape: JobShape) -> list[PartitionUse]:
+        """The partitions that the job names, or the default one, or all that are open to the user."""
+        if shape.partitions:
+            return [one for one in self.partitions if one.name in shape.partitions]
+        default = [one for one in self.partitions if one.is_default]
+        return default or [one for one in self.partitions if one.is_for_me and not one.is_hidden]
 
-    def read(self, texts: Mapping[str, str], user: str) -> Occupancy:
-        """What `ask` returned. Pure."""
+    def free_nodes(self, shape: JobShape, partition: str, *, with_planned: bool = False) -> int:
+        """How many of the job's nodes fit into what is free in a partition now.
 
-    def identity(self, environ: Mapping[str, str]) -> tuple[str, ...]:
-        """What tells this cluster from others that share this home."""
+        `with_planned` counts nodes that the scheduler keeps for another job.
+        """
+        return sum(
+            partition in node.partitions and (with_planned or not node.is_planned) and shape.fits(node)
+            for node in self.nodes
+        )
+
+    def fits_now(self, shape: JobShape) -> list[str]:
+        """The partitions of the job in which all that it requests is free."""
+        return [
+            one.name
+            for one in self.partitions_for(shape)
+            if one.is_open
+            and not (shape.seconds and one.limit_seconds and shape.seconds > one.limit_seconds)
+            and self.free_nodes(shape, one.name) >= shape.nodes
+        ]
+
+    def sooner(self, shape: JobShape, ahead: Sequence[QueuedJob], now: float) -> list[Opening]:
+        """What would fit now and is not kept for another job."""
+        openings = [*self._shorter(shape, ahead, now)]
+        if not self.fits_now(shape):
+            openings += [*self._elsewhere(shape), *self._smaller(shape)]
+        return openings
+
+    def _shorter(self, shape: JobShape, ahead: Sequence[QueuedJob], now: float) -> Iterator[Opening]:
+        """A job that ends before the next one ahead is expected to start may go first (backfill)."""
+        starts = [job.starts for job in ahead if job.starts is not None and job.starts > now]
+        window = int(min(starts) - now) if starts else 0
+        window -= window % next(step for least, step in _STEPS if window >= least)
+        if window < SHORTEST_WINDOW_SECONDS or (shape.seconds is not None and window >= shape.seconds):
+            return
+        for one in self.partitions_for(shape):
+            if one.is_open and self.free_nodes(shape, one.name, with_planned=True) >= shape.nodes:
+                yield Opening(SHORTER, replace(shape, seconds=window, partitions=(one.name,)))
+                return
+
+    def _elsewhere(self, shape: JobShape) -> Iterator[Opening]:
+        """Another partition that has room and where no job waits for resources."""
+        own = {one.name for one in self.partitions_for(shape)}
+        for one in self.partitions:
+            is_possible = one.is_open and one.is_for_me and not one.is_hidden and one.name not in own
+            if is_possible and not self.waiting_in(one.name) and self.free_nodes(shape, one.name) >= shape.nodes:
+                seconds = min((limit for limit in (shape.seconds, one.limit_seconds) if limit), default=shape.seconds)
+                yield Opening(PARTITION, replace(shape, partitions=(one.name,), seconds=seconds))
+                return
+
+    def _smaller(self, shape: JobShape) -> Iterator[Opening]:
+        """Fewer nodes, or fewer GPUs on one node with CPUs and memory in proportion: the most that fits now in a
+        partition of the job.
+        """
+        best: JobShape | None = None
+        for one in self.partitions_for(shape):
+            if not one.is_open:
+                continue
+            fewer_nodes = min(self.free_nodes(shape, one.name), shape.nodes - 1)
+            on_one_node = (
+                replace(
+                    shape,
+                    nodes=1,
+                    gpus=gpus,
+                    cpus=max(shape.cpus * gpus // shape.gpus, 1),
+                    memory_mb=shape.memory_mb * gpus // shape.gpus,
+                )
+                for gpus in range(shape.gpus - 1, 0, -1)
+            )
+            candidates = [replace(shape, nodes=fewer_nodes)] if fewer_nodes else on_one_node
+            smaller = next((each for each in candidates if self.free_nodes(each, one.name)), None)
+            if smaller and (best is None or smaller.size > best.size):
+                best = replace(smaller, partitions=(one.name,))
+        if best:
+            yield Opening(SMALLER, best)
 
 
 @dataclass(frozen=True)
@@ -143,3 +321,116 @@ def count_gpus(nodes: Iterable[NodeUse]) -> list[GpuCount]:
         for kind, count in total.most_common()
         if count
     ]
+
+
+@dataclass(frozen=True)
+class Look:
+    occupancy: Occupancy
+    at: float
+    """When the scheduler was asked, by this machine's clock."""
+    problem: SerriedError | None = None
+    """Why there is no newer answer; None if this one is fresh enough."""
+
+    def age(self, now: float) -> float:
+        """Seconds. Another machine that shares the home may have another clock: not less than 0."""
+        return max(now - self.at, 0.0)
+
+
+def look(scheduler: str, environ: Mapping[str, str], *, refresh: bool = False) -> Look:
+    """How full the cluster is, at most a minute ago, or with `refresh` at most some seconds.
+
+    Raises SchedulerUnreachable if there is no answer at all, after `ASKING_SECONDS` at the latest.
+    """
+    cache = cache_of(scheduler, environ)
+    answer, now = cache.last(), time.time()
+    fresh = REFRESH_SECONDS if refresh else FRESH_SECONDS
+    fresh = 0.0 if schedulers.traits(scheduler).is_this_machine else fresh
+    problem: SerriedError | None = None
+    if answer is None or not 0 <= now - answer.at < fresh:
+        patience = timeout_setting() or (GLANCE_SECONDS if answer and now - answer.at < HOUR else ASKING_SECONDS)
+        try:
+            answer = _ask(scheduler, cache, environ, patience, fresh) or answer
+        except SerriedError as error:
+            problem = error
+    if answer is None:
+        problem = problem or SchedulerUnreachable("the scheduler did not answer a moment ago")
+        problem.hint = problem.hint or f"try again in a minute: it is queried every {FRESH_SECONDS:.0f} s at most"
+        raise problem
+    return Look(schedulers.cluster(scheduler).read_occupancy(answer.texts, processes.user()), answer.at, problem)
+
+
+def remembered(scheduler: str, environ: Mapping[str, str], *, seconds: float) -> Look | None:
+    """The last answer, if it is at most `seconds` old. Asks nothing."""
+    answer = cache_of(scheduler, environ).last()
+    if answer is None or time.time() - answer.at > seconds:
+        return None
+    return Look(schedulers.cluster(scheduler).read_occupancy(answer.texts, processes.user()), answer.at)
+
+
+def cache_of(scheduler: str, environ: Mapping[str, str]) -> Cache:
+    return Cache.of("occupancy", scheduler, *schedulers.cluster(scheduler).identity(environ), os.uname().nodename)
+
+
+def _ask(scheduler: str, cache: Cache, environ: Mapping[str, str], patience: float, fresh: float) -> Answer | None:
+    """A new answer: our own, or that of another process which asks now. None if there is an older one to show.
+
+    Raises SchedulerUnreachable, also if another process failed a moment ago.
+    """
+    turn = cache.path.with_suffix(".turn")
+    if not _claim_turn(turn, fresh):
+        return _answer_of_another(cache, turn, time.monotonic() + patience)
+    start, at = time.monotonic(), time.time()
+    try:
+        texts = schedulers.cluster(scheduler).ask_occupancy(environ, processes.user(), patience)
+    except SerriedError as error:
+        with contextlib.suppress(OSError):
+            files.write_text(turn, error.message)
+            _stamp(turn)
+        raise
+    cache.put((), texts, time.monotonic() - start, at)
+    return Answer(at, time.monotonic() - start, (), texts)
+
+
+def _claim_turn(turn: Path, fresh: float) -> bool:
+    """Whether this process may ask now. Where nothing can be written (a full home), each process asks for itself."""
+
+    def is_recent(path: Path) -> bool:
+        return 0 <= time.time() - path.stat().st_mtime < fresh
+
+    aside = turn.with_name(f"{turn.name}.{os.getpid()}")
+    try:
+        files.make_directory(turn.parent)
+        with contextlib.suppress(FileNotFoundError):
+            if is_recent(turn):
+                return False
+            turn.rename(aside)
+            if is_recent(aside):  # another process was faster
+                aside.rename(turn)
+                return False
+            aside.unlink()
+        os.close(os.open(turn, os.O_WRONLY | os.O_CREAT | os.O_EXCL, files.PRIVATE_FILE))
+        _stamp(turn)
+    except FileExistsError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _stamp(turn: Path) -> None:
+    """By this machine's clock, not by that of a file server."""
+    os.utime(turn, (time.time(), time.time()))
+
+
+def _answer_of_another(cache: Cache, turn: Path, deadline: float) -> Answer | None:
+    """Wait for it only while there is no older one. Raises SchedulerUnreachable if the other process gets none."""
+    while True:
+        try:
+            problem = turn.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            problem = ""
+        if problem:
+            raise SchedulerUnreachable(problem)
+        if cache.last() is not None or time.monotonic() > deadline:
+            return cache.last()
+        time.sleep(_TICK_SECONDS)

@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from serried.base import files
-from serried.schedulers.clusters.machine import Command
 from serried.schema.layout import slug, state_directory
+
+if TYPE_CHECKING:
+    from serried.schedulers.occupancy import Occupancy
 
 ASKING_SECONDS = 45.0
 """For answers that decide what a job requests. A client of Slurm gives up by itself after 10 or 18 s."""
@@ -21,8 +23,22 @@ GLANCE_SECONDS = 4.0
 """For answers that can wait until the next command."""
 KEPT_SECONDS = 300.0
 
+Command = Callable[[list[str], float, Mapping[str, str]], str | None]
+"""Runs a command for at most so many seconds and returns its output; None if it failed."""
+
 Ask = Callable[[Sequence[str]], str]
 """Returns the output of a command; empty if it failed."""
+
+
+def run_command(argv: list[str], seconds: float, environ: Mapping[str, str]) -> str | None:
+    from serried.base import shell
+    from serried.base.errors import SerriedError
+
+    try:
+        result = shell.run(argv, timeout=seconds, env={**environ, "LC_ALL": "C"})
+    except (SerriedError, OSError):
+        return None
+    return result.stdout if result.status == 0 else None
 
 
 @dataclass(frozen=True)
@@ -75,8 +91,11 @@ class Inside:
     """Whether job.sh gets a second argument: a path for the environment of the nodes' agents."""
 
 
-class SiteSurvey(Protocol):
-    """The module `site` of a scheduler."""
+class ClusterSurvey(Protocol):
+    """The module `cluster` of a scheduler."""
+
+    def identity(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """What tells this cluster from others that share this home."""
 
     def describe(self, environ: Mapping[str, str], command: Command = ...) -> dict[str, Any]:
         """Its partitions and nodes, as a profile's table; empty if it does not answer."""
@@ -94,6 +113,14 @@ class SiteSurvey(Protocol):
 
     def is_throwaway(self, environ: Mapping[str, str]) -> bool:
         """Whether the cluster is a lab on this machine."""
+
+    def ask_occupancy(self, environ: Mapping[str, str], user: str, seconds: float) -> dict[str, str]:
+        """Output of the commands about nodes and queue, by name. Raises SchedulerUnreachable, at the latest after
+        `seconds`.
+        """
+
+    def read_occupancy(self, texts: Mapping[str, str], user: str) -> Occupancy:
+        """How full the cluster is, by what `ask_occupancy` returned. Pure."""
 
 
 def asker(

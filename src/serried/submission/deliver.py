@@ -314,7 +314,7 @@ def intent(token: str, plan: Plan) -> Submission:
         by_pid=me.pid,
         by_host=os.uname().nodename,
         by_started=me.started,
-        site=schedulers.site(plan.site.scheduler).own_name(os.environ),
+        site=schedulers.cluster(plan.site.scheduler).own_name(os.environ),
     )
 
 

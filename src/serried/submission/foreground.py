@@ -33,7 +33,7 @@ from serried.submission.prepare import prepare
 from serried.submission.request import Request, decide
 
 if TYPE_CHECKING:
-    from serried.schedulers.local import foreground
+    from serried.schedulers.local import supervisor
 
 
 def prepare_profile(request: Request, wanted: Wanted, directory: Path, *, observe: Observe | None = silent) -> Prepared:
@@ -148,7 +148,7 @@ def run_here(
 
     Raises UsageError, and leaves no files, if this machine lacks what the plan requests.
     """
-    from serried.schedulers.local import foreground
+    from serried.schedulers.local import supervisor
 
     # Later attempts run here, too, without another wait in the queue.
     limit = prepared.plan.limit._replace(form=REQUEUE)
@@ -176,7 +176,7 @@ def run_here(
         started.append(job)
 
     try:
-        ended = foreground.run_here(
+        ended = supervisor.run_here(
             plan,
             prepared.token,
             prepared.environment,
@@ -194,7 +194,7 @@ def run_here(
     return Outcome(record, _status(record, ended, end), end)
 
 
-def _status(record: Record, ended: foreground.ForegroundEnd, end: dict[str, Any] | None) -> int:
+def _status(record: Record, ended: supervisor.ForegroundEnd, end: dict[str, Any] | None) -> int:
     if end is None:  # job.sh was killed: by a second Ctrl-C, at the time limit, or for another reason
         verdict = stand(record).verdict
         if ended.was_interrupted or verdict.state == CANCELLED:

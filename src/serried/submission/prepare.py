@@ -323,7 +323,7 @@ def divide(plan: Plan) -> Plan:
     """The plan, with its array in as many jobs as the scheduler needs. Raises UsageError if it is too large."""
     if plan.array is None:
         return plan
-    limits = schedulers.site(plan.site.scheduler).array_limits(os.environ)
+    limits = schedulers.cluster(plan.site.scheduler).array_limits(os.environ)
     indices = plan.array.indices
     if limits.jobs is not None and len(indices) >= limits.jobs:
         raise UsageError(

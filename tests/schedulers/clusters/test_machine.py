@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from serried.base.errors import UsageError
-from serried.schedulers.clusters import machine
+from serried.schedulers.local import cluster
 from tables import for_each
 
 
@@ -17,7 +17,7 @@ def silent(_argv: list[str], _seconds: float, _environ: Mapping[str, str]) -> No
 
 @pytest.fixture
 def without_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(machine, "PROC", tmp_path / "gpus")
+    monkeypatch.setattr(cluster, "PROC", tmp_path / "gpus")
     return tmp_path / "gpus"
 
 
@@ -26,7 +26,7 @@ UUIDS = ("GPU-aaaa-1", "GPU-aaab-2")
 
 
 def ids(environ: Mapping[str, str]) -> list[str]:
-    return [device.id for device in machine.gpus(environ, silent)]
+    return [device.id for device in cluster.gpus(environ, silent)]
 
 
 @for_each(
@@ -56,22 +56,22 @@ def test_devices_that_are_not_there_are_not_counted(visible: str):
 
 
 def test_cpus_are_those_that_we_may_use_unless_the_user_sets_another_number():
-    assert machine.cpus({}) == len(os.sched_getaffinity(0))
-    assert machine.cpus({"SERRIED_LOCAL_SLOTS": "3"}) == 3
+    assert cluster.cpus({}) == len(os.sched_getaffinity(0))
+    assert cluster.cpus({"SERRIED_LOCAL_SLOTS": "3"}) == 3
 
 
 @for_each("text", ["0", "-1", "two", "1.5"])
 def test_an_invalid_number_of_slots_is_an_error(text: str):
     with pytest.raises(UsageError, match="not a number of slots"):
-        machine.cpus({"SERRIED_LOCAL_SLOTS": text})
+        cluster.cpus({"SERRIED_LOCAL_SLOTS": text})
 
 
 def test_memory_in_use_is_read_for_each_gpu(tmp_path: Path):
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho '0, 40123'\necho '1, 3'\necho '2, [N/A]'\necho 'No devices were found'\n")
     program.chmod(0o755)
-    used = machine.used_mb({"PATH": f"{tmp_path}:/usr/bin:/bin"})
-    assert (used, machine.used_mb({"PATH": str(tmp_path / "empty")})) == ({"0": 40123, "1": 3}, {})
+    used = cluster.used_mb({"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    assert (used, cluster.used_mb({"PATH": str(tmp_path / "empty")})) == ({"0": 40123, "1": 3}, {})
 
 
 def driver(folder: Path, uuids: tuple[str, ...]) -> None:
@@ -104,8 +104,8 @@ def test_uuids_that_a_driver_does_not_tell_yet_are_believed(without_driver: Path
 def test_nvidia_smi_is_asked_where_there_is_no_such_folder(tmp_path: Path):
     (tmp_path / "nvidia-smi").touch(0o755)
     listed = "GPU 0: A100 (UUID: GPU-1)\n  MIG 1g.5gb Device 0: (UUID: MIG-1)\nGPU 1: A100 (UUID: GPU-2)\n"
-    found = machine.gpus({"PATH": str(tmp_path)}, lambda *_: listed)
-    assert found == (machine.Device("0", "GPU-1"), machine.Device("1", "GPU-2"))
+    found = cluster.gpus({"PATH": str(tmp_path)}, lambda *_: listed)
+    assert found == (cluster.Device("0", "GPU-1"), cluster.Device("1", "GPU-2"))
 
 
 @pytest.mark.usefixtures("without_driver")

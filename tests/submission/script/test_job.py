@@ -15,7 +15,7 @@ import pytest
 
 from building import a_plan
 from serried import schedulers
-from serried.schedulers.slurm.options import FRAGMENT
+from serried.schedulers.slurm.commands import FRAGMENT
 from serried.schema import names
 from serried.schema.plan import Container, Environment, Limit, UserScript
 from serried.submission import script

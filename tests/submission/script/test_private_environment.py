@@ -17,7 +17,7 @@ from building import a_plan
 from serried.agent.attempt import Attempt
 from serried.agent.comms.job_environment import EnvFile
 from serried.base.files import read_environment, read_json, write_environment, write_json
-from serried.schedulers.pbs.options import FRAGMENT
+from serried.schedulers.pbs.commands import FRAGMENT
 from serried.schema.layout import RunDirectory
 from serried.submission import script
 

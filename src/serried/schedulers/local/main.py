@@ -6,7 +6,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 if sys.argv[1] in ("ask", "cancel"):
-    from serried.schedulers.local.scheduler import answer_job as main
+    from serried.schedulers.local.commands import answer_job as main
 else:
     from serried.schedulers.local.supervisor import main
 

@@ -1,4 +1,6 @@
-"""A plan as PBS's commands, and PBS's part of job.sh. Pure.
+"""PBS: one `qstat` for all runs together, one `qsub` for a submission.
+
+A plan as PBS's commands, and PBS's part of job.sh. Pure.
 
 job.sh is a program (`qsub … -- /bin/bash job.sh TOKEN`), not a script: a script may have no arguments, is started by a
 login shell that resets PATH and dies of the first signal, and may hold directives.
@@ -6,29 +8,35 @@ login shell that resets PATH and dies of the first signal, and may hold directiv
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
 import shlex
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from serried.base.errors import UsageError
+from serried.base import files, processes, shell
+from serried.base.errors import SubmissionRefused, SubmissionUncertain, UsageError
 from serried.base.files import MODES
 from serried.schedulers import scrub
+from serried.schedulers.client import CommandScheduler, JobKey, SubmitOutcome
 from serried.schedulers.interface import (
     ERRAND_MEMORY_MB,
     ERRAND_SECONDS,
     OF_THIS_MACHINE,
     Fragment,
+    Job,
     SubmitCommand,
     job_name,
+    names_token,
     script_logs,
     submit_folder,
 )
 from serried.schedulers.pbs import parse
-from serried.schema import names
+from serried.schema import names, successor_commands
 from serried.schema.layout import RunDirectory
 from serried.schema.plan import Allocation, Array, Plan, UserScript
 
@@ -110,75 +118,6 @@ for serried_host in $(awk '!seen[$0]++' "$PBS_NODEFILE" | head -n "$0"); do pbs_
 wait"""
 )
 """Starts the words after the first, how many nodes, on each. A profile or a module may have set another PATH before."""
-
-
-def submission(
-    plan: Plan,
-    token: str,
-    environment: Mapping[str, str],
-    *,
-    after: str = "",
-    task: str = "",
-    held: bool = False,
-) -> SubmitCommand:
-    """The `qsub` command that submits `plan`'s job.sh under `token`.
-
-    Raises UsageError for what PBS cannot be asked: an array whose indices are no range, a job that requeues itself.
-    """
-    if plan.may_requeue:
-        raise UsageError(
-            "PBS lets no job requeue itself: `qrerun` is for operators",
-            hint='`continue = "prequeued"` in `[limit]` or, where compute nodes may submit, "successor"',
-        )
-    if plan.has_links and plan.limit.form == names.SUCCESSOR and _is_array(plan, ""):
-        raise UsageError(
-            "PBS lets no job wait for one task of an array",
-            hint='`continue = "prequeued"` in `[limit]`: then each array waits for all of the one before',
-        )
-    handover = _handover(plan)
-    words = ("/bin/bash", plan.directory + "/job.sh", token, str(handover))
-    # No job of PBS can wait for one task: so it waits for all of its array, and looks for itself how that one ended.
-    jobs = dict.fromkeys(parse.split(job)[0] for job in after.split(":"))
-    awaited = [plan.script.dependency] if plan.script and plan.script.dependency else []
-    awaited += [f"afterany:{':'.join(jobs)}"] if after else []
-    waits = ("-W", f"depend={','.join(awaited)}") if awaited else ()
-    hold = ("-h",) if held else ()
-    argv = ("qsub", "-f", *_options(plan, token, task), *waits, *hold, *plan.allocation.extra, "--", *words)
-    return SubmitCommand(argv, scrub(environment), umask=MODES[plan.share].umask, handover=handover)
-
-
-def interactive(plan: Plan, token: str, environment: Mapping[str, str], *, has_terminal: bool) -> SubmitCommand:
-    """`qsub -I`. It knows no `now`: who asked for that looks how the job stands."""
-    if not has_terminal:
-        raise UsageError(
-            "PBS starts interactive jobs only from a terminal",
-            hint="`serried submit -- COMMAND`, then `serried wait` and `serried logs`",
-        )
-    handover = _handover(plan)
-    allocation = plan.allocation
-    argv = (
-        *("qsub", "-I"),
-        *_pair("-N", job_name(plan.name, token)),
-        *_resources(plan, tasks=allocation.ranks),
-        *_queue(allocation),
-        *allocation.extra,
-        *("--", "/bin/bash", plan.directory + "/job.sh", token, str(handover)),
-    )
-    return SubmitCommand(argv, scrub(environment), umask=MODES[plan.share].umask, handover=handover)
-
-
-def errand(plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:
-    """A job on that node which `qsub` waits for. It inherits nothing: PBS would show that to everybody."""
-    asked = plan.allocation._replace(mail_type=(), mail_user=None)
-    size = f"select=1:ncpus=1:mem={ERRAND_MEMORY_MB}mb:host={host}"
-    return (
-        *("qsub", "-W", "block=true", "-r", "n", "-j", "oe", "-o", os.devnull),
-        *_pair("-N", job_name(plan.name, f"{plan.run}-errand")),
-        *(word for text in (size, f"walltime={walltime(ERRAND_SECONDS)}") for word in _pair("-l", text)),
-        *_queue(asked),
-        *required_options(plan.allocation.extra),
-        *("--", *words),
-    )
 
 
 def required_options(extra: Sequence[str]) -> tuple[str, ...]:
@@ -424,3 +363,176 @@ def _range(indices: Sequence[int]) -> str:
             hint="submit one range at a time, or the whole range: unwanted tasks can end at once",
         )
     return f"{indices[0]}-{indices[-1]}" + (f":{step}" if step > 1 else "")
+
+
+MANY = 1000
+"""Jobs in one query. With `-E`, `qstat` opens one connection for all jobs. Without, it opens one for each, from a
+privileged port; there are few of these, so it waits (20 s with 150 jobs)."""
+VERSION = "pbs_version"
+"""The first word of `qstat --version` in OpenPBS and PBS Professional, and in no other system with a `qstat`."""
+
+UNKNOWN_JOB = 153
+HAS_FINISHED = 35
+UNREACHABLE = (162, 255)
+"""Exit statuses: the low byte of PBS's own error numbers (src/include/pbs_error.h)."""
+GONE = (0, UNKNOWN_JOB, HAS_FINISHED)
+
+
+class Pbs(CommandScheduler):
+    name = "pbs"
+    title = "PBS"
+    server = "the PBS server"
+    identity = "PBS_SERVER"
+    survey = "qstat"
+    cancel_command = ("qdel",)
+    release_command = ("qrls",)
+    id_pattern = r"^(\d+(?:\[\])?\.[\w.-]+)$"
+    gone = begun = re.compile(r"Unknown Job Id|Job has finished|Request invalid for state of job")
+    reasons = parse.REASONS
+    strands = True
+    _is_pbs = False
+
+    def submission(
+        self,
+        plan: Plan,
+        token: str,
+        environment: Mapping[str, str],
+        *,
+        after: str = "",
+        task: str = "",
+        held: bool = False,
+    ) -> SubmitCommand:
+        """The `qsub` command that submits `plan`'s job.sh under `token`.
+
+        Raises UsageError for what PBS cannot be asked: an array whose indices are no range, a job that requeues itself.
+        """
+        if plan.may_requeue:
+            raise UsageError(
+                "PBS lets no job requeue itself: `qrerun` is for operators",
+                hint='`continue = "prequeued"` in `[limit]` or, where compute nodes may submit, "successor"',
+            )
+        if plan.has_links and plan.limit.form == names.SUCCESSOR and _is_array(plan, ""):
+            raise UsageError(
+                "PBS lets no job wait for one task of an array",
+                hint='`continue = "prequeued"` in `[limit]`: then each array waits for all of the one before',
+            )
+        handover = _handover(plan)
+        words = ("/bin/bash", plan.directory + "/job.sh", token, str(handover))
+        # No job of PBS can wait for one task: it waits for the whole array, then looks how that task ended.
+        jobs = dict.fromkeys(parse.split(job)[0] for job in after.split(":"))
+        awaited = [plan.script.dependency] if plan.script and plan.script.dependency else []
+        awaited += [f"afterany:{':'.join(jobs)}"] if after else []
+        waits = ("-W", f"depend={','.join(awaited)}") if awaited else ()
+        hold = ("-h",) if held else ()
+        argv = ("qsub", "-f", *_options(plan, token, task), *waits, *hold, *plan.allocation.extra, "--", *words)
+        return SubmitCommand(argv, scrub(environment), umask=MODES[plan.share].umask, handover=handover)
+
+    def interactive(
+        self,
+        plan: Plan,
+        token: str,
+        environment: Mapping[str, str],
+        *,
+        now: bool,  # noqa: ARG002 - `qsub` has no such option
+        has_terminal: bool,
+    ) -> SubmitCommand:
+        """`qsub -I`. It knows no `now`: who asked for that looks how the job stands."""
+        if not has_terminal:
+            raise UsageError(
+                "PBS starts interactive jobs only from a terminal",
+                hint="`serried submit -- COMMAND`, then `serried wait` and `serried logs`",
+            )
+        handover = _handover(plan)
+        allocation = plan.allocation
+        argv = (
+            *("qsub", "-I"),
+            *_pair("-N", job_name(plan.name, token)),
+            *_resources(plan, tasks=allocation.ranks),
+            *_queue(allocation),
+            *allocation.extra,
+            *("--", "/bin/bash", plan.directory + "/job.sh", token, str(handover)),
+        )
+        return SubmitCommand(argv, scrub(environment), umask=MODES[plan.share].umask, handover=handover)
+
+    def join(self, job: str, host: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:  # noqa: ARG002 - the host tells
+        # PBS starts nothing in a job from outside of it.
+        return ("ssh", *(("-t",) if has_terminal else ()), host, shlex.join(words))
+
+    def errand(self, plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:
+        """A job on that node which `qsub` waits for. It inherits nothing: PBS would show that to everybody."""
+        asked = plan.allocation._replace(mail_type=(), mail_user=None)
+        size = f"select=1:ncpus=1:mem={ERRAND_MEMORY_MB}mb:host={host}"
+        return (
+            *("qsub", "-W", "block=true", "-r", "n", "-j", "oe", "-o", os.devnull),
+            *_pair("-N", job_name(plan.name, f"{plan.run}-errand")),
+            *(word for text in (size, f"walltime={walltime(ERRAND_SECONDS)}") for word in _pair("-l", text)),
+            *_queue(asked),
+            *required_options(plan.allocation.extra),
+            *("--", *words),
+        )
+
+    def submit(self, submission: SubmitCommand) -> str:
+        if submission.handover is None:
+            raise ValueError("PBS shows a job's variables to everybody: they need a file")
+        self._check_version()
+        is_shared = submission.handover.exists()  # by an earlier job of the run, which still needs it
+        files.make_directory(submission.handover.parent)
+        files.write_environment(submission.handover, submission.environment)
+        result = self.deliver(submission.argv, scrub(os.environ), submission.umask)
+        job = successor_commands.new_id(result.stdout, self.id_pattern)
+        if job is not None:
+            return job
+        failure = self.failure("qsub", result)
+        if not is_shared and not isinstance(failure, SubmissionUncertain):
+            with contextlib.suppress(OSError):
+                submission.handover.unlink()
+        raise failure
+
+    def find(self, token: str, since: float | None = None) -> str | None:
+        # A minute more, for clocks that differ.
+        window = () if since is None else (time.strftime("-tc.ge.%Y%m%d%H%M", time.localtime(since - 60)),)
+        newest_first = self.answer(("qselect", "-x", "-u", processes.user(), *window)).split()[::-1]
+        pairs = parse.named(self._qstat(newest_first))
+        return next((job for job, name in pairs if names_token(name, token)), None)
+
+    def outcome(self, result: shell.Result) -> SubmitOutcome:
+        """PBS refuses in the foreground (`-f`): any status but that of an absent server is a refusal."""
+        if result.status in UNREACHABLE:
+            return SubmitOutcome.UNREACHABLE
+        return SubmitOutcome.REFUSED if result.status > 0 else SubmitOutcome.UNCERTAIN
+
+    def ask(self, ids: Sequence[str], since: float | None) -> dict[str, str]:  # noqa: ARG002 - the ids are enough
+        text = self._qstat(sorted({parse.split(job)[0] for job in ids}))
+        if before := parse.awaited(text):
+            text += self._qstat(sorted(before))
+        return {"qstat": text}
+
+    def read(self, texts: Mapping[str, str]) -> dict[JobKey, Job]:
+        return {(job.id, job.task): job for job in parse.jobs(texts["qstat"])}
+
+    def split(self, job: str) -> JobKey:
+        return parse.split(job)
+
+    def _check_version(self) -> None:
+        """Torque and Slurm's wrappers have commands of the same names. Raises SubmissionRefused."""
+        if self._is_pbs or shell.which("qstat") is None:
+            return
+        version = self.query(("qstat", "--version"))
+        self._is_pbs = VERSION in version.stdout + version.stderr
+        if not self._is_pbs:
+            raise SubmissionRefused(
+                "`qstat` here belongs to Torque or to Slurm's wrappers; Serried supports OpenPBS and PBS Professional",
+                details=version.stdout.strip() or version.stderr.strip() or None,
+                hint="on Slurm: `--cluster slurm`; within a job of Torque: `serried run --cluster local`, on one node",
+            )
+
+    def _qstat(self, ids: Sequence[str]) -> str:
+        """All attributes of these jobs and their tasks, ended ones included. An unknown job only changes the status."""
+        parts = (ids[start : start + MANY] for start in range(0, len(ids), MANY))
+        return "".join(self.answer(("qstat", "-E", "-x", "-t", "-f", "-w", *part), GONE) for part in parts)
+
+    def query_environment(self) -> dict[str, str]:
+        return {**scrub(os.environ), "LC_ALL": "C"}
+
+
+SCHEDULER = Pbs

@@ -5,22 +5,180 @@ The input is text, because the JSON of some versions is invalid as soon as one v
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from serried.base.errors import SchedulerUnreachable, UsageError
+from serried.base.errors import MissingProgramError, SchedulerUnreachable, UsageError
 from serried.base.text import clock_seconds, memory_bytes
-from serried.schedulers import scrub
-from serried.schedulers.clusters import machine
-from serried.schedulers.clusters.machine import Command
+from serried.schedulers import missing_command, scrub
+from serried.schedulers.client import query
+from serried.schedulers.occupancy import NodeUse, Occupancy, PartitionUse, QueuedJob
 from serried.schedulers.pbs import parse
-from serried.schedulers.survey import ASKING_SECONDS, ArrayLimits, Ask, Inside, Learnt, asker
+from serried.schedulers.survey import (
+    ASKING_SECONDS,
+    GLANCE_SECONDS,
+    ArrayLimits,
+    Ask,
+    Command,
+    Inside,
+    Learnt,
+    asker,
+    run_command,
+    together,
+)
+from serried.schema import names
+from serried.schema.reasons import Reason
+
+NODE_USE = ("pbsnodes", "-av")
+QUEUED_JOBS = ("qstat", "-a", "-s", "-w")
+"""A line for each job and each array, and one with its comment. All attributes of a job (`-f`) would be some kB."""
+OWN_JOBS = ("qstat", "-f", "-w")
+"""Followed by the user's jobs that wait."""
+MOST_OWN = 50
+
+_UP = {"free", "job-busy", "job-exclusive"}
+_ROW = re.compile(
+    r"(?P<id>\d+(?:\[\d*\])?\.\S+)\s+(?P<user>\S+)\s+(?P<queue>\S+)\s+\S+\s+\S+\s+(?P<nodes>\S+)\s+(?P<cpus>\S+)"
+    r"\s+(?P<memory>\S+)\s+(?P<limit>\S+)\s+(?P<state>[A-Z])\s+\S+"
+)
+_CUT = 15
+"""Characters of a user's name that a line has room for."""
+
+
+def ask_occupancy(environ: Mapping[str, str], user: str, seconds: float) -> dict[str, str]:
+    deadline = time.monotonic() + seconds
+    ours = {**scrub(environ), "LC_ALL": "C"}
+    texts = {"nodes": _answer(NODE_USE, ours, deadline), "jobs": _answer(QUEUED_JOBS, ours, deadline), "own": ""}
+    if waiting := [job.id for job in _queued_jobs(texts["jobs"], "", user) if job.is_mine and not job.is_running]:
+        # A job that has ended meanwhile changes the exit status alone.
+        texts["own"] = _answer((*OWN_JOBS, *waiting[:MOST_OWN]), ours, deadline, is_strict=False)
+    glance = asker_of(environ, together(GLANCE_SECONDS, run_command), GLANCE_SECONDS)
+    return {**texts, "queues": glance(QUEUES), "server": glance(SERVER)}
+
+
+def _answer(argv: tuple[str, ...], environ: Mapping[str, str], deadline: float, *, is_strict: bool = True) -> str:
+    try:
+        result = query(argv, environ, max(deadline - time.monotonic(), 1.0))
+    except MissingProgramError as error:
+        raise missing_command("pbs", argv[0]) from error
+    if result.status and is_strict:
+        raise SchedulerUnreachable(f"the PBS server does not answer `{argv[0]}`", details=result.stderr)
+    return result.stdout
+
+
+def read_occupancy(texts: Mapping[str, str], user: str) -> Occupancy:
+    queues = dict(blocks(texts.get("queues", ""), r"Queue: (\S+)"))
+    server = next((attributes for _, attributes in blocks(texts.get("server", ""), r"Server: (\S+)")), {})
+    hosts = dict(blocks(texts.get("nodes", ""), r"(\S+)"))
+    own = {name: set(map(id, hosts_of(name, hosts))) for name in queues}
+    return Occupancy(
+        nodes=tuple(
+            _node(name, host, [queue for queue in queues if id(host) in own[queue]]) for name, host in hosts.items()
+        ),
+        partitions=tuple(
+            _partition(name, queue, is_default=name == first(server, "default_queue"))
+            for name, queue in queues.items()
+            if is_execution(queue)
+        ),
+        jobs=tuple(_queued_jobs(texts.get("jobs", ""), texts.get("own", ""), user)),
+        sees_all_jobs=first(server, "query_other_jobs") != "False",
+    )
+
+
+def _partition(name: str, queue: Attributes, *, is_default: bool) -> PartitionUse:
+    limit = clock_seconds(first(queue, "resources_max.walltime"))
+    return PartitionUse(name, first(queue, "started") == "True", is_default, limit)
+
+
+def _node(name: str, host: Attributes, queues: Sequence[str]) -> NodeUse:
+    states = set(first(host, "state").split(","))
+    is_up = states <= _UP
+    has_room = is_up and "job-exclusive" not in states
+    kind = first(host, "resources_available.gpu_type")
+    cpus, free_cpus = _amounts(host, "ncpus", has_room=has_room)
+    gpus, free_gpus = _amounts(host, "ngpus", has_room=has_room)
+    memory, used = (memory_mb(first(host, f"resources_{what}.mem")) for what in ("available", "assigned"))
+    return NodeUse(
+        name=name,
+        partitions=tuple(queues),
+        state=first(host, "state"),
+        is_up=is_up,
+        is_planned=False,
+        cpus=cpus,
+        free_cpus=free_cpus,
+        memory_mb=memory,
+        free_memory_mb=max(memory - used, 0) if has_room else 0,
+        gpus={kind: gpus} if gpus else {},
+        free_gpus={kind: free_gpus} if gpus and free_cpus else {},
+    )
+
+
+def _amounts(host: Attributes, resource: str, *, has_room: bool) -> tuple[int, int]:
+    """All of a resource, and the free part."""
+    available, assigned = (_number(first(host, f"resources_{what}.{resource}")) for what in ("available", "assigned"))
+    return available, max(available - assigned, 0) if has_room else 0
+
+
+def _queued_jobs(listed: str, own: str, user: str) -> Iterator[QueuedJob]:
+    """`own` has all attributes of the user's jobs that wait, in `qstat -f`."""
+    known = dict(parse.attributes_of(own))
+    lines = listed.splitlines()
+    for line, comment in zip(lines, [*lines[1:], ""], strict=False):
+        if row := _ROW.match(line):
+            reason = comment.strip().strip("-").strip() if comment.startswith(" ") else ""
+            job = _job(row.groupdict(), reason, user)
+            yield _with_attributes(job, known[job.id]) if job.id in known else job
+
+
+def _job(row: Mapping[str, str], reason: str, user: str) -> QueuedJob:
+    is_running = parse.STATES.get(row["state"]) == names.RUNNING
+    return QueuedJob(
+        id=row["id"],
+        is_running=is_running,
+        is_mine=row["user"] == user[:_CUT],
+        partitions=(row["queue"],),
+        waits_for_resources=row["state"] == "Q" and _is_for_resources(reason),
+        nodes=max(_number(row["nodes"]), 1),
+        cpus=_number(row["cpus"]),
+        memory_mb=memory_mb(row["memory"]),
+        limit_seconds=_limit(row["limit"]),
+        reason="" if is_running else reason,
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_for_resources(reason: str) -> bool:
+    """Whether a job with this comment starts once enough is free."""
+    patterns = ((pattern.replace("[", "[[]"), code) for pattern, code, _ in parse.REASONS)
+    return next((code for pattern, code in patterns if fnmatchcase(reason, pattern)), None) is Reason.QUEUED
+
+
+def _with_attributes(job: QueuedJob, attributes: Mapping[str, str]) -> QueuedJob:
+    """With the GPUs, the reason of a held job, and the scheduler's estimate."""
+    own = parse.jobs_of({job.id: attributes})
+    return job._replace(
+        gpus=_number(attributes.get("Resource_List.ngpus", "")),
+        reason=own[0].reason if own else job.reason,
+        starts=parse.epoch(attributes.get("estimated.start_time", "")),
+    )
+
+
+def _limit(text: str) -> int | None:
+    """Seconds of `12:30`, hours and minutes."""
+    return clock_seconds(f"{text}:00") if ":" in text else None
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else 0
+
 
 QUEUES = ("qstat", "-Q", "-f")
 SERVER = ("qstat", "-B", "-f")
@@ -32,7 +190,7 @@ Attributes = dict[str, list[str]]
 """An attribute may have several lines: `max_run`."""
 
 
-def describe(environ: Mapping[str, str], command: Command = machine.run) -> dict[str, Any]:
+def describe(environ: Mapping[str, str], command: Command = run_command) -> dict[str, Any]:
     """PBS's queues and nodes as a profile table; empty if PBS does not answer."""
     ask = asker_of(environ, command)
     queues = ask(QUEUES)
@@ -41,14 +199,14 @@ def describe(environ: Mapping[str, str], command: Command = machine.run) -> dict
 
 def own_name(
     environ: Mapping[str, str],  # noqa: ARG001 - its job ids hold the server's name
-    command: Command = machine.run,  # noqa: ARG001
+    command: Command = run_command,  # noqa: ARG001
     *,
     seconds: float = ASKING_SECONDS,  # noqa: ARG001
 ) -> str:
     return ""
 
 
-def array_limits(environ: Mapping[str, str], command: Command = machine.run) -> ArrayLimits:
+def array_limits(environ: Mapping[str, str], command: Command = run_command) -> ArrayLimits:
     return ArrayLimits(tasks=array_limit(asker_of(environ, command)(SERVER)), in_ranges=True)
 
 
@@ -56,7 +214,7 @@ def is_throwaway(environ: Mapping[str, str]) -> bool:  # noqa: ARG001 - no lab s
     return False
 
 
-def learn(environ: Mapping[str, str], user: str, command: Command = machine.run) -> Learnt | None:  # noqa: ARG001 - queues are everybody's
+def learn(environ: Mapping[str, str], user: str, command: Command = run_command) -> Learnt | None:  # noqa: ARG001 - queues are everybody's
     """All that a profile may hold; None when PBS does not answer."""
     queues, server, nodes = (command([*argv], ASKING_SECONDS, environ) or "" for argv in (QUEUES, SERVER, NODES))
     table = described(queues, server, nodes)
