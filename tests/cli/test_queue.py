@@ -14,7 +14,7 @@ import pytest
 
 from serried import schedulers
 from serried.base.errors import SchedulerUnreachable
-from serried.schedulers import occupancy
+from serried.schedulers import occupancy_cache
 from serried.schedulers.interface import Job
 from serried.schedulers.slurm import cluster
 
@@ -71,7 +71,7 @@ def answered(now, fake_slurm, tmp_path, monkeypatch):  # noqa: ARG001 - it patch
     monkeypatch.chdir(tmp_path)
     texts = {name: (RECORDED / f"{name}.txt").read_text() for name in ("sinfo", "squeue", "partitions")}
     texts["squeue"] = texts["squeue"].replace("ada", ME)
-    cache = occupancy.cache_of("slurm", os.environ)
+    cache = occupancy_cache.cache_of("slurm", os.environ)
     cache.put((), {**texts, "assoc": ASSOC}, 0.5, AT - 12)
     monkeypatch.setattr(cluster, "ask_occupancy", lambda *_: pytest.fail("it was queried"))
 

@@ -8,7 +8,8 @@ import pytest
 
 from serried.cli import queue
 from serried.cli.queue import Page
-from serried.schedulers.occupancy import Look, NodeUse, Occupancy, PartitionUse, QueuedJob
+from serried.schedulers.occupancy import NodeUse, Occupancy, PartitionUse, QueuedJob
+from serried.schedulers.occupancy_cache import Look
 from serried.views import console
 from serried.views.text import width
 

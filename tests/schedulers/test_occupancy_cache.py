@@ -13,7 +13,7 @@ import pytest
 
 from serried import schedulers
 from serried.base.errors import SchedulerUnreachable
-from serried.schedulers import occupancy
+from serried.schedulers import occupancy_cache
 from serried.schedulers.occupancy import Occupancy, QueuedJob
 
 
@@ -51,9 +51,9 @@ def survey(state_home, monkeypatch: pytest.MonkeyPatch) -> Survey:  # noqa: ARG0
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ahead = 0.0
-        real = occupancy.time
+        real = occupancy_cache.time
         monkeypatch.setattr(
-            occupancy,
+            occupancy_cache,
             "time",
             SimpleNamespace(
                 time=lambda: real.time() + self.ahead, monotonic=lambda: real.monotonic() + self.ahead, sleep=real.sleep
@@ -67,7 +67,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def answer(*, refresh: bool = False) -> str:
-    return occupancy.look("slurm", os.environ, refresh=refresh).occupancy.jobs[0].id
+    return occupancy_cache.look("slurm", os.environ, refresh=refresh).occupancy.jobs[0].id
 
 
 def test_an_answer_serves_for_a_minute(survey: Survey, clock: Clock):
@@ -85,7 +85,7 @@ def test_refresh_asks_again_after_some_seconds(survey: Survey, clock: Clock):
 
 
 def test_this_machine_is_looked_at_each_time(survey: Survey):
-    assert [occupancy.look("local", os.environ).occupancy.jobs[0].id for _ in range(2)] == ["1", "2"]
+    assert [occupancy_cache.look("local", os.environ).occupancy.jobs[0].id for _ in range(2)] == ["1", "2"]
     assert survey.calls == 2
 
 
@@ -100,13 +100,13 @@ def test_a_scheduler_that_does_not_answer_leaves_the_old_answer_and_its_age(surv
     survey.error = SchedulerUnreachable("the controller is away")
     clock.ahead = 120
     for _ in range(2):  # the second one asks nothing
-        look = occupancy.look("slurm", os.environ)
+        look = occupancy_cache.look("slurm", os.environ)
         assert look.occupancy.jobs[0].id == "1"
         assert look.problem
         assert look.problem.message == "the controller is away"
-        assert 100 < look.age(occupancy.time.time()) < 1000
+        assert 100 < look.age(occupancy_cache.time.time()) < 1000
     assert survey.calls == 2
-    assert survey.patience == [occupancy.ASKING_SECONDS, occupancy.GLANCE_SECONDS]
+    assert survey.patience == [occupancy_cache.ASKING_SECONDS, occupancy_cache.GLANCE_SECONDS]
 
 
 def test_without_any_answer_it_is_an_error_and_the_scheduler_has_a_minute_of_rest(survey: Survey, clock: Clock):
@@ -161,12 +161,12 @@ def test_a_home_that_cannot_be_written_lets_each_process_ask(
 
 
 def test_remembering_asks_nothing(survey: Survey, clock: Clock):
-    assert occupancy.remembered("slurm", os.environ, seconds=600) is None
+    assert occupancy_cache.remembered("slurm", os.environ, seconds=600) is None
     answer()
     clock.ahead = 300
-    look = occupancy.remembered("slurm", os.environ, seconds=600)
+    look = occupancy_cache.remembered("slurm", os.environ, seconds=600)
     assert look
     assert look.occupancy.jobs[0].id == "1"
     clock.ahead = 700
-    assert occupancy.remembered("slurm", os.environ, seconds=600) is None
+    assert occupancy_cache.remembered("slurm", os.environ, seconds=600) is None
     assert survey.calls == 1

@@ -17,8 +17,9 @@ from serried.base.text import counted, duration, iso, local_time, seconds_of, sh
 from serried.cli import run_view
 from serried.records import index
 from serried.records.record import RecordUnreadable
-from serried.schedulers import occupancy
-from serried.schedulers.occupancy import GpuCount, JobShape, Look, Occupancy, PartitionUse, QueuedJob, count_gpus
+from serried.schedulers import occupancy_cache
+from serried.schedulers.occupancy import GpuCount, JobShape, Occupancy, PartitionUse, QueuedJob, count_gpus
+from serried.schedulers.occupancy_cache import Look
 from serried.schema.reasons import Reason
 from serried.views import console
 from serried.views.queue_lines import age_text, ahead_text, opening_text
@@ -339,14 +340,14 @@ def command(*, run: str | None, experiment: str | None, cluster: str | None, ref
     submissions = run_view.select(run).record.submissions if run else ()
     wanted = {job for submission in submissions for job in submission.jobs}
     known_from = max((seconds_of(submission.at) or 0.0 for submission in submissions), default=0.0) + _DELAY_SECONDS
-    look = occupancy.look(scheduler, os.environ, refresh=refresh)
+    look = occupancy_cache.look(scheduler, os.environ, refresh=refresh)
     if run and look.at < known_from:
-        look = occupancy.look(scheduler, os.environ, refresh=True)
+        look = occupancy_cache.look(scheduler, os.environ, refresh=True)
     waiting = [job for job in look.occupancy.mine if not job.is_running and (not run or job.id in wanted)]
     if run and not waiting:
         if look.at < known_from:
             message = f"`{run}` is newer than the last answer of the scheduler"
-            raise UsageError(message, hint=f"in {occupancy.REFRESH_SECONDS:.0f} seconds: serried queue {run}")
+            raise UsageError(message, hint=f"in {occupancy_cache.REFRESH_SECONDS:.0f} seconds: serried queue {run}")
         raise UsageError(f"`{run}` has no job that waits on `{name}`", hint=f"serried why {run}")
     runs = _runs(waiting)
     waiting.sort(key=lambda job: job.id not in runs)

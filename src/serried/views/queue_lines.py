@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from serried.base.text import counted, duration, show_duration
-from serried.schedulers import occupancy
+from serried.schedulers import occupancy_cache
 from serried.schedulers.occupancy import PARTITION, SMALLER, JobShape, Opening, QueuedJob, count_gpus
 from serried.views.text import printable
 
@@ -39,7 +39,7 @@ def age_text(seconds: float) -> str:
 
 def remembered(scheduler: str, job: str, environ: Mapping[str, str]) -> str:
     """The jobs ahead of a job and the GPUs that are free in its partitions, by an answer of some minutes."""
-    look = occupancy.remembered(scheduler, environ, seconds=_REMEMBERED_SECONDS)
+    look = occupancy_cache.remembered(scheduler, environ, seconds=_REMEMBERED_SECONDS)
     own = next((one for one in look.occupancy.jobs if one.id == job and not one.is_running), None) if look else None
     if look is None or own is None or not own.waits_for_resources:
         return ""

@@ -495,13 +495,14 @@ def _waiting_page(status: RunStatus, explanation: Explanation | None, now: float
 
 def _openings(status: RunStatus, now: float) -> tuple[str, tuple[str, ...]]:
     """The jobs ahead, and what would start sooner, by the last answer to `serried queue`. Asks nothing."""
-    from serried.schedulers import occupancy  # only for runs that wait
+    from serried.schedulers import occupancy_cache  # only for runs that wait
+    from serried.schedulers.occupancy import JobShape
     from serried.views.queue_lines import ahead_text, opening_text
 
     if status.summary is None or not status.job or status.waits_because not in (None, Reason.QUEUED):
         return "", ()
     try:
-        look = occupancy.remembered(status.summary.scheduler, os.environ, seconds=_OLD_QUEUE_SECONDS)
+        look = occupancy_cache.remembered(status.summary.scheduler, os.environ, seconds=_OLD_QUEUE_SECONDS)
     except SerriedError:
         look = None
     if look is None:
@@ -510,7 +511,7 @@ def _openings(status: RunStatus, now: float) -> tuple[str, tuple[str, ...]]:
     job = next((one for one in look.occupancy.mine if one.id in ids), None)
     if job is None or not job.waits_for_resources:
         return "", ()
-    before, shape = look.occupancy.ahead_of(job), occupancy.JobShape.of(job)
+    before, shape = look.occupancy.ahead_of(job), JobShape.of(job)
     found = look.occupancy.sooner(shape, before, now)
     ahead = f"{ahead_text(before)}, as of {duration(look.age(now))} ago"
     return ahead, tuple(opening_text(one, shape) for one in found)
