@@ -10,7 +10,8 @@ import pytest
 from house import ROOT
 from serried.records import live
 from serried.views.console import Cell
-from serried.views.watch import pages, reader
+from serried.views.run_files import shown_first
+from serried.views.watch import pages
 from serried.views.watch.app import WatchApp
 from serried.views.watch.pages import RunPage, RunRow
 from serried.views.watch.reader import Pages
@@ -119,8 +120,7 @@ def test_values_of_a_curve_that_are_not_finite_are_left_out(points, values, exte
     ],
 )
 def test_the_first_curve_is_the_metric_of_the_plan_or_the_loss(wanted, first):
-    curves = {name: [] for name in ("serried/step_seconds", "lr", "val_loss", "accuracy")}
-    ordered = list(reader.in_order(curves, wanted))
+    ordered = shown_first(("serried/step_seconds", "lr", "val_loss", "accuracy"), wanted)
     assert ordered[0] == first
     assert ordered[-1] == "serried/step_seconds" or wanted == first
 

@@ -10,7 +10,8 @@ import pytest
 from building import CREATED
 from serried.base.files import make_directory
 from serried.schema import series
-from serried.views.web.runs import MOST, MOST_NAMES, Curve, KeptCurves, RankCurves
+from serried.views.run_files import MOST, MOST_NAMES, Curve, RankCurves
+from serried.views.web.runs import KeptCurves
 
 
 def write(made, *lines, rank=0, number=1):

@@ -123,3 +123,27 @@ def test_files_show_new_runs_and_ends_before_the_next_query(make, slurm, started
     until(lambda: [status.state for status in runs.all()] == ["COMPLETED"])
     make("bbbbbb").ending()
     until(lambda: len(runs.all()) == 2)
+
+
+def test_files_that_change_while_a_query_lasts_are_noticed_before_the_next_one(make, slurm, started, monkeypatch):
+    monkeypatch.setattr("serried.views.web.runs.Pace.after", lambda _, __: 3600.0)
+    made = make("aaaaaa", job="1").live(live_of(1.8e9))
+    slurm.tell(Job("1", None, "RUNNING"))
+    meanwhile = [
+        lambda: make("bbbbbb").ending(),
+        lambda: write_json(made.where.exit, {**an_ending("aaaaaa"), "attempts": 1}),
+    ]
+
+    def look(records):
+        found = list(statuses(records))
+        if meanwhile:
+            meanwhile.pop()()
+        return found
+
+    runs = started(look)
+    until(
+        lambda: (
+            sorted((status.id, status.state) for status in runs.all())
+            == [("aaaaaa", "COMPLETED"), ("bbbbbb", "COMPLETED")]
+        )
+    )

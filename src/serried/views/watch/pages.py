@@ -12,12 +12,11 @@ from serried.base.text import duration
 from serried.records.live import LiveGpu, LiveNode, LiveRank, RunProgress
 from serried.views import console
 from serried.views.console import Cell, state_style
+from serried.views.run_files import Point
 from serried.views.text import fit, printable, width
 
 GpuKey = tuple[int, int]
 """A node and a GPU's index on it."""
-Point = tuple[float, float]
-"""A step and a value."""
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII = str.maketrans(

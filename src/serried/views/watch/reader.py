@@ -5,12 +5,11 @@ They are daemons: a scheduler or a file system that does not answer delays neith
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,15 +23,16 @@ from serried.records.index import Selection
 from serried.records.live import RunProgress
 from serried.records.record import RecordUnreadable
 from serried.records.run_status import RunStatus
-from serried.records.status import Pace, has_ended_by_file, statuses, task_of
+from serried.records.status import Pace, statuses, task_of
 from serried.records.verdict import UNCERTAIN, Verdict
 from serried.schema import names, series
 from serried.schema.layout import AttemptDirectory
 from serried.schema.reasons import Reason
 from serried.views import run_lines
 from serried.views.console import Cell
+from serried.views.run_files import EndFiles, Point, RankCurves, shown_first
 from serried.views.text import without_escapes
-from serried.views.watch.pages import GpuKey, Point, RunPage, RunRow
+from serried.views.watch.pages import GpuKey, RunPage, RunRow
 
 _FILES_SECONDS, _LIVE_SECONDS, _RARELY_SECONDS = 1.0, 5.0, 5.0
 _SHARE = 20
@@ -46,7 +46,7 @@ _TAIL_LINES, _TAIL_BYTES = 300, 1 << 16
 _MOST_NODES = 64
 _PERIODS, _PERIODS_OF_FIRST = 60, 1000
 _LARGEST_METRICS = 8 << 20
-"""About a second of reading; of more, the curves are those of the samples."""
+"""About a second of reading; of more at the first look, the curves are those of the samples."""
 _OLD_QUEUE_SECONDS = 900.0
 
 
@@ -89,6 +89,7 @@ class Reader:
         """Runs whose record has their end: they never change."""
         self._explained: dict[str, tuple[RunStatus, Explanation]] = {}
         self._rows_at = 0.0
+        self._end_files = EndFiles()
         self._run: RunReader | None = None
 
     def start(self) -> None:
@@ -152,14 +153,11 @@ class Reader:
 
     def _wait_for_change(self, until: float) -> None:
         """Sleep until `until`, or until a file shows the end of a run."""
-        running = [status for status in self._found.values() if status.state == names.RUNNING and status.tasks is None]
-        followed = [Selection(status.record) for status in running[:_MOST_FOLLOWED]]
-        followed = [one for one in followed if not has_ended_by_file(one)]  # a preempted run has, and continues
         while not self._has_ended.is_set() and (left := until - time.monotonic()) > 0:
             if self._wake_states.wait(min(_FILES_SECONDS, left)):
                 self._wake_states.clear()
                 self._explain_new()
-            if any(map(has_ended_by_file, followed)):
+            if self._end_files.has_new(self._found.values()):
                 return
 
     def _explain_new(self) -> None:
@@ -299,6 +297,8 @@ class RunReader:
         self._t: tuple[float, float] | None = None
         """`t` of live.json, and when it would have been 0 s old by our clock."""
         self._read_again = 0.0
+        self._rank_curves: RankCurves | None = None
+        """Of the first rank that logs: later looks read only what was added."""
         self._curves: Mapping[str, Sequence[Point]] = {}
         self._recent: dict[GpuKey, list[float | None]] = {}
         self._period = 30.0
@@ -386,23 +386,19 @@ class RunReader:
             if gpu.isdecimal()
         }
         self._period = periods[0][-1].seconds or 30.0 if periods.get(0) else 30.0
-        self._curves = in_order(self._logged() or sampled_metrics(periods.get(0, [])), metric)
+        curves = self._logged() or sampled_metrics(periods.get(0, []))
+        self._curves = {name: curves[name] for name in shown_first(curves, metric)}
         self._read_again = time.monotonic() + max(_RARELY_SECONDS, _SHARE * (time.monotonic() - began))
 
     def _logged(self) -> dict[str, list[Point]]:
         """The values of `run.log`, by name."""
         place = self.selection.place
-        ranks = series.ranks(place)
-        files = place.attempts.glob(f"*/node-*/metrics-{ranks[0]}.jsonl") if ranks else ()
-        if not ranks or sum(map(_size_of, files)) > _LARGEST_METRICS:
-            return {}
-        return curves_of({**point.values, "step": point.step} for point in series.points(place, ranks[0]))
-
-
-def in_order(curves: Mapping[str, Sequence[Point]], wanted: str) -> dict[str, Sequence[Point]]:
-    """The metric `wanted`, or else the loss, comes first, and those that Serried measures come last."""
-    main = live.main_metric(curves, wanted)
-    return {name: curves[name] for name in sorted(curves, key=lambda it: (it != main, it.startswith("serried/")))}
+        ranks = series.ranks(place) if self._rank_curves is None else []
+        if ranks:
+            files = (path for path, _ in series.files_of(place, ranks[0]))
+            if sum(map(_size_of, files)) <= _LARGEST_METRICS:
+                self._rank_curves = RankCurves(place, ranks[0])
+        return self._rank_curves.logged() if self._rank_curves else {}
 
 
 def _failed_log(found: Sequence[logs.RankLog], explanation: Explanation | None) -> int:
@@ -419,25 +415,19 @@ def tail(path: Path) -> tuple[str, ...]:
     return tuple(map(without_escapes, logs.last_lines(path, _TAIL_LINES, _TAIL_BYTES)))
 
 
-def curves_of(rows: Iterable[Mapping[str, object]]) -> dict[str, list[Point]]:
-    curves: dict[str, list[Point]] = {}
-    for row in rows:
-        step = row.get("step")
-        for name, value in row.items():
-            known = series.logged_number(value)
-            if name != "step" and known is not None and isinstance(step, int):
-                with contextlib.suppress(OverflowError):
-                    curves.setdefault(name, []).append((float(step), known))
-    return curves
-
-
 def sampled_metrics(periods: Sequence[samples.Period]) -> dict[str, list[Point]]:
     """The metrics that the agent read, of the first rank that has some."""
     rank = next((name for period in periods for name, it in period.ranks.items() if it.get("metrics")), None)
-    rows = [period.ranks[rank] for period in periods if rank in period.ranks] if rank is not None else []
-    return curves_of(
-        {**metrics, "step": it.get("step")} for it in rows if isinstance(metrics := it.get("metrics"), dict)
-    )
+    curves: dict[str, list[Point]] = {}
+    for period in periods:
+        sample = period.ranks.get(rank, {}) if rank is not None else {}
+        step, metrics = sample.get("step"), sample.get("metrics")
+        if not isinstance(step, int) or not isinstance(metrics, dict):
+            continue
+        for name, value in metrics.items():
+            if (known := series.number(value)) is not None:
+                curves.setdefault(name, []).append((step, known))
+    return curves
 
 
 def busy_of(periods: Sequence[samples.Period]) -> dict[str, list[float | None]]:
