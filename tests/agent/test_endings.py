@@ -98,7 +98,7 @@ def stuck():
     time.sleep(600)
 stuck()"""
     waits = "until test -e stuck1 -a -e stuck2; do echo .; sleep 0.1; done"
-    limit = {"silence_seconds": 4, "grace_seconds": 60}
+    limit = {"output_timeout_seconds": 4, "grace_seconds": 60}
     run = start(f"test $RANK = 0 || exec {PYTHON} -c '{stuck}'; {waits}", ranks=3, limit=limit)
 
     assert run.wait() == 1
@@ -241,7 +241,7 @@ def test_term_to_every_process_at_once_is_a_cancellation_and_no_failure(start, w
 def test_a_program_that_ignores_its_time_limit_is_ended_before_the_scheduler_does_it(start):
     """By the agents' own clock: it is asked after three quarters of the time, and ended before the last twentieth."""
     seconds = {"head.head.SILENT_NODE_SECONDS": 600.0, "head.head.OBEY_SECONDS": 120.0}
-    run = start("exec sleep 600", time_seconds=30, limit={"lead_seconds": 600}, seconds=seconds)
+    run = start("exec sleep 600", time_seconds=30, limit={"warn_before_seconds": 600}, seconds=seconds)
 
     assert run.wait() == 124
     assert run.ending[:3] == ("TIMEOUT", 124, "limit")
@@ -252,7 +252,7 @@ def test_a_program_that_ignores_its_time_limit_is_ended_before_the_scheduler_doe
 
 def test_who_could_not_keep_the_limit_in_time_does_not_call_it_a_cancellation(start, wait_until):
     """The head does not run while the limit passes, and the scheduler's TERM comes first."""
-    run = start("sleep 1000", time_seconds=12, limit={"lead_seconds": 1})
+    run = start("sleep 1000", time_seconds=12, limit={"warn_before_seconds": 1})
     wait_until(lambda: run.events("launching"))
     head = processes.identify(run.pid_of("head") or 0)
     head.send(signal.SIGSTOP)

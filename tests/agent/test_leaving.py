@@ -43,7 +43,7 @@ def test_ranks_can_be_asked_from_outside_to_save_and_leave(start, wait_until, re
 
 
 def test_a_program_that_does_not_save_when_asked_from_outside_is_ended_after_the_lead(start, wait_until):
-    run = start("sleep 100", limit={"lead_seconds": 1, "restarts": 1})
+    run = start("sleep 100", limit={"warn_before_seconds": 1, "restarts": 1})
     wait_until(lambda: run.events("started"))
 
     ask_to_save(run, "user")
@@ -162,7 +162,7 @@ def test_a_program_that_knows_nothing_continues_after_the_limit_if_it_has_saved_
     run = start(
         "cd $SERRIED_CHECKPOINT_DIR; echo 1 | tee model.pt >next.tmp; echo saved; sleep 600",
         ranks=1,
-        limit={"restarts": 1, "lead_seconds": 1},
+        limit={"restarts": 1, "warn_before_seconds": 1},
     )
     wait_until(lambda: run.events("started") and run.output())
     ask_to_save(run, "limit")

@@ -230,7 +230,11 @@ def test_a_record_of_a_later_version_is_refused_in_words(serried, make):
 
 
 def test_how_a_run_goes_on_and_in_which_jobs(serried, make, slurm):
-    run = make(limit=Limit(restarts=2, form="successor")).link(2, "124").ending("REQUEUED", cause="limit", final=False)
+    run = (
+        make(limit=Limit(restarts=2, continue_by="successor"))
+        .link(2, "124")
+        .ending("REQUEUED", cause="limit", final=False)
+    )
     slurm.tell(Job("123", None, "FAILED"))
     slurm.tell(Job("124", None, "PENDING"))
     said = serried("show", "last").out

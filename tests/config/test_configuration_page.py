@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import configuration_page
-from serried.config import schema
+from serried.config import definitions, schema
+from serried.schema import plan
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
@@ -38,3 +39,15 @@ def test_every_example_on_the_page_is_valid():
 def test_every_table_of_a_file_is_on_the_page():
     titles = {title.strip("[]").split(".")[0] for title, _, _ in configuration_page.TABLES}
     assert titles | {"defaults"} == set(schema.ROOT.tables)
+
+
+def test_a_field_of_the_plan_has_the_name_of_its_key_with_its_unit():
+    """`limit.grace` in a file is `limit.grace_seconds` in plan.json. A word of Python cannot be the name of a field."""
+    parts = [part for part in vars(plan).values() if hasattr(part, "_fields")]
+    others = {
+        (name, field)
+        for part in parts
+        for name, field, _ in definitions._annotated(part)
+        if field not in (name, f"{name}_seconds", f"{name}_bytes")
+    }
+    assert others == {("continue", "continue_by"), ("from", "source"), ("env_file", "env_file_path")}

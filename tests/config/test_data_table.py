@@ -126,14 +126,14 @@ data_transfer = "each"
 """
     found = planned(folder, text)
     assert found.data == Data((), ("/datasets/x", f"{folder}/here"), ("*.csv",), 90, "hashes")
-    assert found.sync == Sync(("logs/*.pt",), 30, 3, 100 << 20)
+    assert found.checkpoint == Sync(("logs/*.pt",), 30, 3, 100 << 20)
     site = found.site
-    assert (site.local_disk, site.local_disk_bytes, site.local_disk_files) == ("/ssd", 2 << 30, 1000)
-    assert (site.cache_bytes, site.transfer) == (1 << 30, "each")
+    assert (site.local_disk, site.local_disk_size_bytes, site.local_disk_files) == ("/ssd", 2 << 30, 1000)
+    assert (site.data_cache_bytes, site.data_transfer) == (1 << 30, "each")
 
 
 def test_a_disk_is_no_memory_and_nothing_stays_where_one_says_none(folder: Path):
-    assert planned(folder, "[clusters.local]\ndata_cache = 'none'").site.cache_bytes == 0
+    assert planned(folder, "[clusters.local]\ndata_cache = 'none'").site.data_cache_bytes == 0
     for key, said in (("data_cache", '"all"'), ("data_cache", "5"), ("local_disk_size", "0")):
         with pytest.raises(UsageError) as caught:
             planned(folder, f"[clusters.local]\n{key} = {said}")
@@ -169,4 +169,4 @@ watch = ["{checkpoints}/*.pt", "${SLURM_TMPDIR}/x/*", "logs/*.pt"]
 """
     found = planned(folder, text)
     assert found.data == Data((), (), ("a/*.csv", "b"))
-    assert found.sync == Sync(("{checkpoints}/*.pt", "${SLURM_TMPDIR}/x/*", "logs/*.pt"))
+    assert found.checkpoint == Sync(("{checkpoints}/*.pt", "${SLURM_TMPDIR}/x/*", "logs/*.pt"))

@@ -68,7 +68,7 @@ def test_runs_go_on_in_a_way_that_the_cluster_has(
     folder: Path, cluster: str, asked: str, form: str, notes: tuple[str, ...]
 ):
     found = resolve(folder, f"[defaults.limit]\n{asked}", command=BARE, cluster=cluster)
-    assert (found.experiment.limit.form, found.notes) == (form, notes)
+    assert (found.experiment.limit.continue_by, found.notes) == (form, notes)
 
 
 def test_a_partition_that_a_shipped_profile_does_not_describe_may_be_there(
@@ -131,7 +131,7 @@ def test_an_overlay_reaches_every_table_of_an_experiment(folder: Path):
 
 def test_a_cluster_begins_with_the_profile_of_its_scheduler(folder: Path):
     found = resolve(folder, "[clusters.ours]\nscheduler = 'pbs'", command=BARE, cluster="ours")
-    assert (found.cluster.site.kill_wait_seconds, found.experiment.limit.form) == (10, "prequeued")
+    assert (found.cluster.site.kill_wait_seconds, found.experiment.limit.continue_by) == (10, "prequeued")
 
 
 def profile(path: Path, text: str) -> Path:

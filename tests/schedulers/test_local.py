@@ -24,7 +24,7 @@ from tables import for_each
 def test_a_job_that_has_saved_as_its_limit_came_is_run_again(machine, ending, state):
     """It was told by TERM; its status says that it may go on all the same. Nothing goes on after a cancellation."""
     plan = machine.plan("trap 'exit 85' TERM; touch ready; while :; do sleep 0.05; done", time_seconds=3600)
-    plan = plan._replace(limit=Limit(lead_seconds=0, restarts=1))
+    plan = plan._replace(limit=Limit(warn_before_seconds=0, restarts=1))
     request = commands.parse(commands.supervisor_command(plan, f"{plan.run}-1"))
     task = Task(request, new_folder(machine.folder), "-", os.environ)
     task.start(("0",))
@@ -79,7 +79,7 @@ def test_the_command_says_what_is_asked_for():
     [
         ({}, {"pool": "cpu", "need": 4, "time_seconds": 3600, "tasks": ("-",), "parallel": None}),
         ({"gpus": 3}, {"pool": "gpu", "need": 3}),
-        ({"time_seconds": None}, {"time_seconds": None, "lead_seconds": 0}),
+        ({"time_seconds": None}, {"time_seconds": None, "warn_before_seconds": 0}),
         ({"indices": [6, 1, 5]}, {"tasks": ("1", "5", "6")}),
     ],
 )

@@ -51,7 +51,7 @@ def test_everything_that_can_be_asked_for_is_on_argv():
         extra=("-P", "vision"),
         indices=range(1000),
     )
-    plan = plan._replace(limit=Limit(lead_seconds=120), array=plan.array._replace(parallel=8))
+    plan = plan._replace(limit=Limit(warn_before_seconds=120), array=plan.array._replace(parallel=8))
     assert argv(plan) == [
         *("qsub", "-f"),
         *("-N", "train-k3f9q2-1"),

@@ -48,7 +48,7 @@ def test_everything_that_can_be_asked_for_is_on_argv():
         extra=("--nice=100", "--switches=1"),
         indices=range(1000),
     )
-    plan = plan._replace(limit=Limit(lead_seconds=120, restarts=2), array=plan.array._replace(parallel=8))
+    plan = plan._replace(limit=Limit(warn_before_seconds=120, restarts=2), array=plan.array._replace(parallel=8))
     assert argv(plan) == [
         "sbatch",
         "--parsable",
@@ -180,7 +180,7 @@ def test_a_limit_is_rounded_up_to_minutes(seconds, expected):
     ],
 )
 def test_the_warning_comes_with_the_lead(limit, lead, options):
-    plan = plan_with(time_seconds=limit)._replace(limit=Limit(lead_seconds=lead))
+    plan = plan_with(time_seconds=limit)._replace(limit=Limit(warn_before_seconds=lead))
     assert [word for word in argv(plan) if word.startswith("--signal")] == options
 
 
@@ -189,12 +189,12 @@ def test_the_warning_comes_with_the_lead(limit, lead, options):
     [(1, "requeue", "--requeue"), (0, "requeue", "--no-requeue"), (1, "successor", "--no-requeue")],
 )
 def test_requeueing_is_always_stated(restarts, form, word):
-    plan = plan_with()._replace(limit=Limit(restarts=restarts, form=form))
+    plan = plan_with()._replace(limit=Limit(restarts=restarts, continue_by=form))
     assert [each for each in argv(plan) if "requeue" in each] == [word]
 
 
 def test_a_further_job_is_the_same_with_another_token_and_waits_for_any_end_of_the_one_before():
-    plan = plan_with(extra=("--nice=9",))._replace(limit=Limit(restarts=1, form="successor"))
+    plan = plan_with(extra=("--nice=9",))._replace(limit=Limit(restarts=1, continue_by="successor"))
     made = Slurm().commands(plan, {"TMPDIR": "/tmp", "HOME": "/home/ada"})
     first = argv(plan)
     further = [*first[:-3], "--dependency=afterany:123", *first[-3:]]
@@ -206,7 +206,7 @@ def test_a_further_job_is_the_same_with_another_token_and_waits_for_any_end_of_t
 
 
 def test_the_further_job_of_a_task_is_that_task_alone():
-    plan = plan_with(indices=range(10))._replace(limit=Limit(restarts=1, form="successor"))
+    plan = plan_with(indices=range(10))._replace(limit=Limit(restarts=1, continue_by="successor"))
     words = successor_commands.fill(Slurm().commands(plan, {}).submit, token="k3f9q2.4-2", job="123_4", task=4)
     assert [word for word in words if word.startswith(("--array", "--dep", "--job-name", "--output"))] == [
         "--job-name=train-k3f9q2.4-2",

@@ -61,7 +61,7 @@ def test_a_plan_leaves_nothing_to_decide(resolved: config.Resolved, tmp_path: Pa
         source=Source(str(tmp_path / "project"), "src", snapshot=False),
         seed=7,
         environment=Environment(env={"A": "1"}, secrets=("WANDB_API_KEY",), inherit=("LANG",)),
-        limit=Limit(lead_seconds=1800, restarts=3, notify="USR1"),
+        limit=Limit(warn_before_seconds=1800, restarts=3, notify="USR1"),
         array=Array((0, 1), 1),
         defaults=("resources.nodes", "resources.gpus", "resources.cpus", "resources.mem"),
         share="group",
@@ -96,7 +96,7 @@ def test_the_run_directory_is_named_safely(resolved: config.Resolved):
 
 
 def test_the_warning_comes_at_most_a_quarter_of_the_limit_before_its_end(resolved: config.Resolved):
-    assert make_plan(resolved, run_id="k3f9q2", created="").limit.lead_seconds == 1800
+    assert make_plan(resolved, run_id="k3f9q2", created="").limit.warn_before_seconds == 1800
 
 
 def test_defaults_of_the_profile_are_marked_as_nobodys(tmp_path: Path):

@@ -44,9 +44,9 @@ def test_data_is_said_in_lines_of_its_own():
         Staged("/pool/labels.tar", "labels", "tar", 600_000_000, 1),
         Staged("/pool/c", "c"),
     )
-    whole = Data(stage, in_place=("/imagenet",), results=("*.csv", "samples"))
+    whole = Data(stage, require=("/imagenet",), results=("*.csv", "samples"))
     site = a_plan().site._replace(local_disk="$SLURM_TMPDIR")
-    plan = a_plan()._replace(site=site, data=whole, sync=Sync(("logs/*.pt",), 30, 3))
+    plan = a_plan()._replace(site=site, data=whole, checkpoint=Sync(("logs/*.pt",), 30, 3))
     said = dict(plan_lines(plan, None, Revision()))
     assert [said[label] for label in ("data", "requires", "results", "checkpoints")] == [
         "a, labels (unpacked), c: more than 13.0 GB in 1,281,168 files to each node's disk",
@@ -57,7 +57,7 @@ def test_data_is_said_in_lines_of_its_own():
     assert said["cost"].startswith("at most 1h00m (stop notice after 58m45s), ")
     without = site._replace(local_disk=None)
     sync = Sync(("{checkpoints}/*.pt", "logs/*.pt"), 30, 3)
-    elsewhere = plan._replace(data=Data(stage[:1], results=("*",)), site=without, sync=sync)
+    elsewhere = plan._replace(data=Data(stage[:1], results=("*",)), site=without, checkpoint=sync)
     said = dict(plan_lines(elsewhere, None, Revision()))
     assert said["data"] == "a: 12.4 GB in 1,281,167 files, read in place, unless nodes set SLURM_TMPDIR"
     assert said["results"] == "*: written to the run directory, unless nodes set SLURM_TMPDIR"

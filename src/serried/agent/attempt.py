@@ -161,9 +161,9 @@ class Attempt:
         return float(self.plan.limit.grace_seconds)
 
     @property
-    def lead_seconds(self) -> float:
+    def warn_before_seconds(self) -> float:
         """Seconds between the stop notice and TERM, in which ranks save and exit."""
-        return float(self.plan.limit.lead_seconds)
+        return float(self.plan.limit.warn_before_seconds)
 
     @property
     def urgent_grace_seconds(self) -> float:
@@ -175,7 +175,7 @@ class Attempt:
     def heartbeat_seconds(self) -> float:
         """Seconds between heartbeats: longer for many nodes, but short enough to notice a short silence of ranks."""
         usual = min(max(HEARTBEAT_SECONDS, HEARTBEAT_SECONDS * self.nodes / MANY_NODES), LONGEST_HEARTBEAT_SECONDS)
-        silence = self.plan.limit.silence_seconds
+        silence = self.plan.limit.output_timeout_seconds
         return usual if silence is None else min(usual, max(0.5, silence / 4))
 
     @property
@@ -326,7 +326,7 @@ class Attempt:
     @property
     def continue_form(self) -> str:
         """How the next attempt starts: `names.REQUEUE` or by a further job."""
-        return self.plan.limit.form
+        return self.plan.limit.continue_by
 
 
 def set_umask(work: Attempt) -> None:

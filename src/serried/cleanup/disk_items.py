@@ -271,7 +271,7 @@ def _needs(known: KnownRuns) -> dict[str, str]:
     for run, plan in known.unfinished():
         paths = [dependency.directory for dependency in plan.after]
         paths += plan.resume.checkpoints if plan.resume else ()
-        paths += [*(item.source for item in plan.data.stage), *plan.data.in_place] if plan.data else ()
+        paths += [*(item.source for item in plan.data.stage), *plan.data.require] if plan.data else ()
         needs |= {os.path.normpath(path): run for path in paths if path}
     return needs
 

@@ -80,7 +80,7 @@ def show_cluster(name: str | None, *, as_json: bool) -> None:
         name = "container.runtime"
         rows.append([name, resolved.experiment.container.runtime, _origin_of_cluster(resolved, name)])
     form = "limit.continue"
-    rows.append([form, resolved.experiment.limit.form, _origin_of_cluster(resolved, form, "continues")])
+    rows.append([form, resolved.experiment.limit.continue_by, _origin_of_cluster(resolved, form, "continues")])
     console.out_table(["KEY", "VALUE", "ORIGIN"], [["name", cluster.name, ""], *rows], shrink=1, whole=True)
     _say_tables("PARTITION", cluster.partitions, definitions.Partition)
     _say_tables("GPU", cluster.gpus, definitions.Gpu)

@@ -142,7 +142,7 @@ def _staging_job(
             f"`{cluster.name}` has no known disk on its nodes",
             hint=f"`[clusters.{cluster.name}] local_disk` names the folder of the nodes' own disks",
         )
-    if not cluster.site.cache_bytes:
+    if not cluster.site.data_cache_bytes:
         raise UsageError(
             f"no data stays on the nodes of `{cluster.name}` after a job",
             hint=f"`[clusters.{cluster.name}] data_cache` sets how much may stay, if the site allows that",
@@ -204,10 +204,10 @@ def _facts(plan: Plan, size: int, rate: StagingRate | None) -> list[tuple[str, s
     site, nodes = plan.site, plan.allocation.nodes
     stage = plan.data.stage if plan.data else ()
     each = f"on each of {nodes} nodes" if nodes > 1 else "on its node"
-    room = f", {spell(site.local_disk_bytes)} for each job" if site.local_disk_bytes else ""
+    room = f", {spell(site.local_disk_size_bytes)} for each job" if site.local_disk_size_bytes else ""
     disk = f"{site.local_disk}{room}" if site.local_disk else "not known: data is read in place"
-    stays = f"{spell(site.cache_bytes)} may stay" if site.cache_bytes else "no data stays"
-    way = "read once and passed from node to node" if site.transfer == "chain" else "read by each node"
+    stays = f"{spell(site.data_cache_bytes)} may stay" if site.data_cache_bytes else "no data stays"
+    way = "read once and passed from node to node" if site.data_transfer == "chain" else "read by each node"
     size_is_known = all(item.bytes is not None for item in stage)
     takes = "not known yet" + ("" if rate else ": no run on this cluster has staged enough data to measure")
     if rate is not None and size_is_known:
@@ -239,8 +239,8 @@ def _document(plan: Plan, rate: StagingRate | None) -> dict[str, Any]:
         "files": sum(item.files or 0 for item in stage) if known else None,
         "local_disk": plan.site.local_disk,
         "disk_needs_bytes": data.needs(stage),
-        "local_disk_bytes": plan.site.local_disk_bytes,
-        "cache_bytes": plan.site.cache_bytes,
-        "transfer": plan.site.transfer,
+        "local_disk_size_bytes": plan.site.local_disk_size_bytes,
+        "data_cache_bytes": plan.site.data_cache_bytes,
+        "transfer": plan.site.data_transfer,
         "seconds": round(size / rate.bytes_per_second, 1) if rate and known else None,
     }

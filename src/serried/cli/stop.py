@@ -233,7 +233,7 @@ def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool) -> None:
     if requested:
         limits = [status.record.plan.limit for status in live]
         grace = max(limit.grace_seconds for limit in limits)
-        _await(requested, grace, max(limit.lead_seconds for limit in limits) if save else 0)
+        _await(requested, grace, max(limit.warn_before_seconds for limit in limits) if save else 0)
     if now:
         console.say(f"cancelled {', '.join(status.id for status in live)}")
         return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -104,7 +105,7 @@ def _annotated(part: Any) -> Iterator[tuple[str, str, Key]]:
         for spec in getattr(hint, "__metadata__", ()):
             is_optional = _is_empty(part._field_defaults[name])
             key = Key(getattr(values, spec.kind), spec.help, spec.default, is_optional=is_optional)
-            yield spec.key or name, name, key
+            yield spec.key or re.sub("_(seconds|bytes)$", "", name), name, key
 
 
 def _is_empty(value: Any) -> bool:

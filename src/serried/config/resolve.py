@@ -590,7 +590,7 @@ def _script(  # noqa: PLR0917
 def _notes(script: JobScript, experiment: Experiment) -> Iterable[str]:
     yield from script.directives.notes
     limit = experiment.limit
-    if script.directives.requeues and not limit.restarts and limit.total_seconds is None:
+    if script.directives.requeues and not limit.restarts and limit.total_time_seconds is None:
         yield "`-r y` of the script has no effect without `--chain N`, which allows N attempts"
 
 
@@ -738,11 +738,11 @@ def _continued(
     experiment: Experiment, cluster: Cluster, origins: Mapping[str, Origin]
 ) -> tuple[Experiment, tuple[str, ...], dict[str, Origin]]:
     """With a value of `limit.continue` that the cluster allows: the requested one, or the cluster's first."""
-    key, requested = "limit.continue", experiment.limit.form
+    key, requested = "limit.continue", experiment.limit.continue_by
     if not cluster.continues or (key in origins and requested in cluster.continues):
         return experiment, (), {}
     form = cluster.continues[0]
-    limit = experiment.limit._replace(form=form)
+    limit = experiment.limit._replace(continue_by=form)
     note = f'`{cluster.name}` does not allow `{key} = "{requested}"`: using `{form}`'
     notes = (note,) if key in origins and experiment.limit.restarts else ()
     origin = origins.get("cluster.continues")

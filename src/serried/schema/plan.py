@@ -23,7 +23,7 @@ class KeySpec(NamedTuple):
     default: Optional[str] = None
     """The value of a key that is not set, in words for the reader."""
     key: str = ""
-    """Its key in a file, if that is not the field's name."""
+    """Its key in a file; by default the field's name without its unit."""
 
 
 class Build(NamedTuple):
@@ -144,32 +144,26 @@ class Container(NamedTuple):
 
 
 class Limit(NamedTuple):
-    lead_seconds: Annotated[
+    warn_before_seconds: Annotated[
         int,
-        KeySpec(
-            "DURATION",
-            "Time between the stop notice and the time limit; at most a quarter of the limit.",
-            "60s",
-            key="warn_before",
-        ),
+        KeySpec("DURATION", "Time between the stop notice and the time limit; at most a quarter of the limit.", "60s"),
     ] = 60
-    grace_seconds: Annotated[int, KeySpec("DURATION", "Time between TERM and KILL.", "30s", key="grace")] = 30
-    silence_seconds: Annotated[
+    grace_seconds: Annotated[int, KeySpec("DURATION", "Time between TERM and KILL.", "30s")] = 30
+    output_timeout_seconds: Annotated[
         Optional[int],
-        KeySpec("DURATION_OR_OFF", "Fail if no rank prints for this time.", "off", key="output_timeout"),
+        KeySpec("DURATION_OR_OFF", "Fail if no rank prints for this time.", "off"),
     ] = None
     restarts: Annotated[int, KeySpec("COUNT_OR_NONE", "Most further attempts.", "0")] = 0
     """In a plan, with those that `total_time` needs."""
-    total_seconds: Annotated[
+    total_time_seconds: Annotated[
         Optional[int],
         KeySpec(
             "DURATION_OR_OFF",
             "Time of the whole training: as many attempts as that takes, and `restarts` more. See [chains](chains.md).",
             "off",
-            key="total_time",
         ),
     ] = None
-    form: Annotated[
+    continue_by: Annotated[
         str,
         KeySpec(
             "FORM",
@@ -248,7 +242,6 @@ class Sampling(NamedTuple):
             "DURATION_OR_OFF",
             "Interval between two measurements of CPUs, GPUs, memory and progress: see [sampling](sampling.md).",
             "5s",
-            key="every",
         ),
     ] = 5
 
@@ -315,13 +308,9 @@ class Data(NamedTuple):
         tuple[Staged, ...],
         KeySpec("ITEMS", "Files, folders and archives (unpacked) to copy to each node's disk before ranks start."),
     ] = ()
-    in_place: Annotated[
+    require: Annotated[
         tuple[str, ...],
-        KeySpec(
-            "TEXTS",
-            "Paths that must exist on every node, checked before ranks start.",
-            key="require",
-        ),
+        KeySpec("TEXTS", "Paths that must exist on every node, checked before ranks start."),
     ] = ()
     """Absolute once resolved."""
     results: Annotated[
@@ -330,9 +319,9 @@ class Data(NamedTuple):
             "RESULTS", "Names and patterns of results to copy back. `$SERRIED_RESULTS_DIR` is then on the node's disk."
         ),
     ] = ()
-    results_every_seconds: Annotated[
-        int, KeySpec("DURATION", "Interval between two copies while ranks run.", "5m", key="results_every")
-    ] = 300
+    results_every_seconds: Annotated[int, KeySpec("DURATION", "Interval between two copies while ranks run.", "5m")] = (
+        300
+    )
     verify: Annotated[
         str,
         KeySpec("VERIFY", "How to compare a copy with its source: by sizes and times, or by checksums.", "`times`"),
@@ -349,8 +338,8 @@ class Sync(NamedTuple):
             "Patterns of checkpoints that the program writes; complete ones are copied while it runs.",
         ),
     ] = ()
-    every_seconds: Annotated[
-        int, KeySpec("DURATION", "Interval between two searches for new checkpoints.", "30s", key="sync_every")
+    sync_every_seconds: Annotated[
+        int, KeySpec("DURATION", "Interval between two searches for new checkpoints.", "30s")
     ] = 30
     keep: Annotated[int, KeySpec("COUNT", "Number of copied checkpoints that stay.", "3")] = 3
     bandwidth: Annotated[
@@ -409,29 +398,20 @@ class Site(NamedTuple):
     """Absolute once resolved."""
     python: Annotated[Optional[str], KeySpec("TEXT", "Python 3.9 or later for the agent.", "one on the node")] = None
     gpu_option: Annotated[str, KeySpec("GPU_OPTION", "Slurm's option to request GPUs.", "`gres`")] = "gres"
-    kill_wait_seconds: Annotated[
-        int, KeySpec("DURATION", "Time between the scheduler's TERM and KILL.", "30s", key="kill_wait")
-    ] = 30
+    kill_wait_seconds: Annotated[int, KeySpec("DURATION", "Time between the scheduler's TERM and KILL.", "30s")] = 30
     local_disk: Annotated[
         Optional[str], KeySpec("TEXT", "Scratch folder on each node. May contain the node's variables.")
     ] = None
-    local_disk_bytes: Annotated[
-        Optional[int], KeySpec("BYTES", "Most data of a job there.", "not checked", key="local_disk_size")
-    ] = None
+    local_disk_size_bytes: Annotated[Optional[int], KeySpec("BYTES", "Most data of a job there.", "not checked")] = None
     local_disk_files: Annotated[Optional[int], KeySpec("COUNT", "Most files of a job there.", "not checked")] = None
-    cache_bytes: Annotated[
+    data_cache_bytes: Annotated[
         int,
-        KeySpec(
-            "BYTES_OR_NONE", "Most staged data that stays on a node's disk for later jobs.", "none", key="data_cache"
-        ),
+        KeySpec("BYTES_OR_NONE", "Most staged data that stays on a node's disk for later jobs.", "none"),
     ] = 0
-    transfer: Annotated[
+    data_transfer: Annotated[
         str,
         KeySpec(
-            "TRANSFER",
-            "Way of staged data to several nodes: read once and passed on, or read by each node.",
-            "`chain`",
-            key="data_transfer",
+            "TRANSFER", "Way of staged data to several nodes: read once and passed on, or read by each node.", "`chain`"
         ),
     ] = "chain"
     gpu_resource: Annotated[
@@ -700,7 +680,7 @@ class Plan(NamedTuple):
     environment: Environment = Environment()
     container: Optional[Container] = None
     data: Optional[Data] = None
-    sync: Optional[Sync] = None
+    checkpoint: Optional[Sync] = None
     limit: Limit = Limit()
     launch: Launch = Launch("agent")
     script: Optional[UserScript] = None
@@ -754,9 +734,9 @@ class Plan(NamedTuple):
         return self.allocation.exclusive and "resources.cpus" in self.defaults
 
     @property
-    def lead_seconds(self) -> int:
+    def warn_before_seconds(self) -> int:
         """The time from the stop notice to the time limit; 0 without a limit."""
-        return 0 if self.allocation.time_seconds is None else self.limit.lead_seconds
+        return 0 if self.allocation.time_seconds is None else self.limit.warn_before_seconds
 
     @property
     def useful_seconds(self) -> Optional[int]:
@@ -765,7 +745,7 @@ class Plan(NamedTuple):
         if limit is None:
             return None
         copying = min(names.COPY_BACK_SECONDS, limit // 20) if self.copies_back else 0
-        return limit - self.limit.lead_seconds - copying
+        return limit - self.limit.warn_before_seconds - copying
 
     @property
     def result_patterns(self) -> tuple[str, ...]:
@@ -775,7 +755,7 @@ class Plan(NamedTuple):
     @property
     def watch_patterns(self) -> tuple[str, ...]:
         """Patterns of the program's checkpoints that agents copy to the run directory."""
-        return self.sync.watch if self.sync else ()
+        return self.checkpoint.watch if self.checkpoint else ()
 
     @property
     def staged_items(self) -> tuple[Staged, ...]:
@@ -784,17 +764,17 @@ class Plan(NamedTuple):
     @property
     def copies_back(self) -> bool:
         """Agents copy files back, which takes time after the ranks have ended."""
-        return bool(self.sync or self.result_patterns)
+        return bool(self.checkpoint or self.result_patterns)
 
     @property
     def may_requeue(self) -> bool:
         """The scheduler may run the job itself again."""
-        return self.limit.restarts > 0 and self.limit.form == names.REQUEUE
+        return self.limit.restarts > 0 and self.limit.continue_by == names.REQUEUE
 
     @property
     def has_links(self) -> bool:
         """Further attempts are further jobs."""
-        return self.limit.restarts > 0 and self.limit.form != names.REQUEUE
+        return self.limit.restarts > 0 and self.limit.continue_by != names.REQUEUE
 
     @property
     def offsets(self) -> tuple[int, ...]:

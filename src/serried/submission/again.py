@@ -146,9 +146,9 @@ def check_pair(other: Plan, plan: Plan) -> None:
         )
     if (
         plan.has_links
-        and plan.limit.form == names.PREQUEUED
+        and plan.limit.continue_by == names.PREQUEUED
         and other.has_links
-        and other.limit.form == names.SUCCESSOR
+        and other.limit.continue_by == names.SUCCESSOR
     ):
         raise UsageError(
             f"`{other.name}` continues in jobs that are submitted one by one, but all jobs of `{plan.name}` are queued "
@@ -232,7 +232,7 @@ def _path(path: Path) -> Beginning:
         raise UsageError(f"`{path}` does not exist", hint="RUN, `last`, or the path of a checkpoint")
     run = RunDirectory(path)
     if run.plan.is_file():
-        watch = ((read_json(run.plan) or {}).get("sync") or {}).get("watch", ())
+        watch = ((read_json(run.plan) or {}).get("checkpoint") or {}).get("watch", ())
         newest = checkpoints.newest(run.checkpoints, watch)
         if newest is None:
             raise _nothing_in(run.checkpoints, f"the run in `{path}`", watch)
@@ -269,7 +269,7 @@ def _check_tasks(record: Record, wrong: Iterable[int], what: str, array: Array) 
 
 
 def watch_patterns(record: Record) -> Sequence[str]:
-    return record.plan.sync.watch if record.plan.sync else ()
+    return record.plan.checkpoint.watch if record.plan.checkpoint else ()
 
 
 def _nothing_in(folder: Path, whose: str, watch: Sequence[str]) -> UsageError:

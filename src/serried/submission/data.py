@@ -304,7 +304,7 @@ def _needed(item: Staged, size: Count) -> tuple[int, int]:
 def _check_room(stage: Sequence[Staged], counts: Sequence[Count], site: Site) -> None:
     size, files = room(stage, counts)
     for needed, limit, show, key in (
-        (size, site.local_disk_bytes, spell, "local_disk_size"),
+        (size, site.local_disk_size_bytes, spell, "local_disk_size"),
         (files, site.local_disk_files, "{:,} files".format, "local_disk_files"),
     ):
         if limit is not None and needed > limit:
@@ -320,7 +320,7 @@ def _check_room(stage: Sequence[Staged], counts: Sequence[Count], site: Site) ->
 
 def _perhaps_too_large(stage: Sequence[Staged], counts: Sequence[Count], site: Site) -> Iterator[str]:
     """Of archives that do not state their unpacked size. The node may refuse them after the copy."""
-    limit = site.local_disk_bytes
+    limit = site.local_disk_size_bytes
     gzipped = [item.source for item in stage if item.unpack == "tar.gz"]
     if limit is None or not gzipped:
         return

@@ -207,7 +207,7 @@ def deliver(prepared: Prepared) -> Record:
         raise SubmissionUncertain(message, hint=FIND_OUT.format(run=record.id)) from error
     with plain_errors(record.directory.path):
         record.write_submission(dataclasses.replace(submission, state=SubmissionState.SUBMITTED, job=job))
-    if plan.has_links and plan.limit.form == PREQUEUED:
+    if plan.has_links and plan.limit.continue_by == PREQUEUED:
         prequeue(record, prepared, plan, job)
     return record
 

@@ -151,7 +151,7 @@ def run_here(
     from serried.schedulers.local import supervisor
 
     # Later attempts run here, too, without another wait in the queue.
-    limit = prepared.plan.limit._replace(form=REQUEUE)
+    limit = prepared.plan.limit._replace(continue_by=REQUEUE)
     prepared = dataclasses.replace(prepared, plan=prepared.plan._replace(limit=limit), commands=None)
     record, plan = establish(prepared)
     submission = record.submissions[0]

@@ -72,8 +72,8 @@ def make_plan(
         source=_in_place(source, resolved.script, resolved) if resolved.script else source,
         environment=_with_webhook(experiment),
         container=experiment.container if experiment.container.image else None,
-        data=data if data.stage or data.in_place or data.results else None,
-        sync=experiment.checkpoint if experiment.checkpoint.watch else None,
+        data=data if data.stage or data.require or data.results else None,
+        checkpoint=experiment.checkpoint if experiment.checkpoint.watch else None,
         limit=_limit(experiment.limit, allocation.time_seconds, links, has_own_signal=_has_own_signal(resolved)),
         launch=launch,
         script=_script(resolved.script, resolved, name) if resolved.script else None,
@@ -139,7 +139,7 @@ class Chain(NamedTuple):
 
 def _chain(experiment: config.Experiment, cluster: config.Cluster) -> Chain | None:
     """The links for `limit.total_time`, or None if it is not set. Raises UsageError if their length is unknown."""
-    total, asked = experiment.limit.total_seconds, experiment.resources.time
+    total, asked = experiment.limit.total_time_seconds, experiment.resources.time
     if total is None:
         return None
     most = asked or longest(experiment.resources, cluster)
@@ -212,9 +212,9 @@ def _limit(asked: Limit, time_seconds: int | None, links: Chain | None, *, has_o
 
     `restarts` are further attempts beyond those of a chain.
     """
-    most = asked.lead_seconds if time_seconds is None else time_seconds if has_own_signal else time_seconds // 4
-    lead = min(asked.lead_seconds, most)
-    return asked._replace(lead_seconds=lead, restarts=asked.restarts + (links.links - 1 if links else 0))
+    most = asked.warn_before_seconds if time_seconds is None else time_seconds if has_own_signal else time_seconds // 4
+    lead = min(asked.warn_before_seconds, most)
+    return asked._replace(warn_before_seconds=lead, restarts=asked.restarts + (links.links - 1 if links else 0))
 
 
 def _defaults(resolved: config.Resolved, left_out: tuple[str, ...]) -> tuple[str, ...]:

@@ -312,7 +312,7 @@ def _check_task(plan: Plan) -> None:
 
 def _check_jobs(plan: Plan) -> None:
     """All jobs of a prequeued run are queued at once. A typing error in its total time must not fill the queue."""
-    if plan.has_links and plan.limit.form == names.PREQUEUED and plan.limit.restarts >= MOST_PREQUEUED:
+    if plan.has_links and plan.limit.continue_by == names.PREQUEUED and plan.limit.restarts >= MOST_PREQUEUED:
         raise UsageError(
             f"the run needs {plan.limit.restarts + 1:,} jobs in the queue, but {MOST_PREQUEUED} is the most",
             hint="a longer `--time` needs fewer jobs; or run for a shorter time, then `serried rerun` continues it",
@@ -341,7 +341,7 @@ def divide(plan: Plan) -> Plan:
         else "only arrays whose indices are a range, such as `0-9` or `0-8:2`"
     )
     less = f"up to {size:,} tasks at a time" if is_large else "a range of tasks at a time"
-    if plan.has_links and plan.limit.form == names.PREQUEUED:
+    if plan.has_links and plan.limit.continue_by == names.PREQUEUED:
         raise UsageError(
             f"`{plan.site.name}` accepts {most}, and the later jobs of any other array cannot be queued now",
             hint=f'submit {less}; on Slurm, `continue = "requeue"` in `[limit]` also works',
@@ -553,7 +553,7 @@ _USES_SERRIED = re.compile(rb"SERRIED_|\b(?:import|from)\s+serried\b")
 def _unused_restarts(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) -> Iterator[str]:
     """A warning if the run cannot continue after its time limit, as far as its command and its code show."""
     has_limit = plan.allocation.time_seconds is not None or not plan.site.is_this_machine
-    if not (plan.limit.restarts and has_limit) or plan.sync or plan.script:
+    if not (plan.limit.restarts and has_limit) or plan.checkpoint or plan.script:
         return
     words = [*_words(plan, each), plan.environment.setup, *plan.environment.env.values()]
     if any("serried" in word.lower() or "checkpoints" in placeholders.used(word) for word in words):

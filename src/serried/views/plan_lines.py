@@ -162,13 +162,14 @@ def restarts_text(plan: Plan) -> str:
     """How many further attempts there may be, and how each comes about; empty for none."""
     if not plan.limit.restarts:
         return ""
-    total, link = plan.limit.total_seconds, plan.allocation.time_seconds
+    total, link = plan.limit.total_time_seconds, plan.allocation.time_seconds
     if total is None or link is None:
-        return f"up to {plan.limit.restarts}: {FORMS[plan.limit.form]}"
+        return f"up to {plan.limit.restarts}: {FORMS[plan.limit.continue_by]}"
     links = -(-total // link)
     spare = plan.limit.restarts + 1 - links
     more = f", and {spare} spare" if spare else ""
-    return f"{counted(links, 'job')} of {duration(link)} for {duration(total)} in total{more}: {FORMS[plan.limit.form]}"
+    jobs = f"{counted(links, 'job')} of {duration(link)}"
+    return f"{jobs} for {duration(total)} in total{more}: {FORMS[plan.limit.continue_by]}"
 
 
 def _cluster(plan: Plan) -> str:
@@ -324,9 +325,9 @@ def _data_lines(plan: Plan) -> list[tuple[str, str]]:
     data = plan.data or Data()
     return [
         ("data", _staged(plan, data.stage)),
-        ("requires", _listed(data.in_place)),
+        ("requires", _listed(data.require)),
         ("results", _results(plan, data)),
-        ("checkpoints", _watched(plan, plan.sync) if plan.sync else ""),
+        ("checkpoints", _watched(plan, plan.checkpoint) if plan.checkpoint else ""),
     ]
 
 
@@ -344,7 +345,7 @@ def _watched(plan: Plan, sync: Sync) -> str:
     brought = [one for one in sync.watch if one not in there]
     texts = []
     if brought:
-        every = show_duration(sync.every_seconds)
+        every = show_duration(sync.sync_every_seconds)
         texts.append(f"{_listed(brought)}: copied every {every}, keeping the last {sync.keep}")
     if there:
         texts.append(f"{_listed(there)}: written to the run directory, which keeps all{_unless(plan)}")

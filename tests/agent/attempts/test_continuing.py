@@ -16,7 +16,7 @@ from serried.schema import successor_commands
 from serried.schema.successor_commands import JOB, TOKEN, Commands
 from tables import for_each
 
-SUCCESSOR = {"restarts": 2, "form": "successor"}
+SUCCESSOR = {"restarts": 2, "continue_by": "successor"}
 
 SAVES = """
 echo "from $(ls "$SERRIED_CHECKPOINT_DIR")"

@@ -176,7 +176,7 @@ def test_a_trial_that_another_job_of_its_sweep_has_drawn_ends_with_that_job(tmp_
     ("limit", "why"),
     [
         ({}, "no more jobs"),
-        ({"form": "prequeued", "restarts": 1}, "this run already has further jobs in the queue"),
+        ({"continue_by": "prequeued", "restarts": 1}, "this run already has further jobs in the queue"),
     ],
 )
 def test_where_it_cannot_queue_again_that_is_its_end(  # noqa: PLR0917 - fixtures
@@ -213,7 +213,7 @@ def test_jobs_left_over_are_not_deleted_where_that_would_strand_what_waits_for_t
     other, work, tmp_path, strands, cancelled
 ):
     """PBS never starts a job behind one that was deleted before it began."""
-    run = work(form="prequeued", restarts=1)
+    run = work(continue_by="prequeued", restarts=1)
     commands = Commands((), ("bash", "-c", f"echo $1 >>{tmp_path}/notes", "x", JOB), (), {}, strands)
     write_json(other.where.link_commands, commands.to_json())
     other.where.followed.touch()

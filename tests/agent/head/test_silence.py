@@ -27,7 +27,7 @@ def test_where_both_are_due_at_once_it_is_told_of_first_and_ended_with_the_next_
         number=1,
         grace_seconds=2.0,
         expects_connections=True,
-        plan=a_plan(limit=Limit(silence_seconds=4)),
+        plan=a_plan(limit=Limit(output_timeout_seconds=4)),
     )
     members = SimpleNamespace(silent_ranks=lambda _: [0])
     head = SimpleNamespace(

@@ -8,7 +8,7 @@ from serried.schema.plan import Data
 def test_a_node_that_does_not_see_the_data_is_named_and_no_rank_starts(start, tmp_path):
     (tmp_path / "here").mkdir()
     missing = tmp_path / 'the "other" $(one)'
-    run = start(f"touch {tmp_path}/started", nodes=2, data=Data(in_place=(str(tmp_path / "here"), str(missing))))
+    run = start(f"touch {tmp_path}/started", nodes=2, data=Data(require=(str(tmp_path / "here"), str(missing))))
 
     assert run.wait() == 70
     assert run.ending[:3] == ("LAUNCH_FAILED", 70, "launch")
@@ -27,7 +27,7 @@ def test_nodes_that_come_later_are_not_waited_for_then(start, tmp_path, fake_scr
     )
     late.chmod(0o755)
     fake_script.words = lambda plan: (*usual(plan), str(late))
-    missing = Data(in_place=(str(tmp_path / "missing"),))
+    missing = Data(require=(str(tmp_path / "missing"),))
     run = start("true", nodes=2, data=missing, seconds={"head.head.LEAVE_SECONDS": 1e9})
 
     assert run.wait() == 70

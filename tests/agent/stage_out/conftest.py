@@ -52,7 +52,7 @@ def share(tmp_path, monkeypatch):
         plan = a_plan("t12345", nodes=2, ranks=1)._replace(
             source=Source(directory="", workdir=""),
             data=Data(results=tuple(results)) if results else None,
-            sync=Sync(tuple(watch), keep=keep, keep_local=keep_local) if watch else None,
+            checkpoint=Sync(tuple(watch), keep=keep, keep_local=keep_local) if watch else None,
         )
         work = Attempt(RunDirectory(run), plan, None, attempt)
         return Share(work, node, local or tmp_path / f"local-{attempt}-{node}", bandwidth)

@@ -46,7 +46,7 @@ def bring(start, tmp_path):
             ranks=1,
             site={"local_disk": str(tmp_path / "disk"), **options.pop("site", {})},
             data=Data(results=results, results_every_seconds=1) if results else None,
-            sync=options.pop("sync", Sync(("{checkpoints}/*.pt",), every_seconds=1)),
+            checkpoint=options.pop("sync", Sync(("{checkpoints}/*.pt",), sync_every_seconds=1)),
             limit=limit,
             time_seconds=time_seconds,
             **options,
@@ -83,7 +83,7 @@ def test_what_other_nodes_write_where_all_see_it_is_waited_for(bring):
         "os.makedirs('out/last', exist_ok=True)\n"
         "pathlib.Path('out/last', rank).write_text('x' * 9)\n"
         "if rank == '1':\n    time.sleep(0.5)\n    pathlib.Path('out/last/late').write_text('late')\n",
-        sync=Sync(("out/*",), every_seconds=1),
+        checkpoint=Sync(("out/*",), sync_every_seconds=1),
         results=(),
     )
     assert run.wait() == 0
@@ -115,7 +115,7 @@ def test_what_is_saved_at_the_time_limit_is_brought_before_the_end(bring, wait_u
         "save('2')\n"
         "sys.exit(85)\n",
         nodes=1,
-        limit={"grace_seconds": 2, "lead_seconds": 5, "restarts": 0},
+        limit={"grace_seconds": 2, "warn_before_seconds": 5, "restarts": 0},
         time_seconds=3600,
     )
     wait_until(lambda: run.events("started"))

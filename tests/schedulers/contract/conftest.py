@@ -61,7 +61,10 @@ class Bench:
         directory = Path(plan.directory)
         directory.mkdir(parents=True)
         (directory / "job.sh").write_text(self._beginning(plan) + script + "\n")
-        limit, site = Limit(lead_seconds=self.backend.lead), plan.site._replace(private=str(self.root / "private"))
+        limit, site = (
+            Limit(warn_before_seconds=self.backend.lead),
+            plan.site._replace(private=str(self.root / "private")),
+        )
         return plan._replace(limit=limit, site=site)
 
     def _beginning(self, plan: Plan) -> str:

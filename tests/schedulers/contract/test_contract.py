@@ -214,7 +214,7 @@ def test_a_job_that_comes_after_another_waits_for_its_end_however_that_is(bench)
 @arrays
 def test_a_job_for_one_task_comes_after_that_task_alone(bench):
     if not bench.backend.awaits_tasks:
-        plan = bench.plan("true", indices=range(2))._replace(limit=Limit(restarts=1, form="successor"))
+        plan = bench.plan("true", indices=range(2))._replace(limit=Limit(restarts=1, continue_by="successor"))
         with pytest.raises(UsageError, match="no job wait for one task"):
             bench.submit(plan)
         return
@@ -228,7 +228,7 @@ def test_a_job_for_one_task_comes_after_that_task_alone(bench):
 
 
 def test_a_job_can_ask_how_another_stands_and_cancel_it(bench):
-    plan = bench.plan("sleep 600")._replace(limit=Limit(restarts=1, form="successor"))
+    plan = bench.plan("sleep 600")._replace(limit=Limit(restarts=1, continue_by="successor"))
     job = bench.submit(plan)
     bench.await_state(job, names.RUNNING)
     commands = bench.scheduler.commands(plan, {})

@@ -282,7 +282,7 @@ def of_script(plan, **said):
 
 @for_each("plan", [
     in_parts(a_plan(indices=(1, 4, 6, 8)), 2),
-    a_plan(indices=(1, 4, 6, 8), limit=Limit(restarts=1, form=names.SUCCESSOR)),
+    a_plan(indices=(1, 4, 6, 8), limit=Limit(restarts=1, continue_by=names.SUCCESSOR)),
 ])  # fmt: skip
 def test_an_array_of_several_jobs_is_one_array_to_a_program(plan):
     found = variables_of_a_script(plan, "SLURM_ARRAY_TASK_", SLURM_ARRAY_TASK_COUNT="1", SLURM_ARRAY_TASK_MIN="0")

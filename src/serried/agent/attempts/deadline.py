@@ -46,9 +46,9 @@ def deadline_of(work: Attempt, scheduler_end: float, age: float = 0.0) -> Option
     script = work.plan.script
     if script and limit is None and scheduler_end:  # a script without a limit has its partition's
         limit = scheduler_end - began
-    deadline = decide_deadline(began, limit, scheduler_end, work.lead_seconds, work.grace_seconds)
+    deadline = decide_deadline(began, limit, scheduler_end, work.warn_before_seconds, work.grace_seconds)
     if script and script.notice_to and deadline:  # its own directive says when it gets the signal
-        deadline = deadline._replace(warning=min(deadline.end, max(began, deadline.at - work.lead_seconds)))
+        deadline = deadline._replace(warning=min(deadline.end, max(began, deadline.at - work.warn_before_seconds)))
     if limit is None or deadline is None or not work.plan.copies_back:
         return deadline
     copy_seconds = min(names.COPY_BACK_SECONDS, limit / 20)

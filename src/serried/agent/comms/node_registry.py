@@ -98,10 +98,10 @@ class NodeRegistry:
     def are_done(self) -> bool:
         return all(agent.is_done for agent in self._agents.values())
 
-    def silent_ranks(self, silence_seconds: float) -> List[int]:
-        """All running ranks, if none of them has written anything for `silence_seconds`."""
+    def silent_ranks(self, output_timeout_seconds: float) -> List[int]:
+        """All running ranks, if none of them has written anything for `output_timeout_seconds`."""
         busy = [agent for agent in self if agent.running and not agent.is_done]
-        is_silent = bool(busy) and min(agent.quiet_seconds for agent in busy) > silence_seconds
+        is_silent = bool(busy) and min(agent.quiet_seconds for agent in busy) > output_timeout_seconds
         return [rank for agent in busy for rank in agent.running] if is_silent else []
 
     def stop_accepting(self) -> None:

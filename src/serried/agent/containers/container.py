@@ -177,7 +177,7 @@ class RankContainer:
             disk,
             str(self._private.parents[1] / DATA),
             *(item.source for item in work.plan.staged_items),  # a node without a disk reads them there
-            *(work.plan.data.in_place if work.plan.data else ()),
+            *(work.plan.data.require if work.plan.data else ()),
             *work.dependencies,
             os.path.dirname(resume),  # noqa: PTH120
         ]

@@ -181,7 +181,7 @@ class Monitor:
         self.is_superseded = False
         """A later attempt has begun."""
         self._may_be_unconnected = work.expects_connections
-        silence = work.plan.limit.silence_seconds
+        silence = work.plan.limit.output_timeout_seconds
         self._silence_seconds = None if silence is None else float(silence)
 
     def begin(self) -> None:
@@ -227,7 +227,7 @@ class Monitor:
             elif request.may_save:
                 self._head.ask_to_save(request.reason, request.by, by=request.by)
                 late = partial(self._head.stop, request.reason, "not saved", self._work.grace_seconds, by=request.by)
-                self._loop.after(self._work.lead_seconds, late)
+                self._loop.after(self._work.warn_before_seconds, late)
             else:
                 self._head.stop(request.reason, request.by, self._work.grace_seconds, by=request.by)
 

@@ -127,7 +127,7 @@ def _tidy_shared(
         paths += shared_cache.tidy_images(images, dry=dry)
         folder.remove_empty(images)
     if alone or not work.plan.staged_items:
-        paths += shared_cache.tidy_data(data, work.plan.site.cache_bytes, until, dry=dry)
+        paths += shared_cache.tidy_data(data, work.plan.site.data_cache_bytes, until, dry=dry)
         folder.remove_empty(data)
     return paths
 

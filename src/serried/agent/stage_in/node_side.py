@@ -34,7 +34,7 @@ END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def check_required_paths(plan: Plan) -> str:
     """The problem of the first path of `data.require` that this node cannot read; empty if it can read all."""
-    for path in plan.data.in_place if plan.data else ():
+    for path in plan.data.require if plan.data else ():
         try:
             os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -65,7 +65,7 @@ class StageIn:
         data, site = self._work.plan.data, self._work.plan.site
         if not (data and data.stage):
             return
-        serves = self._work.nodes > 1 and site.transfer == "chain" and self._folder.has_disk
+        serves = self._work.nodes > 1 and site.data_transfer == "chain" and self._folder.has_disk
         self._process = HelperProcess(self._loop, "stage-in", [], self._on_worker_message)
         self._process.send(
             {
@@ -75,7 +75,7 @@ class StageIn:
                 "shared": str(self._folder.room / DATA) if self._folder.room else "",
                 "has_disk": self._folder.has_disk,
                 "hashed": data.verify == "hashes",
-                "limit": site.cache_bytes,
+                "limit": site.data_cache_bytes,
                 "key": key.hex(),
                 "mark": self._work.process_tag,
                 "run": self._work.name,

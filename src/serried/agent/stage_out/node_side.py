@@ -231,7 +231,7 @@ class StageOut:
         self._resolve({"missing": [{"kind": kind, "names": [], "problem": problem} for kind in self._kinds()]})
 
     def _kinds(self) -> List[str]:
-        return [CHECKPOINTS] * bool(self._work.plan.sync) + [RESULTS] * self._has_results
+        return [CHECKPOINTS] * bool(self._work.plan.checkpoint) + [RESULTS] * self._has_results
 
     def _resolve(self, facts_received: Message) -> None:
         """Report the missing outputs once. The node's folder stays only if there are any."""

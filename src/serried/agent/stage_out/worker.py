@@ -89,7 +89,7 @@ class SyncLoop:
     ) -> None:
         plan = publisher.work.plan
         self._roots = roots
-        sync = plan.sync or Sync(keep=1)
+        sync = plan.checkpoint or Sync(keep=1)
         self._keep, self._keep_local = sync.keep, sync.keep_local
         self._results = results
         patterns = plan.result_patterns
@@ -432,9 +432,9 @@ class StageOutWorker:
     def __init__(
         self, work: Attempt, node: int, local: Optional[Path], scratch: Path, agent: helper_process.AgentConnection
     ) -> None:
-        sync, data = work.plan.sync or Sync(), work.plan.data or Data()
+        sync, data = work.plan.checkpoint or Sync(), work.plan.data or Data()
         self._agent = agent
-        self._sync_every = float(sync.every_seconds)
+        self._sync_every = float(sync.sync_every_seconds)
         self._results_every = float(data.results_every_seconds)
         self._throttle = throttle.Throttle(sync.bandwidth)
         results = str(local / RESULTS) if local and data.results else ""

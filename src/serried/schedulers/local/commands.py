@@ -68,7 +68,7 @@ def supervisor_command(plan: Plan, token: str, *, after: str = "", task: str = "
         "chdir": plan.directory,
         "gpus" if allocation.gpus else "cpus": allocation.gpus or allocation.cpus,
         "time": allocation.time_seconds,
-        "lead": None if allocation.time_seconds is None else plan.lead_seconds,
+        "lead": None if allocation.time_seconds is None else plan.warn_before_seconds,
         "kill-wait": plan.site.kill_wait_seconds,
         "array": task or _array(plan),
         "after": after or None,
@@ -98,7 +98,7 @@ class JobRequest:
     need: int
     command: tuple[str, ...]
     time_seconds: int | None
-    lead_seconds: int
+    warn_before_seconds: int
     kill_wait_seconds: int
     tasks: tuple[str, ...]
     parallel: int | None
@@ -134,7 +134,7 @@ def parse(command: Sequence[str]) -> JobRequest:
         need=given.cpus if given.gpus is None else given.gpus,
         command=tuple(given.command),
         time_seconds=given.time,
-        lead_seconds=given.lead,
+        warn_before_seconds=given.lead,
         kill_wait_seconds=given.kill_wait,
         tasks=tuple(map(str, expand(listed))) if listed else (WHOLE,),
         parallel=int(throttle) if throttle else None,

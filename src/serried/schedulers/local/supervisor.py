@@ -166,9 +166,9 @@ TIDY_SECONDS = 15.0
 class Task:
     """One local job, or one task of its array, from its wait to its end. The endings are Slurm's.
 
-    job.sh gets USR1 `lead_seconds` before the limit. At the limit, or if the job is cancelled, every process of the job
-    gets TERM, and KILL after the kill wait. After the end of job.sh, all that remains is killed. If job.sh itself was
-    killed, its agents first have the kill wait and a little more.
+    job.sh gets USR1 `warn_before_seconds` before the limit. At the limit, or if the job is cancelled, every process of
+    the job gets TERM, and KILL after the kill wait. After the end of job.sh, all that remains is killed. If job.sh
+    itself was killed, its agents first have the kill wait and a little more.
     """
 
     def __init__(self, request: JobRequest, folder: JobFolder, key: str, environment: Mapping[str, str]) -> None:
@@ -272,7 +272,7 @@ class Task:
 
     def _next_action(self) -> tuple[float, Callable[[], None]] | None:
         """The next action that the clock demands, and its time."""
-        limit, lead = self._request.time_seconds, self._request.lead_seconds
+        limit, lead = self._request.time_seconds, self._request.warn_before_seconds
         if self._child is None or (self._ending and self._is_killed):
             return None
         if self._ending:

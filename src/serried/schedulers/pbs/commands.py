@@ -411,7 +411,7 @@ class Pbs(CommandScheduler):
                 "PBS lets no job requeue itself: `qrerun` is for operators",
                 hint='`continue = "prequeued"` in `[limit]` or, where compute nodes may submit, "successor"',
             )
-        if plan.has_links and plan.limit.form == names.SUCCESSOR and _is_array(plan, ""):
+        if plan.has_links and plan.limit.continue_by == names.SUCCESSOR and _is_array(plan, ""):
             raise UsageError(
                 "PBS lets no job wait for one task of an array",
                 hint='`continue = "prequeued"` in `[limit]`: then each array waits for all of the one before',

@@ -380,7 +380,7 @@ def _gpus(allocation: Allocation, option: str) -> list[str]:
 
 def _warning(plan: Plan) -> list[str]:
     has_own = plan.script is not None and bool(plan.script.notice_to)  # then also with the limit of its partition
-    lead = min(plan.limit.lead_seconds if has_own else plan.lead_seconds, LONGEST_LEAD)
+    lead = min(plan.limit.warn_before_seconds if has_own else plan.warn_before_seconds, LONGEST_LEAD)
     return [f"--signal=B:USR1@{lead}"] if lead else []
 
 

@@ -169,7 +169,7 @@ def _checkpoints(selection: Selection) -> list[dict[str, Any]]:
     root = selection.place.checkpoints
     watch: tuple[str, ...] = ()
     with contextlib.suppress(RecordUnreadable):
-        sync = selection.record.plan.sync
+        sync = selection.record.plan.checkpoint
         watch = sync.watch if sync else ()
     found = checkpoints.ordered(root, watch)[:MOST_CHECKPOINTS]
     return [{"name": path.name, "path": str(path), "changed": checkpoints.changed(path) / 1e9} for path in found]
