@@ -68,7 +68,7 @@ class Node:
         self.nodes.joined.append(time.time())
 
     def receive(self) -> None:
-        messages = self.channel.receive_flushed()
+        messages = self.channel.receive()
         if messages is None:
             self.nodes.leave(self)
             return

@@ -19,7 +19,7 @@ import pytest
 from building import A_SCRIPT, a_plan
 from serried.agent.attempt import Attempt
 from serried.agent.comms import rendezvous
-from serried.agent.comms.channel import Channel, ProtocolError, UnprovenConnection
+from serried.agent.comms.channel import ProtocolError, SignedChannel, UnprovenConnection
 from serried.agent.comms.node_registry import NodeRegistry
 from serried.agent.launchers import local_socket, programs, script
 from serried.agent.launchers.script import ScriptNode
@@ -116,7 +116,7 @@ def launchers_socket(folder: Path) -> Iterator[Door]:
     def serve() -> None:
         rank = local_socket.LocalSocket(connect())
         rank.send({"event": "program-waits", "environ": {}, "launch": "1", "is_detached": False})
-        answers = rank.receive()
+        answers = rank.receive_within(60)
         assert [answer["do"] for answer in answers] == ["run"]
         rank.connection.close()
 
@@ -302,10 +302,10 @@ def test_a_false_head_costs_a_node_no_more_than_the_connection(monkeypatch):
 
 def test_a_changed_line_ends_the_connection():
     ours, theirs = socket.socketpair()
-    channel = Channel(ours, KEY, "head", "node")
+    channel = SignedChannel(ours, KEY, "head", "node")
     for line in (b"\xff\n", "\u00e9 {}\n".encode(), b"\n", b" \n"):
         theirs.sendall(line)
-        assert channel.receive_flushed() is None
+        assert channel.receive() is None
     ours.close()
     theirs.close()
 

@@ -14,13 +14,11 @@ from typing import Any, Callable, Iterator, List, Optional, Sequence
 
 from serried.agent import system
 from serried.agent.loop import Loop
-from serried.base import json_lines
-from serried.base.json_lines import Message
+from serried.base.channel import CHUNK, Channel, Message, encode
 
 IGNORED_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 NICENESS = 15
 """Gets a thirtieth of a core beside ranks that keep all cores busy; 19 gets a seventieth, too slow for a copy."""
-CHUNK = 1 << 16
 
 
 class HelperProcess:
@@ -40,8 +38,6 @@ class HelperProcess:
         self._loop = loop
         self._on_message = on_message
         self._socket, theirs = socket.socketpair()
-        self._buffer = json_lines.LineBuffer()
-        self._backlog = b""
         null = os.open(os.devnull, os.O_RDONLY)
         command = system.agent_command(role, *arguments)
         self._child = system.spawn(
@@ -56,6 +52,7 @@ class HelperProcess:
         os.close(null)
         theirs.close()
         self._socket.setblocking(False)
+        self._channel = Channel(self._socket)
         loop.watch(self._socket, self._receive)
 
     @property
@@ -64,8 +61,8 @@ class HelperProcess:
 
     def send(self, message: Message) -> None:
         """Send `message` now or when the socket accepts it. `on_message` reports a closed connection."""
-        self._backlog += json_lines.encode(message)
-        self._flush()
+        self._channel.send(message)
+        self._watch()
 
     def wait_for_exit(self, seconds: float) -> None:
         """Wait up to `seconds` for its exit, at the agent's own end. Drops its messages."""
@@ -80,30 +77,21 @@ class HelperProcess:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._child.pid, signal.SIGKILL)
 
-    def _flush(self) -> None:
-        with contextlib.suppress(BlockingIOError, OSError):
-            while self._backlog:
-                self._backlog = self._backlog[self._socket.send(self._backlog) :]
+    def _watch(self) -> None:
         if self._socket.fileno() >= 0:
-            self._loop.watch(self._socket, self._receive, writable=bool(self._backlog))
+            self._loop.watch(self._socket, self._receive, writable=bool(self._channel.backlog))
 
     def _receive(self) -> None:
-        if self._backlog:
-            self._flush()
-        try:
-            data = self._socket.recv(CHUNK)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        for message in self._buffer.messages(data):
-            self._on_message(message)
-        if not data:
+        messages = self._channel.receive()
+        if messages is None:
             self._loop.forget(self._socket)
-            self._socket.close()
-            self._backlog = b""
+            self._channel.close()
             self._child.problem()  # closes the pipe
             self._on_message(None)
+            return
+        self._watch()
+        for message in messages:
+            self._on_message(message)
 
 
 class AgentConnection:
@@ -114,7 +102,7 @@ class AgentConnection:
             signal.signal(number, signal.SIG_IGN)
         self._socket = socket.socket(fileno=os.dup(0))
         self._socket.setblocking(True)
-        self._buffer = json_lines.LineBuffer()
+        self._channel = Channel(self._socket)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -126,22 +114,11 @@ class AgentConnection:
 
     def send(self, **message: Any) -> None:
         """Raises OSError where the agent is gone."""
-        self._socket.sendall(json_lines.encode(message))
+        self._socket.sendall(encode(message))
 
     def receive(self, seconds: Optional[float] = None) -> Optional[List[Message]]:
         """The messages that arrive first, none after `seconds`; None if the agent has ended."""
-        self._socket.settimeout(seconds)
-        try:
-            data = self._socket.recv(CHUNK)
-        except (socket.timeout, BlockingIOError):
-            return []
-        except OSError:
-            return None
-        finally:
-            self._socket.settimeout(None)
-        if not data:
-            return None
-        return self._buffer.messages(data)
+        return self._channel.receive_within(seconds)
 
     def messages(self) -> Iterator[Message]:
         """All messages until the agent ends."""

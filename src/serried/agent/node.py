@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional, Set
 from serried.agent import orphans, system
 from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.comms import job_environment, rendezvous
-from serried.agent.comms.channel import Channel
+from serried.agent.comms.channel import SignedChannel
 from serried.agent.containers import image_cache
 from serried.agent.loop import Loop, Timer
 from serried.agent.node_disk import cleanup
@@ -29,8 +29,8 @@ from serried.agent.stacks.node_side import StackRequests
 from serried.agent.stage_in.node_side import StageIn, check_required_paths
 from serried.agent.stage_out.node_side import StageOut
 from serried.base import files, linux
+from serried.base.channel import Message
 from serried.base.hosts import LOOPBACK, expand_hosts
-from serried.base.json_lines import Message
 from serried.schema import names
 from serried.schema.events import JournalEvent, ToHead, ToNode
 from serried.schema.reasons import Reason
@@ -120,12 +120,12 @@ class Exits:
 
 
 class Node:
-    def __init__(self, work: Attempt, index: int, key: bytes, channel: Channel, master: str) -> None:
+    def __init__(self, work: Attempt, index: int, key: bytes, channel: SignedChannel, master: str) -> None:
         self.work = work
         self.loop = Loop()
         self._key = key
         self._index = index
-        self._channel: Optional[Channel] = channel
+        self._channel: Optional[SignedChannel] = channel
         self._last_message_at = self.loop.awake()
         self._master, self._address = master, channel.connection.getsockname()[0]
         attempt = work.directory.attempt(work.number)
@@ -180,7 +180,7 @@ class Node:
     def _receive(self) -> None:
         if self._channel is None:
             return
-        messages = self._channel.receive_flushed()
+        messages = self._channel.receive()
         if messages is None:
             self._on_head_lost()
             return

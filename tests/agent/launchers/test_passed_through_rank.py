@@ -13,7 +13,7 @@ import threading
 import pytest
 
 from serried.agent.launchers import local_socket, programs
-from serried.base.json_lines import LineBuffer, encode
+from serried.base.channel import Channel
 from serried.submission import script
 
 PYTHON = [sys.executable, "-I", "-S"]
@@ -38,12 +38,12 @@ class Agent:
             threading.Thread(target=self._converse, args=[connection], daemon=True).start()
 
     def _converse(self, connection):
-        lines = LineBuffer()
-        while data := connection.recv(1 << 16):
-            for message in lines.messages(data):
+        channel = Channel(connection)
+        while (messages := channel.receive()) is not None:
+            for message in messages:
                 self.messages.append(message)
                 if message["event"] == "program-waits":
-                    connection.sendall(encode(self.answer))
+                    channel.send(self.answer)
 
     def of(self, event):
         return next((message for message in self.messages if message["event"] == event), None)

@@ -15,7 +15,7 @@ import pytest
 
 from searching import SPACE, end, known, settings, states, write_plan
 from serried.agent.trials.search import RETRIED, TASK, Study, reports
-from serried.base import json_lines
+from serried.base.channel import Channel
 from serried.schema.layout import RunDirectory
 from serried.schema.series import points
 
@@ -191,13 +191,10 @@ class Asking:
 
     def answer(self):
         """None if it was killed before."""
-        buffer, messages = json_lines.LineBuffer(), []
-        while not messages:
-            data = self._socket.recv(1 << 16)
-            if not data:
-                break
-            messages = buffer.messages(data)
-        self._socket.close()
+        channel, messages = Channel(self._socket), []
+        while messages == []:
+            messages = channel.receive()
+        channel.close()
         self.process.wait()
         return messages[0] if messages else None
 

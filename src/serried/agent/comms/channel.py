@@ -11,9 +11,9 @@ import json
 import os
 import socket
 import time
-from typing import List, Optional, Tuple, Union
+from typing import Optional, Tuple, Union
 
-from serried.base.json_lines import LineBuffer, Message
+from serried.base.channel import Channel, Message
 
 LONGEST_GREETING = 3072
 """The most bytes that either end buffers for a connection that is not authenticated."""
@@ -38,71 +38,29 @@ def is_signed(signature: bytes, key: bytes, *parts: Union[str, bytes]) -> bool:
     return hmac.compare_digest(signature, sign(key, *parts).encode())
 
 
-class Channel:
-    """One end of an open connection. Never blocks: unsent bytes wait in `backlog`."""
+class SignedChannel(Channel):
+    """One end of an open connection that never blocks. Each line is signed; a wrong signature ends the connection."""
+
+    connection: socket.socket
 
     def __init__(self, connection: socket.socket, key: bytes, me: str, other: str) -> None:
         connection.setblocking(False)
-        self.connection = connection
-        self.backlog = b""
+        super().__init__(connection)
         self.key = key
         """The key of this connection, not the attempt's."""
         self.me, self.other = me, other
         self._sent, self._received = 0, 0
-        self._buffer = LineBuffer()
 
-    def send(self, message: Message) -> None:
-        self.send_text(json.dumps(message))
-
-    def send_text(self, text: str) -> None:
-        """Send a message in JSON: one text serves many channels."""
+    def _seal(self, text: str) -> str:
         self._sent += 1
-        self.backlog += f"{sign(self.key, self.me, str(self._sent), text)} {text}\n".encode()
-        self.flush()
+        return f"{sign(self.key, self.me, str(self._sent), text)} {text}"
 
-    def flush(self) -> None:
-        """Send as much as the socket accepts. The next `receive` reports a broken connection."""
-        while self.backlog:
-            try:
-                self.backlog = self.backlog[self.connection.send(self.backlog) :]
-            except BlockingIOError:
-                return
-            except OSError:
-                self.backlog = b""
-
-    def receive(self) -> Optional[List[Message]]:
-        """The messages that have arrived; None if the connection is closed.
-
-        Raises ProtocolError on a line with a wrong signature.
-        """
-        try:
-            data = self.connection.recv(65536)
-        except BlockingIOError:
-            return []
-        except OSError:
-            return None
-        if not data:
-            return None
-        return [self._open(line) for line in self._buffer.lines(data)]
-
-    def receive_flushed(self) -> Optional[List[Message]]:
-        """Flush, then receive; None also after a line with a wrong signature."""
-        self.flush()
-        try:
-            return self.receive()
-        except ProtocolError:
-            return None
-
-    def _open(self, line: bytes) -> Message:
+    def _open(self, line: bytes) -> bytes:
         signature, _, text = line.partition(b" ")
         self._received += 1
         if not is_signed(signature, self.key, self.other, str(self._received), text):
-            raise ProtocolError("a line with a wrong signature")
-        message: Message = json.loads(text)
-        return message
-
-    def close(self) -> None:
-        self.connection.close()
+            raise ValueError("a line with a wrong signature")
+        return text
 
 
 class UnprovenConnection:
@@ -116,7 +74,7 @@ class UnprovenConnection:
         self._partial = b""
         connection.send(f"{self._nonce}\n".encode())
 
-    def receive(self) -> Optional[Tuple[Channel, Message]]:
+    def receive(self) -> Optional[Tuple[SignedChannel, Message]]:
         """The channel and the node's greeting once it is authenticated; None while the greeting is incomplete.
 
         Raises ProtocolError, or OSError when the connection breaks.
@@ -133,10 +91,10 @@ class UnprovenConnection:
             raise ProtocolError("a greeting with a wrong signature")
         self.connection.send(f"{sign(self._key, 'head', nonce, self._nonce)}\n".encode())
         key = bytes.fromhex(sign(self._key, "session", self._nonce, nonce))
-        return Channel(self.connection, key, "head", "node"), json.loads(text)
+        return SignedChannel(self.connection, key, "head", "node"), json.loads(text)
 
 
-def greet(connection: socket.socket, key: bytes, greeting: Message, timeout: float) -> Channel:
+def greet(connection: socket.socket, key: bytes, greeting: Message, timeout: float) -> SignedChannel:
     """The node's side of the handshake, on a connection with a timeout; `timeout` is for the answer to the greeting.
 
     Raises ProtocolError or OSError if the other end is not the head of this attempt.
@@ -151,7 +109,7 @@ def greet(connection: socket.socket, key: bytes, greeting: Message, timeout: flo
     until = time.monotonic() + timeout
     if not is_signed(_read_line(connection, until), key, "head", nonce, theirs):
         raise ProtocolError("the head could not prove itself")
-    return Channel(connection, bytes.fromhex(sign(key, "session", theirs, nonce)), "node", "head")
+    return SignedChannel(connection, bytes.fromhex(sign(key, "session", theirs, nonce)), "node", "head")
 
 
 def _read_line(connection: socket.socket, until: float) -> bytes:

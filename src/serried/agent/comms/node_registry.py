@@ -9,10 +9,10 @@ import time
 from typing import Any, Dict, Iterator, List, Optional, Protocol, Sequence
 
 from serried.agent.comms import rendezvous
-from serried.agent.comms.channel import Channel
+from serried.agent.comms.channel import SignedChannel
 from serried.agent.comms.rendezvous import Acceptor
 from serried.agent.loop import Loop
-from serried.base.json_lines import Message
+from serried.base.channel import Message
 from serried.schema.events import ToHead, ToNode
 from serried.schema.reasons import Reason
 
@@ -22,7 +22,9 @@ GREETING_SECONDS = 10.0
 class NodeAgent:
     """An authenticated node agent."""
 
-    def __init__(self, host: str, channel: Channel, address: str, greeting: Message, last_message_at: float) -> None:
+    def __init__(
+        self, host: str, channel: SignedChannel, address: str, greeting: Message, last_message_at: float
+    ) -> None:
         self.index = int(greeting["node"])
         self.host = host
         self.problem = str(greeting.get("problem", ""))
@@ -171,7 +173,7 @@ class NodeRegistry:
             agent.has_backlog = has_backlog
             self._loop.watch(agent.channel.connection, lambda: self._receive(agent), writable=has_backlog)
 
-    def _join(self, channel: Channel, greeting: Message, address: str) -> None:
+    def _join(self, channel: SignedChannel, greeting: Message, address: str) -> None:
         index = int(greeting["node"])
         if index in self._agents or index >= self._nodes:
             channel.close()
@@ -182,7 +184,7 @@ class NodeRegistry:
         self._head.on_joined(agent)
 
     def _receive(self, agent: NodeAgent) -> None:
-        messages = agent.channel.receive_flushed()
+        messages = agent.channel.receive()
         if messages is None:
             self.disconnect(agent)
             self._head.on_node_lost(agent, Reason.CONNECTION_ENDED, "its connection ended")

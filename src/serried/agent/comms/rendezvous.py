@@ -8,10 +8,10 @@ import socket
 import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from serried.agent.comms.channel import Channel, ProtocolError, UnprovenConnection, greet
+from serried.agent.comms.channel import ProtocolError, SignedChannel, UnprovenConnection, greet
 from serried.agent.loop import Loop, Timer
+from serried.base.channel import Message
 from serried.base.hosts import LOOPBACK, own_addresses
-from serried.base.json_lines import Message
 
 TRY_SECONDS = 3.0
 PROOF_SECONDS = 60.0
@@ -69,7 +69,7 @@ class Acceptor:
         loop: Loop,
         listener: socket.socket,
         key: bytes,
-        on_proven: Callable[[Channel, Message, str], None],
+        on_proven: Callable[[SignedChannel, Message, str], None],
         *,
         most: int,
         seconds: float,
@@ -192,7 +192,7 @@ class Acceptor:
         self._loop.forget(connection)
 
 
-def connect(candidates: str, key: bytes, greeting: Message, timeout: float) -> Tuple[Channel, str]:
+def connect(candidates: str, key: bytes, greeting: Message, timeout: float) -> Tuple[SignedChannel, str]:
     """Connect to each of `host:port,…` until one authenticates as the head. Returns the channel and that host.
 
     Raises OSError if none does within `timeout` seconds.

@@ -26,8 +26,8 @@ from serried.agent.loop import Loop
 from serried.agent.options import Options, parse
 from serried.agent.stage_in.head_side import StageInCoordinator
 from serried.base import files, linux
+from serried.base.channel import Message
 from serried.base.hosts import expand_hosts, fold_hosts
-from serried.base.json_lines import Message
 from serried.schema import checkpoints, names
 from serried.schema.events import JournalEvent, ToHead, ToNode
 from serried.schema.reasons import Reason

@@ -19,7 +19,7 @@ from serried.agent.attempts.deadline import Deadline
 from serried.agent.comms.node_registry import NodeAgent
 from serried.agent.head.anomalies import Anomalies, Anomaly, NodeSample
 from serried.base import files
-from serried.base.json_lines import Message
+from serried.base.channel import Message
 from serried.schema import SCHEMA, live
 from serried.schema.live import Node, entries
 from serried.schema.series import number

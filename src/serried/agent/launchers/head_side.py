@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 from serried.agent.attempt import Attempt
 from serried.agent.comms.node_registry import NodeAgent, NodeRegistry
 from serried.agent.loop import Loop
-from serried.base.json_lines import Message
+from serried.base.channel import Message
 from serried.schema.events import ToHead, ToNode
 from serried.schema.reasons import Reason
 

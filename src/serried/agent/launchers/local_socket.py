@@ -7,7 +7,6 @@ process has the same user. On other systems there is only one node, with a socke
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import struct
@@ -16,8 +15,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from serried.agent.comms.channel import sign
-from serried.base import json_lines
-from serried.base.json_lines import Message
+from serried.base.channel import Channel, Message
 from serried.schema.events import FromLaunched, ToLaunched
 
 NAMED = "@"
@@ -40,27 +38,15 @@ FIELDS: Dict[str, Dict[str, Any]] = {
 """The fields of each message. Any process of this user can connect, so the agent does not rely on the sender."""
 
 
-class LocalSocket:
+class LocalSocket(Channel):
     """One end of an open connection. `send` blocks until all is sent: the other end always reads."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self._buffer = json_lines.LineBuffer()
-
-    def send(self, message: Message) -> None:
-        """A broken connection shows at the next `receive`."""
-        with contextlib.suppress(OSError):
-            self.connection.sendall(json_lines.encode(message))
+    connection: socket.socket
 
     def receive(self) -> Optional[List[Message]]:
-        """The messages that have arrived; None at the end of the connection, or after a line that is no message."""
-        try:
-            data = self.connection.recv(1 << 20)
-            messages = self._buffer.messages(data)
-        except (OSError, ValueError, RecursionError):
-            return None
-        is_valid = len(self._buffer.rest) <= LONGEST_MESSAGE and all(map(_is_message, messages))
-        return messages if data and is_valid else None
+        messages = super().receive()
+        is_valid = len(self.partial) <= LONGEST_MESSAGE and all(map(_is_message, messages or ()))
+        return messages if is_valid else None
 
 
 def _is_message(value: Any) -> bool:

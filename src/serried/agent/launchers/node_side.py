@@ -25,7 +25,7 @@ from serried.agent.loop import Loop
 from serried.agent.outcome.diagnose import read_tail
 from serried.agent.ranks import binding, command
 from serried.agent.ranks.ranks import Exit, Rank, Ranks, has_failed
-from serried.base.json_lines import Message
+from serried.base.channel import Message
 from serried.schema import names
 from serried.schema.events import FromLaunched, JournalEvent, ToHead, ToLaunched, ToNode
 

@@ -22,7 +22,7 @@ from serried.agent import system
 from serried.agent.launchers import local_socket
 from serried.agent.loop import Loop
 from serried.base import linux
-from serried.base.json_lines import Message
+from serried.base.channel import Message
 from serried.schema import launcher_env, names
 from serried.schema.events import FromLaunched, ToLaunched
 
@@ -174,14 +174,13 @@ def rank_through(arguments: List[str]) -> int:
             "environ": identity_variables(os.environ),
         }
     )
-    connection.connection.settimeout(ANSWER_SECONDS)
-    messages = connection.receive()
-    while messages == []:
-        messages = connection.receive()
+    until = time.monotonic() + ANSWER_SECONDS
+    messages = connection.receive_within(ANSWER_SECONDS)
+    while messages == [] and time.monotonic() < until:
+        messages = connection.receive_within(until - time.monotonic())
     if not messages:
         connection.connection.close()
         return _become(program)
-    connection.connection.settimeout(None)
     if messages[0]["do"] == ToLaunched.REFUSE:
         print(f"serried: {messages[0]['because']}", file=sys.stderr)
         return REFUSED

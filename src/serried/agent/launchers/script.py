@@ -28,7 +28,7 @@ from serried.agent.outcome.diagnose import read_tail
 from serried.agent.ranks import command
 from serried.agent.ranks.ranks import Exit, ForkedRanks, Rank, Ranks, catches, has_failed
 from serried.base import files, linux
-from serried.base.json_lines import Message
+from serried.base.channel import Message
 from serried.base.text import show_duration
 from serried.schema import failure_report, launcher_env, names
 from serried.schema.events import FromLaunched, JournalEvent, ToHead, ToLaunched, ToNode

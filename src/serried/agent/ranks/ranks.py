@@ -15,7 +15,7 @@ from serried.agent.attempt import Attempt
 from serried.agent.outcome.diagnose import has_stumbled, has_stumbled_in_shared, tail_of
 from serried.agent.ranks import binding, command
 from serried.base import linux
-from serried.base.json_lines import Message
+from serried.base.channel import Message
 from serried.schema import failure_report, names
 from serried.schema.failure_report import FailureReport
 from serried.schema.reasons import Reason

@@ -10,7 +10,7 @@ from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.helper_process import HelperProcess
 from serried.agent.loop import Loop
-from serried.base.json_lines import Message
+from serried.base.channel import Message
 from serried.schema import codec, live
 from serried.schema.events import ToHead, ToSampler
 

@@ -16,7 +16,7 @@ from serried.agent.sampling import gpus
 from serried.agent.sampling.gpus import Device, GpuSource, Values
 from serried.agent.sampling.progress import MetricSource, RankProgress
 from serried.agent.sampling.usage import NodeUsage, RankProcesses
-from serried.base.json_lines import Message
+from serried.base.channel import Message
 from serried.schema.events import ToHead, ToSampler
 from serried.schema.layout import AttemptDirectory
 from serried.schema.live import Node, range_of

@@ -8,7 +8,7 @@ from serried.agent.attempt import Attempt
 from serried.agent.helper_process import HelperProcess
 from serried.agent.loop import Loop
 from serried.agent.ranks.ranks import Rank
-from serried.base.json_lines import Message
+from serried.base.channel import Message
 from serried.schema import names
 
 MOST_WAITING = 8

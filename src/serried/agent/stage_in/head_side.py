@@ -8,7 +8,7 @@ from typing import Callable, Dict, Mapping, Optional, Tuple
 from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.comms.node_registry import NodeAgent, NodeRegistry
-from serried.base.json_lines import Message
+from serried.base.channel import Message
 from serried.base.text import progress
 from serried.schema.events import JournalEvent, ToHead, ToNode
 from serried.schema.reasons import Reason

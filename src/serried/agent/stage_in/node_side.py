@@ -18,7 +18,7 @@ from serried.agent.loop import Loop
 from serried.agent.node_disk import shared_cache
 from serried.agent.node_disk.folder import DATA, JOBS, Folder, is_of, rooms
 from serried.base import locks
-from serried.base.json_lines import Message
+from serried.base.channel import Message
 from serried.base.text import progress
 from serried.schema.events import FromStageIn, ItemOrigin, JournalEvent, ToHead, ToHelper, ToNode
 from serried.schema.plan import Plan

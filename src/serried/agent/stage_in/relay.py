@@ -26,12 +26,12 @@ import time
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
-from serried.agent.comms.channel import Channel, ProtocolError, greet
+from serried.agent.comms.channel import ProtocolError, SignedChannel, greet
 from serried.agent.comms.rendezvous import MOST_UNPROVEN, Acceptor
 from serried.agent.loop import Loop
 from serried.agent.stage_in.item import Availability, Bytes, RestartedError, StagedItem, UnavailableError
 from serried.agent.stage_in.tree_writer import Extent, ExtentLog, TreeWriter, split_holes
-from serried.base.json_lines import Message
+from serried.base.channel import Message
 from serried.base.manifest import error_text
 
 PIECE_BYTES = 256 << 10
@@ -92,7 +92,7 @@ class DataServer:
         self._loop.run()
         self._acceptor.close()
 
-    def _serve(self, channel: Channel, greeting: Message, _: str) -> None:
+    def _serve(self, channel: SignedChannel, greeting: Message, _: str) -> None:
         if "stage" in greeting:
             threading.Thread(target=serve, args=(Wire(channel), self._items), daemon=True).start()
         else:
@@ -318,7 +318,7 @@ class Frame(NamedTuple):
 class Wire:
     """One end of an authenticated connection. Calls block, and raise OSError or ProtocolError once it has ended."""
 
-    def __init__(self, channel: Channel, silence: float = SILENCE_SECONDS) -> None:
+    def __init__(self, channel: SignedChannel, silence: float = SILENCE_SECONDS) -> None:
         self._socket = channel.connection
         self._socket.setblocking(True)
         limit = _TIME.pack(int(silence), int(silence % 1 * 1e6))
@@ -403,7 +403,7 @@ class Wire:
         return hmac.digest(self._key, head + body, "sha256")
 
 
-def call(address: Tuple[str, int], key: bytes, greeting: Message, seconds: float) -> Channel:
+def call(address: Tuple[str, int], key: bytes, greeting: Message, seconds: float) -> SignedChannel:
     """Connect and authenticate both ends. Raises OSError or ProtocolError."""
     connection = socket.create_connection(address, seconds)
     try:
@@ -596,7 +596,7 @@ class _WritePool:
             thread.join()
 
 
-def _connect(address: Tuple[str, int], key: bytes, me: int) -> Channel:
+def _connect(address: Tuple[str, int], key: bytes, me: int) -> SignedChannel:
     for left in reversed(range(CALLS)):
         try:
             return call(address, key, {"stage": me}, CALL_SECONDS)

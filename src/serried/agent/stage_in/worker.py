@@ -32,8 +32,8 @@ from serried.agent.stage_in.relay import DataServer, ItemRefusedError, PeerLostE
 from serried.agent.stage_in.tree_writer import Extent, ExtentLog, TreeWriter, split_holes
 from serried.base import archives as fs_archives
 from serried.base import files
+from serried.base.channel import Message
 from serried.base.files import FULL
-from serried.base.json_lines import Message
 from serried.base.manifest import (
     Manifest,
     ManifestEntry,

@@ -11,7 +11,7 @@ from serried.agent.attempt import Attempt
 from serried.agent.helper_process import HelperProcess
 from serried.agent.loop import Loop, Timer
 from serried.agent.node_disk.folder import Folder
-from serried.base.json_lines import Message
+from serried.base.channel import Message
 from serried.schema.checkpoints import IN_CHECKPOINTS
 from serried.schema.events import FromStageOut, JournalEvent, ToHelper, ToNode
 from serried.schema.layout import CHECKPOINTS, RESULTS

@@ -11,7 +11,7 @@ from serried.agent.helper_process import HelperProcess
 from serried.agent.loop import Loop
 from serried.agent.trials import search
 from serried.base import files
-from serried.base.json_lines import Message
+from serried.base.channel import Message
 
 ANSWER_SECONDS = 900.0
 """A search that has not answered by then is ended: the nodes wait for it."""

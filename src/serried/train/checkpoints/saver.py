@@ -6,7 +6,6 @@ import contextlib
 import logging
 import math
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -15,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Tuple
 
-from serried.base import json_lines
+from serried.base.channel import Channel
 from serried.base.files import make_directory, write_json
 from serried.schema import names
 from serried.schema.checkpoints import REPLICATED, SCHEMA
@@ -327,9 +326,8 @@ class WriterClient:
         self._start()
 
     def _start(self) -> None:
-        self._received = json_lines.LineBuffer()
-        commands, self._commands = os.pipe()
-        self._answers, answers = os.pipe()
+        commands, to_writer = os.pipe()
+        from_writer, answers = os.pipe()
         # -B: on a full disk Python writes truncated byte code, and fails to load it from then on.
         argv = [sys.executable, "-I", "-S", "-B", "-c", _START, _HOME, str(self._memory), str(os.getpid())]
         # Signals may arrive at any time: they are blocked until the writer ignores them.
@@ -340,6 +338,7 @@ class WriterClient:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             os.close(commands)
             os.close(answers)
+        self._channel = Channel(os.fdopen(from_writer, "rb", buffering=0), os.fdopen(to_writer, "wb", buffering=0))
 
     @property
     def pid(self) -> int:
@@ -360,33 +359,27 @@ class WriterClient:
             self.close()
             self._start()
         self._pending = command
-        with contextlib.suppress(BrokenPipeError):  # the writer died just now: `poll` reports it
-            os.write(self._commands, json_lines.encode(command))
+        self._channel.send(command)
 
     def poll(self, seconds: float = 0.0) -> Optional[Tuple[Dict[str, Any], Dict[str, Any]]]:
         """The pending command and its answer, if it arrives within `seconds`; an `error` if the writer has died."""
         deadline = time.monotonic() + seconds
-        while self._pending and self._has_answer(max(0.0, deadline - time.monotonic())):
-            command, received = self._pending, os.read(self._answers, 1 << 16)
-            answers = self._received.messages(received)
-            if not received:
+        while self._pending:
+            command = self._pending
+            answers = self._channel.receive_within(deadline - time.monotonic())
+            if answers is None:
                 status = self._process.wait()
                 death = f"signal {-status}" if status < 0 else f"status {status}"
                 answers = [{"error": f"the process that writes checkpoints has died ({death})"}]
             if answers:
                 self._pending = None
                 return command, answers[0]
+            if time.monotonic() >= deadline:
+                break
         return None
-
-    def _has_answer(self, seconds: float) -> bool:
-        """By poll: select cannot wait for descriptors beyond 1023, and loaders with many workers open more."""
-        poll = select.poll()
-        poll.register(self._answers, select.POLLIN)
-        return bool(poll.poll(seconds * 1000))
 
     def close(self) -> None:
         """Kill the writer, even during a save."""
-        os.close(self._commands)
-        os.close(self._answers)
+        self._channel.close()
         self._process.kill()  # closing the pipe is not enough: forked data workers hold it open too
         self._process.wait()

@@ -25,7 +25,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import select
 import shutil
 import signal
 import struct
@@ -37,7 +36,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
-from serried.base import json_lines, linux
+from serried.base import linux
+from serried.base.channel import Channel, Message
 from serried.base.files import make_directory, read_json, write_json
 from serried.schema.checkpoints import COMPLETE, directory_of
 from serried.train.checkpoints import store
@@ -106,21 +106,18 @@ def main() -> None:
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
     memory = MappedMemory(descriptor)
-    for command in _commands(parent):
-        answer = _rate(command) if "rate" in command else _save(command, memory, parent)
-        os.write(1, json_lines.encode(answer))
+    rank = Channel(os.fdopen(0, "rb", buffering=0), os.fdopen(1, "wb", buffering=0))
+    for command in _commands(rank, parent):
+        rank.send(_rate(command) if "rate" in command else _save(command, memory, parent))
 
 
-def _commands(parent: int) -> Iterator[json_lines.Message]:
+def _commands(rank: Channel, parent: int) -> Iterator[Message]:
     """Commands until the rank closes the pipe or exits: forked data workers hold the pipe open too."""
-    buffer = json_lines.LineBuffer()
     while os.getppid() == parent:
-        if not select.select([0], [], [], 1.0)[0]:
-            continue
-        received = os.read(0, 1 << 16)
-        if not received:
+        received = rank.receive_within(1.0)
+        if received is None:
             return
-        yield from buffer.messages(received)
+        yield from received
 
 
 def _save(command: Dict[str, Any], memory: MappedMemory, parent: int) -> Dict[str, Any]:
