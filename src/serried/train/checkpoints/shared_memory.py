@@ -15,7 +15,6 @@ import io
 import mmap
 import os
 import pickle
-import struct
 import sys
 import tempfile
 import threading
@@ -25,13 +24,14 @@ from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple
 
 import torch
 
+from serried.train.checkpoints.archive import PAGE, ImageLayout
+from serried.train.checkpoints.writer import SIZE
+
 REBUILDERS = ("_rebuild_tensor_v2", "_rebuild_tensor_v3")
 """Functions that rebuild a tensor; the second one, since torch 2.3, for dtypes newer than torch's storages."""
 
-_ALIGNMENT = 64
 _GRAIN = 2 << 20
 _PROTOCOL = 2  # what torch.save writes and `weights_only` reads
-_PAIR = struct.Struct("=QQ")
 _PORTABLE = 1  # cudaHostRegisterPortable
 _CONTAINERS = (list, tuple)
 _READS_ALL = (2, 6)
@@ -122,9 +122,10 @@ class _Copy(NamedTuple):
 class _Pickler(pickle.Pickler):
     """Writes `data.pkl` of a torch file, and lists the tensors to copy, with their offsets."""
 
-    def __init__(self, file: io.BytesIO, offset: int) -> None:
+    def __init__(self, file: io.BytesIO, start: int) -> None:
         super().__init__(file, protocol=_PROTOCOL)
-        self.offset = offset
+        self.layout = ImageLayout()
+        self._start = start
         self.copies: List[_Copy] = []
         self._known: Dict[Tuple[Any, ...], int] = {}
 
@@ -152,9 +153,9 @@ class _Pickler(pickle.Pickler):
         key = self._known.get(known) if count else None
         if key is None:
             key = len(self.copies)
-            self.copies.append(_Copy(tensor, self.offset, stride))
+            offset = self._start + self.layout.add_tensor(count * tensor.element_size())
+            self.copies.append(_Copy(tensor, offset, stride))
             self._known[known] = key
-            self.offset += -(-count * tensor.element_size() // _ALIGNMENT) * _ALIGNMENT
         kind = storage_types().get(dtype)
         # For the hooks, last but one, torch writes an empty OrderedDict, which would cost a third of this method.
         if kind is not None:
@@ -162,6 +163,28 @@ class _Pickler(pickle.Pickler):
             return torch._utils._rebuild_tensor_v2, (storage, 0, shape, stride, False, None)  # noqa: SLF001 - torch's file format
         storage = _Storage(torch.UntypedStorage, key, count * tensor.element_size())
         return torch._utils._rebuild_tensor_v3, (storage, 0, shape, stride, False, None, dtype)  # noqa: SLF001 - as above
+
+
+class _Image:
+    """A file's image in the shared memory, and a table of the tensors' sizes behind it."""
+
+    def __init__(self, name: str, state: Any, start: int) -> None:
+        file = io.BytesIO()
+        pickler = _Pickler(file, start)
+        pickler.dump(state)
+        self.pickle, self.copies = file.getvalue(), pickler.copies
+        self.pickle_offset = start + pickler.layout.finish(len(self.pickle))
+        self.table_offset = start + pickler.layout.size
+        self.end = -(-(self.table_offset + SIZE.size * len(self.copies)) // PAGE) * PAGE
+        self._name, self._start = name, start
+
+    def table(self) -> bytes:
+        return b"".join(SIZE.pack(copy.source.numel() * copy.source.element_size()) for copy in self.copies)
+
+    def description(self) -> Dict[str, Any]:
+        """For the writer."""
+        table = [self.table_offset, len(self.copies)]
+        return {"name": self._name, "start": self._start, "pickle": len(self.pickle), "table": table}
 
 
 class Stage:
@@ -179,40 +202,31 @@ class Stage:
 
     def copy(self, files: Dict[str, Any]) -> List[Dict[str, Any]]:
         """Copy the states of `files` (name: state). Returns the writer's description of each file."""
-        planned, size = self._plan(files)
+        images, size = self._plan(files)
         self._memory.reserve(size)
         self._memory.settle()
-        if self._map is not self._memory.map:
-            self._map = self._memory.map
+        memory: Any = self._memory.map
+        if self._map is not memory:
+            self._map = memory
             self._targets.clear()
         self._is_one_thread = torch.get_num_threads() == 1
         with torch.no_grad():
-            devices = {self._copy(copy) for _, pickler, _ in planned for copy in pickler.copies}
-        descriptions, offset = [], planned[-1][1].offset
-        for name, pickler, content in planned:
-            table = b"".join(
-                _PAIR.pack(copy.offset, copy.source.numel() * copy.source.element_size()) for copy in pickler.copies
-            )
-            start = offset
-            offset = self._put(self._put(offset, table), content)
-            place = {"table": [start, len(pickler.copies)], "pickle": [start + len(table), len(content)]}
-            descriptions.append({"name": name, **place})
+            devices = {self._copy(copy) for image in images for copy in image.copies}
+        for image in images:
+            for offset, content in ((image.pickle_offset, image.pickle), (image.table_offset, image.table())):
+                memory[offset : offset + len(content)] = content
         for device in devices:
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
-        return descriptions
+        return [image.description() for image in images]
 
-    def _plan(self, files: Dict[str, Any]) -> Tuple[List[Tuple[str, _Pickler, bytes]], int]:
-        planned, offset, words = [], 0, 0
+    def _plan(self, files: Dict[str, Any]) -> Tuple[List[_Image], int]:
+        """The images of `files`, one after the other, and their size."""
+        images, end = [], 0
         for name, state in files.items():
-            file = io.BytesIO()
-            pickler = _Pickler(file, offset)
-            pickler.dump(state)
-            content = file.getvalue()
-            planned.append((name, pickler, content))
-            offset = pickler.offset
-            words += len(content) + _PAIR.size * len(pickler.copies)
-        return planned, offset + words
+            images.append(_Image(name, state, end))
+            end = images[-1].end
+        return images, end
 
     def _copy(self, copy: _Copy) -> torch.device:
         source = copy.source
@@ -233,11 +247,6 @@ class Stage:
             return torch.empty_like(source, device="cpu")
         flat = torch.frombuffer(self._map, dtype=torch.uint8, count=size, offset=copy.offset)
         return flat.view(source.dtype).as_strided(source.shape, copy.stride)
-
-    def _put(self, offset: int, content: bytes) -> int:
-        if self._map is not None:
-            self._map[offset : offset + len(content)] = content
-        return offset + len(content)
 
 
 def _is_plain_memory(tensor: torch.Tensor) -> bool:
