@@ -12,9 +12,9 @@ LOOPBACK = "127.0.0.1"
 _ELSEWHERE = "192.0.2.1"
 """A reserved address (RFC 5737), whose route is the default route."""
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR
-_NUMBERED = re.compile(r"([^.]*?)(\d{1,9})((?:\..*)?)")
+_NUMBERED = r"([^.]*?)(\d{1,9})((?:\..*)?)"
 """A host's name up to its number, the number, and the domain."""
-_GROUP = re.compile(r"\[([^\]]*)\]")
+_GROUP = r"\[([^\]]*)\]"
 
 
 def expand_hosts(text: str) -> List[str]:
@@ -26,7 +26,7 @@ def fold_hosts(hosts: Sequence[str]) -> str:
     """A short list of `hosts`, in their order: neighbours with consecutive numbers become one range."""
     runs: List[List[str]] = []
     for host in hosts:
-        match = _NUMBERED.fullmatch(host)
+        match = re.fullmatch(_NUMBERED, host)
         prefix, number, suffix = match.groups() if match else (host, "", "")
         last = runs[-1] if runs else ["", "", "", ""]
         follows = number and last[2] and number == str(int(last[2]) + 1).zfill(len(last[1]))
@@ -53,7 +53,7 @@ def _split(text: str) -> List[str]:
 
 
 def _expand_one(part: str) -> List[str]:
-    pieces = _GROUP.split(part)
+    pieces = re.split(_GROUP, part)
     choices = [_numbers(piece) if index % 2 else [piece] for index, piece in enumerate(pieces)]
     return ["".join(combination) for combination in itertools.product(*choices)]
 
