@@ -204,7 +204,7 @@ MAY_NAME_A_SCHEDULER = {
     "cli/lab.py": "the help of `lab`",
     "schema/plan.py": "help of settings that one scheduler has",
     "base/shell.py": "packages that bring commands",
-    "records/advice.py": "advice with a command to type",
+    "records/why.py": "advice with a command to type",
     "submission/prepare.py": "a hint that one scheduler can follow",
     "schema/launcher_env.py": "variables that `srun` sets for ranks",
     "train/identities.py": "variables that `srun` sets for ranks",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from building import CREATED
-from serried.records import outputs
+from serried.schema import outputs
 from serried.schema.outputs import describe
 
 

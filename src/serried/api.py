@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from serried.base.errors import RunFailed, SerriedWarning, UsageError
 from serried.records import index, logs, status, stopping
-from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
 from serried.records.outputs import places
 from serried.records.record import Record, RecordUnreadable
-from serried.records.run_status import RunStatus
+from serried.records.status import RunStatus, attempt_numbers
 from serried.schema import series
 from serried.schema.layout import AttemptDirectory, TaskDirectory
 from serried.schema.names import COMPLETED

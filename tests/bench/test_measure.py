@@ -10,8 +10,7 @@ from serried.base.errors import UsageError
 from serried.base.files import write_json
 from serried.bench.results import NO_STEP, RankSteps, RunFigures, combined, measure, printed, rank_steps, warm_up_steps
 from serried.bench.store import GridPoint
-from serried.records.run_status import RunStatus
-from serried.records.verdict import Verdict
+from serried.records.status import RunStatus, Verdict
 from serried.schema.series import Entry, step_line
 
 TWO = GridPoint(1, 2, "agent", "ddp")

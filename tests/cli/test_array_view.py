@@ -6,7 +6,7 @@ import json
 
 from building import a_failure, an_ending
 from house import ROOT
-from serried.records.verdict import Verdict, ranges_by_state
+from serried.records.status import Verdict, ranges_by_state
 from serried.schedulers.interface import Job
 from serried.views import console
 

@@ -12,7 +12,7 @@ import pytest
 
 from building import CREATED
 from serried.base.files import Journal, read_json, write_json
-from serried.records import missing_outputs
+from serried.records import outputs
 from serried.records.index import Selection
 from serried.records.record import Record
 from serried.schema.plan import Data
@@ -246,9 +246,9 @@ def test_what_nodes_have_is_told_and_left_alone_by_a_dry_run(serried, make):
 
 def test_what_is_lost_with_its_node_is_called_so_and_nobody_is_sent_there(serried, make):
     made = make().ending(missing=[FULL])
-    (found,) = missing_outputs.of(Selection(made.record), has_ended=True)
+    (found,) = outputs.missing(Selection(made.record), has_ended=True)
     serried("ps", "--all")  # it ends up in the record
-    missing_outputs.give_up(Selection(Record.load("k3f9q2")), found)
+    outputs.mark_lost(Selection(Record.load("k3f9q2")), found)
 
     done = serried("fetch", "last")
 
@@ -263,8 +263,8 @@ def test_an_end_tells_of_the_rest_when_what_was_missing_is_fetched(make):
     codes = "node-lost", "results-missing", "continues"
     conditions = [{"code": code, "message": text} for code, text in zip(codes, told, strict=True)]
     made = make().ending(message="; ".join(told), conditions=conditions, missing=[FULL])
-    (found,) = missing_outputs.of(Selection(made.record), has_ended=True)
-    missing_outputs.strike(Selection(made.record), found)
+    (found,) = outputs.missing(Selection(made.record), has_ended=True)
+    outputs.mark_fetched(Selection(made.record), found)
     end = read_json(made.where.task(None).exit) or {}
     message = "node n2 was lost; files that had stayed on nodes were fetched later; another attempt continues"
     assert (end["message"], end["missing"]) == (message, [])
@@ -273,8 +273,8 @@ def test_an_end_tells_of_the_rest_when_what_was_missing_is_fetched(make):
 
 def test_an_end_that_an_earlier_version_recorded_tells_of_the_rest_too(make):
     made = make().ending(message="node n2 was lost; files could not be copied back", missing=[FULL])
-    (found,) = missing_outputs.of(Selection(made.record), has_ended=True)
-    missing_outputs.strike(Selection(made.record), found)
+    (found,) = outputs.missing(Selection(made.record), has_ended=True)
+    outputs.mark_fetched(Selection(made.record), found)
     end = read_json(made.where.task(None).exit) or {}
     added = "; files that had stayed on nodes were fetched later"
     assert end["message"] == f"node n2 was lost; files could not be copied back{added}"
@@ -287,9 +287,9 @@ def test_what_nodes_have_of_a_run_that_nobody_lived_to_tell_of_is_known_by_their
     for node in (0, 1):
         made.journal({"event": "bringing", "folder": f"/disk/{node}", "kinds": ["results"]}, node=node)
     of_it = Selection(made.record)
-    by_host = {found.host: found for found in missing_outputs.of(of_it, has_ended=True)}
+    by_host = {found.host: found for found in outputs.missing(of_it, has_ended=True)}
 
-    assert missing_outputs.of(of_it, has_ended=False) == []  # its nodes still bring it
+    assert outputs.missing(of_it, has_ended=False) == []  # its nodes still bring it
     assert {host: found.text for host, found in by_host.items()} == {
         "n1": "results on n1 (its agent ended before every file was copied)",
         "n2": "results on n2 (its agent ended before every file was copied)",
@@ -299,15 +299,15 @@ def test_what_nodes_have_of_a_run_that_nobody_lived_to_tell_of_is_known_by_their
         journal = Journal(made.attempt().fetched(node))
         journal.append({"event": "ended", "token": "t", **problem})
         journal.close()
-    assert [(found.host, found.is_lost) for found in missing_outputs.of(of_it, has_ended=True)] == [("n2", True)]
+    assert [(found.host, found.is_lost) for found in outputs.missing(of_it, has_ended=True)] == [("n2", True)]
 
 
 def test_attempts_that_are_removed_while_they_are_looked_at_miss_nothing(make, monkeypatch):
     run = make()
     run.attempt()
     numbers = iter([[1], []])
-    monkeypatch.setattr(missing_outputs, "attempt_numbers", lambda _: next(numbers))
-    assert missing_outputs.of(Selection(run.record), has_ended=True) == []
+    monkeypatch.setattr(outputs, "attempt_numbers", lambda _: next(numbers))
+    assert outputs.missing(Selection(run.record), has_ended=True) == []
 
 
 @pytest.fixture

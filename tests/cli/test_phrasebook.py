@@ -16,8 +16,7 @@ from serried.base.errors import SerriedError
 from serried.cli import VERBS, serried
 from serried.cli.sweep import SweepGroup
 from serried.config import schema
-from serried.records.advice import ADVICE
-from serried.records.explain import _WARNING_STEPS
+from serried.records.why import _WARNING_STEPS, ADVICE
 from serried.schema import names
 from tables import for_each
 

@@ -8,7 +8,7 @@ import pytest
 from building import A_SCRIPT, CREATED, a_failure
 from serried.agent.outcome import diagnose
 from serried.base.files import write_json
-from serried.records.advice import ADVICE, HERE, OF_LAUNCH, OF_OUTPUT, OF_SCRIPT, Ended, advice_for
+from serried.records.why import ADVICE, HERE, OF_LAUNCH, OF_OUTPUT, OF_SCRIPT, Ended, advice_for
 from serried.schedulers.interface import Job
 from serried.schedulers.pbs.commands import Pbs
 from serried.schedulers.slurm.commands import Slurm

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serried.records.advice import NO_ADDRESS, Ended, advice_for
+from serried.records.why import NO_ADDRESS, Ended, advice_for
 from tables import for_each
 
 WITHOUT_CUDA = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from serried.records.verdict import _WORST_FIRST, SUBMITTING, TABLE, UNCERTAIN, EndingKind, Say
+from serried.records.status import _WORST_FIRST, SUBMITTING, TABLE, UNCERTAIN, EndingKind, Say
 from serried.schema import names
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -128,7 +128,7 @@ def test_the_end_of_a_trial_that_cannot_be_withdrawn_is_not_final(run, slurm, mo
     made = run()
     tell(slurm, "11", "RUNNING", "PENDING", "PENDING", "CANCELLED", "PENDING")
     with monkeypatch.context() as patched:
-        patched.setattr(layout, "withdraw", Mock(side_effect=OSError))
+        patched.setattr(status_module, "withdraw", Mock(side_effect=OSError))
         for moment in (NOW, NOW + 500):
             assert the(slurm, made, now=moment).tasks[3].state == "CANCELLED"
     make_directory(made.where.task(3).path)

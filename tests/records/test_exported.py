@@ -6,7 +6,7 @@ import json
 
 from building import RunOnDisk
 from serried.base.files import make_directory
-from serried.records.exported import STEPS, MeasuredRows
+from serried.records.samples import STEPS, MeasuredRows
 from serried.schema import series
 from serried.schema.layout import TaskDirectory
 

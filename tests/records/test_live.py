@@ -8,8 +8,7 @@ import math
 import pytest
 
 from building import a_live_node, a_plan, live_of
-from serried.records.doubts import doubts
-from serried.records.live import RunProgress, parse, progress_of
+from serried.records.live import RunProgress, doubts, parse, progress_of
 from serried.records.record import Summary
 from serried.schema.plan import ReportedMetric, Sweep
 from serried.views import run_lines

@@ -7,8 +7,7 @@ import os
 
 import pytest
 
-from serried.records.log_times import LogTimes
-from serried.records.logs import RankLog
+from serried.records.logs import LogTimes, RankLog
 from serried.schema.layout import TaskDirectory
 
 T = 1_795_000_000.0

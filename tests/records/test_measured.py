@@ -8,7 +8,7 @@ import pytest
 
 from sampled import GIB, a_gpu, a_rank, flat
 from serried.records import samples
-from serried.records.measured import Measurements, NodeFigures, RankFigures, measured_of
+from serried.records.samples import Measurements, NodeFigures, RankFigures, measured_of
 from serried.schema.layout import TaskDirectory
 
 ABOUT = {"t": 100.0, "host": "n1", "interval": 5.0, "node": {"cpus": 8}, "gpus": {"0": {"name": "NVIDIA H200"}}}

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from serried.records import samples
-from serried.records.measured import Measurements, measured_of
 from serried.records.rules import judge
+from serried.records.samples import Measurements, measured_of
 from serried.records.usage import Usage
 from serried.schema.layout import TaskDirectory
 

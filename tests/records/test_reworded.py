@@ -11,11 +11,10 @@ from building import CREATED, a_failure
 from serried.agent.outcome import reconcile, verdict
 from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence, Obstacle, first_failure
 from serried.base.files import read_json, write_json
-from serried.records import missing_outputs
-from serried.records.explain import explain
+from serried.records import outputs
 from serried.records.index import Selection
-from serried.records.status import status
-from serried.records.verdict import TABLE, Ending, Observations, judge
+from serried.records.status import TABLE, Ending, Observations, judge, status
+from serried.records.why import explain
 from serried.schedulers.interface import Job
 from serried.schema.reasons import Reason
 from tables import for_each
@@ -147,8 +146,8 @@ def test_advice_and_status_do_not_depend_on_the_words_of_an_end(make, slurm, cha
 
 def fetched(made, slurm):
     """The status, once the missing outputs were fetched."""
-    (found,) = missing_outputs.of(Selection(made.record), has_ended=True)
-    missing_outputs.strike(Selection(made.record), found)
+    (found,) = outputs.missing(Selection(made.record), has_ended=True)
+    outputs.mark_fetched(Selection(made.record), found)
     end = read_json(made.where.task(None).exit) or {}
     assert [one["code"] for one in end["conditions"]][1:] == ["results-fetched"]
     return status(made.record, scheduler_for=lambda _: slurm)

@@ -9,8 +9,8 @@ import pytest
 from sampled import GIB, a_gpu, a_rank, write_samples
 from serried.base.errors import UsageError
 from serried.records import samples
-from serried.records.measured import Measurements, measured_of
 from serried.records.rules import RULES, judge, judge_all, page_of, title_of
+from serried.records.samples import Measurements, measured_of
 from serried.records.usage import Peer, Spelling, Usage
 from serried.schema.layout import TaskDirectory
 

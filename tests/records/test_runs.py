@@ -10,9 +10,9 @@ from building import CREATED, RunOnDisk, a_failure
 from fake_scheduler import FakeScheduler
 from sampled import a_rank, write_samples
 from serried.records.record import Record
-from serried.records.reported import kept_notes, peer_of, spelling_of, usage_of
+from serried.records.rules import kept_notes
 from serried.records.status import statuses, task_of
-from serried.records.usage import Peer, Spelling
+from serried.records.usage import Peer, Spelling, peer_of, spelling_of, usage_of
 from serried.schedulers.interface import Job
 from serried.schema.plan import UserScript
 

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from serried.records import samples
-from serried.records.measured import Measurements, measured_of
-from serried.records.samples import Range
+from serried.records.samples import Measurements, Range, measured_of
 from serried.schema.layout import TaskDirectory
 
 ABOUT = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.records.timeline import staging_progress
+from serried.records.live import staging_progress
 from serried.schema.layout import AttemptDirectory
 
 GB = 1_000_000_000

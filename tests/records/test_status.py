@@ -10,7 +10,7 @@ import pytest
 
 from building import CREATED, a_failure, an_ending
 from serried.base import linux, processes
-from serried.records import evidence, index
+from serried.records import index, status
 from serried.records.record import Record, records_directory
 from serried.records.status import statuses
 from serried.schedulers.interface import Job
@@ -245,7 +245,7 @@ def test_a_command_that_ends_while_one_looks_has_submitted(make, slurm, monkeypa
         run.submit("submitted", job="123")
         return False
 
-    monkeypatch.setattr(evidence, "is_at_work", end)
+    monkeypatch.setattr(status, "is_at_work", end)
     assert the(slurm, run).state == "PENDING"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from building import a_failure, an_ending
-from serried.records.verdict import ABSENT, TABLE, UNREACHABLE, Ending, EndingKind, Observations, Say, Verdict, judge
+from serried.records.status import ABSENT, TABLE, UNREACHABLE, Ending, EndingKind, Observations, Say, Verdict, judge
 from serried.schedulers.interface import Job
 from serried.schema import names
 from tables import for_each

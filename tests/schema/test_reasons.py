@@ -9,7 +9,7 @@ import re
 import pytest
 
 from house import ROOT
-from serried.records.advice import ADVICE
+from serried.records.why import ADVICE
 from serried.schema import reasons
 from serried.schema.reasons import Reason
 

@@ -28,10 +28,8 @@ from serried.base.files import make_directory, read_json, write_json
 from serried.base.text import counted
 from serried.bench.store import DDP, DP, SINGLE, STRONG, WEAK, Bench, GridPoint, PointRun
 from serried.records import samples
-from serried.records.evidence import latest_attempt
 from serried.records.record import Record, RecordUnreadable
-from serried.records.run_status import RunStatus
-from serried.records.status import statuses
+from serried.records.status import RunStatus, latest_attempt, statuses
 from serried.schema import names, printed_metric, series
 from serried.schema.layout import AttemptDirectory, TaskDirectory
 from serried.schema.series import OWN, Entry, number

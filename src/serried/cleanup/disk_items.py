@@ -19,11 +19,11 @@ from serried.base import copy, locks, tree
 from serried.base.errors import reason
 from serried.base.files import is_ours_alone, read_json
 from serried.base.text import iso, seconds_of
-from serried.records import index, missing_outputs, outputs
+from serried.records import index, outputs
 from serried.records.record import Record, RecordUnreadable, is_id, read_exit, records_directory
-from serried.records.run_status import RunStatus
-from serried.records.status import statuses
+from serried.records.status import RunStatus, statuses
 from serried.schema import checkpoints, names
+from serried.schema import outputs as run_outputs
 from serried.schema.layout import PROGRAMS, RunDirectory, run_directory
 from serried.schema.outputs import Place, Tree
 from serried.schema.plan import Plan
@@ -258,7 +258,7 @@ def _run(status: RunStatus, path: Path, needs: dict[str, str]) -> Thing:
     needed = needed or refusal(path, status.record.id) or _needed_by(path, needs)
     summary = status.summary
     name = f"{status.record.id} {summary.name}" if summary else status.record.id
-    missing = missing_outputs.of_document(status.record.end)
+    missing = outputs.missing_in(status.record.end)
     note = ", ".join(f"{entry.what} still on {entry.host}" for entry in missing if not entry.is_lost)
     used = status.verdict.since or status.created
     count = count_checkpoints(path)
@@ -291,7 +291,7 @@ def trees(known: KnownRuns, thing: Thing) -> list[Tree] | None:
     """The working trees of a run; None if no plan of the run can be read."""
     plan = known.plans.get(thing.run) or _plan_in(thing.path)
     with contextlib.suppress(*_MALFORMED):
-        return outputs.trees(RunDirectory(thing.path), plan) if plan else None
+        return run_outputs.trees(RunDirectory(thing.path), plan) if plan else None
     return None
 
 

@@ -18,8 +18,7 @@ from serried.base.errors import SerriedError, UsageError, reason
 from serried.cleanup import disk_items
 from serried.cleanup.disk_items import KnownRuns, Thing
 from serried.records.record import Record, records_directory
-from serried.records.run_status import RunStatus
-from serried.records.status import status
+from serried.records.status import RunStatus, status
 from serried.schema.outputs import describe
 from serried.submission import builds, fetch
 from serried.submission.deliver import remove_empty_above

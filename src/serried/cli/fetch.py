@@ -11,9 +11,9 @@ import click
 from serried.base.errors import SerriedError, UsageError, reason
 from serried.base.text import counted, spell
 from serried.cli import run_view
-from serried.records import missing_outputs, outputs
+from serried.records import outputs
 from serried.records.index import Selection
-from serried.records.missing_outputs import Missing
+from serried.records.outputs import MissingOutputs
 from serried.records.status import statuses_of
 from serried.submission import fetch, fetch_copy
 from serried.submission.fetch import FetchMatches, Recovery
@@ -54,7 +54,7 @@ def command(
     if not status.has_ended:
         console.note(f"run `{status.id}` has not ended; it may write more files")
     selection.record.check_directory("results")
-    lacking = missing_outputs.of(selection, has_ended=status.has_ended)
+    lacking = outputs.missing(selection, has_ended=status.has_ended)
     results = _recover(selection, lacking, dry_run=dry_run)
     report, found = Report(), None
     if target is not None:
@@ -87,7 +87,7 @@ def _offer(selection: Selection) -> None:
         console.say("the run has neither results nor outputs")
 
 
-def _recover(selection: Selection, lacking: Sequence[Missing], *, dry_run: bool) -> list[Recovery]:
+def _recover(selection: Selection, lacking: Sequence[MissingOutputs], *, dry_run: bool) -> list[Recovery]:
     """The result for each of `lacking`, in their order. Each is printed as soon as it is known."""
     results = [Recovery(0, 0, found.problem) for found in lacking]
     there = [number for number, found in enumerate(lacking) if not found.is_lost]
@@ -111,7 +111,7 @@ def _recover(selection: Selection, lacking: Sequence[Missing], *, dry_run: bool)
     return results
 
 
-def _print_recovery(found: Missing, result: Recovery) -> None:
+def _print_recovery(found: MissingOutputs, result: Recovery) -> None:
     what = f"{found.what} of attempt {found.attempt} from {found.host}"
     if result.problem:
         console.warning(f"could not recover {what}: {result.problem}", hint=_hint(found, result))
@@ -172,7 +172,7 @@ def _print_report(report: Report, target: Path, *, dry_run: bool) -> None:
         console.warning(f"nor {len(report.problems) - _NAMED} more files")
 
 
-def _hint(found: Missing, result: Recovery) -> str | None:
+def _hint(found: MissingOutputs, result: Recovery) -> str | None:
     if result.is_gone:
         return f"a node keeps files for three days; `{found.folder}` is lost"
     return f"`{found.folder}` keeps the files; run the same command again"
@@ -183,6 +183,6 @@ def _named(paths: list[str]) -> str:
     return ", ".join(f"`{path}`" for path in paths[:_NAMED]) + more
 
 
-def _node_json(found: Missing, result: Recovery) -> dict[str, Any]:
+def _node_json(found: MissingOutputs, result: Recovery) -> dict[str, Any]:
     counts = {"brought_files": result.files, "brought_bytes": result.bytes}
     return {**found.to_json(), **counts, "problem": result.problem or None}

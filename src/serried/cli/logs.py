@@ -13,12 +13,11 @@ import click
 from serried.base.errors import SerriedError, UsageError
 from serried.base.text import duration, local_time
 from serried.cli import run_view
-from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
+from serried.records.live import staging_progress
 from serried.records.logs import Lines, RankLog, Tail, decode, logs_of_launch, rank_logs, start_of_last_lines
 from serried.records.record import read_exit
-from serried.records.status import has_ended_by_file, is_over, statuses_of
-from serried.records.timeline import staging_progress
+from serried.records.status import attempt_numbers, has_ended_by_file, is_over, statuses_of
 from serried.schema import names
 from serried.schema.layout import AttemptDirectory
 from serried.schema.plan import SideCommand
@@ -211,7 +210,7 @@ class LogChoice:
         """The first byte to print of each log. A note says once if `since` cannot be kept."""
         times, notes = None, ["no samples tell when all of these logs grew; such logs follow from their beginning"]
         if self.since is not None:
-            from serried.records.log_times import LogTimes  # only for --since
+            from serried.records.logs import LogTimes  # only for --since
 
             times = LogTimes(attempt, self.since)
 
@@ -437,7 +436,7 @@ def _show_array(selection: Selection, *, is_overview: bool) -> None:
 
     Raises UsageError without `is_overview`, because only the output of one task can be selected or followed.
     """
-    from serried.records.explain import failures_of
+    from serried.records.why import failures_of
 
     status = statuses_of([selection])[0]
     indices = selection.record.plan.array.indices if selection.record.plan.array else (0,)

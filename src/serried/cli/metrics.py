@@ -2,25 +2,82 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import click
 
 from serried.base.errors import UsageError
 from serried.cli import run_view
-from serried.records import formats
-from serried.records.exported import STEPS, MeasuredRows
-from serried.records.formats import Csv, JsonLines
 from serried.records.index import Selection
-from serried.records.tables import GPUS, NODES, RANKS, Row
+from serried.records.samples import GPUS, NODES, RANKS, STEPS, MeasuredRows, Row
 from serried.schema import SCHEMA
 from serried.views import console
 from serried.views.text import harmless
 
 CSV, JSON, JSONL = "csv", "json", "jsonl"
 _PAUSE_SECONDS = 1.0
+
+
+class Csv:
+    """A header, and a line for each row. What is unknown is empty."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._columns = columns
+        self._left_out: set[str] = set()
+
+    def header(self) -> str:
+        return _csv_line(self._columns)
+
+    def left_out(self, row: Row) -> list[str]:
+        """The values of a row that have no column, each once."""
+        names = [name for name in row if name not in self._columns and name not in self._left_out]
+        self._left_out.update(names)
+        return names
+
+    def lines(self, rows: Iterable[Row]) -> Iterator[str]:
+        for row in rows:
+            yield _csv_line([_cell(row.get(name)) for name in self._columns])
+
+
+class JsonLines:
+    """An object for each row."""
+
+    def header(self) -> str:
+        return ""
+
+    def lines(self, rows: Iterable[Row]) -> Iterator[str]:
+        for row in rows:
+            yield _json_text(row)
+
+
+def _json_text(row: Row) -> str:
+    """JSON has no NaN: such a number is a text."""
+    return json.dumps({name: _finite(value) for name, value in row.items()})
+
+
+def _finite(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return int(value)
+    return "" if value is None else value
+
+
+def _csv_line(cells: Sequence[Any]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(cells)
+    return line.getvalue()
+
 
 Writer = Csv | JsonLines
 
@@ -92,7 +149,7 @@ def _out_json(selection: Selection, what: str, rows: Iterable[Row]) -> bool:
     for row in rows:
         if previous:
             console.out(f"{previous},")
-        previous = formats.to_json(row)
+        previous = _json_text(row)
     if previous:
         console.out(previous)
     console.out("]}")

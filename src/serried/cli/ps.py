@@ -19,9 +19,7 @@ from serried.cli import run_view
 from serried.records import index
 from serried.records.index import EndedRun, Selection
 from serried.records.record import Record, RecordUnreadable
-from serried.records.run_status import RunStatus
-from serried.records.status import statuses
-from serried.records.verdict import SUBMITTING, UNCERTAIN
+from serried.records.status import SUBMITTING, UNCERTAIN, RunStatus, statuses
 from serried.schema import names
 from serried.views import console, run_lines
 from serried.views.console import Cell

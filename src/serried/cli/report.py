@@ -15,10 +15,8 @@ from serried.cli import run_view
 from serried.records import index, rules, samples
 from serried.records.index import LAST, Selection
 from serried.records.record import RecordUnreadable
-from serried.records.reported import usage_of, whole_usage
-from serried.records.run_status import RunStatus
-from serried.records.status import statuses_of, task_of
-from serried.records.usage import spreads
+from serried.records.status import RunStatus, statuses_of, task_of
+from serried.records.usage import spreads, usage_of, whole_usage
 from serried.schema import names
 from serried.views import console, report_page
 

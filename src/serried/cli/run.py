@@ -18,8 +18,7 @@ from serried.cli import options, run_view
 from serried.config import catalogue
 from serried.records import outputs
 from serried.records.logs import smoke_result
-from serried.records.run_status import warnings
-from serried.records.status import status
+from serried.records.status import status, warnings
 from serried.schedulers import job_around
 from serried.schedulers.clusters import LOCAL
 from serried.schema import names

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from serried.records.index import Selection
-    from serried.records.run_status import RunStatus
+    from serried.records.status import RunStatus
     from serried.schema.outputs import Outputs
 
 HELP = "RUN is an id, a unique prefix of one, a name, or `last`; RUN/17 is task 17 of an array."
@@ -112,7 +112,7 @@ def logs_of_failed_rank(selection: Selection) -> list[tuple[str, str]]:
     failure = (read_exit(selection.place.exit) or {}).get("first_failure") or {}
     if not failure.get("launch"):
         return []
-    from serried.records.explain import rank_option  # other runs need no explanation
+    from serried.records.why import rank_option  # other runs need no explanation
 
     return [(f"serried logs {selection} --rank {rank_option(failure)}", "the rank that failed first")]
 

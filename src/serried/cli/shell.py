@@ -16,11 +16,10 @@ from serried.base import shell
 from serried.base.errors import RunNotFoundError, UsageError, did_you_mean
 from serried.base.text import compress
 from serried.cli import options, run_view
-from serried.records import rank_processes
-from serried.records.evidence import latest_attempt
+from serried.records import timeline
 from serried.records.index import Selection
-from serried.records.rank_processes import RankProcess
-from serried.records.status import statuses_of
+from serried.records.status import latest_attempt, statuses_of
+from serried.records.timeline import RankProcess
 from serried.schedulers import job_around
 from serried.schema.names import rank_name
 from serried.submission import interactive
@@ -56,7 +55,7 @@ def attach_command(*, run: str, words: tuple[str, ...], rank: int | None) -> Non
 
 def _process(selection: Selection, rank: int | None) -> RankProcess:
     attempt = latest_attempt(selection.place)
-    found = rank_processes.running(attempt) if attempt else []
+    found = timeline.running(attempt) if attempt else []
     chosen = next((process for process in found if rank in (None, process.rank)), None)
     if chosen is None:
         numbers = [process.rank for process in found if process.rank >= 0]

@@ -12,12 +12,11 @@ from serried.base.errors import SerriedError, UsageError
 from serried.base.files import read_json
 from serried.base.text import counted, duration, local_time
 from serried.cli import run_view
-from serried.records import missing_outputs, outputs
+from serried.records import outputs
 from serried.records.index import Selection
 from serried.records.logs import smoke_result
 from serried.records.record import RecordUnreadable, jobs_text
-from serried.records.run_status import RunStatus, warnings_of
-from serried.records.status import statuses_of, task_of
+from serried.records.status import RunStatus, statuses_of, task_of, warnings_of
 from serried.records.timeline import AttemptRecord, Event, attempts, timeline
 from serried.schema import names
 from serried.schema.outputs import Outputs
@@ -37,7 +36,7 @@ from serried.views.plan_lines import (
 from serried.views.text import memory, printable
 
 if TYPE_CHECKING:
-    from serried.records.launches import ScriptLaunch
+    from serried.records.timeline import ScriptLaunch
 
 _LABEL = 11
 _MOST_LAUNCHES = 20
@@ -127,15 +126,15 @@ def _failures(status: RunStatus) -> list[dict[str, Any]] | None:
     """Of an array, the first tasks that failed."""
     if status.tasks is None:
         return None
-    from serried.records import explain  # only for arrays
+    from serried.records import why  # only for arrays
 
-    return explain.failures_json(explain.failures_of(status))
+    return why.failures_json(why.failures_of(status))
 
 
 def _failure_lines(status: RunStatus) -> list[str]:
     if status.tasks is None:
         return []
-    from serried.records.explain import failures_of
+    from serried.records.why import failures_of
 
     lines = run_lines.failure_lines(status, failures_of(status))
     return ["", console.style("first failures", "head"), *lines] if lines else []
@@ -155,11 +154,11 @@ def _attempts(selection: Selection) -> list[AttemptRecord]:
     return [] if selection.is_array else attempts(selection.place)
 
 
-def _missing(selection: Selection, status: RunStatus) -> list[missing_outputs.Missing]:
+def _missing(selection: Selection, status: RunStatus) -> list[outputs.MissingOutputs]:
     """Empty for a whole array, which may have ten thousand tasks to look at."""
     if _plan(selection) is None or selection.is_array:
         return []
-    return missing_outputs.of(selection, has_ended=status.has_ended)
+    return outputs.missing(selection, has_ended=status.has_ended)
 
 
 def _facts(selection: Selection, status: RunStatus) -> list[tuple[str, str]]:
@@ -295,7 +294,7 @@ def _timeline(events: list[Event]) -> list[str]:
 def _launched(selection: Selection, attempt: AttemptRecord) -> list[ScriptLaunch]:
     if not selection.record.summary.script:
         return []
-    from serried.records.launches import launches  # imported here: other runs have none
+    from serried.records.timeline import launches  # imported here: other runs have none
 
     return launches(attempt.directory, selection.record.summary.nodes)
 
@@ -379,8 +378,10 @@ def _suggest(selection: Selection, status: RunStatus, written: Outputs) -> None:
 
 
 def _report_step(status: RunStatus) -> list[tuple[str, str]]:
-    from serried.records.reported import kept_notes
-    from serried.records.rules import SHORTEST_SECONDS  # only for runs that have ended
+    from serried.records.rules import (
+        SHORTEST_SECONDS,  # only for runs that have ended
+        kept_notes,
+    )
 
     found = kept_notes(status, time.time())
     if not found and (status.seconds or 0) < SHORTEST_SECONDS:

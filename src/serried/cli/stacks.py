@@ -13,10 +13,9 @@ from serried.base.errors import SerriedError, UsageError
 from serried.base.text import compress
 from serried.cli import run_view
 from serried.records import stacks
-from serried.records.evidence import latest_attempt
 from serried.records.index import Selection
 from serried.records.stacks import RankGroup, RankStacks
-from serried.records.status import statuses_of
+from serried.records.status import latest_attempt, statuses_of
 from serried.records.stopping import who
 from serried.schema.layout import AttemptDirectory
 from serried.schema.names import SCRIPT_RANK

@@ -17,9 +17,8 @@ from serried.base.errors import UsageError, did_you_mean
 from serried.base.files import read_journal
 from serried.base.text import duration, iso, spell
 from serried.cli import options, run_view
-from serried.records.evidence import latest_attempt
 from serried.records.record import new_id
-from serried.records.run_status import RunStatus
+from serried.records.status import RunStatus, latest_attempt
 from serried.records.timeline import StagingRate, staging_rate
 from serried.schema.events import JournalEvent
 from serried.schema.names import COMPLETED

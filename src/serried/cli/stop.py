@@ -15,9 +15,7 @@ from serried.cli import run_view
 from serried.records import stopping
 from serried.records.index import Selection
 from serried.records.record import jobs_text
-from serried.records.run_status import RunStatus
-from serried.records.status import never_starts, statuses_of, wait, why_never
-from serried.records.verdict import SUBMITTING, UNCERTAIN
+from serried.records.status import SUBMITTING, UNCERTAIN, RunStatus, never_starts, statuses_of, wait, why_never
 from serried.schema import names
 from serried.submission import reconcile
 from serried.views import console, run_lines
@@ -94,7 +92,7 @@ class _Waiting:
                 self._explain(status)
 
     def _explain(self, status: RunStatus) -> None:
-        from serried.records.explain import explain  # only for runs that wait
+        from serried.records.why import explain  # only for runs that wait
 
         meaning = explain(status).meaning
         if meaning and self._said.get(status.id) != status.reason:

@@ -200,7 +200,7 @@ def _print_submitted(records: Sequence[Record], prepared: Sequence[Prepared], *,
         for text in unqueued(record):
             console.warning(text)
     if as_json:
-        from serried.records.run_status import just_submitted
+        from serried.records.status import just_submitted
 
         run_view.out_runs([just_submitted(record).to_json() for record in records])
         return

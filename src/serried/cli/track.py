@@ -6,21 +6,57 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
 from serried.base import shell
 from serried.base.errors import SerriedError
 from serried.cli import GroupWithHelp, run_view
-from serried.records import index, offline_runs
+from serried.records import index
 from serried.records.index import Selection
-from serried.records.offline_runs import OfflineRun
 from serried.records.status import statuses_of
 from serried.schema import tracking
 from serried.submission import wandb_service
 from serried.submission.wandb_service import ServerUnreachable
 from serried.views import console
+
+
+@dataclass(frozen=True)
+class OfflineRun:
+    run: str
+    """The run of Serried, or the task (`k3f9q2/17`)."""
+    id: str
+    """The id in wandb. Further attempts have the same id and another folder."""
+    path: Path
+    is_synced: bool
+    """wandb has uploaded the folder, and the run has not written to it since."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"run": self.run, "id": self.id, "path": str(self.path), "is_synced": self.is_synced}
+
+
+def _offline_runs(selection: Selection) -> list[OfflineRun]:
+    """In the order of their start, which their names begin with."""
+    found = []
+    for task in selection.tasks:
+        own = Selection(selection.record, task)
+        folder = own.place.results / tracking.FOLDER / tracking.WANDB
+        for path in sorted(folder.glob("offline-run-*")):
+            log = next(path.glob("run-*.wandb"), None)
+            if log is not None:
+                found.append(OfflineRun(str(own), log.stem.removeprefix("run-"), path, _is_synced(log)))
+    return found
+
+
+def _is_synced(log: Path) -> bool:
+    try:
+        return Path(f"{log}.synced").stat().st_mtime >= log.stat().st_mtime
+    except OSError:
+        return False
+
 
 FOLLOW_SECONDS = 60.0
 SYNC_SECONDS = 3600.0
@@ -80,7 +116,7 @@ def sync(*, runs: tuple[str, ...], follow: bool, dry_run: bool, as_json: bool) -
 
 
 def _all(chosen: Sequence[Selection]) -> list[OfflineRun]:
-    return [each for selection in chosen for each in offline_runs.of(selection)]
+    return [each for selection in chosen for each in _offline_runs(selection)]
 
 
 def _waiting(chosen: Sequence[Selection]) -> list[OfflineRun]:

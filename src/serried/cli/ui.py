@@ -5,31 +5,81 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
+import itertools
 import os
 import shlex
 import socket
+import stat
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
 import click
 
-from serried.base import processes, shell
+from serried.base import processes, shell, tree
 from serried.base.errors import MissingProgramError, UsageError, install_hint
 from serried.base.text import counted
 from serried.cli import run_view
-from serried.records import event_files, index
+from serried.records import index
 from serried.records.index import Selection
 from serried.records.status import statuses_of
-from serried.schema import tracking
+from serried.schema import outputs, tracking
+from serried.schema.layout import CHECKPOINTS, RESULTS
+from serried.schema.outputs import LOOKED
 from serried.sweeps import results
 from serried.views import console
 from serried.views.text import printable
+
+_MARK = "tfevents"
+"""In the name of each event file; TensorBoard itself looks for it."""
+_TRACKER = PurePosixPath(RESULTS, tracking.FOLDER, tracking.TENSORBOARD)
+
+
+def named_event_files(selection: Selection) -> Iterator[tuple[str, Path]]:
+    """The name of its curve and the path of each event file, some twice: of an array those of all tasks.
+
+    All attempts of a run write to one folder of the tracker, whose curve is `RUN` or `RUN/TASK`. The curve of any
+    other folder is `RUN:PATH`, with the path that `serried fetch` gives the folder. At most `LOOKED` entries are read
+    of each tree. Links are left out: they may lead in a circle, or out of the run.
+    """
+    if selection.is_array:
+        yield from _with_curve_names(selection, _in_working_trees(selection))  # that all tasks may share
+    for task in selection.tasks:
+        own = Selection(selection.record, task)
+        yield from _with_curve_names(own, _below(own.place.path / _TRACKER, str(_TRACKER)))  # also of many
+        yield from _with_curve_names(own, _below(own.place.results, RESULTS))
+        yield from _with_curve_names(own, _below(own.place.checkpoints, CHECKPOINTS))
+        if not selection.is_array:
+            yield from _with_curve_names(own, _in_working_trees(own))
+
+
+def _with_curve_names(selection: Selection, found: Iterable[tuple[PurePosixPath, Path]]) -> Iterator[tuple[str, Path]]:
+    for at, path in found:
+        yield str(selection) if at.parent == _TRACKER else f"{selection}:{at.parent}", path
+
+
+def _below(folder: Path, name: str) -> Iterator[tuple[PurePosixPath, Path]]:
+    for path, state in itertools.islice(tree.states(str(folder), lambda _: None), LOOKED):
+        if _is_event_file(path, state):
+            yield PurePosixPath(name, path), folder / path
+
+
+def _in_working_trees(selection: Selection) -> Iterator[tuple[PurePosixPath, Path]]:
+    """Files that came with the code are left out."""
+    for found in outputs.trees(selection.record.where, selection.record.plan, selection.task):
+        for path, state, is_output in itertools.islice(found.walk(lambda _: None), LOOKED):
+            if is_output and _is_event_file(path, state):
+                yield PurePosixPath(found.below, path), found.path / path
+
+
+def _is_event_file(path: str, state: os.stat_result) -> bool:
+    return _MARK in path.rpartition("/")[2] and stat.S_ISREG(state.st_mode)
+
 
 ADDRESS = "127.0.0.1"
 """Not `localhost`, which may be `::1`, where another user may listen on the same port."""
@@ -183,7 +233,7 @@ class _Links:
     def add(self, chosen: Iterable[Selection]) -> None:
         """Add links to the event files that exist by now."""
         for selection in chosen:
-            for name, path in event_files.of(selection):
+            for name, path in named_event_files(selection):
                 self.runs.add(selection.record.id)
                 curve = self._folder / self._curve(name)
                 curve.mkdir(parents=True, exist_ok=True)

@@ -12,10 +12,8 @@ from serried import schedulers
 from serried.base.errors import SerriedError
 from serried.base.text import ago, duration, local_time
 from serried.cli import run_view
-from serried.records.explain import Explanation, explain
-from serried.records.run_status import RunStatus
-from serried.records.status import statuses_of
-from serried.records.verdict import signal_name
+from serried.records.status import RunStatus, signal_name, statuses_of
+from serried.records.why import Explanation, explain
 from serried.schema import names
 from serried.views import console, run_lines
 from serried.views.text import printable

@@ -1,30 +1,40 @@
-"""The outputs of a run: in its working trees, or in the project itself."""
+"""The files that a run wrote: its outputs, those that stayed on nodes, and checkpoints that no attempt looks for."""
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
+import shlex
 import stat
 from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from serried.base.tree import states_in
+from serried.base import tree as file_tree
+from serried.base.files import read_journal, read_json, write_json
+from serried.base.text import seconds_of
 from serried.records.index import Selection
-from serried.records.record import RecordUnreadable
-from serried.schema import outputs
-from serried.schema.layout import RunDirectory
-from serried.schema.outputs import CACHES, LOOKED, OutputFile, Outputs, Place, Tally, Tree, is_noise
+from serried.records.record import RecordUnreadable, read_exit
+from serried.records.status import attempt_numbers
+from serried.schema import checkpoints, outputs
+from serried.schema.events import JournalEvent
+from serried.schema.layout import AttemptDirectory, RunDirectory, TaskDirectory
+from serried.schema.missing_outputs import of_journal
+from serried.schema.outputs import CACHES, LOOKED, OutputFile, Outputs, Place, Tally, is_noise
 from serried.schema.plan import Plan
+from serried.schema.reasons import Reason, condition, conditions, described
 
-
-def trees(where: RunDirectory, plan: Plan, task: int | None = None) -> list[Tree]:
-    """The working trees of a run, or of one task; empty for a run in the project itself."""
-    return outputs.trees(where, plan, task)
+_MISSING = "missing"
+"""Key in exit.json: the files that stayed on nodes."""
 
 
 def places(where: RunDirectory, plan: Plan, task: int | None = None) -> list[Place]:
     """Where outputs of a run, or of one task, are: its working trees, and models among its checkpoints."""
-    return [*trees(where, plan, task), *outputs.final_models(where, plan, task)]
+    return [*outputs.trees(where, plan, task), *outputs.final_models(where, plan, task)]
 
 
 def of(selection: Selection, most: int | None = LOOKED) -> Outputs:
@@ -49,7 +59,7 @@ def changed_in_place(project: Path, since: float, leave_out: Path) -> Outputs:
     pending = deque([""])
     while pending and is_all:
         folder = pending.popleft()
-        entries = dict(states_in(str(project / folder), problems.append))
+        entries = dict(file_tree.states_in(str(project / folder), problems.append))
         if "pyvenv.cfg" in entries and folder:
             continue
         for name, state in entries.items():
@@ -61,15 +71,214 @@ def changed_in_place(project: Path, since: float, leave_out: Path) -> Outputs:
             if is_noise(name) or any(fnmatchcase(name, pattern) for pattern in CACHES):
                 continue
             if stat.S_ISDIR(state.st_mode):
-                if not _is(leave_out, state):
+                if not _is_same(leave_out, state):
                     pending.append(path)
             elif stat.S_ISREG(state.st_mode) and min(state.st_mtime, state.st_ctime) >= since:
                 tally.add(OutputFile(path, state.st_size, state.st_mtime_ns))
     return Outputs(tally.files, tally.bytes, newest=tuple(tally.newest), unread=len(problems), is_all=is_all)
 
 
-def _is(folder: Path, state: os.stat_result) -> bool:
+def _is_same(folder: Path, state: os.stat_result) -> bool:
     try:
         return os.path.samestat(folder.stat(), state)
     except OSError:
         return False
+
+
+@dataclass(frozen=True)
+class MissingOutputs:
+    """Results and checkpoints that stayed on a node's disk because they could not be copied back in time."""
+
+    task: int | None
+    attempt: int
+    node: int
+    host: str
+    folder: str
+    """On that node's disk."""
+    kinds: tuple[str, ...]
+    files: int | None
+    """None if unknown: the agent was killed."""
+    bytes: int | None
+    names: tuple[str, ...]
+    """Some of the files."""
+    problem: str
+    """Why the first file could not be copied back."""
+    is_lost: bool = False
+    """The node does not have the files any more."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.__dict__, "kinds": list(self.kinds), "names": list(self.names)}
+
+    @property
+    def text(self) -> str:
+        count = "" if self.files is None else f"{self.files} {'file' if self.files == 1 else 'files'} of "
+        where = f"lost with {self.host}" if self.is_lost else f"on {self.host}"
+        return f"{count}{self.what} {where} ({self.problem})"
+
+    @property
+    def what(self) -> str:
+        """`results`, `checkpoints and results`."""
+        return " and ".join(self.kinds)
+
+
+def missing(selection: Selection, *, has_ended: bool) -> list[MissingOutputs]:
+    """The files that each attempt has left on nodes; for an array, those of each task."""
+    found: list[MissingOutputs] = []
+    for task in selection.tasks:
+        place = selection.record.where.task(task)
+        for number in attempt_numbers(place):
+            attempt = place.attempt(number)
+            found += missing_in(read_exit(attempt.exit) or _unwritten(task, place, attempt, has_ended=has_ended))
+    return found
+
+
+def missing_in(document: Mapping[str, Any] | None) -> list[MissingOutputs]:
+    """The missing outputs that an exit.json lists, one entry per node."""
+    document = document or {}
+    entries = document.get(_MISSING)
+    by_node: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict) and isinstance(entry.get("folder"), str):
+            by_node.setdefault((int(entry.get("node", 0)), entry["folder"]), []).append(entry)
+    return [
+        MissingOutputs(
+            task=document.get("task"),
+            attempt=int(document.get("attempt") or 1),
+            node=node,
+            host=str(entries[0].get("host", "?")),
+            folder=folder,
+            kinds=tuple(str(entry.get("kind", "results")) for entry in entries),
+            files=_sum([entry.get("files") for entry in entries]),
+            bytes=_sum([entry.get("bytes") for entry in entries]),
+            names=tuple(str(name) for entry in entries for name in entry.get("names", ())),
+            problem=str(entries[0].get("problem", "")),
+            is_lost=bool(entries[0].get("is_lost")),
+        )
+        for (node, folder), entries in sorted(by_node.items())
+    ]
+
+
+def _sum(counts: list[Any]) -> int | None:
+    return sum(counts) if all(isinstance(count, int) for count in counts) else None
+
+
+def _unwritten(task: int | None, place: TaskDirectory, attempt: AttemptDirectory, *, has_ended: bool) -> dict[str, Any]:
+    """The entries that exit.json would have, from the journals of the nodes, for an attempt that could not write it."""
+    is_last = attempt.number == max(attempt_numbers(place), default=attempt.number)  # a site may have purged all
+    if is_last and not has_ended:
+        return {}
+    hosts = {0: (read_json(attempt.claim) or {}).get("host", "?")}
+    for event in read_journal(attempt.events):
+        if event["event"] == JournalEvent.CONNECTED:
+            hosts[event["node"]] = event["host"]
+    entries = []
+    for node in sorted(hosts):
+        fetches = [event for event in read_journal(attempt.fetched(node)) if event["event"] == JournalEvent.ENDED]
+        last_fetch = fetches[-1] if fetches else {"problem": ""}
+        if last_fetch.get("problem") is not None:  # else `serried fetch` got all files of the node
+            is_lost = bool(last_fetch.get("is_gone"))
+            left = of_journal(read_journal(attempt.node_events(node)))
+            entries += [{"node": node, "host": hosts[node], **entry, "is_lost": is_lost} for entry in left]
+    return {"task": task, "attempt": attempt.number, _MISSING: entries}
+
+
+def mark_fetched(selection: Selection, fetched: MissingOutputs) -> None:
+    """Remove the entry of files that have been fetched."""
+
+    def without(document: dict[str, Any]) -> dict[str, Any]:
+        left = [entry for entry in document[_MISSING] if entry.get("folder") != fetched.folder]
+        if left:
+            return {**document, _MISSING: left}
+        stated = conditions(document)
+        note = condition(Reason.RESULTS_FETCHED, "files that had stayed on nodes were fetched later")
+        at = next((at for at, one in enumerate(stated) if one.get("code") == Reason.RESULTS_MISSING), len(stated))
+        return {**document, _MISSING: left, **described([*stated[:at], note, *stated[at + 1 :]])}
+
+    _change_exits(selection, fetched, without)
+
+
+def mark_lost(selection: Selection, lost: MissingOutputs) -> None:
+    """Mark files as lost that their node does not have any more."""
+
+    def as_lost(document: dict[str, Any]) -> dict[str, Any]:
+        entries = document[_MISSING]
+        marked = [{**entry, "is_lost": True} if entry.get("folder") == lost.folder else entry for entry in entries]
+        return {**document, _MISSING: marked}
+
+    _change_exits(selection, lost, as_lost)
+
+
+def _change_exits(
+    selection: Selection, entry: MissingOutputs, change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    record = selection.record
+    place = record.where.task(entry.task)
+    for path in (place.attempt(entry.attempt).exit, place.exit):
+        document = read_json(path)
+        if document is not None and document.get(_MISSING):
+            write_json(path, change(document), path.stat().st_mode & 0o777)
+    if record.end is not None and record.end.get(_MISSING):
+        record.write_end(change(record.end))
+
+
+class StrayCheckpoint(NamedTuple):
+    """A complete checkpoint among the outputs. No attempt resumes from it, because it is not in `{checkpoints}`."""
+
+    path: Path
+    framework: str
+    """A key of `checkpoints.OPTIONS`, or another name."""
+    shown: str
+    """Relative to the project's folder."""
+    pattern: str
+    """For `checkpoint.watch`: relative to the folder where ranks start; empty if it is outside of that."""
+
+    @property
+    def placeholders(self) -> dict[str, str]:
+        """For advice about it."""
+        options = checkpoints.OPTIONS.get(self.framework)
+        return {
+            "checkpoint": f"`{self.shown}`",
+            "checkpoint_path": shlex.quote(str(self.path)),
+            "options": f"`{options}`" if options else "`{checkpoints}`, and `{resume:--OPTION=}`",
+            "page": f"frameworks-{self.framework}" if options else "resuming",
+            "watch": self.pattern,
+        }
+
+
+def newest_stray_checkpoint(selection: Selection) -> StrayCheckpoint | None:
+    """The newest complete checkpoint among the outputs."""
+    try:
+        plan = selection.record.plan
+    except RecordUnreadable:
+        return None
+    found: dict[Path, StrayCheckpoint] = {}
+    looked: set[Path] = set()
+    for root, path in _written_files(selection, plan):
+        parts = path.split("/")
+        if not set(parts).isdisjoint(checkpoints.NEVER_FOLDERS):
+            continue
+        for depth in range(1, len(parts) + 1):
+            shown = "/".join(parts[:depth])
+            candidate = root / shown
+            if candidate not in looked and (framework := checkpoints.framework_of(candidate)):
+                pattern = os.path.relpath(re.sub(r"\d+", "*", shown), plan.source.workdir)
+                pattern = "" if pattern.startswith(os.pardir) else pattern
+                found[candidate] = StrayCheckpoint(candidate, framework, shown, pattern)
+            looked.add(candidate)
+            if candidate in found:
+                break
+    by_age = sorted(found, key=checkpoints.changed_within, reverse=True)
+    return next((found[path] for path in by_age if checkpoints.is_complete(path)), None)
+
+
+def _written_files(selection: Selection, plan: Plan) -> Iterator[tuple[Path, str]]:
+    """The outputs, as the folder and the path below it: of a run in the project itself, those that are newer."""
+    for tree in outputs.trees(selection.record.where, plan, selection.task):
+        listed = itertools.islice(tree.walk(lambda _: None), LOOKED)
+        yield from ((tree.path, path) for path, _, is_output in listed if is_output)
+    project = Path(plan.source.directory)
+    if plan.source.snapshot or project in (Path.home(), *Path.home().parents):
+        return
+    began, own = seconds_of(plan.created) or 0, {str(selection.record.where.path)}
+    states = itertools.islice(file_tree.states(str(project), lambda _: None, own), LOOKED)
+    yield from ((project, path) for path, state in states if stat.S_ISREG(state.st_mode) and state.st_mtime >= began)

@@ -12,7 +12,9 @@ from typing import Any
 
 from serried.base.errors import UsageError, did_you_mean
 from serried.base.text import counted, show_minutes
-from serried.records.measured import GpuFigures, RankFigures, combined
+from serried.records.record import RecordUnreadable
+from serried.records.samples import GpuFigures, RankFigures, combined
+from serried.records.status import RunStatus
 from serried.records.usage import (
     GIB,
     GPU_BUSY,
@@ -23,9 +25,12 @@ from serried.records.usage import (
     amount,
     gpu_name,
     gpus_by_node,
+    kept_measurements,
+    options_of,
     percent,
     spreads,
     time_request,
+    usage_with,
 )
 from serried.schema import names
 
@@ -718,3 +723,16 @@ def page_of(name: str) -> str:
 def title_of(name: str) -> str:
     """The first sentence of the page, without its full stop."""
     return page_of(name).partition("\n")[0].rstrip(".")
+
+
+def kept_notes(status: RunStatus, now: float) -> list[Note]:
+    """The notes by the summary in the record alone, for readers in a hurry; none without a summary.
+
+    Reads no configuration, so changes are options.
+    """
+    is_one_run = status.tasks is None and status.task is None
+    try:
+        measured = kept_measurements(status.record) if status.has_ended and is_one_run else None
+        return judge(usage_with(status, now, measured, options_of(status.record.plan))) if measured else []
+    except RecordUnreadable:
+        return []

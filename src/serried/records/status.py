@@ -7,46 +7,1012 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import enum
 import functools
+import json
 import os
+import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from serried import schedulers
-from serried.base.errors import RunNotFoundError, SchedulerUnreachable, UsageError
-from serried.base.files import MODES
-from serried.base.text import seconds_of
-from serried.records import run_status, verdict
-from serried.records.evidence import (
-    Answer,
-    Evidence,
-    Seen,
-    before_the_scheduler,
-    claimed_at,
-    current_job,
-    gather,
-    latest_attempt,
-    proven_end,
-    write_seen,
-)
+from serried.base.errors import RunNotFoundError, SchedulerUnreachable, SerriedError, UsageError
+from serried.base.files import MODES, numbers, read_journal, read_json, text_of, write_bytes, write_text
+from serried.base.processes import identify
+from serried.base.text import compress, expand, iso, seconds_of
 from serried.records.index import Selection
-from serried.records.record import Record, RecordUnreadable, Submission, read_exit
-from serried.records.run_status import RunStatus
-from serried.records.verdict import (
-    ABSENT,
-    MISSING_SECONDS,
-    UNCERTAIN,
-    UNREACHABLE,
-    Ending,
-    EndingKind,
-    Observations,
-    Verdict,
-    judge,
-)
+from serried.records.record import Record, RecordUnreadable, Submission, Summary, read_exit
 from serried.schedulers.interface import Job, Scheduler
-from serried.schema import names
+from serried.schema import SCHEMA, names, reasons
+from serried.schema.events import JournalEvent
+from serried.schema.layout import AttemptDirectory, TaskDirectory, owner_of, withdraw, worker_in
+from serried.schema.names import SubmissionState
 from serried.schema.reasons import NEVER_STARTS, OF_DEPENDENCIES, Reason
+from serried.schema.successor_commands import offset_of, part_of
+
+if TYPE_CHECKING:
+    from serried.records.live import RunProgress
+
+
+SUBMITTING = "SUBMITTING"
+"""The submitting command still runs."""
+UNCERTAIN = "UNCERTAIN"
+"""That command died or got no answer: the scheduler may have the job, or not."""
+
+MISSING_SECONDS = 90.0
+"""How long an exit.json may take to appear: shared file systems hide new files for up to a minute."""
+
+ABSENT = "ABSENT"
+"""The scheduler answered, and does not list the job (any more)."""
+UNREACHABLE = "UNREACHABLE"
+"""The scheduler did not answer."""
+
+
+class EndingKind(enum.Enum):
+    """The content of exit.json, as far as it matters to the table."""
+
+    NONE = "no exit.json"
+    REQUEUED = "ended well enough for the next attempt"
+    FINAL = "certain by itself"
+    CANCELLED = "ended from outside, for a reason that the files do not show"
+    NODE = "a node or an agent vanished"
+    KILLED = "a rank was killed by signal 9"
+    LAUNCH = "no rank ever started"
+
+
+class Say(enum.Enum):
+    """Which source decides."""
+
+    EXIT = "exit.json"
+    SCHEDULER = "the scheduler"
+    MISSING = "none: UNKNOWN, later LOST"
+    LAST_KNOWN = "the last known state"
+
+
+_E, _S, _M, _L = Say.EXIT, Say.SCHEDULER, Say.MISSING, Say.LAST_KNOWN
+_COLUMNS = tuple(EndingKind)
+# fmt: off
+_ROWS: Mapping[str, tuple[Say, ...]] = {
+    #                   NONE REQUEUED FINAL CANCELLED NODE KILLED LAUNCH
+    names.PENDING:       (_S, _S, _E, _S, _S, _E, _E),
+    names.RUNNING:       (_S, _S, _E, _S, _S, _E, _S),
+    names.REQUEUED:      (_S, _S, _E, _S, _S, _E, _E),
+    names.COMPLETED:     (_M, _M, _E, _E, _E, _E, _E),
+    names.FAILED:        (_S, _S, _E, _E, _E, _E, _E),
+    names.TIMEOUT:       (_S, _S, _E, _S, _E, _E, _E),
+    names.CANCELLED:     (_S, _S, _E, _S, _E, _E, _S),
+    names.PREEMPTED:     (_S, _S, _E, _S, _E, _E, _S),
+    names.OUT_OF_MEMORY: (_S, _S, _E, _S, _S, _S, _E),
+    names.NODE_FAIL:     (_S, _S, _E, _S, _S, _E, _S),
+    names.LAUNCH_FAILED: (_S, _S, _E, _E, _E, _E, _E),
+    names.LOST:          (_M, _M, _E, _E, _E, _E, _E),
+    names.UNKNOWN:       (_L, _L, _E, _E, _E, _E, _E),
+    ABSENT:              (_M, _M, _E, _E, _E, _E, _E),
+    UNREACHABLE:         (_L, _L, _E, _E, _E, _E, _E),
+}
+# fmt: on
+TABLE: Mapping[tuple[str, EndingKind], Say] = {
+    (word, kind): say for word, row in _ROWS.items() for kind, say in zip(_COLUMNS, row, strict=True)
+}
+AMBIGUOUS = frozenset({EndingKind.CANCELLED, EndingKind.NODE, EndingKind.KILLED, EndingKind.LAUNCH})
+"""Ends that the scheduler may correct."""
+
+_CAUSES = {
+    names.FAILED: Reason.UNRECORDED,
+    names.TIMEOUT: Reason.LIMIT,
+    names.CANCELLED: Reason.CANCEL,
+    names.PREEMPTED: Reason.PREEMPT,
+    names.OUT_OF_MEMORY: Reason.OUT_OF_MEMORY,
+    names.NODE_FAIL: Reason.NODE_LOST,
+    names.LAUNCH_FAILED: Reason.LAUNCH,
+}
+_MESSAGES = {
+    names.FAILED: "the job failed before an agent could record why",
+    names.TIMEOUT: "the scheduler ended it at its time limit",
+    names.CANCELLED: "it was cancelled through the scheduler",
+    names.PREEMPTED: "the scheduler took its nodes for a job of higher priority",
+    names.OUT_OF_MEMORY: "it used more memory than it requested",
+    names.NODE_FAIL: "one of its nodes failed",
+    names.LAUNCH_FAILED: "the scheduler could not start it",
+}
+
+
+_OF_REASON = {
+    "SupervisorGone": (Reason.SUPERVISOR_GONE, "its supervisor on this machine was killed"),
+}
+"""Cause and message by the scheduler's reason, if that says more than its state."""
+
+_WORST_FIRST = (
+    names.FAILED,
+    names.OUT_OF_MEMORY,
+    names.TIMEOUT,
+    names.NODE_FAIL,
+    names.LAUNCH_FAILED,
+    names.LOST,
+    names.PREEMPTED,
+    names.CANCELLED,
+)
+"""The state of an array that failed is the first of these that one of its tasks has."""
+
+_IN_ORDER = (names.COMPLETED, *_WORST_FIRST, names.RUNNING, names.PENDING)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """An exit.json, checked field by field: a later version or a failing disk may have written anything."""
+
+    state: str
+    exit_code: int | None
+    cause: str | None
+    message: str
+    ended: float | None
+    kind: EndingKind
+    conditions: tuple[Mapping[str, Any], ...] = ()
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> Ending | None:
+        """None if the document does not state an end: then it counts as missing."""
+        state = document.get("state")
+        if not isinstance(state, str) or state not in names.ENDED | {names.REQUEUED}:
+            return None
+        code, cause = document.get("exit_code"), document.get("cause")
+        return cls(
+            state=state,
+            exit_code=code if isinstance(code, int) else None,
+            cause=cause if isinstance(cause, str) else None,
+            message=str(document.get("message") or ""),
+            ended=seconds_of(document.get("ended")),
+            kind=_kind(state, cause, document.get("first_failure")),
+            conditions=tuple(reasons.conditions(document)),
+        )
+
+    def verdict(self, *, settled: bool, stale: float | None = None) -> Verdict:
+        return Verdict(
+            self.state,
+            self.exit_code,
+            self.cause,
+            self.message,
+            since=self.ended,
+            stale=stale,
+            settled=settled,
+            conditions=self.conditions,
+        )
+
+
+def _kind(state: str, cause: object, failure: object) -> EndingKind:
+    if state == names.REQUEUED:
+        return EndingKind.REQUEUED
+    if state == names.COMPLETED:
+        return EndingKind.FINAL
+    if cause == Reason.CANCEL:
+        return EndingKind.CANCELLED
+    if cause in (Reason.NODE_LOST, Reason.AGENT_KILLED, Reason.JOB_SCRIPT_KILLED):
+        return EndingKind.NODE
+    if cause in reasons.NOT_STARTED:  # or a cancel reached one of its processes before another
+        return EndingKind.LAUNCH
+    killed = isinstance(failure, Mapping) and failure.get("signal") == 9
+    return EndingKind.KILLED if state == names.FAILED and killed else EndingKind.FINAL
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The state of a run or of a task, and the reasons for it."""
+
+    state: str
+    exit_code: int | None = None
+    cause: str | None = None
+    message: str = ""
+    since: float | None = None
+    """When it ended, if it has."""
+    stale: float | None = None
+    """The last moment that anything is known about."""
+    settled: bool = False
+    """No later evidence can change it: it may be written into the record."""
+    missing: bool = False
+    """exit.json should exist and does not."""
+    conditions: tuple[Mapping[str, Any], ...] = ()
+    """The conditions in exit.json, each with its `code`; empty if the verdict is not from exit.json."""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in names.ENDED
+
+    @property
+    def has_failed(self) -> bool:
+        """It ended for good, without COMPLETED. A stale end may be a preemption, after which the task starts again."""
+        return self.has_ended and self.state != names.COMPLETED and self.stale is None
+
+
+@dataclass(frozen=True)
+class Observations:
+    """The observations of earlier readers."""
+
+    job: Job | None = None
+    at: float | None = None
+    """When the scheduler reported the job."""
+    claimed: float | None = None
+    """When the latest attempt began, by its own file."""
+    missing_since: float | None = None
+    """When a reader first missed exit.json."""
+
+
+def judge(word: Job | str, ending: Ending | None, known: Observations, now: float) -> Verdict:
+    """`word` is the scheduler's job, or ABSENT or UNREACHABLE."""
+    if isinstance(word, str) and known.job is not None and known.job.state in names.ENDED:
+        word = known.job  # schedulers forget jobs
+    state = word if isinstance(word, str) else word.state
+    kind = ending.kind if ending else EndingKind.NONE
+    say = TABLE.get((state, kind), Say.LAST_KNOWN if kind in (EndingKind.NONE, EndingKind.REQUEUED) else Say.EXIT)
+    agreed = ending is not None and ending.state == state and state in names.ENDED
+    if ending is not None and (say is Say.EXIT or agreed):  # if both agree, exit.json says more
+        return _by_exit(ending, state, now)
+    if say is Say.SCHEDULER and isinstance(word, Job):
+        return _by_scheduler(word, ending, known, now)
+    if say is Say.MISSING:
+        return _by_absence(word, known, now)
+    return _by_memory(known, state)
+
+
+def _by_exit(ending: Ending, word: str, now: float) -> Verdict:
+    late = ending.ended is not None and now - ending.ended > MISSING_SECONDS
+    answered = word in names.ENDED or (late and word != UNREACHABLE)
+    may_continue = word == UNREACHABLE and ending.kind in (
+        EndingKind.CANCELLED,
+        EndingKind.NODE,
+    )  # if the scheduler preempted it
+    return ending.verdict(
+        settled=ending.kind is EndingKind.FINAL or answered, stale=ending.ended if may_continue else None
+    )
+
+
+def _by_scheduler(job: Job, ending: Ending | None, known: Observations, now: float) -> Verdict:
+    if job.state not in names.ENDED:
+        return Verdict(names.PENDING if job.state == names.REQUEUED else job.state)
+    has_final = ending is not None and ending.kind is not EndingKind.REQUEUED
+    # A job that has begun an attempt was started, however it ended.
+    state = names.FAILED if job.state == names.LAUNCH_FAILED and known.claimed is not None else job.state
+    cause, message = _OF_REASON.get(job.reason, (_CAUSES.get(state), _MESSAGES.get(state, "")))
+    noticed = known.missing_since if known.missing_since is not None else now
+    since = min(noticed, job.ended if job.ended is not None else noticed)
+    return Verdict(
+        state=state,
+        exit_code=_exit_code(job),
+        cause=cause,
+        message=message,
+        since=job.ended or (ending.ended if ending else None) or since,
+        settled=has_final or now - since > MISSING_SECONDS,
+        missing=not has_final,
+    )
+
+
+def _exit_code(job: Job) -> int | None:
+    """Never 0, because the job did not succeed."""
+    if job.state in names.EXIT_CODES:
+        return names.EXIT_CODES[job.state]
+    return 128 + job.signal if job.signal else job.exit_code or 1
+
+
+def _by_absence(word: Job | str, known: Observations, now: float) -> Verdict:
+    noticed = known.missing_since if known.missing_since is not None else now
+    ended = word.ended if isinstance(word, Job) else None
+    since = min(noticed, ended if ended is not None else noticed)
+    what = "the scheduler reports its end" if isinstance(word, Job) else "the scheduler does not list it"
+    if now - since > MISSING_SECONDS:
+        message = f"{what}, and it left no exit.json"
+        return Verdict(names.LOST, cause=Reason.LOST, message=message, since=since, missing=True)
+    return Verdict(names.UNKNOWN, message=f"{what}; waiting for its exit.json", missing=True)
+
+
+def _by_memory(known: Observations, word: str) -> Verdict:
+    why = "the scheduler does not answer" if word == UNREACHABLE else "the scheduler cannot tell its state"
+    if known.job is not None and known.job.state in (names.PENDING, names.RUNNING):
+        began = known.claimed is not None and (known.at is None or known.claimed > known.at)
+        return Verdict(names.RUNNING if began else known.job.state, message=why, stale=known.at)
+    if known.claimed is not None:
+        return Verdict(names.RUNNING, message=why, stale=known.claimed)
+    return Verdict(names.UNKNOWN, cause=Reason.UNREACHABLE if word == UNREACHABLE else None, message=why)
+
+
+def of_array(verdicts: Mapping[int, Verdict]) -> Verdict:
+    """The verdict on an array, from the verdicts on its tasks."""
+    states = {verdict.state for verdict in verdicts.values()}
+    open_ = states - names.ENDED
+    if open_:
+        stale = min((verdict.stale for verdict in verdicts.values() if verdict.stale is not None), default=None)
+        return Verdict(_open_state(states), message=_open_message(verdicts), stale=stale)
+    ends = [verdict.since for verdict in verdicts.values() if verdict.since is not None]
+    since = max(ends, default=None)
+    settled = all(verdict.settled for verdict in verdicts.values())
+    worst = next((state for state in _WORST_FIRST if state in states), None)
+    if worst is None:
+        return Verdict(names.COMPLETED, 0, None, "all tasks completed", since, settled=settled)
+    index, first = next((index, verdict) for index, verdict in verdicts.items() if verdict.state == worst)
+    number = sum(verdict.state != names.COMPLETED for verdict in verdicts.values())
+    message = f"{number} of {len(verdicts)} tasks did not complete; the first is {index}"
+    return Verdict(worst, first.exit_code or 1, first.cause, message, since, settled=settled)
+
+
+def _open_state(states: set[str]) -> str:
+    if names.RUNNING in states:
+        return names.RUNNING
+    if names.PENDING in states:
+        return names.PENDING if states == {names.PENDING} else names.RUNNING
+    return names.UNKNOWN
+
+
+def _open_message(verdicts: Mapping[int, Verdict]) -> str:
+    unsure = [verdict.message for verdict in verdicts.values() if verdict.state == names.UNKNOWN or verdict.stale]
+    return unsure[0] if unsure else ""
+
+
+def tasks_by_state(verdicts: Mapping[int, Verdict]) -> dict[str, list[int]]:
+    """COMPLETED first, then failures, the worst first, then tasks that have not ended."""
+    by_state: dict[str, list[int]] = {}
+    for index, verdict in verdicts.items():
+        by_state.setdefault(verdict.state, []).append(index)
+    known = [state for state in _IN_ORDER if state in by_state]
+    return {state: by_state[state] for state in dict.fromkeys((*known, *by_state))}
+
+
+def ranges_by_state(verdicts: Mapping[int, Verdict]) -> dict[str, str]:
+    """`{"COMPLETED": "0-16,18-999", "FAILED": "17"}`."""
+    return {state: compress(indices) for state, indices in tasks_by_state(verdicts).items()}
+
+
+def counts_text(verdicts: Mapping[int, Verdict]) -> str:
+    """`996 COMPLETED, 4 FAILED`."""
+    return ", ".join(f"{len(indices):,} {state}" for state, indices in tasks_by_state(verdicts).items())
+
+
+def signal_name(number: object) -> str:
+    """`signal 11 (SIGSEGV)`."""
+    try:
+        return f"signal {number} ({signal.Signals(int(str(number))).name})"
+    except ValueError:
+        return f"signal {number}"
+
+
+Answer = Mapping[tuple[str, int | None], Job]
+"""The result of a poll, by job and task."""
+
+_REFRESH_SECONDS = 60.0
+"""How often the time stamp alone is worth a write."""
+
+_OLD_ANSWER_SECONDS = 120.0
+
+_ELSEWHERE_SECONDS = 300.0
+"""How long a `serried submit` on another login node is taken to live: its pid means nothing here."""
+
+_MAY_CHANGE_AN_EXIT = frozenset(
+    {
+        JournalEvent.STOPPING,
+        JournalEvent.ORPHANED,
+        JournalEvent.SUPERSEDED,
+        JournalEvent.NODE_LOST,
+        JournalEvent.LAUNCH_FAILED,
+        JournalEvent.LAUNCHER_FAILED,
+    }
+)
+"""Events after which an exit status of 0 may mean something else."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    at: float | None = None
+    """When the scheduler last answered."""
+    jobs: tuple[Job, ...] = ()
+    missing: Mapping[int | None, float] = field(default_factory=dict)
+    """Since when exit.json is missing, by task (None: the run itself)."""
+    ended: Mapping[int, str] = field(default_factory=dict)
+    """Tasks whose end is certain; their files are not read again."""
+
+    def job(self, task: int | None) -> Job | None:
+        return self._by_task.get(task)
+
+    @functools.cached_property
+    def _by_task(self) -> Mapping[int | None, Job]:
+        return {job.task: job for job in self.jobs}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A run whose end no reader has seen."""
+
+    record: Record
+    summary: Summary
+    submission: Submission | None
+    seen: Seen
+    document: Mapping[str, Any] = field(default_factory=dict)
+    """The exit.json that `ending` was parsed from."""
+    ending: Ending | None = None
+    attempt: int | None = None
+    claimed: float | None = None
+    endings: Mapping[int, Ending] = field(default_factory=dict)
+    """By task of an array, if its exit.json exists."""
+    begun: frozenset[int] = frozenset()
+    """Tasks that have a directory."""
+    owners: Mapping[int, str] = field(default_factory=dict)
+    """By trial that has begun, if jobs draw trials: see `layout.owner_of`."""
+    indices: tuple[int, ...] = ()
+    is_being_submitted: bool = False
+    """The submitting command still runs."""
+    links: Mapping[int | None, tuple[Submission, ...]] = field(default_factory=dict)
+    """Further jobs: the run's (None), and those of single tasks."""
+
+    def worker_of(self, task: int | None) -> int | None:
+        """The task whose job runs this one: another, if jobs draw trials."""
+        if task is None or task not in self.owners:
+            return task
+        return worker_in(self.owners[task], task)
+
+    def is_undrawn(self, trial: int) -> bool:
+        """Whether no job has drawn it, in a run whose jobs draw trials."""
+        return not self.owners.get(trial, "").isdecimal()
+
+    def jobs(self, task: int | None) -> list[str]:
+        """Jobs that may belong to the run or task, in order, from the last known one."""
+        own = self.links.get(task, ()) if task is not None else ()
+        further = [link.job for link in (*self.links.get(None, ()), *own) if link.is_submitted and link.job]
+        first = list(self.submission.jobs) if self.submission else []
+        if task is not None and len(first) > 1:
+            first = [first[part_of(self.record.offsets, self.worker_of(task) or 0)]]
+        every, last = [*first, *further], self.seen.job(task)
+        return every[every.index(last.id) :] if last is not None and last.id in every else every
+
+    @functools.cached_property
+    def questions(self) -> list[str]:
+        """Job ids to look up at the scheduler; empty without a job, and if the files suffice.
+
+        A queue forgets tasks one by one. Tasks that it may have forgotten are looked up by their own ids.
+        """
+        submission = self.submission
+        if submission is None or not submission.is_submitted or submission.job is None:
+            return []
+        if not self.indices:
+            return self.jobs(None) if self.open_tasks else []
+        open_ = [index for index in self.open_tasks if index is not None]
+        doubtful = [index for index in open_ if index in self.begun or index in self.seen.missing]
+        job_of = self.record.job_of
+        further = [job_of(job, index) for index in open_ if index in self.links for job in self.jobs(index)]
+        wholes = [*submission.jobs, *(link.job for link in self.links.get(None, ()) if link.job)]
+        ids = [*wholes, *(job_of(job, index) for index in doubtful for job in self.jobs(index)), *further]
+        return list(dict.fromkeys(ids)) if open_ else []
+
+    def own(self, answer: Answer) -> Answer:
+        """A scheduler's answer, with the tasks of an array in parts under their own indices."""
+        offsets = self.record.offsets if self.indices else ()
+        if not offsets or self.submission is None:
+            return answer
+        added = dict(zip(self.submission.jobs, offsets, strict=False))
+        for task, links in self.links.items():
+            if task is not None:
+                added |= {link.job: offset_of(offsets, task) for link in links if link.job}
+        mine = (
+            (job, task + added[job.id]) for (_, task), job in answer.items() if task is not None and job.id in added
+        )
+        return {(job.id, task): dataclasses.replace(job, task=task) for job, task in mine}
+
+    @functools.cached_property
+    def open_tasks(self) -> list[int | None]:
+        """Tasks whose end is not proven; `[None]` for a run without an array."""
+        tasks = [index for index in self.indices if index not in self.seen.ended] if self.indices else [None]
+        return [task for task in tasks if self.is_open(task)]
+
+    def ending_of(self, task: int | None) -> Ending | None:
+        return self.ending if task is None else self.endings.get(task)
+
+    def is_open(self, task: int | None) -> bool:
+        """Whether the files do not prove its end."""
+        ending = self.ending_of(task)
+        return ending is None or ending.kind is EndingKind.REQUEUED or ending.kind in AMBIGUOUS
+
+
+def gather(record: Record, now: float) -> Evidence:
+    """Read the files of a run. Raises RecordUnreadable if the record is not valid."""
+    memory = read_seen(record)
+    links = record.links(memory.ended.keys())
+    submission, is_being_submitted = _submission(record, now)
+    begun = functools.partial(
+        Evidence, record, record.summary, submission, memory, is_being_submitted=is_being_submitted, links=links
+    )
+    if record.summary.tasks is not None:
+        return _with_tasks(begun())
+    document, attempt, claimed = _task(record.where)
+    ending = Ending.parse(document) if document else None
+    return begun(document=document or {}, ending=ending, attempt=attempt, claimed=claimed)
+
+
+def _submission(record: Record, now: float) -> tuple[Submission | None, bool]:
+    """The run's first submission, and whether a command is submitting it now."""
+    submission = next(iter(record.first_submissions), None)
+    if submission is None or submission.state != SubmissionState.SUBMITTING:
+        return submission, False
+    if is_at_work(submission, now):
+        return submission, True
+    # That command has ended, and may have written its result since the file was read.
+    return next(iter(record.first_submissions), None), False
+
+
+def _task(directory: TaskDirectory) -> tuple[dict[str, Any] | None, int | None, float | None]:
+    """The decisive exit.json, the latest attempt and when it was claimed."""
+    document = read_exit(directory.exit)
+    if document is not None:
+        number = document.get("attempts", document.get("attempt"))
+        return document, number if isinstance(number, int) else None, seconds_of(document.get("started"))
+    attempt = latest_attempt(directory)
+    return (None, None, None) if attempt is None else (read_exit(attempt.exit), attempt.number, claimed_at(attempt))
+
+
+def claimed_at(attempt: AttemptDirectory) -> float | None:
+    """When the attempt began, by its own file."""
+    started = (read_json(attempt.claim) or {}).get("started")
+    return float(started) if isinstance(started, int | float) else _changed(attempt.path)
+
+
+def latest_attempt(directory: TaskDirectory) -> AttemptDirectory | None:
+    found = attempt_numbers(directory)
+    return directory.attempt(found[-1]) if found else None
+
+
+def attempt_numbers(directory: TaskDirectory) -> list[int]:
+    return numbers(directory.attempts)
+
+
+def proven_end(evidence: Evidence, task: int | None, word: Job | str) -> Ending | None:
+    """The end that journals prove without an exit.json; None if they do not, or if its job may still write one."""
+    if word == UNREACHABLE or (isinstance(word, Job) and word.state not in names.ENDED):
+        return None
+    attempt = latest_attempt(evidence.record.where.task(task))
+    plan = evidence.record.plan
+    ranks = {names.SCRIPT_RANK} if plan.script else set(range(plan.world_size))
+    ended = None if attempt is None else _all_ended_well(attempt, plan.allocation.nodes, ranks)
+    which = "the script" if plan.script else "every rank"
+    message = f"{which} exited with status 0; exit.json could not be written"
+    return None if ended is None else Ending(names.COMPLETED, 0, None, message, ended, EndingKind.FINAL)
+
+
+def _all_ended_well(attempt: AttemptDirectory, nodes: int, ranks: set[int]) -> float | None:
+    """When the last of `ranks` ended, if all ended by themselves, with status 0, before anything ended the attempt."""
+    head = read_journal(attempt.events)
+    order = [event.get("event") for event in head]
+    before = order[: order.index(JournalEvent.ALL_RANKS_ENDED)] if JournalEvent.ALL_RANKS_ENDED in order else order
+    ends = [event for event in head if event.get("event") == JournalEvent.NODE_ENDED]
+    if _MAY_CHANGE_AN_EXIT.intersection(before) or any(event.get("left") for event in ends):
+        return None
+    exits: list[dict[str, Any]] = [exit_ for event in ends for exit_ in event["exits"]]
+    for node in set(range(nodes)) - {event.get("node") for event in ends}:
+        exits += [
+            event for event in read_journal(attempt.node_events(node)) if event.get("event") == JournalEvent.RANK_EXIT
+        ]
+    is_well = all(exit_["exit_code"] == 0 and not (exit_["signal"] or exit_["ended_by_us"]) for exit_ in exits)
+    if {exit_["rank"] for exit_ in exits} != ranks or not is_well:
+        return None
+    return max((float(event["t"]) for event in head), default=None)
+
+
+def _changed(path: Path) -> float | None:
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime
+    return None
+
+
+def _with_tasks(evidence: Evidence) -> Evidence:
+    """Reads one listing of tasks/, and one file of each task that began and is not known to have ended."""
+    array = evidence.record.plan.array
+    indices = array.indices if array else ()
+    where = evidence.record.where
+    begun = frozenset(numbers(where.tasks)).intersection(indices)
+    endings: dict[int, Ending] = {}
+    open_ = sorted(begun - evidence.seen.ended.keys())
+    owners = {}
+    if evidence.record.plan.draws:
+        owners = {index: owner_of(where, index) for index in open_}
+    for index in open_:
+        document = read_exit(where.task(index).exit)
+        ending = Ending.parse(document) if document else None
+        if ending is not None:
+            endings[index] = ending
+    return dataclasses.replace(evidence, endings=endings, begun=begun, indices=indices, owners=owners)
+
+
+def before_the_scheduler(evidence: Evidence, now: float) -> Verdict | None:
+    """The verdict on a run that has no job yet, as far as is known; None if it has one."""
+    submission = evidence.submission
+    if submission is None:
+        written = _changed(evidence.record.directory.plan)
+        if written is not None and now - written < _ELSEWHERE_SECONDS:
+            return Verdict(SUBMITTING)
+        return _not_submitted("it was never submitted to the scheduler")
+    if submission.state == SubmissionState.FAILED:
+        return _not_submitted(submission.message or "the scheduler refused it", seconds_of(submission.at))
+    if evidence.is_being_submitted:
+        return Verdict(SUBMITTING)
+    if not submission.is_submitted or submission.job is None:
+        message = submission.message or "the command that submitted it got no answer from the scheduler"
+        return Verdict(UNCERTAIN, cause=Reason.UNCERTAIN, message=message)
+    return None
+
+
+def _not_submitted(message: str, since: float | None = None) -> Verdict:
+    code = names.EXIT_CODES[names.LAUNCH_FAILED]
+    return Verdict(names.LAUNCH_FAILED, code, Reason.SUBMISSION, message, since=since, settled=True)
+
+
+def is_at_work(submission: Submission, now: float) -> bool:
+    """Whether the command that wrote `submitting` may still get an answer."""
+    if submission.by_host and submission.by_host != os.uname().nodename:
+        at = seconds_of(submission.at)
+        return at is not None and now - at < _ELSEWHERE_SECONDS
+    process = identify(submission.by_pid)
+    # Without a recorded start, the pid must do.
+    return process is not None and submission.by_started in ("", process.started)
+
+
+def current_job(
+    chain: Sequence[str], task: int | None, answer: Answer, remembered: Job | None, now: float
+) -> Job | None:
+    """Of the jobs of a run or task, in their order, the job that decides its state now.
+
+    Each job begins when the job before it has ended: the first that has not ended is the current one. After a
+    cancelled job the later ones refuse to run.
+    """
+    found: Job | None = None
+    for job in chain:
+        last = remembered if remembered is not None and remembered.id == job else None
+        reported = answer.get((job, task))
+        if last is not None and last.state in names.ENDED:
+            # Its cache still says PENDING for a while after a cancellation.
+            was_cancelled = last.state == names.CANCELLED and now - (last.ended or 0.0) < _OLD_ANSWER_SECONDS
+            if reported is None or (reported.state == names.PENDING and was_cancelled):
+                reported = last
+        found = reported or found
+        if reported is not None and (reported.state not in names.ENDED or reported.state == names.CANCELLED):
+            break
+    return found
+
+
+def read_seen(record: Record) -> Seen:
+    """Empty if the file is missing or not valid: it is only a memory."""
+    document = read_json(record.directory.seen) or {}
+    with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+        if document.get("schema") == SCHEMA:
+            return Seen(
+                at=document["at"],
+                jobs=tuple(_ungroup(document["jobs"])),
+                missing={int(key) if key else None: float(since) for key, since in document["missing"].items()},
+                ended={index: state for state, text in document["ended"].items() for index in expand(text)},
+            )
+    return Seen()
+
+
+def write_seen(record: Record, before: Seen, after: Seen) -> None:
+    """Write `after`, if it says more than `before`. A listing must work with a full or read-only home."""
+    same = (before.jobs, before.missing, before.ended) == (after.jobs, after.missing, after.ended)
+    if same and (after.at is None or (before.at is not None and after.at - before.at < _REFRESH_SECONDS)):
+        return
+    by_state: dict[str, list[int]] = {}
+    for index, state in after.ended.items():
+        by_state.setdefault(state, []).append(index)
+    with contextlib.suppress(OSError):
+        document = {
+            "schema": SCHEMA,
+            "at": after.at,
+            "jobs": _group(after.jobs),
+            "missing": {"" if key is None else str(key): since for key, since in after.missing.items()},
+            "ended": {state: compress(indices) for state, indices in by_state.items()},
+        }
+        write_bytes(record.directory.seen, text_of(document).encode(), durable=False)
+
+
+def _group(jobs: Iterable[Job]) -> list[dict[str, Any]]:
+    """Tasks that differ only in their index share an entry: most of a thousand do."""
+    groups: dict[Job, list[int]] = {}
+    for job in jobs:
+        indices = groups.setdefault(dataclasses.replace(job, task=None), [])
+        if job.task is not None:
+            indices.append(job.task)
+    return [
+        {**dataclasses.asdict(job), "task": compress(indices) if indices else None} for job, indices in groups.items()
+    ]
+
+
+def _ungroup(lines: Iterable[dict[str, Any]]) -> Iterable[Job]:
+    for line in lines:
+        indices = line["task"]
+        for task in [None] if indices is None else expand(indices):
+            yield Job(**{**line, "task": task, "nodes": tuple(line["nodes"])})
+
+
+MOST_TASKS_READ = 16
+
+_FOR_GOOD_SECONDS = 86400.0
+"""A file system may be away for hours. An end without proof, LOST above all, is written down after a day."""
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """The status of a run, or of one task of an array."""
+
+    record: Record
+    summary: Summary | None
+    """None if the record cannot be read; the verdict's message says why."""
+    verdict: Verdict
+    task: int | None = None
+    job: str | None = None
+    """The job id; for an array in parts all of them, with commas."""
+    attempt: int | None = None
+    started: float | None = None
+    seconds: float | None = None
+    """How long it ran, once it has ended."""
+    reason: str = ""
+    """Why it waits, as the scheduler puts it."""
+    starts: float | None = None
+    """When the scheduler expects to start it."""
+    node_names: tuple[str, ...] = ()
+    tasks: Mapping[int, Verdict] | None = None
+    """An array's tasks; None for other runs."""
+    jobs: Mapping[int, Job] = field(default_factory=dict)
+    """The scheduler's answers, by task."""
+    warnings: tuple[Mapping[str, str], ...] = ()
+    """Doubts about a run that has not failed, each a `code` and a `message`."""
+    is_elsewhere: bool = False
+    """The job belongs to another cluster: the scheduler that answers has a job of another name under its id."""
+
+    @property
+    def id(self) -> str:
+        return self.record.id if self.task is None else f"{self.record.id}/{self.task}"
+
+    def job_of(self, task: int | None) -> str | None:
+        """The current job of a task, or of the run itself (None)."""
+        if task is not None and task in self.jobs:
+            return self.jobs[task].id
+        jobs = self.job.split(",") if self.job else []
+        is_one_of = task is not None and len(jobs) > 1
+        return jobs[part_of(self.record.offsets, self.record.worker_of(task or 0))] if is_one_of else self.job
+
+    @property
+    def state(self) -> str:
+        return self.verdict.state
+
+    @property
+    def has_ended(self) -> bool:
+        return self.verdict.has_ended
+
+    @property
+    def waits_because(self) -> Reason | None:
+        """The code of `reason`; None if it does not wait, and for a word that its scheduler's room does not know."""
+        return waits_because(self.summary, self.reason) if self.state == names.PENDING else None
+
+    @property
+    def scheduler_explanation(self) -> str:
+        """`reason` in plain words."""
+        if not self.reason or self.summary is None:
+            return "the scheduler gives no reason"
+        try:
+            return schedulers.get(self.summary.scheduler).explain(self.reason)
+        except SerriedError:  # a scheduler that this version does not have
+            return ""
+
+    @functools.cached_property
+    def progress(self) -> RunProgress | None:
+        """What the run does now, from one file; None unless it runs, and for a whole array."""
+        if self.state != names.RUNNING or self.summary is None or self.tasks is not None:
+            return None
+        from serried.records import live  # only for runs that run
+
+        place = self.record.where.task(self.task)
+        attempt = latest_attempt(place) if self.attempt is None else place.attempt(self.attempt)
+        return live.progress_of(attempt.live, self.summary.metric, time.time()) if attempt else None
+
+    @functools.cached_property
+    def progress_of_tasks(self) -> Mapping[int, RunProgress]:
+        """What the first running tasks of an array do now: at most MOST_TASKS_READ, each by a listing and a file."""
+        running = [index for index, found in (self.tasks or {}).items() if found.state == names.RUNNING]
+        ones = ((index, self._task_progress(index)) for index in running[:MOST_TASKS_READ])
+        return {index: progress for index, progress in ones if progress is not None}
+
+    def _task_progress(self, index: int) -> RunProgress | None:
+        return RunStatus(self.record, self.summary, Verdict(names.RUNNING), task=index).progress
+
+    @property
+    def created(self) -> float:
+        return (seconds_of(self.summary.created) if self.summary else None) or 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """An entry of `runs` in the --json output of every reading command."""
+        summary, verdict = self.summary, self.verdict
+        return {
+            "id": self.id,
+            "name": summary and summary.name,
+            "project": summary and summary.project,
+            "experiment": summary and summary.experiment,
+            "cluster": summary and summary.cluster,
+            "scheduler": summary and summary.scheduler,
+            "job": self.job,
+            "state": verdict.state,
+            "exit_code": verdict.exit_code,
+            "cause": verdict.cause or self.waits_because,
+            "message": verdict.message or None,
+            "conditions": [dict(one) for one in verdict.conditions],
+            "reason": self.reason or None,
+            "attempt": self.attempt,
+            "created": summary and summary.created,
+            "expected_start": iso(self.starts),
+            "started": iso(self.started),
+            "ended": iso(verdict.since) if verdict.has_ended else None,
+            "seconds": self.seconds,
+            "stale_since": iso(verdict.stale),
+            "nodes": summary and summary.nodes,
+            "ranks_per_node": summary and summary.ranks,
+            "gpus_per_node": summary and summary.gpus,
+            "node_names": list(self.node_names),
+            "resumed_from": summary and summary.resumed_from,
+            "rerun_of": summary and summary.rerun_of,
+            "after": list(summary.after) if summary else [],
+            "smoke": summary and summary.smoke,
+            "rehearsal": summary and summary.rehearsal,
+            "directory": summary and str(self.record.where.path),
+            "warnings": [dict(warning) for warning in self.warnings],
+            "progress": self._progress_json(),
+            "tasks": None if self.tasks is None else ranges_by_state(self.tasks),
+        }
+
+    def _progress_json(self) -> dict[str, Any] | None:
+        if self.tasks is None:
+            return self.progress.to_json() if self.progress else None
+        of_tasks = self.progress_of_tasks
+        return {"tasks": {str(index): one.to_json() for index, one in of_tasks.items()}} if of_tasks else None
+
+
+def just_submitted(record: Record) -> RunStatus:
+    """Without a look at its files or a question to its scheduler."""
+    return RunStatus(record, record.summary, Verdict(names.PENDING), job=record.submissions[0].job)
+
+
+def waits_because(summary: Summary | None, reason: str) -> Reason | None:
+    """The code of the scheduler's `reason` for not starting a run."""
+    return _code_of(summary.scheduler, reason) if reason and summary is not None else None
+
+
+@functools.cache
+def _code_of(scheduler: str, reason: str) -> Reason | None:
+    """Thousands of runs wait for a few reasons."""
+    with contextlib.suppress(SerriedError):  # a scheduler that this version does not have
+        return schedulers.get(scheduler).classify(reason)
+    return None
+
+
+def keep_end(status: RunStatus, evidence: Evidence, now: float) -> RunStatus:
+    """Write the end into the record once no later evidence can change it. Returns `status`."""
+    verdict = status.verdict
+    is_old = verdict.has_ended and verdict.since is not None and now - verdict.since > _FOR_GOOD_SECONDS
+    if not verdict.settled and not is_old:
+        return status
+    document: dict[str, Any] = {
+        **evidence.document,
+        "schema": SCHEMA,
+        "run": status.record.id,
+        "task": None,
+        "job": status.job,
+        "attempts": status.attempt,
+        "state": verdict.state,
+        "exit_code": verdict.exit_code,
+        "cause": verdict.cause,
+        "message": verdict.message,
+        "ended": iso(verdict.since),
+    }
+    document["conditions"] = [*verdict.conditions] or reasons.conditions({**document, "conditions": None})
+    if status.started is not None:
+        document.setdefault("started", iso(status.started))
+    document.setdefault("seconds", status.seconds)
+    if status.tasks is not None:
+        document["tasks"] = ranges_by_state(status.tasks)
+    with contextlib.suppress(OSError):  # a full home must not hide how a run ended
+        if status.tasks is None:
+            _keep_usage(status.record)
+        status.record.write_end(document)
+    return status
+
+
+def _keep_usage(record: Record) -> None:
+    """Write the samples in a few numbers into the record: sites purge run directories. Raises OSError."""
+    if next(record.where.attempts.glob("*/node-*/samples.jsonl"), None) is None:
+        return
+    from serried.records import samples  # once in the life of a run
+
+    found = samples.measured_of(samples.read(record.where))
+    if found.nodes:
+        write_text(record.directory.usage, json.dumps(found.to_json(), separators=(",", ":")) + "\n")
+
+
+def read_end(record: Record) -> RunStatus:
+    """The status of an ended run, from one file of its record."""
+    end = record.end or {}
+    code, attempts = end.get("exit_code"), end.get("attempts", end.get("attempt"))
+    verdict = Verdict(
+        state=str(end.get("state", names.UNKNOWN)),
+        exit_code=code if isinstance(code, int) else None,
+        cause=end.get("cause"),
+        message=str(end.get("message") or ""),
+        since=seconds_of(end.get("ended")),
+        settled=True,
+        conditions=tuple(reasons.conditions(end)),
+    )
+    return RunStatus(
+        record,
+        record.summary,
+        verdict,
+        job=end.get("job"),
+        attempt=attempts if isinstance(attempts, int) else None,
+        started=seconds_of(end.get("started")),
+        seconds=end.get("seconds"),
+        node_names=node_names(end),
+        tasks=_tasks(record, end),
+        warnings=warnings(end),
+    )
+
+
+def _tasks(record: Record, end: Mapping[str, Any]) -> dict[int, Verdict] | None:
+    by_state = end.get("tasks")
+    if not isinstance(by_state, dict):
+        return None
+    try:
+        states = {index: state for state, text in by_state.items() for index in expand(text)}
+    except (ValueError, AttributeError) as error:
+        raise RecordUnreadable(f"exit.json of run `{record.id}` is not valid ({error})") from error
+    return {index: Verdict(states[index], settled=True) for index in sorted(states)}
+
+
+def node_names(document: Mapping[str, Any]) -> tuple[str, ...]:
+    nodes = document.get("nodes")
+    return tuple(str(node) for node in nodes) if isinstance(nodes, list) else ()
+
+
+def warnings(document: Mapping[str, Any]) -> tuple[Mapping[str, str], ...]:
+    """The warnings in an exit.json."""
+    entries = document.get("warnings")
+    if not isinstance(entries, list):
+        return ()
+    return tuple(entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("message"), str))
+
+
+def warnings_of(status: RunStatus) -> tuple[Mapping[str, str], ...]:
+    """The doubts that agents have recorded about a run, or about an attempt that still runs."""
+    if status.has_ended or status.summary is None or status.tasks is not None:
+        return status.warnings
+    from serried.schema import side_commands  # `serried ps` needs no warnings
+
+    attempt = latest_attempt(status.record.where.task(status.task))
+    events = list(read_journal(attempt.events)) if attempt else []
+    apart = [entry for entry in events if entry.get("event") == JournalEvent.RANKS_UNCONNECTED]
+    if any(entry.get("event") == JournalEvent.RANKS_CONNECTED for entry in events):
+        apart = []
+    return (
+        *({"code": Reason.RANKS_APART, "message": str(entry["message"])} for entry in apart),
+        *side_commands.warnings(events),
+        *_warnings_of_gpus(events),
+        *_doubts(status.progress),
+    )
+
+
+def _doubts(progress: RunProgress | None) -> list[dict[str, str]]:
+    if progress is None:
+        return []
+    from serried.records.live import doubts  # only for runs that run
+
+    return doubts(progress)
+
+
+def _warnings_of_gpus(events: list[dict[str, Any]]) -> list[dict[str, str]]:
+    if not any(event.get("event") == JournalEvent.GPUS_IN_USE for event in events):
+        return []
+    from serried.schema import gpu_use  # rare
+
+    return gpu_use.warnings(events)
+
 
 _DELETED = "what it waits for was deleted"
 _OF_ANOTHER_NAME = (
@@ -98,7 +1064,7 @@ def registered(name: str) -> Scheduler:
 
 def _look(record: Record, now: float) -> RunStatus | Evidence:
     try:
-        return run_status.read_end(record) if record.end is not None else gather(record, now)
+        return read_end(record) if record.end is not None else gather(record, now)
     except RecordUnreadable as error:
         return RunStatus(record, None, Verdict(names.UNKNOWN, cause=Reason.UNREADABLE, message=error.message))
 
@@ -138,7 +1104,7 @@ def _conclude(
     """
     ended = before_the_scheduler(evidence, now)
     if ended is not None:
-        return run_status.keep_end(RunStatus(evidence.record, evidence.summary, ended), evidence, now)
+        return keep_end(RunStatus(evidence.record, evidence.summary, ended), evidence, now)
     answer = answers.get(evidence.submission.scheduler) if evidence.submission else None
     elsewhere = _elsewhere(evidence, strangers)
     jobs = None if elsewhere or answer is None else _current_jobs(evidence, evidence.own(answer), now)
@@ -155,7 +1121,7 @@ def _conclude(
     if elsewhere:
         stated = found.verdict if found.has_ended else dataclasses.replace(found.verdict, message=elsewhere)
         found = dataclasses.replace(found, verdict=stated, is_elsewhere=True)
-    return run_status.keep_end(found, evidence, now)
+    return keep_end(found, evidence, now)
 
 
 def _current_jobs(evidence: Evidence, answer: Answer, now: float) -> Jobs:
@@ -225,7 +1191,7 @@ def _single(evidence: Evidence, jobs: Jobs | None, now: float) -> RunStatus:
     last_jobs = (word,) if isinstance(word, Job) else memory.jobs
     write_seen(evidence.record, memory, Seen(memory.at if jobs is None else now, last_jobs, missing))
     if found.state == names.RUNNING and not found.message and evidence.summary.stages and evidence.attempt:
-        from serried.records.timeline import staging_progress  # only while data is copied
+        from serried.records.live import staging_progress  # only while data is copied
 
         attempt = evidence.record.where.attempt(evidence.attempt)
         found = dataclasses.replace(found, message=staging_progress(attempt))
@@ -235,15 +1201,15 @@ def _single(evidence: Evidence, jobs: Jobs | None, now: float) -> RunStatus:
     return RunStatus(
         evidence.record,
         evidence.summary,
-        _in_context(found, evidence, run_status.waits_because(evidence.summary, reason)),
+        _in_context(found, evidence, waits_because(evidence.summary, reason)),
         job=live.id or None,
         attempt=evidence.attempt,
         started=evidence.claimed,
         seconds=_seconds(evidence.document, evidence.claimed, found),
         reason=reason,
         starts=live.starts if found.state == names.PENDING else None,
-        node_names=live.nodes or run_status.node_names(evidence.document),
-        warnings=run_status.warnings(evidence.document) if found.has_ended else (),
+        node_names=live.nodes or node_names(evidence.document),
+        warnings=warnings(evidence.document) if found.has_ended else (),
     )
 
 
@@ -272,7 +1238,7 @@ def _array(evidence: Evidence, jobs: Jobs | None, now: float) -> RunStatus:
     return RunStatus(
         evidence.record,
         evidence.summary,
-        verdict.of_array(verdicts),
+        of_array(verdicts),
         job=evidence.submission.job if evidence.submission else None,
         reason=waiting.reason if waiting else "",
         starts=waiting.starts if waiting else None,
@@ -283,14 +1249,12 @@ def _array(evidence: Evidence, jobs: Jobs | None, now: float) -> RunStatus:
 
 def _of_undrawn(evidence: Evidence, trial: int, found: Verdict, now: float) -> Verdict:
     """The verdict on a trial that no job has drawn. Once its own job has ended, no other job may draw the trial."""
-    from serried.schema import layout  # only where jobs draw trials
-
     record = evidence.record
     if evidence.owners.get(trial) != names.WITHDRAWN:
         if not found.has_ended:
             return found
         try:
-            if not layout.withdraw(record.where, trial, MODES[record.plan.share].directory):
+            if not withdraw(record.where, trial, MODES[record.plan.share].directory):
                 return Verdict(names.RUNNING)  # a job has drawn it since its files were read
         except OSError:
             return dataclasses.replace(found, settled=False)
@@ -381,8 +1345,8 @@ def task_of(whole: RunStatus, index: int) -> RunStatus:
         seconds=_seconds(document, started, found),
         reason=job.reason if job and found.state == names.PENDING else "",
         starts=job.starts if job else None,
-        node_names=(job.nodes if job else ()) or run_status.node_names(document),
-        warnings=run_status.warnings(document),
+        node_names=(job.nodes if job else ()) or node_names(document),
+        warnings=warnings(document),
     )
 
 

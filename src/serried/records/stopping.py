@@ -14,11 +14,17 @@ from serried.base import processes
 from serried.base.errors import SchedulerUnreachable, SerriedError
 from serried.base.files import MODES, Journal, claim, make_directory
 from serried.base.text import iso
-from serried.records.evidence import latest_attempt, read_seen, write_seen
 from serried.records.index import Selection, records
 from serried.records.record import Record, RecordUnreadable
-from serried.records.run_status import RunStatus
-from serried.records.status import has_ended_by_file, registered, statuses
+from serried.records.status import (
+    RunStatus,
+    has_ended_by_file,
+    latest_attempt,
+    read_seen,
+    registered,
+    statuses,
+    write_seen,
+)
 from serried.schedulers.interface import Job
 from serried.schema import layout, names
 from serried.schema.events import ToAttempt

@@ -9,21 +9,230 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import PurePath
-from typing import Any
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
 
 from serried.base.files import read_journal, read_json
 from serried.base.text import iso, maker, seconds_of, spell
-from serried.base.text import progress as progress_text
 from serried.records import index
-from serried.records.evidence import attempt_numbers, latest_attempt
+from serried.records.logs import launch_order
 from serried.records.record import Record, RecordUnreadable, Submission, jobs_text, read_exit
-from serried.records.verdict import Verdict, signal_name
+from serried.records.status import Verdict, attempt_numbers, latest_attempt, signal_name
 from serried.schema import names
 from serried.schema.events import ItemOrigin, JournalEvent
 from serried.schema.layout import AttemptDirectory, TaskDirectory
 from serried.schema.missing_outputs import left_out
+from serried.schema.names import SCRIPT_RANK
 from serried.schema.reasons import Reason
+
+
+@dataclass(frozen=True)
+class FailedRank:
+    rank: int
+    host: str
+    exit_code: int | None
+    signal: int | None
+    t: float
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> FailedRank:
+        return cls(entry["rank"], entry["host"], entry.get("exit_code"), entry.get("signal"), float(entry["t"]))
+
+    @property
+    def how(self) -> str:
+        return f"was killed by {signal_name(self.signal)}" if self.signal else f"exited with status {self.exit_code}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"rank": self.rank, "host": self.host, "exit_code": self.exit_code, "signal": self.signal}
+
+
+@dataclass(frozen=True)
+class ScriptLaunch:
+    """A call of a launcher in a job script."""
+
+    launch: str
+    """`2`; `1.2` is the second launch inside a rank of launch 1."""
+    argv: tuple[str, ...]
+    untouched: str | None
+    """Why its ranks have no logs of their own."""
+    began: float
+    ranks: int
+    """Those that have started."""
+    nodes: tuple[str, ...]
+    ended: float | None
+    status: int | None
+    """Of the launcher; None while it runs, and if nothing shows it."""
+    handled: bool
+    """The script handled its failure."""
+    first_failed: FailedRank | None
+
+    @property
+    def command(self) -> str:
+        return shlex.join(self.argv)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "launch": self.launch,
+            "argv": list(self.argv),
+            "untouched": self.untouched,
+            "began": iso(self.began),
+            "ended": None if self.ended is None else iso(self.ended),
+            "ranks": self.ranks,
+            "nodes": list(self.nodes),
+            "exit_code": self.status,
+            "handled": self.handled,
+            "first_failed": self.first_failed and self.first_failed.to_json(),
+        }
+
+
+def launches(attempt: AttemptDirectory, nodes: int) -> list[ScriptLaunch]:
+    """All launches of an attempt, in the order of their ids. Several ranks may have started the same launch."""
+    documents: dict[str, list[Mapping[str, Any]]] = {}
+    for document in _documents(attempt.launches):
+        documents.setdefault(str(document["launch"]), []).append(document)
+    if not documents:
+        return []
+    failures = {document["call"]: document for document in _documents_in(attempt.launches / "failures")}
+    entries = _ranks_by_launch(attempt, nodes)
+    return [
+        _launch(
+            documents[launch],
+            entries.get(launch, []),
+            [failures[document["call"]] for document in documents[launch] if document.get("call") in failures],
+        )
+        for launch in sorted(documents, key=launch_order)
+    ]
+
+
+@dataclass(frozen=True)
+class FailedProgram:
+    """A program in a job script that is no launcher, and whose failure the script did not handle."""
+
+    argv: tuple[str, ...]
+    status: int
+    t: float
+
+
+def failed_programs(attempt: AttemptDirectory) -> list[FailedProgram]:
+    """The earliest first."""
+    launched = {document.get("call") for document in _documents(attempt.launches)}
+    failures = [
+        it for it in _documents_in(attempt.launches / "failures") if not (it.get("handled") or it.get("signalled"))
+    ]
+    found = [
+        FailedProgram((str(it.get("name")), *map(str, it.get("argv") or ())), int(it["status"]), float(it["time"]))
+        for it in failures
+        if it.get("call") not in launched and not it.get("within")
+    ]
+    return sorted(found, key=lambda program: program.t)
+
+
+def _launch(
+    documents: Sequence[Mapping[str, Any]], entries: Iterable[Mapping[str, Any]], failures: Sequence[Mapping[str, Any]]
+) -> ScriptLaunch:
+    document = documents[0]
+    by_event: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        by_event.setdefault(str(entry["event"]), []).append(entry)
+    started = by_event.get(JournalEvent.LAUNCHED_RANK_STARTED, [])
+    ends = by_event.get(JournalEvent.LAUNCHED_RANK_ENDED, [])
+    have_ended = bool(started) and len(ends) == len(started)
+    status = int(failures[0]["status"]) if failures else None
+    if status is None and have_ended and not any(map(_has_failed, ends)):
+        status = 0
+    own = [entry for entry in ends if _has_failed(entry) and not entry.get("ended_by_us")]
+    first = min(own, key=lambda entry: (bool(entry.get("stumbled")), entry["t"], entry["rank"]), default=None)
+    times = [float(entry["t"]) for entry in ends if have_ended] + [float(failure["time"]) for failure in failures]
+    return ScriptLaunch(
+        launch=str(document["launch"]),
+        argv=(str(document.get("name")), *map(str, document.get("argv") or ())),
+        untouched=document.get("untouched"),
+        began=float(document["time"]),
+        ranks=len(started),
+        nodes=tuple(dict.fromkeys(entry["host"] for entry in sorted(started, key=lambda entry: entry["rank"]))),
+        ended=max(times, default=None),
+        status=status,
+        handled=bool(failures) and all(failure.get("handled") for failure in failures),
+        first_failed=FailedRank.of(first) if first else None,
+    )
+
+
+def _has_failed(entry: Mapping[str, Any]) -> bool:
+    return bool(entry.get("exit_code") or entry.get("signal"))
+
+
+def _ranks_by_launch(attempt: AttemptDirectory, nodes: int) -> dict[str, list[dict[str, Any]]]:
+    """The starts and ends of ranks by launch, each with the name of its node."""
+    hosts = {
+        entry.get("node"): str(entry.get("host"))
+        for entry in read_journal(attempt.events)
+        if entry.get("event") == JournalEvent.CONNECTED
+    }
+    found: dict[str, list[dict[str, Any]]] = {}
+    for node in range(nodes):
+        for entry in read_journal(attempt.node_events(node)):
+            if entry.get("event") in (JournalEvent.LAUNCHED_RANK_STARTED, JournalEvent.LAUNCHED_RANK_ENDED):
+                host = hosts.get(node, f"node {node}")
+                found.setdefault(str(entry.get("launch")), []).append({**entry, "host": host})
+    return found
+
+
+def _documents(folder: Path) -> list[dict[str, Any]]:
+    """Of the launches, also of those that ranks of launches started."""
+    found = _documents_in(folder)
+    for rank in folder.glob("[0-9]*/**/rank-*"):
+        found += _documents_in(rank)
+    return sorted(found, key=lambda document: float(document["time"]))
+
+
+def _documents_in(folder: Path) -> list[dict[str, Any]]:
+    """The complete documents in a folder."""
+    documents = (read_json(path) for path in folder.glob("*.json"))
+    return [document for document in documents if document and "time" in document]
+
+
+_BEGIN = (JournalEvent.STARTED, JournalEvent.LAUNCHED_RANK_STARTED)
+_END = (JournalEvent.RANK_EXIT, JournalEvent.LAUNCHED_RANK_ENDED, JournalEvent.RANK_EXCUSED)
+
+
+class RankProcess(NamedTuple):
+    rank: int
+    node: int
+    pid: int
+    launch: str = ""
+    """The launch in a job script that started it."""
+
+
+def running(attempt: AttemptDirectory) -> list[RankProcess]:
+    """The ranks that have started and not ended, by number; of several launches the newest comes first."""
+    found: dict[tuple[str, int, int], RankProcess] = {}
+    for path in sorted(attempt.path.glob("node-*/events.jsonl")):
+        node = path.parent.name.removeprefix("node-")
+        for process, has_begun in _changes(int(node), read_journal(path)) if node.isdecimal() else ():
+            key = (process.launch, process.rank, process.node)
+            if has_begun:
+                found[key] = process
+            else:
+                found.pop(key, None)
+    script = _script(read_journal(attempt.events))
+    newest_first = [*reversed(found.values()), *script]
+    return sorted(newest_first, key=lambda process: (process.rank == SCRIPT_RANK, process.rank))
+
+
+def _changes(node: int, events: list[dict[str, Any]]) -> Iterator[tuple[RankProcess, bool]]:
+    for event in events:
+        kind, rank = event.get("event"), event.get("rank")
+        if isinstance(rank, int) and kind in (*_BEGIN, *_END):
+            pid = event.get("pid")
+            process = RankProcess(rank, node, pid if isinstance(pid, int) else 0, str(event.get("launch") or ""))
+            yield process, kind in _BEGIN
+
+
+def _script(events: list[dict[str, Any]]) -> list[RankProcess]:
+    """The user's job script, which the head starts on the first node."""
+    pids = [event.get("pid") for event in events if event.get("event") == JournalEvent.STARTED]
+    return [RankProcess(SCRIPT_RANK, 0, pid) for pid in pids if isinstance(pid, int)][-1:]
+
 
 _REASONS: Mapping[str, str] = {
     Reason.FAILURE: "a rank failed",
@@ -176,9 +385,7 @@ def _end_of(attempt: AttemptRecord) -> Iterator[Event]:
 
 def _launched(attempt: AttemptRecord, nodes: int) -> Iterator[Event]:
     """The newest launches of a job script, without those that ranks of launches started."""
-    from serried.records.launches import failed_programs, launches  # other runs have none
-
-    yield from _entries(read_journal(attempt.directory.events), attempt.number, _ending_text)
+    yield from _events_of(read_journal(attempt.directory.events), attempt.number, _ending_text)
     own = [launch for launch in launches(attempt.directory, nodes) if "." not in launch.launch]
     for launch in own[-_MOST_LAUNCHES:]:
         name, number = f"launch {launch.launch}", attempt.number
@@ -206,11 +413,11 @@ def _journals(attempt: AttemptRecord, nodes: int) -> Iterator[Event]:
     if are_many:
         yield from _of_many(head, number, nodes)
     else:
-        yield from _entries(head, number, _head_text)
+        yield from _events_of(head, number, _head_text)
     for node in chosen:
         journal = read_journal(attempt.directory.node_events(node))
         for text_of in (_image_text, _staging_text, _launches_text, _results_text):
-            yield from _entries(journal, number, partial(text_of, hosts.get(node, f"node {node}")))
+            yield from _events_of(journal, number, partial(text_of, hosts.get(node, f"node {node}")))
         if not are_many:
             yield from _started(journal, number, hosts.get(node, f"node {node}"))
         yield from _exits(journal, number, hosts.get(node, f"node {node}"))
@@ -223,12 +430,12 @@ def _of_many(head: Sequence[Mapping[str, Any]], number: int, nodes: int) -> Iter
         if entry.get("event") in alike:
             alike[entry["event"]].append(entry)
         else:
-            yield from _entries([entry], number, _head_text)
+            yield from _events_of([entry], number, _head_text)
     for event, what in _ALIKE.items():
         times = [float(entry["t"]) for entry in alike[event] if isinstance(entry.get("t"), int | float)]
         if times:
             yield Event(max(times), f"{len(times):,} of {nodes:,} nodes {what}", number)
-    yield from _entries(alike[JournalEvent.NODE_LOST][:_FEW_NODES], number, _head_text)
+    yield from _events_of(alike[JournalEvent.NODE_LOST][:_FEW_NODES], number, _head_text)
 
 
 def _telling(head: Iterable[Mapping[str, Any]]) -> list[int]:
@@ -238,7 +445,7 @@ def _telling(head: Iterable[Mapping[str, Any]]) -> list[int]:
     return [*dict.fromkeys(nodes)][:_FEW_NODES]
 
 
-def _entries(journal: Iterable[Mapping[str, Any]], number: int, text_of: Any) -> Iterator[Event]:
+def _events_of(journal: Iterable[Mapping[str, Any]], number: int, text_of: Any) -> Iterator[Event]:
     for entry in journal:
         text = text_of(entry)
         if text and isinstance(entry.get("t"), int | float):
@@ -351,22 +558,6 @@ def _exits(journal: Iterable[Mapping[str, Any]], number: int, host: str) -> Iter
         how = f"was killed by {signal_name(signal)}" if signal else f"exited with status {code}"
         again = ", and is restarted" if entry["event"] == JournalEvent.RANK_RESTARTED else ""
         yield Event(float(entry["t"]), f"{names.rank_name(entry.get('rank'))} on {host} {how}{again}", number)
-
-
-def staging_progress(attempt: AttemptDirectory) -> str:
-    """`staging 41 % of 12.0 GB at 102.1 MB/s, 2 min left`; empty if no rank waits for data."""
-    last = ""
-    for entry in read_journal(attempt.events):
-        if entry.get("event") == JournalEvent.STAGING:
-            last = f"staging {progress_text(entry)}".rstrip()
-        elif entry.get("event") in (
-            JournalEvent.STAGED,
-            JournalEvent.STARTING_RANKS,
-            JournalEvent.LAUNCH_FAILED,
-            JournalEvent.STOPPING,
-        ):
-            last = ""
-    return last
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from serried.base.files import Journal
-from serried.records.evidence import attempt_numbers
+from serried.records.status import attempt_numbers
 from serried.resume_check import judge
 from serried.resume_check.judge import Comparison, Curves, Difference, Judgement, Trace, compare
 from serried.schema import names, series

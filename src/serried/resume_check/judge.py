@@ -17,8 +17,8 @@ from typing import Any
 
 from serried.base.errors import SerriedError
 from serried.base.files import read_journal
-from serried.records.evidence import attempt_numbers
 from serried.records.logs import last_lines
+from serried.records.status import attempt_numbers
 from serried.schema.layout import TaskDirectory
 from serried.schema.series import OWN, LoggedStep
 

@@ -23,8 +23,7 @@ from serried.config import job_script
 from serried.records import index
 from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable, new_id, read_exit
-from serried.records.status import status, statuses_of
-from serried.records.verdict import SUBMITTING, UNCERTAIN, Verdict, counts_text
+from serried.records.status import SUBMITTING, UNCERTAIN, Verdict, counts_text, status, statuses_of
 from serried.schema import checkpoints, names
 from serried.schema.layout import RunDirectory
 from serried.schema.names import COMPLETED

@@ -39,7 +39,7 @@ from serried.submission import script, snapshot
 from serried.submission.snapshot import Archive, Revision, Survey
 
 if TYPE_CHECKING:
-    from serried.records.run_status import RunStatus
+    from serried.records.status import RunStatus
 
 NO_REVISION = Revision()
 UNTRACKED_LISTED = 1000

@@ -17,8 +17,8 @@ from serried import schedulers
 from serried.base import files, shell
 from serried.base.errors import SerriedError, UsageError
 from serried.base.files import MODES
-from serried.records.rank_processes import RankProcess
-from serried.records.run_status import RunStatus
+from serried.records.status import RunStatus
+from serried.records.timeline import RankProcess
 from serried.schedulers.interface import Job, Scheduler
 from serried.schema import names
 from serried.schema.layout import RunDirectory

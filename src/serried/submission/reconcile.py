@@ -17,9 +17,8 @@ from serried import schedulers
 from serried.base.errors import SerriedError, UsageError
 from serried.base.files import claim, read_bytes
 from serried.base.text import seconds_of
-from serried.records.evidence import is_at_work
 from serried.records.record import Record, RecordUnreadable, Submission
-from serried.records.status import is_elsewhere
+from serried.records.status import is_at_work, is_elsewhere
 from serried.schema.names import WITHDRAWN, SubmissionState
 
 PATIENCE_SECONDS = 30.0

@@ -11,11 +11,9 @@ from typing import Any
 
 from serried.base.errors import UsageError
 from serried.records import index
-from serried.records.evidence import attempt_numbers
 from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable, read_exit
-from serried.records.run_status import RunStatus
-from serried.records.status import statuses
+from serried.records.status import RunStatus, attempt_numbers, statuses
 from serried.schema import names, printed_metric, series
 from serried.schema.layout import TaskDirectory
 from serried.schema.plan import ReportedMetric, Sweep

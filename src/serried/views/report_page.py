@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from serried.base.text import counted, duration, local_time, show_minutes
-from serried.records.measured import GpuFigures, NodeFigures
 from serried.records.rules import SHORTEST_SECONDS, Note
+from serried.records.samples import GpuFigures, NodeFigures
 from serried.records.usage import DATA_WAIT, GPU_BUSY, GPU_POWER, RANK_MEMORY, STEP_TIME, Spread, Usage, amount, spreads
 from serried.views import console
 from serried.views.console import Cell

@@ -14,8 +14,7 @@ from typing import Any
 from serried.records import samples
 from serried.records.index import Selection
 from serried.records.live import main_metric
-from serried.records.run_status import RunStatus
-from serried.records.status import has_ended_by_file
+from serried.records.status import RunStatus, has_ended_by_file
 from serried.schema import names, series
 from serried.schema.layout import TaskDirectory
 from serried.schema.series import Resumes

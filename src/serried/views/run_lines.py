@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 
 from serried.base.text import ago, compress, duration
 from serried.records.record import read_exit
-from serried.records.run_status import RunStatus
-from serried.records.status import task_of
-from serried.records.verdict import SUBMITTING, UNCERTAIN, tasks_by_state
+from serried.records.status import SUBMITTING, UNCERTAIN, RunStatus, task_of, tasks_by_state
 from serried.schema import names
 from serried.schema.live import NODE
 from serried.schema.reasons import Reason
@@ -22,8 +20,8 @@ from serried.views.console import Cell
 from serried.views.text import harmless, overwritten, printable, wrapped
 
 if TYPE_CHECKING:
-    from serried.records.explain import Explanation
     from serried.records.live import LiveNode, RunProgress
+    from serried.records.why import Explanation
 
 _WIDEST_COUNT = 62
 """Columns of a line about the tasks in one state."""
@@ -118,9 +116,7 @@ def note_of(status: RunStatus, now: float) -> Cell:
     elif status.state != names.COMPLETED and status.tasks is None:
         parts.append(status.verdict.message)
     elif status.has_ended:
-        from serried.records import missing_outputs  # only for runs that have ended
-
-        shorter = [f"serried fetch {status.record.id}"] if missing_outputs.can_be_fetched(status.record.end) else []
+        shorter = _how_to_fetch(status)
         parts += [f"files missing: {text}" for text in shorter]
     if status.has_ended and status.verdict.since is not None:
         ends.append(ago(now - status.verdict.since))
@@ -128,6 +124,16 @@ def note_of(status: RunStatus, now: float) -> Cell:
         ends.append(f"as of {ago(now - status.verdict.stale)}")
     style = "quiet" if status.state in (names.COMPLETED, names.CANCELLED) else None
     return Cell(", ".join(filter(None, parts)), style, ", ".join(filter(None, ends)), tuple(shorter))
+
+
+def _how_to_fetch(status: RunStatus) -> list[str]:
+    """The command that gets files which stayed on nodes, if some may still be there."""
+    end = status.record.end
+    if not (end or {}).get("missing"):
+        return []
+    from serried.records import outputs  # few runs leave files on nodes
+
+    return [f"serried fetch {status.record.id}"] if any(not each.is_lost for each in outputs.missing_in(end)) else []
 
 
 def progress_note(progress: RunProgress) -> tuple[list[str], str]:

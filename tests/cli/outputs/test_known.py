@@ -10,7 +10,7 @@ import pytest
 
 from building import CREATED, as_json
 from serried.base.files import write_json
-from serried.records import outputs
+from serried.schema import outputs
 from serried.schema.outputs import Outputs, describe
 from trees import tree
 from written import described, put

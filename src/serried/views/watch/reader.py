@@ -16,15 +16,11 @@ from pathlib import Path
 from serried.base.errors import RunNotFoundError, SerriedError
 from serried.base.text import ago, counted, duration, local_time
 from serried.records import index, live, logs, samples
-from serried.records.doubts import doubts
-from serried.records.evidence import latest_attempt
-from serried.records.explain import Explanation, explain
 from serried.records.index import Selection
-from serried.records.live import RunProgress
+from serried.records.live import RunProgress, doubts
 from serried.records.record import RecordUnreadable
-from serried.records.run_status import RunStatus
-from serried.records.status import Pace, statuses, task_of
-from serried.records.verdict import UNCERTAIN, Verdict
+from serried.records.status import UNCERTAIN, Pace, RunStatus, Verdict, latest_attempt, statuses, task_of
+from serried.records.why import Explanation, explain
 from serried.schema import names, series
 from serried.schema.layout import AttemptDirectory
 from serried.schema.reasons import Reason

@@ -29,7 +29,7 @@ from serried.base.files import read_json
 from serried.records import index
 from serried.records.index import Selection
 from serried.records.record import RecordUnreadable
-from serried.records.run_status import RunStatus
+from serried.records.status import RunStatus
 from serried.schema import SCHEMA, names
 from serried.sweeps import results
 from serried.views.plan_lines import command_text

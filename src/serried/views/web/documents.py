@@ -13,13 +13,12 @@ from serried.base.errors import UsageError
 from serried.base.files import read_json
 from serried.base.text import ago
 from serried.records import logs, rules, samples
-from serried.records.evidence import latest_attempt
 from serried.records.index import Selection
 from serried.records.record import RecordUnreadable
-from serried.records.reported import whole_usage
-from serried.records.run_status import RunStatus, warnings_of
 from serried.records.samples import NodeSamples, Range
+from serried.records.status import RunStatus, latest_attempt, warnings_of
 from serried.records.timeline import attempts, timeline
+from serried.records.usage import whole_usage
 from serried.schema import checkpoints, series
 from serried.schema.layout import AttemptDirectory
 from serried.submission.snapshot import Revision

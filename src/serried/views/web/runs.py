@@ -14,11 +14,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from serried.records import index, run_status
+from serried.records import index, status
 from serried.records.index import Selection
 from serried.records.record import Record
-from serried.records.run_status import RunStatus
-from serried.records.status import Pace, statuses, task_of
+from serried.records.status import Pace, RunStatus, statuses, task_of
 from serried.schema.layout import TaskDirectory
 from serried.views.run_files import EndFiles, RankCurves
 
@@ -88,7 +87,7 @@ class Runs:
     def one(self, selection: Selection) -> RunStatus:
         """The status of a run or a task: as of the last look, or from files if the run has ended."""
         if selection.record.end is not None:
-            whole = run_status.read_end(selection.record)
+            whole = status.read_end(selection.record)
         else:
             whole = self._known_status(selection.record) or self._look_again(selection.record)
         return whole if selection.task is None else task_of(whole, selection.task)
