@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import mmap
 import os
 import zipfile
 import zlib
@@ -20,7 +21,7 @@ def written(path, pickle, tensors):
     layout = archive.ImageLayout()
     contents = {layout.add_tensor(len(data)): data for data in tensors}
     contents[layout.finish(len(pickle))] = pickle
-    image = bytearray(layout.size)
+    image = mmap.mmap(-1, layout.size)  # in whole pages, as the shared memory
     for offset, data in contents.items():
         image[offset : offset + len(data)] = data
     return archive.write_archive(path, memoryview(image), map(len, tensors), len(pickle))
@@ -38,10 +39,10 @@ def torchs_own(state):
 STATE = {"a": torch.arange(1000.0), "b": torch.ones(3, dtype=torch.int64), "empty": torch.empty(0), "n": 3}
 
 
-@pytest.mark.parametrize("mmap", [False, True])
-def test_torch_reads_it(tmp_path, mmap):
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_torch_reads_it(tmp_path, is_mapped):
     written(tmp_path / "state.pt", *torchs_own(STATE))
-    state = torch.load(str(tmp_path / "state.pt"), weights_only=True, mmap=mmap)
+    state = torch.load(str(tmp_path / "state.pt"), weights_only=True, mmap=is_mapped)
     assert str(state) == str(STATE)
 
 
@@ -60,12 +61,6 @@ def test_more_records_than_a_plain_zip_can_count(tmp_path):
     written(tmp_path / "state.pt", b"pickle", [b""] * 65600)
     with zipfile.ZipFile(tmp_path / "state.pt") as zipped:
         assert len(zipped.namelist()) == 65603
-
-
-@pytest.mark.parametrize("size", [0, 1, 1000, 1 << 20])
-def test_checksums_of_two_texts_give_that_of_both(size):
-    first, second = os.urandom(1000), os.urandom(size)
-    assert archive.joined_crc32(zlib.crc32(first), zlib.crc32(second), size) == zlib.crc32(first + second)
 
 
 @pytest.mark.parametrize("is_direct", [True, False])
