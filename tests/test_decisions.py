@@ -18,7 +18,6 @@ METHODS |= {"removesuffix", "search", "match", "fullmatch", "sub", "findall", "f
 TWO_WORDS = re.compile(r"[A-Za-z]{2,} [A-Za-z]{2,}")
 
 WORDS_OF_OTHERS = {
-    "agent/outcome/diagnose.py": "of the program, of Python and of bash",
     "agent/outcome/evidence.py": "of slurmstepd",
     "agent/outcome/verdict.py": "of srun",
     "agent/stage_in/archives.py": "of tar",

@@ -7,20 +7,17 @@ from types import SimpleNamespace
 import pytest
 
 from serried.agent.node import Exits
+from serried.schema.exits import Exit
 
 
 def an_exit(rank, code=0, signal=None, **more):
-    return {"rank": rank, "exit_code": None if signal else code, "signal": signal, "ended_by_us": False, **more}
+    return Exit(rank, 0, None if signal else code, signal, 1.0, False, **more)
 
 
 @pytest.fixture
 def node():
-    due, told, tails, ranks = (
-        [],
-        [],
-        [],
-        SimpleNamespace(was_killed_by_launcher=lambda _: False, tail=lambda _: ["boom"]),
-    )
+    due, told, tails = [], [], []
+    ranks = SimpleNamespace(exits={}, was_killed_by_launcher=lambda _: False, tail=lambda _: ["boom"])
     loop = SimpleNamespace(after=lambda _, action: due.append(action))
 
     def tell(_, **failure):
@@ -31,7 +28,6 @@ def node():
 
     def take(exit_):
         exits.add(ranks, exit_, is_stopping=False)
-        return exit_
 
     return SimpleNamespace(
         exits=exits, ranks=ranks, take=take, told=told, tails=tails, wait=lambda: [due.pop(0)() for _ in due[:]]
@@ -39,11 +35,11 @@ def node():
 
 
 def test_a_rank_that_dies_of_term_before_its_agent_hears_one_has_not_failed(node):
-    ended = node.take(an_exit(0, signal=15))
+    node.take(an_exit(0, signal=15))
     assert (node.told, node.exits.have_all_been_sent) == ([], False)
     node.exits.mark_ended_by_us()
     node.wait()
-    assert (node.told, node.exits.have_all_been_sent, ended["ended_by_us"]) == ([], True, True)
+    assert (node.told, node.exits.have_all_been_sent, node.ranks.exits[0].ended_by_us) == ([], True, True)
 
 
 def test_a_rank_that_dies_of_a_term_that_nobody_else_hears_has_failed(node):

@@ -12,6 +12,7 @@ from serried.records.why import ADVICE, HERE, OF_LAUNCH, OF_OUTPUT, OF_SCRIPT, E
 from serried.schedulers.interface import Job
 from serried.schedulers.pbs.commands import Pbs
 from serried.schedulers.slurm.commands import Slurm
+from serried.schema.exits import Exit
 from serried.schema.plan import Limit
 from tables import for_each
 
@@ -371,7 +372,7 @@ def test_a_submission_that_never_reached_the_scheduler_is_not_called_refused(ser
     ],
 )
 def test_memory_of_a_gpu_is_not_taken_for_that_of_the_node(line, key):
-    cause = diagnose.cause({"exit_code": 1, "signal": None}, [line])
+    cause = diagnose.cause(Exit(0, 0, 1, None, 1.0, ended_by_us=False), [line])
     assert (cause, advice_for(Ended("FAILED", cause, ["Traceback", line]))[0]) == ("out-of-memory", key)
 
 

@@ -22,7 +22,7 @@ from serried.agent.loop import Loop, Timer
 from serried.agent.node_disk import cleanup
 from serried.agent.node_disk.folder import Folder
 from serried.agent.ranks import connections, side_commands
-from serried.agent.ranks.ranks import Exit, ForkedRanks, Ranks, has_failed
+from serried.agent.ranks.ranks import ForkedRanks, Ranks
 from serried.agent.ranks.side_commands import SideCommands
 from serried.agent.sampling.node_side import RunningRank, SamplerProcess
 from serried.agent.stacks.node_side import StackRequests
@@ -33,7 +33,9 @@ from serried.base.channel import Message
 from serried.base.hosts import LOOPBACK, expand_hosts
 from serried.schema import names
 from serried.schema.events import JournalEvent, ToHead, ToNode
+from serried.schema.exits import Exit
 from serried.schema.reasons import Reason
+from serried.schema.side_commands import SideExit
 
 JOIN_SECONDS = 60.0
 SILENT_HEAD_SECONDS = 60.0
@@ -87,10 +89,10 @@ class Exits:
         return not self._held
 
     def add(self, ranks: Ranks, exit_: Exit, *, is_stopping: bool) -> None:
-        if (exit_["signal"] == signal.SIGTERM or exit_.get("vanished")) and not exit_["ended_by_us"]:
+        if (exit_.signal == signal.SIGTERM or exit_.vanished) and not exit_.ended_by_us:
             self._held.append(exit_)
             self._node.loop.after(TOGETHER_SECONDS, lambda: self.release(ranks))
-        elif exit_.get("stumbled") and not is_stopping:
+        elif exit_.stumbled and not is_stopping:
             self._held.append(exit_)
             self._node.loop.after(STUMBLED_SECONDS, lambda: self.release(ranks, stumbled=True))
         else:
@@ -98,25 +100,24 @@ class Exits:
 
     def release(self, ranks: Ranks, *, stumbled: bool = False) -> None:
         """Report the held exits: those by a lost peer if `stumbled`, else the others."""
-        released = [exit_ for exit_ in self._held if bool(exit_.get("stumbled")) == stumbled]
+        released = [exit_ for exit_ in self._held if exit_.stumbled == stumbled]
         self._held = [exit_ for exit_ in self._held if exit_ not in released]
         for exit_ in released:
-            exit_["ended_by_us"] |= ranks.was_killed_by_launcher(exit_)
-            self._report(ranks, exit_)
+            is_ours = exit_.ended_by_us or ranks.was_killed_by_launcher(exit_)
+            self._report(ranks, exit_._replace(ended_by_us=is_ours))
         self._node.finish_if_ended()
 
     def mark_ended_by_us(self) -> None:
         """Mark the held exits: the scheduler's TERM caused them."""
-        for exit_ in self._held:
-            exit_["ended_by_us"] = True
+        self._held = [exit_._replace(ended_by_us=True) for exit_ in self._held]
 
     def _report(self, ranks: Ranks, exit_: Exit) -> None:
-        self._node.log_event(JournalEvent.RANK_EXIT, **exit_)
-        if not exit_["ended_by_us"] and has_failed(exit_):
-            has_stumbled = bool(exit_.get("stumbled"))
-            tail = [] if {has_stumbled, False} & self._tails else ranks.tail(exit_)
-            self._tails.add(has_stumbled)
-            self._node.send(ToHead.FAILED, exit=exit_, tail=tail)
+        ranks.exits[exit_.rank] = exit_
+        self._node.log_event(JournalEvent.RANK_EXIT, **exit_.to_json())
+        if not exit_.ended_by_us and exit_.has_failed:
+            tail = [] if {exit_.stumbled, False} & self._tails else ranks.tail(exit_.rank)
+            self._tails.add(exit_.stumbled)
+            self._node.send(ToHead.FAILED, exit=exit_.to_json(), tail=tail)
 
 
 class Node:
@@ -258,10 +259,10 @@ class Node:
         self._sampling.begin(hosts[self._index], variables.get("results", ""))
         self.reap()
 
-    def _on_side_command_exit(self, exit_: Exit) -> None:
-        self.log_event(JournalEvent.SIDE_COMMAND_EXITED, **exit_)
+    def _on_side_command_exit(self, exit_: SideExit) -> None:
+        self.log_event(JournalEvent.SIDE_COMMAND_EXITED, **exit_.to_json())
         if side_commands.has_failed(exit_) and not self._is_stopping:
-            self.send(ToHead.SIDE_COMMAND_FAILED, **exit_)
+            self.send(ToHead.SIDE_COMMAND_FAILED, **exit_.to_json())
 
     def _leaders(self) -> List[int]:
         return [rank.pid for rank in self._ranks.running] if self._ranks else []
@@ -384,7 +385,7 @@ class Node:
             return
         leftovers = [leftover for leftover in self.find_leftovers() if not leftover.may_outlive_ranks]
         can_wait = not (self._is_stopping or self._ranks.may_leave_processes)
-        can_wait = can_wait and not any(has_failed(exit_) for exit_ in self._ranks.exits)
+        can_wait = can_wait and not any(exit_.has_failed for exit_ in self._ranks.exits.values())
         if leftovers and can_wait and self._may_linger():
             return
         if self._side_commands and not self._side_commands.end(self.finish_if_ended, is_urgent=self._is_stopping):
@@ -416,7 +417,7 @@ class Node:
         self.log_event(JournalEvent.SWEPT, count=count, left=leftovers)
         unsaved = files.read_json(self._private / f"stop{names.UNSAVED_SUFFIX}")
         facts = {
-            "exits": self._ranks.exits if self._ranks else [],
+            "exits": [exit_.to_json() for exit_ in self._ranks.exits.values()] if self._ranks else [],
             "left": leftovers,
             "swept": count,
             "unsaved": unsaved,

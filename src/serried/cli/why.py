@@ -12,9 +12,9 @@ from serried import schedulers
 from serried.base.errors import SerriedError
 from serried.base.text import ago, duration, local_time
 from serried.cli import run_view
-from serried.records.status import RunStatus, signal_name, statuses_of
+from serried.records.status import RunStatus, statuses_of
 from serried.records.why import Explanation, explain
-from serried.schema import names
+from serried.schema import exits, names
 from serried.views import console, run_lines
 from serried.views.text import printable
 
@@ -101,7 +101,7 @@ def _facts(explanation: Explanation) -> list[tuple[str, str]]:
         facts.append(("first failure", where + when))
         signal = failure.get("signal")
         facts.append(("raised", printable(str(failure.get("error") or ""))))
-        facts.append(("ended by", signal_name(signal) if signal else f"exit status {failure.get('exit_code')}"))
+        facts.append(("ended by", exits.signal_name(signal) if signal else f"exit status {failure.get('exit_code')}"))
     if status.has_ended:
         facts += [("exit code", "" if status.verdict.exit_code is None else str(status.verdict.exit_code))]
         facts += [("attempt", str(status.attempt) if (status.attempt or 1) > 1 else "")]

@@ -11,7 +11,6 @@ import enum
 import functools
 import json
 import os
-import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from serried.records.record import Record, RecordUnreadable, Submission, Summary
 from serried.schedulers.interface import Job, Scheduler
 from serried.schema import SCHEMA, names, reasons
 from serried.schema.events import JournalEvent
+from serried.schema.exits import Exit
 from serried.schema.layout import AttemptDirectory, TaskDirectory, owner_of, withdraw, worker_in
 from serried.schema.names import SubmissionState
 from serried.schema.reasons import NEVER_STARTS, OF_DEPENDENCIES, Reason
@@ -367,14 +367,6 @@ def counts_text(verdicts: Mapping[int, Verdict]) -> str:
     return ", ".join(f"{len(indices):,} {state}" for state, indices in tasks_by_state(verdicts).items())
 
 
-def signal_name(number: object) -> str:
-    """`signal 11 (SIGSEGV)`."""
-    try:
-        return f"signal {number} ({signal.Signals(int(str(number))).name})"
-    except ValueError:
-        return f"signal {number}"
-
-
 Answer = Mapping[tuple[str, int | None], Job]
 """The result of a poll, by job and task."""
 
@@ -582,13 +574,12 @@ def _all_ended_well(attempt: AttemptDirectory, nodes: int, ranks: set[int]) -> f
     ends = [event for event in head if event.get("event") == JournalEvent.NODE_ENDED]
     if _MAY_CHANGE_AN_EXIT.intersection(before) or any(event.get("left") for event in ends):
         return None
-    exits: list[dict[str, Any]] = [exit_ for event in ends for exit_ in event["exits"]]
+    exits = [Exit.from_json(fields) for event in ends for fields in event["exits"]]
     for node in set(range(nodes)) - {event.get("node") for event in ends}:
-        exits += [
-            event for event in read_journal(attempt.node_events(node)) if event.get("event") == JournalEvent.RANK_EXIT
-        ]
-    is_well = all(exit_["exit_code"] == 0 and not (exit_["signal"] or exit_["ended_by_us"]) for exit_ in exits)
-    if {exit_["rank"] for exit_ in exits} != ranks or not is_well:
+        journal = read_journal(attempt.node_events(node))
+        exits += [Exit.from_json(event) for event in journal if event.get("event") == JournalEvent.RANK_EXIT]
+    is_well = all(exit_.exit_code == 0 and not exit_.ended_by_us for exit_ in exits)
+    if {exit_.rank for exit_ in exits} != ranks or not is_well:
         return None
     return max((float(event["t"]) for event in head), default=None)
 

@@ -17,8 +17,8 @@ from serried.base.text import iso, maker, seconds_of, spell
 from serried.records import index
 from serried.records.logs import launch_order
 from serried.records.record import Record, RecordUnreadable, Submission, jobs_text, read_exit
-from serried.records.status import Verdict, attempt_numbers, latest_attempt, signal_name
-from serried.schema import names
+from serried.records.status import Verdict, attempt_numbers, latest_attempt
+from serried.schema import exits, names
 from serried.schema.events import ItemOrigin, JournalEvent
 from serried.schema.layout import AttemptDirectory, TaskDirectory
 from serried.schema.missing_outputs import left_out
@@ -40,7 +40,7 @@ class FailedRank:
 
     @property
     def how(self) -> str:
-        return f"was killed by {signal_name(self.signal)}" if self.signal else f"exited with status {self.exit_code}"
+        return exits.how(self.exit_code, self.signal, is_named=True)
 
     def to_json(self) -> dict[str, Any]:
         return {"rank": self.rank, "host": self.host, "exit_code": self.exit_code, "signal": self.signal}
@@ -555,7 +555,7 @@ def _exits(journal: Iterable[Mapping[str, Any]], number: int, host: str) -> Iter
         code, signal = entry.get("exit_code"), entry.get("signal")
         if code == 0:
             continue
-        how = f"was killed by {signal_name(signal)}" if signal else f"exited with status {code}"
+        how = exits.how(code, signal, is_named=True)
         again = ", and is restarted" if entry["event"] == JournalEvent.RANK_RESTARTED else ""
         yield Event(float(entry["t"]), f"{names.rank_name(entry.get('rank'))} on {host} {how}{again}", number)
 

@@ -5,27 +5,31 @@ from __future__ import annotations
 import pytest
 
 from serried.agent.outcome import diagnose
+from serried.schema.exits import Exit
 from tables import for_each
+
+
+def of(code, signal, **more):
+    return Exit(0, 0, code, signal, 1.0, False, **more)
 
 
 @for_each(
     ("exit_", "tail", "cause"),
     [
-        ({"exit_code": 1, "signal": None}, ["ModuleNotFoundError: No module named 'x'"], "import-error"),
-        ({"exit_code": 1, "signal": None}, ["ImportError: libcudart.so"], "import-error"),
-        ({"exit_code": 1, "signal": None}, ["torch.OutOfMemoryError: CUDA out of memory. Tried"], "out-of-memory"),
-        ({"exit_code": 1, "signal": None}, ["torch.cuda.OutOfMemoryError: CUDA"], "out-of-memory"),
-        ({"exit_code": 1, "signal": None}, ["torch.AcceleratorError: CUDA error: out of memory"], "out-of-memory"),
-        ({"exit_code": 1, "signal": None}, ["MemoryError"], "out-of-memory"),
-        ({"exit_code": 137, "signal": None}, ["Killed"], "out-of-memory"),
-        ({"exit_code": None, "signal": 9, "oom": True}, [], "out-of-memory"),
-        ({"exit_code": None, "signal": 9}, [], "signal"),
-        ({"exit_code": 1, "signal": None}, ["we handle MemoryError and ImportError here"], "exit"),
-        ({"exit_code": 1, "signal": None, "stumbled": True}, ["RuntimeError: [/gloo/pair.cc:1] x"], "peer-lost"),
-        ({"exit_code": None, "signal": 6, "stumbled": True}, [], "peer-lost"),
-        ({"exit_code": 1, "signal": None, "stumbled": True}, ["torch.OutOfMemoryError: CUDA"], "out-of-memory"),
-        ({"exit_code": 127, "signal": None}, ["/bin/bash: line 1: nosuch: command not found"], "command-not-found"),
-        ({"exit_code": 66, "signal": None, "problem": "workdir-missing"}, ["MemoryError"], "workdir-missing"),
+        (of(1, None), ["ModuleNotFoundError: No module named 'x'"], "import-error"),
+        (of(1, None), ["ImportError: libcudart.so"], "import-error"),
+        (of(1, None), ["torch.OutOfMemoryError: CUDA out of memory. Tried"], "out-of-memory"),
+        (of(1, None), ["torch.AcceleratorError: CUDA error: out of memory"], "out-of-memory"),
+        (of(1, None), ["MemoryError"], "out-of-memory"),
+        (of(137, None), ["Killed"], "out-of-memory"),
+        (of(None, 9, oom=True), [], "out-of-memory"),
+        (of(None, 9), [], "signal"),
+        (of(1, None), ["we handle MemoryError and ImportError here"], "exit"),
+        (of(1, None, stumbled=True), ["RuntimeError: [/gloo/pair.cc:1] x"], "peer-lost"),
+        (of(None, 6, stumbled=True), [], "peer-lost"),
+        (of(1, None, stumbled=True), ["torch.OutOfMemoryError: CUDA"], "out-of-memory"),
+        (of(127, None), ["/bin/bash: line 1: nosuch: command not found"], "command-not-found"),
+        (of(66, None, problem="workdir-missing"), ["MemoryError"], "workdir-missing"),
     ],
 )
 def test_the_cause_is_what_the_agent_saw_else_what_the_output_says(exit_, tail, cause):

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from evidence import CONNECTED, STARTED, asked, ended, event, evidence, exit_of, node_journal, stopping
 from serried.agent.outcome import verdict
-from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, first_failure
+from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, FirstFailure, first_failure
 from serried.agent.outcome.verdict import AttemptVerdict
+from serried.schema.exits import Exit
 from tables import for_each
 
 FINE = [ended(0, exit_of(0)), ended(1, exit_of(1))]
@@ -388,7 +389,7 @@ def test_ranks_that_were_ended_are_apart_only_as_it_was_reported_while_they_ran(
 
 
 def test_a_rank_that_failed_before_it_could_join_is_not_apart():
-    failure = exit_of(0, 1, node=0, host="n1")
+    failure = FirstFailure(Exit.from_json(exit_of(0, 1)))
     ends = [{**end, "contact": False, "cpu_seconds": 9.0} for end in FINE]
     document = verdict.document(evidence([*STARTED, *ends]), failure, [], AttemptVerdict("FAILED", 1, "exit", "failed"))
     assert "warnings" not in document

@@ -145,7 +145,7 @@ def test_a_report_that_was_not_retracted_counts_although_the_rank_exits_with_0(
     rank.stopped_at = stopped_at
 
     exit_ = ranks.record(rank, 0, None, is_oom=False)
-    assert (exit_["exit_code"], exit_["ended_by_us"], exit_.get("reported", False)) == expected
+    assert (exit_.exit_code, exit_.ended_by_us, exit_.reported) == expected
 
 
 COUNTED = """

@@ -15,10 +15,18 @@ from serried.agent.attempts import history, successor_jobs
 from serried.agent.comms import job_environment
 from serried.agent.node_disk.folder import boot
 from serried.agent.outcome import checkpoint_progress, diagnose, reconcile, verdict
-from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence, Event, Exit, Obstacle, first_failure
+from serried.agent.outcome.evidence import (
+    NO_ATTEMPT_LEFT,
+    AttemptEvidence,
+    Event,
+    FirstFailure,
+    Obstacle,
+    first_failure,
+)
 from serried.base import files
 from serried.schema import names
 from serried.schema.events import JournalEvent
+from serried.schema.exits import Exit
 from serried.schema.reasons import Reason
 
 
@@ -78,21 +86,20 @@ def _seconds_since(claim: Mapping[str, Any]) -> Optional[float]:
     return time.monotonic() - began if is_same and isinstance(began, float) else None
 
 
-def _tail(work: Attempt, evidence: AttemptEvidence, failure: Exit) -> List[str]:
-    if "output" in failure:
-        return diagnose.read_tail(work.log_of(failure["rank"], None), end=failure["output"])
+def _tail(work: Attempt, evidence: AttemptEvidence, failure: FirstFailure) -> List[str]:
+    exit_ = failure.exit
+    if failure.output is not None:
+        return diagnose.read_tail(work.log_of(exit_.rank, None), end=failure.output)
     for event in evidence.head:
         is_failure = event["event"] in (JournalEvent.RANK_FAILED, JournalEvent.LAUNCHED_RANK_FAILED)
-        if is_failure and event["tail"] and _is_same(event["exit"], failure):
-            return list(event["tail"])
-    if failure.get("launch"):
+        if is_failure and event["tail"]:
+            failed = Exit.from_json(event["exit"])
+            if (failed.rank, failed.launch) == (exit_.rank, exit_.launch):
+                return list(event["tail"])
+    if exit_.launch:
         attempt = work.directory.attempt(work.number)
-        return diagnose.read_tail(attempt.launch_log(failure["node"], failure["launch"], failure["rank"]))
-    return diagnose.tail_of(work, failure["rank"])
-
-
-def _is_same(exit_: Exit, failure: Exit) -> bool:
-    return (exit_["rank"], exit_.get("launch")) == (failure["rank"], failure.get("launch"))
+        return diagnose.read_tail(attempt.launch_log(exit_.node or 0, exit_.launch, exit_.rank))
+    return diagnose.tail_of(work, exit_.rank)
 
 
 def reconsider(work: Attempt, result: Dict[str, Any], final: str, *, next_is_here: bool = False) -> Dict[str, Any]:

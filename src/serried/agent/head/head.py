@@ -30,6 +30,7 @@ from serried.base.channel import Message
 from serried.base.hosts import expand_hosts, fold_hosts
 from serried.schema import checkpoints, names
 from serried.schema.events import JournalEvent, ToHead, ToNode
+from serried.schema.exits import Exit
 from serried.schema.reasons import Reason
 
 if TYPE_CHECKING:
@@ -506,7 +507,7 @@ class Head:
             self.log_event(LOGGED[event], node=agent.index, host=agent.host, **facts)
         elif event == ToHead.FAILED:
             self.log_event(JournalEvent.RANK_FAILED, node=agent.index, host=agent.host, **facts)
-            self._judge_failure(agent, message["exit"])
+            self._judge_failure(Exit.from_json(message["exit"])._replace(host=agent.host))
         elif event == ToHead.STOP:
             self._on_terminated(Reason(message["reason"]), f"TERM on {agent.host}", node=agent.index)
         elif event == ToHead.ORPHANED:
@@ -538,31 +539,32 @@ class Head:
             return
         for exit_ in self._script.reap(children):
             self.log_event(JournalEvent.LAUNCHES, **self._script.launch_facts())
-            self._nodes.broadcast(ToNode.SCRIPT_ENDED, exit=exit_)
+            self._nodes.broadcast(ToNode.SCRIPT_ENDED, exit=exit_.to_json())
 
-    def _judge_failure(self, agent: NodeAgent, exit_: Dict[str, Any]) -> None:
+    def _judge_failure(self, exit_: Exit) -> None:
         """End the other ranks after a failure. A rank that obeyed the stop notice did not fail."""
-        is_script = exit_["rank"] == names.SCRIPT_RANK  # there are no others to end
-        if is_script or (self._are_ranks_notified and exit_["exit_code"] in names.OBEYED_STATUSES):
+        is_script = exit_.rank == names.SCRIPT_RANK  # there are no others to end
+        if is_script or (self._are_ranks_notified and exit_.exit_code in names.OBEYED_STATUSES):
             return
-        lost = " lost another rank" if exit_.get("stumbled") else ""
-        self.stop(Reason.FAILURE, f"rank {exit_['rank']} on {agent.host}{lost}", self.work.grace_seconds)
+        lost = " lost another rank" if exit_.stumbled else ""
+        self.stop(Reason.FAILURE, f"rank {exit_.rank} on {exit_.host}{lost}", self.work.grace_seconds)
 
     def _on_event_of_launch(self, agent: NodeAgent, message: Message) -> None:
         if self._script:
             self._script.launches.on_message(agent.index, agent.host, self.loop.awake(), message)
-        is_failure = message["event"] == ToHead.LAUNCHED_RANK_FAILED and not self._stop_reason
-        if is_failure and message["exit"]["needed"]:
-            self.loop.after(self.work.grace_seconds, partial(self._end_launch, agent.host, message["exit"]))
+        if message["event"] == ToHead.LAUNCHED_RANK_FAILED and not self._stop_reason:
+            exit_ = Exit.from_json(message["exit"])._replace(host=agent.host)
+            if exit_.needed:
+                self.loop.after(self.work.grace_seconds, partial(self._end_launch, exit_))
 
-    def _end_launch(self, host: str, exit_: Dict[str, Any]) -> None:
+    def _end_launch(self, exit_: Exit) -> None:
         """End what still runs of a launch of the script. Its launcher then exits, and the script decides."""
         from serried.agent.launchers.script import how_it_failed
 
-        launch, rank = exit_["launch"], exit_["rank"]
+        launch = exit_.launch
         if self._script and launch in self._script.launches.running and not self._stop_reason:
-            self.log_event(JournalEvent.ENDING_LAUNCH, launch=launch, rank=rank, host=host)
-            grace, because = self.work.grace_seconds, how_it_failed(exit_, host)
+            self.log_event(JournalEvent.ENDING_LAUNCH, launch=launch, rank=exit_.rank, host=exit_.host)
+            grace, because = self.work.grace_seconds, how_it_failed(exit_)
             self._nodes.broadcast(ToNode.END_LAUNCH, launch=launch, grace=grace, because=because)
 
     def on_node_lost(self, agent: NodeAgent, code: Reason, because: str) -> None:

@@ -12,6 +12,7 @@ from serried.agent.attempt import Attempt
 from serried.agent.comms.node_registry import NodeAgent, NodeRegistry
 from serried.agent.loop import Loop
 from serried.base.channel import Message
+from serried.schema import exits
 from serried.schema.events import ToHead, ToNode
 from serried.schema.reasons import Reason
 
@@ -128,7 +129,7 @@ def explain(end: Dict[str, Any], world: int, started: int) -> Failure:
     if end["problem"]:
         return Failure(f"`{end['name']}` on {end['host']} cannot be started: {end['problem']}", 1, code)
     status = int(end["status"])
-    how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
+    how = exits.how(status, -status if status < 0 else None)
     when = "before it had started a rank" if not started else f"after it had started {started} of {world} ranks"
     when = "though no rank had failed" if started == world else when
     last: Optional[str] = next((line for line in reversed(end["said"]) if any(map(str.isalnum, line))), None)

@@ -20,6 +20,7 @@ from serried.agent import system
 from serried.agent.launchers import command_lines, programs
 from serried.agent.launchers.command_lines import NotUnderstoodError
 from serried.agent.loop import Loop
+from serried.schema import exits
 
 REFUSED = 1
 """srun's status if it cannot start a step."""
@@ -386,9 +387,7 @@ class LocalStep:
     def _ending(self, status: int, problem: Optional[Tuple[str, int]]) -> str:
         if problem and problem[0] == "directory":
             return f"cannot enter `{self._step.directory}`: {os.strerror(problem[1])}"
-        if os.WIFSIGNALED(status):
-            return f"was killed by signal {os.WTERMSIG(status)}"
-        return f"exited with status {os.WEXITSTATUS(status)}"
+        return exits.how(os.WEXITSTATUS(status), os.WTERMSIG(status))
 
 
 def _pipe() -> Tuple[int, int]:

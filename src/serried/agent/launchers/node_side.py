@@ -24,10 +24,11 @@ from serried.agent.launchers.kinds import KINDS, LaunchCommand, LaunchContext, L
 from serried.agent.loop import Loop
 from serried.agent.outcome.diagnose import read_tail
 from serried.agent.ranks import binding, command
-from serried.agent.ranks.ranks import Exit, Rank, Ranks, has_failed
+from serried.agent.ranks.ranks import Rank, Ranks
 from serried.base.channel import Message
 from serried.schema import names
 from serried.schema.events import FromLaunched, JournalEvent, ToHead, ToLaunched, ToNode
+from serried.schema.exits import Exit
 
 LAST_LINES = 5
 LAST_SECONDS = 2.0
@@ -144,7 +145,7 @@ class LaunchedRanks(Ranks):
             self._remote.cancel(connection.socket)
             if connection.is_starting and not connection.has_ended:  # killed, and its program with it
                 exit_ = self.record(self._forget(connection), signal.SIGKILL, None, is_oom=False)
-                self._finish_rank(connection, {**exit_, "vanished": True}, is_signalled=self._is_stopping)
+                self._finish_rank(connection, exit_._replace(vanished=True), is_signalled=self._is_stopping)
             return
         for message in messages:
             event = message["event"]
@@ -196,11 +197,11 @@ class LaunchedRanks(Ranks):
 
     def _clear_earlier_exit(self, connection: RankConnection) -> None:
         """The exit of a rank that is restarted does not count."""
-        self.exits = [exit_ for exit_ in self.exits if exit_["rank"] != connection.number]
-        self._unreaped = [exit_ for exit_ in self._unreaped if exit_["rank"] != connection.number]
+        self.exits.pop(connection.number, None)
+        self._unreaped = [exit_ for exit_ in self._unreaped if exit_.rank != connection.number]
         before = self._excused.pop(connection.number, None)
         if before is not None:
-            self._agent.log_event(JournalEvent.RANK_RESTARTED, **before)
+            self._agent.log_event(JournalEvent.RANK_RESTARTED, **before.to_json())
             with self.work.log_of(connection.number, self.node).open("ab") as log:
                 log.write(f"serried: {self.work.launcher} restarts rank {connection.number}\n".encode())
 
@@ -232,24 +233,24 @@ class LaunchedRanks(Ranks):
 
     def _finish_rank(self, connection: RankConnection, exit_: Exit, *, is_signalled: bool) -> None:
         """`is_signalled`: by the launcher, or because the attempt is being ended. The rank did not end by itself."""
-        exit_["ended_by_us"] = exit_["ended_by_us"] or is_signalled
+        exit_ = exit_._replace(ended_by_us=exit_.ended_by_us or is_signalled)
         may_return = self._may_restart(connection, exit_)
         if may_return:
             self._excused[connection.number] = exit_
-            self._agent.log_event(JournalEvent.RANK_EXCUSED, **exit_)
+            self._agent.log_event(JournalEvent.RANK_EXCUSED, **exit_.to_json())
         else:
             self._unreaped.append(exit_)
             taken = is_signalled and not self._is_stopping
-            self._agent.send(ToHead.RANK_ENDED, rank=connection.number, well=not has_failed(exit_), taken=taken)
+            self._agent.send(ToHead.RANK_ENDED, rank=connection.number, well=not exit_.has_failed, taken=taken)
         if may_return or self._is_released:
             connection.socket.send({"do": ToLaunched.LEAVE})
         self._agent.reap()
 
     def _may_restart(self, connection: RankConnection, exit_: Exit) -> bool:
         most = self.work.plan.launch.max_restarts
-        if not has_failed(exit_) or connection.incarnation >= most or self._is_stopping:
+        if not exit_.has_failed or connection.incarnation >= most or self._is_stopping:
             return False
-        return not (self.are_notified and exit_["exit_code"] in names.OBEYED_STATUSES)
+        return not (self.are_notified and exit_.exit_code in names.OBEYED_STATUSES)
 
     def reap(self, children: Iterable[Tuple[int, int]]) -> List[Exit]:
         self._remote.reap(children)
@@ -260,13 +261,13 @@ class LaunchedRanks(Ranks):
                 self._report_excused()
                 self._launcher_exit = self._launcher.exit_facts()
         ended, self._unreaped = self._unreaped, []
-        self.exits += ended
+        self.exits.update((exit_.rank, exit_) for exit_ in ended)
         return ended
 
     def _report_excused(self) -> None:
         """The launcher restarts no rank from here on."""
         for number in self._excused:
-            self._agent.send(ToHead.RANK_ENDED, rank=number, well=False, taken=self._excused[number]["ended_by_us"])
+            self._agent.send(ToHead.RANK_ENDED, rank=number, well=False, taken=self._excused[number].ended_by_us)
         self._unreaped += self._excused.values()
         self._excused.clear()
 
@@ -298,7 +299,7 @@ class LaunchedRanks(Ranks):
         self._release_ranks(self.work.grace_seconds)
 
     def was_killed_by_launcher(self, exit_: Exit) -> bool:
-        return bool(exit_.get("vanished")) and self._was_killed
+        return exit_.vanished and self._was_killed
 
     # The launcher ends.
 
@@ -307,7 +308,7 @@ class LaunchedRanks(Ranks):
         if self._is_released:
             return
         self._is_released = True
-        failed = any(has_failed(exit_) for exit_ in [*self.exits, *self._unreaped])
+        failed = any(exit_.has_failed for exit_ in [*self.exits.values(), *self._unreaped])
         if failed and self.work.plan.launch.max_restarts and self._launcher:  # it would restart them
             self._launcher.terminate()
         for connection in [connection for connection in self._connections if connection.has_ended]:

@@ -26,12 +26,13 @@ from serried.agent.attempt import Attempt
 from serried.agent.launchers import kinds, local_socket, shell_functions
 from serried.agent.outcome.diagnose import read_tail
 from serried.agent.ranks import command
-from serried.agent.ranks.ranks import Exit, ForkedRanks, Rank, Ranks, catches, has_failed
+from serried.agent.ranks.ranks import ForkedRanks, Rank, Ranks, catches
 from serried.base import files, linux
 from serried.base.channel import Message
 from serried.base.text import show_duration
 from serried.schema import failure_report, launcher_env, names
 from serried.schema.events import FromLaunched, JournalEvent, ToHead, ToLaunched, ToNode
+from serried.schema.exits import Exit
 from serried.schema.plan import UserScript
 from serried.schema.reasons import Reason
 
@@ -45,8 +46,8 @@ class ScriptLaunches:
     def __init__(self) -> None:
         self._nodes: Dict[str, Set[int]] = {}
         """The nodes on which ranks of a launch run."""
-        self._failures: List[Tuple[float, str, Dict[str, Any]]] = []
-        """By time: when, on which host, and the exit."""
+        self._failures: List[Tuple[float, Exit]] = []
+        """By time."""
 
     def on_message(self, node: int, host: str, now: float, message: Message) -> None:
         event = message["event"]
@@ -55,15 +56,16 @@ class ScriptLaunches:
             (nodes.add if message["runs"] else nodes.discard)(node)
             if not nodes:
                 del self._nodes[message["launch"]]
-                self._failures = [it for it in self._failures if _of_script(it[2]["launch"]) != message["launch"]]
-        elif event == ToHead.LAUNCHED_RANK_FAILED and not message["exit"].get("stumbled"):
-            self._failures.append((now, host, message["exit"]))
+                self._failures = [it for it in self._failures if _of_script(it[1].launch) != message["launch"]]
+        elif event == ToHead.LAUNCHED_RANK_FAILED:
+            exit_ = Exit.from_json(message["exit"])._replace(host=host)
+            self._failures += [] if exit_.stumbled else [(now, exit_)]
         elif event == ToHead.LAUNCHED_RANK_RESTARTED:
             key, restarts = (host, message["launch"], message["within"]), message["restarts"]
             self._failures = [
-                (at, on, exit_)
-                for at, on, exit_ in self._failures
-                if (on, exit_["launch"], exit_["within"]) != key or exit_["restarts"] >= restarts
+                (at, exit_)
+                for at, exit_ in self._failures
+                if (exit_.host, exit_.launch, exit_.within) != key or exit_.restarts >= restarts
             ]
 
     @property
@@ -72,17 +74,17 @@ class ScriptLaunches:
 
     def warnings(self, now: float) -> List[Dict[str, Any]]:
         """The first failed rank of each launch that runs."""
-        firsts: Dict[str, Tuple[float, str, Dict[str, Any]]] = {}
+        firsts: Dict[str, Tuple[float, Exit]] = {}
         for failure in self._failures:
-            firsts.setdefault(_of_script(failure[2]["launch"]), failure)
+            firsts.setdefault(_of_script(failure[1].launch), failure)
         return [
             {
                 "code": Reason.RANK_FAILED,
-                "message": f"{how_it_failed(exit_, host)} {show_duration(int(now - at))} ago,"
+                "message": f"{how_it_failed(exit_)} {show_duration(int(now - at))} ago,"
                 f" and other ranks of launch {launch} still run",
-                "ranks": [exit_["rank"]],
+                "ranks": [exit_.rank],
             }
-            for launch, (at, host, exit_) in firsts.items()
+            for launch, (at, exit_) in firsts.items()
             if launch in self._nodes
         ]
 
@@ -92,9 +94,8 @@ def _of_script(launch: str) -> str:
     return launch.partition(".")[0]
 
 
-def how_it_failed(exit_: Dict[str, Any], host: str) -> str:
-    how = f"was killed by signal {exit_['signal']}" if exit_["signal"] else f"exited with status {exit_['exit_code']}"
-    return f"rank {exit_['rank']} of launch {exit_['launch']} on {host} {how}"
+def how_it_failed(exit_: Exit) -> str:
+    return f"rank {exit_.rank} of launch {exit_.launch} on {exit_.host} {exit_.how}"
 
 
 class ScriptProcess(ForkedRanks):
@@ -326,12 +327,12 @@ class ScriptNode(Ranks):
 
     def reap(self, children: Iterable[Tuple[int, int]]) -> List[Exit]:  # noqa: ARG002 - they belong to no rank
         ended, self._unreaped = self._unreaped, []
-        self.exits += ended
+        self.exits.update((exit_.rank, exit_) for exit_ in ended)
         return ended
 
     def on_message(self, message: Message) -> None:
         if message["do"] == ToNode.SCRIPT_ENDED:
-            self._end(message["exit"])
+            self._end(Exit.from_json(message["exit"]) if message["exit"] else None)
         elif message["do"] == ToNode.END_LAUNCH:
             self._end_launch(message["launch"], signal.SIGTERM, message["because"])
             self._agent.loop.after(message["grace"], partial(self._end_launch, message["launch"], signal.SIGKILL))
@@ -459,17 +460,21 @@ class ScriptNode(Ranks):
         self._running.pop(rank.pid, None)
         problem = tuple(message["problem"]) if message["problem"] else None
         exit_ = self.record(rank, message["status"], problem, is_oom=message["oom"])
-        exit_["ended_by_us"] = exit_["ended_by_us"] or bool(message["signal"])
-        exit_.update(launch=rank.launch, within=launched.within, restarts=launched.identity.incarnation)
-        exit_["needed"] = (rank.launch, str(rank.number)) in self._lacking
-        self._agent.log_event(JournalEvent.LAUNCHED_RANK_ENDED, **exit_)
-        if has_failed(exit_) and not exit_["ended_by_us"]:
+        exit_ = exit_._replace(
+            ended_by_us=exit_.ended_by_us or bool(message["signal"]),
+            launch=rank.launch,
+            within=launched.within,
+            restarts=launched.identity.incarnation,
+            needed=(rank.launch, str(rank.number)) in self._lacking,
+        )
+        self._agent.log_event(JournalEvent.LAUNCHED_RANK_ENDED, **exit_.to_json())
+        if exit_.has_failed and not exit_.ended_by_us:
             if launched.is_needed:
                 self._lacking.add(launched.outer)
             tail = [] if rank.launch in self._reported else read_tail(rank.path)
-            if not exit_.get("stumbled"):
+            if not exit_.stumbled:
                 self._reported.add(rank.launch)
-            self._agent.send(ToHead.LAUNCHED_RANK_FAILED, exit=exit_, tail=tail)
+            self._agent.send(ToHead.LAUNCHED_RANK_FAILED, exit=exit_.to_json(), tail=tail)
         self._report_whether_runs(of_script, before=before)
         self._agent.reap()
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, List, Optional, Sequence
 
 from serried.schema import failure_report
+from serried.schema.exits import Exit
 from serried.schema.reasons import Reason
 
 if TYPE_CHECKING:
@@ -21,12 +22,12 @@ SHARED_WINDOW = 8 * WINDOW
 SIGNS = (
     (
         Reason.OUT_OF_MEMORY,
-        re.compile(r"OutOfMemoryError|(?:CUDA|HIP)(?: error:)? out of memory|^MemoryError\b|std::bad_alloc|^Killed$"),
+        r"OutOfMemoryError|(?:CUDA|HIP)(?: error:)? out of memory|^MemoryError\b|std::bad_alloc|^Killed$",
     ),
-    (Reason.IMPORT_ERROR, re.compile(r"^(ModuleNotFoundError|ImportError): ")),
-    (Reason.COMMAND_NOT_FOUND, re.compile(r"^\S*bash: line \d+: .*: command not found$")),
+    (Reason.IMPORT_ERROR, r"^(ModuleNotFoundError|ImportError): "),
+    (Reason.COMMAND_NOT_FOUND, r"^\S*bash: line \d+: .*: command not found$"),
 )
-"""In order of precedence."""
+"""In order of precedence. They are compiled when a rank has failed: each takes as long as to load a module."""
 
 
 def read_tail(path: Path, count: int = LINES, window: int = WINDOW, end: Optional[int] = None) -> List[str]:
@@ -66,18 +67,11 @@ def has_stumbled_in_shared(log: Path, rank: int) -> bool:
     return failure_report.shows_only_lost_peers(filter(failure_report.is_of_no_rank, lines))
 
 
-def cause(exit_: Dict[str, Any], tail: List[str]) -> Reason:
+def cause(exit_: Exit, tail: Sequence[str]) -> Reason:
     """Why the rank of `exit_` ended: by the agent's observation, else the rank's output, else its status."""
-    if exit_.get("problem"):
-        return Reason(exit_["problem"])
-    if exit_.get("oom"):
+    if exit_.problem:
+        return Reason(exit_.problem)
+    if exit_.oom:
         return Reason.OUT_OF_MEMORY
-    usual = Reason.PEER_LOST if exit_.get("stumbled") else Reason.SIGNAL if exit_.get("signal") else Reason.EXIT
-    return _from_text(tail) or usual
-
-
-def _from_text(tail: List[str]) -> Optional[Reason]:
-    for reason, pattern in SIGNS:
-        if any(pattern.search(line) for line in tail):
-            return reason
-    return None
+    usual = Reason.PEER_LOST if exit_.stumbled else Reason.SIGNAL if exit_.signal else Reason.EXIT
+    return next((reason for reason, sign in SIGNS if any(re.search(sign, line) for line in tail)), usual)

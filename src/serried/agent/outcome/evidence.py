@@ -11,11 +11,11 @@ from typing import Any, Container, Dict, List, NamedTuple, Optional, Sequence, S
 from serried.agent.outcome.checkpoint_progress import Saved
 from serried.schema import names
 from serried.schema.events import JournalEvent
+from serried.schema.exits import Exit
 from serried.schema.missing_outputs import of_journal
 from serried.schema.reasons import Reason
 
 Event = Dict[str, Any]
-Exit = Dict[str, Any]
 
 OWN_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 """Signals that a lost connection never causes. Any process may send TERM; an uncaught C++ exception ends in ABRT."""
@@ -131,37 +131,30 @@ class AttemptEvidence(NamedTuple):
 
     @property
     def exits(self) -> List[Exit]:
-        """The exits of all ranks that are known to have ended, each with its node and host."""
-        exits = [
-            {**exit_, "node": event["node"], "host": event["host"]}
-            for event in self.all(JournalEvent.NODE_ENDED)
-            for exit_ in event["exits"]
-        ]
-        known = {exit_["rank"] for exit_ in exits}
+        """The exits of all ranks that are known to have ended, by the best source, with node and host."""
+        ended = [_exit_of(event, fields) for event in self.all(JournalEvent.NODE_ENDED) for fields in event["exits"]]
         hosts = self.hosts
-        exits += [
-            {**event, "node": node, "host": hosts.get(node, self.host)}
+        of_nodes = [
+            Exit.from_json(event)._replace(node=node, host=hosts.get(node, self.host))
             for node, events in self.nodes.items()
             for event in events
-            if event["event"] == JournalEvent.RANK_EXIT and event["rank"] not in known
+            if event["event"] == JournalEvent.RANK_EXIT
         ]
-        known = {exit_["rank"] for exit_ in exits}
-        exits += [
-            {**event["exit"], "node": event["node"], "host": event["host"]}
-            for event in self.all(JournalEvent.RANK_FAILED)
-            if event["exit"]["rank"] not in known
-        ]
-        return exits
+        failed = [_exit_of(event, event["exit"]) for event in self.all(JournalEvent.RANK_FAILED)]
+        exits: Dict[int, Exit] = {}
+        for exit_ in (*ended, *of_nodes, *failed):
+            exits.setdefault(exit_.rank, exit_)
+        return list(exits.values())
 
     @property
     def are_all_ended(self) -> bool:
         """Whether every rank ended by itself, as far as is known."""
         known = self.exits
-        return len(known) == self.world_size and not any(exit_["ended_by_us"] for exit_ in known)
+        return len(known) == self.world_size and not any(exit_.ended_by_us for exit_ in known)
 
     @property
     def are_all_well(self) -> bool:
-        return self.are_all_ended and not any(exit_["exit_code"] or exit_["signal"] for exit_ in self.exits)
+        return self.are_all_ended and not any(exit_.has_failed for exit_ in self.exits)
 
     @property
     def were_all_well(self) -> bool:
@@ -189,19 +182,21 @@ class AttemptEvidence(NamedTuple):
         return sorted(calls, key=lambda call: float(call.get("seconds", call["time"]) or 0))
 
     @property
-    def failed_launched(self) -> List[Event]:
+    def failed_launched(self) -> List[Exit]:
         """The failures of ranks in launches of a job script. A rank that its launcher started again did not fail."""
+        return [exit_ for _, exit_ in self.failed_launched_by_time]
 
-        def key(event: Event, rank: Dict[str, Any]) -> Tuple[Any, ...]:
-            return event["node"], rank["launch"], rank.get("within")
-
-        newest: Dict[Tuple[Any, ...], int] = {}
+    @property
+    def failed_launched_by_time(self) -> List[Tuple[float, Exit]]:
+        newest: Dict[Tuple[int, str, str], int] = {}
         for event in self.all(JournalEvent.LAUNCHED_RANK_RESTARTED):
-            newest[key(event, event)] = max(event["restarts"], newest.get(key(event, event), 0))
+            key = event["node"], event["launch"], event["within"]
+            newest[key] = max(event["restarts"], newest.get(key, 0))
+        failed = [(event["t"], _exit_of(event, event["exit"])) for event in self.all(JournalEvent.LAUNCHED_RANK_FAILED)]
         return [
-            event
-            for event in self.all(JournalEvent.LAUNCHED_RANK_FAILED)
-            if event["exit"].get("restarts", 0) >= newest.get(key(event, event["exit"]), 0)
+            (at, exit_)
+            for at, exit_ in failed
+            if exit_.restarts >= newest.get((exit_.node or 0, exit_.launch, exit_.within), 0)
         ]
 
     @property
@@ -213,7 +208,7 @@ class AttemptEvidence(NamedTuple):
     @property
     def have_saved(self) -> bool:
         """Whether a rank exited with 85 and the disk has a newer checkpoint."""
-        return self.saved.is_newer and any(exit_["exit_code"] == names.EXIT_SAVED for exit_ in self.exits)
+        return self.saved.is_newer and any(exit_.exit_code == names.EXIT_SAVED for exit_ in self.exits)
 
     @property
     def missing(self) -> List[Dict[str, Any]]:
@@ -231,6 +226,22 @@ class AttemptEvidence(NamedTuple):
         return missing
 
 
+def _exit_of(event: Event, fields: Dict[str, Any]) -> Exit:
+    return Exit.from_json(fields)._replace(node=event["node"], host=event["host"])
+
+
+class FirstFailure(NamedTuple):
+    """What failed first: a rank, or a program of a job script."""
+
+    exit: Exit
+    script: Optional[Exit] = None
+    """How the job script ended in which it failed."""
+    words: str = ""
+    """The command line of the program that failed."""
+    output: Optional[int] = None
+    """The size of the script's output by then: the script may have gone on."""
+
+
 class IgnoredFailure(NamedTuple):
     """A call of a job script that failed, and whose failure no shell handled, though the script exited with 0."""
 
@@ -239,8 +250,9 @@ class IgnoredFailure(NamedTuple):
     line: int
     launch: Optional[str]
     """The id of the launch, if the call was one."""
-    when: Dict[str, Any]
-    """As `_when` has it."""
+    seconds: Optional[float] = None
+    """When, as in an exit, and the size of the script's output by then."""
+    output: Optional[int] = None
 
 
 def ignored_failure(evidence: AttemptEvidence) -> Optional[IgnoredFailure]:
@@ -252,7 +264,8 @@ def ignored_failure(evidence: AttemptEvidence) -> Optional[IgnoredFailure]:
     failed = {launches.get(call["call"]) for call in evidence.failed_calls}
     for call in evidence.failed_calls:
         if not (call["handled"] or call["signalled"] or (call["within"] and call["within"] in failed)):
-            return IgnoredFailure(call["words"], call["status"], call["line"], launches.get(call["call"]), _when(call))
+            launch, seconds, output = launches.get(call["call"]), call.get("seconds"), call.get("output")
+            return IgnoredFailure(call["words"], call["status"], call["line"], launch, seconds, output)
     return _hidden_failure(evidence, failed)
 
 
@@ -263,25 +276,18 @@ def _hidden_failure(evidence: AttemptEvidence, failed: Container[Optional[str]])
     """
     all_launches = [launch for event in evidence.all(JournalEvent.LAUNCHES) for launch in event["launches"]]
     launches = {launch["launch"]: launch for launch in all_launches}
-    for event in evidence.failed_launched:
-        exit_ = event["exit"]
-        launch = launches.get(exit_["launch"], {})
-        is_seen = exit_["launch"] in failed or exit_["launch"].partition(".")[0] in failed
-        is_hidden = (exit_.get("reported") and not is_seen) or launch.get("kind") == names.HIDES_FAILURES
-        if is_hidden and not exit_["ended_by_us"]:
-            status = 128 + exit_["signal"] if exit_["signal"] else exit_["exit_code"]
-            return IgnoredFailure(launch.get("name", ""), status, 0, exit_["launch"], {})
+    for exit_ in evidence.failed_launched:
+        launch = launches.get(exit_.launch, {})
+        is_seen = exit_.launch in failed or exit_.launch.partition(".")[0] in failed
+        is_hidden = (exit_.reported and not is_seen) or launch.get("kind") == names.HIDES_FAILURES
+        if is_hidden and not exit_.ended_by_us:
+            return IgnoredFailure(launch.get("name", ""), exit_.status, 0, exit_.launch)
     return None
-
-
-def _when(call: Dict[str, Any]) -> Dict[str, Any]:
-    """The time of a failed call, and the size of the script's output by then: the script may have gone on."""
-    return {key: call[key] for key in ("seconds", "output") if call.get(key) is not None}
 
 
 def _launches(evidence: AttemptEvidence) -> Dict[str, str]:
     """The launches of the script by call. If one call made several, as xargs does: the first one that failed."""
-    failed = {event["exit"]["launch"] for event in evidence.failed_launched}
+    failed = {exit_.launch for exit_ in evidence.failed_launched}
     launches = [
         launch for event in evidence.all(JournalEvent.LAUNCHES) for launch in event["launches"] if launch["call"]
     ]
@@ -293,63 +299,69 @@ def _launches(evidence: AttemptEvidence) -> Dict[str, str]:
     return by_call
 
 
-def _first_failure_of_script(evidence: AttemptEvidence) -> Optional[Exit]:
+def _first_failure_of_script(evidence: AttemptEvidence) -> Optional[FirstFailure]:
     """The first failed rank of the launch that ended the script, else the script itself.
 
     That is the last launch if the script failed, or one whose failure the script ignored. A trap may start further
     launches after a failure: then the script has the status of the launch that ended it.
     """
-    own = next((exit_ for exit_ in evidence.exits if exit_["rank"] == names.SCRIPT_RANK), None)
-    if own is None or own.get("reported"):
-        return own
-    if own["ended_by_us"]:
-        return _first(_failed_in_running_launches(evidence, own))
-    has_failed = bool(own["exit_code"] or own["signal"])
-    ignored = None if has_failed else ignored_failure(evidence)
-    if (has_failed and evidence.requests and _has_obeyed(evidence, own)) or not (has_failed or ignored):
+    own = next((exit_ for exit_ in evidence.exits if exit_.rank == names.SCRIPT_RANK), None)
+    if own is None or own.reported:
+        return own and FirstFailure(own)
+    if own.ended_by_us:
+        first = _first(_failed_in_running_launches(evidence))
+        return first and FirstFailure(first, own)
+    ignored = None if own.has_failed else ignored_failure(evidence)
+    if (own.has_failed and evidence.requests and _has_obeyed(evidence, own)) or not (own.has_failed or ignored):
         return None
-    launch = evidence.last_launch if has_failed else ignored.launch if ignored else None
-    failed = _failed_ranks(evidence, own, launch)
-    if has_failed and not failed:
-        failed = _failed_ranks(evidence, own, _launch_with_status(evidence, own["exit_code"]))
+    launch = evidence.last_launch if own.has_failed else ignored.launch if ignored else None
+    failed = _failed_ranks(evidence, launch)
+    if own.has_failed and not failed:
+        failed = _failed_ranks(evidence, _launch_with_status(evidence, own.exit_code))
     first = _first(failed)
-    if first is not None:
-        return first
+    return FirstFailure(first, own) if first else _failure_of_program(evidence, own, ignored)
+
+
+def _failure_of_program(evidence: AttemptEvidence, own: Exit, ignored: Optional[IgnoredFailure]) -> FirstFailure:
+    """The program whose failure the script ignored, or passed on, else the script itself."""
     if ignored is not None:
-        return {**own, **_of_shell(ignored.status), **ignored.when, "words": ignored.words, "script": own}
-    facts: Dict[str, Any] = {}
-    for call in _passed_on(evidence, own["exit_code"])[-1:]:
-        told = _of_shell(call["status"])
-        facts = {**_when(call), **({**told, "words": call["words"], "script": own} if told["signal"] else {})}
-    return {**own, **facts}
+        return FirstFailure(_ended_as(own, ignored.status, ignored.seconds), own, ignored.words, ignored.output)
+    call = next(reversed(_passed_on(evidence, own.exit_code)), None)
+    if call is None:
+        return FirstFailure(own)
+    exit_ = _ended_as(own, call["status"], call.get("seconds"))
+    if exit_.signal:
+        return FirstFailure(exit_, own, call["words"], call.get("output"))
+    return FirstFailure(own._replace(seconds=exit_.seconds), output=call.get("output"))
 
 
 def _first(failed: Sequence[Exit]) -> Optional[Exit]:
-    suspects = [exit_ for exit_ in failed if not exit_.get("stumbled")] or failed
-    return min(suspects, key=lambda exit_: (exit_["seconds"], _how_ordinary(exit_), exit_["rank"]), default=None)
+    suspects = [exit_ for exit_ in failed if not exit_.stumbled] or failed
+    return min(suspects, key=lambda exit_: (exit_.seconds, _how_ordinary(exit_), exit_.rank), default=None)
 
 
-def _failed_in_running_launches(evidence: AttemptEvidence, script: Exit) -> List[Exit]:
+def _failed_in_running_launches(evidence: AttemptEvidence) -> List[Exit]:
     """The ranks that had failed before the first stop, in launches that still ran when ranks were ended."""
     stops = evidence.all(JournalEvent.STOPPING)
     known = [event["launches"] for event in stops if event.get("launches") is not None]
     running: Sequence[str] = known[0] if known else ()
-    failed = [failure for launch in running for failure in _failed_ranks(evidence, script, launch)]
-    return [failure for failure in failed if failure["at"] <= stops[0]["t"]]
+    failed = [exit_ for at, exit_ in evidence.failed_launched_by_time if stops and at <= stops[0]["t"]]
+    return [exit_ for launch in running for exit_ in failed if _is_within(exit_, launch)]
 
 
-def _of_shell(status: int) -> Dict[str, Optional[int]]:
+def _ended_as(exit_: Exit, status: int, seconds: Optional[float]) -> Exit:
     """The end of a program, by the status that a shell has for it: 128 and the signal."""
-    number = status - 128
-    return {"exit_code": None, "signal": number} if number in FATAL_SIGNALS else {"exit_code": status, "signal": None}
+    number = status - 128 if status - 128 in FATAL_SIGNALS else None
+    seconds = exit_.seconds if seconds is None else seconds
+    return exit_._replace(exit_code=None if number else status, signal=number, seconds=seconds)
 
 
-def _failed_ranks(evidence: AttemptEvidence, script: Exit, launch: Optional[str]) -> List[Exit]:
-    return [
-        {**event["exit"], "node": event["node"], "host": event["host"], "script": script, "at": event["t"]}
-        for event in evidence.failed_launched
-        if launch and f"{event['exit']['launch']}.".startswith(f"{launch}.")
-    ]
+def _failed_ranks(evidence: AttemptEvidence, launch: Optional[str]) -> List[Exit]:
+    return [exit_ for exit_ in evidence.failed_launched if launch and _is_within(exit_, launch)]
+
+
+def _is_within(exit_: Exit, launch: str) -> bool:
+    return f"{exit_.launch}.".startswith(f"{launch}.")
 
 
 def _launch_with_status(evidence: AttemptEvidence, status: Optional[int]) -> Optional[str]:
@@ -366,7 +378,7 @@ def _passed_on(evidence: AttemptEvidence, status: Optional[int]) -> List[Dict[st
     ]
 
 
-def first_failure(evidence: AttemptEvidence) -> Optional[Exit]:
+def first_failure(evidence: AttemptEvidence) -> Optional[FirstFailure]:
     """The rank that failed first by itself, in the order of the ranks' common store, else by its node's clock.
 
     A rank that only lost another counts if all failed ranks did and neither a node nor the job was lost. A rank that
@@ -382,27 +394,27 @@ def first_failure(evidence: AttemptEvidence) -> Optional[Exit]:
     failures = [
         exit_
         for exit_ in exits
-        if not exit_["ended_by_us"]
-        and (exit_["exit_code"] or exit_["signal"])
-        and exit_["seconds"] < end
-        and exit_["rank"] not in with_the_job
+        if exit_.has_failed
+        and not exit_.ended_by_us
+        and exit_.seconds < end
+        and exit_.rank not in with_the_job
         and not (has_request and _has_obeyed(evidence, exit_))
     ]
-    suspects = [exit_ for exit_ in failures if not exit_.get("stumbled")]
+    suspects = [exit_ for exit_ in failures if not exit_.stumbled]
     if not (suspects or with_the_job or evidence.has(JournalEvent.NODE_LOST)):
         suspects = failures
-    first = min(suspects, key=lambda exit_: (exit_["seconds"], _how_ordinary(exit_), exit_["rank"]), default=None)
-    counted = [exit_ for exit_ in suspects if "order" in exit_]
-    if first is None or "error" not in first or not counted:
-        return first
-    return min(counted, key=lambda exit_: int(exit_["order"]))  # ranks without a count failed after the store was gone
+    first = min(suspects, key=lambda exit_: (exit_.seconds, _how_ordinary(exit_), exit_.rank), default=None)
+    counted = [exit_ for exit_ in suspects if exit_.order is not None]
+    if first is not None and first.error and counted:
+        first = min(counted, key=lambda exit_: exit_.order or 0)  # those without one failed after the store was gone
+    return first and FirstFailure(first)
 
 
 def _how_ordinary(exit_: Exit) -> int:
     """Rank simultaneous exits. Python exits with 1 after any exception, also after a lost connection."""
-    if exit_["signal"] in OWN_SIGNALS:
+    if exit_.signal in OWN_SIGNALS:
         return 0
-    return 1 if exit_["exit_code"] not in (None, 1) else 2
+    return 1 if exit_.exit_code not in (None, 1) else 2
 
 
 def _died_with_the_job(evidence: AttemptEvidence, exits: Sequence[Exit]) -> Set[int]:
@@ -416,12 +428,12 @@ def _died_with_the_job(evidence: AttemptEvidence, exits: Sequence[Exit]) -> Set[
     else:
         if not evidence.is_unrecorded:
             return set()
-    killed = {exit_["rank"] for exit_ in exits if exit_["signal"] == signal.SIGKILL and not exit_.get("oom")}
+    killed = {exit_.rank for exit_ in exits if exit_.signal == signal.SIGKILL and not exit_.oom}
     return killed - failed_before
 
 
 def _has_obeyed(evidence: AttemptEvidence, exit_: Exit) -> bool:
-    code = exit_["exit_code"]
+    code = exit_.exit_code
     return code in names.OBEYED_STATUSES and (code != names.EXIT_SAVED or evidence.saved.is_newer)
 
 
@@ -430,9 +442,5 @@ def _end_by_notice(evidence: AttemptEvidence, exits: Sequence[Exit]) -> float:
     if evidence.notice is None:
         return float("inf")
     number = int(getattr(signal, f"SIG{evidence.notice}"))
-    ended = (
-        exit_["seconds"]
-        for exit_ in exits
-        if exit_["ended_by_us"] and (exit_["signal"] == number or exit_["exit_code"] == 128 + number)
-    )
+    ended = (exit_.seconds for exit_ in exits if exit_.ended_by_us and exit_.status == 128 + number)
     return min(ended, default=float("inf"))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, cast
 
 from serried.agent.outcome import diagnose
-from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence, Exit, Obstacle, ignored_failure
+from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence, FirstFailure, Obstacle, ignored_failure
 from serried.base.text import iso
 from serried.schema import SCHEMA, gpu_use, names, side_commands
 from serried.schema.events import JournalEvent
+from serried.schema.exits import Exit
 from serried.schema.reasons import Reason, condition, described, parse
 
 KILLED_CODE = 137
@@ -40,7 +41,7 @@ class AttemptVerdict(NamedTuple):
     """Hosts that were lost."""
 
 
-def judge(evidence: AttemptEvidence, failure: Optional[Exit], tail: List[str]) -> AttemptVerdict:
+def judge(evidence: AttemptEvidence, failure: Optional[FirstFailure], tail: List[str]) -> AttemptVerdict:
     """The verdict on the evidence. It is COMPLETED only if every rank exited with status 0 by itself."""
     reason = next(iter(evidence.reasons), None)
     stop = next((reason for reason in evidence.reasons if reason in FINAL_STOPS), None)
@@ -52,7 +53,7 @@ def judge(evidence: AttemptEvidence, failure: Optional[Exit], tail: List[str]) -
         ),
         (
             reason not in ENDED_FROM_WITHOUT and failure is not None,
-            lambda: _of_failure(evidence, failure or {}, tail),
+            lambda: _of_failure(evidence, cast("FirstFailure", failure), tail),
         ),
         (reason not in FINAL_STOPS and evidence.has(JournalEvent.ORPHANED), lambda: _of_orphan(evidence)),
         (reason in SAVING and stop == Reason.CANCEL and evidence.was_requeued, lambda: _of_requeue(evidence)),
@@ -76,7 +77,7 @@ def judge(evidence: AttemptEvidence, failure: Optional[Exit], tail: List[str]) -
 
 
 def document(
-    evidence: AttemptEvidence, failure: Optional[Exit], tail: List[str], verdict: AttemptVerdict
+    evidence: AttemptEvidence, failure: Optional[FirstFailure], tail: List[str], verdict: AttemptVerdict
 ) -> Dict[str, Any]:
     """exit.json."""
     first, absent = None, evidence.missing
@@ -94,10 +95,11 @@ def document(
     if verdict.state == names.COMPLETED:
         warned = [*warned, *_unseen_warnings(evidence)]
     if failure and verdict.state != names.COMPLETED:
-        keys = ("rank", "node", "host", "local_rank", "exit_code", "signal", "seconds")
-        error = {key: failure[key] for key in ("error", "launch") if failure.get(key)}
-        first = {**{key: failure[key] for key in keys}, **error, "tail": tail}
-        first["rank"] = None if failure["rank"] == names.SCRIPT_RANK else failure["rank"]
+        fields = failure.exit._asdict()
+        kept = ("rank", "node", "host", "local_rank", "exit_code", "signal", "seconds")
+        first = {key: fields[key] for key in kept}
+        first.update({key: fields[key] for key in ("error", "launch") if fields[key]}, tail=tail)
+        first["rank"] = None if failure.exit.rank == names.SCRIPT_RANK else failure.exit.rank
     return {
         "schema": SCHEMA,
         "run": evidence.run,
@@ -152,57 +154,48 @@ _BECAUSE = {Reason.OUT_OF_MEMORY: ": out of memory", Reason.IMPORT_ERROR: ": an 
 """Why a rank failed, by the cause."""
 
 
-def _of_failure(evidence: AttemptEvidence, failure: Exit, tail: List[str]) -> AttemptVerdict:
+def _of_failure(evidence: AttemptEvidence, failure: FirstFailure, tail: List[str]) -> AttemptVerdict:
     if evidence.is_script:
         return _of_script(evidence, failure, tail)
-    code, cause = _code(failure), diagnose.cause(failure, tail)
-    state = names.OUT_OF_MEMORY if failure.get("oom") else names.FAILED
-    who = f"rank {failure['rank']} on {failure['host']}"
-    if failure.get("problem"):
-        return AttemptVerdict(state, code, cause, _with_problem(who, failure))
-    if cause is Reason.PEER_LOST:
-        return AttemptVerdict(state, code, cause, f"{who} {_how(failure)}: it lost another rank{_lost(evidence)}")
-    return AttemptVerdict(state, code, cause, f"{who} {_how(failure)}{_BECAUSE.get(cause, '')}")
+    exit_, cause = failure.exit, diagnose.cause(failure.exit, tail)
+    state = names.OUT_OF_MEMORY if exit_.oom else names.FAILED
+    who = f"rank {exit_.rank} on {exit_.host}"
+    if exit_.problem:
+        message = _with_problem(who, exit_)
+    elif cause is Reason.PEER_LOST:
+        message = f"{who} {exit_.how}: it lost another rank{_lost(evidence)}"
+    else:
+        message = f"{who} {exit_.how}{_BECAUSE.get(cause, '')}"
+    return AttemptVerdict(state, exit_.status, cause, message)
 
 
-def _of_script(evidence: AttemptEvidence, failure: Exit, tail: List[str]) -> AttemptVerdict:
+def _of_script(evidence: AttemptEvidence, failure: FirstFailure, tail: List[str]) -> AttemptVerdict:
     """The failure of a script, of a rank that it launched, or of a program whose failure it ignored."""
-    own = failure.get("script", failure)
-    code, cause = _code(own), diagnose.cause(failure, tail)
+    exit_, words = failure.exit, failure.words
+    own = failure.script or exit_
+    cause = diagnose.cause(exit_, tail)
     why = _BECAUSE.get(cause, "")
-    state = names.OUT_OF_MEMORY if failure.get("oom") else names.FAILED
-    launch = failure.get("launch")
-    of_launch = "" if launch is None else f" of {_launch_name(evidence, launch)}"
-    words = failure.get("words")
-    who = f"`{words}`" if words else f"{names.rank_name(failure['rank'])}{of_launch} on {failure['host']}"
-    if failure.get("problem"):
-        return AttemptVerdict(state, code or _code(failure), cause, _with_problem(who, failure))
-    if own["ended_by_us"]:
+    state = names.OUT_OF_MEMORY if exit_.oom else names.FAILED
+    of_launch = f" of {_launch_name(evidence, exit_.launch)}" if exit_.launch else ""
+    who = f"`{words}`" if words else f"{names.rank_name(exit_.rank)}{of_launch} on {exit_.host}"
+    if exit_.problem:
+        return AttemptVerdict(state, own.status or exit_.status, cause, _with_problem(who, exit_))
+    if own.ended_by_us:
         when = "at the time limit" if evidence.reasons[:1] == [Reason.LIMIT] else "when the job was ended"
-        message = f"{who} {_how(failure)}{why}, and other ranks of its launch still ran {when}"
-        return AttemptVerdict(state, _code(failure), cause, message)
-    if code:
-        then = f", and the script {_how(own)}" if launch or words else ""
-        return AttemptVerdict(state, code, cause, f"{who} {_how(failure)}{why}{then}")
+        message = f"{who} {exit_.how}{why}, and other ranks of its launch still ran {when}"
+        return AttemptVerdict(state, exit_.status, cause, message)
+    if own.status:
+        then = f", and the script {own.how}" if exit_.launch or words else ""
+        return AttemptVerdict(state, own.status, cause, f"{who} {exit_.how}{why}{then}")
     ignored = ignored_failure(evidence)
     status = ignored.status if ignored else 1
-    how = f"failed with status {status}" if words and not failure["signal"] else f"{_how(failure)}{why}"
+    how = f"failed with status {status}" if words and not exit_.signal else f"{exit_.how}{why}"
     line = f" in line {ignored.line}" if ignored and ignored.line else ""
     return AttemptVerdict(state, status, cause, f"{who} {how}, and the script ignored the failure{line}")
 
 
-def _with_problem(who: str, failure: Exit) -> str:
-    return f"{who}{'' if failure.get('reported') else ':'} {failure['message']}"
-
-
-def _code(exit_: Exit) -> int:
-    """The exit code of a run that ends as this rank did."""
-    return 128 + int(exit_["signal"]) if exit_["signal"] else int(exit_["exit_code"])
-
-
-def _how(exit_: Exit) -> str:
-    number = exit_["signal"]
-    return f"was killed by signal {number}" if number else f"exited with status {exit_['exit_code']}"
+def _with_problem(who: str, exit_: Exit) -> str:
+    return f"{who}{'' if exit_.reported else ':'} {exit_.message}"
 
 
 def _launch_name(evidence: AttemptEvidence, launch: str) -> str:
@@ -214,11 +207,11 @@ def _launch_name(evidence: AttemptEvidence, launch: str) -> str:
 
 def _lost(evidence: AttemptEvidence) -> str:
     """The ranks that may have been lost, if only few did not fail; ranks that exited by themselves come first."""
-    well = [exit_ for exit_ in evidence.exits if not (exit_["ended_by_us"] or exit_["exit_code"] or exit_["signal"])]
-    suspects = well or [exit_ for exit_ in evidence.exits if exit_["ended_by_us"]]
+    well = [exit_ for exit_ in evidence.exits if not (exit_.ended_by_us or exit_.has_failed)]
+    suspects = well or [exit_ for exit_ in evidence.exits if exit_.ended_by_us]
     if not 0 < len(suspects) <= MOST_SUSPECTS:
         return ""
-    numbers = ", ".join(str(exit_["rank"]) for exit_ in sorted(suspects, key=lambda exit_: int(exit_["rank"])))
+    numbers = ", ".join(map(str, sorted(exit_.rank for exit_ in suspects)))
     few = "rank" if len(suspects) == 1 else "ranks"
     return f"; {few} {numbers} {'had exited with status 0' if well else 'had not ended'}"
 
@@ -393,7 +386,7 @@ def unconnected_message(count: int, seconds: Optional[float] = None) -> str:
 
 def _unseen_warnings(evidence: AttemptEvidence) -> List[Dict[str, str]]:
     """Launches that failed in a script without bash, where nobody knows whether the script handled the failure."""
-    failed = {event["exit"]["launch"] for event in evidence.failed_launched}
+    failed = {exit_.launch for exit_ in evidence.failed_launched}
     unseen = [
         launch["launch"]
         for event in evidence.all(JournalEvent.LAUNCHES)

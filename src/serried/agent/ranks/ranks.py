@@ -17,6 +17,7 @@ from serried.agent.ranks import binding, command
 from serried.base import linux
 from serried.base.channel import Message
 from serried.schema import failure_report, names
+from serried.schema.exits import Exit
 from serried.schema.failure_report import FailureReport
 from serried.schema.reasons import Reason
 
@@ -24,19 +25,7 @@ NO_DIRECTORY = 66
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 
-Exit = Dict[str, Any]
-"""How one rank ended: rank, local_rank, exit_code, signal, seconds, ended_by_us; also oom, problem.
-
-`stumbled`: it only lost another rank. From its failure report: `error`, and `order` if known. `reported`: it exited
-with status 0 after that report, and `exit_code` is the one it reported.
-"""
-
-
 _RETRACT = "serried: hint: to survive an exception, catch it in the session, or open another session"
-
-
-def has_failed(exit_: Exit) -> bool:
-    return bool(exit_["exit_code"] or exit_["signal"])
 
 
 class Rank:
@@ -69,7 +58,8 @@ class Ranks:
         self.work = work
         self.node = node
         self._stop_file = stop_file
-        self.exits: List[Exit] = []
+        self.exits: Dict[int, Exit] = {}
+        """By rank."""
         self._began_at = time.monotonic()
         self._running: Dict[int, Rank] = {}
         self.leaders: List[int] = []
@@ -102,7 +92,7 @@ class Ranks:
     @property
     def have_exited_by_themselves(self) -> bool:
         """Whether all exited with success or after a save, so that no file was cut off."""
-        return all(not exit_["signal"] and exit_["exit_code"] in (0, names.EXIT_SAVED) for exit_ in self.exits)
+        return all(exit_.exit_code in (0, names.EXIT_SAVED) for exit_ in self.exits.values())
 
     @property
     def may_leave_processes(self) -> bool:
@@ -141,33 +131,32 @@ class Ranks:
         """The exit of `rank`. Ranks that were reaped together share `now`: which ended first is unknown."""
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = 128 + number if number is not None else os.WEXITSTATUS(status)
-        record: Exit = {
-            "rank": rank.number,
-            "local_rank": rank.local_rank,
-            "exit_code": code if number is None else None,
-            "signal": number,
-            "seconds": round((now or time.monotonic()) - self._began_at, 3),
-            "ended_by_us": rank.is_stopping or bool(self._notice and code == 128 + self._notice),
-        }
+        exit_ = Exit(
+            rank=rank.number,
+            local_rank=rank.local_rank,
+            exit_code=code if number is None else None,
+            signal=number,
+            seconds=round((now or time.monotonic()) - self._began_at, 3),
+            ended_by_us=rank.is_stopping or bool(self._notice and code == 128 + self._notice),
+            oom=number == signal.SIGKILL and not rank.is_stopping and is_oom,
+        )
         if problem:
-            record.update(_explain(problem, self.work))
-            os.write(rank.log, f"serried: {record['message']}\n".encode())
-        if number == signal.SIGKILL and not rank.is_stopping and is_oom:
-            record["oom"] = True
+            exit_ = _with_problem(exit_, problem, self.work)
+            os.write(rank.log, f"serried: {exit_.message}\n".encode())
         world_size = self.world_size_of(rank)
         reports = failure_report.take(self._place_of_reports(rank))
-        if has_failed(record):
+        if exit_.has_failed:
             own = [it.report for it in reports if (it.rank, it.report.world_size) == (rank.number, world_size)]
             if own and not own[-1].is_past:
-                self._apply_failure_report(record, own[-1], rank)
+                exit_ = self._with_failure_report(exit_, own[-1], rank)
             elif world_size > 1 and self._has_stumbled(rank):
-                record["stumbled"] = True
+                exit_ = exit_._replace(stumbled=True)
         else:
             standing = [it.report for it in reports if not self._was_seen(it.calls)]
             if standing:
-                self._apply_unretracted_report(record, standing[0], rank)
+                exit_ = self._with_unretracted_report(exit_, standing[0], rank)
         os.close(rank.log)
-        return record
+        return exit_
 
     def _place_of_reports(self, rank: Rank) -> str:
         return failure_report.place_of(self._stop_file, rank.number)
@@ -182,42 +171,40 @@ class Ranks:
             return has_stumbled_in_shared(self.log_path(rank), rank.number)
         return has_stumbled(self.log_path(rank))
 
-    def _apply_failure_report(self, record: Exit, report: FailureReport, rank: Rank) -> None:
-        """Record the failure as of the report's time, even if the agent ended the rank since."""
+    def _with_failure_report(self, exit_: Exit, report: FailureReport, rank: Rank) -> Exit:
+        """The failure as of the report's time, even if the agent ended the rank since."""
         if rank.stopped_at is not None and report.at > rank.stopped_at:
-            return  # the stop itself, or the stop of another rank, caused this failure
-        if rank.is_stopping and (record["signal"] or record["exit_code"] == names.EXIT_LEFT):
-            record.update(exit_code=report.exit_code, signal=report.signal)
-        if rank.is_stopping and not self._is_by_notice(record):
-            record["ended_by_us"] = False
-        record["seconds"] = round(max(0.0, min(report.at - self._began_at, record["seconds"])), 3)
-        record.update(error=report.error, stumbled=report.lost_peer)
-        if report.order is not None:
-            record["order"] = report.order
+            return exit_  # the stop itself, or the stop of another rank, caused this failure
+        if rank.is_stopping and (exit_.signal or exit_.exit_code == names.EXIT_LEFT):
+            exit_ = exit_._replace(exit_code=report.exit_code, signal=report.signal)
+        is_by_notice = bool(self._notice) and exit_.status == 128 + self._notice
+        return exit_._replace(
+            ended_by_us=exit_.ended_by_us and (is_by_notice or not rank.is_stopping),
+            seconds=round(max(0.0, min(report.at - self._began_at, exit_.seconds)), 3),
+            error=report.error,
+            stumbled=report.lost_peer,
+            order=report.order,
+        )
 
-    def _apply_unretracted_report(self, record: Exit, report: FailureReport, rank: Rank) -> None:
-        """Record the failure of a rank that exited with status 0 but did not retract its report.
+    def _with_unretracted_report(self, exit_: Exit, report: FailureReport, rank: Rank) -> Exit:
+        """The failure of a rank that exited with status 0 but did not retract its report.
 
         After the signal of `limit.notify`, an exception may be the way to stop, and status 0 does not complete the run.
         """
         if self._notice or (rank.stopped_at is not None and report.at > rank.stopped_at):
-            return
+            return exit_
         is_script = rank.number == names.SCRIPT_RANK
         what = "ran a program whose session reported a failure" if is_script else "reported a failure in its session"
         message = f"{what}, but exited with status 0"
         code = report.exit_code if report.signal is None else 128 + report.signal
-        record.update(exit_code=code or 1, reported=True, problem=Reason.EXIT, message=message)
-        self._apply_failure_report(record, report, rank)
+        exit_ = exit_._replace(exit_code=code or 1, reported=True, problem=Reason.EXIT, message=message)
         said = f"serried: {names.rank_name(rank.number)} {message}: {report.error}\n{_RETRACT}\n"
         with contextlib.suppress(OSError):  # the disk is full
             os.write(rank.log, said.encode())
+        return self._with_failure_report(exit_, report, rank)
 
-    def _is_by_notice(self, record: Exit) -> bool:
-        number = record["signal"]
-        return bool(self._notice) and self._notice + 128 == (128 + number if number else record["exit_code"])
-
-    def tail(self, exit_: Exit) -> List[str]:
-        return tail_of(self.work, exit_["rank"], self.node)
+    def tail(self, rank: int) -> List[str]:
+        return tail_of(self.work, rank, self.node)
 
     def notify(self, name: Optional[str]) -> None:
         """Send the signal `name` as the stop notice. A rank that dies of the signal counts as ended by the agent."""
@@ -307,7 +294,7 @@ class ForkedRanks(Ranks):
     def reap(self, children: Iterable[Tuple[int, int]]) -> List[Exit]:
         now = time.monotonic()
         ended = [self._end(self._running.pop(pid), status, now) for pid, status in children if pid in self._running]
-        self.exits += ended
+        self.exits.update((exit_.rank, exit_) for exit_ in ended)
         return ended
 
     def _end(self, rank: Rank, status: int, now: float) -> Exit:
@@ -315,25 +302,20 @@ class ForkedRanks(Ranks):
         return self.record(rank, status, problem, is_oom=self._memory.has_occurred(), now=now)
 
 
-def _explain(problem: Tuple[str, int], work: Attempt) -> Dict[str, Any]:
-    """The fields of an exit for a rank whose program could not be started."""
+def _with_problem(exit_: Exit, problem: Tuple[str, int], work: Attempt) -> Exit:
+    """The exit of a rank whose program could not be started."""
     stage, number = problem
-    reason = os.strerror(number).lower()
+    because = os.strerror(number).lower()
     if stage == "directory":
-        return {
-            "exit_code": NO_DIRECTORY,
-            "problem": Reason.WORKDIR_MISSING,
-            "message": f"cannot enter the working directory `{work.workdir}`: {reason}",
-        }
-    script = work.plan.script
-    name = script.interpreter[0] if script else "/bin/bash" if work.plan.shell else work.command[0]
-    if stage == "command" and number in (errno.ENOENT, errno.ENOTDIR):
-        return {"exit_code": NOT_FOUND, "problem": Reason.COMMAND_NOT_FOUND, "message": f"command not found: `{name}`"}
-    return {
-        "exit_code": NOT_EXECUTABLE,
-        "problem": Reason.COMMAND_NOT_FOUND,
-        "message": f"cannot run `{name}`: {reason}",
-    }
+        code, reason = NO_DIRECTORY, Reason.WORKDIR_MISSING
+        message = f"cannot enter the working directory `{work.workdir}`: {because}"
+    else:
+        script = work.plan.script
+        name = script.interpreter[0] if script else "/bin/bash" if work.plan.shell else work.command[0]
+        is_absent = stage == "command" and number in (errno.ENOENT, errno.ENOTDIR)
+        code, reason = NOT_FOUND if is_absent else NOT_EXECUTABLE, Reason.COMMAND_NOT_FOUND
+        message = f"command not found: `{name}`" if is_absent else f"cannot run `{name}`: {because}"
+    return exit_._replace(exit_code=code, problem=reason, message=message)
 
 
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "busybox"})

@@ -17,6 +17,7 @@ from serried.agent.attempt import Attempt
 from serried.agent.loop import Loop
 from serried.agent.ranks import binding, command
 from serried.schema import names, side_commands
+from serried.schema.side_commands import SideExit
 
 END_SECONDS = 5.0
 URGENT_END_SECONDS = 2.0
@@ -25,13 +26,10 @@ VANISH_SECONDS = 1.0
 """For a killed process to disappear; the agent does not wait longer."""
 NOT_STARTED = 127
 
-Exit = Dict[str, Any]
-"""index, command, exit_code, signal, seconds, ended_by_us; also problem."""
-
 
 class SideCommands:
     def __init__(
-        self, work: Attempt, node: int, variables: Dict[str, Any], loop: Loop, report: Callable[[Exit], None]
+        self, work: Attempt, node: int, variables: Dict[str, Any], loop: Loop, report: Callable[[SideExit], None]
     ) -> None:
         """Start the commands of this node. `variables` are those of its ranks; `report` receives each exit."""
         self._work = work
@@ -67,15 +65,16 @@ class SideCommands:
 
     def _end(self, index: int, status: int, errno: int) -> None:
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-        exit_: Exit = {
-            "index": index,
-            "command": side_commands.shown(self._work.plan.beside[index].command),
-            "exit_code": None if number else os.WEXITSTATUS(status),
-            "signal": number,
-            "seconds": round(time.monotonic() - self._began_at, 3),
-            "ended_by_us": self._is_ending,
-        }
-        self._report({**exit_, "problem": os.strerror(errno).lower()} if errno else exit_)
+        exit_ = SideExit(
+            index=index,
+            command=side_commands.shown(self._work.plan.beside[index].command),
+            exit_code=None if number else os.WEXITSTATUS(status),
+            signal=number,
+            seconds=round(time.monotonic() - self._began_at, 3),
+            ended_by_us=self._is_ending,
+            problem=os.strerror(errno).lower() if errno else "",
+        )
+        self._report(exit_)
 
     def end(self, on_ended: Callable[[], None], *, is_urgent: bool) -> bool:
         """Send TERM, and later KILL. Returns whether none runs any more.
@@ -101,7 +100,7 @@ class SideCommands:
                 os.killpg(pid, number)
 
 
-def has_failed(exit_: Exit) -> bool:
+def has_failed(exit_: SideExit) -> bool:
     """Whether it failed by itself. TERM comes from a scheduler or a user who ends the job."""
-    is_well = exit_["exit_code"] in (0, 128 + signal.SIGTERM) or exit_["signal"] == signal.SIGTERM
-    return not (is_well or exit_["ended_by_us"])
+    is_well = exit_.exit_code in (0, 128 + signal.SIGTERM) or exit_.signal == signal.SIGTERM
+    return not (is_well or exit_.ended_by_us)

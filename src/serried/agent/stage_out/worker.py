@@ -27,6 +27,7 @@ from serried.base import copy, files, locks
 from serried.base.tree import Crew
 from serried.schema import checkpoints, names
 from serried.schema.events import FromStageOut, JournalEvent, ToHelper
+from serried.schema.exits import Exit
 from serried.schema.layout import CHECKPOINTS, RESULTS
 from serried.schema.missing_outputs import UNWATCHED, left_out
 from serried.schema.plan import Data, Sync
@@ -565,12 +566,10 @@ def _recover(work: Attempt, node: int, folder: Path) -> Dict[str, Any]:
 def _ranks_exited_by_themselves(work: Attempt, node: int) -> bool:
     """Whether all ranks of the node are known to have exited by themselves, so that no file was cut off."""
     events = files.read_journal(work.directory.attempt(work.number).node_events(node))
-    exits = [event for event in events if event["event"] == JournalEvent.RANK_EXIT]
+    exits = [Exit.from_json(event) for event in events if event["event"] == JournalEvent.RANK_EXIT]
     started = {event["rank"] for event in events if event["event"] == JournalEvent.STARTED}
-    all_ended_well = all(
-        not rank_exit["signal"] and rank_exit["exit_code"] in (0, names.EXIT_SAVED) for rank_exit in exits
-    )
-    return all_ended_well and started <= {rank_exit["rank"] for rank_exit in exits}
+    all_ended_well = all(exit_.exit_code in (0, names.EXIT_SAVED) for exit_ in exits)
+    return all_ended_well and started <= {exit_.rank for exit_ in exits}
 
 
 def _base_directory(folder: Path) -> Optional[Path]:
