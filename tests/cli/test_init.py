@@ -13,7 +13,7 @@ from resolving import fake_slurm
 from serried import config
 from serried.base.errors import UsageError
 from serried.cli import init
-from serried.config import schema
+from serried.config import definitions
 from tables import for_each
 
 
@@ -158,8 +158,8 @@ def test_what_is_written_is_valid_for_every_cluster(cluster: str, gpus: int):
     uncommented = "\n".join(
         line.removeprefix("# ") if line.startswith(("# [", "# nodes")) else line for line in text.splitlines()
     )
-    assert list(schema.check(tomllib.loads(text)))
-    assert list(schema.check(tomllib.loads(uncommented)))
+    assert list(definitions.check(tomllib.loads(text)))
+    assert list(definitions.check(tomllib.loads(uncommented)))
     assert text.count("\n") <= 20
 
 

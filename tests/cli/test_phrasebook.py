@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from serried.base.errors import SerriedError
 from serried.cli import VERBS, serried
 from serried.cli.sweep import SweepGroup
-from serried.config import schema
+from serried.config import definitions
 from serried.records.why import _WARNING_STEPS, ADVICE
 from serried.schema import names
 from tables import for_each
@@ -117,7 +117,7 @@ def test_each_new_command_does_what_its_page_says(command: str, tmp_path: Path, 
 def test_each_setting_and_flag_of_a_table_is_there():
     settings = re.findall(r"`((?:limit|environment|resources|container|launch|data|checkpoint)\.\w+)", MOVING)
     assert [
-        key for key in settings if key.split(".")[1] not in schema.COMMAND_LINE.tables[key.split(".")[0]].keys
+        key for key in settings if key.split(".")[1] not in definitions.COMMAND_LINE.tables[key.split(".")[0]].keys
     ] == []
     here = [cell for line in MOVING.splitlines() if line.startswith("| ") for cell in line.split(" | ")[1:2]]
     flags = {
@@ -131,7 +131,7 @@ def test_each_setting_and_flag_of_a_table_is_there():
 @for_each("key", sorted(set(re.findall(r"`((?:limit|environment|resources)\.\w+)", PHRASES))))
 def test_each_setting_that_it_names_is_there(key: str):
     table, name = key.split(".")
-    assert name in schema.COMMAND_LINE.tables[table].keys
+    assert name in definitions.COMMAND_LINE.tables[table].keys
 
 
 class Values(dict):

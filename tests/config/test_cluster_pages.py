@@ -11,7 +11,7 @@ import pytest
 import cluster_pages
 from resolving import resolve
 from serried.base.errors import UsageError
-from serried.config import schema
+from serried.config import definitions
 from serried.submission.plan import allocate
 from tables import for_each
 
@@ -46,7 +46,7 @@ def test_what_the_page_on_clusters_shows_as_files_can_be_read():
     files = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     read = [tomllib.loads(text) for text in files]
     for table in read:
-        assert list(schema.check(table if "experiments" in table else {"clusters": {"oak": table}}))
+        assert list(definitions.check(table if "experiments" in table else {"clusters": {"oak": table}}))
     assert len(read) == 2
 
 

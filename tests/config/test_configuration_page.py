@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import configuration_page
-from serried.config import definitions, schema
+from serried.config import definitions
 from serried.schema import plan
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -33,12 +33,12 @@ def test_every_example_on_the_page_is_valid():
     examples = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert examples
     for example in examples:
-        list(schema.check(tomllib.loads(example)))
+        list(definitions.check(tomllib.loads(example)))
 
 
 def test_every_table_of_a_file_is_on_the_page():
     titles = {title.strip("[]").split(".")[0] for title, _, _ in configuration_page.TABLES}
-    assert titles | {"defaults"} == set(schema.ROOT.tables)
+    assert titles | {"defaults"} == set(definitions.ROOT.tables)
 
 
 def test_a_field_of_the_plan_has_the_name_of_its_key_with_its_unit():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 
-from serried.config.shell_script import certain, commands, plain
+from serried.config.shell_words import certain, commands, plain
 from tables import for_each
 
 PIECES = [

@@ -12,7 +12,7 @@ import pytest
 from imported_scripts import SCRIPTS
 from serried import importing
 from serried.base.errors import UsageError
-from serried.config import schema
+from serried.config import definitions
 from tables import for_each
 
 PIECES = [
@@ -40,7 +40,7 @@ def import_or_refuse(content: bytes) -> None:
     except UsageError:
         return
     written = tomllib.loads(made.text)
-    assert {place[1] for place, _ in schema.check(written) if place[0] == "experiments"} == {made.name}
+    assert {place[1] for place, _ in definitions.check(written) if place[0] == "experiments"} == {made.name}
 
 
 @for_each("seed", range(20))

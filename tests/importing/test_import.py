@@ -14,7 +14,7 @@ import pytest
 from imported_scripts import SCRIPTS, expected, shown
 from serried import config, importing, schedulers
 from serried.base.errors import UsageError
-from serried.config import schema
+from serried.config import definitions
 from serried.schema.plan import Plan
 from serried.submission.plan import make_plan
 from tables import for_each
@@ -36,9 +36,9 @@ def test_a_script_is_imported_as_expected(script: Path):
 def test_a_file_loads_and_a_pasted_suggestion_too(script: Path):
     if (imported := imported_of(script)) is None:
         return
-    list(schema.check(tomllib.loads(imported.text)))
+    list(definitions.check(tomllib.loads(imported.text)))
     for suggestion in imported.suggestions:
-        list(schema.check(tomllib.loads(f"{imported.text}{suggestion.toml}\n")))
+        list(definitions.check(tomllib.loads(f"{imported.text}{suggestion.toml}\n")))
 
 
 def planned(folder: Path, settings: str, cluster: str, overrides: dict[str, Any] | None = None) -> Plan:

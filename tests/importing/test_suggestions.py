@@ -12,7 +12,7 @@ from click import Context
 
 from serried import importing
 from serried.cli import serried
-from serried.config import schema
+from serried.config import definitions
 from tables import for_each
 
 HEAD = "#!/bin/bash\n#SBATCH --time=1 --gres=gpu:4\n"
@@ -95,7 +95,7 @@ def test_a_pattern_has_its_feature_to_paste(kind: str, lines: str, pasted: str):
     assert (found[kind].toml or found[kind].command) == pasted
     assert bool(found[kind].toml) != bool(found[kind].command)
     if found[kind].toml:
-        list(schema.check(tomllib.loads(f'[experiments."my job"]\ncommand = "x"\n{pasted}\n')))
+        list(definitions.check(tomllib.loads(f'[experiments."my job"]\ncommand = "x"\n{pasted}\n')))
     for command in found[kind].command.split(" && ") if found[kind].command else ():
         verb, *rest = shlex.split(command)[1:]
         parsed = serried.get_command(Context(serried), verb)

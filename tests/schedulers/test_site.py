@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from serried import schedulers
-from serried.config import profile, schema
+from serried.config import definitions, profile
 from serried.schedulers import slurm as slurm_traits
 from serried.schedulers.local import cluster as local
 from serried.schedulers.pbs import cluster as pbs
@@ -163,7 +163,7 @@ default_partition = "`qstat -B -f`"
 match = "the name of this host, login3.oak.example"
 """
     )
-    assert list(schema.check({"clusters": {"oak": tomllib.loads(text)}}))
+    assert list(definitions.check({"clusters": {"oak": tomllib.loads(text)}}))
 
 
 @for_each("scheduler", ["slurm", "pbs"])

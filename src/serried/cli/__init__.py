@@ -322,10 +322,12 @@ def _unknown_command(word: str) -> UsageError:
 
 def _setting_named(word: str) -> list[str]:
     """The setting of that name, for `--set`: `limit.restarts` for `restarts`."""
-    from serried.config import schema
+    from serried.config import definitions
 
     name = word.replace("-", "_")
-    parts = {part: table for part, table in schema.COMMAND_LINE.tables.items() if part not in schema.ROOT.tables}
+    parts = {
+        part: table for part, table in definitions.COMMAND_LINE.tables.items() if part not in definitions.ROOT.tables
+    }
     return [f"{part}.{key}" for part, table in parts.items() if (key := table.key_named(name))][:1]
 
 

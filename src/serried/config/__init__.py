@@ -12,8 +12,7 @@ from serried.config.definitions import (
     Project,
     Resources,
 )
-from serried.config.layers import Origin
-from serried.config.resolve import Resolved, catalogue, resolve
+from serried.config.layers import Origin, Resolved, catalogue, resolve
 
 __all__ = [
     "Cluster",

@@ -1,24 +1,62 @@
-"""Settings in layers, one per source: files, the environment, the command line, profiles. The strongest one counts."""
+"""Settings in layers, and the experiment that they resolve to.
+
+There is a layer for each source: files, the environment, the command line, profiles. Of each setting the strongest one
+counts, and its source is kept.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
+import posixpath
+import re
+import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from serried import schedulers
-from serried.base.errors import ConfigError, UsageError
-from serried.config import definitions, schema, toml
-from serried.config.toml import Document, Keys
-from serried.config.values import Typed
+from serried.base.errors import ConfigError, UsageError, did_you_mean
+from serried.config import definitions, shell_words, toml
+from serried.config.definitions import (
+    Cluster,
+    DataRequest,
+    EnvironmentRequest,
+    Experiment,
+    Gpu,
+    Match,
+    Partition,
+    Project,
+    Resources,
+)
+from serried.config.toml import Document, Keys, dotted
+from serried.config.values import BadValue, Item, Typed, is_elsewhere, is_path, is_reference, is_source
 from serried.schedulers import clusters
 from serried.schedulers.clusters import Sign
 from serried.schedulers.survey import GLANCE_SECONDS
+from serried.schema import binds, names
 from serried.schema.names import JOB_VARIABLES
+from serried.schema.plan import (
+    Build,
+    Container,
+    Launch,
+    Limit,
+    Notify,
+    ReportedMetric,
+    ReportSettings,
+    Sampling,
+    Staged,
+    Sync,
+    Track,
+)
+from serried.schema.reasons import Reason
+
+if TYPE_CHECKING:
+    from serried.config.job_script import JobScript
+
 
 FILE = "serried.toml"
 SCRIPT = "script"
@@ -134,8 +172,8 @@ def _in_folder(folder: Path) -> list[Document]:
 def from_document(source: str, document: Document, where: str | None = None) -> Layer:
     """The settings of a file. Messages show `where` instead of the file's path and lines."""
     try:
-        checked = list(schema.check(document.tables))
-    except schema.WrongKey as wrong:
+        checked = list(definitions.check(document.tables))
+    except definitions.WrongKey as wrong:
         raise document.error(wrong.message, wrong.keys, wrong.hint) from None
     settings = {}
     for keys, value in checked:
@@ -175,8 +213,8 @@ def from_overrides(overrides: Mapping[str, Any]) -> Layer:
 def _checked(table: Mapping[str, Any], origin: Origin, place: str = "") -> dict[Keys, Setting]:
     """The settings of a table with one key; errors end with `place`."""
     try:
-        checked = list(schema.check(table, schema.COMMAND_LINE))
-    except schema.WrongKey as wrong:
+        checked = list(definitions.check(table, definitions.COMMAND_LINE))
+    except definitions.WrongKey as wrong:
         raise UsageError(f"{wrong.message}{place}", hint=wrong.hint) from None
     return {keys: Setting(value, origin) for keys, value in checked}
 
@@ -269,7 +307,7 @@ def _sign(name: str, layers: list[Layer]) -> Sign:
     for layer in layers:
         for place, setting in layer.settings.items():
             if place[:4] == ("clusters", name, "match", "hostname"):
-                hostname = () if setting.value is schema.UNSET else setting.value
+                hostname = () if setting.value is definitions.UNSET else setting.value
             elif place[:4] == ("clusters", name, "match", "environ"):
                 environ[place[4]] = setting.value
             elif place == ("clusters", name, "scheduler"):
@@ -315,7 +353,7 @@ def _may_be_here(name: str, layers: list[Layer], scheduler: str, environ: Mappin
 
 def _facts(name: str, table: Mapping[str, Any], where: str) -> Layer:
     origin = Origin("machine", where)
-    checked = schema.check({"clusters": {name: table}})
+    checked = definitions.check({"clusters": {name: table}})
     return Layer({place: Setting(value, origin) for place, value in checked})
 
 
@@ -336,7 +374,7 @@ def stack(layers: Iterable[Layer], experiment: str | None, cluster: str) -> dict
             _forget_other_ways(stacked, level)
             _forget_other_shapes(stacked, level)
             stacked |= level
-            for place in [place for place, setting in level.items() if setting.value is schema.UNSET]:
+            for place in [place for place, setting in level.items() if setting.value is definitions.UNSET]:
                 del stacked[place]
     return stacked
 
@@ -369,10 +407,801 @@ def _forget_other_shapes(stacked: dict[Keys, Setting], level: Mapping[Keys, Sett
 def _forget_other_ways(stacked: dict[Keys, Setting], level: Mapping[Keys, Setting]) -> None:
     for ways in _ONE_OF:
         values = {place: level[place].value for place in ways & level.keys()}
-        used = sorted(place for place, value in values.items() if value is not False and value is not schema.UNSET)
+        used = sorted(place for place, value in values.items() if value is not False and value is not definitions.UNSET)
         if len(used) > 1:
             keys = " and ".join(f"`{toml.dotted(place)}`" for place in used)
             origin = level[used[1]].origin
             raise ConfigError(f"{keys} exclude each other", path=origin.path, line=origin.line, hint="keep one of them")
         for place in ways if used else ():
             stacked.pop(place, None)
+
+
+ARCHIVES = {
+    ".tar": "tar",
+    ".tar.gz": "tar.gz",
+    ".tgz": "tar.gz",
+    ".tar.zst": "tar.zst",
+    ".tzst": "tar.zst",
+    ".zip": "zip",
+    ".sqsh": "squashfs",
+    ".sqfs": "squashfs",
+    ".squashfs": "squashfs",
+}
+"""The kind of archive by the end of its name."""
+
+Part = TypeVar("Part")
+
+
+class Builder:
+    """Builds dataclasses from settings, and collects origins and notes."""
+
+    def __init__(self, settings: Mapping[Keys, Setting], cluster: str, environ: Mapping[str, str]) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._environ = environ
+        self.origins: dict[str, Origin] = {}
+        self.notes: list[str] = []
+        for place, setting in settings.items():
+            shown = ("cluster", *place[2:]) if place[0] == "clusters" else place
+            self.origins[dotted(shown)] = setting.origin
+
+    def project(self, files: Files) -> Project:
+        given = self._values(definitions.keys(Project), ("project",))
+        given.setdefault("name", files.directory.name or "project")
+        return Project(str(files.directory), files.project.path if files.project else None, **given)
+
+    def cluster(self) -> Cluster:
+        place = ("clusters", self._cluster)
+        given = self._values(definitions.keys(Cluster), place)
+        given["root"] = self._root(given)
+        given["scratch"] = self._scratch(given)
+        if given.get("private"):
+            given["private"] = self._expanded("private", given["private"])
+        fields = definitions.fields_of(Cluster, given)
+        scheduler = given.get("scheduler", Cluster.scheduler)
+        its = schedulers.traits(scheduler)
+        fields["site"] = fields["site"]._replace(
+            name=self._cluster,
+            scheduler=scheduler,
+            scratch=given["scratch"],
+            is_this_machine=its.is_this_machine,
+            dialect=its.dialect,
+        )
+        return Cluster(
+            self._cluster,
+            **fields,
+            match=self._table(Match, (*place, "match")),
+            partitions=self._tables(Partition, (*place, "partitions")),
+            knows_partitions=any(
+                where[:3] == (*place, "partitions") and setting.origin.source != "profile"
+                for where, setting in self._settings.items()
+            ),
+            gpus=self._tables(Gpu, (*place, "gpus")),
+        )
+
+    def experiment(
+        self,
+        name: str | None,
+        command: Sequence[str] | None,
+        project: Project,
+        cluster: Cluster,
+        here: Path,
+        *,
+        is_script: bool = False,
+    ) -> Experiment:
+        given = self._values(definitions.keys(Experiment), ())
+        folder = Path(project.directory)
+        if command is not None and len(command) > 1:
+            given["shell"] = False  # a shell has split the words already
+        if command is not None and not is_script:
+            given.pop("script", None)
+        if is_script or given.get("script"):
+            words = tuple(command) if command is not None else self._words("script", given["script"])
+            given.update(script=words, command=words, shell=False)
+        else:
+            given["command"] = self._command(given.get("command"), command, bool(given.get("shell")), name)
+        given["workdir"] = self._workdir(given.get("workdir"), name, folder, here)
+        given["cluster"] = self._cluster
+        return Experiment(
+            name or _name_of(given["command"], is_script=bool(given.get("script")), is_shell=bool(given.get("shell"))),
+            **given,
+            resources=self._table(Resources, ("resources",)),
+            environment=self._environment(folder, cluster),
+            limit=self._table(Limit, ("limit",)),
+            notify=self._notify(),
+            launch=self._table(Launch, ("launch",)),
+            container=self._container(folder),
+            data=self._data(project, cluster),
+            checkpoint=self._table(Sync, ("checkpoint",)),
+            track=self._table(Track, ("track",)),
+            metric=self._table(ReportedMetric, ("metric",)),
+            sampling=self._table(Sampling, ("sampling",)),
+            report=self._table(ReportSettings, ("report",)),
+        )
+
+    def _table(self, table: type[Part], place: Keys) -> Part:
+        return table(**definitions.fields_of(table, self._values(definitions.keys(table), place)))
+
+    def _tables(self, table: type[Part], place: Keys) -> dict[str, Part]:
+        """The tables at `place`, by the names that users choose."""
+        named = {where[len(place)]: None for where in self._settings if where[: len(place)] == place}
+        return {name: self._table(table, (*place, name)) for name in named}
+
+    def _values(self, keys: Mapping[str, definitions.Key], place: Keys) -> dict[str, Any]:
+        """The keys of a table at `place` that are set, with their values."""
+        values: dict[str, Any] = {}
+        for name, key in keys.items():
+            if key.kind.names:
+                table = (*place, name)
+                items = {
+                    ".".join(where[len(table) :]): setting.value
+                    for where, setting in self._settings.items()
+                    if where[: len(table)] == table
+                }
+                values |= {name: items} if items else {}
+            elif (*place, name) in self._settings:
+                values[name] = self._settings[*place, name].value
+        return values
+
+    def _command(
+        self, text: str | tuple[str, ...] | None, given: Sequence[str] | None, shell: bool, name: str | None
+    ) -> tuple[str, ...]:
+        if given is not None:
+            self.origins["command"] = Origin("command line", "command line")
+        command = tuple(given) if given is not None else text
+        image = self._settings.get(("container", "image"))
+        if command is None and image and image.value:
+            return (names.RUNSCRIPT,)
+        if command is None:
+            raise self._wrong(("command",), f"the experiment `{name}` has no `command`", 'command = "python train.py"')
+        if any("\0" in word for word in command):
+            raise UsageError("the command contains a NUL character, which an argument cannot contain")
+        if isinstance(command, str):
+            words = (
+                (command,)
+                if shell
+                else self._split(("command",), command, 'or write a list of words: `command = ["python", "train.py"]`')
+            )
+            if not words or not words[0]:
+                raise self._wrong(("command",), "`command` names no program")
+            return words
+        if shell and len(command) > 1:
+            message = "`shell` needs one line of text, and the command is a list of words"
+            raise self._wrong(("shell",), message, "remove `shell`, or write the command as text")
+        return command
+
+    def _words(self, key: str, text: str | tuple[str, ...]) -> tuple[str, ...]:
+        words = self._split((key,), text) if isinstance(text, str) else text
+        if not words or not words[0]:
+            raise self._wrong((key,), f"`{key}` names no file")
+        return words
+
+    def _split(self, place: Keys, text: str, hint: str | None = None) -> tuple[str, ...]:
+        try:
+            return shell_words.split(text)
+        except ValueError as error:
+            raise self._wrong(place, f"`{dotted(place)}` {error}", hint) from None
+
+    def _workdir(self, given: str | None, name: str | None, project: Path, here: Path) -> str:
+        """Relative to the project's folder. A command without an experiment runs in the current folder."""
+        if given is None:
+            return "." if name else os.path.relpath(here, project)
+        relative = os.path.relpath(project / given, project)
+        if Path(relative).parts[:1] == (os.pardir,):
+            raise self._wrong(("workdir",), f"`workdir` must be inside the project, and `{given}` is not")
+        return relative
+
+    def _environment(self, project: Path, cluster: Cluster) -> EnvironmentRequest:
+        given = self._values(definitions.keys(EnvironmentRequest), ("environment",))
+        for name in ("venv", "conda"):
+            if isinstance(place := given.get(name), str) and (name == "venv" or is_path(place)):
+                given[name] = self._path(("environment", name), place, project)
+        given["modules"] = tuple(self._module(entry, project) for entry in given.get("modules", ()))
+        names_of_file: tuple[str, ...] = ()
+        if path := given.get("env_file"):
+            given["env_file"] = str(project / _at_home(path, self._environ))
+            names_of_file = tuple(shell_words.read_env_file(Path(given["env_file"])))
+        places = {name: place for name in ("venv", "conda") if (place := given.get(name))}
+        builds = {name: place for name, place in places.items() if place is True or is_source(place)}
+        request = EnvironmentRequest(**definitions.fields_of(EnvironmentRequest, given))
+        planned = request.planned._replace(
+            env_file=names_of_file,
+            build=next((_build(kind, source, request, cluster) for kind, source in builds.items()), None),
+            **{name: place for name, place in places.items() if name not in builds},
+        )
+        return dataclasses.replace(request, planned=planned)
+
+    def _module(self, entry: str, project: Path) -> str:
+        """A module's name, or `use DIR` with an absolute path."""
+        folder = entry.removeprefix("use ").strip()
+        is_module = not entry.startswith("use ") or not folder
+        return entry if is_module else f"use {self._path(('environment', 'modules'), folder, project)}"
+
+    def _notify(self) -> Notify:
+        given = self._values(definitions.keys(Notify), ("notify",))
+        if isinstance(text := given.get("command"), str):
+            given["command"] = self._split(("notify", "command"), text)
+        return Notify(**given)
+
+    def _path(self, place: Keys, text: str, project: Path) -> str:
+        """Absolute from the project's folder, without variables."""
+        if not is_elsewhere(text):
+            return os.path.normpath(project / text)
+        try:
+            return _expand(text, self._environ)
+        except BadValue as error:
+            raise self._wrong(place, f"`{dotted(place)}` {error}") from None
+
+    def _container(self, project: Path) -> Container:
+        """Its paths become absolute."""
+        given = self._values(definitions.keys(Container), ("container",))
+        for name in ("image", "requirements"):
+            if (path := given.get(name)) and not is_reference(path, given.get("runtime")):
+                given[name] = self._path(("container", name), path, project)
+        if given.get("runtime", "")[:1] in {"~", "$"}:
+            given["runtime"] = self._path(("container", "runtime"), given["runtime"], project)
+        given["binds"] = tuple(self._bind(text) for text in given.get("binds", ()))
+        return Container(**given)
+
+    def _bind(self, text: str) -> str:
+        place = ("container", "binds")
+        parts = [part.replace("${SLURM_TMPDIR}", binds.LOCAL, 1) for part in binds.split(text)]
+        parts = [
+            self._path(place, part, Path()) if part[:1] in {"~", "$"} and not binds.is_local(part) else part
+            for part in parts
+        ]
+        try:
+            return binds.spell(binds.make(parts))
+        except ValueError as error:
+            raise self._wrong(place, f"`container.binds`: `{text}` {error}") from None
+
+    def _data(self, project: Project, cluster: Cluster) -> DataRequest:
+        """Its paths become absolute."""
+        given = self._values(definitions.keys(DataRequest), ("data",))
+        folder = Path(project.directory)
+        if given.get("root"):
+            given["root"] = self._path(("data", "root"), given["root"], folder)
+        else:
+            given["root"] = posixpath.join(cluster.scratch, project.name) if cluster.scratch else str(folder / "data")
+        given["stage"] = self._apart([self._staged(item, given["root"]) for item in given.get("stage", ())])
+        given["require"] = tuple(self._path(("data", "require"), path, folder) for path in given.get("require", ()))
+        if isinstance(text := given.get("prepare"), str):
+            place = ("data", "prepare")
+            given["prepare"] = self._split(place, text)
+            if operators := shell_words.operators(given["prepare"], shell_words.OPERATORS):
+                message = f"`data.prepare` contains `{operators[0]}`, and no shell reads the command"
+                hint = 'for a shell: `["bash", "-c", "…"]`; in a list of words, each word is an argument'
+                raise self._wrong(place, message, hint)
+        return DataRequest(**definitions.fields_of(DataRequest, given))
+
+    def _staged(self, item: Item, root: str) -> Staged:
+        source = item.source
+        if is_elsewhere(source):
+            source = self._path(("data", "stage"), source, Path())
+        name = posixpath.basename(source) if source[:1] == "/" else source
+        stem, kind = _archive(name)
+        if item.unpack and not kind:
+            hint = f"the name must end in one of {', '.join(ARCHIVES)}"
+            raise self._wrong(
+                ("data", "stage"), f"`data.stage`: `{source}` is not an archive that Serried can unpack", hint
+            )
+        unpack = kind if item.unpack is not False else ""
+        return Staged(posixpath.join(root, source), item.to or (stem if unpack else name), unpack)
+
+    def _apart(self, staged: Sequence[Staged]) -> tuple[Staged, ...]:
+        """Refuse items with equal or nested destinations."""
+        places: dict[str, Staged] = {}
+        for item in sorted(staged, key=lambda item: item.to.split("/")):
+            parents = [item.to[: at + 1] for at, letter in enumerate(item.to + "/", -1) if letter == "/"]
+            clash = next((places[parent] for parent in parents if parent in places), None)
+            if clash == item:
+                raise self._wrong(("data", "stage"), f"`data.stage`: `{item.source}` is staged twice")
+            if clash:
+                raise self._wrong(
+                    ("data", "stage"),
+                    f"`data.stage`: `{item.source}` would appear in the place of `{clash.source}`, as `{item.to}`",
+                    'give one of them another place: `{from = "…", to = "…"}`',
+                )
+            places[item.to] = item
+        return tuple(staged)
+
+    def _scratch(self, given: Mapping[str, Any]) -> str:
+        """Empty if the cluster has none."""
+        if given.get("scratch"):
+            return self._expanded("scratch", given["scratch"])
+        if schedulers.traits(given.get("scheduler", Cluster.scheduler)).is_this_machine:
+            return ""
+        return _scratch(self._environ)[1]
+
+    def _root(self, given: Mapping[str, Any]) -> str:
+        scheduler = given.get("scheduler", Cluster.scheduler)
+        is_this_machine = schedulers.traits(scheduler).is_this_machine
+        if given.get("root"):
+            root = self._expanded("root", given["root"])
+        else:
+            root, reason = _default_root(self._environ, is_this_machine=is_this_machine)
+            self.origins["cluster.root"] = Origin("default", reason)
+        is_shared = not is_this_machine and not schedulers.cluster(scheduler).is_throwaway(self._environ)
+        if is_shared and _is_under_home(root, self._environ):
+            file = user_folder(self._environ) / "config.toml"
+            self.notes.append(
+                f"run directories go to `{root}`, under your home; if its quota is small or compute nodes "
+                f"cannot write there, set `root` in `[clusters.{self._cluster}]` of `{file}`"
+            )
+        return root
+
+    def _expanded(self, key: str, text: str) -> str:
+        """A path of the cluster, without variables."""
+        try:
+            return _expand(text, self._environ)
+        except BadValue as error:
+            raise self._wrong(("clusters", self._cluster, key), f"`{key}` {error}") from None
+
+    def _wrong(self, place: Keys, message: str, hint: str | None = None) -> UsageError:
+        setting = self._settings.get(place)
+        if setting is None or setting.origin.path is None:
+            return UsageError(message, hint=hint)
+        return ConfigError(message, path=setting.origin.path, line=setting.origin.line, hint=hint)
+
+
+def _name_of(command: tuple[str, ...], *, is_script: bool, is_shell: bool) -> str:
+    return (
+        (Path(command[0]).stem or command[0]) if is_script else shell_words.experiment_name(command, is_shell=is_shell)
+    )
+
+
+def _build(kind: str, source: str | bool, request: EnvironmentRequest, cluster: Cluster) -> Build:
+    return Build(kind, source if isinstance(source, str) else "", request.python, request.torch, cluster.build)
+
+
+def _archive(name: str) -> tuple[str, str]:
+    """The name without the suffix of an archive, and the kind of archive, or empty."""
+    for suffix in sorted(ARCHIVES, key=len, reverse=True):
+        if name.lower().endswith(suffix) and posixpath.basename(name).lower() != suffix:
+            return name[: -len(suffix)], ARCHIVES[suffix]
+    return name, ""
+
+
+def _default_root(environ: Mapping[str, str], *, is_this_machine: bool) -> tuple[str, str]:
+    """The folder of run directories if no setting names one, and the source of that choice."""
+    if is_this_machine:
+        data = environ.get("XDG_DATA_HOME", "")
+        share = Path(data) if _is_absolute(data) else _home(environ) / ".local" / "share"
+        return str(share / "serried"), "XDG_DATA_HOME" if _is_absolute(data) else "default"
+    variable, folder = _scratch(environ)
+    if folder:
+        return str(Path(folder) / "serried"), variable
+    return str(_home(environ) / "serried"), "default"
+
+
+def _scratch(environ: Mapping[str, str]) -> tuple[str, str]:
+    """The folder for users' data that compute nodes see, or empty, after the variable that names the folder."""
+    for variable in ("SCRATCH", "PSCRATCH"):
+        if _is_absolute(environ.get(variable, "")):
+            return variable, environ[variable]
+    folder = Path("/scratch") / environ.get("USER", "")
+    is_usable = environ.get("USER") and os.access(folder, os.W_OK)
+    return "default", str(folder) if is_usable else ""
+
+
+def _is_absolute(path: str) -> bool:
+    return path.startswith("/")
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or Path.home())
+
+
+def _expand(text: str, environ: Mapping[str, str]) -> str:
+    """Fill in `~` and `$NAME`. Raises BadValue for an unset variable and for a relative path."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        content = environ.get(name) or (environ.get("LOGNAME") if name == "USER" else None)  # cron sets only LOGNAME
+        if not content:
+            raise BadValue(f"names `${name}`, which is not set here")
+        return content
+
+    path = re.sub(r"\$(?:(\w+)|\{(\w+)\})", value, text)
+    path = _at_home(path, environ)
+    if not _is_absolute(path):
+        raise BadValue(f"must be an absolute path, not `{text}`")
+    return os.path.normpath(path)
+
+
+def _at_home(path: str, environ: Mapping[str, str]) -> str:
+    return re.sub(r"^~(?=/|$)", lambda _: str(_home(environ)), path)
+
+
+def _is_under_home(path: str, environ: Mapping[str, str]) -> bool:
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(_home(environ)))
+
+
+@dataclass(frozen=True)
+class Resolved:
+    project: Project
+    experiment: Experiment
+    cluster: Cluster
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    """The sources of values, by dotted key. A key that is missing has Serried's default."""
+    warnings: tuple[str, ...] = ()
+    """Differences from what the user may expect."""
+    notes: tuple[str, ...] = ()
+    """Facts that are in order and worth a line."""
+    experiments: tuple[str, ...] = ()
+    """The experiments of all files."""
+    script: JobScript | None = None
+    """The job script that runs in place of a command."""
+    replaced: frozenset[str] = frozenset()
+    """Keys of `resources` by which the request differs from the script's own directives."""
+
+
+def resolve(  # noqa: PLR0917 - each is a different type of thing
+    name: str | None,
+    command: Sequence[str] | None,
+    overrides: Mapping[str, Any],
+    cluster: str | None,
+    directory: Path,
+    environ: Mapping[str, str],
+    *,
+    is_script: bool = False,
+) -> Resolved:
+    """Select experiment and cluster, and every setting.
+
+    Args:
+        name: the experiment's. None selects the only one, or none if there is a command.
+        command: words given after `--`. An empty command requests the settings alone.
+        overrides: settings of the command line, by dotted key: `{"resources.nodes": "2"}`.
+        cluster: the cluster's name. None recognises it.
+        directory: the user's current folder.
+        environ: the user's environment.
+        is_script: `command` is a job script, relative to the current folder, with its arguments.
+
+    Raises:
+        UsageError: settings are wrong or missing (ConfigError: in a file, with its line).
+    """
+    here = Path(os.path.abspath(directory))  # noqa: PTH100 - resolve() would follow links the user wants kept
+    files = find(here, environ)
+    given = gather(files, overrides, environ)
+    chosen = _experiment(name, command, given, files, here)
+    where, warnings = _cluster(cluster, chosen, given, environ)
+    settings = stack(with_cluster(given, where.value, environ), chosen, where.value)
+    script = None
+    dropped: tuple[str, ...] = ()
+    if is_script or (command is None and ("script",) in settings):
+        script = _script(command, settings, files, here, where.value, environ)
+        given = with_script(given, script.settings, script.path.name, chosen, where.value)
+        settings = stack(with_cluster(given, where.value, environ), chosen, where.value)
+        own = own_keys(given, chosen, where.value)
+        settings, dropped = _without_launch(settings, own)
+    builder = Builder(settings | {("cluster",): where}, where.value, environ)
+    project, place = builder.project(files), builder.cluster()
+    requested = builder.experiment(chosen, command, project, place, here, is_script=is_script)
+    experiment, notes, fitted = _fit(requested, place, builder.origins)
+    origins = builder.origins | fitted
+    return Resolved(
+        project=project,
+        experiment=experiment,
+        cluster=place,
+        origins=origins,
+        warnings=(
+            *warnings,
+            *(() if script else _script_as_command(experiment, here)),
+            *_for_a_shell(experiment),
+            *_unknown_gpus(experiment, place),
+        ),
+        notes=(*builder.notes, *notes, *dropped, *(_notes(script, experiment) if script else ())),
+        experiments=tuple(experiment_names(given)),
+        script=script,
+        replaced=_replaced(settings, script, origins) if script else frozenset(),
+    )
+
+
+_OF_SIZE = frozenset({"nodes", "gpus", "gpu_type", "ranks", "cpus", "mem", "mem_per_node", "mem_per_cpu"})
+"""Keys of `resources` that mean nothing without one another: GPUs are per node, CPUs per GPU."""
+
+
+def _replaced(settings: Mapping[Keys, Setting], script: JobScript, origins: Mapping[str, Origin]) -> frozenset[str]:
+    """Keys that a stronger source sets, without those that only repeat the script's directives.
+
+    The words of the directives stay where nothing differs: they may say more than the keys do.
+    """
+    stated = from_overrides(script.directives.settings).settings if script.is_native else {}
+    given = {
+        key.removeprefix("resources.")
+        for key, origin in origins.items()
+        if key.startswith("resources.") and not origin.is_default and (origin.source != SCRIPT or not script.is_native)
+    }
+    differ = {key for key in given if _value(settings, key) != _value(stated, key)}
+    return frozenset(differ | (given & _OF_SIZE) if differ & _OF_SIZE else differ)
+
+
+def _value(settings: Mapping[Keys, Setting], key: str) -> object:
+    setting = settings.get(("resources", key))
+    return setting and setting.value
+
+
+def _script(  # noqa: PLR0917
+    command: Sequence[str] | None,
+    settings: Mapping[Keys, Setting],
+    files: Files,
+    here: Path,
+    cluster: str,
+    environ: Mapping[str, str],
+) -> JobScript:
+    """The job script of the command line, or of the experiment."""
+    from serried.config import job_script  # as everywhere here: most runs have none
+
+    scheduler = settings.get(("clusters", cluster, "scheduler"))
+    name = scheduler.value if scheduler else Cluster.scheduler
+    if command is not None:
+        return job_script.read(here / command[0], name, environ)
+    setting = settings["script",]
+    try:
+        words = shell_words.split(setting.value) if isinstance(setting.value, str) else setting.value
+    except ValueError as error:
+        message = f"`script` {error}"
+        raise ConfigError(message, path=setting.origin.path, line=setting.origin.line) from None
+    if not words or not words[0]:
+        raise ConfigError("`script` names no file", path=setting.origin.path, line=setting.origin.line)
+    path = files.directory / words[0]
+    if not path.is_file():
+        hint = did_you_mean(words[0], job_script.names_in(path.parent, below=files.directory))
+        message = f"the job script `{words[0]}` does not exist"
+        raise ConfigError(message, path=setting.origin.path, line=setting.origin.line, hint=hint)
+    return job_script.read(path, name, environ)
+
+
+def _notes(script: JobScript, experiment: Experiment) -> Iterable[str]:
+    yield from script.directives.notes
+    limit = experiment.limit
+    if script.directives.requeues and not limit.restarts and limit.total_time_seconds is None:
+        yield "`-r y` of the script has no effect without `--chain N`, which allows N attempts"
+
+
+_NOT_OF_SCRIPTS: Mapping[Keys, str] = {
+    ("shell",): "its `#!` line names its interpreter",
+    ("launch",): "the script starts its launcher itself",
+    ("container",): "the script enters a container itself, for example by `srun apptainer exec IMAGE …`",
+    ("environment", "setup"): "write these lines into the script",
+}
+"""Settings without a meaning for a job script, and the hint."""
+
+
+def _without_launch(settings: Mapping[Keys, Setting], own: set[Keys]) -> tuple[dict[Keys, Setting], tuple[str, ...]]:
+    """The settings without those that a job script cannot follow, and notes about defaults among them.
+
+    Raises UsageError if the experiment or the command line sets one.
+    """
+    kept: dict[Keys, Setting] = {}
+    notes: dict[str, None] = {}
+    for keys, setting in settings.items():
+        what = next((prefix for prefix in _NOT_OF_SCRIPTS if keys[: len(prefix)] == prefix), None)
+        if what is None or not setting.value or setting.value is definitions.UNSET:
+            kept[keys] = setting
+            continue
+        origin, name = setting.origin, ".".join(keys)
+        if keys in own or origin.source in ("command line", "environment"):
+            message, hint = f"`{name}` does not apply to a job script", _NOT_OF_SCRIPTS[what]
+            raise ConfigError(message, path=origin.path, line=origin.line, hint=hint)
+        if not origin.is_default:
+            notes[f"`{'.'.join(what)}` of {origin.where} does not apply to a job script"] = None
+    return kept, tuple(notes)
+
+
+def _experiment(
+    name: str | None, command: Sequence[str] | None, given: list[Layer], files: Files, here: Path
+) -> str | None:
+    """The name of the experiment; None for a bare command."""
+    known = experiment_names(given)
+    if name is not None and name not in known:
+        message, hint = _neither(name, known, here)
+        raise UsageError(message, hint=hint, code=Reason.NO_SUCH_EXPERIMENT, about=name)
+    if name is not None:
+        return name
+    if command is not None:
+        return None
+    if len(known) == 1:
+        return known[0]
+    if known:
+        raise UsageError("which experiment?", hint=f"name one of {_listed(known)}")
+    from serried.config import job_script
+
+    missing = f"no `{FILE}` here or in a folder above"
+    where = f"`{files.project.path}` has no `[experiments.NAME]`" if files.project else missing
+    scripts = job_script.names_in(here)
+    hint = "give a command, `-- python train.py`, or start with `serried init`"
+    if scripts:
+        hint = f"for a job script, name it: serried submit {shlex.quote(scripts[0])}"
+    raise UsageError(f"nothing to run: {where}", hint=hint)
+
+
+def _neither(name: str, known: list[str], here: Path) -> tuple[str, str]:
+    """The message and the hint for a word that is neither an experiment nor a job script of the command line."""
+    from serried.config import job_script
+
+    path = here / name
+    if name == "-":
+        return "a job script is not read from standard input", "save it to a file: serried submit FILE"
+    if name.endswith(".py"):
+        return f"unknown experiment `{name}`", f"a command goes after `--`: `-- python {name}`"
+    if path.is_file() and not os.access(path, os.R_OK):
+        return f"`{name}` cannot be read: permission denied", f"chmod u+r {shlex.quote(name)}"
+    if path.is_file() and job_script.looks_like_one(path):
+        return (
+            f"`{name}` is a job script, not an experiment",
+            f"submit it by itself: serried submit {shlex.quote(name)}",
+        )
+    if path.is_file():
+        message = f"`{name}` is not a job script: it has neither a `#!` line nor directives"
+        return message, "begin the script with `#!/bin/bash`; a command goes after `--`"
+    return _no_file(name, known, here)
+
+
+def _no_file(name: str, known: list[str], here: Path) -> tuple[str, str]:
+    from serried.config import job_script
+
+    path = here / name
+    listed = f"there {'are' if len(known) > 1 else 'is'} {_listed(known)}" if known else "a command goes after `--`"
+    scripts = job_script.names_in(path.parent, below=here)
+    without_suffix = next((script for script in scripts if os.path.splitext(script)[0] == name), None)  # noqa: PTH122
+    hint = f"did you mean `{without_suffix}`?" if without_suffix else did_you_mean(name, [*known, *scripts])
+    if path.is_dir():
+        return f"`{name}` is a folder, and not an experiment or a job script", hint or listed
+    is_path = "/" in name or bool(os.path.splitext(name)[1])  # noqa: PTH122 - perhaps a name with a dot
+    if is_path and not os.path.lexists(path):
+        return f"no file and no experiment has the name `{name}`", hint or listed
+    return f"unknown experiment `{name}`", hint or listed
+
+
+def _cluster(
+    requested: str | None, experiment: str | None, given: list[Layer], environ: Mapping[str, str]
+) -> tuple[Setting, tuple[str, ...]]:
+    """The cluster's name with its source, and warnings."""
+    setting = stack(given, experiment, "").get(("cluster",))
+    if requested is not None:
+        setting = Setting(requested, Origin("command line", "command line"))
+    if setting is None:
+        name, warnings = recognise(given, environ)
+        return Setting(name, Origin("machine", "recognised")), warnings
+    known = cluster_names(given)
+    if setting.value not in known:
+        hint = f"known here: {_listed(known)}; `[clusters.{setting.value}]` describes another"
+        message, hint = f"unknown cluster `{setting.value}`", did_you_mean(setting.value, known) or hint
+        if setting.origin.path is None:
+            raise UsageError(message, hint=hint)
+        raise ConfigError(message, path=setting.origin.path, line=setting.origin.line, hint=hint)
+    return setting, ()
+
+
+def _fit(
+    experiment: Experiment, cluster: Cluster, origins: Mapping[str, Origin]
+) -> tuple[Experiment, tuple[str, ...], dict[str, Origin]]:
+    """The experiment without requests that the cluster does not support, notes, and the sources of changed values.
+
+    So one file serves a cluster with accounts, one without, and this machine.
+    """
+    supported, ignored = _without_ignored(experiment, cluster)
+    fitted, replaced, sources = _continued(supported, cluster, origins)
+    return fitted, (*ignored, *replaced), sources
+
+
+def _without_ignored(experiment: Experiment, cluster: Cluster) -> tuple[Experiment, tuple[str, ...]]:
+    """Without the resources that the cluster's profile `ignores`."""
+    request, unset = experiment.resources, Resources()
+    dropped = [key for key in cluster.ignores if getattr(request, key) not in (getattr(unset, key), False)]
+    if not dropped:
+        return experiment, ()
+    resources = dataclasses.replace(request, **{key: getattr(unset, key) for key in dropped})
+    *most, last = (f"`{key}`" for key in dropped)
+    listed = f"{', '.join(most)} and {last}" if most else last
+    note = f"`{cluster.name}` does not support {listed}: not requested"
+    return dataclasses.replace(experiment, resources=resources), (note,)
+
+
+def _continued(
+    experiment: Experiment, cluster: Cluster, origins: Mapping[str, Origin]
+) -> tuple[Experiment, tuple[str, ...], dict[str, Origin]]:
+    """With a value of `limit.continue` that the cluster allows: the requested one, or the cluster's first."""
+    key, requested = "limit.continue", experiment.limit.continue_by
+    if not cluster.continues or (key in origins and requested in cluster.continues):
+        return experiment, (), {}
+    form = cluster.continues[0]
+    limit = experiment.limit._replace(continue_by=form)
+    note = f'`{cluster.name}` does not allow `{key} = "{requested}"`: using `{form}`'
+    notes = (note,) if key in origins and experiment.limit.restarts else ()
+    origin = origins.get("cluster.continues")
+    return dataclasses.replace(experiment, limit=limit), notes, {key: origin} if origin else {}
+
+
+def _for_a_shell(experiment: Experiment) -> tuple[str, ...]:
+    if experiment.shell:
+        return ()
+    unfilled = (
+        f"no shell expands `{name}` in the command: use a placeholder such as `{{data}}` or `{{results}}`, "
+        "or set `shell = true`"
+        for name in shell_words.variables(experiment.command)
+    )
+    unread = (
+        f"no shell reads `{word}` in the command: the program gets `{word}` as an argument, unless `shell = true`"
+        for word in shell_words.operators(experiment.command, shell_words.CERTAIN)
+    )
+    return (*unfilled, *unread)
+
+
+def _script_as_command(experiment: Experiment, here: Path) -> tuple[str, ...]:
+    """A warning about `serried submit -- train.sbatch`."""
+    program = experiment.command[0] if experiment.command else ""
+    if not program or not os.path.isfile(here / program):  # noqa: PTH113 - it never raises
+        return ()
+    from serried.config import job_script
+
+    if job_script.scheduler_of(here / program) is None:
+        return ()
+    instead = f"`serried submit {shlex.quote(program)}` submits the script"
+    return (f"`{program}` is a job script, but after `--` each rank runs it, without its directives: {instead}",)
+
+
+def _unknown_gpus(experiment: Experiment, cluster: Cluster) -> tuple[str, ...]:
+    """Slurm may not have answered. A job without GPUs must not surprise the user."""
+    request = experiment.resources
+    known = (request.gpus, request.ranks, request.gpu_type, cluster.gpus_per_node)
+    if any(amount is not None for amount in known) or not experiment.command:
+        return ()
+    return (
+        f"the GPUs of `{cluster.name}` are not known, so the job requests none: pass --gpus N, or --ranks N for CPUs",
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+@dataclass(frozen=True)
+class ClusterEntry:
+    name: str
+    scheduler: str
+    origin: str
+    """Its file, or Serried's own profile."""
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The experiments and clusters of a folder."""
+
+    experiments: tuple[str, ...]
+    clusters: tuple[ClusterEntry, ...]
+    here: str
+    """The cluster that `serried submit` would use."""
+    file: str | None
+    """The project's file."""
+    sweeps: Mapping[str, toml.Document] = field(default_factory=dict)
+    """The file of each sweep that a file defines."""
+
+
+def catalogue(directory: Path, environ: Mapping[str, str]) -> Catalogue:
+    """List what `resolve` can select. Raises ConfigError for a wrong file."""
+    files = find(Path(os.path.abspath(directory)), environ)  # noqa: PTH100 - links stay as the user wrote them
+    given = gather(files, {}, environ)
+    chosen = stack(given, None, "").get(("cluster",))
+    return Catalogue(
+        experiments=tuple(experiment_names(given)),
+        clusters=tuple(_entry(name, given, environ) for name in cluster_names(given)),
+        here=chosen.value if chosen else recognise(given, environ)[0],
+        file=files.project.path if files.project else None,
+        sweeps={
+            name: document
+            for document in (*reversed(files.site), *reversed(files.user), *([files.project] if files.project else []))
+            for name in document.tables.get("sweeps", ())
+        },
+    )
+
+
+def _entry(name: str, given: list[Layer], environ: Mapping[str, str]) -> ClusterEntry:
+    settings = stack(with_cluster(given, name, environ, look=False), None, name)
+    scheduler = settings.get(("clusters", name, "scheduler"))
+    origins = [setting.origin for place, setting in settings.items() if place[:2] == ("clusters", name)]
+    strongest = next((origin.path for origin in reversed(origins) if origin.path), None)
+    return ClusterEntry(
+        name, scheduler.value if scheduler else str(Cluster.scheduler), strongest or "shipped with Serried"
+    )

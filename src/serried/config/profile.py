@@ -13,7 +13,7 @@ from typing import Any
 from serried import schedulers
 from serried.base import files
 from serried.base.errors import SchedulerUnreachable, UsageError
-from serried.config import layers, schema, toml
+from serried.config import definitions, layers, toml
 from serried.config.definitions import Key
 from serried.config.toml import Keys, dotted
 from serried.schedulers.survey import Learnt
@@ -114,7 +114,7 @@ def check(name: str | None, directory: Path, environ: Mapping[str, str]) -> Chec
     configured = settings.get(("clusters", name, "scheduler"))
     if configured and configured.value != scheduler:
         raise UsageError(f"`{name}` uses `{configured.value}`, and the scheduler of this machine is `{scheduler}`")
-    actual = dict(schema.check({"clusters": {name: learn(scheduler, environ).table}}))
+    actual = dict(definitions.check({"clusters": {name: learn(scheduler, environ).table}}))
     own = {place: setting for place, setting in settings.items() if place[:2] == ("clusters", name)}
     both = [place for place in own if place in actual]
     different = [place for place in both if not _agree(place, own[place].value, actual[place])]
@@ -143,7 +143,7 @@ def _missing(own: Mapping[Keys, layers.Setting], actual: Mapping[Keys, Any]) -> 
 
 
 def _key(place: Keys) -> Key:
-    table = schema.ROOT
+    table = definitions.ROOT
     for part in place[:-1]:
-        table = table.table(part) or schema.Table()
+        table = table.table(part) or definitions.Table()
     return table.keys[place[-1]]

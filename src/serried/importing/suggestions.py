@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import NamedTuple
 
-from serried.config import shell_script, shell_words, toml
-from serried.config.shell_script import Command, plain
+from serried.config import shell_words, toml
+from serried.config.shell_words import Command, plain
 
 _LOCAL = re.compile(
     r"\$\{?(?:SLURM_TMPDIR|TMPDIR|PBS_JOBDIR|LOCAL_SCRATCH|JOBFS|TMP_LOCAL|LSCRATCH)\b|(?<![\w./}])/tmp/|/scratch-ssd\b"
@@ -110,7 +110,7 @@ class ReadScript:
     def __init__(self, text: str, file: str) -> None:
         self.text = text
         self.name = PurePath(file).name
-        self.commands = shell_script.commands(text)
+        self.commands = shell_words.commands(text)
         self.simple = [each for each in self.commands if not each.kind]
         self._programs = {each: tuple(_programs(each)) for each in self.simple}
         self._parts: dict[tuple[Command | None, int], list[Command]] = defaultdict(list)
@@ -471,7 +471,7 @@ def _programs(command: Command, depth: int = 2) -> Iterator[tuple[str, ...]]:
         begins = re.search(r"\$\((?!\()|`", word)
         quoted = plain(word) if word[:1] in "'\"" and re.search(r"\s", word) else ""
         inner = word[begins.end() : max(word.rfind(")"), word.rfind("`"))] if begins else quoted
-        for each in shell_script.commands(inner):
+        for each in shell_words.commands(inner):
             yield from _programs(each, depth - 1)
 
 

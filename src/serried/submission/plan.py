@@ -757,7 +757,7 @@ def _program_of(command: Sequence[str]) -> str:
 
 
 def _in(text: str) -> Iterator[tuple[str, ...]]:
-    from serried.config.shell_script import certain  # few commands need the reader of scripts
+    from serried.config.shell_words import certain  # few commands need the reader of scripts
 
     if _ITS_NUMBER.search(text):
         return

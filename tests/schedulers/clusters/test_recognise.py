@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import tomllib
 
-from serried.config import layers, schema
+from serried.config import definitions, layers
 from serried.schedulers import clusters
 from serried.schedulers.clusters import Sign, recognise
 from tables import for_each
 
-CLUSTER = schema.ROOT.tables["clusters"].tables[schema.EVERY]
+CLUSTER = definitions.ROOT.tables["clusters"].tables[definitions.EVERY]
 
 SIGNS = [
     Sign("cedar", "slurm", hostname=("*cedar*",)),
@@ -51,7 +51,7 @@ def test_without_a_scheduler_it_is_this_machine_whatever_it_is_called():
 @for_each("name", clusters.shipped())
 def test_every_shipped_profile_is_valid(name: str):
     table = tomllib.loads(clusters.shipped()[name].read_text(encoding="utf-8"))
-    assert list(schema.check({"clusters": {name: table}}))
+    assert list(definitions.check({"clusters": {name: table}}))
 
 
 @for_each(("scheduler", "name"), [("slurm", "moved"), ("pbs", "moved-pbs"), (None, "local")])
@@ -62,7 +62,7 @@ def test_two_profiles_of_one_site_are_told_apart_by_the_scheduler_that_is_here(s
 def places(name: str) -> list[tuple[str, ...]]:
     """Where a shipped profile says something, and it is no source itself."""
     table = tomllib.loads(clusters.shipped()[name].read_text(encoding="utf-8"))
-    return [keys for keys, _ in schema.check(table, CLUSTER) if keys[0] not in {"sources", "scheduler"}]
+    return [keys for keys, _ in definitions.check(table, CLUSTER) if keys[0] not in {"sources", "scheduler"}]
 
 
 @for_each("name", sorted(clusters.shipped().keys() - {"local"}))
@@ -75,7 +75,7 @@ def test_every_value_of_a_shipped_profile_has_its_source_and_every_source_its_va
 
 def schema_sources(name: str) -> list[tuple[str, ...]]:
     table = tomllib.loads(clusters.shipped()[name].read_text(encoding="utf-8"))
-    return [keys[1:] for keys, _ in schema.check(table, CLUSTER) if keys[0] == "sources"]
+    return [keys[1:] for keys, _ in definitions.check(table, CLUSTER) if keys[0] == "sources"]
 
 
 @for_each(
