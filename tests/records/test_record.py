@@ -109,6 +109,15 @@ def test_a_torn_plan_is_unreadable_and_no_traceback(text):
         _ = Record.load("k3f9q2").plan
 
 
+def test_a_plan_that_resumes_from_no_checkpoint_is_unreadable():
+    record = Record.create(a_plan("k3f9q2"))
+    plan = json.loads(record.directory.plan.read_text())
+    record.directory.plan.write_text(json.dumps({**plan, "resume": {"checkpoints": [], "run": None}}))
+
+    with pytest.raises(RecordUnreadable, match=r"resume.checkpoints: no checkpoint"):
+        _ = Record.load("k3f9q2").summary
+
+
 def test_a_plan_of_a_later_schema_says_so_and_how_to_read_it():
     record = Record.create(a_plan("k3f9q2"))
     plan = json.loads(record.directory.plan.read_text())

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from serried.cli import run_view
 from serried.records import status as standing
 from serried.schedulers.interface import Job
 from standing import stand, the
@@ -61,6 +62,8 @@ def test_another_clusters_job_of_the_same_id_says_nothing_of_a_run(make, slurm):
     assert found[0].to_json()["message"] == (
         "the scheduler that answers here has a job of another name under its id: it was submitted to another cluster"
     )
+    assert found[0].verdict.cause == "elsewhere"
+    run_view.insist(found[:1])  # the scheduler has answered: readers exit with 0
 
 
 def test_a_cluster_of_another_name_is_not_asked_for_a_job(make, slurm, monkeypatch):
@@ -73,6 +76,7 @@ def test_a_cluster_of_another_name_is_not_asked_for_a_job(make, slurm, monkeypat
     found = the(slurm, run)
 
     assert (found.state, found.has_ended, found.is_elsewhere, slurm.polls) == ("UNKNOWN", False, True, [])
+    assert found.verdict.cause == "elsewhere"
     assert found.verdict.message == "it was submitted to `fir`, and another scheduler answers here"
     monkeypatch.setattr(standing, "_site_here", lambda _scheduler: "fir")
     slurm.tell(Job("123", None, "PENDING"))

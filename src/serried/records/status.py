@@ -1110,7 +1110,10 @@ def _conclude(
         return _conclude(look, answers, strangers, scheduler_of, now=now, polled=polled)
     found = (_array if evidence.indices else _single)(evidence, jobs, now)
     if elsewhere:
-        stated = found.verdict if found.has_ended else dataclasses.replace(found.verdict, message=elsewhere)
+        stated = found.verdict
+        if not stated.has_ended:  # the scheduler was not asked, which is no failure of its own
+            cause = Reason.ELSEWHERE if stated.cause == Reason.UNREACHABLE else stated.cause
+            stated = dataclasses.replace(stated, message=elsewhere, cause=cause)
         found = dataclasses.replace(found, verdict=stated, is_elsewhere=True)
     return keep_end(found, evidence, now)
 

@@ -536,6 +536,9 @@ ADVICE: Mapping[Reason, Advice] = {
         ),
     ),
     Reason.UNREACHABLE: Advice("the scheduler does not answer", ("retry in a minute; the run continues meanwhile",)),
+    Reason.ELSEWHERE: Advice(
+        "the scheduler that answers here does not have the run", ("look at it from the cluster it was submitted to",)
+    ),
     Reason.UNREADABLE: Advice("its record cannot be read", ("upgrade Serried, or look at the named file",)),
 }
 

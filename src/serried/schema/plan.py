@@ -816,4 +816,7 @@ class Plan(NamedTuple):
         """
         if value.get("schema") != SCHEMA:
             raise ValueError(f"this plan has schema {value.get('schema')}; this Serried reads {SCHEMA}")
-        return codec.from_json(cls, value)
+        plan = codec.from_json(cls, value)
+        if plan.resume is not None and not plan.resume.checkpoints:
+            raise ValueError("resume.checkpoints: no checkpoint")
+        return plan

@@ -90,6 +90,7 @@ class Reason(str, enum.Enum):
     # Too little is known.
     UNCERTAIN = "uncertain"
     UNREACHABLE = "unreachable"
+    ELSEWHERE = "elsewhere"
     UNREADABLE = "unreadable"
 
     # A job waits.
