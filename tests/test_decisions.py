@@ -27,7 +27,7 @@ WORDS_OF_OTHERS = {
     "schema/failure_report.py": "of Python",
     "schema/stacks.py": "of Python",
     "records/why.py": "of the program, of containers, of Python and of launchers",
-    "submission/wandb_service.py": "of wandb",
+    "sweeps/wandb_service.py": "of wandb",
 }
 """Modules that read what another program printed, and whose words these are."""
 

@@ -16,7 +16,7 @@ from serried.records import outputs
 from serried.records.index import Selection
 from serried.records.record import Record
 from serried.schema.plan import Data
-from serried.submission import fetch_copy, script
+from serried.submission import fetch, script
 
 ODD = "a b\n$(x) {data} 'ü"
 
@@ -178,24 +178,24 @@ def test_nothing_is_written_through_a_link_that_stands_for_a_folder(serried, run
 def test_a_copy_that_was_cut_short_goes_on(tmp_path):
     """Killed after the first half: the second copy reads only the rest, and looks at the whole."""
     source, target = tmp_path / "source", tmp_path / "to"
-    content = os.urandom(3 * fetch_copy.fs_copy.CHUNK)
+    content = os.urandom(3 * fetch.fs_copy.CHUNK)
     source.mkdir()
     (source / "big").write_bytes(content)
-    entries = fetch_copy.find(source, ["*"], pytest.fail)
+    entries = fetch.list_entries(source, ["*"], pytest.fail)
 
     def interrupt(count):
         if count:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fetch_copy.copy(entries, target, force=False, observe=interrupt)
+        fetch.copy(entries, target, force=False, observe=interrupt)
     (part,) = target.iterdir()
-    assert (part.name[0], part.stat().st_size) == (".", fetch_copy.fs_copy.CHUNK)
+    assert (part.name[0], part.stat().st_size) == (".", fetch.fs_copy.CHUNK)
 
     done = []
-    report = fetch_copy.copy(entries, target, force=False, observe=done.append)
+    report = fetch.copy(entries, target, force=False, observe=done.append)
 
-    assert (report.copied, report.problems, done) == (["big"], {}, [fetch_copy.fs_copy.CHUNK] * 3)
+    assert (report.copied, report.problems, done) == (["big"], {}, [fetch.fs_copy.CHUNK] * 3)
     assert [path.name for path in target.iterdir()] == ["big"]
     assert (target / "big").read_bytes() == content
 
@@ -203,29 +203,29 @@ def test_a_copy_that_was_cut_short_goes_on(tmp_path):
 def test_a_file_that_changes_meanwhile_is_copied_as_it_is_in_the_end(tmp_path):
     source, target = tmp_path / "source", tmp_path / "to"
     fill(source, log="begun")
-    (entry,) = fetch_copy.find(source, ["*"], pytest.fail)
+    (entry,) = fetch.list_entries(source, ["*"], pytest.fail)
     left = ["begun, and more", "begun, and more, and done"]
 
     def grow(count):
         if count and left:
             (source / "log").write_text(left.pop(0))
 
-    report = fetch_copy.copy([entry], target, force=False, observe=grow)
+    report = fetch.copy([entry], target, force=False, observe=grow)
     assert (report.problems, tree(target)) == ({}, {"log": "begun, and more, and done"})
 
 
 def test_what_goes_while_it_is_looked_for_is_no_problem(tmp_path, monkeypatch):
     """A program writes aside and renames."""
     fill(tmp_path, a="one", b__c="two", **{"b__c.tmp": "half"})
-    entries = fetch_copy.tree.entries
+    entries = fetch.tree.entries
 
     def go_then(folder, problem):
         found = list(entries(folder, problem))
         (tmp_path / "b" / "c.tmp").unlink(missing_ok=True)
         return found
 
-    monkeypatch.setattr(fetch_copy.tree, "entries", go_then)
-    assert [entry.path for entry in fetch_copy.find(tmp_path / "b", ["*"], pytest.fail)] == ["c"]
+    monkeypatch.setattr(fetch.tree, "entries", go_then)
+    assert [entry.path for entry in fetch.list_entries(tmp_path / "b", ["*"], pytest.fail)] == ["c"]
 
 
 ON_N2 = {"node": 1, "host": "n2", "folder": "/disk/x", "kind": "results", "files": 2, "bytes": 9, "names": ["a", "b"]}
@@ -372,21 +372,21 @@ def test_many_files_come_at_once_where_each_takes_its_time(tmp_path, monkeypatch
     fill(source, **{f"file_{number}": str(number) for number in range(40)})
     fill(other, file_0="older")
     os.utime(other / "file_0", (CREATED - 1, CREATED - 1))
-    entries = [*fetch_copy.find(source, ["*"], pytest.fail), *fetch_copy.find(other, ["*"], pytest.fail)]
-    at_once, most, are_all, copy_file = [], [], threading.Event(), fetch_copy.copy_file
+    entries = [*fetch.list_entries(source, ["*"], pytest.fail), *fetch.find(other, ["*"], pytest.fail)]
+    at_once, most, are_all, copy_file = [], [], threading.Event(), fetch.copy_file
 
     def slow(path, place, observe):
         at_once.append(path)
-        if len(at_once) == fetch_copy.THREADS:
+        if len(at_once) == fetch.THREADS:
             are_all.set()
         most.append(len(at_once))
         wait_until(lambda: observe(0) or are_all.is_set(), what="every thread copies a file")
         copy_file(path, place, observe)
         at_once.remove(path)
 
-    monkeypatch.setattr(fetch_copy, "copy_file", slow)
+    monkeypatch.setattr(fetch, "copy_file", slow)
     monkeypatch.setattr(time, "process_time", lambda: 0.0)  # however slow this machine is, it waits for files
-    report = fetch_copy.copy(entries, target, force=False, observe=lambda _: None)
+    report = fetch.copy(entries, target, force=False, observe=lambda _: None)
     assert (len(report.copied), report.kept, report.problems) == (40, ["file_0"], {})
     assert tree(target) == tree(source)
-    assert max(most) == fetch_copy.THREADS
+    assert max(most) == fetch.THREADS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from click.testing import CliRunner
 
 from serried.cli import shell
-from serried.submission import interactive
+from serried.submission import foreground
 
 TEXT = """
 [experiments.train]
@@ -24,7 +24,7 @@ def test_the_size_the_cost_and_the_data_are_printed_before_the_wait(tmp_path, mo
     (tmp_path / "labels").touch()
     (tmp_path / "serried.toml").write_text(TEXT.format(folder=tmp_path))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(interactive, "open_shell", lambda *_, **__: 0)
+    monkeypatch.setattr(foreground, "open_shell", lambda *_, **__: 0)
 
     done = CliRunner().invoke(shell.command, ["train", "--cluster", "local", "--ranks", "2", "--cpus", "1"])
 

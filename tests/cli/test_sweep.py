@@ -13,7 +13,7 @@ from house import ROOT
 from serried.base.errors import install_hint
 from serried.base.files import make_directory, write_json
 from serried.schema.plan import ReportedMetric, Sweep
-from serried.submission import wandb_service
+from serried.sweeps import wandb_service
 from serried.views import console
 
 SWEEP = Sweep("k3f9q2", ("lr", "seed"), metric="val_acc", goal="maximize", seeds=3)

@@ -11,7 +11,7 @@ import pytest
 from serried import config
 from serried.base.errors import EnvironmentFailed, UsageError
 from serried.schema.plan import Environment
-from serried.submission import environment_build
+from serried.submission import prepare
 from serried.submission.environments import choose, find_conda, job_environment
 from serried.submission.plan import make_plan
 
@@ -160,7 +160,7 @@ def test_the_job_that_builds_has_a_gpu_where_the_profile_says_so_and_is_paid_for
     resolved = config.resolve(None, ("true",), said, "narval", project, {"HOME": str(project), "USER": "ada"})
     run = make_plan(resolved, run_id="k3f9q2", created="2026-11-21T00:00:00Z")
 
-    asked = {where: environment_build._resolved(run, resolved, where, {"LOG": "/l"}) for where in ("job", "gpu-job")}
+    asked = {where: prepare._resolved(run, resolved, where, {"LOG": "/l"}) for where in ("job", "gpu-job")}
     jobs = {where: make_plan(it, run_id="k3f9q3", created=run.created) for where, it in asked.items()}
 
     sizes = {where: (job.allocation.nodes, job.allocation.gpus, job.allocation.ranks) for where, job in jobs.items()}

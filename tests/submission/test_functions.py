@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import serried
+from serried.api import Calls, result_of
 from serried.base.errors import RunFailed, UsageError
 from serried.schema import names
 from serried.schema.layout import TaskDirectory
-from serried.submission.functions import Calls, result
 from tables import for_each
 
 
@@ -94,7 +94,7 @@ def failure_of(tmp_path: Path, **found: object) -> RunFailed:
     place.results.mkdir()
     (place.results / names.RETURNED_FILE).write_bytes(pickle.dumps(found))
     with pytest.raises(RunFailed) as caught:
-        result(place, "k3f9q2")
+        result_of(place, "k3f9q2")
     return caught.value
 
 

@@ -12,7 +12,7 @@ from serried import config
 from serried.base.errors import EnvironmentFailed, UsageError
 from serried.cli import GroupWithHelp, options
 from serried.schema.plan import Plan
-from serried.submission import builds, environment_build
+from serried.submission import builds, prepare
 from serried.submission.containers import image_to_build
 from serried.submission.plan import environment_of
 from serried.views import console
@@ -45,7 +45,7 @@ _takes_experiment = options.together(
 def show(experiment: str | None, cluster: str | None, settings: tuple[str, ...], *, as_json: bool) -> None:
     """Show the environment of EXPERIMENT and the origin of each value."""
     plan, resolved = _plan(experiment, cluster, settings)
-    found = environment_build.inspect(plan, os.environ)
+    found = prepare.inspect_environment(plan, os.environ)
     if as_json:
         console.out_json(environment=found.to_json())
         return
@@ -68,8 +68,8 @@ def build(experiment: str | None, cluster: str | None, settings: tuple[str, ...]
             hint="`venv = true` in `[experiments.NAME.environment]` builds one from your requirements",
         )
     with options.progress() as observe:
-        plan, _ = environment_build.settle(plan, resolved, os.environ, observe)
-    found = environment_build.inspect(plan, os.environ)
+        plan, _ = prepare.settle_environment(plan, resolved, os.environ, observe)
+    found = prepare.inspect_environment(plan, os.environ)
     if as_json:
         console.out_json(environment=found.to_json())
     else:
@@ -81,12 +81,12 @@ def build(experiment: str | None, cluster: str | None, settings: tuple[str, ...]
 def check(experiment: str | None, cluster: str | None, settings: tuple[str, ...], *, as_json: bool) -> None:
     """Activate the environment of EXPERIMENT as a job would, and run its `check`. Exit with 1 if that fails."""
     plan, _ = _plan(experiment, cluster, settings)
-    found = environment_build.inspect(plan, os.environ)
+    found = prepare.inspect_environment(plan, os.environ)
     if not found.ready:
         raise EnvironmentFailed(
             f"the environment is not built yet, from `{found.source}`", hint="serried env build, or serried submit"
         )
-    about = environment_build.about(found.plan, os.environ)
+    about = prepare.about_environment(found.plan, os.environ)
     if as_json:
         console.out_json(environment=found.to_json(), found=about)
         return
@@ -107,7 +107,7 @@ def clean(*, dry_run: bool, as_json: bool) -> None:
         for name in known.experiments:
             with contextlib.suppress(UsageError):  # an experiment that cannot run there has no environment there
                 elsewhere.append(_plan(name, cluster.name, ())[0])
-    removed = environment_build.unused(plans, elsewhere, os.environ, project)
+    removed = prepare.unused_environments(plans, elsewhere, os.environ, project)
     if not dry_run:
         for prefix in removed:
             builds.remove(prefix)
@@ -123,11 +123,11 @@ def _plan(experiment: str | None, cluster: str | None, settings: tuple[str, ...]
     return environment_of(resolved), resolved
 
 
-def _rows(found: environment_build.Inspected) -> list[tuple[str, str, tuple[str, ...]]]:
+def _rows(found: prepare.Inspected) -> list[tuple[str, str, tuple[str, ...]]]:
     said = found.to_json()
     where = {"job": ", by a job", "gpu-job": ", by a job with a GPU"}.get(said["where"] or "", "")
     source = f"{said['source']}{where}" + ("" if found.ready else " (not built yet)") if said["source"] else ""
-    active = environment_build.active(os.environ)
+    active = prepare.describe_active(os.environ)
     return [
         ("container", said["container"] or "", ("container.image",)),
         ("python", said["prefix"] or ("" if said["container"] else active), ("environment.venv", "environment.conda")),
@@ -193,7 +193,7 @@ def build_image(
         where = resolved.cluster.build if by_job is None else "job" if by_job else "here"
         with options.progress() as observe:
             show = observe or builds.silent
-            folder = builds.provide(recipe, environment_build.builder(plan, resolved, os.environ, where, show), show)
+            folder = builds.provide(recipe, prepare.builder_of(plan, resolved, os.environ, where, show), show)
     if as_json:
         answer = {"image": str(folder / recipe.product), "source": recipe.source, "was_there": existing is not None}
         console.out_json(**answer, script=recipe.script(folder))

@@ -15,9 +15,8 @@ from serried.records import outputs
 from serried.records.index import Selection
 from serried.records.outputs import MissingOutputs
 from serried.records.status import statuses_of
-from serried.submission import fetch, fetch_copy
-from serried.submission.fetch import FetchMatches, Recovery
-from serried.submission.fetch_copy import Report
+from serried.submission import fetch
+from serried.submission.fetch import FetchMatches, Recovery, Report
 from serried.views import console
 from serried.views.text import printable
 
@@ -58,7 +57,7 @@ def command(
     results = _recover(selection, lacking, dry_run=dry_run)
     report, found = Report(), None
     if target is not None:
-        found = fetch.find(selection, patterns, target.expanduser())
+        found = fetch.find_files(selection, patterns, target.expanduser())
         is_new = not target.expanduser().is_dir() or not any(target.expanduser().iterdir())
         report = _copy(found, target, force=force, dry_run=dry_run)
     if as_json:
@@ -129,7 +128,7 @@ def _print_recovery(found: MissingOutputs, result: Recovery) -> None:
 def _copy(found: FetchMatches, target: Path, *, force: bool, dry_run: bool) -> Report:
     folder, entries = target.expanduser(), found.entries
     if dry_run:
-        return fetch_copy.compare(entries, folder, force=force)
+        return fetch.compare(entries, folder, force=force)
     done, size = 0, spell(sum(entry.bytes for entry in entries))
     files = sum(entry.kind != "folder" for entry in entries)
     with console.status_line(f"{size} in {counted(files, 'file')}") as line:
@@ -140,7 +139,7 @@ def _copy(found: FetchMatches, target: Path, *, force: bool, dry_run: bool) -> R
             line.update(f"{spell(done)} of {size}")
 
         try:
-            return fetch_copy.copy(entries, folder, force=force, observe=observe)
+            return fetch.copy(entries, folder, force=force, observe=observe)
         except OSError as error:
             raise UsageError(f"cannot write to `{folder}`: {error.strerror or error}") from None
 

@@ -22,7 +22,7 @@ from serried.records.status import latest_attempt, statuses_of
 from serried.records.timeline import RankProcess
 from serried.schedulers import job_around
 from serried.schema.names import rank_name
-from serried.submission import interactive
+from serried.submission import foreground
 from serried.submission.prepare import prepare
 from serried.submission.request import Request, decide
 from serried.views import console
@@ -48,8 +48,8 @@ def attach_command(*, run: str, words: tuple[str, ...], rank: int | None) -> Non
     """
     selection = run_view.select_one(run)
     status = statuses_of([selection])[0]
-    interactive.check_joinable(status)
-    argv, environment = interactive.attach_command(status, _process(selection, rank), words, os.environ)
+    foreground.check_joinable(status)
+    argv, environment = foreground.attach_command(status, _process(selection, rank), words, os.environ)
     sys.exit(shell.foreground(argv, env=environment))
 
 
@@ -110,7 +110,7 @@ def command(*, what: str | None, now: bool, node: int | None, dry_run: bool, **v
 
 def _join(run: Selection, node: int, words: tuple[str, ...], *, dry_run: bool) -> None:
     status = statuses_of([run])[0]
-    argv, environment = interactive.join_command(status, node, words, os.environ)
+    argv, environment = foreground.join_command(status, node, words, os.environ)
     if dry_run:
         console.out(shlex.join(argv))
     else:
@@ -139,7 +139,7 @@ def _open(request: Request, words: tuple[str, ...], *, now: bool, dry_run: bool)
     plan = decided.plan._replace(command=words or A_SHELL, shell=False, beside=(), limit=limit, after=())
     plan = plan if request.experiment else plan._replace(experiment="shell")
     with options.progress(dry_run=dry_run) as observe:
-        prepared = interactive.with_shell(prepare(plan, decided.resolved, os.environ, observe=observe), words, now=now)
+        prepared = foreground.with_shell(prepare(plan, decided.resolved, os.environ, observe=observe), words, now=now)
     if dry_run:
         options.dry_run(prepared, as_json=False)
         return
@@ -147,7 +147,7 @@ def _open(request: Request, words: tuple[str, ...], *, now: bool, dry_run: bool)
         if label in SHOWN:
             console.say_behind(f"{pad(label, 11)}  ", text, "quiet")
     options.say_about(prepared.notes, prepared.warnings)
-    sys.exit(interactive.open_shell(prepared, now=now, say=console.note))
+    sys.exit(foreground.open_shell(prepared, now=now, say=console.note))
 
 
 def _run(what: str | None) -> Selection | None:

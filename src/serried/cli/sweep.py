@@ -25,12 +25,11 @@ from serried.records.index import Selection
 from serried.schema import printed_metric, tracking
 from serried.schema.plan import Sweep
 from serried.schema.settings import as_argument
-from serried.submission import wandb_service
 from serried.submission.again import MoreTrials, prepare_again
 from serried.submission.deliver import Prepared
 from serried.submission.prepare import prepare
 from serried.submission.request import Request, decide
-from serried.sweeps import definition, results
+from serried.sweeps import definition, results, wandb_service
 from serried.sweeps.definition import GRID, RANDOM, DefinitionError, Metric, Parameter, SweepDefinition
 from serried.sweeps.results import SweepResults, TrialResult
 from serried.views import console, pictures

@@ -19,8 +19,8 @@ from serried.records import index
 from serried.records.index import Selection
 from serried.records.status import statuses_of
 from serried.schema import tracking
-from serried.submission import wandb_service
-from serried.submission.wandb_service import ServerUnreachable
+from serried.sweeps import wandb_service
+from serried.sweeps.wandb_service import ServerUnreachable
 from serried.views import console
 
 

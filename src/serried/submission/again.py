@@ -30,11 +30,11 @@ from serried.schema.names import COMPLETED
 from serried.schema.plan import After, Array, Plan, Resume, Site, Sweep, UserScript
 from serried.schema.reasons import Reason
 from serried.schema.successor_commands import job_of, part_of
-from serried.submission import containers, data, search
+from serried.submission import containers, data
 from serried.submission.builds import Observe, silent
 from serried.submission.deliver import Prepared, assemble
 from serried.submission.environments import choose
-from serried.submission.prepare import divide, job_environment, prepare
+from serried.submission.prepare import divide, job_environment, prepare, settle_search
 from serried.submission.reconcile import find_out
 
 MOST_JOBS = 20
@@ -494,7 +494,7 @@ def _prepare_recorded(
     containers.check(plan)
     data.check(plan)
     choose(plan.environment, environ)
-    plan = search.settle(divide(plan), environ)
+    plan = settle_search(divide(plan), environ)
     return dataclasses.replace(assemble(plan, job_environment(plan, environ), each, warnings), code_of=code)
 
 

@@ -2,34 +2,271 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import glob
+import importlib.util
 import itertools
 import os
 import re
+import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from serried import config, schedulers
 from serried.base import shell
-from serried.base.errors import UsageError, did_you_mean
+from serried.base.errors import UsageError, did_you_mean, install_hint
+from serried.base.text import iso
 from serried.config import shell_words
+from serried.records.record import Record, RecordUnreadable, new_id
 from serried.schema import checkpoints, names, placeholders, tracking
-from serried.schema.plan import Plan
+from serried.schema.layout import RunDirectory
+from serried.schema.names import COMPLETED
+from serried.schema.plan import Environment, Plan
 from serried.schema.tracking import KEY, MLFLOW, OFF, OFFLINE, ONLINE, SERVER, TENSORBOARD, WANDB
-from serried.submission import containers, environments, search, snapshot
-from serried.submission.builds import Observe, silent
-from serried.submission.deliver import Prepared, assemble, sources_directory
+from serried.submission import builds, containers, environments, snapshot
+from serried.submission.builds import Builder, Observe, Recipe, Tick, silent
+from serried.submission.deliver import Prepared, assemble, see_through, sources_directory
 from serried.submission.environments import absent_interpreter, absent_mpi, absent_program, choose, idle
-from serried.submission.plan import command_warnings, divide_indices
+from serried.submission.plan import command_warnings, divide_indices, make_plan
 from serried.submission.snapshot import Survey, site_folders
+
+BUILD_COMMAND = ("/bin/bash", "-c", 'exec /bin/bash "$SCRIPT" >>"$LOG" 2>&1')
+BUILD_CPUS = 4
+BUILD_MEMORY_MB = 8 * 1024
+BUILD_SECONDS = 3600
+"""Resources of a job that builds, beside a GPU where the profile wants one."""
+
+
+def recipe(plan: Plan, environ: Mapping[str, str]) -> Recipe | None:
+    """How to build the environment of a plan; None if Serried does not build it. Raises UsageError."""
+    return environments.recipe(plan.environment, Path(plan.source.directory), _variables(plan, environ))
+
+
+def _variables(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a build: those of the run, without its environment."""
+    return environments.job_environment(plan.environment._replace(venv=None, conda=None), environ)
+
+
+def settle_environment(
+    plan: Plan, resolved: config.Resolved, environ: Mapping[str, str], observe: Observe | None
+) -> tuple[Plan, tuple[str, ...]]:
+    """The plan with the folder of its environment, built now if needed, and notes about it.
+
+    With None for `observe` nothing is built: the folder is then the expected one. Raises EnvironmentFailed.
+    """
+    wanted = recipe(plan, environ)
+    if wanted is None:
+        return plan, ()
+    prefix = wanted.finished()
+    if prefix is None and observe is None:
+        note = f"the environment is built first, from {wanted.source}: its content is unknown in this dry run"
+        return _with_prefix(plan, wanted.expected), (note,)
+    if prefix is None and observe and plan.environment.build:
+        build = builder_of(plan, resolved, environ, plan.environment.build.where, observe)
+        prefix = builds.provide(wanted, build, observe)
+    return _with_prefix(plan, prefix or wanted.expected), ()
+
+
+def _with_prefix(plan: Plan, prefix: Path) -> Plan:
+    environment = plan.environment
+    if environment.build and environment.build.kind == "conda":
+        environment = environment._replace(conda=str(prefix))
+    else:
+        environment = environment._replace(venv=str(prefix))
+    return plan._replace(environment=environment)
+
+
+def builder_of(
+    plan: Plan, resolved: config.Resolved, environ: Mapping[str, str], where: str, observe: Observe
+) -> Builder:
+    """Builds the environment or image of `plan` on this machine (`here`), or in a `job` or `gpu-job`."""
+    if where == "here":
+        return builds.here(_variables(plan, environ))
+    return _by_job(plan, resolved, environ, where, observe)
+
+
+def _by_job(plan: Plan, resolved: config.Resolved, environ: Mapping[str, str], where: str, observe: Observe) -> Builder:
+    """Builds in a separate run with the account and partition of `plan`. Ctrl-C stops that run."""
+
+    def build(script: Path, log: Path, tick: Tick) -> str:
+        settings = _resolved(plan, resolved, where, {"SCRIPT": str(script), "LOG": str(log)})
+        job = make_plan(settings, run_id=new_id(), created=iso(time.time()))
+        prepared = assemble(job, environments.job_environment(job.environment, environ))
+
+        def report(record: Record) -> None:
+            observe(f"run {record.id} builds it; `serried why {record.id}` shows its state")
+
+        status = see_through(prepared, tick, report)
+        if status.state == COMPLETED:
+            return ""
+        return f"run {status.id}: {status.verdict.message or status.state} (`serried logs {status.id}`)"
+
+    return build
+
+
+def _resolved(plan: Plan, resolved: config.Resolved, where: str, files: Mapping[str, str]) -> config.Resolved:
+    """Settings of the run that builds, with the account and the queue of `plan`.
+
+    It locates its `files` by variables, because braces in their names would be placeholders in a command.
+    """
+    of_run = plan.allocation
+    resources = config.Resources(
+        nodes=1,
+        ranks=1,
+        gpus=1 if where == "gpu-job" else 0,
+        gpu_type=of_run.gpu_type if where == "gpu-job" else None,
+        cpus=min(BUILD_CPUS, resolved.cluster.cpus_per_node or BUILD_CPUS),
+        mem_per_node=BUILD_MEMORY_MB,
+        time=BUILD_SECONDS,
+        **{name: getattr(of_run, name) for name in ("account", "partition", "qos", "reservation", "constraint")},
+        extra=schedulers.script(resolved.cluster.scheduler).required_options(of_run.extra),
+    )
+    of_ranks = plan.environment
+    environment = Environment(
+        env={**of_ranks.env, **files},
+        secrets=of_ranks.secrets,
+        env_file=of_ranks.env_file,
+        inherit=of_ranks.inherit,
+        env_file_path=of_ranks.env_file_path,
+        check="",
+    )
+    request = config.EnvironmentRequest(planned=environment)
+    return dataclasses.replace(
+        resolved,
+        project=dataclasses.replace(resolved.project, snapshot=False),
+        experiment=config.Experiment("environment", BUILD_COMMAND, resources=resources, environment=request),
+        warnings=(),
+    )
+
+
+@dataclass(frozen=True)
+class Inspected:
+    plan: Plan
+    """With the path of its environment, unless that is not built."""
+    source: str | None
+    """The file that it is built from; None if Serried does not build it."""
+    ready: bool
+
+    def to_json(self) -> dict[str, Any]:
+        environment = self.plan.environment
+        return {
+            "prefix": environment.venv or environment.conda,
+            "source": self.source,
+            "ready": self.ready,
+            "where": environment.build.where if environment.build else None,
+            "modules": list(environment.modules),
+            "module_purge": environment.module_purge,
+            "setup": environment.setup,
+            "check": environment.check,
+            "container": self.plan.container.image if self.plan.container else None,
+        }
+
+
+def inspect_environment(plan: Plan, environ: Mapping[str, str]) -> Inspected:
+    """Builds nothing. Raises UsageError for paths that do not exist."""
+    plan = containers.settle(plan, environ)
+    wanted = recipe(plan, environ)
+    prefix = wanted.finished() if wanted else None
+    if wanted:
+        plan = _with_prefix(plan, prefix or wanted.expected)
+    if not wanted or prefix:
+        plan = plan._replace(environment=choose(plan.environment, environ, inside=bool(plan.container)))
+    return Inspected(plan, wanted.source if wanted else None, ready=not wanted or bool(prefix))
+
+
+def about_environment(plan: Plan, environ: Mapping[str, str]) -> dict[str, str | None]:
+    """The Python in the environment, after its check has passed. Raises EnvironmentFailed."""
+    variables = environments.job_environment(plan.environment, environ)
+    workdir = Path(plan.source.directory) / plan.source.workdir
+    inside = containers.entering(plan)
+    environments.check(plan.environment, variables, workdir, inside)
+    return environments.about(plan.environment, variables, workdir, inside)
+
+
+def unused_environments(
+    plans: list[Plan], elsewhere: list[Plan], environ: Mapping[str, str], project: Path
+) -> list[Path]:
+    """Environments in `project` that neither a plan of `plans` nor an unfinished run uses.
+
+    Plans for other clusters keep every environment from a file that only they name: their Python and modules cannot be
+    seen from here.
+    """
+    wanted = [recipe(plan, environ) for plan in plans]
+    kept = {each.finished() for each in wanted if each} | set(_in_use())
+    spared = _sources(elsewhere, project) - _sources(plans, project)
+    built = builds.built(project / builds.ENVIRONMENTS)
+    return [prefix for prefix, source in built if prefix not in kept and source not in spared]
+
+
+def _sources(plans: list[Plan], project: Path) -> set[str]:
+    sources = set()
+    for build in filter(None, (plan.environment.build for plan in plans)):
+        with contextlib.suppress(UsageError):
+            sources.add(str(environments.source_of(build, project)))
+    return sources
+
+
+def _in_use() -> Iterator[Path]:
+    """Environments of unfinished runs, as far as their records can be read."""
+    from serried.records import index
+    from serried.records.index import Selection
+    from serried.records.status import has_ended_by_file
+
+    for record in index.records():
+        with contextlib.suppress(RecordUnreadable):
+            if record.end is None and not has_ended_by_file(Selection(record, None)):
+                environment = record.plan.environment
+                yield from (Path(prefix) for prefix in (environment.venv, environment.conda) if prefix)
+
+
+def describe_active(environ: Mapping[str, str]) -> str:
+    """The environment of ranks without a setting, in words."""
+    prefix = environments.active_prefix(environ)
+    return f"{prefix}, active here" if prefix else "the `python` on PATH"
+
+
+OPTUNA = "optuna"
+
+
+def settle_search(plan: Plan, environ: Mapping[str, str]) -> Plan:
+    """The plan with the place of the search's journal, and the Pythons that have Optuna.
+
+    A later run of the sweep uses the journal of the first one while that exists. Raises UsageError without Optuna.
+    """
+    sweep = plan.sweep
+    if sweep is None or sweep.search is None:
+        return plan
+    pythons = tuple(dict.fromkeys(_pythons_with_optuna(environ)))
+    if not pythons:
+        what = "a Bayesian search" if sweep.search.method == "bayes" else "`early_terminate`"
+        raise UsageError(
+            f"{what} needs Optuna, which neither Serried's Python nor the active environment has",
+            hint=install_hint("sweeps"),
+        )
+    journal = sweep.search.journal
+    if not journal or not Path(journal).parents[1].is_dir():
+        journal = str(RunDirectory(Path(plan.directory)).search)
+    search = sweep.search._replace(journal=journal, pythons=pythons)
+    return plan._replace(sweep=sweep._replace(search=search))
+
+
+def _pythons_with_optuna(environ: Mapping[str, str]) -> Iterator[str]:
+    if importlib.util.find_spec(OPTUNA) is not None:
+        yield sys.executable
+    prefix = environments.active_prefix(environ)
+    if prefix and any(Path(prefix).glob(f"lib/python3*/site-packages/{OPTUNA}")):
+        yield str(Path(prefix) / "bin" / "python")
+
 
 MODULES = {TENSORBOARD: "tensorboard", WANDB: "wandb", MLFLOW: "mlflow"}
 PACKAGES = {TENSORBOARD: "tensorboard", WANDB: "wandb", MLFLOW: "mlflow-skinny"}
 
 
-def settle(plan: Plan, environ: Mapping[str, str]) -> tuple[Plan, tuple[str, ...], tuple[str, ...]]:
+def settle_tracking(plan: Plan, environ: Mapping[str, str]) -> tuple[Plan, tuple[str, ...], tuple[str, ...]]:
     """The plan with the key among its secrets, notes and warnings.
 
     Raises UsageError if the user requested a server that the job cannot use.
@@ -65,7 +302,7 @@ def _settle_sweep(plan: Plan, environ: Mapping[str, str]) -> tuple[Plan, tuple[s
         if track.mode in (OFF, OFFLINE):
             raise UsageError(f"the trials of a sweep at W&B are online, but `track.mode` is `{track.mode}`")
         plan = plan._replace(track=track._replace(mode=ONLINE))
-    from serried.submission import wandb_service
+    from serried.sweeps import wandb_service
 
     key = wandb_service.key_of(_settings(plan, environ), Path(plan.source.directory))
     return _with_secret(plan), (), _exposed(key)
@@ -171,14 +408,12 @@ def prepare(
     _check_side_commands(plan)
     plan = containers.settle(plan, environ)
     containers.check_runscript(plan, each)
-    plan, tracking_notes, tracking_warnings = settle(plan, environ)
+    plan, tracking_notes, tracking_warnings = settle_tracking(plan, environ)
     environ = with_key(plan, environ)
-    plan = search.settle(plan, environ)
+    plan = settle_search(plan, environ)
     reports: tuple[str, ...] = ()
     if plan.environment.build:
-        from serried.submission import environment_build
-
-        plan, reports = environment_build.settle(plan, resolved, environ, observe)
+        plan, reports = settle_environment(plan, resolved, environ, observe)
     if not reports and plan.script is None:
         inside = plan.container is not None
         plan = plan._replace(environment=choose(plan.environment, environ, inside=inside))

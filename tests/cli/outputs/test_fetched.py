@@ -11,7 +11,7 @@ import pytest
 
 from building import as_json
 from serried.base.files import write_json
-from serried.submission import fetch_copy
+from serried.submission import fetch
 from serried.submission.snapshot import survey
 from trees import tree
 from written import described, put
@@ -96,17 +96,17 @@ def test_a_log_that_has_grown_replaces_the_copy_that_was_fetched_before(serried,
 def test_a_file_that_changes_while_it_is_fetched_is_known_by_what_was_copied(started, tmp_path, serried, monkeypatch):
     made = started()
     put(made.where.source, {"log": "line\n"})
-    copy_file = fetch_copy.copy_file
+    copy_file = fetch.copy_file
 
     def grow_first(path, target, observe):
         put(made.where.source, {"log": "line\nand more\n"}, 20)
         copy_file(path, target, observe)
 
-    monkeypatch.setattr(fetch_copy, "copy_file", grow_first)
+    monkeypatch.setattr(fetch, "copy_file", grow_first)
     words = ("fetch", "last", "log", "--to", str(tmp_path / "to"))
     assert serried(*words).code == 0
     assert described(made)[1].unfetched == 0
-    monkeypatch.setattr(fetch_copy, "copy_file", copy_file)
+    monkeypatch.setattr(fetch, "copy_file", copy_file)
     put(made.where.source, {"log": "line\nand more\nand more\n"}, 30)
     assert as_json(serried(*words, "--json").out)["copied"] == ["log"]
 
@@ -191,9 +191,9 @@ def test_where_there_is_nothing_to_copy_no_copying_is_advised(serried, make):
 
 def test_a_killed_fetch_goes_on_and_only_then_are_outputs_called_fetched(serried, started, tmp_path, monkeypatch):
     made = started()
-    content = os.urandom(3 * fetch_copy.fs_copy.CHUNK)
+    content = os.urandom(3 * fetch.fs_copy.CHUNK)
     (made.where.source / "model.pt").write_bytes(content)
-    pour = fetch_copy._copy_rest
+    pour = fetch._copy_rest
 
     def interrupted(source, aside, size, observe):
         def stop(count):
@@ -203,11 +203,11 @@ def test_a_killed_fetch_goes_on_and_only_then_are_outputs_called_fetched(serried
 
         return pour(source, aside, size, stop)
 
-    monkeypatch.setattr(fetch_copy, "_copy_rest", interrupted)
+    monkeypatch.setattr(fetch, "_copy_rest", interrupted)
     assert serried("fetch", "last", "--to", str(tmp_path / "to")).code != 0
     (part,) = (tmp_path / "to").iterdir()
-    assert (part.stat().st_size, described(made)[1].unfetched) == (fetch_copy.fs_copy.CHUNK, 1)
-    monkeypatch.setattr(fetch_copy, "_copy_rest", pour)
+    assert (part.stat().st_size, described(made)[1].unfetched) == (fetch.fs_copy.CHUNK, 1)
+    monkeypatch.setattr(fetch, "_copy_rest", pour)
     assert serried("fetch", "last", "--to", str(tmp_path / "to")).code == 0
     assert (tmp_path / "to/model.pt").read_bytes() == content
     assert described(made)[1].unfetched == 0
@@ -216,10 +216,10 @@ def test_a_killed_fetch_goes_on_and_only_then_are_outputs_called_fetched(serried
 def test_two_copies_of_one_file_to_one_place_at_once_leave_one_whole_file(tmp_path, monkeypatch):
     source, target = tmp_path / "source", tmp_path / "to"
     source.mkdir()
-    content = os.urandom(4 * fetch_copy.fs_copy.CHUNK)
+    content = os.urandom(4 * fetch.fs_copy.CHUNK)
     (source / "model").write_bytes(content)
-    entries = fetch_copy.find(source, ["*"], pytest.fail)
-    problems, asked, second_waits, lock = [], [], threading.Event(), fetch_copy.fcntl.flock
+    entries = fetch.list_entries(source, ["*"], pytest.fail)
+    problems, asked, second_waits, lock = [], [], threading.Event(), fetch.fcntl.flock
 
     def flock(file, how):
         asked.append(file)
@@ -228,14 +228,14 @@ def test_two_copies_of_one_file_to_one_place_at_once_leave_one_whole_file(tmp_pa
         lock(file, how)
 
     def copy(observe):
-        problems.append(fetch_copy.copy(entries, target, force=False, observe=observe).problems)
+        problems.append(fetch.copy(entries, target, force=False, observe=observe).problems)
 
     def wait_for_the_second(count):
         if count and not second.ident:
             second.start()
             second_waits.wait(120)
 
-    monkeypatch.setattr(fetch_copy.fcntl, "flock", flock)
+    monkeypatch.setattr(fetch.fcntl, "flock", flock)
     second = threading.Thread(target=copy, args=(lambda _: None,))
     copy(wait_for_the_second)
     second.join()
@@ -278,14 +278,14 @@ def test_a_torn_line_in_the_memory_of_fetches_spoils_no_other(serried, run, tmp_
 
 
 def test_a_disk_that_is_full_leaves_outputs_unfetched(serried, run, tmp_path, monkeypatch):
-    pour = fetch_copy._copy_rest
+    pour = fetch._copy_rest
 
     def refuse(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(fetch_copy, "_copy_rest", refuse)
+    monkeypatch.setattr(fetch, "_copy_rest", refuse)
     done = serried("fetch", "last", "--to", str(tmp_path / "to"))
     assert (done.code, done.err.count("No space left on device"), described(run)[1].unfetched) == (1, 3, 3)
-    monkeypatch.setattr(fetch_copy, "_copy_rest", pour)
+    monkeypatch.setattr(fetch, "_copy_rest", pour)
     assert serried("fetch", "last", "--to", str(tmp_path / "to")).code == 0
     assert described(run)[1].unfetched == 0
