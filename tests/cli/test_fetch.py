@@ -372,7 +372,7 @@ def test_many_files_come_at_once_where_each_takes_its_time(tmp_path, monkeypatch
     fill(source, **{f"file_{number}": str(number) for number in range(40)})
     fill(other, file_0="older")
     os.utime(other / "file_0", (CREATED - 1, CREATED - 1))
-    entries = [*fetch.list_entries(source, ["*"], pytest.fail), *fetch.find(other, ["*"], pytest.fail)]
+    entries = [*fetch.list_entries(source, ["*"], pytest.fail), *fetch.list_entries(other, ["*"], pytest.fail)]
     at_once, most, are_all, copy_file = [], [], threading.Event(), fetch.copy_file
 
     def slow(path, place, observe):
