@@ -28,17 +28,16 @@ from typing import Any
 from serried import schedulers
 from serried.base import copy as fs_copy
 from serried.base import files, shell, tree
-from serried.base.tree import Crew
 from serried.base.errors import SerriedError, UsageError
 from serried.base.files import MODES
-from serried.records import missing_outputs
+from serried.base.tree import Crew
+from serried.records import outputs
 from serried.records.index import Selection
-from serried.records.missing_outputs import Missing
-from serried.records.outputs import places, trees
+from serried.records.outputs import MissingOutputs, places
 from serried.schema.events import JournalEvent
 from serried.schema.layout import CHECKPOINTS, RESULTS, TaskDirectory
 from serried.schema.names import FETCHED
-from serried.schema.outputs import FetchLedger
+from serried.schema.outputs import FetchLedger, trees
 from serried.schema.plan import Plan
 
 THREADS = 16
@@ -488,7 +487,7 @@ class Recovery:
 
 def recover(
     selection: Selection,
-    lacking: Sequence[Missing],
+    lacking: Sequence[MissingOutputs],
     on_answer: Callable[[int, Recovery | SerriedError], None],
     observe: Observe,
 ) -> None:
@@ -509,7 +508,7 @@ def recover(
         send_all([_errand(selection, lacking[number]) for number in numbers], settle, observe)
 
 
-def _errand(selection: Selection, found: Missing) -> Errand:
+def _errand(selection: Selection, found: MissingOutputs) -> Errand:
     record = selection.record
     attempt = record.where.task(found.task).attempt(found.attempt)
     task = "-" if found.task is None else str(found.task)
@@ -517,13 +516,13 @@ def _errand(selection: Selection, found: Missing) -> Errand:
     return Errand(record.plan, found.host, role, attempt.fetched(found.node))
 
 
-def _settled(selection: Selection, found: Missing, answer: Mapping[str, Any]) -> Recovery:
+def _settled(selection: Selection, found: MissingOutputs, answer: Mapping[str, Any]) -> Recovery:
     """The result in the answer of a node, after an update of exit.json and the record."""
     problem = str(answer.get("problem") or "")
     if not problem:
-        missing_outputs.strike(selection, found)
+        outputs.mark_fetched(selection, found)
     elif answer.get("is_gone"):
-        missing_outputs.give_up(selection, found)
+        outputs.mark_lost(selection, found)
     files, size = int(answer.get("files") or 0), int(answer.get("bytes") or 0)
     return Recovery(files, size, problem, is_gone=bool(answer.get("is_gone")), torn=tuple(answer.get("torn") or ()))
 
@@ -574,16 +573,16 @@ def find_files(selection: Selection, wanted: Sequence[str], target: Path) -> Fet
     starts = "" if plan.source.workdir == os.curdir else f"{glob.escape(plan.source.workdir)}/"
     patterns = [*wanted, *(f"{starts}{pattern}" for pattern in wanted if starts)]
     within = _within(target, Path(plan.source.directory))
-    for outputs in (trees if wanted else places)(selection.record.where, plan, selection.task):
-        listed = _found(outputs.path, patterns or [ALL])
+    for tree_outputs in (trees if wanted else places)(selection.record.where, plan, selection.task):
+        listed = _found(tree_outputs.path, patterns or [ALL])
         for entry in sorted(listed, key=lambda entry: not entry.path.startswith(within)):
-            if outputs.is_output(entry.path, entry.kind, *entry.state):
+            if tree_outputs.is_output(entry.path, entry.kind, *entry.state):
                 take(
                     entry,
-                    outputs.below,
+                    tree_outputs.below,
                     entry.path.removeprefix(within),
-                    outputs.ledger,
-                    outputs.ledger_name(entry.path),
+                    tree_outputs.ledger,
+                    tree_outputs.ledger_name(entry.path),
                     aside=OUTPUTS,
                 )
     if not entries:

@@ -29,10 +29,10 @@ from serried.records import profiles, stopping
 from serried.records.index import Selection
 from serried.records.logs import Lines, shared_log
 from serried.records.profiles import Wanted
-from serried.records.timeline import RankProcess
 from serried.records.record import Record, read_exit
 from serried.records.status import RunStatus
 from serried.records.status import status as stand
+from serried.records.timeline import RankProcess
 from serried.schedulers.interface import Job, Scheduler
 from serried.schedulers.survey import Inside
 from serried.schema import names
@@ -55,7 +55,7 @@ from serried.submission.prepare import prepare
 from serried.submission.request import Request, decide
 
 if TYPE_CHECKING:
-    from serried.schedulers.local import foreground
+    from serried.schedulers.local import supervisor
 
 
 PAUSES = (2.0, 5.0, 10.0, 20.0, 60.0)
@@ -367,10 +367,10 @@ def run_here(
 
     Raises UsageError, and leaves no files, if this machine lacks what the plan requests.
     """
-    from serried.schedulers.local import foreground
+    from serried.schedulers.local import supervisor
 
     # Later attempts run here, too, without another wait in the queue.
-    limit = prepared.plan.limit._replace(form=REQUEUE)
+    limit = prepared.plan.limit._replace(continue_by=REQUEUE)
     prepared = dataclasses.replace(prepared, plan=prepared.plan._replace(limit=limit), commands=None)
     record, plan = establish(prepared)
     submission = record.submissions[0]
@@ -395,7 +395,7 @@ def run_here(
         started.append(job)
 
     try:
-        ended = foreground.run_here(
+        ended = supervisor.run_here(
             plan,
             prepared.token,
             prepared.environment,
@@ -413,7 +413,7 @@ def run_here(
     return Outcome(record, _status(record, ended, end), end)
 
 
-def _status(record: Record, ended: foreground.ForegroundEnd, end: dict[str, Any] | None) -> int:
+def _status(record: Record, ended: supervisor.ForegroundEnd, end: dict[str, Any] | None) -> int:
     if end is None:  # job.sh was killed: by a second Ctrl-C, at the time limit, or for another reason
         verdict = stand(record).verdict
         if ended.was_interrupted or verdict.state == CANCELLED:
