@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from serried.schema.hydra_override import BadKey, override_value
+from serried.schema.command_lines import BadKey, override_value
 from tables import for_each
 
 TEXT = st.text(st.sampled_from("\\'\"${}[]()=,: ~ab1.\n\t#?%@+-") | st.characters(codec="utf-8"), max_size=12)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, cast
 
 from serried.base import files
-from serried.schema import checkpoints, layout, names, placeholders, successor_commands, tracking
+from serried.schema import checkpoints, command_lines, layout, names, successor_commands, tracking
 from serried.schema.layout import RunDirectory, TaskDirectory
 from serried.schema.plan import Dialect, Plan, ReportedMetric, Search
 from serried.schema.tracking import Tracking
@@ -224,7 +224,7 @@ class Attempt:
         if not self.parameters:
             return command
         file = str(self.parameters_file)
-        return placeholders.with_arguments(
+        return command_lines.with_arguments(
             command, self.parameters, file, is_shell=self.plan.shell, is_template=not self.is_script
         )
 

@@ -307,10 +307,10 @@ class Record:
         if task is None or array is None:
             return self.plan
         if self.plan.sweep:
-            from serried.schema import placeholders  # listings load no more than they need
+            from serried.schema import command_lines  # listings load no more than they need
 
             own = self.parameters_of(task)
-            command = placeholders.with_arguments(
+            command = command_lines.with_arguments(
                 self.plan.command, own, "parameters.json", is_shell=self.plan.shell, is_template=False
             )
             return self.plan._replace(command=tuple(command), config={**self.plan.config, **own})

@@ -985,14 +985,14 @@ def _facts(status: RunStatus, failure: Mapping[str, Any] | None, tail: Sequence[
 
 def _with_parameters(record: Record, plan: Plan, trial: int | None) -> Sequence[str]:
     """The command of one trial of a sweep; empty if it cannot be repeated alone."""
-    from serried.schema import placeholders
+    from serried.schema import command_lines
     from serried.schema.settings import spelled
 
     try:
         parameters = {} if trial is None or (plan.sweep and plan.sweep.service) else record.parameters_of(trial)
     except RecordUnreadable:
         return ()
-    words = placeholders.with_arguments(plan.command, parameters, "", is_shell=plan.shell, is_template=True)
+    words = command_lines.with_arguments(plan.command, parameters, "", is_shell=plan.shell, is_template=True)
     for name, value in parameters.items():
         words = [word.replace(f"{{config.{name}}}", spelled(value)) for word in words]
     needs_array = any(mark in word for word in plan.command for mark in ("{task}", "{args_json_file}"))

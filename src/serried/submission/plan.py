@@ -21,7 +21,7 @@ from serried.base.errors import UsageError, did_you_mean
 from serried.base.text import show_duration, show_walltime
 from serried.config import shell_words
 from serried.config.values import show_memory
-from serried.schema.launcher_env import MODULES
+from serried.schema.launchers import MODULES
 from serried.schema.names import PLACEHOLDERS
 from serried.schema.plan import ALL, Allocation, Array, Environment, Launch, Limit, Plan, Source, Track, UserScript
 

@@ -22,7 +22,7 @@ from serried.base.errors import UsageError, did_you_mean, install_hint
 from serried.base.text import iso
 from serried.config import shell_words
 from serried.records.record import Record, RecordUnreadable, new_id
-from serried.schema import checkpoints, names, placeholders, tracking
+from serried.schema import checkpoints, command_lines, names, tracking
 from serried.schema.layout import RunDirectory
 from serried.schema.names import COMPLETED
 from serried.schema.plan import Environment, Plan
@@ -506,7 +506,7 @@ def _check_placeholders(plan: Plan, each: Sequence[Sequence[str]]) -> None:
 def _check_settings(plan: Plan, each: Sequence[Sequence[str]]) -> None:
     """Raises UsageError for `{config.lr}` without an `lr`, before the node does."""
     for word in _words(plan, each):
-        for setting in placeholders.used(word):
+        for setting in command_lines.used(word):
             known = [f"config.{name}" for name in (*plan.config, *(plan.sweep.parameters if plan.sweep else ()))]
             if setting.startswith("config.") and setting not in known:
                 raise UsageError(
@@ -519,7 +519,7 @@ def _unset_variables(plan: Plan, each: Sequence[Sequence[str]], environment: Map
     """A warning for each `{env.NAME}` that the job does not inherit, where nothing on the node is known to set it."""
     if plan.script or plan.container or plan.environment.modules or plan.environment.setup:
         return
-    for name in placeholders.used_variables(_words(plan, each)):
+    for name in command_lines.used_variables(_words(plan, each)):
         if name not in environment and not name.startswith((*schedulers.prefixes(), *_SET_ON_NODES)):
             yield f"the command uses `{{env.{name}}}`, and `{name}` is not set here: ranks fail unless the node sets it"
 
@@ -791,7 +791,7 @@ def _unused_restarts(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) 
     if not (plan.limit.restarts and has_limit) or plan.checkpoint or plan.script:
         return
     words = [*_words(plan, each), plan.environment.setup, *plan.environment.env.values()]
-    if any("serried" in word.lower() or "checkpoints" in placeholders.used(word) for word in words):
+    if any("serried" in word.lower() or "checkpoints" in command_lines.used(word) for word in words):
         return
     files = [survey.project / name for name in survey.files if name.endswith(_CODE) and name != "serried.toml"]
     framework = None

@@ -15,7 +15,7 @@ from serried.base.errors import UsageError, did_you_mean
 from serried.base.text import iso
 from serried.config import shell_words, toml, values
 from serried.records.record import new_id
-from serried.schema import names, placeholders
+from serried.schema import command_lines, names
 from serried.schema.plan import After, Allocation, Array, Plan, Search, Sweep
 from serried.submission.plan import gpu_note, make_plan, partition_note, task_commands
 
@@ -369,7 +369,7 @@ def _search(definition: SweepDefinition) -> Search | None:
 def _with_place(plan: Plan, parameters: Sequence[str]) -> tuple[str, ...]:
     """The command with `{args}` at its end, if no other words of it take the parameters."""
     command = plan.command
-    if placeholders.takes_arguments(command) or len(placeholders.placed(command, parameters)) == len(parameters):
+    if command_lines.takes_arguments(command) or len(command_lines.placed(command, parameters)) == len(parameters):
         return command
     return (f"{command[0]} {{args}}",) if plan.shell else (*command, "{args}")
 
@@ -380,16 +380,18 @@ def _with_parameters(plan: Plan, parameters: Mapping[str, Any]) -> tuple[str, ..
     if any("{args_json_file}" in word for word in command):
         raise UsageError("`{args_json_file}` needs a sweep", hint="`{args_json}` is the same text as an argument")
     _check_overrides(command, parameters)
-    return tuple(placeholders.with_arguments(command, parameters, "", is_shell=plan.shell, is_template=not plan.script))
+    return tuple(
+        command_lines.with_arguments(command, parameters, "", is_shell=plan.shell, is_template=not plan.script)
+    )
 
 
 def _check_overrides(command: Sequence[str], parameters: Mapping[str, Any]) -> None:
     """Raises UsageError if the command has `{args_hydra}`, and Hydra would misread the keys of a table."""
     if not any("{args_hydra}" in word for word in command):
         return
-    from serried.schema.hydra_override import BadKey, override_value
+    from serried.schema.command_lines import BadKey, override_value
 
-    own = placeholders.placed(command, list(parameters))
+    own = command_lines.placed(command, list(parameters))
     for name, value in parameters.items():
         try:
             _ = name in own or override_value(value)

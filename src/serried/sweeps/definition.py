@@ -18,7 +18,7 @@ from typing import Any
 
 from serried.base.errors import ConfigError, UsageError, did_you_mean, install_hint
 from serried.config.values import MOST_TASKS, BadValue, guess
-from serried.schema import placeholders, printed_metric
+from serried.schema import command_lines, printed_metric
 from serried.schema.plan import ReportedMetric
 
 Trial = dict[str, Any]
@@ -538,9 +538,9 @@ def _command(table: Mapping[str, Any]) -> Iterator[str]:
             yield from _MACROS[word]
             continue
         filled = word.replace("${program}", str(program))
-        for name in (*placeholders.ARGUMENTS, *placeholders.DOCUMENTS):
+        for name in (*command_lines.ARGUMENTS, *command_lines.DOCUMENTS):
             filled = filled.replace(f"${{{name}}}", f"{{{name}}}")
-        filled = _VARIABLE.sub(rf"{{{placeholders.OF_ENVIRONMENT}\1}}", filled)
+        filled = _VARIABLE.sub(rf"{{{command_lines.OF_ENVIRONMENT}\1}}", filled)
         yield filled
 
 

@@ -12,8 +12,8 @@ import socket
 from dataclasses import dataclass, field, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from serried.schema import launcher_env
-from serried.schema.launcher_env import LauncherVariables
+from serried.schema import launchers
+from serried.schema.launchers import LauncherVariables
 from serried.train.errors import IdentityError
 
 _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
@@ -27,7 +27,7 @@ class Identity:
     local_world_size: int = 1
     node_rank: int = 0
     source: str = "local"
-    """The launcher that set the variables: a name in `launcher_env.SOURCES`, or `local`."""
+    """The launcher that set the variables: a name in `launchers.SOURCES`, or `local`."""
     evidence: Mapping[str, str] = field(default_factory=dict)
     """The variables that decided, with their values."""
     notes: Tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Identity:
 
     def explain(self) -> str:
         """A description of the identity and its evidence, in a few lines."""
-        titles = {source.name: source.title for source in launcher_env.SOURCES}
+        titles = {source.name: source.title for source in launchers.SOURCES}
         place = f"local rank {self.local_rank} of {self.local_world_size}, node {self.node_rank}"
         origin = f"according to {titles[self.source]}:" if self.evidence else "one process: no launcher set variables"
         variables = [f"  {name}={value}" for name, value in self.evidence.items()]
@@ -67,7 +67,7 @@ def identity(environ: Optional[Mapping[str, str]] = None) -> Identity:
     """Read `environ`, by default the process's own. Raises IdentityError if it is contradictory or incomplete."""
     if environ is None:
         environ = os.environ
-    readings = [_Reading(source, environ) for source in launcher_env.SOURCES if _is_present(source, environ)]
+    readings = [_Reading(source, environ) for source in launchers.SOURCES if _is_present(source, environ)]
     if not readings:
         return replace(_alone(environ), node_name=socket.gethostname())
     winner = _decide(readings)
@@ -75,7 +75,7 @@ def identity(environ: Optional[Mapping[str, str]] = None) -> Identity:
         _cross_check(winner, other)
     _check_leftovers(winner, readings)
     # MPI's launchers pass the first node's variables on to the ranks of all nodes.
-    is_own = winner.source in (launcher_env.SERRIED, launcher_env.SLURM)
+    is_own = winner.source in (launchers.SERRIED, launchers.SLURM)
     name = environ.get("SLURMD_NODENAME") if is_own else None
     return replace(winner.conclude(), node_name=name or socket.gethostname())
 
@@ -95,7 +95,7 @@ def _is_present(source: LauncherVariables, environ: Mapping[str, str]) -> bool:
     if not all(environ.get(name) for name in source.markers):
         return False
     # A torchrun within a rank of ours puts its own run id there, and its own ranks.
-    return source is not launcher_env.SERRIED or environ["TORCHELASTIC_RUN_ID"] == launcher_env.elastic_id(
+    return source is not launchers.SERRIED or environ["TORCHELASTIC_RUN_ID"] == launchers.elastic_id(
         environ["SERRIED_RUN_ID"]
     )
 
@@ -133,7 +133,7 @@ class _Reading:
     def _of_node_file(self) -> Optional[int]:
         """PBS writes a line for each MPI rank, on the first node only."""
         path = self.environ.get("PBS_NODEFILE", "")
-        if self.source is not launcher_env.PALS or not os.path.isfile(path):  # noqa: PTH113 - "" is no path
+        if self.source is not launchers.PALS or not os.path.isfile(path):  # noqa: PTH113 - "" is no path
             return None
         self.evidence["PBS_NODEFILE"] = path
         with open(path, encoding="utf-8") as lines:  # noqa: PTH123 - a plain read
@@ -214,7 +214,7 @@ def _decide(readings: Sequence[_Reading]) -> _Reading:
     """Choose the first reading, unless it only started another launcher, or another agrees and has more values."""
     winner = readings[0]
     for other in readings[1:]:
-        is_launcher = other.source is not launcher_env.GENERIC or winner.world_size == 1
+        is_launcher = other.source is not launchers.GENERIC or winner.world_size == 1
         has_started_it = winner.carries and is_launcher and not winner.agrees(other) and not other.carries
         is_more_complete = not winner.is_complete and winner.agrees(other)
         if other.is_complete and (has_started_it or is_more_complete):
@@ -225,25 +225,21 @@ def _decide(readings: Sequence[_Reading]) -> _Reading:
 def _cross_check(winner: _Reading, other: _Reading) -> None:
     if other is winner or winner.agrees(other) or other.carries:
         return
-    if other.source in (launcher_env.TORCHRUN, launcher_env.GENERIC) and _is_present(
-        launcher_env.SERRIED, other.environ
-    ):
+    if other.source in (launchers.TORCHRUN, launchers.GENERIC) and _is_present(launchers.SERRIED, other.environ):
         return  # the agent sets these variables too
     part = next(name for name in ("rank", "world_size", "local_rank") if getattr(winner, name) != getattr(other, name))
     mine, theirs = winner.quote(getattr(winner.source, part)), other.quote(getattr(other.source, part))
     hint = "one of them is left over from another launch; `unset` it"
-    if winner.source is launcher_env.TORCHRUN and other.source is launcher_env.SLURM:
+    if winner.source is launchers.TORCHRUN and other.source is launchers.SLURM:
         hint = "start torchrun once on each node: `srun --ntasks-per-node=1`"
     raise IdentityError(f"{winner.source.title} sets {mine}, but {other.source.title} sets {theirs}", hint)
 
 
 def _check_leftovers(winner: _Reading, readings: Sequence[_Reading]) -> None:
     """Variables such as RANK without an address do not count as a launch, but must not contradict the launcher."""
-    if any(
-        reading.source in (launcher_env.SERRIED, launcher_env.TORCHRUN, launcher_env.GENERIC) for reading in readings
-    ):
+    if any(reading.source in (launchers.SERRIED, launchers.TORCHRUN, launchers.GENERIC) for reading in readings):
         return
-    loose = _Reading(launcher_env.GENERIC, winner.environ)
+    loose = _Reading(launchers.GENERIC, winner.environ)
     _cross_check(winner, loose)
 
 

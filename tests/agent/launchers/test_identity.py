@@ -9,7 +9,7 @@ import pytest
 from building import a_plan
 from serried.agent.attempt import Attempt
 from serried.agent.launchers import kinds
-from serried.schema import launcher_env
+from serried.schema import launchers
 from serried.schema.layout import RunDirectory
 from serried.schema.plan import Launch
 
@@ -41,5 +41,5 @@ def test_a_launcher_that_hands_nothing_down_adds_to_what_the_agent_has(work):
 
 
 def test_the_only_rank_of_all_needs_nobody_to_say_so():
-    assert kinds.read((launcher_env.TORCHRUN,), {}, 1) == kinds.RankIdentity(0, 1, 0, 0)
-    assert kinds.read((launcher_env.TORCHRUN,), {}, 2) is None
+    assert kinds.read((launchers.TORCHRUN,), {}, 1) == kinds.RankIdentity(0, 1, 0, 0)
+    assert kinds.read((launchers.TORCHRUN,), {}, 2) is None

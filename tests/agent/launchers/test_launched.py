@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.schema.launcher_env import elastic_id
+from serried.schema.launchers import elastic_id
 from serried.schema.plan import Launch
 
 PYTHON = sys.executable

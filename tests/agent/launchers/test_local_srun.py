@@ -13,7 +13,7 @@ import time
 import pytest
 
 from serried.agent.launchers import local_srun, shell_functions
-from serried.agent.launchers.command_lines import SRUN, NotUnderstoodError
+from serried.schema.launchers import SRUN_OPTIONS, NotUnderstoodError
 from serried.submission import script
 
 
@@ -179,11 +179,10 @@ def test_an_srun_that_is_absent_is_not_found_by_lookups(place):
 
 
 def test_only_options_that_would_start_other_tasks_are_refused():
-    assert (local_srun._REFUSED | set(local_srun._LONG) | set(local_srun._LONG.values())) - SRUN.known == set()
-    for option in sorted(SRUN.valued | SRUN.flags):
-        step = [option] if option in SRUN.flags else [option, "1"]
-        name = local_srun._LONG.get(option, option)
-        if name in local_srun._REFUSED or name == "--nodelist":
+    assert SRUN_OPTIONS.valued >= local_srun._REFUSED
+    for option in sorted(SRUN_OPTIONS.valued | SRUN_OPTIONS.flags):
+        step = [option] if option in SRUN_OPTIONS.flags else [option, "1"]
+        if option in local_srun._REFUSED or option == "--nodelist":
             with pytest.raises(NotUnderstoodError):
                 local_srun.parse(step, {}, "n1")
         else:

@@ -27,9 +27,8 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from serried.agent.launchers import command_lines
-from serried.agent.launchers.command_lines import INTERPRETER, LAUNCHERS, LaunchLine, NoLaunchError, NotUnderstoodError
-from serried.schema import names
+from serried.schema import launchers, names
+from serried.schema.launchers import INTERPRETER, LAUNCHERS, LaunchLine, NoLaunchError, NotUnderstoodError
 from serried.schema.layout import AttemptDirectory
 
 SHELL = "/bin/sh"
@@ -152,7 +151,7 @@ def _intercepted(place: LaunchPlace, call: Call) -> Optional[List[str]]:
     if str(place.folder / "rank") in call.argv:  # called by another launcher, as horovodrun calls mpirun
         return None
     try:
-        line = command_lines.split(call.name, call.argv)
+        line = launchers.split(call.name, call.argv)
         _check(line)
         program = _program(line, call)
     except NoLaunchError:
@@ -174,7 +173,7 @@ def _stand_in(place: LaunchPlace, call: Call) -> Optional[int]:
 
     job = os.environ.get(names.SCRIPT_JOB, "").partition("=")[2]
     try:
-        line = command_lines.split(call.name, call.argv)
+        line = launchers.split(call.name, call.argv)
         if line.job not in ("", job):
             return None
         step = local_srun.parse(line.options, os.environ, os.uname().nodename)
@@ -300,7 +299,7 @@ def record_failure(arguments: Sequence[str]) -> int:
         output: Optional[int] = None
         with contextlib.suppress(OSError):
             output = AttemptDirectory(place.launches.parent).script_log.stat().st_size
-        read = name != command_lines.REQUEUES and reads_status(source, [line for line in lines if line], name)
+        read = name != launchers.REQUEUES and reads_status(source, [line for line in lines if line], name)
         document = {
             "call": call,
             "status": int(status),

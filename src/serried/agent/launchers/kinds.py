@@ -21,10 +21,10 @@ from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.ranks import command
-from serried.agent.ranks.command_placeholders import fill
 from serried.base import files
-from serried.schema import launcher_env, names
-from serried.schema.launcher_env import LauncherVariables
+from serried.schema import launchers, names
+from serried.schema.command_lines import fill
+from serried.schema.launchers import LauncherVariables
 
 
 class LaunchContext(NamedTuple):
@@ -104,7 +104,7 @@ def torchrun(context: LaunchContext) -> LaunchCommand:
             f"--max-restarts={restarts}",
             "--rdzv-backend=c10d",
             f"--rdzv-endpoint={context.master}:{context.port}",
-            f"--rdzv-id={launcher_env.elastic_id(work.plan.run + str(work.number))}",
+            f"--rdzv-id={launchers.elastic_id(work.plan.run + str(work.number))}",
             f"--rdzv-conf=is_host={'true' if context.node == 0 else 'false'}",
             f"--local-addr={context.address}",
             *context.options,
@@ -194,17 +194,17 @@ def horovodrun(context: LaunchContext) -> LaunchCommand:
 
 
 KINDS = {
-    "torchrun": LauncherKind(torchrun, everywhere=True, sources=(launcher_env.TORCHRUN,), is_inside=True),
-    "srun": LauncherKind(srun, everywhere=False, sources=(launcher_env.SLURM,)),
+    "torchrun": LauncherKind(torchrun, everywhere=True, sources=(launchers.TORCHRUN,), is_inside=True),
+    "srun": LauncherKind(srun, everywhere=False, sources=(launchers.SLURM,)),
     "mpirun": LauncherKind(
         mpirun,
         everywhere=False,
-        sources=(launcher_env.OPEN_MPI, launcher_env.PMI, launcher_env.PALS, launcher_env.MVAPICH),
+        sources=(launchers.OPEN_MPI, launchers.PMI, launchers.PALS, launchers.MVAPICH),
     ),
     "horovodrun": LauncherKind(
         horovodrun,
         everywhere=False,
-        sources=(launcher_env.HOROVOD, launcher_env.OPEN_MPI, launcher_env.PMI, launcher_env.MVAPICH),
+        sources=(launchers.HOROVOD, launchers.OPEN_MPI, launchers.PMI, launchers.MVAPICH),
     ),
 }
 """By the value of `launch.kind`."""

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from serried.agent import system
-from serried.agent.launchers import command_lines, programs
-from serried.agent.launchers.command_lines import NotUnderstoodError
+from serried.agent.launchers import programs
 from serried.agent.loop import Loop
-from serried.schema import exits
+from serried.schema import exits, launchers
+from serried.schema.launchers import SRUN_OPTIONS, NotUnderstoodError
 
 REFUSED = 1
 """srun's status if it cannot start a step."""
@@ -29,17 +29,11 @@ KILL_SECONDS = 30.0
 CHUNK = 1 << 16
 STDOUT, STDERR = 1, 2
 
-_LONG = {
-    "-b": "--begin", "-c": "--cpus-per-task", "-d": "--dependency", "-D": "--chdir", "-e": "--error",
-    "-F": "--nodefile", "-i": "--input", "-K": "--kill-on-bad-exit", "-l": "--label", "-M": "--clusters",
-    "-n": "--ntasks", "-N": "--nodes", "-o": "--output", "-P": "--dependency", "-r": "--relative", "-w": "--nodelist",
-    "-W": "--wait",
-}  # fmt: skip
-_REFUSED = command_lines.option_names("""
-    --begin --cluster --clusters --dependency --epilog --gid --het-group --nodefile --ntasks-per-core --ntasks-per-gpu
-    --ntasks-per-socket --ntasks-per-tres --pack-group --prolog --relative --task-epilog --task-prolog --tres-per-task
-    --uid
-""")
+_REFUSED = frozenset((
+    "--begin", "--cluster", "--clusters", "--dependency", "--epilog", "--gid", "--het-group", "--nodefile",
+    "--ntasks-per-core", "--ntasks-per-gpu", "--ntasks-per-socket", "--ntasks-per-tres", "--pack-group", "--prolog",
+    "--relative", "--task-epilog", "--task-prolog", "--tres-per-task", "--uid",
+))  # fmt: skip
 """Options that change which programs run, how many of them, where or as whom."""
 
 
@@ -65,10 +59,7 @@ class Step(NamedTuple):
 
 def parse(words: Sequence[str], environ: Mapping[str, str], host: str) -> Step:
     """The step that the options `words` of srun describe. Raises NotUnderstoodError."""
-    options = {
-        _LONG.get(name, name): value
-        for name, value in command_lines.parse_getopt(command_lines.SRUN, words).values.items()
-    }
+    options = launchers.parse_options(SRUN_OPTIONS, words).values
     for name in options:
         if name in _REFUSED:
             raise NotUnderstoodError(f"option `{name}`")

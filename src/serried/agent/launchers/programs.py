@@ -23,7 +23,7 @@ from serried.agent.launchers import local_socket
 from serried.agent.loop import Loop
 from serried.base import linux
 from serried.base.channel import Message
-from serried.schema import launcher_env, names
+from serried.schema import launchers, names
 from serried.schema.events import FromLaunched, ToLaunched
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -189,7 +189,7 @@ def rank_through(arguments: List[str]) -> int:
 
 def identity_variables(environ: Mapping[str, str]) -> Dict[str, str]:
     """The variables from which the agent learns rank, world size and the launch around this one."""
-    sources = (value for source in launcher_env.SOURCES for value in source if isinstance(value, tuple))
+    sources = (value for source in launchers.SOURCES for value in source if isinstance(value, tuple))
     known = {name for variables in sources for name in variables}
     known.update(("MASTER_ADDR", "MASTER_PORT", "GROUP_WORLD_SIZE", names.LAUNCH, names.LAUNCH_RANK))
     known.update(("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "CUDA_VISIBLE_DEVICES"))

@@ -30,7 +30,7 @@ from serried.agent.ranks.ranks import ForkedRanks, Rank, Ranks, catches
 from serried.base import files, linux
 from serried.base.channel import Message
 from serried.base.text import show_duration
-from serried.schema import failure_report, launcher_env, names
+from serried.schema import failure_report, launchers, names
 from serried.schema.events import FromLaunched, JournalEvent, ToHead, ToLaunched, ToNode
 from serried.schema.exits import Exit
 from serried.schema.plan import UserScript
@@ -245,7 +245,7 @@ def link_log(work: Attempt, path: str) -> None:
 
 # A node's side.
 
-SOURCES = tuple(source for source in launcher_env.SOURCES if source is not launcher_env.SERRIED)
+SOURCES = tuple(source for source in launchers.SOURCES if source is not launchers.SERRIED)
 """Serried's own variables are in the environment of the script, whatever its ranks are."""
 
 

@@ -18,11 +18,10 @@ import shlex
 from pathlib import Path
 from typing import Dict, Sequence
 
-from serried.agent.launchers.command_lines import LAUNCHERS, REQUEUES, SUBMITTERS
 from serried.agent.launchers.interception import find_program
 from serried.base import files
 from serried.schema import names
-from serried.schema.launcher_env import MODULES
+from serried.schema.launchers import LAUNCHERS, MODULES, REQUEUES, SUBMITTERS
 
 FIRST_LINE = "#!/bin/bash -p"
 """With `-p` bash reads no BASH_ENV, and passes on the functions that the script exports; dash drops them."""

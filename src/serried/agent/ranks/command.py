@@ -11,9 +11,8 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.containers import container
-from serried.agent.ranks import command_placeholders
-from serried.schema import failure_report, launcher_env, names, settings, tracking
-from serried.schema.placeholders import OF_ENVIRONMENT, used_variables
+from serried.schema import command_lines, failure_report, launchers, names, settings, tracking
+from serried.schema.command_lines import OF_ENVIRONMENT, used_variables
 
 NOT_FOR_RANKS = (
     names.KEY,
@@ -212,8 +211,8 @@ def _filled(
         return [*PRINT_AND_FAIL, f"serried: the command has {{env.{unset[0]}}}, and {unset[0]} is not set here"]
     values = {**values, **{f"{OF_ENVIRONMENT}{name}": variables[name] for name in used}}
     if is_shell:
-        return [*shell, *(command_placeholders.fill_shell(word, values) for word in words)]
-    return command_placeholders.fill_words(list(words), values)
+        return [*shell, *(command_lines.fill_shell(word, values) for word in words)]
+    return command_lines.fill_words(list(words), values)
 
 
 def placeholders(work: Attempt, place: RankPlace) -> Dict[str, str]:
@@ -326,7 +325,7 @@ def torch(work: Attempt, place: RankPlace) -> Dict[str, str]:
     }
     if work.launcher == "agent":
         own.update(
-            TORCHELASTIC_RUN_ID=launcher_env.elastic_id(work.plan.run),
+            TORCHELASTIC_RUN_ID=launchers.elastic_id(work.plan.run),
             TORCHELASTIC_RESTART_COUNT=str(work.number - 1),
         )
     return own

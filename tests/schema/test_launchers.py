@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
-from serried.agent.launchers import command_lines
-from serried.agent.launchers.command_lines import INTERPRETER, NoLaunchError, NotUnderstoodError
+from serried.schema import launchers
+from serried.schema.launchers import INTERPRETER, NoLaunchError, NotUnderstoodError
 from tables import for_each
 
 LINES = [
@@ -42,7 +42,7 @@ LINES = [
 def test_the_program_begins_after_the_options(line):
     before, _, program = line.partition(" | ")
     name, *options = shlex.split(before)
-    split = command_lines.split(name, [*options, *shlex.split(program)])
+    split = launchers.split(name, [*options, *shlex.split(program)])
     assert (split.options, split.program) == (options, shlex.split(program))
     assert split.local_rank_index is None
 
@@ -81,7 +81,7 @@ PYTHONS = {
 def test_a_python_program_becomes_a_command_as_the_launcher_itself_would_build_it(line, expected):
     name, *words = shlex.split(line)
     options, _, program = expected.replace("{python}", INTERPRETER).partition(" | ")
-    split = command_lines.split(name, words)
+    split = launchers.split(name, words)
     assert (split.options, split.program) == (options.split(), program.split())
     assert split.local_rank_index is None
 
@@ -99,7 +99,7 @@ def test_a_python_program_becomes_a_command_as_the_launcher_itself_would_build_i
 )
 def test_the_place_of_a_local_rank_that_the_launcher_adds_is_known(line, index):
     name, *words = line.split()
-    assert command_lines.split(name, words).local_rank_index == index
+    assert launchers.split(name, words).local_rank_index == index
 
 
 REASONS = [
@@ -127,7 +127,7 @@ REASONS = [
 def test_a_line_that_is_not_understood_has_a_reason(line, reason):
     name, *words = line.split()
     with pytest.raises(NotUnderstoodError) as raised:
-        command_lines.split(name, words)
+        launchers.split(name, words)
     assert str(raised.value) == reason
 
 
@@ -149,4 +149,4 @@ def test_a_line_that_is_not_understood_has_a_reason(line, reason):
 def test_a_line_that_starts_no_ranks_is_none(line):
     name, *words = line.split()
     with pytest.raises(NoLaunchError):
-        command_lines.split(name, words)
+        launchers.split(name, words)
