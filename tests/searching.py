@@ -40,7 +40,7 @@ def known(run, task, parameters):
 
 
 def write_plan(run, tasks, *, first="", **changes):
-    run.agent.write_bytes(script.package.agent().read())
+    run.agent.write_bytes(script.agent().read())
     sweep = Sweep(first or run.path.name, (), search=settings(run, **changes))
     plan = a_plan(run.path.name, indices=range(tasks), sweep=sweep)
     run.plan.write_text(json.dumps(plan.to_json()))

@@ -20,7 +20,7 @@ from serried.submission import script
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     root = tmp_path_factory.mktemp("local-srun")
-    (root / "agent.pyz").write_bytes(script.package.agent().read())
+    (root / "agent.pyz").write_bytes(script.agent().read())
     shims = shell_functions.write(root / "shims", [sys.executable, "-I", "-S", str(root / "agent.pyz")], "@none")
     (root / "real").mkdir()
     (root / "real" / "srun").write_text("#!/bin/sh\necho real srun $*; exit 9\n")

@@ -52,7 +52,7 @@ class Agent:
 @pytest.fixture(scope="module")
 def pyz(tmp_path_factory):
     path = tmp_path_factory.mktemp("agent") / "agent.pyz"
-    path.write_bytes(script.package.agent().read())
+    path.write_bytes(script.agent().read())
     return path
 
 

@@ -38,7 +38,7 @@ class Done(NamedTuple):
 def place(tmp_path_factory):
     """Runs a script both ways; `launches` and `failures` are the documents of the last one with the functions."""
     root = tmp_path_factory.mktemp("shims")
-    (root / "agent.pyz").write_bytes(script.package.agent().read())
+    (root / "agent.pyz").write_bytes(script.agent().read())
     shims = shell_functions.write(root / "shims", [sys.executable, "-I", "-S", str(root / "agent.pyz")], "@none")
     (root / "real").mkdir()
     for name in ("srun", "torchrun", "mpirun"):
