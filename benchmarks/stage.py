@@ -31,8 +31,8 @@ OURS = """\
 import sys
 sys.path.insert(0, sys.argv[3])
 from pathlib import Path
-from serried.agent.stage_in.cache import StagingCache
-from serried.agent.stage_in.item import StagedItem
+from serried.agent.stage_in.items import StagingCache
+from serried.agent.stage_in.items import StagedItem
 from serried.agent.stage_in.worker import Stager
 disk = Path(sys.argv[2])
 (disk / "data").mkdir(parents=True)

@@ -6,8 +6,7 @@ import os
 import threading
 from pathlib import Path
 
-from serried.agent.stage_in.cache import StagingCache
-from serried.agent.stage_in.item import StagedItem, StageError
+from serried.agent.stage_in.items import StagedItem, StageError, StagingCache
 from serried.agent.stage_in.worker import Stager
 
 

@@ -34,7 +34,7 @@ ROLES = {
     "fail-setup": "finish:fail_setup",
     "finish": "finish",
     "stage-out": "stage_out.worker",
-    "copy-image": "containers.image_cache",
+    "copy-image": "containers",
     "stage-in": "stage_in.worker",
     "sample": "sampling.worker",
     "submit-next": "attempts.successor_jobs",

@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple
 
-from serried.agent import shell, system
+from serried.agent import containers, shell, system
 from serried.agent.attempt import Attempt, run_directory, set_umask
-from serried.agent.containers import container
 from serried.agent.ranks import command
 from serried.base import linux
 from serried.schema import names
@@ -85,7 +84,7 @@ def _program(work: Attempt, words: List[str], rank: Dict[str, str], number: int)
     variables.update((name, os.environ[name]) for name in OF_THE_TERMINAL if name in os.environ)
     if variables.get("PYTHONBREAKPOINT") == command.BREAKPOINT_HOOK:  # this terminal has a debugger of its own
         del variables["PYTHONBREAKPOINT"]
-    inside = container.of(work, Path(rank[names.STOP_FILE]).parent) if names.STOP_FILE in rank else None
+    inside = containers.of(work, Path(rank[names.STOP_FILE]).parent) if names.STOP_FILE in rank else None
     if inside is not None:
         return inside.enter(words or shell.ANY_SHELL, variables)
     return words or _shell(variables, number), variables

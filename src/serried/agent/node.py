@@ -13,11 +13,10 @@ import sys
 import time
 from typing import Any, Dict, List, Optional, Set
 
-from serried.agent import orphans, system
+from serried.agent import containers, orphans, system
 from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.comms import job_environment, rendezvous
 from serried.agent.comms.channel import SignedChannel
-from serried.agent.containers import image_cache
 from serried.agent.loop import Loop, Timer
 from serried.agent.node_disk import cleanup
 from serried.agent.node_disk.folder import Folder
@@ -134,7 +133,7 @@ class Node:
         self._journal = files.Journal(attempt.node_events(index), work.file_mode)
         self._folder = Folder(work, index)
         self._private = self._folder.path
-        self._image = image_cache.ImageCopy(self.loop, work, self._folder, self.log_event)
+        self._image = containers.ImageCopy(self.loop, work, self._folder, self.log_event)
         self._stage_in = StageIn(self.loop, work, self._folder, self.log_event, self.send)
         self._stage_out = StageOut(self.loop, work, index, self._folder, self.log_event)
         self._sampling = SamplerProcess(

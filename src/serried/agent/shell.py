@@ -11,10 +11,9 @@ import time
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple
 
-from serried.agent import system
+from serried.agent import containers, system
 from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.comms import job_environment, rendezvous
-from serried.agent.containers import container
 from serried.agent.launchers.shell_functions import write_submitters
 from serried.agent.node_disk.folder import Folder
 from serried.agent.ranks import binding, command
@@ -126,7 +125,7 @@ def _without_data(data: StandaloneStageIn) -> Optional[int]:
 
 def _program(work: Attempt, words: List[str], given: Dict[str, str], own: Path) -> Tuple[List[str], Dict[str, str]]:
     """The command and environment, inside the container if the plan has one; `own` is its folder on this node."""
-    inside = container.of(work, own)
+    inside = containers.of(work, own)
     if inside is None:
         if not words:
             rc = own / "bashrc"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from building import a_plan
+from serried.agent import containers
 from serried.agent.attempt import Attempt
-from serried.agent.containers import container
 from serried.agent.node_disk.folder import SCRATCH
 from serried.schema.binds import Bind
 from serried.schema.layout import RunDirectory
@@ -37,7 +37,7 @@ def make(tmp_path, monkeypatch):
         )
         run = RunDirectory(tmp_path / "scratch/digits/train/k3f9q2")
         work = Attempt(run, plan, None, 1)
-        return container.of(work, tmp_path / "private")
+        return containers.of(work, tmp_path / "private")
 
     return made
 
@@ -133,7 +133,7 @@ def test_values_of_the_experiment_hold_inside_whatever_the_image_sets(make):
     found = dict(item.split("=", 1) for item in done.stdout.split("\0") if item)
     wanted = {**said, "PYTHONPATH": "/run/library.zip:/opt/of-the-image", "TMPDIR": "/tmp", "PYTHONNOUSERSITE": "1"}
     assert {name: found[name] for name in wanted} == wanted
-    assert [name for name in found if name.startswith(container.INSIDE)] == []
+    assert [name for name in found if name.startswith(containers.INSIDE)] == []
     assert [word for word in words if "s3" in word] == []
 
 
@@ -152,7 +152,7 @@ def test_charliecloud_is_given_every_mount_point_without_a_change_to_the_image(m
 
     seen = tmp_path / "private/view"
     assert (words[0], words[-2:]) == ("/opt/ch/bin/ch-run", [str(seen), "--"])
-    assert environment["PATH"] == container.SYSTEM_PATH
+    assert environment["PATH"] == containers.SYSTEM_PATH
     assert sorted(image.rglob("*")) == before
     assert (seen / "bin").readlink() == Path("usr/bin")
     assert (seen / "opt/data/shared").is_dir()
@@ -167,7 +167,7 @@ def test_of_folders_that_lie_in_one_another_one_is_mounted_and_a_link_s_two_ends
     home.mkdir()
     (home / "runs").symlink_to(scratch)
 
-    ours = container.covering([f"{home}/runs", f"{home}/x", str(home)], [Bind("/elsewhere", f"{home}/data/a/b")])
+    ours = containers.covering([f"{home}/runs", f"{home}/x", str(home)], [Bind("/elsewhere", f"{home}/data/a/b")])
 
     assert sorted(ours) == sorted(
         [

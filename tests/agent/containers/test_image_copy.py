@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.containers import image_cache
+from serried.agent import containers
 from serried.agent.node_disk import shared_cache
 
 
@@ -23,7 +23,7 @@ def copied(tmp_path):
     private.mkdir()
 
     def copy():
-        assert image_cache.main([str(image), str(tmp_path / "disk"), str(private)]) == 0
+        assert containers.main([str(image), str(tmp_path / "disk"), str(private)]) == 0
         answer = json.loads((private / "image.json").read_text())
         answer.pop("seconds")
         return answer

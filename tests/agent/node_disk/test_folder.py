@@ -16,7 +16,7 @@ import pytest
 from building import a_plan
 from serried.agent import system
 from serried.agent.attempt import Attempt
-from serried.agent.node_disk import cleanup, mounts
+from serried.agent.node_disk import cleanup
 from serried.agent.node_disk import folder as node_folder
 from serried.agent.node_disk.folder import Folder
 from serried.base import files, locks
@@ -126,7 +126,7 @@ def work(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(node_folder, "EVERYWHERE", str(tmp_path))  # what others have in /tmp is no part of this
-    for module, patience in ((system, "ANSWER_SECONDS"), (cleanup, "CLEAR_SECONDS"), (mounts, "UNMOUNT_SECONDS")):
+    for module, patience in ((system, "ANSWER_SECONDS"), (cleanup, "CLEAR_SECONDS"), (node_folder, "UNMOUNT_SECONDS")):
         monkeypatch.setattr(module, patience, PATIENCE)
     for name in ("SLURM_TMPDIR", "SLURM_JOB_ID", "PBS_JOBID", "SERRIED_JOB"):
         monkeypatch.delenv(name, raising=False)
@@ -308,7 +308,7 @@ def test_what_is_mounted_below_is_let_go_and_never_emptied(work, tmp_path):
     (source / "file").write_text("stays")
     if subprocess.run(["mount", "--bind", str(source), str(point)], check=False, capture_output=True).returncode:
         pytest.skip("nothing can be mounted here")
-    assert mounts.below(folder.path) == [str(point)]
+    assert folder.below(folder.path) == [str(point)]
 
     folder.remove(PATIENCE)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.node_disk import mounts
+from serried.agent.node_disk import folder
 from serried.agent.node_disk.folder import discard
 
 CAN_MOUNT = os.access("/dev/fuse", os.W_OK) and os.geteuid() == 0
@@ -23,7 +23,7 @@ UMOUNT = shutil.which("umount") or "umount"
 @pytest.fixture
 def served(tmp_path: Path, wait_until, monkeypatch: pytest.MonkeyPatch):
     """A mount that a process uses and the process that serves it, where there is no fusermount."""
-    monkeypatch.setattr(mounts, "UNMOUNT_SECONDS", 120.0)
+    monkeypatch.setattr(folder, "UNMOUNT_SECONDS", 120.0)
     (tmp_path / "packed").mkdir()
     (tmp_path / "packed" / "file").write_text("one")
     image, point = tmp_path / "image.sqsh", tmp_path / "folder" / "a point"
@@ -53,12 +53,12 @@ def test_a_mount_in_use_is_taken_off(served, end):
         server.send_signal(end)
     if end == signal.SIGKILL:
         server.wait()
-    assert mounts.below(point.parent) == [str(point)]
+    assert folder.below(point.parent) == [str(point)]
 
-    assert mounts.unmount(point)
+    assert folder.unmount(point)
 
-    assert mounts.below(point.parent) == []
-    assert mounts.unmount(point)  # nothing is there: no program is asked
+    assert folder.below(point.parent) == []
+    assert folder.unmount(point)  # nothing is there: no program is asked
 
 
 def test_a_folder_that_holds_a_mount_whose_server_hangs_is_removed(served):
@@ -73,13 +73,13 @@ def test_a_folder_that_holds_a_mount_whose_server_hangs_is_removed(served):
 def test_where_no_time_is_left_a_mount_stays_and_is_said_to(served):
     point, _ = served
 
-    assert not mounts.unmount(point, time.monotonic() - 1)
+    assert not folder.unmount(point, time.monotonic() - 1)
 
-    assert mounts.below(point.parent) == [str(point)]
+    assert folder.below(point.parent) == [str(point)]
 
 
 def test_where_nothing_can_unmount_a_mount_is_said_to_stay(served, monkeypatch):
     point, _ = served
     monkeypatch.setenv("PATH", "/nowhere")
 
-    assert not mounts.unmount(point)
+    assert not folder.unmount(point)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.sampling.progress import MetricSource, RankProgress, Steps
+from serried.agent.sampling.worker import MetricSource, RankProgress, Steps
 
 
 class Written:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from recorded_proc import add, proc, system
-from serried.agent.sampling import usage
-from serried.agent.sampling.usage import NodeUsage, RankProcesses, Rates
+from serried.agent.sampling import worker
+from serried.agent.sampling.worker import NodeUsage, RankProcesses, Rates
 from serried.base import linux
 from waiting import until as wait_until
 
@@ -133,7 +133,7 @@ def test_a_counter_that_begins_again_has_no_rate():
 
 @pytest.mark.parametrize("text", ["", "garbage", "cpu1\n", "\0\xff"])
 def test_other_text_has_no_cpu_time(text):
-    assert usage.busy_seconds(text, [1]) in {None, 0.0}
+    assert worker.busy_seconds(text, [1]) in {None, 0.0}
 
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -166,7 +166,7 @@ def process(
 def root(tmp_path, monkeypatch):
     """A /proc of 1,000 ticks since boot."""
     monkeypatch.setattr(linux, "PROC", str(tmp_path))
-    monkeypatch.setattr(usage, "_boot_seconds", lambda: 1000 / TICKS)
+    monkeypatch.setattr(worker, "_boot_seconds", lambda: 1000 / TICKS)
     return tmp_path
 
 

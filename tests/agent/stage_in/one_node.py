@@ -12,8 +12,8 @@ import sys
 import time
 
 from serried.agent.stage_in import relay, worker
+from serried.agent.stage_in.items import TreeWriter
 from serried.agent.stage_in.relay import Wire
-from serried.agent.stage_in.tree_writer import TreeWriter
 
 
 def limit(which: type, method: str, left: int) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.node_disk import mounts
+from serried.agent.node_disk import folder
 from serried.agent.stage_in import archives
 from serried.agent.stage_in.archives import ArchiveError, unpack
 
@@ -254,7 +254,7 @@ def test_a_full_disk_is_called_so(tree: Path, tmp_path: Path, kind: str):
 @pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="no FUSE here")
 def test_a_squashfs_is_mounted_and_taken_off(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(archives, "MOUNT_SECONDS", 120.0)
-    monkeypatch.setattr(mounts, "UNMOUNT_SECONDS", 120.0)
+    monkeypatch.setattr(folder, "UNMOUNT_SECONDS", 120.0)
     take_off = archives.mount(pack(tree, "squashfs"), tmp_path / "mounted")
     try:
         assert told(tmp_path / "mounted", times=True) == told(tree, times=True)
@@ -277,9 +277,9 @@ def test_a_program_that_dies_when_it_has_mounted_leaves_no_mount(tree, tmp_path,
         return real(path)
 
     monkeypatch.setattr(os.path, "ismount", after_its_end)
-    monkeypatch.setattr(mounts, "UNMOUNT_SECONDS", 120.0)
+    monkeypatch.setattr(folder, "UNMOUNT_SECONDS", 120.0)
 
     with pytest.raises(ArchiveError, match="mounted nothing"):
         archives.mount(pack(tree, "squashfs"), tmp_path / "mounted")
 
-    assert mounts.below(tmp_path) == []
+    assert folder.below(tmp_path) == []

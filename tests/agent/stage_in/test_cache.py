@@ -13,8 +13,7 @@ import pytest
 
 from serried.agent.node_disk import shared_cache
 from serried.agent.stage_in import worker
-from serried.agent.stage_in.item import RestartedError, StageError
-from serried.agent.stage_in.tree_writer import TreeWriter
+from serried.agent.stage_in.items import RestartedError, StageError, TreeWriter
 from serried.base import locks, tree
 from serried.base.manifest import UnreadableError, scan
 from stage_jobs import Job, kept
@@ -76,7 +75,7 @@ def test_of_many_such_links_a_few_are_named(there: Path, disk: Path):
 
 def test_what_was_there_before_the_node_last_started_is_not_believed(there: Path, disk: Path, monkeypatch):
     Job(there, disk, "a").bring().stager.release()
-    monkeypatch.setattr("serried.agent.stage_in.cache.boot", lambda: "another")
+    monkeypatch.setattr("serried.agent.stage_in.items.boot", lambda: "another")
     assert Job(there, disk, "a").bring().origins == ["source"]
 
 

@@ -6,9 +6,8 @@ import gc
 import weakref
 
 from serried.agent.stage_in import worker
-from serried.agent.stage_in.item import StagedItem
+from serried.agent.stage_in.items import StagedItem, TreeWriter
 from serried.agent.stage_in.relay import Predecessor
-from serried.agent.stage_in.tree_writer import TreeWriter
 from serried.base.manifest import Manifest
 from serried.schema import names
 

@@ -17,10 +17,16 @@ from between import Between
 from serried.agent.comms.channel import LONGEST_GREETING, UnprovenConnection
 from serried.agent.stage_in import relay, worker
 from serried.agent.stage_in.head_side import HEAD_ADDRESS, peer_host, predecessors
-from serried.agent.stage_in.item import Availability, RestartedError, StagedItem, UnavailableError
+from serried.agent.stage_in.items import (
+    Availability,
+    ExtentLog,
+    RestartedError,
+    StagedItem,
+    TreeWriter,
+    UnavailableError,
+)
 from serried.agent.stage_in.node_side import serving_interface
 from serried.agent.stage_in.relay import DataServer, FrameKind, Part, PeerLostError, Predecessor, Wire
-from serried.agent.stage_in.tree_writer import ExtentLog, TreeWriter
 from serried.base.manifest import Manifest, scan
 from trees import MIB, is_same, plant
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.stage_in.cache import StagingCache
-from serried.agent.stage_in.item import StageError
+from serried.agent.stage_in.items import StageError, StagingCache
 from serried.base import locks
 from stage_jobs import Job, kept
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.agent.node_disk import mounts
+from serried.agent.node_disk import folder
 from serried.agent.stage_in import worker
 from serried.schema import names
 
@@ -17,7 +17,7 @@ from serried.schema import names
 @pytest.fixture
 def away(tmp_path: Path, wait_until, monkeypatch):
     """A folder below a mount whose server has stopped."""
-    monkeypatch.setattr(mounts, "UNMOUNT_SECONDS", 120.0)  # undone after the teardown below
+    monkeypatch.setattr(folder, "UNMOUNT_SECONDS", 120.0)  # undone after the teardown below
     (tmp_path / "packed" / "set").mkdir(parents=True)
     (tmp_path / "packed" / "set" / "file").write_text("one")
     (tmp_path / "mounted").mkdir()
@@ -32,7 +32,7 @@ def away(tmp_path: Path, wait_until, monkeypatch):
     finally:
         server.kill()  # who waits for an answer gets one
         server.wait()
-        assert mounts.unmount(tmp_path / "mounted")
+        assert folder.unmount(tmp_path / "mounted")
 
 
 class Agent:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serried.agent.stage_in import tree_writer, worker
-from serried.agent.stage_in.tree_writer import Extent
+from serried.agent.stage_in import items, worker
+from serried.agent.stage_in.items import Extent
 from serried.base import tree
 from serried.base.manifest import Manifest, UnreadableError, scan
 
@@ -89,7 +89,7 @@ def look(root: bytes) -> dict:
 
 def stage(root: bytes, place: bytes) -> Manifest:
     manifest = scan(os.fsdecode(root))
-    into = tree_writer.TreeWriter(place, manifest)
+    into = items.TreeWriter(place, manifest)
     worker.fill(root, into)
     into.finish()
     return manifest
@@ -116,10 +116,10 @@ def test_it_is_the_same_from_another_node_in_any_order_and_after_that_node_is_lo
         there, before, here = (os.fsencode(folder) + name for name in (b"/there", b"/before", b"/here"))
         plant(there, tree, [])
         manifest = stage(there, before)
-        log = tree_writer.ExtentLog.complete(manifest, before).since(0, 0)
+        log = items.ExtentLog.complete(manifest, before).since(0, 0)
         pieces = [piece for extent in log for piece in split(before, manifest, extent, chance)]
         chance.shuffle(pieces)
-        into = tree_writer.TreeWriter(here, Manifest.from_bytes(manifest.to_bytes()))
+        into = items.TreeWriter(here, Manifest.from_bytes(manifest.to_bytes()))
         for number, offset, length, data in pieces[: chance.randint(0, len(pieces))]:
             if data is None:
                 into.skip(number, offset, length)
@@ -132,10 +132,10 @@ def test_it_is_the_same_from_another_node_in_any_order_and_after_that_node_is_lo
 
 def split(root: bytes, manifest: Manifest, extent: Extent, chance: random.Random) -> list:
     """An extent as random pieces (number, offset, length, data or None for a hole)."""
-    path = tree_writer.ExtentLog(manifest, root).path(extent.number)
+    path = items.ExtentLog(manifest, root).path(extent.number)
     pieces: list = []
     with open(path, "rb") as file:
-        for offset, length, is_data in tree_writer.split_holes(file.fileno(), extent):
+        for offset, length, is_data in items.split_holes(file.fileno(), extent):
             cut = chance.randint(0, length)
             for begin, count in ((offset, cut), (offset + cut, length - cut)):
                 if count or not (extent.length or pieces):
@@ -249,7 +249,7 @@ def test_a_file_that_is_not_as_it_was_looked_at_is_named(tmp_path: Path, change:
     os.utime(path, (1, 1))  # what is written again within a tick of the clock has the same time
     manifest = scan(tmp_path / "there")
     CHANGES[change](path)
-    into = tree_writer.TreeWriter(os.fsencode(tmp_path / "here"), manifest)
+    into = items.TreeWriter(os.fsencode(tmp_path / "here"), manifest)
     with pytest.raises(worker.SourceChangedError) as caught:
         worker.fill(os.fsencode(tmp_path / "there"), into)
     assert str(caught.value) == str(path)

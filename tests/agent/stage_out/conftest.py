@@ -9,8 +9,7 @@ import pytest
 from building import a_plan
 from serried.agent.attempt import Attempt
 from serried.agent.stage_out import completeness
-from serried.agent.stage_out.publish import Publisher
-from serried.agent.stage_out.throttle import Throttle
+from serried.agent.stage_out.publish import Publisher, Throttle
 from serried.agent.stage_out.worker import SyncLoop, watch_roots
 from serried.schema.layout import RunDirectory
 from serried.schema.plan import Data, Source, Sync

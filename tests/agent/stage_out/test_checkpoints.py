@@ -12,7 +12,7 @@ import zipfile
 
 import pytest
 
-from serried.agent.stage_out import completeness, throttle
+from serried.agent.stage_out import completeness, publish
 from serried.agent.stage_out.publish import Publisher
 from serried.schema import checkpoints
 from trees import tree
@@ -227,8 +227,8 @@ def test_nodes_that_write_one_checkpoint_together_bring_it_together(share):
 
 def test_nothing_is_brought_faster_than_is_allowed_until_somebody_hurries_it(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(throttle, "time", clock)
-    ours = throttle.Throttle(bandwidth=2 << 20)
+    monkeypatch.setattr(publish, "time", clock)
+    ours = publish.Throttle(bandwidth=2 << 20)
     took = []
     for _ in range(4):
         ours.advance(1 << 20)

@@ -293,7 +293,7 @@ def test_a_killed_copy_leaves_nothing_that_looks_whole(share, tmp_path):
     node.write("results/big", b"B" * (8 << 20))
     program = (
         "import sys; from pathlib import Path; from serried.agent.attempt import Attempt\n"
-        "from serried.agent.stage_out.throttle import Throttle; from serried.agent.stage_out.publish import Publisher\n"
+        "from serried.agent.stage_out.publish import Throttle; from serried.agent.stage_out.publish import Publisher\n"
         "from serried.agent.stage_out.worker import SyncLoop; from serried.schema.layout import RunDirectory\n"
         "import json, os; from serried.schema.plan import Plan\n"
         "work = Attempt(RunDirectory(Path(sys.argv[1])), Plan.from_json(json.loads(sys.argv[2])), None, 1)\n"

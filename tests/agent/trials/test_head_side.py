@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from serried.agent.trials import search
-from serried.agent.trials.head_side import TrialSearch
+from serried.agent.trials.search import TrialSearch
 from serried.schema.layout import RunDirectory
 from serried.schema.plan import Search
 

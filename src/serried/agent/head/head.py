@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from serried.agent.head.anomalies import Anomaly
     from serried.agent.head.live_file import LiveFile
     from serried.agent.launchers.script import ScriptProcess
-    from serried.agent.trials.head_side import TrialSearch
+    from serried.agent.trials.search import TrialSearch
 
 
 RETRY_SECONDS = 120.0
@@ -360,7 +360,7 @@ class Head:
         self._stage_in = StageInCoordinator(work, self._nodes, self.log_event, self._fail_launch, self._start_ranks)
         self._search: Optional[TrialSearch] = None
         if work.search:
-            from serried.agent.trials.head_side import TrialSearch
+            from serried.agent.trials.search import TrialSearch
 
             self._search = TrialSearch(self.loop, work, self._prune, self._fail_launch)
         self._script: Optional[ScriptProcess] = None

@@ -14,9 +14,67 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 from serried.agent.attempt import Attempt
-from serried.agent.node_disk import mounts
 from serried.base import files, locks, tree
 from serried.schema import names
+
+MOUNTS = "/proc/self/mountinfo"
+UNMOUNT = (("fusermount3", "-u", "-z"), ("fusermount", "-u", "-z"), ("umount", "-l"))
+"""All are lazy: the mount disappears at once, even if a process uses it, or if its server is dead or hangs."""
+UNMOUNT_SECONDS = 5.0
+"""For each of these programs."""
+
+
+def unmount(point: Path, until: Optional[float] = None) -> bool:
+    """Unmount `point` before `until` on the monotonic clock. True if nothing is mounted there now.
+
+    `point` itself is never accessed: the server of its file system may not answer.
+    """
+    import subprocess  # takes milliseconds, and few processes need it
+
+    path = _real(point)
+    for words in UNMOUNT:
+        if path not in _points():
+            return True
+        if until is not None and time.monotonic() > until:
+            return False
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(
+                [*words, path],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=UNMOUNT_SECONDS,
+                check=False,
+            )
+    return path not in _points()
+
+
+def unmount_below(folder: Path, until: Optional[float] = None) -> None:
+    """Unmount everything below `folder`, so that its deletion does not reach into images that a dead agent mounted."""
+    for point in sorted(below(folder), reverse=True):
+        unmount(Path(point), until)
+
+
+def below(folder: Path) -> List[str]:
+    """Every mount point below `folder`."""
+    inside = _real(folder) + "/"
+    return [point for point in _points() if point.startswith(inside)]
+
+
+def _real(path: Path) -> str:
+    return f"{os.path.realpath(path.parent).rstrip('/')}/{path.name}"
+
+
+def _points() -> List[str]:
+    def unescape(text: str) -> str:
+        return re.sub(r"\\([0-7]{3})", lambda digits: chr(int(digits.group(1), 8)), text)
+
+    try:
+        with open(MOUNTS, encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - a bare string
+            return [unescape(line.split(" ")[4]) for line in file]
+    except (OSError, IndexError):
+        return []
+
 
 JOBS, TRASH, DATA, IMAGES = "jobs", "gone", "data", "images"
 """Folders of a room."""
@@ -217,7 +275,7 @@ def _prefix(tag: str) -> str:
 
 def discard(room: Optional[Path], path: Path, until: Optional[float]) -> None:
     """Unmount what is mounted below `path`, move `path` to the trash of `room`, and delete files until `until`."""
-    mounts.unmount_below(path, until)
+    unmount_below(path, until)
     with contextlib.suppress(OSError):
         if room is not None:
             path.chmod(0o700)  # a folder that a rank has made read-only cannot be moved
@@ -233,7 +291,7 @@ def empty_trash(room: Path, until: Optional[float], is_wanted: Callable[[Path], 
             if not is_wanted(path):
                 continue
             if entry.is_dir(follow_symlinks=False):
-                mounts.unmount_below(path, until)
+                unmount_below(path, until)
                 tree.remove(path, until)
             else:
                 path.unlink(missing_ok=True)

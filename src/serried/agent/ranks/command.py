@@ -8,9 +8,8 @@ import os
 from pathlib import Path
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
-from serried.agent import system
+from serried.agent import containers, system
 from serried.agent.attempt import Attempt
-from serried.agent.containers import container
 from serried.schema import command_lines, failure_report, launchers, names, settings, tracking
 from serried.schema.command_lines import OF_ENVIRONMENT, used_variables
 
@@ -150,8 +149,8 @@ def with_record(work: Attempt, known: Mapping[str, str], changes: Mapping[str, s
     return names.put(outside, {**{name: known[name] for name in known if name not in outside}, **changes})
 
 
-def container_of(work: Attempt, place: RankPlace) -> Optional[container.RankContainer]:
-    return container.of(work, Path(place.stop_file).parent)
+def container_of(work: Attempt, place: RankPlace) -> Optional[containers.RankContainer]:
+    return containers.of(work, Path(place.stop_file).parent)
 
 
 def visible(work: Attempt, environment: Mapping[str, str]) -> Dict[str, str]:

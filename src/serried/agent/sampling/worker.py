@@ -1,25 +1,537 @@
-"""The process beside a node's agent that measures. Nothing of a run depends on it."""
+"""The role `sample`: a process beside a node's agent that measures every few seconds. Nothing of a run depends on it.
+
+Disks and networks are those of the whole node, also of other jobs there. A rank is its process and all descendants. Its
+steps, samples and metrics are what it reports itself.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import queue
+import sys
 import threading
 import time
+from collections import deque
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Callable, Deque, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from serried.agent.helper_process import AgentConnection
 from serried.agent.sampling import gpus
 from serried.agent.sampling.gpus import Device, GpuSource, Values
-from serried.agent.sampling.progress import MetricSource, RankProgress
-from serried.agent.sampling.usage import NodeUsage, RankProcesses
+from serried.base import linux
 from serried.base.channel import Message
+from serried.base.files import TailReader
+from serried.schema import printed_metric, series
 from serried.schema.events import ToHead, ToSampler
 from serried.schema.layout import AttemptDirectory
-from serried.schema.live import Node, range_of
+from serried.schema.live import JOB, NODE, Node, range_of
+from serried.schema.printed_metric import FILE, STDOUT, STEP, TOTAL, Pattern
+from serried.schema.series import OWN, number
+
+SYSTEM = Path("/sys")
+SECTOR = 512
+"""Bytes in a sector of /proc/diskstats, whatever the disk has."""
+WORD = 4
+"""Bytes in a word of an InfiniBand port's counters."""
+INFINIBAND = "32"
+"""The kernel's type of a network interface over InfiniBand. Its port counts that traffic too."""
+
+Numbers = Dict[str, float]
+
+
+class Rates:
+    """Rates per second of counters that only grow."""
+
+    def __init__(self) -> None:
+        self._before: Mapping[str, float] = {}
+        self._at = 0.0
+
+    def since(self, counters: Mapping[str, float], now: float) -> Numbers:
+        """The rates since the last call; none of a counter that is new or began again."""
+        before, seconds = self._before, now - self._at
+        self._before, self._at = dict(counters), now
+        if seconds <= 0:
+            return {}
+        return {
+            name: (value - before[name]) / seconds
+            for name, value in counters.items()
+            if name in before and value >= before[name]
+        }
+
+
+class NodeUsage:
+    """Measures the node on which this process runs; `folder` is on its local disk."""
+
+    def __init__(self, folder: str, *, system: Path = SYSTEM, group_root: Path = linux.CGROUPS) -> None:
+        self._folder = folder
+        self._system = system
+        self._rates = Rates()
+        self._cpus = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else list(range(os.cpu_count() or 1))
+        self._machine = _memory(_proc("meminfo"))
+        self._group = linux.limited_group(self._machine["total"], f"{linux.PROC}/self/cgroup", group_root)
+        disks = (system / "block").glob("*/device")
+        self._disks = {path.parent.name for path in disks}
+        self._interfaces = _interfaces(system / "class" / "net")
+        self._ports = sorted((system / "class" / "infiniband").glob("*/ports/*/counters"))
+
+    @property
+    def description(self) -> Dict[str, Any]:
+        """The node's fields in the first line of a file of samples."""
+        limit = self._group.limit if self._group else self._machine["total"]
+        return {"cpus": len(self._cpus), **({"memory": limit} if limit else {}), "memory_scope": self.scope}
+
+    @property
+    def scope(self) -> str:
+        return JOB if self._group else NODE
+
+    def sample(self, now: float) -> Numbers:
+        """The node's quantities at `now` on the monotonic clock, without those that cannot be measured."""
+        usage: Dict[str, Optional[float]] = {"memory": self._used_memory()}
+        usage.update(self._rates.since(self._counters(), now))
+        usage["disk_free"] = self._free_space()
+        return {name: value for name, value in usage.items() if value is not None}
+
+    def _used_memory(self) -> Optional[float]:
+        if self._group:
+            return self._group.working_set()
+        memory = _memory(_proc("meminfo"))
+        return memory["total"] - memory["available"] if memory["total"] else None
+
+    def _free_space(self) -> Optional[float]:
+        try:
+            state = os.statvfs(self._folder)
+        except OSError:
+            return None
+        return state.f_bavail * state.f_frsize
+
+    def _counters(self) -> Numbers:
+        counters = {
+            "cpu": self._group.cpu_seconds() if self._group else None,
+            **disk_bytes(_proc("diskstats"), self._disks),
+            **self._network_bytes(),
+        }
+        if counters["cpu"] is None:
+            counters["cpu"] = busy_seconds(_proc("stat"), self._cpus)
+        return {name: value for name, value in counters.items() if value is not None}
+
+    def _network_bytes(self) -> Numbers:
+        received = sent = 0.0
+        text = _proc("net/dev")
+        for line in text.splitlines():
+            name, colon, fields = line.partition(":")
+            numbers = fields.split()
+            if colon and name.strip() in self._interfaces and len(numbers) > 8:
+                received, sent = received + float(numbers[0]), sent + float(numbers[8])
+        for port in self._ports:
+            received += WORD * _number(port / "port_rcv_data")
+            sent += WORD * _number(port / "port_xmit_data")
+        return {"net_in": received, "net_out": sent} if text else {}
+
+
+def disk_bytes(text: str, disks: Iterable[str]) -> Numbers:
+    """Bytes that `disks` have read and written since boot, from /proc/diskstats; none without disks."""
+    lines = [fields for fields in map(str.split, text.splitlines()) if len(fields) > 9 and fields[2] in set(disks)]
+    if not lines:
+        return {}
+    read, written = (SECTOR * sum(float(fields[place]) for fields in lines) for place in (5, 9))
+    return {"disk_read": read, "disk_write": written}
+
+
+def busy_seconds(text: str, cpus: Iterable[int]) -> Optional[float]:
+    """Seconds for which `cpus` were busy since boot, by the lines `cpu7 …` of /proc/stat."""
+    wanted = {f"cpu{cpu}" for cpu in cpus}
+    ticks: List[float] = []
+    for line in text.splitlines():
+        name, _, rest = line.partition(" ")
+        if name in wanted:
+            user, nice, system, _idle, _iowait, interrupts, soft, *_ = [*map(float, rest.split()), *[0.0] * 7]
+            ticks.append(user + nice + system + interrupts + soft)
+    return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
+
+
+def _interfaces(folder: Path) -> List[str]:
+    """The network cards; all interfaces except the loopback where there is none, as in a container."""
+    every = [path for path in folder.glob("*") if path.name != "lo"]
+    cards = [path for path in every if (path / "device").exists()]
+    return [path.name for path in cards or every if linux.text_of(path / "type").strip() != INFINIBAND]
+
+
+def _memory(text: str) -> Dict[str, int]:
+    """`total` and `available` of /proc/meminfo, in bytes; 0 if unknown."""
+    kilobytes = {
+        fields[0]: int(fields[1])
+        for fields in map(str.split, text.splitlines())
+        if len(fields) > 1 and fields[1].isdecimal()
+    }
+    return {"total": kilobytes.get("MemTotal:", 0) * 1024, "available": kilobytes.get("MemAvailable:", 0) * 1024}
+
+
+def _proc(name: str) -> str:
+    return linux.text_of(Path(linux.PROC) / name)
+
+
+def _number(path: Path) -> float:
+    text = linux.text_of(path).strip()
+    return float(text) if text.isdecimal() else 0.0
+
+
+FORGET_SECONDS = 60.0
+"""How long a process that belongs to no rank is ignored. Its pid may then be that of another."""
+STATE, PARENT, GROUP, USER_TICKS, SYSTEM_TICKS, STARTED = 0, 1, 2, 11, 12, 19
+"""Positions in `linux.stat`."""
+
+Usage = Dict[int, Dict[str, Any]]
+"""By rank: `cpu` in cores, `memory` in bytes, `read` and `write` in bytes per second."""
+
+
+class _RankProcess:
+    """A process of a rank, with its counters at the last sample."""
+
+    def __init__(self, rank: int, fields: List[str]) -> None:
+        self.rank = rank
+        self.started = fields[STARTED]
+        self.ticks: Optional[int] = None
+        self.moved: Optional[Tuple[int, int]] = None
+
+
+class _Increase(NamedTuple):
+    rank: int
+    ticks: int
+    moved: Optional[Tuple[int, int]]
+
+
+class RankProcesses:
+    """Looks only at processes that are new since the last sample: a large node has thousands."""
+
+    def __init__(self) -> None:
+        self._ranks: Dict[int, int] = {}
+        self._known: Dict[int, _RankProcess] = {}
+        self._foreign: Set[int] = set()
+        self._forget_at = 0.0
+        self._at: Optional[float] = None
+        """When the last sample was taken, on the monotonic clock, and in ticks since boot."""
+        self._tick = 0.0
+        self._page = os.sysconf("SC_PAGE_SIZE")
+        self._frequency = os.sysconf("SC_CLK_TCK")
+
+    def set_ranks(self, ranks: Mapping[int, int]) -> None:
+        """`ranks` by pid. Processes of other ranks no longer count."""
+        self._ranks = dict(ranks)
+        self._known = {pid: process for pid, process in self._known.items() if process.rank in ranks.values()}
+        self._foreign.clear()
+
+    def sample(self, now: float) -> Usage:
+        """The usage since the last sample, at `now` on the monotonic clock. CPU and I/O need two samples."""
+        fields = self._find(now)
+        increases = [self._increase(pid, fields[pid]) for pid in self._known]
+        seconds = None if self._at is None else now - self._at
+        self._at, self._tick = now, _boot_seconds() * self._frequency
+        usage: Usage = {rank: {} for rank in set(self._ranks.values())}
+        memory = self._memory([pid for pid in self._known if fields[pid][STATE] not in "ZX"])
+        for rank in {process.rank for process in self._known.values()}:
+            if rank in memory:
+                usage[rank]["memory"] = memory[rank]
+            if seconds:
+                own = [increase for increase in increases if increase.rank == rank]
+                usage[rank].update(self._rates(own, seconds))
+        return usage
+
+    def _rates(self, increases: List[_Increase], seconds: float) -> Dict[str, float]:
+        rates = {"cpu": sum(increase.ticks for increase in increases) / self._frequency / seconds}
+        moved = [increase.moved for increase in increases if increase.moved is not None]
+        if moved:
+            rates["read"], rates["write"] = (sum(amounts) / seconds for amounts in zip(*moved))  # noqa: B905
+        return rates
+
+    def _find(self, now: float) -> Dict[int, List[str]]:
+        """Bring `_known` up to date. Returns the `linux.stat` of each."""
+        present = linux.pids()
+        if now >= self._forget_at:
+            self._foreign.clear()
+            self._forget_at = now + FORGET_SECONDS
+        fields = {
+            pid: found
+            for pid in present
+            if pid not in self._foreign
+            for found in [linux.stat(pid)]
+            if len(found) > STARTED
+        }
+        self._foreign.intersection_update(present)
+        for pid, process in list(self._known.items()):
+            if pid not in fields or fields[pid][STARTED] != process.started:
+                del self._known[pid]
+        strangers = [pid for pid in fields if pid not in self._known]
+        while True:
+            owned = {pid: rank for pid in strangers for rank in [self._rank_of(pid, fields[pid])] if rank is not None}
+            if not owned:
+                self._foreign.update(strangers)
+                return fields
+            self._known.update((pid, _RankProcess(rank, fields[pid])) for pid, rank in owned.items())
+            strangers = [pid for pid in strangers if pid not in owned]
+
+    def _rank_of(self, pid: int, fields: List[str]) -> Optional[int]:
+        parent = self._known.get(int(fields[PARENT]))
+        if pid in self._ranks:
+            return self._ranks[pid]
+        return parent.rank if parent else self._ranks.get(int(fields[GROUP]))
+
+    def _increase(self, pid: int, fields: List[str]) -> _Increase:
+        process = self._known[pid]
+        ticks, moved = int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS]), _moved(pid)
+        is_new = self._at is not None and int(process.started) > self._tick
+        before = process.ticks if process.ticks is not None else 0 if is_new else ticks
+        moved_before = process.moved or ((0, 0) if is_new else moved)
+        process.ticks, process.moved = ticks, moved or process.moved
+        increase = None
+        if moved is not None and moved_before is not None:
+            increase = (max(0, moved[0] - moved_before[0]), max(0, moved[1] - moved_before[1]))
+        return _Increase(process.rank, max(0, ticks - before), increase)
+
+    def _memory(self, pids: List[int]) -> Dict[int, int]:
+        """Private pages of all processes of a rank, and the shared pages of the one that has most of them."""
+        private: Dict[int, int] = {}
+        shared: Dict[int, int] = {}
+        for pid in pids:
+            rank, pages = self._known[pid].rank, linux.read(pid, "statm").split()
+            if len(pages) > 2:
+                resident, common = int(pages[1]), int(pages[2])
+                private[rank] = private.get(rank, 0) + max(0, resident - common)
+                shared[rank] = max(shared.get(rank, 0), common)
+        return {rank: (pages + shared[rank]) * self._page for rank, pages in private.items()}
+
+
+def _moved(pid: int) -> Optional[Tuple[int, int]]:
+    """The bytes that a process has read from storage and written; None if the kernel does not tell."""
+    lines = (line.split() for line in linux.read(pid, "io").splitlines())
+    amounts = {fields[0]: int(fields[1]) for fields in lines if len(fields) == 2}
+    if b"read_bytes:" not in amounts:
+        return None
+    return amounts[b"read_bytes:"], amounts.get(b"write_bytes:", 0)
+
+
+def _boot_seconds() -> float:
+    """Seconds since boot, as processes' starts are counted."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else 0.0
+
+
+METRICS_BYTES, LOG_BYTES = 1 << 18, 1 << 16
+"""The most that one sample reads of a rank's metrics, and of its log."""
+MOST_LINES = 500
+"""Of metrics, in one sample. Each takes some microseconds."""
+LATE_SECONDS = 60.0
+"""An entry that appears later than this was not written when it says: the clock has jumped."""
+RATE_SECONDS = 30.0
+"""The time over which steps per second are counted, or longer if steps take longer."""
+PAUSE = 2.0
+"""So many times that long without a step is an evaluation or the like: it says nothing about the next steps."""
+MOST_METRICS, LONGEST_NAMES = 8, 160
+"""Of a rank: the number, and the length of all names together."""
+SAMPLES_PER_SECOND = f"{OWN}samples_per_second"
+OF_LIBRARY = {SAMPLES_PER_SECOND: "samples_per_second", f"{OWN}wait_share": "data_wait"}
+
+
+class MetricSource(NamedTuple):
+    """`metric` of a plan: the metric's name, and where the program reports it."""
+
+    name: str
+    source: str
+
+    @property
+    def is_file(self) -> bool:
+        return printed_metric.is_file(self.source)
+
+
+class Steps:
+    """The steps that a rank has reported, with their times."""
+
+    def __init__(self) -> None:
+        self.last: Optional[int] = None
+        self.total: Optional[int] = None
+        self._changed_at = 0.0
+        """On the monotonic clock."""
+        self._history: Deque[Tuple[float, int]] = deque()
+
+    def expect(self, total: Optional[int]) -> None:
+        """`total` is the last step; None if it is unknown, also after the loop that takes the steps."""
+        if total is not None or self.total != self.last:
+            self.total = total
+
+    def reach(self, step: int, at: float) -> None:
+        """`step` was reported at `at` on the monotonic clock."""
+        is_new_start = self.last is not None and step < self.last
+        is_after_pause = len(self._history) > 1 and at - self._changed_at > PAUSE * self._rated_seconds
+        if is_new_start or (step != self.last and is_after_pause):
+            self._history.clear()
+        if step != self.last:
+            self.last, self._changed_at = step, at
+            self._history.append((at, step))
+        while len(self._history) > 2 and self._history[1][0] <= at - RATE_SECONDS:
+            self._history.popleft()
+
+    def quantities(self, now: float) -> Dict[str, Any]:
+        found: Dict[str, Any] = {}
+        if self.last is not None:
+            found.update(step=self.last, step_age=round(max(0.0, now - self._changed_at), 1))
+        if self.total is not None:
+            found["total_steps"] = self.total
+        rate = self._rate(now)
+        return found if rate is None else {**found, "steps_per_second": rate, "step_gap": round(self._gap, 4)}
+
+    @property
+    def _gap(self) -> float:
+        """The mean time between two reported steps; the rate falls while the next one is overdue, this does not."""
+        return (self._history[-1][0] - self._history[0][0]) / max(len(self._history) - 1, 1)
+
+    def is_overdue(self, now: float) -> bool:
+        """No step for longer than the steps before took together."""
+        return now - self._changed_at > self._rated_seconds
+
+    @property
+    def _rated_seconds(self) -> float:
+        span = self._history[-1][0] - self._history[0][0] if self._history else 0.0
+        return max(span, RATE_SECONDS)
+
+    def _rate(self, now: float) -> Optional[float]:
+        """Falls while the next step is overdue."""
+        if len(self._history) < 2:
+            return None
+        (began_at, first), (ended_at, last) = self._history[0], self._history[-1]
+        seconds = (now if self.is_overdue(now) else ended_at) - began_at
+        return (last - first) / seconds if seconds > 0 else None
+
+
+class RankProgress:
+    """Reads what one rank writes."""
+
+    def __init__(
+        self, metrics: Path, log: Path, source: Optional[MetricSource], results: Path, *, stands_for: int = 1
+    ) -> None:
+        """`stands_for`: so many ranks, of which only this one writes metrics, read as many samples as this one."""
+        self.log = log
+        self._stands_for = stands_for
+        self._metrics, self._printed = TailReader(metrics, METRICS_BYTES), TailReader(log, LOG_BYTES)
+        self._steps = Steps()
+        self._values: Dict[str, Any] = {}
+        self._rates: Dict[str, float] = {}
+        self._read_at = -math.inf
+        """On the monotonic clock."""
+        self._output: Optional[Tuple[int, float]] = None
+        """The size of the log, and when that changed on the monotonic clock."""
+        self._pattern: Optional[Pattern] = None
+        self._file: Optional[ReportFile] = None
+        kind, _, rest = source.source.partition(":") if source else ("", "", "")
+        if source and kind == STDOUT:
+            self._pattern = Pattern(rest, source.name)
+        elif source and kind == FILE:
+            self._file = ReportFile(source, results)
+
+    def sample(self, clock: Callable[[], float] = time.monotonic) -> Dict[str, Any]:
+        """What the rank has reported so far.
+
+        The time is read after the files: on a busy node a step may be reached, written and read in between.
+        """
+        printed, lines = self._printed.lines(), self._metrics.lines()
+        reported = self._file.read() if self._file else {}
+        now = clock()
+        age = self._output_age(now)
+        self._read_metrics(lines, now)
+        if self._pattern:
+            self._take(self._pattern.last(printed), now if age < RATE_SECONDS else now - age)
+        self._take(reported, now)
+        return {
+            **self._steps.quantities(now),
+            **({} if self._steps.is_overdue(now) else self._rates),
+            **({"metrics": dict(self._values)} if self._values else {}),
+            **({} if self._output is None else {"output_age": round(age, 1)}),
+        }
+
+    @property
+    def log_bytes(self) -> int:
+        """The size of the log at the last sample."""
+        return self._printed.size
+
+    def _output_age(self, now: float) -> float:
+        if not self._printed.changed_at:
+            return 0.0
+        size, changed_at = self._output or (None, 0.0)
+        if size is None:  # this process may have started long after the rank
+            changed_at = now - max(0.0, time.time() - self._printed.changed_at)
+        elif self._printed.size != size:
+            changed_at = now
+        self._output = self._printed.size, changed_at
+        return now - changed_at
+
+    def _read_metrics(self, lines: List[bytes], now: float) -> None:
+        if len(lines) > MOST_LINES:
+            lines = [line for line in lines[:-MOST_LINES] if series.is_rare(line)] + lines[-MOST_LINES:]
+        behind, earliest = now - time.time(), self._read_at - LATE_SECONDS
+        self._read_at = now
+        for line in lines:
+            entry = series.parse(line)
+            if entry is not None and entry.says_total:
+                self._steps.expect(entry.total_steps)
+            if entry is None or entry.step is None:
+                continue
+            at = entry.t
+            reached_at = now if at is None or at + behind < earliest else min(now, at + behind)
+            self._steps.reach(entry.step, reached_at)
+            self._rates.update(
+                (OF_LIBRARY[name], value * self._stands_for if name == SAMPLES_PER_SECOND else value)
+                for name, value in entry.values.items()
+                if name in OF_LIBRARY and number(value) is not None
+            )
+            self._keep({name: value for name, value in entry.values.items() if not name.startswith(OWN)})
+
+    def _take(self, values: Mapping[str, float], at: float) -> None:
+        """`values` by the names of groups."""
+        step, total = values.get(STEP), values.get(TOTAL)
+        if total is not None and math.isfinite(total):
+            self._steps.expect(int(total))
+        if step is not None and math.isfinite(step):
+            self._steps.reach(int(step), at)
+        self._keep({name: value for name, value in values.items() if name not in (STEP, TOTAL)})
+
+    def _keep(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            if name not in self._values and not self._has_room(name):
+                continue
+            if number(value) is not None:
+                self._values[name] = value if isinstance(value, int) else float(f"{value:.6g}")
+            elif series.logged_number(value) is not None:
+                self._values[name] = str(value)
+
+    def _has_room(self, name: str) -> bool:
+        return len(self._values) < MOST_METRICS and sum(map(len, (*self._values, name))) <= LONGEST_NAMES
+
+
+class ReportFile:
+    """The file of `file:PATH:KEY`: one JSON document, or lines of them."""
+
+    def __init__(self, source: MetricSource, results: Path) -> None:
+        path, _, key = source.source.partition(":")[2].partition(":")
+        self._path = results / path
+        self._name, self._key = source.name, key or source.name
+        self._seen: Tuple[float, int] = (0.0, 0)
+
+    def read(self) -> Dict[str, float]:
+        """The last values, if the file has changed: of the metric, and of the keys `step` and `total`."""
+        try:
+            state = self._path.stat()
+            if (state.st_mtime, state.st_size) == self._seen:
+                return {}
+            self._seen = (state.st_mtime, state.st_size)
+            with self._path.open("rb") as file:
+                file.seek(max(0, state.st_size - METRICS_BYTES))
+                text = file.read(METRICS_BYTES).decode("utf-8", "replace")
+        except OSError:
+            return {}
+        keys = {STEP: STEP, TOTAL: TOTAL, self._name: self._key}
+        found = {name: printed_metric.values_in(text, key) for name, key in keys.items()}
+        return {name: values[-1] for name, values in found.items() if values}
+
 
 PERIOD_SECONDS = 30.0
 FEW_ENTRIES = 16
@@ -232,13 +744,13 @@ class OpenPeriod:
         self._count += 1
         self._node.add(node)
         for groups, measured in ((self._gpus, gpus), (self._ranks, ranks)):
-            for number, quantities in measured.items():
-                groups.setdefault(str(number), Measured()).add(quantities)
+            for key, quantities in measured.items():
+                groups.setdefault(str(key), Measured()).add(quantities)
 
     def add_ranks(self, ranks: Mapping[int, Quantities]) -> None:
         """Add what ranks have reported since the last sample."""
-        for number, quantities in ranks.items():
-            self._ranks.setdefault(str(number), Measured()).add(quantities)
+        for rank, quantities in ranks.items():
+            self._ranks.setdefault(str(rank), Measured()).add(quantities)
 
     def line(self, now: float, wall_clock: float) -> Optional[Dict[str, Any]]:
         """The line of the period up to `now`; None if it has no sample."""

@@ -17,7 +17,7 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set, Tuple
 
-from serried.agent.node_disk import mounts
+from serried.agent.node_disk.folder import unmount
 
 if TYPE_CHECKING:
     import subprocess
@@ -111,10 +111,10 @@ def mount(image: Path, folder: Path) -> Callable[[], None]:
 
 def _unmount(folder: Path, process: "subprocess.Popen[bytes]") -> None:
     """Works whether the server is dead, hung or in use. A mount that is left is unmounted with the node's folder."""
-    mounts.unmount(folder)
+    unmount(folder)
     process.kill()
     process.wait()
-    mounts.unmount(folder)  # the server may have mounted just then
+    unmount(folder)  # the server may have mounted just then
 
 
 def _untar(archive: Path, kind: str, target: Path, on_reading: OnReading) -> None:

@@ -29,8 +29,17 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 from serried.agent.comms.channel import ProtocolError, SignedChannel, greet
 from serried.agent.comms.rendezvous import MOST_UNPROVEN, Acceptor
 from serried.agent.loop import Loop
-from serried.agent.stage_in.item import Availability, Bytes, RestartedError, StagedItem, UnavailableError
-from serried.agent.stage_in.tree_writer import Extent, ExtentLog, TreeWriter, split_holes
+from serried.agent.stage_in.items import (
+    Availability,
+    Bytes,
+    Extent,
+    ExtentLog,
+    RestartedError,
+    StagedItem,
+    TreeWriter,
+    UnavailableError,
+    split_holes,
+)
 from serried.base.channel import Message
 from serried.base.manifest import error_text
 

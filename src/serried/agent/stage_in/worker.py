@@ -26,10 +26,19 @@ from serried.agent.node_disk import cleanup, shared_cache
 from serried.agent.node_disk.folder import remove_empty
 from serried.agent.node_disk.shared_cache import NoRoomError
 from serried.agent.stage_in import archives
-from serried.agent.stage_in.cache import CacheSlot, StagingCache
-from serried.agent.stage_in.item import RestartedError, StagedItem, StageError, UnavailableError
+from serried.agent.stage_in.items import (
+    CacheSlot,
+    Extent,
+    ExtentLog,
+    RestartedError,
+    StagedItem,
+    StageError,
+    StagingCache,
+    TreeWriter,
+    UnavailableError,
+    split_holes,
+)
 from serried.agent.stage_in.relay import DataServer, ItemRefusedError, PeerLostError, Predecessor
-from serried.agent.stage_in.tree_writer import Extent, ExtentLog, TreeWriter, split_holes
 from serried.base import archives as fs_archives
 from serried.base import files
 from serried.base.channel import Message

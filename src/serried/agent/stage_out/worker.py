@@ -19,10 +19,9 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 from serried.agent import helper_process
 from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.node_disk.folder import JOBS, SCRATCH, discard, remove_empty_room
-from serried.agent.stage_out import completeness, throttle
+from serried.agent.stage_out import completeness, publish
 from serried.agent.stage_out.completeness import Artifact
-from serried.agent.stage_out.publish import ChangedError, Publisher
-from serried.agent.stage_out.throttle import OutOfTimeError
+from serried.agent.stage_out.publish import ChangedError, OutOfTimeError, Publisher
 from serried.base import copy, files, locks
 from serried.base.tree import Crew
 from serried.schema import checkpoints, names
@@ -400,7 +399,7 @@ REMOVE_SECONDS = 300.0
 class AgentRequests:
     """The agent's requests so far. A thread of its own receives them, because a copy may take minutes."""
 
-    def __init__(self, agent: helper_process.AgentConnection, limiter: throttle.Throttle) -> None:
+    def __init__(self, agent: helper_process.AgentConnection, limiter: publish.Throttle) -> None:
         self._agent = agent
         self._throttle = limiter
         self._received = threading.Event()
@@ -437,7 +436,7 @@ class StageOutWorker:
         self._agent = agent
         self._sync_every = float(sync.sync_every_seconds)
         self._results_every = float(data.results_every_seconds)
-        self._throttle = throttle.Throttle(sync.bandwidth)
+        self._throttle = publish.Throttle(sync.bandwidth)
         results = str(local / RESULTS) if local and data.results else ""
         self._roots = watch_roots(work, node, local, scratch)
         self._sync_loop = SyncLoop(Publisher(work, node, self._throttle), self._roots, results, self._send_problem)
@@ -471,7 +470,7 @@ class StageOutWorker:
     def _sync_results(self) -> None:
         try:
             copied = self._sync_loop.sync_results()
-        except (throttle.InterruptedByUrgentError, throttle.OutOfTimeError):
+        except (publish.InterruptedByUrgentError, publish.OutOfTimeError):
             return
         if copied:
             self._agent.send(event=FromStageOut.COPIED, kind="results", names=copied[:3], **self._totals())
@@ -499,7 +498,7 @@ class StageOutWorker:
 def main(arguments: List[str]) -> int:
     """`stage-out NODE LOCAL SCRATCH`: the node's number and folders; LOCAL is empty without a disk."""
     agent = helper_process.AgentConnection()
-    throttle.prioritise(throttle.IDLE)
+    publish.prioritise(publish.IDLE)
     task = os.environ.get(names.TASK)
     work = Attempt.load(run_directory(), int(task) if task else None, int(os.environ[names.ATTEMPT]))
     set_umask(work)
@@ -541,7 +540,7 @@ def _recover(work: Attempt, node: int, folder: Path) -> Dict[str, Any]:
         problems: List[str] = []
         results = str(folder / RESULTS) if (folder / RESULTS).is_dir() else ""
         roots = watch_roots(work, node, folder, folder / SCRATCH)
-        sync_loop = SyncLoop(Publisher(work, node, throttle.Throttle()), roots, results, problems.append)
+        sync_loop = SyncLoop(Publisher(work, node, publish.Throttle()), roots, results, problems.append)
         exited = [_ranks_exited_by_themselves(work, number) for number in range(work.nodes)]
         summary = sync_loop.finish(trusted=exited[node], all_trusted=all(exited))
         missing, torn = summary["missing"], summary["torn"]

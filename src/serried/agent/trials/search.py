@@ -1,4 +1,6 @@
-"""The role `search`: the parameters of one trial, from Optuna, and whether to end it early.
+"""The parameters of one trial, from Optuna, and whether to end it early: the head's end, and the role `search`.
+
+Ranks start when the process of that role, in a Python that has Optuna, has answered. It then watches the metric.
 
 The run directories are the truth, and Optuna's journal follows from them. Nothing is told to Optuna when a trial ends.
 Instead, each request for parameters first enters the trials that have ended since. So a process that is killed, at any
@@ -18,17 +20,103 @@ import json
 import math
 import os
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, cast
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, cast
 
 from serried.agent import system
 from serried.agent.attempt import Attempt, run_directory
-from serried.agent.helper_process import AgentConnection
+from serried.agent.helper_process import AgentConnection, HelperProcess
+from serried.agent.loop import Loop
 from serried.base import files
+from serried.base.channel import Message
 from serried.schema import names, printed_metric, series
 from serried.schema.layout import TaskDirectory
 from serried.schema.plan import Plan, Search
 from serried.schema.reasons import Reason
+
+ANSWER_SECONDS = 900.0
+"""A search that has not answered by then is ended: the nodes wait for it."""
+
+
+class TrialSearch:
+    """`prune` gets the number of reported values, `fail` a sentence."""
+
+    def __init__(self, loop: Loop, work: Attempt, prune: Callable[[int], None], fail: Callable[[str], None]) -> None:
+        self._loop = loop
+        self._work = work
+        self._prune = prune
+        self._fail = fail
+        self._then: Optional[Callable[[], None]] = None
+        self._pythons = list(work.search.pythons) if work.search else []
+        self._problems: List[str] = []
+        self._answered: Set[str] = set()
+        self._may_end_early = bool(work.search and work.search.pruner and work.resume_from is None)
+        self.is_ready = False
+        """The task has its parameters."""
+
+    def begin(self) -> None:
+        """Ask for parameters, unless the trial has them: of a grid, of an earlier attempt, or of another trial.
+
+        A trial that has them, but may end early, is entered too before it starts: others are compared with it.
+        """
+        if self._work.parameters and not (self._work.search and self._work.search.pruner):
+            self._be_ready()
+        else:
+            self._try_next()
+
+    def when_ready(self, then: Callable[[], None]) -> None:
+        self._then = then
+
+    def _try_next(self) -> None:
+        if self._pythons:
+            python = self._pythons.pop(0)
+            arguments = [] if self._work.task is None else [str(self._work.task)]
+            receive = partial(self._receive, python)
+            helper = HelperProcess(self._loop, "search", arguments, receive, python=python)
+            self._loop.after(ANSWER_SECONDS, lambda: None if python in self._answered else helper.kill())
+        elif self._work.parameters:
+            system.log(f"warning: the search cannot end this trial early: {'; '.join(self._problems)}")
+            self._be_ready()
+        else:
+            self._fail(f"no parameters for the trial: {'; '.join(self._problems)}")
+
+    def _receive(self, python: str, message: Optional[Message]) -> None:
+        event = message["event"] if message else None if python in self._answered else FAILED
+        self._answered.add(python)
+        if event == FAILED:
+            self._problems.append(f"{python}: {message['problem'] if message else 'it did not answer'}")
+            self._try_next()
+        elif message is None:
+            if self._may_end_early:
+                system.log("warning: the process of the search has died, so it cannot end this trial early")
+        elif event == PRUNE:
+            self._may_end_early = False
+            self._prune(message["values"])
+        elif not self.is_ready:
+            self._take(message)
+
+    def _take(self, message: Dict[str, Any]) -> None:
+        trial = {
+            "trial": message["trial"],
+            "parameters": message["parameters"],
+            "resumes": self._work.resume_from is not None,
+        }
+        try:
+            files.write_json(self._work.directory.trial, trial, self._work.file_mode)
+            self._work.parameters = trial["parameters"]
+            self._work.write_parameters()
+        except OSError as error:
+            self._fail(f"the trial's parameters cannot be written: {error}")
+            return
+        self._be_ready()
+
+    def _be_ready(self) -> None:
+        if not self.is_ready:
+            self.is_ready = True
+            if self._then:
+                self._then()
+
 
 STUDY = "sweep"
 DRAWN, PRUNE, FAILED = "drawn", "prune", "failed"
