@@ -308,7 +308,7 @@ def test_what_is_mounted_below_is_let_go_and_never_emptied(work, tmp_path):
     (source / "file").write_text("stays")
     if subprocess.run(["mount", "--bind", str(source), str(point)], check=False, capture_output=True).returncode:
         pytest.skip("nothing can be mounted here")
-    assert folder.below(folder.path) == [str(point)]
+    assert node_folder.below(folder.path) == [str(point)]
 
     folder.remove(PATIENCE)
 

@@ -26,7 +26,7 @@ def test_data_comes_to_the_nodes_in_the_way_that_the_site_wants(start, tmp_path,
         nodes=3,
         ranks=1,
         data=Data(stage=(Staged(str(tmp_path / "there"), "set"),)),
-        site={"local_disk": f"{tmp_path}/disk-$FAKE_NODE", "transfer": transfer},
+        site={"local_disk": f"{tmp_path}/disk-$FAKE_NODE", "data_transfer": transfer},
     )
     assert run.wait() == 0, run.log
     journals = [read_journal(run.place.attempt(1).node_events(number)) for number in range(3)]

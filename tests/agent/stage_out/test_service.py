@@ -46,7 +46,7 @@ def bring(start, tmp_path):
             ranks=1,
             site={"local_disk": str(tmp_path / "disk"), **options.pop("site", {})},
             data=Data(results=results, results_every_seconds=1) if results else None,
-            checkpoint=options.pop("sync", Sync(("{checkpoints}/*.pt",), sync_every_seconds=1)),
+            checkpoint=options.pop("checkpoint", Sync(("{checkpoints}/*.pt",), sync_every_seconds=1)),
             limit=limit,
             time_seconds=time_seconds,
             **options,
