@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,52 +24,6 @@ from serried.schema.reasons import Reason
 _SILENT_SECONDS = 300.0
 _MUCH_WAITING = 0.2
 """A share of the time."""
-
-
-def doubts(progress: RunProgress) -> list[dict[str, str]]:
-    """Each a `code` and a `message`: those of the agents, and those that the progress itself shows."""
-    stated = [{"code": str(one.get("code") or ""), "message": str(one["message"])} for one in progress.live.warnings]
-    codes = {one["code"] for one in stated}
-    return [*stated, *(one for one in _own(progress) if one["code"] not in codes)]
-
-
-def _own(progress: RunProgress) -> list[dict[str, str]]:
-    if progress.is_stale:
-        return [_doubt(Reason.HEAD_SILENT, f"its head agent has written nothing for {show_minutes(progress.age)}")]
-    return [
-        *_standstill(progress),
-        *(
-            _doubt(Reason.NOT_FINITE, f"`{name}` is {value}")
-            for name, value in sorted(progress.lead.metrics.items())
-            if not math.isfinite(value)
-        ),
-        *_slowness(progress),
-    ]
-
-
-def _standstill(progress: RunProgress) -> list[dict[str, str]]:
-    age, silent = progress.lead.step_age, progress.silent_seconds
-    if progress.may_hang and age is not None:
-        return [_doubt(Reason.STALLED, f"no step for {show_minutes(age)}")]
-    if progress.step is None and silent is not None and silent > _SILENT_SECONDS:
-        return [_doubt(Reason.NO_OUTPUT, f"no rank has written anything for {show_minutes(silent)}")]
-    return []
-
-
-def _slowness(progress: RunProgress) -> list[dict[str, str]]:
-    found = []
-    if progress.is_too_slow and progress.seconds_left is not None and progress.limit_seconds_left is not None:
-        left, needed = show_minutes(progress.limit_seconds_left), show_minutes(progress.seconds_left)
-        found.append(_doubt(Reason.LIMIT_TOO_NEAR, f"the limit comes in {left}, and the steps need {needed}"))
-    if not progress.is_stalled and (progress.data_wait or 0.0) > _MUCH_WAITING:
-        found.append(_doubt(Reason.WAITS_FOR_DATA, f"ranks wait for data {progress.data_wait:.0%} of the time"))
-    return found
-
-
-def _doubt(code: Reason, message: str) -> dict[str, str]:
-    return {"code": code, "message": message}
-
-
 MOST_BYTES = 8 << 20
 _LATEST = 32_503_680_000.0
 """The year 3000: a later time is damage."""
@@ -224,7 +178,8 @@ class RunProgress:
     @property
     def data_wait(self) -> float | None:
         """The mean share of the time for which ranks wait for data."""
-        return _mean(rank.data_wait for rank in self.live.listed_ranks)
+        waits = [rank.data_wait for rank in self.live.listed_ranks if rank.data_wait is not None]
+        return sum(waits) / len(waits) if waits else None
 
     @property
     def gpu_busy(self) -> float | None:
@@ -301,6 +256,32 @@ def main_metric(metrics: Collection[str], wanted: str) -> str | None:
     names = [name for name in metrics if not name.startswith("serried/")]
     losses = [name for name in names if "loss" in name.lower()]
     return next(iter(sorted(losses, key=len) or names), None)
+
+
+def doubts(progress: RunProgress) -> list[dict[str, str]]:
+    """Each a `code` and a `message`: those of the agents, and those that the progress itself shows."""
+    stated = [{"code": str(one.get("code") or ""), "message": str(one["message"])} for one in progress.live.warnings]
+    codes = {one["code"] for one in stated}
+    return [*stated, *({"code": code, "message": text} for code, text in _own_doubts(progress) if code not in codes)]
+
+
+def _own_doubts(progress: RunProgress) -> Iterator[tuple[Reason, str]]:
+    if progress.is_stale:
+        yield Reason.HEAD_SILENT, f"its head agent has written nothing for {show_minutes(progress.age)}"
+        return
+    step_age, silent = progress.lead.step_age, progress.silent_seconds
+    if progress.may_hang and step_age is not None:
+        yield Reason.STALLED, f"no step for {show_minutes(step_age)}"
+    elif progress.step is None and silent is not None and silent > _SILENT_SECONDS:
+        yield Reason.NO_OUTPUT, f"no rank has written anything for {show_minutes(silent)}"
+    for name, value in sorted(progress.lead.metrics.items()):
+        if not math.isfinite(value):
+            yield Reason.NOT_FINITE, f"`{name}` is {value}"
+    if progress.is_too_slow and progress.seconds_left is not None and progress.limit_seconds_left is not None:
+        left, needed = show_minutes(progress.limit_seconds_left), show_minutes(progress.seconds_left)
+        yield Reason.LIMIT_TOO_NEAR, f"the limit comes in {left}, and the steps need {needed}"
+    if not progress.is_stalled and (progress.data_wait or 0.0) > _MUCH_WAITING:
+        yield Reason.WAITS_FOR_DATA, f"ranks wait for data {progress.data_wait:.0%} of the time"
 
 
 def progress_of(path: Path, metric: str, now: float) -> RunProgress | None:
@@ -393,11 +374,6 @@ def _number(value: Any) -> float | None:
 
 def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 1)
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 def staging_progress(attempt: AttemptDirectory) -> str:
