@@ -96,13 +96,11 @@ LINES = {
         "labels": ("srun -l -n2 printf 'a\\nb' | sort", 0, "0: a\n0: b\n1: a\n1: b\n"),
         "input for all": ("printf 'x\\n' | srun -n2 -l cat | sort", 0, "0: x\n1: x\n"),
         "input for one": ("printf 'x\\ny\\n' | srun -n1 cat", 0, "x\ny\n"),
-        "input for the second": ("printf 'x\\n' | srun -n2 -l -i 1 cat", 0, "1: x\n"),
         "no input": ("printf 'x\\n' | srun -n2 -i none cat", 0, ""),
         "a file of input": ("echo x >file; srun -n2 -i file cat", 0, "x\nx\n"),
         "a directory": ("srun -n1 -D / pwd", 0, "/\n"),
         "files": ("srun -n2 -o %x-%t.out hostname >/dev/null; ls | grep out", 0, "me-0.out\nme-1.out\n"),
         "one file": ("srun -n2 -o both sh -c 'echo a; echo b >&2'; sort both", 0, "a\na\nb\nb\n"),
-        "one task's output": ("srun -n2 -o 1 sh -c 'echo $SLURM_PROCID'", 0, "1\n"),
         "variables": ("X=1 Y=2 srun -n1 --export=X,Z=\\'3,4\\' env | grep '^[XYZ]=' | sort", 0, "X=1\nZ=3,4\n"),
         "no variables": ("X=1 srun -n1 --export=NONE env | grep -c '^X='", 1, "0\n"),
         "all and more": ("X=1 srun -n1 --export=ALL,Z=3 env | grep '^[XZ]=' | sort", 0, "X=1\nZ=3\n"),
@@ -139,6 +137,7 @@ def test_srun_starts_the_tasks(place, line, status, output):
         ("--unheard-of true", "unknown option `--unheard-of`"),
         ("-n many true", "option `--ntasks=many`"),
         ("-n 0 true", "a step without tasks"),
+        ("-i 1 cat", "option `--input=1`"),
         ("--gpus-per-task=2 true", "2 tasks need 4 GPUs, and CUDA_VISIBLE_DEVICES has 1"),
     ],
 )
@@ -182,7 +181,7 @@ def test_only_options_that_would_start_other_tasks_are_refused():
     assert SRUN_OPTIONS.valued >= local_srun._REFUSED
     for option in sorted(SRUN_OPTIONS.valued | SRUN_OPTIONS.flags):
         step = [option] if option in SRUN_OPTIONS.flags else [option, "1"]
-        if option in local_srun._REFUSED or option == "--nodelist":
+        if option in local_srun._REFUSED or option in ("--nodelist", "--input", "--output", "--error"):
             with pytest.raises(NotUnderstoodError):
                 local_srun.parse(step, {}, "n1")
         else:

@@ -40,12 +40,11 @@ _REFUSED = frozenset((
 class Step(NamedTuple):
     tasks: int
     directory: str
-    """Empty for that of srun."""
     export: str
     label: bool
-    output: Optional[str]
-    """A pattern of a file's name; None for srun's own output."""
-    error: Optional[str]
+    output: str
+    """A pattern of a file's name; `all` for srun's own output, and `none`."""
+    error: str
     input: str
     appends: bool
     kills_on_bad_exit: bool
@@ -60,54 +59,46 @@ class Step(NamedTuple):
 def parse(words: Sequence[str], environ: Mapping[str, str], host: str) -> Step:
     """The step that the options `words` of srun describe. Raises NotUnderstoodError."""
     options = launchers.parse_options(SRUN_OPTIONS, words).values
-    for name in options:
-        if name in _REFUSED:
-            raise NotUnderstoodError(f"option `{name}`")
+    refused = next((name for name in options if name in _REFUSED), None)
+    if refused:
+        raise NotUnderstoodError(f"option `{refused}`")
     if options.get("--nodes", "1") not in ("1", "1-1"):
         raise NotUnderstoodError(f"{options['--nodes']} nodes")
-    if options.get("--nodelist", host) not in (
-        host,
-        host.partition(".")[0],
-        "localhost",
-        environ.get("SLURMD_NODENAME"),
-    ):
+    own_names = (host, host.partition(".")[0], "localhost", environ.get("SLURMD_NODENAME"))
+    if options.get("--nodelist", host) not in own_names:
         raise NotUnderstoodError(f"node `{options['--nodelist']}`")
-    tasks, notes = _tasks(options, environ)
-    if options.get("--mpi", "none") not in ("none", "list") and tasks > 1:
-        notes.append(
-            f"`--mpi={options['--mpi']}` has no effect here: MPI programs need `mpirun` to start as {tasks} ranks"
-        )
-    output = options.get("--output")
-    return Step(
-        tasks=tasks,
-        directory=options.get("--chdir", ""),
-        export=options.get("--export", "ALL"),
-        label="--label" in options,
-        output=None if output == "all" else output,
-        error=None if options.get("--error") == "all" else options.get("--error", output),
-        input=options.get("--input", "all"),
-        appends=options.get("--open-mode", "").startswith("a"),
-        kills_on_bad_exit="--kill-on-bad-exit" in options and options["--kill-on-bad-exit"] != "0",
-        wait_seconds=_number(options, "--wait") or 0,
-        cpus_per_task=_number(options, "--cpus-per-task"),
-        gpus_per_task=_number(options, "--gpus-per-task") or 0,
-        notes=tuple(notes),
-    )
-
-
-def _tasks(options: Mapping[str, str], environ: Mapping[str, str]) -> Tuple[int, List[str]]:
-    """As srun counts them in a job of one node, where the job's number of tasks precedes `--ntasks-per-node`."""
-    per_node = _number(options, "--ntasks-per-node")
-    tasks = _number(options, "--ntasks")
+    for name in ("--input", "--output", "--error"):
+        if options.get(name, "").isdigit():  # of one task alone
+            raise NotUnderstoodError(f"option `{name}={options[name]}`")
+    notes = []
+    # As srun counts in a job of one node, where the job's number of tasks precedes `--ntasks-per-node`.
+    tasks, per_node = _number(options, "--ntasks"), _number(options, "--ntasks-per-node")
     if tasks is None:
         of_the_job = environ.get("SLURM_NTASKS", "")
         tasks = int(of_the_job) if of_the_job.isdigit() else per_node or 1
     if tasks < 1:
         raise NotUnderstoodError("a step without tasks")
-    notes = []
     if per_node and per_node < tasks:
         notes.append(f"`--ntasks-per-node={per_node}` has no effect: {tasks} tasks on one node")
-    return tasks, notes
+    mpi = options.get("--mpi", "none")
+    if mpi not in ("none", "list") and tasks > 1:
+        notes.append(f"`--mpi={mpi}` has no effect here: MPI programs need `mpirun` to start as {tasks} ranks")
+    output = options.get("--output", "all")
+    return Step(
+        tasks=tasks,
+        directory=options.get("--chdir", "."),
+        export=options.get("--export", "ALL"),
+        label="--label" in options,
+        output=output,
+        error=options.get("--error", output),
+        input=options.get("--input", "all"),
+        appends=options.get("--open-mode", "").startswith("a"),
+        kills_on_bad_exit=options.get("--kill-on-bad-exit", "0") != "0",
+        wait_seconds=_number(options, "--wait") or 0,
+        cpus_per_task=_number(options, "--cpus-per-task"),
+        gpus_per_task=_number(options, "--gpus-per-task") or 0,
+        notes=tuple(notes),
+    )
 
 
 def _number(options: Mapping[str, str], name: str) -> Optional[int]:
@@ -166,7 +157,6 @@ def task_environment(step: Step, task: int, number: int, environ: Mapping[str, s
         "SLURM_STEP_NODELIST": environ.get("SLURM_JOB_NODELIST", host),
         "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
         "SLURM_SUBMIT_HOST": environ.get("SLURM_SUBMIT_HOST", host),
-        "SLURM_UMASK": f"{_umask():04o}",
     }
     if step.cpus_per_task:
         own["SLURM_CPUS_PER_TASK"] = str(step.cpus_per_task)
@@ -178,12 +168,6 @@ def task_environment(step: Step, task: int, number: int, environ: Mapping[str, s
         begin = task * step.gpus_per_task
         own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[begin : begin + step.gpus_per_task])
     return {**_exported(step.export, environ), **own}
-
-
-def _umask() -> int:
-    current = os.umask(0o077)
-    os.umask(current)
-    return current
 
 
 _EXPORTED = r"""(?:[^,'"]|'[^']*'|"[^"]*")+"""
@@ -232,7 +216,11 @@ class LocalStep:
         inputs = self._open_inputs()
         for task, environment in enumerate(environments):
             self._start(command, task, environment, inputs[task])
-        self._feed(inputs)
+        writers = [writer for _, writer in inputs if writer >= 0]
+        if writers:  # a thread, because files cannot be polled
+            import threading
+
+            threading.Thread(target=_copy_to_all, args=(writers,), daemon=True).start()
         self._reap()
         if self._running:
             self._loop.run()
@@ -249,7 +237,7 @@ class LocalStep:
         opened = []
         targets = []
         for target, pattern in ((STDOUT, self._step.output), (STDERR, self._step.error)):
-            if pattern is not None:
+            if pattern != "all":
                 targets.append(self._file(pattern, task))
             elif self._step.label:
                 reader, writer = os.pipe()
@@ -263,7 +251,7 @@ class LocalStep:
             command,
             environment,
             (input_[0], *targets),
-            directory=self._step.directory or ".",
+            directory=self._step.directory,
             parent_death=signal.SIGKILL,
             own_group=not self._holds_terminal,
             ignored=[number for number in programs.FORWARDED if signal.getsignal(number) == signal.SIG_IGN],
@@ -279,30 +267,14 @@ class LocalStep:
     def _open_inputs(self) -> List[Tuple[int, int]]:
         """For each task its stdin, and the other end if that is a pipe, else -1. Like srun's, the input is for all."""
         tasks, wanted = self._step.tasks, self._step.input
-        if wanted not in ("all", "none") and not wanted.isdigit():
-            return [(os.open(self._name(wanted, task), os.O_RDONLY), -1) for task in range(tasks)]
-        if wanted == "none" or (wanted.isdigit() and int(wanted) >= tasks):
-            return [(os.open(os.devnull, os.O_RDONLY), -1) for _ in range(tasks)]
-        if wanted.isdigit():
-            return [(0, -1) if task == int(wanted) else (os.open(os.devnull, os.O_RDONLY), -1) for task in range(tasks)]
+        if wanted != "all":
+            paths = [os.devnull if wanted == "none" else self._name(wanted, task) for task in range(tasks)]
+            return [(os.open(path, os.O_RDONLY), -1) for path in paths]
         is_null = os.path.samestat(os.fstat(0), Path(os.devnull).stat())
-        return [(0, -1)] * tasks if tasks == 1 or is_null else [_pipe() for _ in range(tasks)]
-
-    def _feed(self, inputs: Sequence[Tuple[int, int]]) -> None:
-        """Copy this process's input to all tasks. A thread, because files cannot be polled."""
-        writers = [writer for _, writer in inputs if writer >= 0]
-        if writers:
-            import threading
-
-            threading.Thread(target=_copy_to_all, args=(writers,), daemon=True).start()
+        return [(0, -1)] * tasks if tasks == 1 or is_null else [os.pipe() for _ in range(tasks)]
 
     def _file(self, pattern: str, task: int) -> int:
-        if pattern == "none" or (pattern.isdigit() and int(pattern) != task):
-            path = os.devnull
-        elif pattern.isdigit():
-            return STDOUT
-        else:
-            path = self._name(pattern, task)
+        path = os.devnull if pattern == "none" else self._name(pattern, task)
         if path not in self._files:
             mode = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (0 if self._step.appends else os.O_TRUNC)
             self._files[path] = os.open(path, mode, 0o666)
@@ -381,27 +353,17 @@ class LocalStep:
         return exits.how(os.WEXITSTATUS(status), os.WTERMSIG(status))
 
 
-def _pipe() -> Tuple[int, int]:
-    reader, writer = os.pipe()
-    return reader, writer
-
-
 def _copy_to_all(writers: List[int]) -> None:
-    """A task that does not read its input holds up the others once its pipe is full, as with srun."""
+    """Copy stdin to all tasks. One that does not read holds up the others once its pipe is full, as with srun."""
     while writers:
-        try:
+        data = b""
+        with contextlib.suppress(OSError):
             data = os.read(0, CHUNK)
-        except OSError:
-            data = b""
         for writer in list(writers):
-            try:
-                view = memoryview(data)
+            view = memoryview(data)
+            with contextlib.suppress(OSError):
                 while view:
                     view = view[os.write(writer, view) :]
-            except OSError:
-                data_is_unwanted = True
-            else:
-                data_is_unwanted = not data
-            if data_is_unwanted:
+            if view or not data:  # the task has ended, or the input
                 os.close(writer)
                 writers.remove(writer)
