@@ -207,8 +207,11 @@ def test_a_partition_for_others_is_recognised(partition: dict[str, str], expecte
 
 
 def test_a_site_may_hide_the_jobs_of_others():
-    assert cluster.hides_jobs("Foo = 1\nPrivateData             = accounts,jobs\n")
-    assert not cluster.hides_jobs("PrivateData = none\n")
+    for config, sees_all in (
+        ("Foo = 1\nPrivateData             = accounts,jobs\n", False),
+        ("PrivateData = none\n", True),
+    ):
+        assert cluster.read_occupancy({"config": config}, "ada").sees_all_jobs is sees_all
 
 
 @pytest.mark.parametrize("text", ["", "cpu=", "4G", "mem=x"])

@@ -248,14 +248,12 @@ def test_schedulers_say_how_large_an_array_may_be(fake_slurm, monkeypatch, tmp_p
     fake_slurm()
     monkeypatch.setenv("FAKE_SLURM_ARRAY", "500")
     assert slurm.array_limits(os.environ) == ArrayLimits(below=500)
+    config = "MailProg                = /bin/true\nMaxArraySize            = 1001\nMaxJobCount             = 10000\n"
+    another = {**os.environ, "SLURM_CLUSTERS": "another"}
+    assert slurm.array_limits(another, lambda *_: config) == ArrayLimits(below=1001, jobs=10_000)
     assert local.array_limits(os.environ) == ArrayLimits()
     (tmp_path / "qstat").write_text("#!/bin/sh\n")
     (tmp_path / "qstat").chmod(0o755)
     said = (Path(__file__).parent / "pbs" / "qstat-B-f.txt").read_text()
     found = pbs.array_limits({**os.environ, "PATH": str(tmp_path)}, lambda *_: said)
     assert found == ArrayLimits(tasks=10_000, in_ranges=True)
-
-
-def test_limits_are_read_where_they_are_said():
-    config = "MailProg                = /bin/true\nMaxArraySize            = 1001\nMaxJobCount             = 10000\n"
-    assert (slurm.limits(config), slurm.limits("")) == ((1001, 10_000), (None, None))
