@@ -1,6 +1,7 @@
-"""Facts of a PBS cluster, as a profile's table, and of the job around us. Parsers are pure: text in, values out.
+"""A PBS cluster: its queues and limits, the job around us, what is free and who waits.
 
-The input is text, because the JSON of some versions is invalid as soon as one value is odd.
+Functions that ask get the environment; the others are parsers: text in, values out. The input is text, because the
+JSON of some versions is invalid as soon as one value is odd.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -26,7 +27,6 @@ from serried.schedulers.survey import (
     ASKING_SECONDS,
     GLANCE_SECONDS,
     ArrayLimits,
-    Ask,
     Command,
     Inside,
     Learnt,
@@ -37,12 +37,18 @@ from serried.schedulers.survey import (
 from serried.schema import names
 from serried.schema.reasons import Reason
 
+QUEUES = ("qstat", "-Q", "-f")
+SERVER = ("qstat", "-B", "-f")
+NODES = ("pbsnodes", "-a")
 NODE_USE = ("pbsnodes", "-av")
 QUEUED_JOBS = ("qstat", "-a", "-s", "-w")
 """A line for each job and each array, and one with its comment. All attributes of a job (`-f`) would be some kB."""
 OWN_JOBS = ("qstat", "-f", "-w")
 """Followed by the user's jobs that wait."""
 MOST_OWN = 50
+
+Attributes = dict[str, list[str]]
+"""An attribute may have several lines: `max_run`."""
 
 _UP = {"free", "job-busy", "job-exclusive"}
 _ROW = re.compile(
@@ -53,146 +59,14 @@ _CUT = 15
 """Characters of a user's name that a line has room for."""
 
 
-def ask_occupancy(environ: Mapping[str, str], user: str, seconds: float) -> dict[str, str]:
-    deadline = time.monotonic() + seconds
-    ours = {**scrub(environ), "LC_ALL": "C"}
-    texts = {"nodes": _answer(NODE_USE, ours, deadline), "jobs": _answer(QUEUED_JOBS, ours, deadline), "own": ""}
-    if waiting := [job.id for job in _queued_jobs(texts["jobs"], "", user) if job.is_mine and not job.is_running]:
-        # A job that has ended meanwhile changes the exit status alone.
-        texts["own"] = _answer((*OWN_JOBS, *waiting[:MOST_OWN]), ours, deadline, is_strict=False)
-    glance = asker_of(environ, together(GLANCE_SECONDS, run_command), GLANCE_SECONDS)
-    return {**texts, "queues": glance(QUEUES), "server": glance(SERVER)}
-
-
-def _answer(argv: tuple[str, ...], environ: Mapping[str, str], deadline: float, *, is_strict: bool = True) -> str:
-    try:
-        result = query(argv, environ, max(deadline - time.monotonic(), 1.0))
-    except MissingProgramError as error:
-        raise missing_command("pbs", argv[0]) from error
-    if result.status and is_strict:
-        raise SchedulerUnreachable(f"the PBS server does not answer `{argv[0]}`", details=result.stderr)
-    return result.stdout
-
-
-def read_occupancy(texts: Mapping[str, str], user: str) -> Occupancy:
-    queues = dict(blocks(texts.get("queues", ""), r"Queue: (\S+)"))
-    server = next((attributes for _, attributes in blocks(texts.get("server", ""), r"Server: (\S+)")), {})
-    hosts = dict(blocks(texts.get("nodes", ""), r"(\S+)"))
-    own = {name: set(map(id, hosts_of(name, hosts))) for name in queues}
-    return Occupancy(
-        nodes=tuple(
-            _node(name, host, [queue for queue in queues if id(host) in own[queue]]) for name, host in hosts.items()
-        ),
-        partitions=tuple(
-            _partition(name, queue, is_default=name == first(server, "default_queue"))
-            for name, queue in queues.items()
-            if is_execution(queue)
-        ),
-        jobs=tuple(_queued_jobs(texts.get("jobs", ""), texts.get("own", ""), user)),
-        sees_all_jobs=first(server, "query_other_jobs") != "False",
-    )
-
-
-def _partition(name: str, queue: Attributes, *, is_default: bool) -> PartitionUse:
-    limit = clock_seconds(first(queue, "resources_max.walltime"))
-    return PartitionUse(name, first(queue, "started") == "True", is_default, limit)
-
-
-def _node(name: str, host: Attributes, queues: Sequence[str]) -> NodeUse:
-    states = set(first(host, "state").split(","))
-    is_up = states <= _UP
-    has_room = is_up and "job-exclusive" not in states
-    kind = first(host, "resources_available.gpu_type")
-    cpus, free_cpus = _amounts(host, "ncpus", has_room=has_room)
-    gpus, free_gpus = _amounts(host, "ngpus", has_room=has_room)
-    memory, used = (memory_mb(first(host, f"resources_{what}.mem")) for what in ("available", "assigned"))
-    return NodeUse(
-        name=name,
-        partitions=tuple(queues),
-        state=first(host, "state"),
-        is_up=is_up,
-        is_planned=False,
-        cpus=cpus,
-        free_cpus=free_cpus,
-        memory_mb=memory,
-        free_memory_mb=max(memory - used, 0) if has_room else 0,
-        gpus={kind: gpus} if gpus else {},
-        free_gpus={kind: free_gpus} if gpus and free_cpus else {},
-    )
-
-
-def _amounts(host: Attributes, resource: str, *, has_room: bool) -> tuple[int, int]:
-    """All of a resource, and the free part."""
-    available, assigned = (_number(first(host, f"resources_{what}.{resource}")) for what in ("available", "assigned"))
-    return available, max(available - assigned, 0) if has_room else 0
-
-
-def _queued_jobs(listed: str, own: str, user: str) -> Iterator[QueuedJob]:
-    """`own` has all attributes of the user's jobs that wait, in `qstat -f`."""
-    known = dict(parse.attributes_of(own))
-    lines = listed.splitlines()
-    for line, comment in zip(lines, [*lines[1:], ""], strict=False):
-        if row := _ROW.match(line):
-            reason = comment.strip().strip("-").strip() if comment.startswith(" ") else ""
-            job = _job(row.groupdict(), reason, user)
-            yield _with_attributes(job, known[job.id]) if job.id in known else job
-
-
-def _job(row: Mapping[str, str], reason: str, user: str) -> QueuedJob:
-    is_running = parse.STATES.get(row["state"]) == names.RUNNING
-    return QueuedJob(
-        id=row["id"],
-        is_running=is_running,
-        is_mine=row["user"] == user[:_CUT],
-        partitions=(row["queue"],),
-        waits_for_resources=row["state"] == "Q" and _is_for_resources(reason),
-        nodes=max(_number(row["nodes"]), 1),
-        cpus=_number(row["cpus"]),
-        memory_mb=memory_mb(row["memory"]),
-        limit_seconds=_limit(row["limit"]),
-        reason="" if is_running else reason,
-    )
-
-
-@functools.lru_cache(maxsize=4096)
-def _is_for_resources(reason: str) -> bool:
-    """Whether a job with this comment starts once enough is free."""
-    patterns = ((pattern.replace("[", "[[]"), code) for pattern, code, _ in parse.REASONS)
-    return next((code for pattern, code in patterns if fnmatchcase(reason, pattern)), None) is Reason.QUEUED
-
-
-def _with_attributes(job: QueuedJob, attributes: Mapping[str, str]) -> QueuedJob:
-    """With the GPUs, the reason of a held job, and the scheduler's estimate."""
-    own = parse.jobs_of({job.id: attributes})
-    return job._replace(
-        gpus=_number(attributes.get("Resource_List.ngpus", "")),
-        reason=own[0].reason if own else job.reason,
-        starts=parse.epoch(attributes.get("estimated.start_time", "")),
-    )
-
-
-def _limit(text: str) -> int | None:
-    """Seconds of `12:30`, hours and minutes."""
-    return clock_seconds(f"{text}:00") if ":" in text else None
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() else 0
-
-
-QUEUES = ("qstat", "-Q", "-f")
-SERVER = ("qstat", "-B", "-f")
-NODES = ("pbsnodes", "-a")
-
-MEMORY = "resources_available.mem"
-
-Attributes = dict[str, list[str]]
-"""An attribute may have several lines: `max_run`."""
+def identity(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The settings that select a server."""
+    return tuple(environ.get(name, "") for name in ("PBS_SERVER", "PBS_CONF_FILE"))
 
 
 def describe(environ: Mapping[str, str], command: Command = run_command) -> dict[str, Any]:
     """PBS's queues and nodes as a profile table; empty if PBS does not answer."""
-    ask = asker_of(environ, command)
+    ask = asker(environ, command, identity(environ))
     queues = ask(QUEUES)
     return described(queues, ask(SERVER), ask(NODES)) if queues else {}
 
@@ -207,7 +81,9 @@ def own_name(
 
 
 def array_limits(environ: Mapping[str, str], command: Command = run_command) -> ArrayLimits:
-    return ArrayLimits(tasks=array_limit(asker_of(environ, command)(SERVER)), in_ranges=True)
+    _, server = _server(asker(environ, command, identity(environ))(SERVER))
+    size = first(server, "max_array_size")
+    return ArrayLimits(tasks=int(size) if size.isdecimal() else None, in_ranges=True)
 
 
 def is_throwaway(environ: Mapping[str, str]) -> bool:  # noqa: ARG001 - no lab starts a PBS
@@ -226,16 +102,7 @@ def learn(environ: Mapping[str, str], user: str, command: Command = run_command)
         "cpus_per_node": "`pbsnodes -a`",
         "default_partition": "`qstat -B -f`",
     }
-    return Learnt(server_name(server) or "pbs", table, {key: sources[key] for key in table})
-
-
-def asker_of(environ: Mapping[str, str], command: Command, seconds: float = ASKING_SECONDS) -> Ask:
-    return asker(environ, command, identity(environ), seconds)
-
-
-def identity(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The settings that select a server."""
-    return tuple(environ.get(name, "") for name in ("PBS_SERVER", "PBS_CONF_FILE"))
+    return Learnt(_server(server)[0] or "pbs", table, {key: sources[key] for key in table})
 
 
 def described(queues: str, server: str, nodes: str) -> dict[str, Any]:
@@ -243,25 +110,15 @@ def described(queues: str, server: str, nodes: str) -> dict[str, Any]:
     hosts = dict(blocks(nodes, r"(\S+)"))
     table: dict[str, Any] = {}
     found = {name: _queue(name, queue, hosts) for name, queue in blocks(queues, r"Queue: (\S+)") if is_execution(queue)}
-    if all(found.values()):  # a queue of which nothing is known would seem not to be there
+    if found and all(found.values()):  # a queue of which nothing is known would seem not to be there
         table["partitions"] = found
     if hosts:
         table["gpus_per_node"] = max(amount_of(host, "ngpus") for host in hosts.values())
-        table["cpus_per_node"] = max(amount_of(host, "ncpus") for host in hosts.values())
-    for _, attributes in blocks(server, r"Server: (\S+)"):
-        if default := first(attributes, "default_queue"):
-            table["default_partition"] = default
-    return {key: value for key, value in table.items() if value or key == "gpus_per_node"}
-
-
-def server_name(server: str) -> str | None:
-    return next((name for name, _ in blocks(server, r"Server: (\S+)")), None)
-
-
-def array_limit(server: str) -> int | None:
-    """How many tasks an array may have."""
-    sizes = (first(attributes, "max_array_size") for _, attributes in blocks(server, r"Server: (\S+)"))
-    return next((int(size) for size in sizes if size.isdecimal()), None)
+        if cpus := max(amount_of(host, "ncpus") for host in hosts.values()):
+            table["cpus_per_node"] = cpus
+    if default := first(_server(server)[1], "default_queue"):
+        table["default_partition"] = default
+    return table
 
 
 def is_execution(queue: Attributes) -> bool:
@@ -269,49 +126,40 @@ def is_execution(queue: Attributes) -> bool:
     return first(queue, "queue_type") == "Execution" and first(queue, "enabled") == "True"
 
 
-def _queue(name: str, queue: Attributes, hosts: dict[str, Attributes]) -> dict[str, Any]:
+def _queue(name: str, queue: Attributes, hosts: Mapping[str, Attributes]) -> dict[str, Any]:
     """Its limits. What a job may have in all is no limit for a node."""
     own = hosts_of(name, hosts)
-    found: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
     if own:
-        found["gpus"] = max(amount_of(host, "ngpus") for host in own)
-        found["cpus"] = max(amount_of(host, "ncpus") for host in own)
-        found["mem"] = f"{max(memory_mb(first(host, 'resources_available.mem')) for host in own)}M"
-        found["nodes"] = len({first(host, "resources_available.host") or id(host) for host in own})
-    if time := first(queue, "resources_max.walltime"):
-        found["time"] = time
+        limits["gpus"] = max(amount_of(host, "ngpus") for host in own)
+        limits["cpus"] = max(amount_of(host, "ncpus") for host in own)
+        limits["mem"] = f"{max(memory_mb(first(host, 'resources_available.mem')) for host in own)}M"
+        limits["nodes"] = len({first(host, "resources_available.host") or id(host) for host in own})
+    if walltime := first(queue, "resources_max.walltime"):
+        limits["time"] = walltime
     for key, resource in (("nodes", "nodect"), ("total_gpus", "ngpus")):
         most = first(queue, f"resources_max.{resource}")
         if most.isdecimal():
-            found[key] = min(int(most), found.get(key, int(most)))
-    jobs = _jobs(queue)
-    return {**found, **({"jobs": jobs} if jobs else {})}
+            limits[key] = min(int(most), limits.get(key, int(most)))
+    # Jobs of one user that run: `max_run = [u:PBS_GENERIC=2]`, or the older `max_user_run = 2`.
+    jobs = re.findall(r"u:PBS_GENERIC=(\d+)", "\n".join(queue.get("max_run", [])))
+    jobs += re.findall(r"^\d+$", first(queue, "max_user_run"))
+    if most_jobs := min(map(int, jobs), default=0):
+        limits["jobs"] = most_jobs
+    return limits
 
 
-def hosts_of(queue: str, hosts: dict[str, Attributes]) -> list[Attributes]:
-    """The nodes that belong to the queue; where none does, those that belong to none."""
-    tied = {name: _queues(host) for name, host in hosts.items()}
-    own = [host for name, host in hosts.items() if queue in tied[name]]
-    return own or [host for name, host in hosts.items() if not tied[name]]
+def hosts_of(queue: str, hosts: Mapping[str, Attributes]) -> list[Attributes]:
+    """The nodes that belong to the queue, in the old way or the new one; if none does, those that belong to none."""
+    tied = [
+        (host, {first(host, "queue"), *map(str.strip, first(host, "resources_available.Qlist").split(","))} - {""})
+        for host in hosts.values()
+    ]
+    return [host for host, queues in tied if queue in queues] or [host for host, queues in tied if not queues]
 
 
-def _queues(host: Attributes) -> set[str]:
-    """The queues that a node is tied to, in the old way or the new one."""
-    told = [first(host, "queue"), *first(host, "resources_available.Qlist").split(",")]
-    return {name.strip() for name in told if name.strip()}
-
-
-def _jobs(queue: Attributes) -> int | None:
-    """How many jobs of one user run: `max_run = [u:PBS_GENERIC=2]`, or the older `max_user_run = 2`."""
-    generic = [found[1] for line in queue.get("max_run", []) if (found := re.search(r"u:PBS_GENERIC=(\d+)", line))]
-    older = first(queue, "max_user_run")
-    told = [*generic, *([older] if older.isdecimal() else [])]
-    return min(map(int, told)) if told else None
-
-
-def amount_of(host: Attributes, resource: str) -> int:
-    text = first(host, f"resources_available.{resource}")
-    return int(text) if text.isdecimal() else 0
+def amount_of(host: Attributes, resource: str, state: str = "available") -> int:
+    return _number(first(host, f"resources_{state}.{resource}"))
 
 
 def memory_mb(text: str) -> int:
@@ -319,8 +167,17 @@ def memory_mb(text: str) -> int:
     return int((memory_bytes(text) or 0) / 1024**2)
 
 
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else 0
+
+
 def first(attributes: Attributes, name: str) -> str:
     return attributes.get(name, [""])[0]
+
+
+def _server(text: str) -> tuple[str, Attributes]:
+    """Its name and attributes in what `SERVER` printed; empty if it did not answer."""
+    return next(blocks(text, r"Server: (\S+)"), ("", {}))
 
 
 def blocks(text: str, head: str) -> Iterator[tuple[str, Attributes]]:
@@ -392,3 +249,115 @@ def described_job(text: str, job: str, lines: list[str], now: float) -> Inside:
         is_here=True,
         has_private_file=True,
     )
+
+
+def ask_occupancy(environ: Mapping[str, str], user: str, seconds: float) -> dict[str, str]:
+    """`pbsnodes` and `qstat`; queues and server are asked less often."""
+    deadline = time.monotonic() + seconds
+    ours = {**scrub(environ), "LC_ALL": "C"}
+
+    def answer(argv: tuple[str, ...], *, is_strict: bool = True) -> str:
+        try:
+            result = query(argv, ours, max(deadline - time.monotonic(), 1.0))
+        except MissingProgramError as error:
+            raise missing_command("pbs", argv[0]) from error
+        if result.status and is_strict:
+            raise SchedulerUnreachable(f"the PBS server does not answer `{argv[0]}`", details=result.stderr)
+        return result.stdout
+
+    texts = {"nodes": answer(NODE_USE), "jobs": answer(QUEUED_JOBS), "own": ""}
+    if waiting := [job.id for job in _queued_jobs(texts["jobs"], "", user) if job.is_mine and not job.is_running]:
+        # A job that has ended meanwhile changes the exit status alone.
+        texts["own"] = answer((*OWN_JOBS, *waiting[:MOST_OWN]), is_strict=False)
+    glance = asker(environ, together(GLANCE_SECONDS, run_command), identity(environ), GLANCE_SECONDS)
+    return {**texts, "queues": glance(QUEUES), "server": glance(SERVER)}
+
+
+def read_occupancy(texts: Mapping[str, str], user: str) -> Occupancy:
+    queues = dict(blocks(texts.get("queues", ""), r"Queue: (\S+)"))
+    _, server = _server(texts.get("server", ""))
+    hosts = dict(blocks(texts.get("nodes", ""), r"(\S+)"))
+    own = {name: set(map(id, hosts_of(name, hosts))) for name in queues}
+    return Occupancy(
+        nodes=tuple(
+            _node(name, host, tuple(queue for queue in queues if id(host) in own[queue]))
+            for name, host in hosts.items()
+        ),
+        partitions=tuple(
+            PartitionUse(
+                name,
+                is_open=first(queue, "started") == "True",
+                is_default=name == first(server, "default_queue"),
+                limit_seconds=clock_seconds(first(queue, "resources_max.walltime")),
+            )
+            for name, queue in queues.items()
+            if is_execution(queue)
+        ),
+        jobs=tuple(_queued_jobs(texts.get("jobs", ""), texts.get("own", ""), user)),
+        sees_all_jobs=first(server, "query_other_jobs") != "False",
+    )
+
+
+def _node(name: str, host: Attributes, queues: tuple[str, ...]) -> NodeUse:
+    states = set(first(host, "state").split(","))
+    is_up = states <= _UP
+    has_room = is_up and "job-exclusive" not in states
+    cpus, gpus = amount_of(host, "ncpus"), amount_of(host, "ngpus")
+    free_cpus = max(cpus - amount_of(host, "ncpus", "assigned"), 0) if has_room else 0
+    free_gpus = max(gpus - amount_of(host, "ngpus", "assigned"), 0) if free_cpus else 0
+    memory, used = (memory_mb(first(host, f"resources_{state}.mem")) for state in ("available", "assigned"))
+    kind = first(host, "resources_available.gpu_type")
+    return NodeUse(
+        name=name,
+        partitions=queues,
+        state=first(host, "state"),
+        is_up=is_up,
+        is_planned=False,
+        cpus=cpus,
+        free_cpus=free_cpus,
+        memory_mb=memory,
+        free_memory_mb=max(memory - used, 0) if has_room else 0,
+        gpus={kind: gpus} if gpus else {},
+        free_gpus={kind: free_gpus} if gpus and free_cpus else {},
+    )
+
+
+def _queued_jobs(listed: str, own: str, user: str) -> Iterator[QueuedJob]:
+    """`own` has all attributes of the user's jobs that wait, in `qstat -f`: GPUs, why a job is held, an estimate."""
+    known = dict(parse.attributes_of(own))
+    lines = listed.splitlines()
+    for line, comment in zip(lines, [*lines[1:], ""], strict=False):
+        row = _ROW.match(line)
+        if row is None:
+            continue
+        is_running = parse.STATES.get(row["state"]) == names.RUNNING
+        reason = comment.strip().strip("-").strip() if comment.startswith(" ") else ""
+        job = QueuedJob(
+            id=row["id"],
+            is_running=is_running,
+            is_mine=row["user"] == user[:_CUT],
+            partitions=(row["queue"],),
+            waits_for_resources=row["state"] == "Q" and _is_for_resources(reason),
+            nodes=max(_number(row["nodes"]), 1),
+            cpus=_number(row["cpus"]),
+            memory_mb=memory_mb(row["memory"]),
+            # Hours and minutes.
+            limit_seconds=clock_seconds(f"{row['limit']}:00") if ":" in row["limit"] else None,
+            reason="" if is_running else reason,
+        )
+        if job.id in known:
+            attributes = known[job.id]
+            described = parse.jobs_of({job.id: attributes})
+            job = job._replace(
+                gpus=_number(attributes.get("Resource_List.ngpus", "")),
+                reason=described[0].reason if described else job.reason,
+                starts=parse.epoch(attributes.get("estimated.start_time", "")),
+            )
+        yield job
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_for_resources(reason: str) -> bool:
+    """Whether a job with this comment starts once enough is free."""
+    patterns = ((pattern.replace("[", "[[]"), code) for pattern, code, _ in parse.REASONS)
+    return next((code for pattern, code in patterns if fnmatchcase(reason, pattern)), None) is Reason.QUEUED
