@@ -33,8 +33,6 @@ class JobSize(NamedTuple):
 
     nodes: int = 1
     """The least number of nodes."""
-    most_nodes: int = 1
-    """The scheduler may choose up to so many."""
     tasks: int = 1
     """In the whole job."""
     gpus: int = 0

@@ -420,11 +420,7 @@ def _counted(chunks: list[Chunk], place: list[str], mem_of_job: PlacedValue | No
     if features:
         settings["resources.constraint"] = features
     is_spread = nodes == 1 or any("scatter" in word for word in place)
-    size = (
-        JobSize(nodes, nodes, in_all[2], gpus, cpus)
-        if is_spread
-        else JobSize(1, nodes, in_all[2], in_all[0], in_all[1])
-    )
+    size = JobSize(nodes, in_all[2], gpus, cpus) if is_spread else JobSize(1, in_all[2], in_all[0], in_all[1])
     return settings, size
 
 

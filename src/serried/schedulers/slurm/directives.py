@@ -1,7 +1,8 @@
 """`#SBATCH` lines, as sbatch reads them.
 
 sbatch takes options from the script, then from `SBATCH_*` variables, then from its command line; the last of an option
-counts, and only mail types add up.
+counts, and only mail types add up. All directives of a script are one command line: a value may stand on the line after
+its option. Source: `src/sbatch/opt.c` and `src/common/slurm_opt.c` of Slurm 22.05 to 26.05.
 """
 
 from __future__ import annotations
@@ -249,7 +250,7 @@ def _count(last: Mapping[str, GivenOption]) -> tuple[JobSize, bool, str | None]:
     if "cpus-per-gpu" in number and gpus:
         cpus = number["cpus-per-gpu"] * gpus
     is_known = least == most or least > 1 or "nodes" in last
-    return JobSize(least, most, tasks, gpus, cpus), is_known, kind
+    return JobSize(least, tasks, gpus, cpus), is_known, kind
 
 
 def _gpus(last: Mapping[str, GivenOption]) -> tuple[int, int, int, str | None]:
@@ -257,7 +258,7 @@ def _gpus(last: Mapping[str, GivenOption]) -> tuple[int, int, int, str | None]:
     kinds = []
     counts = []
     for name in _GPU_COUNTS:
-        number, kind = _gpus_of(last[name]) if name in last else (0, None)
+        number, kind = _gpus_in(last[name].value or "", last[name].place) if name in last else (0, None)
         counts.append(number)
         kinds.append(kind)
     for position, name in ((1, "gres"), (2, "tres-per-task")):
@@ -322,22 +323,9 @@ def _gpus_in(text: str, place: Place) -> tuple[int, str | None]:
     return number, kinds.pop() if len(kinds) == 1 else None
 
 
-def _gpus_of(option: GivenOption) -> tuple[int, str | None]:
-    return _gpus_in(option.value or "", option.place)
-
-
 def _gres(option: GivenOption) -> tuple[int, str | None]:
     parts = [match[1] or "1" for part in (option.value or "").split(",") if (match := _GPUS.fullmatch(part))]
     return _gpus_in(",".join(parts), option.place) if parts else (0, None)
-
-
-_COUNT_PARSERS: Mapping[str, Callable[[GivenOption], object]] = {
-    **dict.fromkeys(_COUNTS, _number),
-    **dict.fromkeys(_GPU_COUNTS, _gpus_of),
-    "nodes": _nodes,
-    "gres": _gres,
-}
-"""Each raises UsageError for a value that sbatch refuses."""
 
 
 _OWNED = frozenset(
@@ -377,7 +365,10 @@ def is_for(text: str) -> bool:
 def read(text: str, environment: Mapping[str, str] | None = None, file: str = "the script") -> Directives:
     lines, ignored = header(text)
     every_word = [word for number, line in lines.items() for word in words(line, Place(file, number))]
-    _check_is_one_job(lines, file)
+    for number, line in lines.items():
+        if re.match(r"\s*(?:hetjob|packjob)(?:\s|$)", line, re.IGNORECASE):
+            message, hint = "Serried does not support heterogeneous jobs", "submit this script with `sbatch`"
+            raise Place(file, number).refuse(message, hint)
     given = list(options(every_word))
     given += of_variables(environment or {}, given)
     last = _last(given)
@@ -400,14 +391,6 @@ def read(text: str, environment: Mapping[str, str] | None = None, file: str = "t
         export=_of(last, "export", _export) or Export(),
         notes=(*_notes(text, last), *late(ignored, "sbatch")),
     )
-
-
-def _check_is_one_job(lines: Mapping[int, str], file: str) -> None:
-    for number, line in lines.items():
-        if re.match(r"\s*(?:hetjob|packjob)(?:\s|$)", line, re.IGNORECASE):
-            raise Place(file, number).refuse(
-                "Serried does not support heterogeneous jobs", "submit this script with `sbatch`"
-            )
 
 
 def _check(given: Iterable[GivenOption], last: Mapping[str, GivenOption]) -> None:
@@ -602,10 +585,14 @@ _LISTS = (
     ("mail-type", "mail_type", _mail_types),
 )
 _CHECKS: Mapping[str, Callable[[GivenOption], object]] = {
-    **_COUNT_PARSERS,
+    **dict.fromkeys(_COUNTS, _number),
+    **dict.fromkeys(_GPU_COUNTS, lambda option: _gpus_in(option.value or "", option.place)),
+    "nodes": _nodes,
+    "gres": _gres,
     **dict.fromkeys(MEMORY, _memory),
     "time": seconds,
     "time-min": seconds,
     "signal": _signal,
     "open-mode": _appends,
 }
+"""Each raises UsageError for a value that sbatch refuses."""
