@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import time
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from serried.agent import system
 from serried.agent.attempt import Attempt
+from serried.agent.helper_process import AgentConnection, HelperProcess
 from serried.agent.loop import Loop
 from serried.agent.node_disk import shared_cache
 from serried.agent.node_disk.folder import DATA, IMAGES, SCRATCH, Folder, remove_empty
 from serried.base import files, locks
+from serried.base.channel import Message
 from serried.schema import binds, names
 from serried.schema.binds import Bind
 from serried.schema.events import JournalEvent
 from serried.schema.plan import Container
 
-ANSWER = "image.json"
 SPARE = 1.05
 """The disk must have room for so many times the image's size."""
 CHUNK = 4 << 20
@@ -41,6 +40,7 @@ class ImageCopy:
         self._waiting: List[Callable[[], None]] = []
         self._locks: List[int] = []
         self._is_resolved = True
+        self._answer: Message = {"problem": "the process that copies the image was killed"}
         container = work.plan.container
         if not container or not container.local:
             return
@@ -48,20 +48,7 @@ class ImageCopy:
             log_event(JournalEvent.IMAGE, problem="this node has no disk of its own")
             return
         self._is_resolved = False
-        reader, writer = os.pipe()
-        null = os.open(os.devnull, os.O_RDONLY)
-        system.spawn(
-            system.agent_command("copy-image", container.image, str(folder.room), str(folder.path)),
-            system.environment(),
-            (null, writer, 2),
-            directory="/",
-            parent_death=signal.SIGKILL,
-        )
-        os.close(null)
-        os.close(writer)
-        self._end = os.fdopen(reader, "rb", 0)
-        """At its end of file the process has exited."""
-        loop.watch(self._end, self._on_exit)
+        HelperProcess(loop, "copy-image", (container.image, str(folder.room)), self._on_message)
 
     def when_ready(self, action: Callable[[], None]) -> None:
         """Call `action` once the image is copied, or cannot be."""
@@ -70,12 +57,13 @@ class ImageCopy:
         else:
             self._waiting.append(action)
 
-    def _on_exit(self) -> None:
-        self._loop.forget(self._end)
-        self._end.close()
-        answer = files.read_json(self._private / ANSWER) or {"problem": "the process that copies the image was killed"}
-        self._log_event(JournalEvent.IMAGE, **answer)
-        copies = [Path(answer["path"])] if "path" in answer else []
+    def _on_message(self, message: Optional[Message]) -> None:
+        """The one answer of the process, and then its end."""
+        if message is not None:
+            self._answer = message
+            return
+        self._log_event(JournalEvent.IMAGE, **self._answer)
+        copies = [Path(self._answer["path"])] if "path" in self._answer else []
         shared_cache.hold(self._loop.after, copies, lambda held: self._resolve(copies, held))
 
     def _resolve(self, copies: List[Path], held: List[int]) -> None:
@@ -97,19 +85,25 @@ class ImageCopy:
 
 
 def main(arguments: List[str]) -> int:
-    """`copy-image IMAGE ROOM PRIVATE`: writes the result to a file in PRIVATE."""
-    image, room, private = map(Path, arguments)
+    """`copy-image IMAGE ROOM`: answers with the fields of JournalEvent.IMAGE."""
+    agent = AgentConnection()
+    image, room = map(Path, arguments)
     began_at = time.monotonic()
-    try:
-        answer = _copy(image, room)
-    except shared_cache.NoRoomError as error:
-        answer = {"problem": str(error)}
-    except shared_cache.SilentError:
-        answer = {"problem": "another job that copies the image to this node shows no sign of life"}
-    except OSError as error:
-        answer = {"problem": f"{error.strerror or error}: {error.filename or image}"}
-    files.write_json(private / ANSWER, {**answer, "seconds": round(time.monotonic() - began_at, 1)})
+    answer = copy_image(image, room)
+    agent.send(**answer, seconds=round(time.monotonic() - began_at, 1))
     return 0
+
+
+def copy_image(image: Path, room: Path) -> Dict[str, Any]:
+    """The `path` of the copy and the `bytes` that were copied, or the `problem`."""
+    try:
+        return _copy(image, room)
+    except shared_cache.NoRoomError as error:
+        return {"problem": str(error)}
+    except shared_cache.SilentError:
+        return {"problem": "another job that copies the image to this node shows no sign of life"}
+    except OSError as error:
+        return {"problem": f"{error.strerror or error}: {error.filename or image}"}
 
 
 def _copy(image: Path, room: Path) -> Dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import types
 from pathlib import Path
@@ -11,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from serried.agent import containers
+from serried.agent.loop import Loop
 from serried.agent.node_disk import shared_cache
+from serried.schema.events import JournalEvent
+from serried.submission import script
 
 
 @pytest.fixture
@@ -19,16 +21,7 @@ def copied(tmp_path):
     """Copies an image, and says what became of it."""
     image = tmp_path / "an image.sif"
     image.write_bytes(b"image")
-    private = tmp_path / "private"
-    private.mkdir()
-
-    def copy():
-        assert containers.main([str(image), str(tmp_path / "disk"), str(private)]) == 0
-        answer = json.loads((private / "image.json").read_text())
-        answer.pop("seconds")
-        return answer
-
-    return copy
+    return lambda: containers.copy_image(image, tmp_path / "disk")
 
 
 def held(path):
@@ -93,3 +86,25 @@ def test_a_disk_that_is_not_there_keeps_nobody_from_running(copied, tmp_path):
     (tmp_path / "disk").write_text("a file")
 
     assert copied() == {"problem": f"not ours alone: {tmp_path / 'disk'}"}
+
+
+def test_ranks_wait_for_the_process_that_copies_and_get_a_link_to_the_copy(tmp_path, monkeypatch):
+    agent = tmp_path / "agent.pyz"
+    agent.write_bytes(script.agent().read())
+    monkeypatch.syspath_prepend(str(agent))  # as in an agent, whose roles are started from `sys.path[0]`
+    (tmp_path / "an image.sif").write_bytes(b"image")
+    (tmp_path / "private").mkdir()
+    container = types.SimpleNamespace(image=str(tmp_path / "an image.sif"), local=True)
+    work = types.SimpleNamespace(plan=types.SimpleNamespace(container=container))
+    folder = types.SimpleNamespace(room=tmp_path / "disk", has_disk=True, path=tmp_path / "private")
+    loop, events = Loop(), []
+
+    image = containers.ImageCopy(loop, work, folder, lambda event, **facts: events.append((event, facts)))
+    image.when_ready(loop.stop)
+    loop.run()
+
+    ((event, facts),) = events
+    assert (event, facts["bytes"]) == (JournalEvent.IMAGE, 5)
+    assert (tmp_path / "private" / containers.COPY).read_bytes() == b"image"
+    image.release()
+    assert not Path(facts["path"]).exists()
