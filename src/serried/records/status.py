@@ -1,6 +1,17 @@
 """The status of runs: files first, then one query to each scheduler for all runs whose end the files do not prove.
 
-Waiting reads files each second, and queries the scheduler less and less often while nothing changes.
+In the order of this module:
+
+- The verdict, from the scheduler's answer and exit.json. Every cell of the table has a test. exit.json wins, except if
+  only the scheduler can know better: it ended the job, the node died, or it requeued the job. A missing file is never
+  success: a run without exit.json that the scheduler calls completed, or does not list any more, is UNKNOWN for 90 s,
+  then LOST.
+- The evidence, from few files: submissions, attempts, ends. `seen.json` in the record has the last answers of a
+  scheduler that forgets jobs, and when a file was first missing. Several readers may write it; the last one wins, which
+  costs at most a longer wait.
+- The status, as every command prints it. The first reader that is certain of an end writes it into the record, and all
+  later ones read it.
+- Waiting, which reads files each second, and queries the scheduler less and less often while nothing changes.
 """
 
 from __future__ import annotations
@@ -319,10 +330,12 @@ def _by_memory(known: Observations, word: str) -> Verdict:
 def of_array(verdicts: Mapping[int, Verdict]) -> Verdict:
     """The verdict on an array, from the verdicts on its tasks."""
     states = {verdict.state for verdict in verdicts.values()}
-    open_ = states - names.ENDED
-    if open_:
+    if not states <= names.ENDED:
         stale = min((verdict.stale for verdict in verdicts.values() if verdict.stale is not None), default=None)
-        return Verdict(_open_state(states), message=_open_message(verdicts), stale=stale)
+        unsure = [verdict.message for verdict in verdicts.values() if verdict.state == names.UNKNOWN or verdict.stale]
+        has_begun = names.RUNNING in states or names.PENDING in states
+        state = names.PENDING if states == {names.PENDING} else names.RUNNING if has_begun else names.UNKNOWN
+        return Verdict(state, message=unsure[0] if unsure else "", stale=stale)
     ends = [verdict.since for verdict in verdicts.values() if verdict.since is not None]
     since = max(ends, default=None)
     settled = all(verdict.settled for verdict in verdicts.values())
@@ -333,19 +346,6 @@ def of_array(verdicts: Mapping[int, Verdict]) -> Verdict:
     number = sum(verdict.state != names.COMPLETED for verdict in verdicts.values())
     message = f"{number} of {len(verdicts)} tasks did not complete; the first is {index}"
     return Verdict(worst, first.exit_code or 1, first.cause, message, since, settled=settled)
-
-
-def _open_state(states: set[str]) -> str:
-    if names.RUNNING in states:
-        return names.RUNNING
-    if names.PENDING in states:
-        return names.PENDING if states == {names.PENDING} else names.RUNNING
-    return names.UNKNOWN
-
-
-def _open_message(verdicts: Mapping[int, Verdict]) -> str:
-    unsure = [verdict.message for verdict in verdicts.values() if verdict.state == names.UNKNOWN or verdict.stale]
-    return unsure[0] if unsure else ""
 
 
 def tasks_by_state(verdicts: Mapping[int, Verdict]) -> dict[str, list[int]]:
@@ -506,26 +506,18 @@ def gather(record: Record, now: float) -> Evidence:
     """Read the files of a run. Raises RecordUnreadable if the record is not valid."""
     memory = read_seen(record)
     links = record.links(memory.ended.keys())
-    submission, is_being_submitted = _submission(record, now)
-    begun = functools.partial(
-        Evidence, record, record.summary, submission, memory, is_being_submitted=is_being_submitted, links=links
-    )
+    submission, is_being_submitted = next(iter(record.first_submissions), None), False
+    if submission is not None and submission.state == SubmissionState.SUBMITTING:
+        is_being_submitted = is_at_work(submission, now)
+        if not is_being_submitted:
+            # That command has ended, and may have written its result since the file was read.
+            submission = next(iter(record.first_submissions), None)
+    found = Evidence(record, record.summary, submission, memory, is_being_submitted=is_being_submitted, links=links)
     if record.summary.tasks is not None:
-        return _with_tasks(begun())
+        return _with_tasks(found)
     document, attempt, claimed = _task(record.where)
     ending = Ending.parse(document) if document else None
-    return begun(document=document or {}, ending=ending, attempt=attempt, claimed=claimed)
-
-
-def _submission(record: Record, now: float) -> tuple[Submission | None, bool]:
-    """The run's first submission, and whether a command is submitting it now."""
-    submission = next(iter(record.first_submissions), None)
-    if submission is None or submission.state != SubmissionState.SUBMITTING:
-        return submission, False
-    if is_at_work(submission, now):
-        return submission, True
-    # That command has ended, and may have written its result since the file was read.
-    return next(iter(record.first_submissions), None), False
+    return dataclasses.replace(found, document=document or {}, ending=ending, attempt=attempt, claimed=claimed)
 
 
 def _task(directory: TaskDirectory) -> tuple[dict[str, Any] | None, int | None, float | None]:
@@ -978,31 +970,21 @@ def warnings_of(status: RunStatus) -> tuple[Mapping[str, str], ...]:
 
     attempt = latest_attempt(status.record.where.task(status.task))
     events = list(read_journal(attempt.events)) if attempt else []
-    apart = [entry for entry in events if entry.get("event") == JournalEvent.RANKS_UNCONNECTED]
-    if any(entry.get("event") == JournalEvent.RANKS_CONNECTED for entry in events):
-        apart = []
-    return (
-        *({"code": Reason.RANKS_APART, "message": str(entry["message"])} for entry in apart),
-        *side_commands.warnings(events),
-        *_warnings_of_gpus(events),
-        *_doubts(status.progress),
-    )
+    kinds = {entry.get("event") for entry in events}
+    found: list[Mapping[str, str]] = []
+    if JournalEvent.RANKS_CONNECTED not in kinds:
+        apart = [entry for entry in events if entry.get("event") == JournalEvent.RANKS_UNCONNECTED]
+        found += [{"code": Reason.RANKS_APART, "message": str(entry["message"])} for entry in apart]
+    found += side_commands.warnings(events)
+    if JournalEvent.GPUS_IN_USE in kinds:
+        from serried.schema import gpu_use  # rare
 
+        found += gpu_use.warnings(events)
+    if status.progress is not None:
+        from serried.records import live  # only for runs that run
 
-def _doubts(progress: RunProgress | None) -> list[dict[str, str]]:
-    if progress is None:
-        return []
-    from serried.records.live import doubts  # only for runs that run
-
-    return doubts(progress)
-
-
-def _warnings_of_gpus(events: list[dict[str, Any]]) -> list[dict[str, str]]:
-    if not any(event.get("event") == JournalEvent.GPUS_IN_USE for event in events):
-        return []
-    from serried.schema import gpu_use  # rare
-
-    return gpu_use.warnings(events)
+        found += live.doubts(status.progress)
+    return tuple(found)
 
 
 _DELETED = "what it waits for was deleted"
@@ -1268,22 +1250,18 @@ def _judge(evidence: Evidence, task: int | None, word: Job | str, now: float) ->
     proven = None
     if ending is None and (task is None or task in evidence.begun):
         proven = proven_end(evidence, task, word)
-    claimed = evidence.claimed if task is None else _claimed(evidence, task, word)
+    claimed = evidence.claimed
+    is_alive = isinstance(word, Job) and word.state not in names.ENDED
+    if task is not None and task in evidence.begun and not is_alive and evidence.is_open(task):
+        # Read only if the state depends on it, because arrays are large.
+        attempt = latest_attempt(evidence.record.where.task(task))
+        claimed = None if attempt is None else claimed_at(attempt)
     missing_since = memory.missing.get(task)
     found = judge(word, ending or proven, Observations(memory.job(task), memory.at, claimed, missing_since), now)
     if proven:  # exit.json, which says more, may still appear for a while
         is_late = missing_since is not None and now - missing_since > MISSING_SECONDS
         found = dataclasses.replace(found, settled=is_late, missing=True)
     return found
-
-
-def _claimed(evidence: Evidence, index: int, word: Job | str) -> float | None:
-    """When the latest attempt began. Read only if the state depends on it, because arrays are large."""
-    is_alive = isinstance(word, Job) and word.state not in names.ENDED
-    if is_alive or index not in evidence.begun or not evidence.is_open(index):
-        return None
-    attempt = latest_attempt(evidence.record.where.task(index))
-    return None if attempt is None else claimed_at(attempt)
 
 
 def _in_context(found: Verdict, evidence: Evidence, reason: Reason | None) -> Verdict:
@@ -1377,8 +1355,9 @@ class Pace:
     def __init__(self) -> None:
         self._seconds, self._before = _FIRST_SECONDS, ""
 
-    def after(self, found: Iterable[RunStatus]) -> float:
-        now = repr([(status.state, status.attempt, _count_ended(status)) for status in found])
+    def after(self, found: Sequence[RunStatus]) -> float:
+        ended = [sum(task.has_ended for task in (status.tasks or {}).values()) for status in found]
+        now = repr([(status.state, status.attempt, count) for status, count in zip(found, ended, strict=True)])
         self._seconds = _FIRST_SECONDS if now != self._before else min(self._seconds * _GROWTH, _LONGEST_SECONDS)
         self._before = now
         return self._seconds
@@ -1399,10 +1378,6 @@ def why_never(status: RunStatus) -> str:
     if status.waits_because is Reason.DEPENDENCY_NEVER_SATISFIED:
         return _DELETED
     return status.scheduler_explanation
-
-
-def _count_ended(status: RunStatus) -> int:
-    return sum(found.has_ended for found in (status.tasks or {}).values())
 
 
 def _watch_files(
