@@ -38,6 +38,13 @@ def test_every_error_is_exported():
     assert kinds - set(serried.__all__) == set()
 
 
+def test_each_key_of_the_resources_is_an_argument_and_no_other_word_is():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'gpu'"):
+        serried.submit("true", gpu=1)
+    with pytest.raises(UsageError, match=r"`resources.mem_per_cpu` .*8X"):
+        serried.submit("true", cluster="local", mem_per_cpu="8X", qos=None)
+
+
 def fresh(program):
     """What a fresh interpreter prints."""
     environment = {**os.environ, "PYTHONPATH": str(Path(serried.__file__).parents[1])}

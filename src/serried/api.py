@@ -152,15 +152,6 @@ def submit(
     script: str | os.PathLike[str] | None = None,
     arguments: str | Sequence[str] = (),
     experiment: str | None = None,
-    nodes: int | None = None,
-    gpus: int | None = None,
-    gpu_type: str | None = None,
-    ranks: int | None = None,
-    cpus: int | None = None,
-    mem: str | None = None,
-    time: str | None = None,
-    account: str | None = None,
-    partition: str | None = None,
     cluster: str | None = None,
     name: str | None = None,
     array: str | Iterable[int] | None = None,
@@ -172,6 +163,7 @@ def submit(
     smoke: bool = False,
     after: Run | str | Iterable[Run | str] | None = None,
     directory: str | os.PathLike[str] = ".",
+    **resources: Any,
 ) -> Run:
     """Submit a command, a function, a job script, or an experiment of `serried.toml`, and return at once.
 
@@ -186,15 +178,6 @@ def submit(
         script: a job script for `sbatch` or `qsub`, below `directory`, where it starts; it runs unmodified.
         arguments: the arguments of the script, in the form of a command.
         experiment: a table of `serried.toml`; None for the only one, or for a command without an experiment.
-        nodes: the number of nodes.
-        gpus: GPUs on each node.
-        gpu_type: the cluster's name for the kind of GPU.
-        ranks: ranks on each node; by default one for each GPU.
-        cpus: CPUs for each GPU, or for each rank without GPUs.
-        mem: memory for each GPU, or for each rank without GPUs: `"10G"`, `"all"`.
-        time: the time limit: `"2h"`, `"90m"`, `"2-00:00:00"`.
-        account: the account that pays for the job.
-        partition: the partition or queue.
         cluster: the cluster's name; None recognises it.
         name: the name of the run.
         array: indices of the tasks, `"0-99"` or numbers.
@@ -207,18 +190,24 @@ def submit(
         after: a `Run` or a word for `find`, or several: start after they complete. `"k3f9q2:any"` accepts any end,
             `"k3f9q2:notok"` any end but COMPLETED. None for the experiment's `after`.
         directory: the project's folder, or a folder in it.
+        resources: keys of the table `resources`, as in serried.toml: `nodes=2, gpus=4, mem="10G", time="2h"`. None is
+            as good as no value.
 
     Raises:
+        TypeError: an argument that is none of these.
         ValueError: a script with a command or an experiment, or arguments without a script or a function.
         UsageError: the request is impossible, and nothing was submitted.
         SchedulerUnreachable: the scheduler did not answer, and nothing was submitted.
         SubmissionUncertain: a job may exist; the next query of the run's state checks.
     """
+    from serried.config.definitions import Resources, keys
     from serried.config.shell_words import given
     from serried.config.toml import dotted
     from serried.submission.prepare import prepare
     from serried.submission.request import Request, decide
 
+    if unknown := resources.keys() - keys(Resources):
+        raise TypeError(f"submit() got an unexpected keyword argument '{min(unknown)}'")
     calls = command if isinstance(command, Calls) else None
     if callable(command):
         if array is not None or repeat is not None:
@@ -236,17 +225,6 @@ def submit(
     else:
         words = None if command is None else given(cast("str | Sequence[str]", command))
     afters = [after] if isinstance(after, Run | str) else after
-    resources = {
-        "nodes": nodes,
-        "gpus": gpus,
-        "gpu_type": gpu_type,
-        "ranks": ranks,
-        "cpus": cpus,
-        "mem": mem,
-        "time": time,
-        "account": account,
-        "partition": partition,
-    }
     request = Request(
         experiment=experiment,
         command=words if script is None else [os.fspath(word) for word in (script, *given(arguments))],
@@ -254,7 +232,7 @@ def submit(
         overrides={
             **(settings or {}),
             **{dotted(("config", *name.split("."))): value for name, value in (config or {}).items()},
-            **{f"resources.{key}": it for key, it in resources.items() if it is not None},
+            **{f"resources.{key}": value for key, value in resources.items() if value is not None},
         },
         cluster=cluster,
         name=name,
