@@ -9,6 +9,6 @@ run_files                  what live views read between two queries of the sched
 pictures                   figures by Optuna and matplotlib
 watch/, web/               the terminal page and the web page
 
-Nothing here starts a run, changes a file of one, or decides on a text. Textual, starlette and matplotlib are extras, and
-are imported by `watch/app`, `web/` and inside functions of `pictures` alone.
+Nothing here starts a run, changes a file of one, or decides on a text. Textual, starlette and matplotlib are extras:
+only `watch/app`, `web/` and functions of `pictures` import them.
 """
