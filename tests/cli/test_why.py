@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from building import A_SCRIPT, CREATED, a_failure
+from building import A_SCRIPT, CREATED, a_failure, a_live_node, live_of
 from serried.agent.outcome import diagnose
 from serried.base.files import write_json
 from serried.records.why import ADVICE, HERE, OF_LAUNCH, OF_OUTPUT, OF_SCRIPT, Ended, advice_for
@@ -13,7 +13,7 @@ from serried.schedulers.interface import Job
 from serried.schedulers.pbs.commands import Pbs
 from serried.schedulers.slurm.commands import Slurm
 from serried.schema.exits import Exit
-from serried.schema.plan import Limit
+from serried.schema.plan import Limit, Sweep
 from tables import for_each
 
 NOW = CREATED + 3600
@@ -398,3 +398,61 @@ def test_a_job_that_never_starts_like_this_is_told_how_to_be_taken_back(serried,
     assert "  - cancel it, and request what the cluster has: serried stop k3f9q2; serried clusters show\n" in (
         serried("why", "last").out
     )
+
+
+@pytest.mark.parametrize(
+    ("facts", "option"),
+    [
+        ({"memory_mb": 61440, "ranks": 2}, "--set resources.mem=60G (for each rank), twice what it had"),
+        ({"memory_mb": 61440, "ranks": 4, "gpus": 1}, "--set resources.mem=120G (for each GPU), twice what it had"),
+        ({"memory_mb": 3000, "ranks": 2}, "--set resources.mem=3000M (for each rank), twice what it had"),
+        ({"memory_mb": None}, "--set resources.mem=SIZE"),
+        ({"memory_mb": 0}, "it had all of its nodes' memory, so use nodes with more"),
+    ],
+)
+def test_advice_asks_for_twice_the_memory_that_the_run_had(facts, option, make, serried):
+    make(**facts).ending("FAILED", cause="signal", first_failure=a_failure(exit_code=None, signal=9))
+    assert f"request more memory: {option}" in " ".join(serried("why", "last").out.split())
+
+
+def test_a_failed_run_with_a_checkpoint_can_be_resumed(serried, make):
+    make().ending("FAILED", saved_step=40, first_failure=a_failure())
+    assert "resume from its checkpoint of step 40: serried submit --resume k3f9q2 …" in serried("why", "last").out
+
+
+def test_no_advice_for_a_sweep_of_w_and_b_is_refused(serried, make):
+    sweep = Sweep("k3f9q2", (), service="wandb")
+    run = make(indices=range(2), sweep=sweep).ending("FAILED", task=0, first_failure=a_failure()).ending(task=1)
+    assert run.plan.sweep.service
+    out = serried("why", "last").out
+    assert "serried logs k3f9q2/0" in out
+    assert ("serried rerun" in out, "serried run" in out) == (False, False)
+
+
+T = CREATED + 3600
+IDLE = {"code": "gpu-idle", "message": "GPU 0 on n1 was less than 5 % busy for 12m", "nodes": [0]}
+
+
+def test_what_holds_now_is_shown_and_what_has_passed_is_in_the_timeline(serried, make, slurm, clock):  # noqa: ARG001
+    run = make(nodes=1, ranks=1).live(live_of(T - 3, a_live_node(), warnings=[IDLE]), started=T - 754)
+    stall = {"code": "stalled", "message": "no step and no output for 5m on rank 0", "ranks": [0]}
+    run.journal({"t": T - 500, "event": "anomaly", **stall})
+    slurm.tell(Job("123", None, "RUNNING"))
+    page = serried("show", "last")
+    shown = page.out
+    assert f"\n  warning     {IDLE['message']}\n  command " in shown  # at the end of what it does now
+    assert "serried why k3f9q2       what is suspicious, and what to do\n" in page.err
+    assert "  warning: no step and no output for 5m on rank 0\n" in shown  # in the timeline
+    why = serried("why", "last").out
+    assert IDLE["message"] in why
+    assert "no step" not in why
+    assert "`serried stacks k3f9q2` prints what ranks do now" in why
+
+
+def test_after_the_end_it_is_in_why_without_steps_for_a_run_that_runs(serried, make):
+    stated = [{"code": "not-finite", "message": "`loss` is nan on ranks 0-1"}]
+    make(nodes=1, ranks=2).ending("FAILED", exit_code=1, warnings=stated)
+    why = serried("why", "last").out
+    assert "`loss` is nan on ranks 0-1" in why
+    assert "serried stop" not in why
+    assert json.loads(serried("show", "last", "--json").out)["runs"][0]["warnings"] == stated

@@ -108,7 +108,7 @@ class ShowPage:
         return [] if self.selection.is_array else attempts(self.selection.place)
 
     @cached_property
-    def outputs(self) -> Outputs:
+    def written(self) -> Outputs:
         return outputs.of(self.selection)
 
     @cached_property
@@ -172,12 +172,12 @@ class ShowPage:
             "timeline": [event.to_json() for event in self.events],
             "files": dict(self.files()),
             "failures": failures,
-            "outputs": self.outputs.to_json(),
+            "outputs": self.written.to_json(),
         }
 
     def lines(self) -> list[str]:
         lines = [*run_lines.headline(self.status), ""]
-        facts = [fact for fact in (*self.facts(), ("outputs", self.outputs.text)) if fact[1]]
+        facts = [fact for fact in (*self.facts(), ("outputs", self.written.text)) if fact[1]]
         lines += [line for label, text in facts for line in console.behind(f"  {label.ljust(_LABEL)} ", text)]
         if failures := run_lines.failure_lines(self.status, self.failures or []):
             lines += ["", console.style("first failures", "head"), *failures]
@@ -297,7 +297,7 @@ class ShowPage:
         has_results = False
         with contextlib.suppress(OSError):
             has_results = not is_whole and any(self.selection.place.results.iterdir())
-        if status.has_ended and (self.outputs.files or has_results):
+        if status.has_ended and (self.written.files or has_results):
             steps.append((f"serried fetch {run} --to DIR", "copy its results and outputs to a folder"))
         return steps
 
