@@ -136,8 +136,8 @@ def test_a_rank_that_dies_with_all_agents_is_not_the_cause(running, wait_until):
     killed_by_its_scheduler(run, wait_until, with_head=True)
 
     work = Attempt.load(run.plan.directory, None, 1)
-    assert finalize.assess(work, is_unrecorded=True)["cause"] == "agent-killed"
-    assert finalize.assess(work)["cause"] == "signal"  # job.sh lives: it was this rank alone
+    assert finalize.assess(work, is_unrecorded=True).cause == "agent-killed"
+    assert finalize.assess(work).cause == "signal"  # job.sh lives: it was this rank alone
 
 
 def test_a_rank_that_was_killed_before_its_job_script_is_the_cause(running, wait_until):

@@ -16,6 +16,7 @@ from serried.records.index import Selection
 from serried.records.status import TABLE, Ending, Observations, judge, status
 from serried.records.why import explain
 from serried.schedulers.interface import Job
+from serried.schema.endings import End
 from serried.schema.reasons import Reason
 from tables import for_each
 
@@ -47,7 +48,7 @@ def without_sentences(value: Any) -> Any:
 
 def document_of(known: AttemptEvidence) -> dict[str, Any]:
     failure = first_failure(known)
-    return verdict.document(known, failure, [], verdict.judge(known, failure, []))
+    return verdict.end_of(known, failure, [], verdict.judge(known, failure, [])).to_json()
 
 
 @for_each("known", CASES.values())
@@ -65,8 +66,9 @@ def test_a_later_look_at_an_end_does_not_depend_on_its_words(known):
     assert decisions(reworded(end)) == decisions(end)
 
 
-def decisions(end: dict[str, Any]) -> list[Any]:
+def decisions(document: dict[str, Any]) -> list[Any]:
     """Everything that agents, schedulers' answers and readers make of an exit.json."""
+    end = End.from_json(document)
     obstacles = (None, NO_ATTEMPT_LEFT, Obstacle(Reason.NO_PROGRESS, NONSENSE))
     revised = [
         *(reconcile.finalise(end, reason) for reason in (Reason.CANCEL, Reason.PREEMPT, Reason.LIMIT)),
@@ -77,14 +79,14 @@ def decisions(end: dict[str, Any]) -> list[Any]:
         ),
         *(reconcile.go_on(end, obstacle) for obstacle in obstacles),
     ]
-    ending = Ending.parse(end)
+    ending = Ending.parse(document)
     words = sorted({word for word, _ in TABLE})
     asked = [Job("1", None, word) if word not in ("ABSENT", "UNREACHABLE") else word for word in words]
     judged = [judge(word, ending, Observations(), now) for word in asked for now in (CREATED, NOW + 1e6)]
     return [
         [reconcile.may_go_on(end, form) for form in ("requeue", "successor")],
         [reconcile.word(end, form) for form in ("requeue", "successor")],
-        without_sentences(revised),
+        without_sentences([one.to_json() for one in revised]),
         ending and (ending.state, ending.exit_code, ending.cause, ending.kind),
         [(one.state, one.exit_code, one.cause, one.since, one.stale, one.settled, one.missing) for one in judged],
     ]

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import List, Optional
 
 from serried.agent import orphans, system
 from serried.agent.attempt import Attempt, run_directory, set_umask
@@ -20,6 +20,7 @@ from serried.agent.options import Options, parse
 from serried.agent.outcome import reconcile
 from serried.base import files
 from serried.schema import names
+from serried.schema.endings import End
 from serried.schema.events import JournalEvent
 from serried.schema.reasons import Reason
 
@@ -63,13 +64,13 @@ class Finish:
         set_umask(work)
         begun = self._begun(work)
         attempt = begun.directory.attempt(begun.number)
-        known = files.read_json(attempt.exit)
+        known = End.read(attempt.exit)
         final = _final_reason(begun, self._options.final)
-        result = finalize.reconsider(begun, known or _end(begun), final)
-        self.word = reconcile.word(result, work.continue_form)
+        end = finalize.reconsider(begun, known or _end(begun), final)
+        self.word = reconcile.word(end, work.continue_form)
         if known is None and not attempt.reserve.exists():
-            result = reconcile.on_full_disk(result)
-        finalize.publish(begun, result)
+            end = reconcile.on_full_disk(end)
+        finalize.publish(begun, end)
 
     def _begun(self, work: Attempt) -> Attempt:
         """The job's attempt. Creates the attempt if the job ended before it began one, so that its end is recorded."""
@@ -95,17 +96,17 @@ def _final_reason(work: Attempt, final: str) -> str:
     return final
 
 
-def _end(work: Attempt) -> Dict[str, Any]:
+def _end(work: Attempt) -> End:
     """Wait for nodes that are still ending, end leftovers, then judge."""
     attempt = work.directory.attempt(work.number)
     if not any(event["event"] == JournalEvent.ENDED for event in files.read_journal(attempt.events)):
         _await_stragglers(work)
     orphans.clear(work)
     orphans.end_groups(_unended(work))
-    result = finalize.assess(work)
+    end = finalize.assess(work)
     with contextlib.suppress(OSError):  # `publish` writes the final version
-        files.write_json(attempt.exit, result, work.file_mode)
-    return result
+        end.write(attempt.exit, work.file_mode)
+    return end
 
 
 def _await_stragglers(work: Attempt) -> None:

@@ -19,6 +19,7 @@ from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.base import files
 from serried.base.text import iso
 from serried.schema import SCHEMA, names
+from serried.schema.endings import End
 from serried.schema.plan import Notify
 from serried.schema.reasons import Reason
 
@@ -55,24 +56,24 @@ def notify(work: Attempt, event: str, kind: str = "", /, **facts: Any) -> Option
         return None
 
 
-def notify_end(work: Attempt, end: Dict[str, Any], *, lingers: bool) -> None:
+def notify_end(work: Attempt, end: End, *, lingers: bool) -> None:
     """Send the notification of an end: an array fails with its first failed task, and finishes with its last task.
 
     There is none after `serried stop`, whose user knows, and none if the scheduler may restart the cancelled job.
     """
-    may_begin_again = end["cause"] == Reason.CANCEL and work.restarts and work.continue_form == names.REQUEUE
-    if end["cause"] == Reason.USER or may_begin_again:
+    may_begin_again = end.cause == Reason.CANCEL and work.restarts and work.continue_form == names.REQUEUE
+    if end.cause == Reason.USER or may_begin_again:
         return
-    has_completed = end["state"] == names.COMPLETED
+    has_completed = end.state == names.COMPLETED
+    facts = {name: getattr(end, name) for name in ("state", "exit_code", "cause", "message", "attempt", "seconds")}
     if has_completed and work.task is not None:
         if not _have_all_completed(work):
             return
-        count = len(work.tasks)
-        end = {"state": end["state"], "exit_code": end["exit_code"], "message": f"all {count} tasks have completed"}
+        message = f"all {len(work.tasks)} tasks have completed"
+        facts.update(cause=None, message=message, attempt=None, seconds=None)
         work = Attempt(work.run, work.plan, None, 0)
-    fields = ("state", "exit_code", "cause", "message", "attempt", "seconds")
     event = names.EVENT_FINISH if has_completed else names.EVENT_FAIL
-    pid = notify(work, event, **{name: end.get(name) for name in fields})
+    pid = notify(work, event, **facts)
     if pid is not None and lingers:
         _linger(pid)
 

@@ -327,5 +327,5 @@ def test_an_anomaly_is_sent_once_for_each_code(tmp_path, monkeypatch):
 def test_the_end_of_an_attempt_tells_what_was_noticed():
     noticed = {"code": "gpu-lost", "message": "GPU 0 on n1 was lost", "nodes": [0]}
     head = [*STARTED, {"t": 2.0, "event": "anomaly", **noticed}, ended(0, exit_of(0)), ended(1, exit_of(1))]
-    document = verdict.document(evidence(head), None, [], verdict.AttemptVerdict("COMPLETED", 0, None, "fine"))
+    document = verdict.end_of(evidence(head), None, [], verdict.AttemptVerdict("COMPLETED", 0, None, "fine")).to_json()
     assert document["warnings"] == [{"code": "gpu-lost", "message": "GPU 0 on n1 was lost"}]

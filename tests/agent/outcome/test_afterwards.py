@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from serried.agent.outcome import reconcile
 from serried.agent.outcome.evidence import Obstacle
+from serried.schema.endings import Condition, End
 from serried.schema.reasons import Reason
 from tables import for_each
 
 
 def an_end(state, cause):
-    return {"state": state, "exit_code": 1, "cause": cause, "message": "it ended", "job": "123", "nodes": ["n1"]}
+    return End("k3f9q2", None, 1, "123", state, 1, cause, (Condition(cause, "it ended"),), nodes=("n1",))
 
 
 @for_each(
@@ -25,9 +26,9 @@ def an_end(state, cause):
     ],
 )
 def test_job_sh_has_the_last_word_only_on_what_it_alone_knows(state, code, reason, expected):
-    result = reconcile.finalise({"state": state, "exit_code": code, "cause": None}, reason)
+    result = reconcile.finalise(an_end(state, None)._replace(exit_code=code), reason)
 
-    assert (result["state"], reconcile.word(result, "requeue")) == expected
+    assert (result.state, reconcile.word(result, "requeue")) == expected
 
 
 @for_each("reason", ["cancel", "limit", ""])
@@ -68,11 +69,11 @@ COMPLETED = an_end("COMPLETED", None)
 def test_the_scheduler_has_its_word_on_what_it_did(end, word, is_unrecorded, expected):
     told = reconcile.by_the_scheduler(end, word, is_unrecorded=is_unrecorded)
 
-    assert (told["state"], told["cause"]) == expected
+    assert (told.state, told.cause) == expected
 
 
 def test_what_is_lost_has_no_exit_code():
-    assert reconcile.by_the_scheduler(KILLED, "", is_unrecorded=True)["exit_code"] is None
+    assert reconcile.by_the_scheduler(KILLED, "", is_unrecorded=True).exit_code is None
 
 
 @for_each(
@@ -97,15 +98,11 @@ def test_only_what_was_interrupted_goes_on_unasked(cause, form, expected):
 def test_an_interrupted_end_says_that_another_attempt_goes_on_or_why_none_does():
     end = an_end("NODE_FAIL", "node-lost")
 
-    assert reconcile.go_on(end, None) == {
-        **end, "state": "REQUEUED", "exit_code": 85, "message": "it ended; another attempt continues",
-        "conditions": [
-            {"code": "node-lost", "message": "it ended"},
-            {"code": "continues", "message": "another attempt continues"}]}  # fmt: skip
+    further = reconcile.go_on(end, None)
+    assert (further.state, further.exit_code, further.cause) == ("REQUEUED", 85, "node-lost")
+    assert further.conditions == (*end.conditions, ("continues", "another attempt continues", ()))
+    assert further.message == "it ended; another attempt continues"
     hindered = reconcile.go_on(end, Obstacle(Reason.NO_PROGRESS, "it stands still"))
-    assert hindered == {
-        **end, "cause": "no-progress", "message": "it ended; it stands still",
-        "conditions": [
-            {"code": "node-lost", "message": "it ended"},
-            {"code": "no-progress", "message": "it stands still"}]}  # fmt: skip
+    stated = (*end.conditions, ("no-progress", "it stands still", ()))
+    assert hindered == end._replace(cause="no-progress", conditions=stated)
     assert reconcile.go_on(hindered, Obstacle(Reason.NO_PROGRESS, "in other words")) == hindered

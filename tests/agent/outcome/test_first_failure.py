@@ -58,6 +58,6 @@ def test_where_all_that_failed_lost_another_rank_that_is_said_and_which_it_may_h
 def test_what_a_rank_said_of_its_failure_is_in_exit_json():
     known = evidence([*STARTED, ended(0, exit_of(0, 5, error="SystemExit: 5", order=1))])
     failure = first_failure(known)
-    written = verdict.document(known, failure, [], verdict.judge(known, failure, []))
+    written = verdict.end_of(known, failure, [], verdict.judge(known, failure, [])).to_json()
     assert written["first_failure"]["error"] == "SystemExit: 5"
     assert written["message"] == "rank 0 on n1 exited with status 5"

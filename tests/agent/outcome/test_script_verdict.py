@@ -199,7 +199,7 @@ def test_the_end_of_a_script(name, case):
     first = first_failure(known)
     judged = verdict.judge(known, first, [])
     assert (judged.state, judged.exit_code, judged.message) == expected
-    document = verdict.document(known, first, [], judged)
+    document = verdict.end_of(known, first, [], judged).to_json()
     named = document["first_failure"]
     assert (named is None) == (judged.state != "FAILED" and "kept others waiting" not in name)
     assert named is None or named["rank"] is None or named["launch"]
@@ -233,6 +233,6 @@ def test_a_failure_that_no_bash_has_seen_is_a_warning():
     known = evidence([*STARTED, *events])._replace(world_size=1, is_script=True)
     judged = verdict.judge(known, first_failure(known), [])
     assert judged.state == "COMPLETED"
-    assert verdict.document(known, None, [], judged)["warnings"] == [
+    assert verdict.end_of(known, None, [], judged).to_json()["warnings"] == [
         {"code": "launch-failed-unseen", "message": "`srun` failed, and the script exited with status 0"}
     ]

@@ -298,7 +298,7 @@ def test_exit_json_says_it_all():
     failure = first_failure(known)
     tail = ["Traceback …", "ValueError: x"]
 
-    assert verdict.document(known, failure, tail, verdict.judge(known, failure, tail)) == {
+    assert verdict.end_of(known, failure, tail, verdict.judge(known, failure, tail)).to_json() == {
         "schema": 1,
         "run": "k3f9q2",
         "task": None,
@@ -358,7 +358,7 @@ def apart(*nodes, early=False):
     """The warnings of two ranks that ended well, by what each node saw of connections and how much was computed."""
     ends = [{**end, "contact": seen, "cpu_seconds": seconds} for end, (seen, seconds) in zip(FINE, nodes, strict=False)]
     head = [*STARTED, *([event("ranks-apart", message="x")] if early else []), *ends, *FINE[len(nodes) :]]
-    document = verdict.document(evidence(head), None, [], AttemptVerdict("COMPLETED", 0, None, "fine"))
+    document = verdict.end_of(evidence(head), None, [], AttemptVerdict("COMPLETED", 0, None, "fine")).to_json()
     return [warning["code"] for warning in document.get("warnings", ())]
 
 
@@ -384,18 +384,20 @@ def test_ranks_that_were_ended_are_apart_only_as_it_was_reported_while_they_ran(
         for node in (0, 1)
     ]
     head = [*STARTED, *([event("ranks-apart", message="x")] if early else []), stopping("limit"), *ends]
-    document = verdict.document(evidence(head), None, [], AttemptVerdict("TIMEOUT", 124, "limit", "time limit"))
+    document = verdict.end_of(evidence(head), None, [], AttemptVerdict("TIMEOUT", 124, "limit", "time limit")).to_json()
     assert [warning["message"] for warning in document.get("warnings", ())] == expected
 
 
 def test_a_rank_that_failed_before_it_could_join_is_not_apart():
     failure = FirstFailure(Exit.from_json(exit_of(0, 1)))
     ends = [{**end, "contact": False, "cpu_seconds": 9.0} for end in FINE]
-    document = verdict.document(evidence([*STARTED, *ends]), failure, [], AttemptVerdict("FAILED", 1, "exit", "failed"))
+    document = verdict.end_of(
+        evidence([*STARTED, *ends]), failure, [], AttemptVerdict("FAILED", 1, "exit", "failed")
+    ).to_json()
     assert "warnings" not in document
 
 
 @for_each("measured, seconds", [(None, 0.0), (12.3, 12.3)])
 def test_a_clock_that_was_set_back_makes_no_length_negative(measured, seconds):
     known = evidence(STARTED)._replace(started=1_795_000_000.0, ended=1_794_990_000.0, seconds=measured)
-    assert verdict.document(known, None, [], AttemptVerdict("COMPLETED", 0, None, "fine"))["seconds"] == seconds
+    assert verdict.end_of(known, None, [], AttemptVerdict("COMPLETED", 0, None, "fine")).to_json()["seconds"] == seconds

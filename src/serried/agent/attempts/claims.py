@@ -13,6 +13,7 @@ from serried.agent.node_disk.folder import boot
 from serried.agent.outcome import checkpoint_progress
 from serried.base import files
 from serried.schema import SCHEMA, names, successor_commands
+from serried.schema.endings import End
 from serried.schema.reasons import Reason
 
 
@@ -48,12 +49,12 @@ def begin(work: Attempt, token: str, job: str, *, is_over: bool = False) -> Atte
 
 def _check_unfinished(work: Attempt, job: str) -> None:
     """Refuse after a final end; an end is not final if the scheduler has restarted the same job."""
-    end = files.read_json(work.directory.exit)
+    end = End.read(work.directory.exit)
     if end is not None:
         from serried.agent.outcome import reconcile  # an attempt that is the first needs none of this
 
-        if end.get("job") != job or end.get("cause") not in reconcile.RESTARTABLE:
-            raise Refused(f"the run has ended already: {end.get('state')}")
+        if end.job != job or end.cause not in reconcile.RESTARTABLE:
+            raise Refused(f"the run has ended already: {end.state}")
     _check_unstopped(work, job)
     _check_allowed(work, job)
     if end is not None:
@@ -69,10 +70,10 @@ def _check_unstopped(work: Attempt, job: str) -> None:
         return
     from serried.agent.outcome import reconcile
 
-    unknown = {"schema": SCHEMA, "run": work.plan.run, "task": work.task, "attempt": number, "job": job}
-    end = reconcile.stopped(files.read_json(last.exit) or unknown, stop.by)
-    files.write_json(work.directory.exit, {**end, "attempts": number}, work.file_mode)
-    raise Refused(f"the run was {end['message']}")
+    unknown = End(work.plan.run, work.task, number, job, names.CANCELLED, None, None, ())
+    end = reconcile.stopped(End.read(last.exit) or unknown, stop.by)
+    end._replace(attempts=number).write(work.directory.exit, work.file_mode)
+    raise Refused(f"the run was {end.message}")
 
 
 def _check_allowed(work: Attempt, job: str) -> None:
@@ -83,15 +84,14 @@ def _check_allowed(work: Attempt, job: str) -> None:
     from serried.agent.attempts import finalize
     from serried.agent.outcome import reconcile
 
-    end = files.read_json(work.directory.attempt(last.number).exit) or finalize.assess(last, is_unrecorded=True)
-    if end["state"] == names.REQUEUED or end["cause"] not in reconcile.RESTARTABLE:
+    end = End.read(work.directory.attempt(last.number).exit) or finalize.assess(last, is_unrecorded=True)
+    if end.state == names.REQUEUED or end.cause not in reconcile.RESTARTABLE:
         return
-    progressed = bool(end.get("progress"))
-    obstacle = finalize.obstacle(last, end["cause"], progressed=progressed, next_is_here=True)
+    obstacle = finalize.obstacle(last, end.cause, progressed=bool(end.progress), next_is_here=True)
     if obstacle is None:
         return
     result = finalize.publish(last, reconcile.go_on(reconcile.finalise(end, Reason.PREEMPT), obstacle))
-    raise Refused(f"the run has ended already: {result['message']}")
+    raise Refused(f"the run has ended already: {result.message}")
 
 
 def _check_others(work: Attempt, token: str, *, is_over: bool) -> None:
@@ -124,7 +124,7 @@ def _check_turn(work: Attempt, token: str) -> None:
         return
     if before is None or successor_commands.number_of(str(claim["token"])) != successor_commands.number_of(token) - 1:
         raise Refused("the preceding job never began")
-    end = files.read_json(work.directory.attempt(before.number).exit)
+    end = End.read(work.directory.attempt(before.number).exit)
     word = successor_jobs.how_it_stands(work, work.job_of(str(claim["job"])), successor_jobs.AWAY_SECONDS)
     from serried.agent.attempts import finalize
     from serried.agent.outcome import reconcile
@@ -132,8 +132,8 @@ def _check_turn(work: Attempt, token: str) -> None:
     known = end or finalize.assess(before, is_unrecorded=True)
     revised = reconcile.by_the_scheduler(known, word, is_unrecorded=end is None)
     result = finalize.publish(before, finalize.reconsider(before, revised, "", next_is_here=True), token)
-    if result["state"] != names.REQUEUED:
-        raise Refused(f"the run has ended already: {result['message']}")
+    if result.state != names.REQUEUED:
+        raise Refused(f"the run has ended already: {result.message}")
 
 
 def _make_next(folder: Path, mode: int) -> int:

@@ -18,11 +18,12 @@ from serried.agent.comms import job_environment
 from serried.agent.outcome import reconcile
 from serried.base import files
 from serried.base.text import iso
-from serried.schema import SCHEMA, job_states, layout, names, successor_commands
+from serried.schema import job_states, layout, names, successor_commands
+from serried.schema.endings import Condition, End
 from serried.schema.layout import RunDirectory
 from serried.schema.names import SubmissionState
 from serried.schema.plan import After, Plan
-from serried.schema.reasons import Reason, condition, described
+from serried.schema.reasons import Reason
 
 MISSING_SECONDS = 90.0
 """How long the recorded end of a finished job may take to appear: shared file systems show new files late."""
@@ -207,24 +208,21 @@ def _following(work: Attempt, token: str) -> str:
 
 def _end(work: Attempt, token: str, message: str) -> None:
     """Record that the run was cancelled before it began, and withdraw its further jobs."""
-    moment = iso(time.time())
-    document = {
-        "schema": SCHEMA,
-        "run": work.plan.run,
-        "task": work.task,
-        "attempt": None,
-        "job": None,
-        "state": names.CANCELLED,
-        "exit_code": names.EXIT_CODES[names.CANCELLED],
-        "cause": Reason.AFTER,
-        **described([condition(Reason.AFTER, message)]),
-        "first_failure": None,
-        "ended": moment,
-        "nodes": [os.uname().nodename],
-    }
+    end = End(
+        run=work.plan.run,
+        task=work.task,
+        attempt=None,
+        job=None,
+        state=names.CANCELLED,
+        exit_code=names.EXIT_CODES[names.CANCELLED],
+        cause=Reason.AFTER,
+        conditions=(Condition(Reason.AFTER, message),),
+        ended=iso(time.time()),
+        nodes=(os.uname().nodename,),
+    )
     files.make_directory(work.directory.path, work.directory_mode)
-    files.write_json(work.directory.exit, document, work.file_mode)
+    end.write(work.directory.exit, work.file_mode)
     job_environment.remove_stored(work)
     if work.continue_form != names.REQUEUE:
         successor_jobs.withdraw(work, token)
-    notifications.notify_end(work, document, lingers=True)
+    notifications.notify_end(work, end, lingers=True)

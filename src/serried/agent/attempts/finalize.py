@@ -25,6 +25,7 @@ from serried.agent.outcome.evidence import (
 )
 from serried.base import files
 from serried.schema import names
+from serried.schema.endings import End
 from serried.schema.events import JournalEvent
 from serried.schema.exits import Exit
 from serried.schema.reasons import Reason
@@ -35,15 +36,15 @@ def conclude(work: Attempt, *, lingers: bool = False) -> None:
     publish(work, reconsider(work, assess(work), ""), lingers=lingers)
 
 
-def assess(work: Attempt, *, is_unrecorded: bool = False) -> Dict[str, Any]:
-    """The contents of exit.json, from all evidence. `is_unrecorded`: every agent was killed before it wrote its end.
+def assess(work: Attempt, *, is_unrecorded: bool = False) -> End:
+    """The end, from all evidence. `is_unrecorded`: every agent was killed before it wrote its end.
 
     Raises OSError if the evidence cannot be read.
     """
     evidence = gather(work, is_unrecorded=is_unrecorded)
     failure = first_failure(evidence)
     tail = _tail(work, evidence, failure) if failure else []
-    return verdict.document(evidence, failure, tail, verdict.judge(evidence, failure, tail))
+    return verdict.end_of(evidence, failure, tail, verdict.judge(evidence, failure, tail))
 
 
 def gather(work: Attempt, *, is_unrecorded: bool = False) -> AttemptEvidence:
@@ -102,22 +103,21 @@ def _tail(work: Attempt, evidence: AttemptEvidence, failure: FirstFailure) -> Li
     return diagnose.tail_of(work, exit_.rank)
 
 
-def reconsider(work: Attempt, result: Dict[str, Any], final: str, *, next_is_here: bool = False) -> Dict[str, Any]:
-    """Revise exit.json by the knowledge of job.sh (`final`) and of the scheduler, and by whether the run continues."""
+def reconsider(work: Attempt, end: End, final: str, *, next_is_here: bool = False) -> End:
+    """Revise the end by the knowledge of job.sh (`final`) and of the scheduler, and by whether the run continues."""
     stop = history.stop_by_user(work.directory.attempt(work.number).control)
-    if stop and (result["state"] == names.REQUEUED or final == Reason.REQUEUE):
-        return reconcile.stopped(result, stop.by)
-    was_ended = Reason.CANCEL in (final, result["cause"])
+    if stop and (end.state == names.REQUEUED or final == Reason.REQUEUE):
+        return reconcile.stopped(end, stop.by)
+    was_ended = Reason.CANCEL in (final, end.cause)
     if was_ended and work.continue_form != names.REQUEUE and not next_is_here:
-        word = successor_jobs.how_it_stands(work, work.job_of(result["job"]))
+        word = successor_jobs.how_it_stands(work, work.job_of(end.job or ""))
         final = Reason.PREEMPT if word == "PREEMPTED" else final
-    result = reconcile.finalise(result, final)
-    may_go_on = work.restarts and not stop and reconcile.may_go_on(result, work.continue_form)
+    end = reconcile.finalise(end, final)
+    may_go_on = work.restarts and not stop and reconcile.may_go_on(end, work.continue_form)
     if not may_go_on or history.is_superseded(work):
-        return result
-    progressed = bool(result.get("progress"))
-    hindrance = obstacle(work, result["cause"], progressed=progressed, next_is_here=next_is_here)
-    return reconcile.go_on(result, hindrance)
+        return end
+    hindrance = obstacle(work, end.cause, progressed=bool(end.progress), next_is_here=next_is_here)
+    return reconcile.go_on(end, hindrance)
 
 
 def obstacle(
@@ -141,21 +141,22 @@ def obstacle(
 
 def _stood_still(work: Attempt, number: int) -> bool:
     """Whether attempt `number` made no progress."""
-    return number > 0 and (files.read_json(work.directory.attempt(number).exit) or {}).get("progress") is False
+    end = End.read(work.directory.attempt(number).exit) if number > 0 else None
+    return end is not None and end.progress is False
 
 
-def publish(work: Attempt, result: Dict[str, Any], heir: str = "", *, lingers: bool = True) -> Dict[str, Any]:
-    """Write exit.json and return it. The last attempt's end is also that of the run or task, unless it continues.
+def publish(work: Attempt, end: End, heir: str = "", *, lingers: bool = True) -> End:
+    """Write exit.json and return the end. The last attempt's end is also that of the run or task, unless it continues.
 
     `heir` is the token of the calling job if the attempt belongs to another job. With `lingers` the caller waits until
     people are notified.
     """
     attempt = work.directory.attempt(work.number)
-    is_final = result["state"] != names.REQUEUED and not history.is_superseded(work)
+    is_final = end.state != names.REQUEUED and not history.is_superseded(work)
     try:
-        files.write_json(attempt.exit, result, work.file_mode)
+        end.write(attempt.exit, work.file_mode)
         if is_final:
-            files.write_json(work.directory.exit, {**result, "attempts": work.number}, work.file_mode)
+            end._replace(attempts=work.number).write(work.directory.exit, work.file_mode)
     except OSError as error:
         files.give_back(attempt.reserve, error)  # for the next try
         raise
@@ -164,5 +165,5 @@ def publish(work: Attempt, result: Dict[str, Any], heir: str = "", *, lingers: b
         job_environment.remove_stored(work)
         if work.continue_form != names.REQUEUE:
             successor_jobs.withdraw(work, heir or str(history.claim_of(work).get("token", "")))
-        notifications.notify_end(work, result, lingers=lingers)
-    return result
+        notifications.notify_end(work, end, lingers=lingers)
+    return end

@@ -29,7 +29,7 @@ class Obstacle(NamedTuple):
     reason: Reason
     message: str
 
-    def cause(self, usual: Optional[Reason]) -> Optional[Reason]:
+    def cause(self, usual: Optional[str]) -> Optional[str]:
         """The cause of the end; an attempt without progress explains more than the request that ended it."""
         return self.reason if self.reason is Reason.NO_PROGRESS else usual
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Optional
 
 from serried.agent.outcome.evidence import Obstacle
 from serried.agent.outcome.verdict import CONTINUES
 from serried.schema import job_states, names
-from serried.schema.reasons import Reason, condition, conditions, described, parse
-
-End = Dict[str, Any]
-"""An attempt's exit.json."""
+from serried.schema.endings import Condition, End
+from serried.schema.reasons import Reason
 
 INTERRUPTED = frozenset({Reason.PREEMPT, Reason.NODE_LOST, Reason.AGENT_KILLED, Reason.JOB_SCRIPT_KILLED})
 """Causes outside the program, which got no stop notice. Another attempt follows without the program's request."""
@@ -18,9 +16,9 @@ RESTARTABLE = INTERRUPTED | {Reason.CANCEL}
 """Causes after which a scheduler may restart the same job by itself: its TERM is the same for all of them."""
 
 
-def _revised(end: End, state: str, cause: Optional[Reason], message: str, **facts: Any) -> End:
+def _revised(end: End, state: str, cause: Optional[str], message: str, *nodes: str) -> End:
     code = names.EXIT_CODES.get(state)
-    return {**end, "state": state, "exit_code": code, "cause": cause, **described([condition(cause, message, **facts)])}
+    return end._replace(state=state, exit_code=code, cause=cause, conditions=(Condition(cause, message, nodes),))
 
 
 def _cancelled(end: End) -> End:
@@ -33,25 +31,24 @@ def _preempted(end: End) -> End:
 
 def stopped(end: End, by: str) -> End:
     """The end of an attempt that was to continue when a user's request to stop arrived."""
-    step = end.get("saved_step")
-    saved = "" if step is None else f"; saved at step {step}"
+    saved = "" if end.saved_step is None else f"; saved at step {end.saved_step}"
     return _revised(end, names.CANCELLED, Reason.USER, f"stopped by {by or 'its user'}{saved}")
 
 
 def finalise(end: End, reason: str) -> End:
     """The end by job.sh's knowledge: the job was cancelled, preempted, requeued, or could not be requeued (`limit`)."""
-    if end["cause"] == Reason.REQUEUE:
+    if end.cause == Reason.REQUEUE:
         return end  # job.sh received TERM, but the scheduler reported the reason
     if reason == Reason.REQUEUE:
         again = _revised(end, names.REQUEUED, Reason.REQUEUE, "the job was requeued while its script ran")
-        return {**again, "exit_code": names.EXIT_SAVED}
-    if reason == Reason.CANCEL and end["state"] in (names.REQUEUED, names.LAUNCH_FAILED):
+        return again._replace(exit_code=names.EXIT_SAVED)
+    if reason == Reason.CANCEL and end.state in (names.REQUEUED, names.LAUNCH_FAILED):
         return _cancelled(end)
-    if reason == Reason.PREEMPT and end["cause"] == Reason.CANCEL:
+    if reason == Reason.PREEMPT and end.cause == Reason.CANCEL:
         return _preempted(end)
-    if reason == Reason.LIMIT and end["state"] == names.REQUEUED:
+    if reason == Reason.LIMIT and end.state == names.REQUEUED:
         message = "the ranks saved, but the scheduler did not requeue the job"
-        return _revised(end, names.TIMEOUT, parse(end["cause"]), message)
+        return _revised(end, names.TIMEOUT, end.cause, message)
     return end
 
 
@@ -67,45 +64,42 @@ def by_the_scheduler(end: End, word: Optional[str], *, is_unrecorded: bool) -> E
     if state == names.PREEMPTED:
         return _preempted(end) if is_unrecorded else finalise(end, Reason.PREEMPT)
     if is_unrecorded and state == names.NODE_FAIL:
-        host = end["nodes"][0]
-        return _revised(end, names.NODE_FAIL, Reason.NODE_LOST, f"node {host} was lost", nodes=[host])
-    if is_unrecorded and not word and end["cause"] in INTERRUPTED:
-        message = f"the end of job {end['job']} is unknown, so no attempt may follow"
+        host = end.nodes[0]
+        return _revised(end, names.NODE_FAIL, Reason.NODE_LOST, f"node {host} was lost", host)._replace(nodes=(host,))
+    if is_unrecorded and not word and end.cause in INTERRUPTED:
+        message = f"the end of job {end.job} is unknown, so no attempt may follow"
         return _revised(end, names.LOST, Reason.LOST, message)
     return end
 
 
 def may_go_on(end: End, form: str) -> bool:
     """Whether it was interrupted, so that another attempt may follow without the program's request."""
-    if end["state"] == names.REQUEUED or end["cause"] not in INTERRUPTED:
+    if end.state == names.REQUEUED or end.cause not in INTERRUPTED:
         return False
-    return end["cause"] != Reason.JOB_SCRIPT_KILLED or form != names.REQUEUE  # nobody is left to requeue it
+    return end.cause != Reason.JOB_SCRIPT_KILLED or form != names.REQUEUE  # nobody is left to requeue it
 
 
 def go_on(end: End, obstacle: Optional[Obstacle]) -> End:
     """The end of an interrupted attempt that another attempt continues, unless there is an `obstacle`."""
-    stated = conditions(end)
     if obstacle is None:
-        continued = {"state": names.REQUEUED, "exit_code": names.EXIT_SAVED}
-        return {**end, **continued, **described([*stated, condition(Reason.CONTINUES, CONTINUES)])}
-    if any(condition_["code"] == obstacle.reason for condition_ in stated):
+        conditions = (*end.conditions, Condition(Reason.CONTINUES, CONTINUES))
+        return end._replace(state=names.REQUEUED, exit_code=names.EXIT_SAVED, conditions=conditions)
+    if any(condition.code == obstacle.reason for condition in end.conditions):
         return end
-    return {
-        **end,
-        "cause": obstacle.cause(parse(end["cause"])),
-        **described([*stated, condition(obstacle.reason, obstacle.message)]),
-    }
+    conditions = (*end.conditions, Condition(obstacle.reason, obstacle.message))
+    return end._replace(cause=obstacle.cause(end.cause), conditions=conditions)
 
 
 def on_full_disk(end: End) -> End:
     """The end of an attempt whose last files needed its reserve."""
-    return {**end, **described([*conditions(end), condition(Reason.DISK_FULL, "the disk of the run was full")])}
+    full = Condition(Reason.DISK_FULL, "the disk of the run was full")
+    return end._replace(conditions=(*end.conditions, full))
 
 
 def word(end: End, form: str) -> str:
     """The instruction for job.sh."""
-    if end["state"] == names.COMPLETED:
+    if end.state == names.COMPLETED:
         return "done"
-    if end["state"] == names.REQUEUED:
-        return "requeue" if form == names.REQUEUE and end["cause"] != Reason.REQUEUE else "next"
-    return f"fail {end['exit_code']}"
+    if end.state == names.REQUEUED:
+        return "requeue" if form == names.REQUEUE and end.cause != Reason.REQUEUE else "next"
+    return f"fail {end.exit_code}"

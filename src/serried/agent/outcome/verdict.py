@@ -7,10 +7,11 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 from serried.agent.outcome import diagnose
 from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence, FirstFailure, Obstacle, ignored_failure
 from serried.base.text import iso
-from serried.schema import SCHEMA, gpu_use, names, side_commands
+from serried.schema import gpu_use, names, side_commands
+from serried.schema.endings import Condition, End, FailureRecord
 from serried.schema.events import JournalEvent
 from serried.schema.exits import Exit
-from serried.schema.reasons import Reason, condition, described, parse
+from serried.schema.reasons import Reason, parse
 
 KILLED_CODE = 137
 """The exit code of a run whose agent or job.sh was killed."""
@@ -33,9 +34,9 @@ BUSY_SECONDS = 0.5
 class AttemptVerdict(NamedTuple):
     state: str
     exit_code: int
-    cause: Optional[Reason]
+    cause: Optional[str]
     message: str
-    further: Sequence[Dict[str, Any]] = ()
+    further: Sequence[Condition] = ()
     """Conditions beside the cause."""
     lost: Sequence[str] = ()
     """Hosts that were lost."""
@@ -76,53 +77,57 @@ def judge(evidence: AttemptEvidence, failure: Optional[FirstFailure], tail: List
     return next(conclude() for holds, conclude in rules if holds)
 
 
-def document(
-    evidence: AttemptEvidence, failure: Optional[FirstFailure], tail: List[str], verdict: AttemptVerdict
-) -> Dict[str, Any]:
-    """exit.json."""
-    first, absent = None, evidence.missing
-    facts = {"nodes": list(verdict.lost)} if verdict.lost else {}
-    stated = [
-        condition(verdict.cause or Reason.COMPLETED, verdict.message, **facts),
+def end_of(evidence: AttemptEvidence, failure: Optional[FirstFailure], tail: List[str], verdict: AttemptVerdict) -> End:
+    absent = evidence.missing
+    conditions = [
+        Condition(verdict.cause or Reason.COMPLETED, verdict.message, tuple(verdict.lost)),
         *verdict.further,
         *_unsaved(evidence),
     ]
     if absent:
-        stated.append(condition(Reason.RESULTS_MISSING, _missing_sentence(absent)))
-    warned = [*([] if failure else _unconnected_warnings(evidence)), *side_commands.warnings(evidence.head)]
-    warned += gpu_use.warnings(evidence.head)
-    warned += [{"code": it["code"], "message": it["message"]} for it in evidence.all(JournalEvent.ANOMALY)]
+        conditions.append(Condition(Reason.RESULTS_MISSING, _missing_sentence(absent)))
+    of_journal = [*side_commands.warnings(evidence.head), *gpu_use.warnings(evidence.head)]
+    of_journal += evidence.all(JournalEvent.ANOMALY)
+    warnings = [] if failure else _unconnected_warnings(evidence)
+    warnings += [Condition(warning["code"], warning["message"]) for warning in of_journal]
+    first = None
     if verdict.state == names.COMPLETED:
-        warned = [*warned, *_unseen_warnings(evidence)]
-    if failure and verdict.state != names.COMPLETED:
-        fields = failure.exit._asdict()
-        kept = ("rank", "node", "host", "local_rank", "exit_code", "signal", "seconds")
-        first = {key: fields[key] for key in kept}
-        first.update({key: fields[key] for key in ("error", "launch") if fields[key]}, tail=tail)
-        first["rank"] = None if failure.exit.rank == names.SCRIPT_RANK else failure.exit.rank
-    return {
-        "schema": SCHEMA,
-        "run": evidence.run,
-        "task": evidence.task,
-        "attempt": evidence.attempt,
-        "job": evidence.job,
-        "state": verdict.state,
-        "exit_code": verdict.exit_code,
-        "cause": verdict.cause,
-        **described(stated),
-        "first_failure": first,
-        "saved_step": evidence.saved.step,
-        "started": iso(evidence.started),
-        "ended": iso(evidence.ended),
-        "seconds": round(
-            max(evidence.ended - evidence.started, 0.0) if evidence.seconds is None else evidence.seconds, 1
-        ),
-        "nodes": [host for _, host in sorted(evidence.hosts.items())] or [evidence.host],
-        "world_size": evidence.world_size,
-        "progress": evidence.progressed,
-        **({"missing": absent} if absent else {}),
-        **({"warnings": warned} if warned else {}),
-    }
+        warnings += _unseen_warnings(evidence)
+    elif failure:
+        exit_ = failure.exit
+        first = FailureRecord(
+            rank=None if exit_.rank == names.SCRIPT_RANK else exit_.rank,
+            node=exit_.node or 0,
+            host=exit_.host,
+            local_rank=exit_.local_rank,
+            exit_code=exit_.exit_code,
+            signal=exit_.signal,
+            seconds=exit_.seconds,
+            error=exit_.error,
+            launch=exit_.launch,
+            tail=tuple(tail),
+        )
+    seconds = max(evidence.ended - evidence.started, 0.0) if evidence.seconds is None else evidence.seconds
+    return End(
+        run=evidence.run,
+        task=evidence.task,
+        attempt=evidence.attempt,
+        job=evidence.job,
+        state=verdict.state,
+        exit_code=verdict.exit_code,
+        cause=verdict.cause,
+        conditions=tuple(conditions),
+        first_failure=first,
+        saved_step=evidence.saved.step,
+        started=iso(evidence.started),
+        ended=iso(evidence.ended),
+        seconds=round(seconds, 1),
+        nodes=tuple(host for _, host in sorted(evidence.hosts.items())) or (evidence.host,),
+        world_size=evidence.world_size,
+        progress=evidence.progressed,
+        missing=tuple(absent),
+        warnings=tuple(warnings),
+    )
 
 
 def _ended(state: str, cause: Optional[Reason], message: str) -> AttemptVerdict:
@@ -239,7 +244,7 @@ def _of_requeue(evidence: AttemptEvidence) -> AttemptVerdict:
 
 
 def _hindered(verdict: AttemptVerdict, obstacle: Obstacle) -> AttemptVerdict:
-    further = [*verdict.further, condition(obstacle.reason, obstacle.message)]
+    further = [*verdict.further, Condition(obstacle.reason, obstacle.message)]
     return verdict._replace(cause=obstacle.cause(verdict.cause), further=further)
 
 
@@ -306,10 +311,10 @@ def _of_saving(evidence: AttemptEvidence, reason: Optional[Reason]) -> AttemptVe
     verdict = _ended(state, reason, f"{what}; {_how_ranks_left(evidence, reason)}")
     if not (evidence.saved.is_newer or evidence.saves_elsewhere):
         return verdict._replace(
-            further=[condition(Reason.NO_CHECKPOINT, "no checkpoint in `{checkpoints}` to continue from")]
+            further=[Condition(Reason.NO_CHECKPOINT, "no checkpoint in `{checkpoints}` to continue from")]
         )
     if evidence.obstacle is None:
-        further = [condition(Reason.CONTINUES, CONTINUES)]
+        further = [Condition(Reason.CONTINUES, CONTINUES)]
         return AttemptVerdict(names.REQUEUED, names.EXIT_SAVED, reason, verdict.message, further)
     return _hindered(verdict, evidence.obstacle)
 
@@ -335,14 +340,14 @@ def _at_step(evidence: AttemptEvidence) -> str:
     return "" if evidence.saved.step is None else f" at step {evidence.saved.step}"
 
 
-def _unsaved(evidence: AttemptEvidence) -> List[Dict[str, Any]]:
+def _unsaved(evidence: AttemptEvidence) -> List[Condition]:
     """Checkpoints that could not be saved, as on a full disk. The program may have continued nevertheless."""
     unsaved = [event["unsaved"] for event in evidence.all(JournalEvent.NODE_ENDED) if event.get("unsaved")]
     if not unsaved:
         return []
     count, problem = unsaved[0]["count"], unsaved[0]["problem"]
     few = "checkpoint" if count == 1 else "checkpoints"
-    return [condition(Reason.UNSAVED, f"{count} {few} could not be saved: {problem}")]
+    return [Condition(Reason.UNSAVED, f"{count} {few} could not be saved: {problem}")]
 
 
 def _of_peace(evidence: AttemptEvidence) -> AttemptVerdict:
@@ -362,7 +367,7 @@ def _of_peace(evidence: AttemptEvidence) -> AttemptVerdict:
     return AttemptVerdict(names.COMPLETED, 0, None, f"{which} exited with status 0")
 
 
-def _unconnected_warnings(evidence: AttemptEvidence) -> List[Dict[str, str]]:
+def _unconnected_warnings(evidence: AttemptEvidence) -> List[Condition]:
     """The warning that ranks ran as separate programs; none if a node cannot tell, or if a rank failed early."""
     ends = evidence.all(JournalEvent.NODE_ENDED)
     is_known = bool(ends) and len(ends) == len(evidence.hosts) and all(end.get("contact") is False for end in ends)
@@ -374,7 +379,7 @@ def _unconnected_warnings(evidence: AttemptEvidence) -> List[Dict[str, str]]:
         text = unconnected_message(evidence.world_size) if was_busy or reported else None
     else:  # a rank that was ended while it imported torch would have connected later
         text = str(reported[0]["message"]) if reported else None
-    return [{"code": Reason.RANKS_APART, "message": text}] if text else []
+    return [Condition(Reason.RANKS_APART, text)] if text else []
 
 
 def unconnected_message(count: int, seconds: Optional[float] = None) -> str:
@@ -384,7 +389,7 @@ def unconnected_message(count: int, seconds: Optional[float] = None) -> str:
     return f"no rank has connected to another in {seconds:.0f} s: the program may run {count} times, each by itself"
 
 
-def _unseen_warnings(evidence: AttemptEvidence) -> List[Dict[str, str]]:
+def _unseen_warnings(evidence: AttemptEvidence) -> List[Condition]:
     """Launches that failed in a script without bash, where nobody knows whether the script handled the failure."""
     failed = {exit_.launch for exit_ in evidence.failed_launched}
     unseen = [
@@ -393,11 +398,9 @@ def _unseen_warnings(evidence: AttemptEvidence) -> List[Dict[str, str]]:
         for launch in event["launches"]
         if launch["launch"] in failed and not launch["call"]
     ]
+    then = "failed, and the script exited with status 0"
     return [
-        {
-            "code": Reason.LAUNCH_FAILED_UNSEEN,
-            "message": f"{_launch_name(evidence, launch)} failed, and the script exited with status 0",
-        }
+        Condition(Reason.LAUNCH_FAILED_UNSEEN, f"{_launch_name(evidence, launch)} {then}")
         for launch in dict.fromkeys(unseen)
     ]
 
