@@ -1,15 +1,22 @@
-"""The record of a job script's launches, and the link to its log."""
+"""A job script: the record of its launches, the link to its log, and what a node's agent tells its ranks."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from building import A_SCRIPT, a_plan
+from serried.agent.attempt import Attempt
 from serried.agent.launchers import script
+from serried.agent.launchers.script import ScriptNode
+from serried.agent.ranks import command
+from serried.schema import names, tracking
 from serried.schema.layout import RunDirectory
+from serried.schema.plan import Environment, Track
 
 
 @pytest.fixture
@@ -57,3 +64,50 @@ def test_a_link_of_the_user_stays(work, tmp_path):
     (tmp_path / "train.out").symlink_to("/elsewhere/results.txt")
     script.link_log(work, "train.out")
     assert (tmp_path / "train.out").readlink() == Path("/elsewhere/results.txt")
+
+
+PLACE = {"master": "10.0.0.1", "port": 4242, "deadline": 0.0, "stop_file": "/t/stop"}
+
+
+@pytest.fixture
+def answer(tmp_path, monkeypatch):
+    """The answer to a rank of a script on the second node."""
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    monkeypatch.setenv("BASH_ENV", "/home/ada/bash_env")
+    monkeypatch.setenv("PYTHONPATH", "/home/ada/lib")
+    track = Track((tracking.WANDB,), "digits", mode=tracking.OFFLINE)
+    environment = Environment(env={"LR": "0.1"})
+    plan = a_plan(script=A_SCRIPT, root=tmp_path)._replace(track=track, environment=environment)
+    work = Attempt(RunDirectory(tmp_path / "k3f9q2"), plan, None, 1)
+
+    def ask(*, is_detached):
+        agent = SimpleNamespace(loop=SimpleNamespace(watch=lambda *_: None), log_event=lambda *_, **__: None)
+        monkeypatch.setattr(script.local_socket, "listen", lambda _: [])
+        node = ScriptNode(work, 1, PLACE, agent, rank_socket="@x")
+        sent = []
+        connection = SimpleNamespace(socket=SimpleNamespace(send=sent.append))
+        node._on_waits(connection, {"environ": {}, "launch": "1", "is_detached": is_detached})
+        return sent[0]
+
+    return work, ask
+
+
+def test_a_rank_that_the_scheduler_starts_gets_the_variables_of_the_script(answer):
+    work, ask = answer
+    of_rank = ask(is_detached=True)
+    place = command.RankPlace(node=0, rank=names.SCRIPT_RANK, local_rank=0, threads=0, **PLACE)
+    of_script = command.program(work, place).environment
+    got = {**of_rank["detached"]["environment"], **of_rank["environment"]}
+    assert set(of_script) <= set(got)
+    differing = {names.NODE, names.ADDED, names.FAILURE_REPORT, "BASH_ENV"}
+    assert {name for name in of_script if got[name] != of_script[name]} == differing
+    assert got[names.MARK] == "k3f9q2/-/1"
+    assert got[names.IN_JOB] == got[names.SCRIPT_JOB] == "SLURM_JOB_ID=77"
+    assert got[names.USER_BASH_ENV] == "/home/ada/bash_env"
+    assert got["PYTHONPATH"].split(os.pathsep) == [str(work.run.library), "/home/ada/lib"]
+    assert {names.TRACKER, "WANDB_MODE", "WANDB_PROJECT", "LR"} <= set(got)
+
+
+def test_a_rank_that_the_script_starts_inherits_them(answer):
+    _, ask = answer
+    assert ask(is_detached=False)["detached"] is None

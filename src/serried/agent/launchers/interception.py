@@ -151,20 +151,35 @@ def _intercepted(place: LaunchPlace, call: Call) -> Optional[List[str]]:
     if str(place.folder / "rank") in call.argv:  # called by another launcher, as horovodrun calls mpirun
         return None
     try:
-        line = launchers.split(call.name, call.argv)
-        _check(line)
-        program = _program(line, call)
+        line = _understood(call)
     except NoLaunchError:
         return None
     except NotUnderstoodError as reason:
         _note(place, call.name, str(reason))
         _record(place, call, program=[], kind="", untouched=str(reason))
         return None
-    launch = _record(place, call, program=program, kind=line.kind, untouched=None)
+    launch = _record(place, call, program=line.program, kind=line.kind, untouched=None)
     if launch is None:
         return None
     mark = names.DETACHED if line.is_detached else "" if line.local_rank_index is None else str(line.local_rank_index)
-    return [*line.options, str(place.folder / "rank"), f"{launch}@{mark}" if mark else launch, *program]
+    return [*line.options, str(place.folder / "rank"), f"{launch}@{mark}" if mark else launch, *line.program]
+
+
+def _understood(call: Call) -> LaunchLine:
+    """The line, with the user's program. Raises NotUnderstoodError or NoLaunchError."""
+    line = launchers.split(call.name, call.argv)
+    job = os.environ.get(names.SCRIPT_JOB, "").partition("=")[2]
+    if line.job and job and line.job != job:
+        raise NotUnderstoodError(f"job {line.job} is another job")
+    preset = next((name for name in PRESET if os.environ.get(name)), "")
+    if preset and line.kind == "torchrun":
+        raise NotUnderstoodError(f"variable `{preset}`")
+    program, *arguments = line.program
+    if program == INTERPRETER:
+        program = _interpreter(call)
+    if find_program(program) is None:  # the launcher's message is better
+        raise NotUnderstoodError(f"`{program}` is not a program on this node")
+    return line._replace(program=[program, *arguments])
 
 
 def _stand_in(place: LaunchPlace, call: Call) -> Optional[int]:
@@ -184,27 +199,6 @@ def _stand_in(place: LaunchPlace, call: Call) -> Optional[int]:
     launch = _record(place, call, program=line.program, kind=line.kind, untouched=None)
     rank = [str(place.folder / "rank"), launch] if launch else []
     return local_srun.start(step, place.launches, [*rank, *line.program])
-
-
-def _program(line: LaunchLine, call: Call) -> List[str]:
-    """The user's program. Raises NotUnderstoodError if this node does not have it: the launcher's message is better."""
-    program = list(line.program)
-    if program[0] == INTERPRETER:
-        program[0] = _interpreter(call)
-    if find_program(program[0]) is None:
-        raise NotUnderstoodError(f"`{program[0]}` is not a program on this node")
-    return program
-
-
-def _check(line: LaunchLine) -> None:
-    """Raise NotUnderstoodError for reasons outside of the command line."""
-    job = os.environ.get(names.SCRIPT_JOB, "").partition("=")[2]
-    if line.job and job and line.job != job:
-        raise NotUnderstoodError(f"job {line.job} is another job")
-    if line.kind == "torchrun":
-        for preset in PRESET:
-            if os.environ.get(preset):
-                raise NotUnderstoodError(f"variable `{preset}`")
 
 
 def find_program(word: str) -> Optional[str]:

@@ -1,4 +1,4 @@
-"""Ranks of launches in job scripts: the real program between a launcher, here the test, and an agent, here a thread."""
+"""The programs that a launcher starts, between a launcher, here the test, and an agent, here a thread."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ import threading
 import pytest
 
 from serried.agent.launchers import local_socket, programs
+from serried.agent.launchers.node_side import find_host
+from serried.agent.launchers.programs import parse_ssh
 from serried.base.channel import Channel
 from serried.submission import script
+from tables import for_each
 
 PYTHON = [sys.executable, "-I", "-S"]
 
@@ -229,3 +232,35 @@ def test_a_rank_that_the_scheduler_started_is_as_if_the_script_had_started_it(la
     }
     waiting = agent.of("program-waits")
     assert (waiting["launch"], waiting["is_detached"]) == ("1", True)
+
+
+@for_each(
+    ("words", "host", "command"),
+    [
+        # As Open MPI, MPICH, Intel MPI, horovodrun and ssh's users write it.
+        (["n1", " orted -mca", "ess", "env"], "n1", " orted -mca ess env"),
+        (["-x", "n1", '"/opt/hydra_pmi_proxy"', "--rmk", "user"], "n1", '"/opt/hydra_pmi_proxy" --rmk user'),
+        (["-q", "-x", "n1", "/opt/bin//hydra_bstrap_proxy", "--upstream-port", "1"], "n1",
+         "/opt/bin//hydra_bstrap_proxy --upstream-port 1"),
+        (["-o", "PasswordAuthentication=no", "n1", "-p", "22", "-o", "ConnectTimeout=10", "true"], "n1", "true"),
+        (["-oBatchMode=yes", "ada@n1", "echo", "$HOME; exit 3"], "n1", "echo $HOME; exit 3"),
+        (["n1"], "n1", ""),
+    ],
+)  # fmt: skip
+def test_host_and_command_are_found_among_sshs_options(words, host, command):
+    assert parse_ssh(words) == (host, command)
+
+
+@for_each(
+    ("host", "hosts", "index"),
+    [
+        ("n2", ["n1", "n2"], 1),
+        ("n2.cluster.example.org", ["n1", "n2"], 1),
+        ("n2", ["n1.cluster", "n2.cluster"], 1),
+        ("n2.a", ["n2.a", "n2.b"], 0),
+        ("n2", ["n2.a", "n2.b"], None),
+        ("n3", ["n1", "n2"], None),
+    ],
+)
+def test_a_node_is_known_by_its_short_name_too_where_that_is_one_nodes_alone(host, hosts, index):
+    assert find_host(host, hosts) == index
