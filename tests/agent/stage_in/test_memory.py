@@ -1,4 +1,4 @@
-"""What is known of a million files takes hundreds of megabytes: it is memory for ranks once all nodes have them."""
+"""The manifest of a million files takes hundreds of megabytes: it is freed once all nodes have the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the head says while data comes: how far the node is that all others wait for."""
+"""What the head reports while data is staged: the progress of the node that all others wait for."""
 
 from __future__ import annotations
 

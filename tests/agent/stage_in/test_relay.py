@@ -1,4 +1,4 @@
-"""What one node says to the next: all of it and no more, whoever else calls, and whatever is said."""
+"""The protocol between a node and the next: complete, authenticated, and robust against any bytes."""
 
 from __future__ import annotations
 

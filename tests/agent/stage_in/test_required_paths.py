@@ -1,4 +1,4 @@
-"""Data that only compute nodes see is looked for there, before any rank starts."""
+"""Paths that only compute nodes see are checked there, before any rank starts."""
 
 from __future__ import annotations
 

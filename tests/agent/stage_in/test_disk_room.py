@@ -1,4 +1,4 @@
-"""What does not fit a node's disk is refused before it is copied, and what fills it meanwhile keeps nothing."""
+"""Data that does not fit the disk of a node is refused before it is copied."""
 
 from __future__ import annotations
 

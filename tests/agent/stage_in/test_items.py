@@ -1,4 +1,4 @@
-"""A tree that is staged is the tree that was there: whatever it holds, in whatever order its parts come."""
+"""A staged tree equals its source, whatever it contains and in whatever order its extents arrive."""
 
 from __future__ import annotations
 

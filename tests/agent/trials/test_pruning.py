@@ -1,4 +1,4 @@
-"""The role `search` beside a trial: whether it follows the journal, whatever happens to that."""
+"""The role `search` beside a trial: it follows the journal, and ends a trial that is pruned."""
 
 from __future__ import annotations
 

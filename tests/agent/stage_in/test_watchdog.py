@@ -1,4 +1,4 @@
-"""A file system that is away: it neither answers nor says that it will not."""
+"""A file system that does not answer ends the staging with a message."""
 
 from __future__ import annotations
 

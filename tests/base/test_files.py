@@ -1,10 +1,32 @@
-"""The new lines of a file that grows."""
+"""Journals, the reserve on a full disk, and the new lines of a file that grows."""
 
 from __future__ import annotations
 
+import errno
 import os
 
+import pytest
+
+from serried.base import files
 from serried.base.files import TailReader
+
+
+def test_lines_that_are_no_objects_are_skipped(tmp_path):
+    journal = tmp_path / "events.jsonl"
+    lines = [b'{"t": 1}', b"[2]", b"\xff", b"[" * 100_000, b"", b'{"t": 3}', b'{"t": 4']
+    journal.write_bytes(b"\n".join(lines))
+    assert files.read_journal(journal) == [{"t": 1}, {"t": 3}]
+    assert files.read_journal(tmp_path / "gone") == []
+
+
+@pytest.mark.parametrize(
+    ("number", "is_kept"), [(errno.ENOSPC, False), (errno.EDQUOT, False), (errno.EIO, True), (errno.ESTALE, True)]
+)
+def test_only_a_full_disk_takes_the_reserve(tmp_path, number, is_kept):
+    reserve = tmp_path / "reserve"
+    files.write_reserve(reserve)
+    files.give_back(reserve, OSError(number, "as the kernel says"))
+    assert reserve.exists() is is_kept
 
 
 def test_lines_come_once_and_whole(tmp_path):
