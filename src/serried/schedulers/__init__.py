@@ -1,4 +1,10 @@
-"""Schedulers: what builds their argv and reads their output. Differences between them live here alone."""
+"""Schedulers: what builds their argv and reads their output. Differences between them live here alone.
+
+A plan enters, and a command that submits it leaves; output of commands enters, and jobs, profiles, directives and
+occupancy leave. Each scheduler is a folder: `commands` (argv, its part of job.sh, the commands that change or list
+jobs), `parse` (their output), `cluster` (partitions, limits, the job around us, occupancy) and `directives` (job
+scripts). The modules are imported by name, when a plan needs them; no scheduler imports another.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from serried.base.files import MODES
 from serried.schema import names
@@ -15,9 +15,6 @@ from serried.schema.layout import RunDirectory, plain
 from serried.schema.plan import Array, Dialect, Plan, UserScript
 from serried.schema.reasons import Reason
 from serried.schema.successor_commands import Commands
-
-if TYPE_CHECKING:
-    pass
 
 ERRAND_SECONDS = 3600
 ERRAND_MEMORY_MB = 1024
@@ -229,7 +226,7 @@ class Fragment:
 
 
 class Script(Protocol):
-    """The module `script` of a scheduler."""
+    """Its part of job.sh, in the module `commands` of a scheduler."""
 
     @property
     def FRAGMENT(self) -> Fragment: ...  # noqa: N802 - a constant of the module

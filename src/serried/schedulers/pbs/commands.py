@@ -14,7 +14,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -122,19 +122,14 @@ wait"""
 
 def required_options(extra: Sequence[str]) -> tuple[str, ...]:
     """The project, and resources of the job that are no sizes: `-P x`, `-l filesystems=home`, `-l storage=gdata/x`."""
-    words = [part for word in extra for part in (_joined(word) or (word,))]
-    pairs = itertools.pairwise(words)
+    # `-lfilesystems=home` is one word for two.
+    parted = [(word[:2], word[2:]) if re.match("-[lP].", word) else (word,) for word in extra]
     return tuple(
         word
-        for flag, value in pairs
+        for flag, value in itertools.pairwise(itertools.chain(*parted))
         if flag == "-P" or (flag == "-l" and not _SIZES.match(value))
         for word in (flag, value)
     )
-
-
-def _joined(word: str) -> tuple[str, str] | None:
-    """`-lfilesystems=home` is one word for two."""
-    return (word[:2], word[2:]) if word[:2] in ("-l", "-P") and len(word) > 2 else None
 
 
 def script_lines(plan: Plan, script: UserScript) -> str:
@@ -194,43 +189,21 @@ def stand_in(plan: Plan, script: UserScript) -> str:
 
 
 def launcher(plan: Plan) -> str:
-    """What the profile names, else PBS's own."""
-    if plan.site.launcher:
-        return _named(plan)
-    if plan.script:  # its directives may put a host into the node file more than once, and leave their number open
+    """What the profile names: one of PBS's own two, or the site's words. Without a name, the one of PBS that suits."""
+    allocation, named = plan.allocation, plan.site.launcher
+    if named not in ("", "pbsdsh", "pbs_tmrsh"):
+        for name, number in (("nodes", allocation.nodes), ("ranks", allocation.ranks), ("gpus", allocation.gpus)):
+            named = named.replace(f"{{{name}}}", str(number))
+        return named
+    if not named and plan.script:
+        # Its directives may put a host into the node file more than once, and leave the number of hosts open.
         return shlex.join(("/bin/bash", "-c", EACH_HOST, "1000000"))
-    return shlex.join(_usual(plan))
-
-
-def _named(plan: Plan) -> str:
-    """What the profile says: a name of ours, or the site's own words."""
-    known = NAMED.get(plan.site.launcher)
-    if known:
-        return shlex.join(known(plan))
-    asked = plan.allocation
-    made = plan.site.launcher
-    for name, number in (("nodes", asked.nodes), ("ranks", asked.ranks), ("gpus", asked.gpus)):
-        made = made.replace(f"{{{name}}}", str(number))
-    return made
-
-
-def _usual(plan: Plan) -> tuple[str, ...]:
-    """In a job that another program requested, the node file may list a node more than once."""
-    return _pbs_tmrsh(plan) if plan.site.inside else _pbsdsh(plan)
-
-
-def _pbsdsh(plan: Plan) -> tuple[str, ...]:  # noqa: ARG001 - the table's shape
-    """One process for each line of the node file, and `mpiprocs=1` gives each node one. It always exits 0."""
-    return ("pbsdsh", "--")
-
-
-def _pbs_tmrsh(plan: Plan) -> tuple[str, ...]:
-    """One after the other, each in the background. What they exit with says nothing."""
-    return ("/bin/bash", "-c", EACH_HOST, str(plan.allocation.nodes))
-
-
-NAMED: Mapping[str, Callable[[Plan], tuple[str, ...]]] = {"pbsdsh": _pbsdsh, "pbs_tmrsh": _pbs_tmrsh}
-"""What a profile may name; anything else is a command line."""
+    if named == "pbs_tmrsh" or (not named and plan.site.inside):
+        # In a job that another program requested, the node file may list a node more than once. One after the other,
+        # each in the background; what they exit with says nothing.
+        return shlex.join(("/bin/bash", "-c", EACH_HOST, str(allocation.nodes)))
+    # One process for each line of the node file, and `mpiprocs=1` gives each node one. It always exits 0.
+    return "pbsdsh --"
 
 
 def _handover(plan: Plan) -> Path:
@@ -260,13 +233,19 @@ def chunk(allocation: Allocation, tasks: int = 1, gpu_resource: str = "gpu_type"
 def _options(plan: Plan, token: str, task: str) -> list[str]:
     allocation = plan.allocation
     return [
-        *_pair("-N", job_name(plan.name, token)),
-        *_pair("-o", _log(plan, task)),
-        *_pair("-j", "oe"),
-        *_pair("-k", "oed"),
+        "-N",
+        job_name(plan.name, token),
+        "-o",
+        _log(plan, task),
+        "-j",
+        "oe",
+        "-k",
+        "oed",
         # PBS refuses an array that it could not start again; nothing else should start again by itself.
-        *_pair("-r", "y" if _is_array(plan, task) else "n"),
-        *_pair("-W", f"umask={MODES[plan.share].umask:03o}"),
+        "-r",
+        "y" if _is_array(plan, task) else "n",
+        "-W",
+        f"umask={MODES[plan.share].umask:03o}",
         *(_of_script(plan, plan.script) if plan.script else (*_resources(plan, tasks=1), *_queue(allocation))),
         *_array(plan, task),
     ]
@@ -295,17 +274,15 @@ def _resources(plan: Plan, *, tasks: int) -> list[str]:
 
 def _size(plan: Plan, *, tasks: int) -> list[str]:
     """`select=2` alone may put both on one host."""
-    place = "scatter:excl" if _is_alone(plan) else "scatter"
+    # All memory of a node can only be had with the whole node.
+    is_exclusive = plan.allocation.exclusive or plan.allocation.memory_mb == 0
+    place = "scatter:excl" if is_exclusive else "scatter"
     chunks = f"select={plan.allocation.nodes}:{chunk(plan.allocation, tasks, plan.site.gpu_resource)}"
-    return [*_pair("-l", chunks), *_pair("-l", f"place={place}")]
+    return ["-l", chunks, "-l", f"place={place}"]
 
 
 def _limit(allocation: Allocation) -> tuple[str, ...]:
-    return _pair("-l", f"walltime={walltime(allocation.time_seconds)}") if allocation.time_seconds else ()
-
-
-def _pair(flag: str, value: str) -> tuple[str, str]:
-    return flag, value
+    return ("-l", f"walltime={walltime(allocation.time_seconds)}") if allocation.time_seconds else ()
 
 
 def _log(plan: Plan, task: str) -> str:
@@ -321,11 +298,6 @@ def _log(plan: Plan, task: str) -> str:
     return log.removesuffix(".log") + "-^array_index^.log" if is_named else log
 
 
-def _is_alone(plan: Plan) -> bool:
-    """All memory of a node can only be had with the whole node."""
-    return plan.allocation.exclusive or plan.allocation.memory_mb == 0
-
-
 OF_SIZE = {"nodes", "gpus", "gpu_type", "ranks", "cpus", "mem", "mem_per_node", "mem_per_cpu", "exclusive"}
 """Keys of `resources` that make up the chunks of a job."""
 
@@ -337,7 +309,7 @@ def _queue(allocation: Allocation) -> list[str]:
         "-M": allocation.mail_user,
         "-m": "".join(dict.fromkeys("".join(MAIL.get(word.upper(), "") for word in allocation.mail_type))),
     }
-    return [word for flag, value in asked.items() if value for word in _pair(flag, value)]
+    return [word for flag, value in asked.items() if value for word in (flag, value)]
 
 
 def _array(plan: Plan, task: str) -> list[str]:
@@ -346,23 +318,19 @@ def _array(plan: Plan, task: str) -> list[str]:
         return []
     indices = plan.array.indices
     if not _is_array(plan, task):
-        return [*_pair("-v", f"{names.TASK}={task or indices[0]}")]
+        return ["-v", f"{names.TASK}={task or indices[0]}"]
     throttle = f"%{plan.array.parallel}" if plan.array.parallel else ""
-    return [*_pair("-J", _range(indices) + throttle)]
-
-
-def _is_array(plan: Plan, task: str) -> bool:
-    return plan.array is not None and len(plan.array.indices) > 1 and not task
-
-
-def _range(indices: Sequence[int]) -> str:
     step = indices[1] - indices[0]
     if list(indices) != list(range(indices[0], indices[-1] + 1, step)):
         raise UsageError(
             "PBS runs only arrays whose indices are a range with a step, such as `0-99` or `0-98:2`",
             hint="submit one range at a time, or the whole range: unwanted tasks can end at once",
         )
-    return f"{indices[0]}-{indices[-1]}" + (f":{step}" if step > 1 else "")
+    return ["-J", f"{indices[0]}-{indices[-1]}" + (f":{step}" if step > 1 else "") + throttle]
+
+
+def _is_array(plan: Plan, task: str) -> bool:
+    return plan.array is not None and len(plan.array.indices) > 1 and not task
 
 
 MANY = 1000
@@ -446,7 +414,8 @@ class Pbs(CommandScheduler):
         allocation = plan.allocation
         argv = (
             *("qsub", "-I"),
-            *_pair("-N", job_name(plan.name, token)),
+            "-N",
+            job_name(plan.name, token),
             *_resources(plan, tasks=allocation.ranks),
             *_queue(allocation),
             *allocation.extra,
@@ -464,8 +433,9 @@ class Pbs(CommandScheduler):
         size = f"select=1:ncpus=1:mem={ERRAND_MEMORY_MB}mb:host={host}"
         return (
             *("qsub", "-W", "block=true", "-r", "n", "-j", "oe", "-o", os.devnull),
-            *_pair("-N", job_name(plan.name, f"{plan.run}-errand")),
-            *(word for text in (size, f"walltime={walltime(ERRAND_SECONDS)}") for word in _pair("-l", text)),
+            "-N",
+            job_name(plan.name, f"{plan.run}-errand"),
+            *(word for text in (size, f"walltime={walltime(ERRAND_SECONDS)}") for word in ("-l", text)),
             *_queue(asked),
             *required_options(plan.allocation.extra),
             *("--", *words),

@@ -121,15 +121,20 @@ def launcher(plan: Plan) -> str:
     """Everything is said here: what a step inherits from its job changed in Slurm 22.05 and again in 23.11."""
     if plan.script:
         return BESIDE_SCRIPT
-    nodes = str(plan.allocation.nodes)
+    nodes, gpus = str(plan.allocation.nodes), plan.allocation.gpus
+    # Of a job that may have more nodes the first ones, as the head is on the first. Of GPUs all that each node has,
+    # also where the job was asked for with some for each task.
+    of_job = ("--relative=0", *((f"--gres=gpu:{gpus}",) if gpus else ())) if plan.site.inside else ()
+    # Steps that overlap share CPUs, and no GPUs: where the ranks are a step of their own, the agents' takes none.
+    step_gpus = ("--gres=none" if plan.launch.kind == "srun" else "--gpu-bind=none",) if gpus else ()
     words = (
         "srun",
         f"--nodes={nodes}",
         f"--ntasks={nodes}",
         "--ntasks-per-node=1",
-        *(_of_the_job(plan) if plan.site.inside else ()),
+        *of_job,
         *_step_cpus(plan, plan.allocation.cpus),
-        *_step_gpus(plan),
+        *step_gpus,
         "--overlap",
         "--export=ALL",
         "--kill-on-bad-exit=1",
@@ -238,12 +243,13 @@ def _pyxis(plan: Plan) -> tuple[str, ...]:
     if plan.container is None or plan.container.runtime != "pyxis":
         return ()
     of_project = os.path.dirname(os.path.dirname(plan.directory))  # noqa: PTH120 - where another run's checkpoints are too
-    mounts = [of_project, plan.source.directory, *plan.container.binds]
+    folders = map(binds.parse, dict.fromkeys((of_project, plan.source.directory, *plan.container.binds)))
+    mounts = [f"{one.source}:{one.destination}" + (":ro" if one.is_read_only else "") for one in folders]
     said = plan.environment
     named = ",".join(("PYTHONPATH", *said.env, *said.secrets, *said.env_file))
     return (
         f"--container-image={plan.container.image}",
-        f"--container-mounts={','.join(_mount(text) for text in dict.fromkeys(mounts))}",
+        f"--container-mounts={','.join(mounts)}",
         f"--container-env={named}",
         *(["--container-writable"] if plan.container.writable else []),
         *plan.container.options,
@@ -252,27 +258,6 @@ def _pyxis(plan: Plan) -> tuple[str, ...]:
         'shift; exec python3 "$@"',
         "sh",
     )
-
-
-def _mount(text: str) -> str:
-    bind = binds.parse(text)
-    return f"{bind.source}:{bind.destination}" + (":ro" if bind.is_read_only else "")
-
-
-def _step_gpus(plan: Plan) -> tuple[str, ...]:
-    """Steps that overlap share CPUs, and no GPUs: where the ranks are a step of their own, the agents' takes none."""
-    if not plan.allocation.gpus:
-        return ()
-    return ("--gres=none",) if plan.launch.kind == "srun" else ("--gpu-bind=none",)
-
-
-def _of_the_job(plan: Plan) -> tuple[str, ...]:
-    """Of a job that may have more nodes the first ones, as the head is on the first.
-
-    Of GPUs all that each node has, also where the job was asked for with some for each task.
-    """
-    gpus = plan.allocation.gpus
-    return ("--relative=0", *((f"--gres=gpu:{gpus}",) if gpus else ()))
 
 
 def walltime(seconds: int) -> str:
@@ -284,6 +269,9 @@ def _options(plan: Plan, token: str, task: str) -> list[str]:
     folder = plan.script.folder if plan.script and not plan.source.snapshot else ""
     allocation, name = plan.allocation, job_name(plan.name, token)
     is_singleton = plan.script is not None and plan.script.is_singleton
+    # For a script without further attempts of Serried: its directive, else the site's default.
+    is_open = plan.script is not None and not plan.limit.restarts
+    requeue = [] if is_open else ["--requeue" if plan.may_requeue else "--no-requeue"]
     options = [
         f"--job-name={plan.script.job_name if plan.script and is_singleton else name}",
         f"--chdir={folder or plan.directory}",
@@ -292,7 +280,7 @@ def _options(plan: Plan, token: str, task: str) -> list[str]:
         *(_of_script(plan, plan.script) if plan.script else _resources(plan, tasks=1)),
         *_warning(plan),
         *([] if plan.script else _queue(allocation)),
-        *_requeue(plan),
+        *requeue,
         "--export=ALL",
         *_array(plan, task),
     ]
@@ -300,13 +288,6 @@ def _options(plan: Plan, token: str, task: str) -> list[str]:
         comments = [option.partition("=")[2] for option in options if option.startswith("--comment=")]
         options.append(f"--comment={' '.join([*comments[-1:], name])}")
     return options
-
-
-def _requeue(plan: Plan) -> list[str]:
-    """For a script without further attempts of Serried: its directive, else the site's default."""
-    if plan.script and not plan.limit.restarts:
-        return []
-    return ["--requeue" if plan.may_requeue else "--no-requeue"]
 
 
 def _resources(plan: Plan, *, tasks: int) -> list[str]:
