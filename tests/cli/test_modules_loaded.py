@@ -14,15 +14,15 @@ from sampled import write_samples
 from serried.schedulers.local import jobs
 
 BUDGETS = {
-    "finished": {"ps": 36, "logs": 41, "stop": 37, "wait": 47, "why": 42, "show": 56, "fetch": 55},
+    "finished": {"ps": 32, "logs": 37, "stop": 35, "wait": 40, "why": 41, "show": 43, "fetch": 39},
     # Only for runs whose samples are kept: the rules of the report, to count its notes.
-    "measured": {"show": 70},
-    "array": {"ps": 36, "logs": 41, "stop": 37, "wait": 47, "why": 42, "show": 56, "fetch": 55},
-    "waiting_here": {"ps": 42, "logs": 47, "why": 48, "show": 62},
-    # Runs that run have progress, of which four modules know: live.json, its reader, words and doubts.
-    "running_here": {"ps": 45, "logs": 41, "why": 52, "show": 66},
+    "measured": {"show": 49},
+    "array": {"ps": 32, "logs": 37, "stop": 35, "wait": 40, "why": 41, "show": 43, "fetch": 39},
+    "waiting_here": {"ps": 38, "logs": 43, "why": 48, "show": 50},
+    # Runs that run have progress, of which three modules know: live.json, its reader with doubts, and words.
+    "running_here": {"ps": 40, "logs": 37, "why": 50, "show": 52},
     # Two of them only for a query of their own: on a fast machine the answer to `ps` is still valid.
-    "running_on_slurm": {"ps": 48, "logs": 41, "why": 56, "show": 70},
+    "running_on_slurm": {"ps": 43, "logs": 37, "why": 51, "show": 53},
 }
 """By the state of the run and by reader; raise one only for what its users gain."""
 

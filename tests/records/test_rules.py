@@ -6,6 +6,8 @@ import dataclasses
 
 import pytest
 
+import rules_page
+from house import ROOT
 from sampled import GIB, a_gpu, a_rank, write_samples
 from serried.base.errors import UsageError
 from serried.records import samples
@@ -390,3 +392,13 @@ def test_an_unknown_rule_is_refused_with_a_suggestion():
     with pytest.raises(UsageError) as raised:
         page_of("gpu-lo")
     assert raised.value.hint == "did you mean `gpu-low`?"
+
+
+def test_the_page_has_what_the_command_prints():
+    text = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
+    assert text == rules_page.update(text), "run `make docs`"
+
+
+def test_a_page_without_the_marker_is_refused():
+    with pytest.raises(ValueError, match="the page has no line"):
+        rules_page.update("mine")

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
+from building import RunOnDisk
+from serried.base.files import make_directory
 from serried.records import samples
-from serried.records.samples import Measurements, Range, measured_of
+from serried.records.rules import judge
+from serried.records.samples import STEPS, MeasuredRows, Measurements, Range, measured_of
+from serried.records.usage import Usage
+from serried.schema import series
 from serried.schema.layout import TaskDirectory
 
 ABOUT = {
@@ -180,3 +187,52 @@ def test_lines_that_are_left_out_do_not_fall_into_step_with_a_training(place):
     (node,) = samples.read(place, most_lines=200).nodes
     idle = sum(each.gpus["0"]["busy"][1] == 0 for each in node.periods)
     assert 0.02 <= idle / len(node.periods) <= 0.08
+
+
+RECORDED = Path(__file__).parent / "recorded" / "two-ranks-on-two-cpus.jsonl"
+
+
+@pytest.fixture
+def measured(tmp_path):
+    path = TaskDirectory(tmp_path).attempt(1).samples(0)
+    path.parent.mkdir(parents=True)
+    shutil.copy(RECORDED, path)
+    return measured_of(samples.read(TaskDirectory(tmp_path)))
+
+
+def test_a_real_run_is_measured(measured):
+    (node,) = measured.nodes
+    assert (node.host, node.cpus, node.memory_scope) == ("vm", 2, "node")
+    assert node.cpu is not None
+    assert node.cpu.mean == pytest.approx(1.99, abs=0.02)
+    assert node.seconds == pytest.approx(540, abs=60)
+    assert [rank.rank for rank in measured.ranks] == [0, 1]
+    assert (measured.gpus, measured.damaged, measured.one_in) == ((), 0, 1)
+
+
+def test_a_real_run_that_uses_its_cpus_gets_no_notes(measured):
+    usage = Usage("g66h8h", state="COMPLETED", seconds=558, limit_seconds=10800, ranks=2, cpus=2, measured=measured)
+    assert judge(usage) == []
+
+
+def test_measurements_survive_json(measured):
+    assert Measurements.from_json(measured.to_json()) == measured
+
+
+def test_folders_are_not_listed_again_for_each_row(tmp_path, state_home, monkeypatch):  # noqa: ARG001
+    run = RunOnDisk(tmp_path, nodes=1, ranks=1)
+    path = run.attempt().metrics(0, 0)
+    make_directory(path.parent)
+    path.write_text("".join(f"{json.dumps({'t': 1.0, 'step': step})}\n" for step in range(50)))
+    listings = []
+    known = series.ranks
+
+    def listed(place: TaskDirectory) -> list[int]:
+        listings.append(place)
+        return known(place)
+
+    monkeypatch.setattr(series, "ranks", listed)
+    measured = MeasuredRows(run.where.task(None), STEPS)
+    listings.clear()
+    assert [row["step"] for row in measured.rows()] == [*range(50)]
+    assert len(listings) == 1
