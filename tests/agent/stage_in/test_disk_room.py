@@ -66,7 +66,7 @@ def test_who_gets_an_archive_from_another_node_looks_before_it_unpacks_it(there:
     subprocess.run(["tar", "-czf", "z.tar.gz", "zeros"], cwd=there, check=True)
     stager = Job(there, small, "z.tar.gz=z").stager
     with pytest.raises(StageError, match=r"cannot unpack `.*/z.tar.gz`: no room on .*/data: 1\.5 MB needed"):
-        stager._make_room_to_unpack(stager.items[0], there / "z.tar.gz")
+        stager._unpack(stager.items[0], there / "z.tar.gz", None)
 
 
 def test_what_nobody_uses_makes_room(there: Path, small: Path):

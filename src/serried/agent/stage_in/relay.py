@@ -424,6 +424,7 @@ def call(address: Tuple[str, int], key: bytes, greeting: Message, seconds: float
 
 
 LEAST_BYTES, MOST_PIECES = 256 << 10, 4096
+"""Of a large file: the bytes that are written, and passed on, at once; and the most such pieces."""
 CALLS, CALL_SECONDS, PAUSE_SECONDS = 3, 20.0, 0.5
 """A dead node refuses at once, or its kernel does. A node that takes long is busy, and spares the source a reader."""
 WRITERS, MOST_WAITING = 4, 8
@@ -502,7 +503,8 @@ class Predecessor:
                     raise ProtocolError("a frame of another length than its table of parts")
                 if len(parts) == 1 and frame.length:
                     number, offset = parts[0].number, parts[0].offset
-                    for at, data in self._wire.pieces(frame, _least(sizes[number])):
+                    # Few bytes let many nodes follow each other closely, but the list of pieces must not get long.
+                    for at, data in self._wire.pieces(frame, max(LEAST_BYTES, sizes[number] // MOST_PIECES)):
                         yield [FilePiece(number, offset + at, len(data), data)]
                 else:
                     yield _cut(parts, memoryview(self._wire.data(frame)))
@@ -557,14 +559,6 @@ def _write(writer: TreeWriter, pieces: Sequence[FilePiece]) -> None:
                 writer.write(number, offset, data)
     except ValueError as error:  # a peer, proven or not, cannot make this node write beyond the manifest
         raise PeerLostError(str(error)) from None
-
-
-def _least(size: int) -> int:
-    """The bytes of a file of `size` bytes that are written, and passed on, at once.
-
-    With few bytes a thousand nodes follow each other closely, but the list of pieces must not get long.
-    """
-    return max(LEAST_BYTES, size // MOST_PIECES)
 
 
 class _WritePool:

@@ -640,7 +640,12 @@ class Stager:
 
     def _unpack(self, item: StagedItem, archive: Path, slot: CacheSlot, extents: Optional[ExtentLog] = None) -> None:
         """Fill the slot with what is in the archive."""
-        self._make_room_to_unpack(item, archive)
+        least = _least_size(item, str(archive))
+        try:
+            if self._cache:
+                self._cache.make_room(least.bytes, least.files)
+        except NoRoomError as error:
+            raise StageError(f"cannot unpack `{item.source}`: {error}") from None
 
         def on_reading(reading: archives.Reading) -> None:
             item.unpacking = reading
@@ -652,14 +657,6 @@ class Stager:
         finally:
             item.unpacking = None
         self._finish(item, slot, None, extents)
-
-    def _make_room_to_unpack(self, item: StagedItem, archive: Path) -> None:
-        least = _least_size(item, str(archive))
-        try:
-            if self._cache:
-                self._cache.make_room(least.bytes, least.files)
-        except NoRoomError as error:
-            raise StageError(f"cannot unpack `{item.source}`: {error}") from None
 
     def _finish(
         self, item: StagedItem, slot: CacheSlot, manifest: Optional[Manifest], extents: Optional[ExtentLog]
