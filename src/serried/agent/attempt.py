@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, Sequence, cast
 from serried.base import files
 from serried.schema import checkpoints, command_lines, layout, names, successor_commands, tracking
 from serried.schema.layout import RunDirectory, TaskDirectory
-from serried.schema.plan import Dialect, Plan, ReportedMetric, Search
+from serried.schema.plan import Plan, ReportedMetric, Search
 from serried.schema.tracking import Tracking
 
 HEARTBEAT_SECONDS, LONGEST_HEARTBEAT_SECONDS = 5.0, 20.0
@@ -74,12 +74,7 @@ class Attempt:
         if index is not None:
             index = layout.worker_of(self.run, index) if self.plan.draws else index
             index -= successor_commands.offset_of(self.plan.offsets, index)
-        return successor_commands.job_of(job, index, self.dialect.task)
-
-    @property
-    def dialect(self) -> Dialect:
-        """How the scheduler writes job ids and answers queries."""
-        return self.plan.site.dialect
+        return successor_commands.job_of(job, index, self.plan.site.dialect.task)
 
     @property
     def process_tag(self) -> str:
@@ -294,16 +289,6 @@ class Attempt:
         return str(own) if own is not None else self.resume_from or ""
 
     @property
-    def restarts(self) -> int:
-        """The number of attempts that may follow the first."""
-        return self.plan.limit.restarts
-
-    @property
-    def launcher(self) -> str:
-        """The kind of launcher that starts the ranks."""
-        return self.plan.launch.kind
-
-    @property
     def is_script(self) -> bool:
         """Whether the run is a job script of the user, which the head starts, and which starts its ranks itself."""
         return self.plan.script is not None
@@ -316,17 +301,12 @@ class Attempt:
     @property
     def agents_start_ranks(self) -> bool:
         """Whether the agents start the ranks themselves, without a launcher's processes."""
-        return self.launcher in ("agent", "single", "script")
+        return self.plan.launch.kind in ("agent", "single", "script")
 
     @property
     def expects_connections(self) -> bool:
         """Whether ranks should connect to one another without a launcher's help."""
-        return self.launcher == "agent" and self.world_size > 1 and self.plan.ranks_meet
-
-    @property
-    def continue_form(self) -> str:
-        """How the next attempt starts: `names.REQUEUE` or by a further job."""
-        return self.plan.limit.continue_by
+        return self.plan.launch.kind == "agent" and self.world_size > 1 and self.plan.ranks_meet
 
 
 def set_umask(work: Attempt) -> None:

@@ -189,7 +189,7 @@ class RankContainer:
         if not self._is_contained:
             return kept
         inherit = self._work.plan.environment.inherit
-        of_scheduler = [f"{prefix.rstrip('_')}*" for prefix in self._work.dialect.prefixes]
+        of_scheduler = [f"{prefix.rstrip('_')}*" for prefix in self._work.plan.site.dialect.prefixes]
         named = (*OF_THE_JOB, *of_scheduler, *set_here, *([] if isinstance(inherit, str) else inherit))
         return {name: value for name, value in kept.items() if _matches(name, named)}
 

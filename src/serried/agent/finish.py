@@ -67,7 +67,7 @@ class Finish:
         known = End.read(attempt.exit)
         final = _final_reason(begun, self._options.final)
         end = finalize.reconsider(begun, known or _end(begun), final)
-        self.word = reconcile.word(end, work.continue_form)
+        self.word = reconcile.word(end, work.plan.limit.continue_by)
         if known is None and not attempt.reserve.exists():
             end = reconcile.on_full_disk(end)
         finalize.publish(begun, end)

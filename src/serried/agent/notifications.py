@@ -61,7 +61,9 @@ def notify_end(work: Attempt, end: End, *, lingers: bool) -> None:
 
     There is none after `serried stop`, whose user knows, and none if the scheduler may restart the cancelled job.
     """
-    may_begin_again = end.cause == Reason.CANCEL and work.restarts and work.continue_form == names.REQUEUE
+    may_begin_again = (
+        end.cause == Reason.CANCEL and work.plan.limit.restarts and work.plan.limit.continue_by == names.REQUEUE
+    )
     if end.cause == Reason.USER or may_begin_again:
         return
     has_completed = end.state == names.COMPLETED

@@ -39,7 +39,7 @@ def begin(work: Attempt, token: str, job: str, *, is_over: bool = False) -> Atte
     files.make_directory(work.directory.attempts, work.directory_mode)
     position = (
         checkpoint_progress.position(work.directory.checkpoints, work.plan.watch_patterns)._asdict()
-        if work.restarts
+        if work.plan.limit.restarts
         else None
     )
     begun = Attempt(work.run, work.plan, work.task, _make_next(work.directory.attempts, work.directory_mode))

@@ -87,7 +87,7 @@ def _look(work: Attempt, after: After) -> Others:
     for task in of_array:
         if len(jobs) == MOST_JOBS:
             break
-        state, job = _stand(work, run, after, _Task(task, offsets, work.dialect.task))
+        state, job = _stand(work, run, after, _Task(task, offsets, work.plan.site.dialect.task))
         if state is not None:
             ended.append(state)
         elif job not in jobs:
@@ -189,11 +189,11 @@ def _move(work: Attempt, token: str, jobs: List[str]) -> str:
     behind = ", ".join(jobs)
     problem: Optional[str] = "this run already has further jobs in the queue"
     if (
-        not (work.continue_form == names.PREQUEUED and work.restarts)
+        not (work.plan.limit.continue_by == names.PREQUEUED and work.plan.limit.restarts)
         and successor_commands.number_of(following) <= MOST_MOVES
     ):
         problem = successor_jobs.submit(
-            work, following, successor_commands.behind(jobs, work.dialect.awaited), lambda: None, moved=True
+            work, following, successor_commands.behind(jobs, work.plan.site.dialect.awaited), lambda: None, moved=True
         )
     if problem is None:
         return f"the run before it continues in job {behind}, so this run is queued again"
@@ -223,6 +223,6 @@ def _end(work: Attempt, token: str, message: str) -> None:
     files.make_directory(work.directory.path, work.directory_mode)
     end.write(work.directory.exit, work.file_mode)
     job_environment.remove_stored(work)
-    if work.continue_form != names.REQUEUE:
+    if work.plan.limit.continue_by != names.REQUEUE:
         successor_jobs.withdraw(work, token)
     notifications.notify_end(work, end, lingers=True)

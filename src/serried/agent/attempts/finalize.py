@@ -109,11 +109,11 @@ def reconsider(work: Attempt, end: End, final: str, *, next_is_here: bool = Fals
     if stop and (end.state == names.REQUEUED or final == Reason.REQUEUE):
         return reconcile.stopped(end, stop.by)
     was_ended = Reason.CANCEL in (final, end.cause)
-    if was_ended and work.continue_form != names.REQUEUE and not next_is_here:
+    if was_ended and work.plan.limit.continue_by != names.REQUEUE and not next_is_here:
         word = successor_jobs.how_it_stands(work, work.job_of(end.job or ""))
         final = Reason.PREEMPT if word == "PREEMPTED" else final
     end = reconcile.finalise(end, final)
-    may_go_on = work.restarts and not stop and reconcile.may_go_on(end, work.continue_form)
+    may_go_on = work.plan.limit.restarts and not stop and reconcile.may_go_on(end, work.plan.limit.continue_by)
     if not may_go_on or history.is_superseded(work):
         return end
     hindrance = obstacle(work, end.cause, progressed=bool(end.progress), next_is_here=next_is_here)
@@ -127,13 +127,15 @@ def obstacle(
 
     `reason` is the reason of the stop. With `next_is_here` the calling job is the one that starts the next attempt.
     """
-    if work.number > work.restarts and not (next_is_here and work.is_script):  # the site requeues jobs of scripts
+    if work.number > work.plan.limit.restarts and not (
+        next_is_here and work.is_script
+    ):  # the site requeues jobs of scripts
         return NO_ATTEMPT_LEFT
     if not (progressed or work.saves_elsewhere) and (reason == Reason.LIMIT or _stood_still(work, work.number - 1)):
         began = history.where_it_began(history.claim_of(work))
         where = "its beginning" if began.step is None else f"step {began.step}, where this attempt began"
         return Obstacle(Reason.NO_PROGRESS, f"no checkpoint is further than {where}")
-    if work.continue_form == names.REQUEUE or next_is_here:
+    if work.plan.limit.continue_by == names.REQUEUE or next_is_here:
         return None
     absent = successor_jobs.missing(work, str(history.claim_of(work).get("token", "")))
     return Obstacle(Reason.NO_NEXT_JOB, absent) if absent else None
@@ -163,7 +165,7 @@ def publish(work: Attempt, end: End, heir: str = "", *, lingers: bool = True) ->
     attempt.reserve.unlink(missing_ok=True)
     if is_final:
         job_environment.remove_stored(work)
-        if work.continue_form != names.REQUEUE:
+        if work.plan.limit.continue_by != names.REQUEUE:
             successor_jobs.withdraw(work, heir or str(history.claim_of(work).get("token", "")))
         notifications.notify_end(work, end, lingers=lingers)
     return end

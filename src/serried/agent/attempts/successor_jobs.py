@@ -28,7 +28,7 @@ SETTLE_SECONDS = 15.0
 
 def start(work: Attempt, token: str, job: str) -> None:
     """Submit the next job in a separate process: neither the ranks nor their end wait for the scheduler."""
-    if work.continue_form != names.SUCCESSOR or work.number > work.restarts:
+    if work.plan.limit.continue_by != names.SUCCESSOR or work.number > work.plan.limit.restarts:
         return
     task = [] if work.task is None else ["--task", str(work.task)]
     argv = system.agent_command("submit-next", token, "--job", job, *task)
@@ -108,7 +108,7 @@ def _submit(
         return None, "it was withdrawn"
     index = None if work.task is None else work.task - work.index_offset
     argv = successor_commands.fill(commands.submit, token=token, job=after, task=index)
-    dialect = work.dialect
+    dialect = work.plan.site.dialect
     environment = {**names.scrub(os.environ, dialect.prefixes, dialect.selectors), **commands.environment}
     try:
         output, errors = _output(argv, {name: value for name, value in environment.items() if value is not None})
@@ -181,7 +181,7 @@ def missing(work: Attempt, token: str) -> Optional[str]:
 def withdraw(work: Attempt, token: str) -> None:
     """Withdraw all jobs after the one of `token`: first their claims, then their places in the queue."""
     following = list(_after(work, token))
-    if work.task is None or work.continue_form == names.SUCCESSOR:
+    if work.task is None or work.plan.limit.continue_by == names.SUCCESSOR:
         for later in following:
             with contextlib.suppress(OSError):
                 files.claim(work.run.claim(later), names.WITHDRAWN)
@@ -206,10 +206,12 @@ def _cancel(work: Attempt, token: str) -> None:
 def _after(work: Attempt, token: str) -> Iterator[str]:
     """Tokens of the jobs that may follow the one of `token`, including those that are not submitted yet."""
     number, run = successor_commands.number_of(token), work.plan.run
-    if work.continue_form == names.SUCCESSOR:
+    if work.plan.limit.continue_by == names.SUCCESSOR:
         yield successor_commands.token_of(run, work.task, number + 1)
-    elif work.continue_form == names.PREQUEUED:
-        yield from (successor_commands.token_of(run, None, later) for later in range(number + 1, work.restarts + 2))
+    elif work.plan.limit.continue_by == names.PREQUEUED:
+        yield from (
+            successor_commands.token_of(run, None, later) for later in range(number + 1, work.plan.limit.restarts + 2)
+        )
 
 
 def _owner(work: Attempt, token: str) -> Optional[str]:

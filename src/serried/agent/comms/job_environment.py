@@ -28,10 +28,10 @@ class EnvFile:
     def __init__(self, beginning: str, work: Attempt) -> None:
         task = "" if work.task is None else f"-{work.task}"
         self.path: Optional[Path] = Path(f"{beginning}{task}-{work.number}") if beginning else None
-        self._prefix = str(work.dialect.task_prefix)
-        self._of_the_job = work.dialect.job_variables
+        self._prefix = str(work.plan.site.dialect.task_prefix)
+        self._of_the_job = work.plan.site.dialect.job_variables
         """Variables that the scheduler sets in job.sh only, not in each process that it starts."""
-        index = work.dialect.index_variable
+        index = work.plan.site.dialect.index_variable
         self._task = {index: str(work.task)} if index and work.task is not None else {}
 
     def write(self, changes: Dict[str, str]) -> None:

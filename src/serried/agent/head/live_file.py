@@ -52,7 +52,7 @@ class LiveFile:
         """Of `NodeAgent.last_message_at`."""
         self._deadline = deadline
         """None without a limit."""
-        self._continues = work.number <= work.restarts
+        self._continues = work.number <= work.plan.limit.restarts
         self._samples: Dict[int, _Received] = {}
         """The newest by node."""
         self._anomalies = Anomalies(is_script=work.is_script)

@@ -59,7 +59,7 @@ class LauncherCoordinator:
         if not self._work.agents_start_ranks:
             from serried.agent.launchers.kinds import KINDS
 
-            self._running = self._work.nodes if KINDS[self._work.launcher].everywhere else 1
+            self._running = self._work.nodes if KINDS[self._work.plan.launch.kind].everywhere else 1
             self._loop.after(START_SECONDS, self._check_started)
 
     def on_message(self, member: NodeAgent, message: Message) -> None:
@@ -119,7 +119,9 @@ class LauncherCoordinator:
             count = "no rank" if not self.started else f"only {len(self.started)} of {world} ranks"
             some = ", ".join(map(str, missing[:8])) + (" …" if missing[8:] else "")
             tail = f"; missing are {some}" if self.started else ""
-            self._fail(Failure(f"`{self._work.launcher}` has started {count} within {START_SECONDS:.0f} s{tail}", 1))
+            self._fail(
+                Failure(f"`{self._work.plan.launch.kind}` has started {count} within {START_SECONDS:.0f} s{tail}", 1)
+            )
 
 
 def explain(end: Dict[str, Any], world: int, started: int) -> Failure:

@@ -328,7 +328,7 @@ def identify(
 
     `alive` has the running ranks of this node, and their incarnations.
     """
-    name, world = work.launcher, work.nodes * work.ranks
+    name, world = work.plan.launch.kind, work.nodes * work.ranks
     identity = read(sources, environ, world)
     if identity is None:
         variables = ", ".join(source.rank[0] for source in sources)
@@ -386,7 +386,7 @@ def rank_environment(work: Attempt, environ: Mapping[str, str]) -> Dict[str, str
     if environ.get(names.MARK) != work.process_tag:
         set_by_launcher = (name for name in environ if name.startswith(LAUNCHER_PREFIXES) or name in command.IDENTITY)
         environment = {**own, **{name: environ[name] for name in set_by_launcher}}
-    if work.launcher == "srun":  # each task has its own node's variables, and only its own GPUs
+    if work.plan.launch.kind == "srun":  # each task has its own node's variables, and only its own GPUs
         return environment
     return {
         **command.without(environment, NODE_VARIABLES),

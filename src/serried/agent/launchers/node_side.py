@@ -82,7 +82,7 @@ class LaunchedRanks(Ranks):
     ) -> None:
         """Listen for ranks, then start the launcher if this node has one."""
         super().__init__(work, node, variables["stop_file"])
-        self._kind = KINDS[work.launcher]
+        self._kind = KINDS[work.plan.launch.kind]
         self._agent = agent
         self._shares = binding.shares(work.ranks)
         self._place = command.RankPlace(node=node, rank=0, local_rank=0, threads=binding.threads(work), **variables)
@@ -203,7 +203,7 @@ class LaunchedRanks(Ranks):
         if before is not None:
             self._agent.log_event(JournalEvent.RANK_RESTARTED, **before.to_json())
             with self.work.log_of(connection.number, self.node).open("ab") as log:
-                log.write(f"serried: {self.work.launcher} restarts rank {connection.number}\n".encode())
+                log.write(f"serried: {self.work.plan.launch.kind} restarts rank {connection.number}\n".encode())
 
     def _on_started(self, connection: RankConnection, pid: int) -> None:
         rank = Rank(connection.number, connection.local_rank, pid, self.open_log(connection.number))
@@ -350,7 +350,7 @@ class LauncherProcess:
         """Without the words of a container."""
         self.name = os.path.basename(launch.argv[0])  # noqa: PTH119 - a bare string
         if self.name.startswith("python") and launch.argv[1:2] == ["-m"]:
-            self.name = work.launcher
+            self.name = work.plan.launch.kind
         self._log = work.directory.attempt(work.number).launcher_log(context.node)
         self._status: Optional[int] = None
         self._problem: Optional[Tuple[str, int]] = None

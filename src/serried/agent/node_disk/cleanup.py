@@ -200,5 +200,5 @@ class _Judge:
         if not job or (owner.get("cluster"), owner.get("scheduler")) != (self._site.name, self._site.scheduler):
             return None
         if job not in self._words:
-            self._words[job] = system.query(job_states.query(self._work.dialect.state_query, job))
+            self._words[job] = system.query(job_states.query(self._work.plan.site.dialect.state_query, job))
         return self._words[job]

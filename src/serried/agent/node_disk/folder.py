@@ -232,7 +232,7 @@ def owner(work: Attempt, node: object) -> Dict[str, Any]:
         "cluster": work.plan.site.name,
         "scheduler": work.plan.site.scheduler,
         "job": job(work),
-        "is_queued": bool(work.dialect.state_query),
+        "is_queued": bool(work.plan.site.dialect.state_query),
         "host": os.uname().nodename,
         "boot": boot(),
         "pid": os.getpid(),
@@ -245,7 +245,7 @@ def job(work: Attempt) -> str:
     claim = (files.read_json(work.directory.attempt(work.number).claim) or {}).get("job")
     if claim:
         return work.job_of(str(claim))
-    return next(filter(None, map(os.environ.get, (*work.dialect.job_variables[:1], names.JOB))), "")
+    return next(filter(None, map(os.environ.get, (*work.plan.site.dialect.job_variables[:1], names.JOB))), "")
 
 
 def boot() -> str:

@@ -155,7 +155,7 @@ def container_of(work: Attempt, place: RankPlace) -> Optional[containers.RankCon
 
 def visible(work: Attempt, environment: Mapping[str, str]) -> Dict[str, str]:
     """The variables of `environment` that ranks and their launcher inherit."""
-    kind = work.launcher
+    kind = work.plan.launch.kind
     if work.is_script:
         return without(environment, NOT_FOR_RANKS)
     hidden = [*NOT_FOR_RANKS, "SLURM_TASK_PID", "OLDPWD"]  # of the agent, of job.sh
@@ -271,7 +271,7 @@ def environment(work: Attempt, place: RankPlace, inherited: Mapping[str, str]) -
 def _are_many_on_cpus(work: Attempt) -> bool:
     """Accelerate joins ranks on CPUs only if it is told that they are: else each trains alone."""
     has_gpus = work.plan.allocation.gpus or any(map(os.path.exists, GPU_DRIVERS))
-    return work.launcher == "agent" and work.world_size > 1 and not has_gpus
+    return work.plan.launch.kind == "agent" and work.world_size > 1 and not has_gpus
 
 
 def _scratch_dir(work: Attempt, inherited: Mapping[str, str]) -> str:
@@ -309,7 +309,7 @@ def torch(work: Attempt, place: RankPlace) -> Dict[str, str]:
 
     None for a single process, which may start its own ranks and must not take itself for one of many.
     """
-    if work.launcher == "single" or work.is_script:
+    if work.plan.launch.kind == "single" or work.is_script:
         return {}
     group = place.rank // work.ranks
     own = {
@@ -322,7 +322,7 @@ def torch(work: Attempt, place: RankPlace) -> Dict[str, str]:
         "MASTER_ADDR": place.master,
         "MASTER_PORT": str(place.port),
     }
-    if work.launcher == "agent":
+    if work.plan.launch.kind == "agent":
         own.update(
             TORCHELASTIC_RUN_ID=launchers.elastic_id(work.plan.run),
             TORCHELASTIC_RESTART_COUNT=str(work.number - 1),
@@ -336,7 +336,7 @@ def slurm(work: Attempt, place: RankPlace) -> Dict[str, str]:
     Without them a rank would read those of its agent, the only task of its node in a step of the same nodes. None for a
     single process, which has the whole node.
     """
-    if work.launcher in ("srun", "single"):
+    if work.plan.launch.kind in ("srun", "single"):
         return {}
     first = place.rank - place.rank % work.ranks
     size = str(work.world_size)
@@ -397,7 +397,7 @@ def _serried(work: Attempt, place: RankPlace) -> Dict[str, str]:
         names.NODE: str(place.node),
         **({names.LOG_SHARED: "1"} if work.plan.shares_logs else {}),
     }
-    job = next((name for name in work.dialect.job_variables[:1] if name in os.environ), None)
+    job = next((name for name in work.plan.site.dialect.job_variables[:1] if name in os.environ), None)
     if job:
         own[names.IN_JOB] = f"{job}={os.environ[job]}"
     if work.task is not None:
