@@ -34,7 +34,7 @@ def of_serried(
     """Of `run.log`, and of `tracker.log`: rank 0 with sinks, or another rank."""
     from serried.schema.tracking import Tracking
     from serried.train.metrics import Metrics
-    from serried.train.progress import Progress
+    from serried.train.run import Progress
     from serried.train.tracking.tracker import Tracker
 
     folder.mkdir()

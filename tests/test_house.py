@@ -313,7 +313,7 @@ MOST_LINES, MOST_MODULES = 80_900, 391
 """Of `src`. Every reader, every start of an agent and every run of the tests pays for them: these only fall."""
 MOST_LINES_OF_TESTS = 71_300
 MOST_IN_A_FOLDER = 15
-LARGER_FOLDERS = {"cli": 42, "schema": 29, "records": 32, "train": 17, "base": 23}
+LARGER_FOLDERS = {"cli": 42, "schema": 29, "records": 32, "base": 23}
 """`cli` has a module for each command. The others are to fall to `MOST_IN_A_FOLDER`."""
 
 
@@ -351,7 +351,7 @@ def test_only_commands_import_a_feature(path: Path):
     assert rooms_imported(path) & set(FEATURES) == set()
 
 
-IN_CIRCLES = {"cli": 3, "train": 8}
+IN_CIRCLES = {"cli": 3, "train": 7}
 """Modules that import each other in a circle, by room. These numbers only fall."""
 
 

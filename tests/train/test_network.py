@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch", reason="needs torch: pip install torch")
 
 from serried.base.hosts import interface_of
-from serried.train import rendezvous
+from serried.train import group
 from serried.train.errors import StartError
 from serried.train.identities import Identity, threads
 
@@ -25,54 +25,54 @@ ONE_NODE = replace(TWO_NODES, local_world_size=4)
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.0.1.1", "::1"])
 def test_an_address_that_every_node_has_is_refused_when_there_are_several(host):
     with pytest.raises(StartError, match="is a loopback address"):
-        rendezvous.given(TWO_NODES, {"MASTER_ADDR": host, "MASTER_PORT": "29500"})
+        group.given(TWO_NODES, {"MASTER_ADDR": host, "MASTER_PORT": "29500"})
 
 
 def test_on_one_node_the_loopback_is_right():
-    assert rendezvous.given(ONE_NODE, {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}) == ("localhost", 29500)
+    assert group.given(ONE_NODE, {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}) == ("localhost", 29500)
 
 
 def test_an_address_without_a_port_gets_the_launchs_own():
-    port = next(rendezvous.ports(TWO_NODES))
-    assert rendezvous.given(TWO_NODES, {"MASTER_ADDR": "n1"}) == ("n1", port)
+    port = next(group.ports(TWO_NODES))
+    assert group.given(TWO_NODES, {"MASTER_ADDR": "n1"}) == ("n1", port)
 
 
 def test_without_an_address_nothing_is_given():
-    assert rendezvous.given(TWO_NODES, {"MASTER_PORT": "29500"}) is None
+    assert group.given(TWO_NODES, {"MASTER_PORT": "29500"}) is None
 
 
 def test_ports_are_the_same_on_every_rank_and_others_for_another_launch():
-    mine = list(rendezvous.ports(TWO_NODES))
-    assert mine == list(rendezvous.ports(replace(TWO_NODES, rank=0, local_rank=0, node_rank=0)))
-    assert mine[0] != next(rendezvous.ports(replace(TWO_NODES, launch="78.0")))
+    mine = list(group.ports(TWO_NODES))
+    assert mine == list(group.ports(replace(TWO_NODES, rank=0, local_rank=0, node_rank=0)))
+    assert mine[0] != next(group.ports(replace(TWO_NODES, launch="78.0")))
     assert len(set(mine)) == len(mine)
 
 
 def test_ports_are_none_that_the_system_gives_to_outgoing_connections():
-    low, high = rendezvous._ephemeral()
-    assert [port for port in rendezvous.ports(TWO_NODES) if low <= port <= high] == []
+    low, high = group._ephemeral()
+    assert [port for port in group.ports(TWO_NODES) if low <= port <= high] == []
 
 
 def test_one_node_talks_over_the_loopback():
-    assert rendezvous.own_address(ONE_NODE) == "127.0.0.1"
+    assert group.own_address(ONE_NODE) == "127.0.0.1"
 
 
 def test_a_node_that_no_other_can_reach_says_so(monkeypatch):
     monkeypatch.setattr("serried.base.hosts.resolve", lambda host: ["127.0.1.1"])  # noqa: ARG005
     monkeypatch.setattr("serried.base.hosts.route_to", lambda host: None)  # noqa: ARG005
     with pytest.warns(UserWarning, match="has only loopback addresses, so other nodes cannot reach rank 0"):
-        assert rendezvous.own_address(TWO_NODES) == "127.0.0.1"
+        assert group.own_address(TWO_NODES) == "127.0.0.1"
 
 
 def test_gloo_is_told_an_interface_only_where_the_hosts_name_leads_nowhere(monkeypatch):
-    monkeypatch.setattr("serried.train.rendezvous.resolve", lambda host: ["127.0.1.1"])  # noqa: ARG005
-    monkeypatch.setattr("serried.train.rendezvous.route_to", lambda host: "10.0.0.7")  # noqa: ARG005
-    monkeypatch.setattr("serried.train.rendezvous.interface_of", {"10.0.0.7": "ib0"}.get)
-    assert rendezvous.gloo_interface(TWO_NODES, "10.0.0.1", {}) == "ib0"
-    assert rendezvous.gloo_interface(TWO_NODES, "10.0.0.1", {"GLOO_SOCKET_IFNAME": "eth1"}) is None
-    assert rendezvous.gloo_interface(ONE_NODE, "127.0.0.1", {}) is None
-    monkeypatch.setattr("serried.train.rendezvous.resolve", lambda host: ["10.0.0.7"])  # noqa: ARG005
-    assert rendezvous.gloo_interface(TWO_NODES, "10.0.0.1", {}) is None
+    monkeypatch.setattr("serried.train.group.resolve", lambda host: ["127.0.1.1"])  # noqa: ARG005
+    monkeypatch.setattr("serried.train.group.route_to", lambda host: "10.0.0.7")  # noqa: ARG005
+    monkeypatch.setattr("serried.train.group.interface_of", {"10.0.0.7": "ib0"}.get)
+    assert group.gloo_interface(TWO_NODES, "10.0.0.1", {}) == "ib0"
+    assert group.gloo_interface(TWO_NODES, "10.0.0.1", {"GLOO_SOCKET_IFNAME": "eth1"}) is None
+    assert group.gloo_interface(ONE_NODE, "127.0.0.1", {}) is None
+    monkeypatch.setattr("serried.train.group.resolve", lambda host: ["10.0.0.7"])  # noqa: ARG005
+    assert group.gloo_interface(TWO_NODES, "10.0.0.1", {}) is None
 
 
 @pytest.mark.skipif("lo" not in dict(map(reversed, socket.if_nameindex())), reason="needs an interface called lo")
@@ -90,9 +90,9 @@ def test_threads_are_this_ranks_share_of_what_the_node_allows(monkeypatch):
 
 
 def test_the_first_host_counts_only_if_its_name_means_something_here():
-    assert rendezvous.first_host(replace(TWO_NODES, hosts="nowhere.invalid,n2")) is None
-    assert rendezvous.first_host(replace(TWO_NODES, hosts="localhost,n2")) == "localhost"
+    assert group.first_host(replace(TWO_NODES, hosts="nowhere.invalid,n2")) is None
+    assert group.first_host(replace(TWO_NODES, hosts="localhost,n2")) == "localhost"
 
 
 def test_ports_go_on_when_the_first_is_taken():
-    assert len(list(islice(rendezvous.ports(TWO_NODES), 5))) == 5
+    assert len(list(islice(group.ports(TWO_NODES), 5))) == 5

@@ -12,10 +12,10 @@ pytest.importorskip("torch", reason="needs torch: pip install torch")
 
 import torch.distributed as dist
 
-from serried.train import run_first
+from serried.train import group
 from serried.train.errors import TrainError
+from serried.train.group import RunFirst
 from serried.train.identities import Identity
-from serried.train.run_first import RunFirst
 
 pytestmark = pytest.mark.torch
 
@@ -98,7 +98,7 @@ def test_what_fails_for_one_fails_for_all_with_its_text(error):
 
 
 def test_one_who_prepares_and_is_not_heard_of_any_more_is_given_up(monkeypatch):
-    monkeypatch.setattr(run_first, "SILENT_SECONDS", 0.3)
+    monkeypatch.setattr(group, "SILENT_SECONDS", 0.3)
     given_up = threading.Event()
 
     def program(preparing, rank):
@@ -146,9 +146,9 @@ class Hours:
 
 
 def test_a_heart_beats_while_something_is_prepared(monkeypatch):
-    hours = Hours(2 * run_first.SILENT_SECONDS)
-    monkeypatch.setattr(run_first, "time", hours)
-    monkeypatch.setattr(run_first, "HEARTBEAT_SECONDS", 0.01)
+    hours = Hours(2 * group.SILENT_SECONDS)
+    monkeypatch.setattr(group, "time", hours)
+    monkeypatch.setattr(group, "HEARTBEAT_SECONDS", 0.01)
 
     def program(preparing, rank):
         with preparing.first("job") as is_first:
@@ -169,12 +169,12 @@ def test_who_was_stopped_itself_does_not_take_the_others_for_silent(monkeypatch)
         if hours.are_over.is_set():  # the other has been heard
             looks.append(seconds)
         if len(looks) == 2:
-            hours.now += 10 * run_first.SILENT_SECONDS
+            hours.now += 10 * group.SILENT_SECONDS
         if len(looks) == 3:
             went_on.set()
 
     hours.sleep = sleep
-    monkeypatch.setattr(run_first, "time", hours)
+    monkeypatch.setattr(group, "time", hours)
 
     def program(preparing, rank):
         try:

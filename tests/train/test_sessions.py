@@ -147,13 +147,13 @@ def test_ranks_that_nobody_told_an_address_find_one_another_and_leave_no_note(tm
 LATE = """
 import time
 import serried.train as st
-from serried.train import rendezvous
-wait = rendezvous._await_roll_call
+from serried.train import group
+wait = group._await_roll_call
 def wait_for_rank_2(store, who, end):
     while not store.add("here/2", 0):
         time.sleep(0.02)
     return wait(store, who, end if who.rank else 0)  # rank 0's time is up as soon as rank 2 is here
-rendezvous._await_roll_call = wait_for_rank_2
+group._await_roll_call = wait_for_rank_2
 with st.session() as run:
     pass
 """
@@ -175,8 +175,8 @@ def test_a_rank_that_does_not_come_is_named_by_all_who_wait():
 
 JUST_IN_TIME = """
 import serried.train as st
-from serried.train import rendezvous
-call, missing = rendezvous._roll_call, rendezvous._describe_missing
+from serried.train import group
+call, missing = group._roll_call, group._describe_missing
 def come_late(store, who, end, where):
     if who.rank == 1:
         store.wait(["time is up"])
@@ -185,7 +185,7 @@ def look_late(store, who, here):
     store.set("time is up", "")
     store.wait(["called"])  # by now rank 1 has said that all are here
     return missing(store, who, here)
-rendezvous._roll_call, rendezvous._describe_missing = come_late, look_late
+group._roll_call, group._describe_missing = come_late, look_late
 with st.session() as run:
     print(run.all_reduce_max(run.rank), flush=True)
 """

@@ -9,7 +9,7 @@ import train_ranks
 from train_alone import Training
 
 from serried.train.checkpoints.states import CheckpointError
-from serried.train.progress import Smoke
+from serried.train.run import Smoke
 
 pytestmark = pytest.mark.torch
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from serried.train.checkpoints import Checkpoints, store
-from serried.train.progress import Smoke
+from serried.train.run import Smoke
 
 
 class Alone:
