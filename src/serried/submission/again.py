@@ -37,276 +37,6 @@ from serried.submission.environments import choose
 from serried.submission.prepare import divide, job_environment, prepare, settle_search
 from serried.submission.reconcile import find_out
 
-MOST_JOBS = 20
-"""Jobs of an array whose tasks continue in separate jobs. A job that starts after these checks again."""
-
-
-@dataclass(frozen=True)
-class Followed:
-    after: After
-    jobs: tuple[str, ...] = ()
-    """Jobs that the scheduler waits for; none if the run has ended already."""
-    notes: tuple[str, ...] = ()
-
-
-def parse_dependency(text: str) -> tuple[str, str]:
-    """`prepare:any` as the run or experiment `prepare` and the condition on its end. Raises UsageError."""
-    word, colon, condition = text.rpartition(":")
-    if not colon or condition not in names.AFTER_CONDITIONS:
-        word, condition = text, names.AFTER_OK
-    if not word.strip():
-        raise UsageError(f"the dependency `{text}` names no run", hint="RUN, `last`, `RUN:any` or `RUN:notok`")
-    return word, condition
-
-
-def run_after(text: str, plan: Plan) -> Followed:
-    """The run, or the task of a run, in `--after TEXT` for `plan`.
-
-    Raises UsageError if it does not exist, has ended and missed the condition, or is on another cluster.
-    """
-    word, condition = parse_dependency(text)
-    try:
-        selection = index.find(word)
-    except RunNotFoundError as error:
-        if ":" in word:
-            error.hint = "the condition is `:ok`, `:any` or `:notok`"
-        raise
-    hint = f"`--after {word}:any` accepts any end; without `--after` the run does not wait"
-    return _follow(selection, condition, plan, hint)
-
-
-def newest_of(text: str, plan: Plan) -> Followed:
-    """The newest run of the experiment in `after = TEXT` of the file, in the same project. Raises UsageError."""
-    word, condition = parse_dependency(text)
-    both = f"`serried submit {word} {plan.experiment}` submits both"
-    if word == plan.experiment:
-        both = "the first run waits for nothing: `--set 'after=[]'`"
-    newest = max(_runs_of(word, plan), key=index.planned_at, default=None)
-    if newest is None:
-        raise UsageError(f"`{plan.experiment}` depends on `{word}`, which has not run yet", hint=both)
-    return _follow(Selection(newest), condition, plan, both)
-
-
-def _runs_of(name: str, plan: Plan) -> Iterable[Record]:
-    for record in index.records():
-        try:
-            summary = record.summary
-        except RecordUnreadable:
-            continue
-        if (summary.project, summary.experiment) == (plan.project, name) and not (summary.smoke or summary.rehearsal):
-            yield record
-
-
-def _follow(selection: Selection, condition: str, plan: Plan, hint: str) -> Followed:
-    record = selection.record
-    find_out(record)
-    status = statuses_of([selection])[0]
-    after = After(
-        run=record.id,
-        name=status.summary.name if status.summary else record.id,
-        directory=str(record.where.path),
-        condition=condition,
-        task=selection.task,
-    )
-    notes = (selection.note,) if selection.note else ()
-    if not record.where.path.is_dir():
-        notes = (
-            *notes,
-            f"the run directory of `{record.id}` ({after.name}), `{{after}}`, does not exist: {after.directory}",
-        )
-    if status.has_ended and status.verdict.stale is None:
-        if not holds(condition, status.state):
-            raise UsageError(f"run `{selection}` ({after.name}) has ended {status.state}", hint=hint)
-        return Followed(after, (), notes)
-    if selection.task is not None and record.plan.draws:
-        raise UsageError(
-            f"no job can wait for trial `{selection}`: another job of the sweep may run it",
-            hint=f"`--after {record.id}` waits for the whole sweep; or serried wait {selection} && serried submit …",
-        )
-    first = next((submission.job for submission in record.first_submissions if submission.job), None)
-    if status.state in (SUBMITTING, UNCERTAIN) or first is None:
-        raise SubmissionUncertain(f"the submission of run `{status.id}` is uncertain", hint=f"serried why {status.id}")
-    check_pair(record.plan, plan)
-    return Followed(after._replace(job=first), _jobs(selection), notes)
-
-
-def holds(condition: str, state: str) -> bool:
-    """Does a run that has ended in `state` meet the condition?"""
-    return condition == names.AFTER_ANY or (state == names.COMPLETED) == (condition == names.AFTER_OK)
-
-
-def check_pair(other: Plan, plan: Plan) -> None:
-    """Raises UsageError if a job of `plan` cannot wait for a job of `other`."""
-    if (other.site.name, other.site.scheduler) != (plan.site.name, plan.site.scheduler):
-        raise UsageError(
-            f"`{other.name}` is on `{other.site.name}` and `{plan.name}` on `{plan.site.name}`: "
-            "a scheduler cannot wait for the jobs of another",
-            hint=f"serried wait {other.run} && serried submit …",
-        )
-    if (
-        plan.has_links
-        and plan.limit.continue_by == names.PREQUEUED
-        and other.has_links
-        and other.limit.continue_by == names.SUCCESSOR
-    ):
-        raise UsageError(
-            f"`{other.name}` continues in jobs that are submitted one by one, but all jobs of `{plan.name}` are queued "
-            "at once: they cannot wait for its last job",
-            hint="give both the same `continue` in `[limit]`",
-        )
-
-
-def _jobs(selection: Selection) -> tuple[str, ...]:
-    """Its newest jobs that have not ended."""
-    record = selection.record
-    submitted = [one for one in record.submissions_of(selection.task) if one.is_submitted and one.job]
-    if not submitted:
-        return ()
-    last = submitted[-1].jobs
-    if selection.task is None:
-        own = [str(links[-1].job) for task, links in record.links().items() if task is not None and links[-1].job]
-        ids = [*dict.fromkeys([*(submitted[0].jobs if own else ()), *own, *last])]
-    else:
-        part = part_of(record.offsets, selection.task) if len(last) > 1 else 0
-        ids = [record.job_of(last[part], selection.task)]
-    known = schedulers.get(submitted[0].scheduler).poll(ids)
-    open_ = [(number, task) for (number, task), job in known.items() if job.state not in names.ENDED]
-    spelling = schedulers.traits(submitted[0].scheduler).dialect.task
-    live = {name for number, index in open_ for name in (number, job_of(number, index, spelling))}
-    return tuple(each for each in ids if each in live)[: max(MOST_JOBS, len(submitted[0].jobs))]
-
-
-@dataclass(frozen=True)
-class Beginning:
-    resume: Resume | None
-    warnings: tuple[str, ...]
-
-
-def resume_from(word: str, array: Array | None, directory: Path) -> Beginning:
-    """The checkpoints from which a run begins; `array` is the new run's.
-
-    Raises UsageError if the run or path does not exist, or has no complete checkpoint for one of the tasks.
-    """
-    if not word.strip():
-        raise UsageError("`--resume` needs a value", hint="RUN, `last`, or the path of a checkpoint")
-    if word.startswith(("/", "./", "../", "~")) or word in (".", ".."):
-        return _path(Path(os.path.abspath(directory / Path(word).expanduser())))  # noqa: PTH100 - links stay
-    try:
-        selection = index.find(word)
-    except RunNotFoundError as error:
-        if os.path.lexists(directory / word):
-            return _path(Path(os.path.abspath(directory / word)))  # noqa: PTH100
-        raise RunNotFoundError(f"`{word}` is neither a run nor a path in this folder", hint=error.hint) from None
-    return _of_run(selection, array)
-
-
-def _of_run(selection: Selection, array: Array | None) -> Beginning:
-    """The checkpoints of a run. Each task of an array resumes from the task with its number."""
-    record = selection.record
-    _check_place(record)
-    theirs = record.plan.array
-    if selection.task is not None or theirs is None:
-        tasks: tuple[int | None, ...] = (selection.task,)
-    elif array is None:
-        hint = f"name one of its tasks: `--resume {record.id}/{theirs.indices[0]}`"
-        raise UsageError(f"run `{record.id}` is an array, and this run is not", hint=hint)
-    else:
-        tasks = array.indices
-        _check_tasks(record, set(array.indices) - set(theirs.indices), "has no", array)
-    folders = [record.where.task(task).checkpoints for task in tasks]
-    watch = watch_patterns(record)
-    found = [checkpoints.newest(folder, watch) for folder in folders]
-    lacking = [task for task, path in zip(tasks, found, strict=True) if path is None]
-    if lacking and len(tasks) == 1:
-        raise _nothing_in(folders[0], f"run `{selection}`", watch)
-    if array is not None:
-        _check_tasks(record, {each for each in lacking if each is not None}, "has no complete checkpoint of", array)
-    resume = Resume(tuple(str(path) for path in found if path is not None), str(selection))
-    return Beginning(resume, tuple(cautions_about(selection, folders, tasks)))
-
-
-def _path(path: Path) -> Beginning:
-    """The path itself; in a run directory or a folder of known checkpoints, the newest complete one."""
-    if not path.exists():
-        raise UsageError(f"`{path}` does not exist", hint="RUN, `last`, or the path of a checkpoint")
-    run = RunDirectory(path)
-    if run.plan.is_file():
-        watch = ((read_json(run.plan) or {}).get("checkpoint") or {}).get("watch", ())
-        newest = checkpoints.newest(run.checkpoints, watch)
-        if newest is None:
-            raise _nothing_in(run.checkpoints, f"the run in `{path}`", watch)
-        return Beginning(Resume((str(newest),)), tuple(_torn([run.checkpoints], watch)))
-    layout = checkpoints.of_folder(path)
-    if checkpoints.is_of_train(path) or (layout is None and any(checkpoints.recognised(path))):
-        newest = checkpoints.newest(path)
-        if newest is None:
-            raise _nothing_in(path, f"`{path}`", ())
-        return Beginning(Resume((str(newest),)), tuple(_torn([path], ())))
-    is_torn_of_train = (path / checkpoints.REPLICATED).exists() and checkpoints.complete(path) is None
-    if is_torn_of_train or (layout is not None and not checkpoints.is_complete(path)):
-        hint = f"`--resume {path.parent}` takes the newest complete one"
-        raise UsageError(f"the checkpoint `{path}` is incomplete", hint=hint)
-    return Beginning(Resume((str(path),)), ())
-
-
-def _check_place(record: Record) -> None:
-    try:
-        _ = record.plan
-    except RecordUnreadable as error:
-        raise UsageError(error.message, hint=error.hint) from None
-    record.check_directory("checkpoints")
-
-
-def _check_tasks(record: Record, wrong: Iterable[int], what: str, array: Array) -> None:
-    indices = sorted(wrong)
-    if not indices:
-        return
-    left = [index for index in array.indices if index not in set(indices)]
-    tasks = f"task {indices[0]}" if len(indices) == 1 else f"tasks {compress(indices)}"
-    hint = f"`--array {compress(left)}` leaves them out" if left else f"`serried show {record.id}` shows the run"
-    raise UsageError(f"run `{record.id}` {what} {tasks}", hint=hint)
-
-
-def watch_patterns(record: Record) -> Sequence[str]:
-    return record.plan.checkpoint.watch if record.plan.checkpoint else ()
-
-
-def _nothing_in(folder: Path, whose: str, watch: Sequence[str]) -> UsageError:
-    cut_short = checkpoints.torn(folder, watch)
-    if cut_short:
-        hint = f"`{cut_short[-1]}` was not written completely"
-    else:
-        hint = (
-            f"checkpoints of the run belong in `{folder}`"
-            if str(folder) not in whose
-            else "name the path of a checkpoint"
-        )
-    return UsageError(f"{whose} has no complete checkpoint", hint=hint)
-
-
-def cautions_about(
-    selection: Selection, folders: list[Path], tasks: Sequence[int | None], *, have_ended: bool = False
-) -> Iterator[str]:
-    record = selection.record
-    if selection.note:
-        yield selection.note
-    if record.plan.smoke:
-        what = "rehearsal" if record.summary.rehearsal else "smoke test"
-        yield f"run `{record.id}` was a {what} of {record.plan.smoke} steps"
-    have_ended = have_ended or record.end is not None
-    if not have_ended and any(read_exit(record.where.task(each).exit) is None for each in tasks):
-        yield (
-            f"run `{selection}` may still be running and remove this checkpoint before the new run begins: "
-            f"`serried stop {record.id}` first"
-        )
-    yield from _torn(folders, watch_patterns(record))
-
-
-def _torn(folders: list[Path], watch: Sequence[str]) -> Iterator[str]:
-    for folder in folders:
-        for path in checkpoints.torn(folder, watch):
-            yield f"skipping checkpoint `{path}`: it was not written completely"
-
 
 class MoreTrials(NamedTuple):
     """Trials to add to a sweep."""
@@ -558,3 +288,274 @@ def _commands(record: Record, array: Array | None) -> tuple[tuple[str, ...], ...
     except RecordUnreadable as error:
         hint = "submit the file of commands again: `serried submit --commands FILE`"
         raise UsageError(error.message, hint=hint) from error
+
+
+@dataclass(frozen=True)
+class Beginning:
+    resume: Resume | None
+    warnings: tuple[str, ...]
+
+
+def resume_from(word: str, array: Array | None, directory: Path) -> Beginning:
+    """The checkpoints from which a run begins; `array` is the new run's.
+
+    Raises UsageError if the run or path does not exist, or has no complete checkpoint for one of the tasks.
+    """
+    if not word.strip():
+        raise UsageError("`--resume` needs a value", hint="RUN, `last`, or the path of a checkpoint")
+    if word.startswith(("/", "./", "../", "~")) or word in (".", ".."):
+        return _path(Path(os.path.abspath(directory / Path(word).expanduser())))  # noqa: PTH100 - links stay
+    try:
+        selection = index.find(word)
+    except RunNotFoundError as error:
+        if os.path.lexists(directory / word):
+            return _path(Path(os.path.abspath(directory / word)))  # noqa: PTH100
+        raise RunNotFoundError(f"`{word}` is neither a run nor a path in this folder", hint=error.hint) from None
+    return _of_run(selection, array)
+
+
+def _of_run(selection: Selection, array: Array | None) -> Beginning:
+    """The checkpoints of a run. Each task of an array resumes from the task with its number."""
+    record = selection.record
+    _check_place(record)
+    theirs = record.plan.array
+    if selection.task is not None or theirs is None:
+        tasks: tuple[int | None, ...] = (selection.task,)
+    elif array is None:
+        hint = f"name one of its tasks: `--resume {record.id}/{theirs.indices[0]}`"
+        raise UsageError(f"run `{record.id}` is an array, and this run is not", hint=hint)
+    else:
+        tasks = array.indices
+        _check_tasks(record, set(array.indices) - set(theirs.indices), "has no", array)
+    folders = [record.where.task(task).checkpoints for task in tasks]
+    watch = watch_patterns(record)
+    found = [checkpoints.newest(folder, watch) for folder in folders]
+    lacking = [task for task, path in zip(tasks, found, strict=True) if path is None]
+    if lacking and len(tasks) == 1:
+        raise _nothing_in(folders[0], f"run `{selection}`", watch)
+    if array is not None:
+        _check_tasks(record, {each for each in lacking if each is not None}, "has no complete checkpoint of", array)
+    resume = Resume(tuple(str(path) for path in found if path is not None), str(selection))
+    return Beginning(resume, tuple(cautions_about(selection, folders, tasks)))
+
+
+def _path(path: Path) -> Beginning:
+    """The path itself; in a run directory or a folder of known checkpoints, the newest complete one."""
+    if not path.exists():
+        raise UsageError(f"`{path}` does not exist", hint="RUN, `last`, or the path of a checkpoint")
+    run = RunDirectory(path)
+    if run.plan.is_file():
+        watch = ((read_json(run.plan) or {}).get("checkpoint") or {}).get("watch", ())
+        newest = checkpoints.newest(run.checkpoints, watch)
+        if newest is None:
+            raise _nothing_in(run.checkpoints, f"the run in `{path}`", watch)
+        return Beginning(Resume((str(newest),)), tuple(_torn([run.checkpoints], watch)))
+    layout = checkpoints.of_folder(path)
+    if checkpoints.is_of_train(path) or (layout is None and any(checkpoints.recognised(path))):
+        newest = checkpoints.newest(path)
+        if newest is None:
+            raise _nothing_in(path, f"`{path}`", ())
+        return Beginning(Resume((str(newest),)), tuple(_torn([path], ())))
+    is_torn_of_train = (path / checkpoints.REPLICATED).exists() and checkpoints.complete(path) is None
+    if is_torn_of_train or (layout is not None and not checkpoints.is_complete(path)):
+        hint = f"`--resume {path.parent}` takes the newest complete one"
+        raise UsageError(f"the checkpoint `{path}` is incomplete", hint=hint)
+    return Beginning(Resume((str(path),)), ())
+
+
+def _check_place(record: Record) -> None:
+    try:
+        _ = record.plan
+    except RecordUnreadable as error:
+        raise UsageError(error.message, hint=error.hint) from None
+    record.check_directory("checkpoints")
+
+
+def _check_tasks(record: Record, wrong: Iterable[int], what: str, array: Array) -> None:
+    indices = sorted(wrong)
+    if not indices:
+        return
+    left = [index for index in array.indices if index not in set(indices)]
+    tasks = f"task {indices[0]}" if len(indices) == 1 else f"tasks {compress(indices)}"
+    hint = f"`--array {compress(left)}` leaves them out" if left else f"`serried show {record.id}` shows the run"
+    raise UsageError(f"run `{record.id}` {what} {tasks}", hint=hint)
+
+
+def watch_patterns(record: Record) -> Sequence[str]:
+    return record.plan.checkpoint.watch if record.plan.checkpoint else ()
+
+
+def _nothing_in(folder: Path, whose: str, watch: Sequence[str]) -> UsageError:
+    cut_short = checkpoints.torn(folder, watch)
+    if cut_short:
+        hint = f"`{cut_short[-1]}` was not written completely"
+    else:
+        hint = (
+            f"checkpoints of the run belong in `{folder}`"
+            if str(folder) not in whose
+            else "name the path of a checkpoint"
+        )
+    return UsageError(f"{whose} has no complete checkpoint", hint=hint)
+
+
+def cautions_about(
+    selection: Selection, folders: list[Path], tasks: Sequence[int | None], *, have_ended: bool = False
+) -> Iterator[str]:
+    record = selection.record
+    if selection.note:
+        yield selection.note
+    if record.plan.smoke:
+        what = "rehearsal" if record.summary.rehearsal else "smoke test"
+        yield f"run `{record.id}` was a {what} of {record.plan.smoke} steps"
+    have_ended = have_ended or record.end is not None
+    if not have_ended and any(read_exit(record.where.task(each).exit) is None for each in tasks):
+        yield (
+            f"run `{selection}` may still be running and remove this checkpoint before the new run begins: "
+            f"`serried stop {record.id}` first"
+        )
+    yield from _torn(folders, watch_patterns(record))
+
+
+def _torn(folders: list[Path], watch: Sequence[str]) -> Iterator[str]:
+    for folder in folders:
+        for path in checkpoints.torn(folder, watch):
+            yield f"skipping checkpoint `{path}`: it was not written completely"
+
+
+MOST_JOBS = 20
+"""Jobs of an array whose tasks continue in separate jobs. A job that starts after these checks again."""
+
+
+@dataclass(frozen=True)
+class Followed:
+    after: After
+    jobs: tuple[str, ...] = ()
+    """Jobs that the scheduler waits for; none if the run has ended already."""
+    notes: tuple[str, ...] = ()
+
+
+def parse_dependency(text: str) -> tuple[str, str]:
+    """`prepare:any` as the run or experiment `prepare` and the condition on its end. Raises UsageError."""
+    word, colon, condition = text.rpartition(":")
+    if not colon or condition not in names.AFTER_CONDITIONS:
+        word, condition = text, names.AFTER_OK
+    if not word.strip():
+        raise UsageError(f"the dependency `{text}` names no run", hint="RUN, `last`, `RUN:any` or `RUN:notok`")
+    return word, condition
+
+
+def run_after(text: str, plan: Plan) -> Followed:
+    """The run, or the task of a run, in `--after TEXT` for `plan`.
+
+    Raises UsageError if it does not exist, has ended and missed the condition, or is on another cluster.
+    """
+    word, condition = parse_dependency(text)
+    try:
+        selection = index.find(word)
+    except RunNotFoundError as error:
+        if ":" in word:
+            error.hint = "the condition is `:ok`, `:any` or `:notok`"
+        raise
+    hint = f"`--after {word}:any` accepts any end; without `--after` the run does not wait"
+    return _follow(selection, condition, plan, hint)
+
+
+def newest_of(text: str, plan: Plan) -> Followed:
+    """The newest run of the experiment in `after = TEXT` of the file, in the same project. Raises UsageError."""
+    word, condition = parse_dependency(text)
+    both = f"`serried submit {word} {plan.experiment}` submits both"
+    if word == plan.experiment:
+        both = "the first run waits for nothing: `--set 'after=[]'`"
+    newest = max(_runs_of(word, plan), key=index.planned_at, default=None)
+    if newest is None:
+        raise UsageError(f"`{plan.experiment}` depends on `{word}`, which has not run yet", hint=both)
+    return _follow(Selection(newest), condition, plan, both)
+
+
+def _runs_of(name: str, plan: Plan) -> Iterable[Record]:
+    for record in index.records():
+        try:
+            summary = record.summary
+        except RecordUnreadable:
+            continue
+        if (summary.project, summary.experiment) == (plan.project, name) and not (summary.smoke or summary.rehearsal):
+            yield record
+
+
+def _follow(selection: Selection, condition: str, plan: Plan, hint: str) -> Followed:
+    record = selection.record
+    find_out(record)
+    status = statuses_of([selection])[0]
+    after = After(
+        run=record.id,
+        name=status.summary.name if status.summary else record.id,
+        directory=str(record.where.path),
+        condition=condition,
+        task=selection.task,
+    )
+    notes = (selection.note,) if selection.note else ()
+    if not record.where.path.is_dir():
+        notes = (
+            *notes,
+            f"the run directory of `{record.id}` ({after.name}), `{{after}}`, does not exist: {after.directory}",
+        )
+    if status.has_ended and status.verdict.stale is None:
+        if not holds(condition, status.state):
+            raise UsageError(f"run `{selection}` ({after.name}) has ended {status.state}", hint=hint)
+        return Followed(after, (), notes)
+    if selection.task is not None and record.plan.draws:
+        raise UsageError(
+            f"no job can wait for trial `{selection}`: another job of the sweep may run it",
+            hint=f"`--after {record.id}` waits for the whole sweep; or serried wait {selection} && serried submit …",
+        )
+    first = next((submission.job for submission in record.first_submissions if submission.job), None)
+    if status.state in (SUBMITTING, UNCERTAIN) or first is None:
+        raise SubmissionUncertain(f"the submission of run `{status.id}` is uncertain", hint=f"serried why {status.id}")
+    check_pair(record.plan, plan)
+    return Followed(after._replace(job=first), _jobs(selection), notes)
+
+
+def holds(condition: str, state: str) -> bool:
+    """Does a run that has ended in `state` meet the condition?"""
+    return condition == names.AFTER_ANY or (state == names.COMPLETED) == (condition == names.AFTER_OK)
+
+
+def check_pair(other: Plan, plan: Plan) -> None:
+    """Raises UsageError if a job of `plan` cannot wait for a job of `other`."""
+    if (other.site.name, other.site.scheduler) != (plan.site.name, plan.site.scheduler):
+        raise UsageError(
+            f"`{other.name}` is on `{other.site.name}` and `{plan.name}` on `{plan.site.name}`: "
+            "a scheduler cannot wait for the jobs of another",
+            hint=f"serried wait {other.run} && serried submit …",
+        )
+    if (
+        plan.has_links
+        and plan.limit.continue_by == names.PREQUEUED
+        and other.has_links
+        and other.limit.continue_by == names.SUCCESSOR
+    ):
+        raise UsageError(
+            f"`{other.name}` continues in jobs that are submitted one by one, but all jobs of `{plan.name}` are queued "
+            "at once: they cannot wait for its last job",
+            hint="give both the same `continue` in `[limit]`",
+        )
+
+
+def _jobs(selection: Selection) -> tuple[str, ...]:
+    """Its newest jobs that have not ended."""
+    record = selection.record
+    submitted = [one for one in record.submissions_of(selection.task) if one.is_submitted and one.job]
+    if not submitted:
+        return ()
+    last = submitted[-1].jobs
+    if selection.task is None:
+        own = [str(links[-1].job) for task, links in record.links().items() if task is not None and links[-1].job]
+        ids = [*dict.fromkeys([*(submitted[0].jobs if own else ()), *own, *last])]
+    else:
+        part = part_of(record.offsets, selection.task) if len(last) > 1 else 0
+        ids = [record.job_of(last[part], selection.task)]
+    known = schedulers.get(submitted[0].scheduler).poll(ids)
+    open_ = [(number, task) for (number, task), job in known.items() if job.state not in names.ENDED]
+    spelling = schedulers.traits(submitted[0].scheduler).dialect.task
+    live = {name for number, index in open_ for name in (number, job_of(number, index, spelling))}
+    return tuple(each for each in ids if each in live)[: max(MOST_JOBS, len(submitted[0].jobs))]

@@ -34,9 +34,104 @@ from serried.submission.environments import absent_interpreter, absent_mpi, abse
 from serried.submission.plan import command_warnings, divide_indices, make_plan
 from serried.submission.snapshot import Survey, site_folders
 
+
+def prepare(
+    plan: Plan,
+    resolved: config.Resolved,
+    environ: Mapping[str, str],
+    each: Sequence[Sequence[str]] = (),
+    jobs: tuple[str, ...] = (),
+    *,
+    trials: Sequence[Mapping[str, Any]] = (),
+    observe: Observe | None = silent,
+) -> Prepared:
+    """Check and collect all that `deliver` submits.
+
+    `environ` is the submitting shell's environment. The scheduler starts the run after `jobs`. `observe` follows the
+    build of an environment and the preparation of data; with None nothing is built, and the result can only be shown.
+
+    Raises UsageError, for example for a missing working directory, program or secret, a project that is too large, an
+    editable install that cannot be redirected, or data that is missing or too large; EnvironmentFailed if the
+    environment fails its check; DataFailed if the command that prepares the data fails.
+    """
+    project = Path(plan.source.directory)
+    _check_jobs(plan)
+    plan = divide(plan)
+    _check_workdir(plan, project)
+    if plan.script is None:
+        _check_placeholders(plan, each)
+    _check_side_commands(plan)
+    plan = containers.settle(plan, environ)
+    containers.check_runscript(plan, each)
+    plan, tracking_notes, tracking_warnings = settle_tracking(plan, environ)
+    environ = with_key(plan, environ)
+    plan = settle_search(plan, environ)
+    reports: tuple[str, ...] = ()
+    if plan.environment.build:
+        plan, reports = settle_environment(plan, resolved, environ, observe)
+    if not reports and plan.script is None:
+        inside = plan.container is not None
+        plan = plan._replace(environment=choose(plan.environment, environ, inside=inside))
+    environment = job_environment(plan, environ)
+    if not reports:
+        workdir = project / plan.source.workdir
+        environments.check(plan.environment, environment, workdir, containers.entering(plan))
+        if plan.script is not None:
+            reports = absent_interpreter(plan.script)
+        else:
+            reports = (
+                *absent_program(plan, environment, workdir),
+                *absent_mpi(plan, environment),
+                *idle(plan, project, environments.active_prefix(environ)),
+            )
+    data_notes: tuple[str, ...] = ()
+    if plan.data or resolved.experiment.data.prepare:
+        from serried.submission import data
+
+        plan, data_notes = data.settle(plan, resolved, environment, observe)
+    plan, surveyed, cautions = _surveyed(plan, resolved, project)
+    script = resolved.script.text.decode(errors="replace") if resolved.script else ""
+    if surveyed is not None:
+        if plan.script is None:
+            _check_paths(plan, each, surveyed)
+        plan = _with_snapshot(plan, surveyed, environment)
+        cautions = (*cautions, *_about_snapshot(plan, surveyed))
+        if plan.script is None:
+            cautions = (*cautions, *_path_warnings(plan, each, surveyed), *_unused_restarts(plan, each, surveyed))
+        texts = [*_texts_of(plan, each, script, trials), ("`PYTHONPATH`", environment.get("PYTHONPATH", ""))]
+        cautions = (*cautions, *_paths_out(plan, texts, surveyed))
+    started = [script] if resolved.script else [" ".join(command) for command in each or [plan.command]]
+    warnings = (
+        *resolved.warnings,
+        *(command_warnings(resolved.experiment.command) if plan.script is None else ()),
+        *reports,
+        *cautions,
+        *tracking_warnings,
+        *missing_modules(plan, environment),
+        *dict.fromkeys(itertools.chain.from_iterable(map(hidden_failures, started))),
+        *_unset_variables(plan, each, environment),
+    )
+    prepared = assemble(plan, environment, each, warnings, jobs, may_lack_command=observe is None)
+    notes = (*resolved.notes, *tracking_notes, *data_notes)
+    return dataclasses.replace(
+        prepared,
+        notes=notes,
+        survey=surveyed,
+        revision=snapshot.read_revision(project),
+        user_script=resolved.script.text if resolved.script else b"",
+        trials=tuple(trials),
+    )
+
+
 BUILD_COMMAND = ("/bin/bash", "-c", 'exec /bin/bash "$SCRIPT" >>"$LOG" 2>&1')
+
+
 BUILD_CPUS = 4
+
+
 BUILD_MEMORY_MB = 8 * 1024
+
+
 BUILD_SECONDS = 3600
 """Resources of a job that builds, beside a GPU where the profile wants one."""
 
@@ -263,6 +358,8 @@ def _pythons_with_optuna(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 MODULES = {TENSORBOARD: "tensorboard", WANDB: "wandb", MLFLOW: "mlflow"}
+
+
 PACKAGES = {TENSORBOARD: "tensorboard", WANDB: "wandb", MLFLOW: "mlflow-skinny"}
 
 
@@ -346,8 +443,14 @@ def missing_modules(plan: Plan, environment: Mapping[str, str]) -> tuple[str, ..
 _AGENT = re.compile(
     r"""(?<![\w.-])wandb["']?\s+agent(?=\s)(?:[^\n;&|]*?\s["']?(?P<id>[\w.-]+/[\w. -]+/[\w-]+)(?![\w/]))?""",
 )
+
+
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
+
+
 _BETWEEN = re.compile(r"[;&|\n(`]")
+
+
 _READS_IT = frozenset({"echo", "printf", "grep", "egrep", "sed", "awk"})
 """Programs for which an agent's command is text."""
 
@@ -376,104 +479,21 @@ def _with_secret(plan: Plan) -> Plan:
 
 
 MOST_PREQUEUED = 100
+
+
 _UNKNOWN = re.compile(r"[{$~*?]")
 """In words that only a placeholder or a shell completes."""
-
-
-def prepare(
-    plan: Plan,
-    resolved: config.Resolved,
-    environ: Mapping[str, str],
-    each: Sequence[Sequence[str]] = (),
-    jobs: tuple[str, ...] = (),
-    *,
-    trials: Sequence[Mapping[str, Any]] = (),
-    observe: Observe | None = silent,
-) -> Prepared:
-    """Check and collect all that `deliver` submits.
-
-    `environ` is the submitting shell's environment. The scheduler starts the run after `jobs`. `observe` follows the
-    build of an environment and the preparation of data; with None nothing is built, and the result can only be shown.
-
-    Raises UsageError, for example for a missing working directory, program or secret, a project that is too large, an
-    editable install that cannot be redirected, or data that is missing or too large; EnvironmentFailed if the
-    environment fails its check; DataFailed if the command that prepares the data fails.
-    """
-    project = Path(plan.source.directory)
-    _check_jobs(plan)
-    plan = divide(plan)
-    _check_workdir(plan, project)
-    if plan.script is None:
-        _check_placeholders(plan, each)
-    _check_side_commands(plan)
-    plan = containers.settle(plan, environ)
-    containers.check_runscript(plan, each)
-    plan, tracking_notes, tracking_warnings = settle_tracking(plan, environ)
-    environ = with_key(plan, environ)
-    plan = settle_search(plan, environ)
-    reports: tuple[str, ...] = ()
-    if plan.environment.build:
-        plan, reports = settle_environment(plan, resolved, environ, observe)
-    if not reports and plan.script is None:
-        inside = plan.container is not None
-        plan = plan._replace(environment=choose(plan.environment, environ, inside=inside))
-    environment = job_environment(plan, environ)
-    if not reports:
-        workdir = project / plan.source.workdir
-        environments.check(plan.environment, environment, workdir, containers.entering(plan))
-        if plan.script is not None:
-            reports = absent_interpreter(plan.script)
-        else:
-            reports = (
-                *absent_program(plan, environment, workdir),
-                *absent_mpi(plan, environment),
-                *idle(plan, project, environments.active_prefix(environ)),
-            )
-    data_notes: tuple[str, ...] = ()
-    if plan.data or resolved.experiment.data.prepare:
-        from serried.submission import data
-
-        plan, data_notes = data.settle(plan, resolved, environment, observe)
-    plan, surveyed, cautions = _surveyed(plan, resolved, project)
-    script = resolved.script.text.decode(errors="replace") if resolved.script else ""
-    if surveyed is not None:
-        if plan.script is None:
-            _check_paths(plan, each, surveyed)
-        plan = _with_snapshot(plan, surveyed, environment)
-        cautions = (*cautions, *_about_snapshot(plan, surveyed))
-        if plan.script is None:
-            cautions = (*cautions, *_path_warnings(plan, each, surveyed), *_unused_restarts(plan, each, surveyed))
-        texts = [*_texts_of(plan, each, script, trials), ("`PYTHONPATH`", environment.get("PYTHONPATH", ""))]
-        cautions = (*cautions, *_paths_out(plan, texts, surveyed))
-    started = [script] if resolved.script else [" ".join(command) for command in each or [plan.command]]
-    warnings = (
-        *resolved.warnings,
-        *(command_warnings(resolved.experiment.command) if plan.script is None else ()),
-        *reports,
-        *cautions,
-        *tracking_warnings,
-        *missing_modules(plan, environment),
-        *dict.fromkeys(itertools.chain.from_iterable(map(hidden_failures, started))),
-        *_unset_variables(plan, each, environment),
-    )
-    prepared = assemble(plan, environment, each, warnings, jobs, may_lack_command=observe is None)
-    notes = (*resolved.notes, *tracking_notes, *data_notes)
-    return dataclasses.replace(
-        prepared,
-        notes=notes,
-        survey=surveyed,
-        revision=snapshot.read_revision(project),
-        user_script=resolved.script.text if resolved.script else b"",
-        trials=tuple(trials),
-    )
 
 
 _ADDRESS = re.compile(r"https?://[^\s@/?#]+(?:[/?#][!-~]*)?", re.ASCII)
 """An address that urllib can post to: it reads a user before `@` as a part of the host."""
 
+
 _AFTER = re.compile(r"(?<!\{)\{after\}(?!\})")
 
+
 _TASK = re.compile(r"(?<!\{)\{task\}(?!\})")
+
 
 _OF_A_RANK = re.compile(r"(?<!\{)\{((?:local_)?rank)\}(?!\})")
 
@@ -779,9 +799,15 @@ def _has_copy(survey: Survey, path: str) -> bool:
 
 
 _CODE = (".py", ".sh", ".yaml", ".yml", ".toml", ".json", ".cfg", ".ini")
+
+
 _MOST_CODE = 2000
+
+
 _LARGEST_CODE = 1_000_000
 """Files, and bytes of each, that are read for a warning."""
+
+
 _USES_SERRIED = re.compile(rb"SERRIED_|\b(?:import|from)\s+serried\b")
 
 

@@ -44,308 +44,51 @@ from serried.base.text import spell
 from serried.schema.names import FETCHED
 from serried.schema.outputs import CACHES
 
-EPOCH = 315_532_800
-"""The time of every member, 1980-01-01: times are not content, and zip files have no earlier ones."""
-
-
-@dataclass(frozen=True)
-class Archive:
-    path: Path
-    digest: str
-    """SHA-256 of the tar, in hex."""
-    bytes: int
-
-
-def store(survey: Survey, folder: Path, modes: Modes = MODES["user"]) -> Archive:
-    """Pack the survey's files into `folder`/<digest>.tar, unless that archive exists.
-
-    A file that disappears meanwhile is left out. A file that cannot be read raises UsageError, and no archive remains.
-    """
-    make_directory(folder, modes.directory)
-    aside = folder / f".{os.urandom(4).hex()}.tar"
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, modes.file)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            writer = _DigestWriter(file)
-            # GNU's format allows names of any bytes and any length.
-            with tarfile.open(fileobj=writer, mode="w", format=tarfile.GNU_FORMAT) as archive:
-                for member, content in _members(survey):
-                    archive.addfile(member, content)
-            digest = writer.digest.hexdigest()
-            path = folder / f"{digest[:16]}.tar"
-            if not _is_whole(path, writer.position):
-                file.flush()
-                os.fsync(file.fileno())
-                aside.replace(path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            aside.unlink()
-    return Archive(path, digest, writer.position)
-
-
-def _is_whole(path: Path, size: int) -> bool:
-    """Whether the archive exists. Renews its time, because sites and `serried clean` delete files by age."""
-    try:
-        os.utime(path)
-        return path.stat().st_size == size
-    except FileNotFoundError:
-        return False
-
-
-class _DigestWriter(io.RawIOBase):
-    """Writes bytes and computes their digest, so that files are read once."""
-
-    def __init__(self, file: io.BufferedWriter) -> None:
-        super().__init__()
-        self._file = file
-        self.digest = hashlib.sha256()
-        self.position = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: bytes) -> int:  # type: ignore[override]
-        self.digest.update(data)
-        self.position += len(data)
-        return self._file.write(data)
-
-    def tell(self) -> int:
-        return self.position
-
-
-def _members(survey: Survey) -> Iterator[tuple[tarfile.TarInfo, io.BytesIO | None]]:
-    root = survey.project.resolve()
-    for path in survey.files:
-        whole = root / path
-        member = tarfile.TarInfo(path)
-        member.mtime = EPOCH
-        try:
-            status = whole.lstat()
-            if stat.S_ISLNK(status.st_mode):
-                member.type = tarfile.SYMTYPE
-                member.mode = 0o777
-                member.linkname = _target(root, path)
-                yield member, None
-            elif stat.S_ISREG(status.st_mode):
-                content = whole.read_bytes()
-                member.mode = stat.S_IMODE(status.st_mode) & 0o777
-                member.size = len(content)
-                yield member, io.BytesIO(content)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except PermissionError as error:
-            raise UsageError(
-                f"cannot read `{path}`: {error.strerror}",
-                hint=f"make it readable, or leave it out of the snapshot by a line `/{path}` in `.gitignore`",
-            ) from error
-
-
-def _target(root: Path, path: str) -> str:
-    """The target of a symbolic link in the unpacked tree.
-
-    A link into the project leads to the same place in the tree. Any other link leads to the same target as before.
-    """
-    link = root / path
-    written = link.readlink()
-    absolute = os.path.normpath(link.parent / written)
-    if not Path(absolute).is_relative_to(root):
-        return absolute
-    return os.path.relpath(absolute, link.parent) if written.is_absolute() else str(written)
-
-
-_IMPORT = re.compile(r"import[ \t]+([A-Za-z_][A-Za-z0-9_]*)")
-
-
-def redirect(survey: Survey, site_folders: Sequence[Path]) -> tuple[str, ...]:
-    """The folders of the tree, relative to it, from which imports must come instead of from the project.
-
-    Raises UsageError for an install that would still import the project.
-    """
-    project = Path(os.path.realpath(survey.project))
-    found: dict[str, None] = {}
-    for site in site_folders:
-        for folder in _folders(site, project):
-            relative = os.path.relpath(folder, project)
-            if not _holds_code(survey, relative):
-                raise UsageError(
-                    f"an editable install in `{site}` points to `{folder}`, which is not in the snapshot",
-                    hint="install the project without `editable_mode=strict`, or without `-e` (`pip install .`), "
-                    "or run in place: `--set project.snapshot=false`",
-                )
-            found[relative] = None
-    return tuple(found)
-
-
-def site_folders(prefix: Path) -> list[Path]:
-    """The folders of packages below an environment's prefix."""
-    folders = [*prefix.glob("lib/python3*/site-packages"), *prefix.glob("lib/python3*/dist-packages")]
-    return sorted(folder for folder in folders if folder.is_dir())
-
-
-def _folders(site: Path, project: Path) -> Iterator[Path]:
-    """The folders in `project` that files of `site` add to the path."""
-    for name in sorted(_names(site)):
-        text = (site / name).read_text(encoding="utf-8", errors="surrogateescape")
-        for line in text.splitlines()[:1] if name.endswith(".egg-link") else text.splitlines():
-            hook = _IMPORT.match(line)
-            if hook:
-                yield from _hooked(site, hook[1], project)
-            elif line.strip() and not line.startswith("#"):
-                folder = Path(os.path.realpath(site / line.strip()))
-                if folder.is_relative_to(project) and folder.is_dir():
-                    yield folder
-
-
-def _names(site: Path) -> list[str]:
-    try:
-        return [file.name for file in site.iterdir() if file.suffix in (".pth", ".egg-link")]
-    except OSError:
-        return []
-
-
-def _hooked(site: Path, module: str, project: Path) -> Iterator[Path]:
-    """The folders in `project` to which an import hook in a `.pth` file maps packages."""
-    try:
-        code = (site / f"{module}.py").read_text(encoding="utf-8", errors="surrogateescape")
-    except OSError:
-        return
-    mapping = _mapping(code)
-    if mapping is None:
-        if _mentions(code, project):
-            raise UsageError(
-                f"`{site / module}.py` imports this project by a hook that Serried cannot redirect to a snapshot",
-                hint="install it without `-e` (`pip install .`), or run in place: `--set project.snapshot=false`",
-            )
-        return
-    for name, where in mapping.items():
-        target = Path(os.path.realpath(where))
-        if not target.is_relative_to(project):
-            continue
-        parts = name.split(".")
-        if list(target.with_suffix("").parts[-len(parts) :]) != parts:
-            raise UsageError(
-                f"package `{name}` has an editable install from `{target}`, a folder of another name",
-                hint="rename the folder to the package's name, or run in place: `--set project.snapshot=false`",
-            )
-        yield target.parents[len(parts) - 1]
-
-
-def _mapping(code: str) -> dict[str, str] | None:
-    """The `MAPPING` in a finder of setuptools; None for any other module."""
-    try:
-        body = ast.parse(code).body
-    except (SyntaxError, ValueError):
-        return None
-    for statement in body:
-        target = statement.target if isinstance(statement, ast.AnnAssign) else None
-        if isinstance(target, ast.Name) and target.id == "MAPPING" and isinstance(statement, ast.AnnAssign):
-            value = ast.literal_eval(statement.value) if statement.value else None
-            return value if isinstance(value, dict) else None
-    return None
-
-
-def _mentions(code: str, project: Path) -> bool:
-    """Whether the code contains the project's path, and not only a longer path that begins with it."""
-    return re.search(re.escape(str(project)) + r"(?![^/'\"\\])", code) is not None
-
-
-def _holds_code(survey: Survey, folder: str) -> bool:
-    return folder == "." or any(path.startswith(f"{folder}/") for path in survey.files)
-
-
-DIFF_LIMIT = 20_000_000
-"""Characters. A longer diff is of data under version control; the snapshot has the data."""
-_FOREIGN = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY", "GIT_EXTERNAL_DIFF")
-"""Git's hooks and some prompts set these. They would direct git to another repository."""
-
-
-class GitError(Exception):
-    """The folder is not a work tree, git is not installed, or git fails. The message is git's own."""
-
-
-@dataclass(frozen=True)
-class Revision:
-    commit: str | None = None
-    """None without git, or before the first commit."""
-    branch: str | None = None
-    diff: str = ""
-    """`git diff HEAD --binary`, which applies to `commit`."""
-
-    @property
-    def is_dirty(self) -> bool:
-        """Do tracked files differ from the commit?"""
-        return bool(self.diff)
-
-
-def read_revision(project: Path) -> Revision:
-    try:
-        status = run(project, "status", "-z", "--porcelain=v2", "--branch", "--untracked-files=no")
-    except GitError:
-        return Revision()
-    lines = status.split("\0")
-    # `# branch.oid ID`, `# branch.head NAME`, more lines of that kind, then an entry for each changed file.
-    commit, branch = (line.split(" ", 2)[2] for line in lines[:2])
-    if commit == "(initial)":
-        return Revision()
-    is_dirty = any(line and not line.startswith("# ") for line in lines)
-    return Revision(commit, None if branch == "(detached)" else branch, _diff(project) if is_dirty else "")
-
-
-def _diff(project: Path) -> str:
-    # A user's own settings (colours, external tools, no prefixes) would produce diffs that do not apply.
-    diff = run(
-        project,
-        *("-c", "core.quotepath=on", "-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false"),
-        *("diff", "HEAD", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--submodule=short"),
-    )
-    return diff if len(diff) <= DIFF_LIMIT else f"# longer than {DIFF_LIMIT} characters\n"
-
-
-def list_paths(project: Path, *arguments: str) -> list[str]:
-    """The paths of a `-z` listing. Raises GitError."""
-    return [path for path in run(project, *arguments).split("\0") if path]
-
-
-def run(project: Path, *arguments: str) -> str:
-    """The output of `git …arguments` in `project`. Raises GitError."""
-    environment = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
-    # Without optional locks, this git cannot disturb another one that runs in the project.
-    environment |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
-    try:
-        result = shell.run(("git", *arguments), cwd=project, env=environment, timeout=120)
-    except (MissingProgramError, shell.TimedOut) as error:
-        raise GitError(error.message) from error
-    if result.status != 0:
-        raise GitError(result.stderr.strip() or f"git exited with status {result.status}")
-    return result.stdout
-
-
 NEVER_TAKEN = ("__pycache__", "*.pyc", "*.pyo", ".git")
 """Caches that git lists if they are neither tracked nor ignored."""
+
 
 LOG_OF_SCRIPT = "attempts/*/script.log"
 """The target of a link that a job script's run leaves where its log is expected."""
 
+
 PRIVATE = ".env"
 """This file holds secrets by convention. If git does not track it, the snapshot links it."""
 
+
 SCAN_LIMIT = 200_000
 """A folder without git and with more entries is not a project."""
+
+
 BYTES_LIMIT = 200_000_000
+
+
 FILES_LIMIT = 50_000
 """Each file is an inode of the user's quota, for every run."""
+
+
 LISTED = 6
+
 
 GREW_BYTES = 5_000_000
 """Growth since the project's last snapshot that is more than code."""
+
+
 FIRST_BYTES = 20_000_000
 """The same for the first snapshot."""
+
+
 LARGE_BYTES = BYTES_LIMIT // 2
 """A snapshot of this size is reported each time."""
+
+
 NAMED = 3
+
 
 TREES_FILES = 100_000
 """The most files in all working trees of an array: quotas are of some 500,000 and more."""
+
+
 TREES_BYTES = 20_000_000_000
 
 
@@ -691,3 +434,281 @@ def _largest(weights: Mapping[str, int]) -> list[tuple[str, int]]:
             second["/".join(parts[:2]) + ("/" if len(parts) > 2 else "")] += weight
     both = dict(top) | {path: weight for path, weight in second.items() if weight * 5 > sum(weights.values())}
     return sorted(both.items(), key=lambda item: (-item[1], item[0]))[:LISTED]
+
+
+DIFF_LIMIT = 20_000_000
+"""Characters. A longer diff is of data under version control; the snapshot has the data."""
+
+
+_FOREIGN = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY", "GIT_EXTERNAL_DIFF")
+"""Git's hooks and some prompts set these. They would direct git to another repository."""
+
+
+class GitError(Exception):
+    """The folder is not a work tree, git is not installed, or git fails. The message is git's own."""
+
+
+@dataclass(frozen=True)
+class Revision:
+    commit: str | None = None
+    """None without git, or before the first commit."""
+    branch: str | None = None
+    diff: str = ""
+    """`git diff HEAD --binary`, which applies to `commit`."""
+
+    @property
+    def is_dirty(self) -> bool:
+        """Do tracked files differ from the commit?"""
+        return bool(self.diff)
+
+
+def read_revision(project: Path) -> Revision:
+    try:
+        status = run(project, "status", "-z", "--porcelain=v2", "--branch", "--untracked-files=no")
+    except GitError:
+        return Revision()
+    lines = status.split("\0")
+    # `# branch.oid ID`, `# branch.head NAME`, more lines of that kind, then an entry for each changed file.
+    commit, branch = (line.split(" ", 2)[2] for line in lines[:2])
+    if commit == "(initial)":
+        return Revision()
+    is_dirty = any(line and not line.startswith("# ") for line in lines)
+    return Revision(commit, None if branch == "(detached)" else branch, _diff(project) if is_dirty else "")
+
+
+def _diff(project: Path) -> str:
+    # A user's own settings (colours, external tools, no prefixes) would produce diffs that do not apply.
+    diff = run(
+        project,
+        *("-c", "core.quotepath=on", "-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false"),
+        *("diff", "HEAD", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--submodule=short"),
+    )
+    return diff if len(diff) <= DIFF_LIMIT else f"# longer than {DIFF_LIMIT} characters\n"
+
+
+def list_paths(project: Path, *arguments: str) -> list[str]:
+    """The paths of a `-z` listing. Raises GitError."""
+    return [path for path in run(project, *arguments).split("\0") if path]
+
+
+def run(project: Path, *arguments: str) -> str:
+    """The output of `git …arguments` in `project`. Raises GitError."""
+    environment = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
+    # Without optional locks, this git cannot disturb another one that runs in the project.
+    environment |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    try:
+        result = shell.run(("git", *arguments), cwd=project, env=environment, timeout=120)
+    except (MissingProgramError, shell.TimedOut) as error:
+        raise GitError(error.message) from error
+    if result.status != 0:
+        raise GitError(result.stderr.strip() or f"git exited with status {result.status}")
+    return result.stdout
+
+
+_IMPORT = re.compile(r"import[ \t]+([A-Za-z_][A-Za-z0-9_]*)")
+
+
+def redirect(survey: Survey, site_folders: Sequence[Path]) -> tuple[str, ...]:
+    """The folders of the tree, relative to it, from which imports must come instead of from the project.
+
+    Raises UsageError for an install that would still import the project.
+    """
+    project = Path(os.path.realpath(survey.project))
+    found: dict[str, None] = {}
+    for site in site_folders:
+        for folder in _folders(site, project):
+            relative = os.path.relpath(folder, project)
+            if not _holds_code(survey, relative):
+                raise UsageError(
+                    f"an editable install in `{site}` points to `{folder}`, which is not in the snapshot",
+                    hint="install the project without `editable_mode=strict`, or without `-e` (`pip install .`), "
+                    "or run in place: `--set project.snapshot=false`",
+                )
+            found[relative] = None
+    return tuple(found)
+
+
+def site_folders(prefix: Path) -> list[Path]:
+    """The folders of packages below an environment's prefix."""
+    folders = [*prefix.glob("lib/python3*/site-packages"), *prefix.glob("lib/python3*/dist-packages")]
+    return sorted(folder for folder in folders if folder.is_dir())
+
+
+def _folders(site: Path, project: Path) -> Iterator[Path]:
+    """The folders in `project` that files of `site` add to the path."""
+    for name in sorted(_names(site)):
+        text = (site / name).read_text(encoding="utf-8", errors="surrogateescape")
+        for line in text.splitlines()[:1] if name.endswith(".egg-link") else text.splitlines():
+            hook = _IMPORT.match(line)
+            if hook:
+                yield from _hooked(site, hook[1], project)
+            elif line.strip() and not line.startswith("#"):
+                folder = Path(os.path.realpath(site / line.strip()))
+                if folder.is_relative_to(project) and folder.is_dir():
+                    yield folder
+
+
+def _names(site: Path) -> list[str]:
+    try:
+        return [file.name for file in site.iterdir() if file.suffix in (".pth", ".egg-link")]
+    except OSError:
+        return []
+
+
+def _hooked(site: Path, module: str, project: Path) -> Iterator[Path]:
+    """The folders in `project` to which an import hook in a `.pth` file maps packages."""
+    try:
+        code = (site / f"{module}.py").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return
+    mapping = _mapping(code)
+    if mapping is None:
+        if _mentions(code, project):
+            raise UsageError(
+                f"`{site / module}.py` imports this project by a hook that Serried cannot redirect to a snapshot",
+                hint="install it without `-e` (`pip install .`), or run in place: `--set project.snapshot=false`",
+            )
+        return
+    for name, where in mapping.items():
+        target = Path(os.path.realpath(where))
+        if not target.is_relative_to(project):
+            continue
+        parts = name.split(".")
+        if list(target.with_suffix("").parts[-len(parts) :]) != parts:
+            raise UsageError(
+                f"package `{name}` has an editable install from `{target}`, a folder of another name",
+                hint="rename the folder to the package's name, or run in place: `--set project.snapshot=false`",
+            )
+        yield target.parents[len(parts) - 1]
+
+
+def _mapping(code: str) -> dict[str, str] | None:
+    """The `MAPPING` in a finder of setuptools; None for any other module."""
+    try:
+        body = ast.parse(code).body
+    except (SyntaxError, ValueError):
+        return None
+    for statement in body:
+        target = statement.target if isinstance(statement, ast.AnnAssign) else None
+        if isinstance(target, ast.Name) and target.id == "MAPPING" and isinstance(statement, ast.AnnAssign):
+            value = ast.literal_eval(statement.value) if statement.value else None
+            return value if isinstance(value, dict) else None
+    return None
+
+
+def _mentions(code: str, project: Path) -> bool:
+    """Whether the code contains the project's path, and not only a longer path that begins with it."""
+    return re.search(re.escape(str(project)) + r"(?![^/'\"\\])", code) is not None
+
+
+def _holds_code(survey: Survey, folder: str) -> bool:
+    return folder == "." or any(path.startswith(f"{folder}/") for path in survey.files)
+
+
+EPOCH = 315_532_800
+"""The time of every member, 1980-01-01: times are not content, and zip files have no earlier ones."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    path: Path
+    digest: str
+    """SHA-256 of the tar, in hex."""
+    bytes: int
+
+
+def store(survey: Survey, folder: Path, modes: Modes = MODES["user"]) -> Archive:
+    """Pack the survey's files into `folder`/<digest>.tar, unless that archive exists.
+
+    A file that disappears meanwhile is left out. A file that cannot be read raises UsageError, and no archive remains.
+    """
+    make_directory(folder, modes.directory)
+    aside = folder / f".{os.urandom(4).hex()}.tar"
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, modes.file)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            writer = _DigestWriter(file)
+            # GNU's format allows names of any bytes and any length.
+            with tarfile.open(fileobj=writer, mode="w", format=tarfile.GNU_FORMAT) as archive:
+                for member, content in _members(survey):
+                    archive.addfile(member, content)
+            digest = writer.digest.hexdigest()
+            path = folder / f"{digest[:16]}.tar"
+            if not _is_whole(path, writer.position):
+                file.flush()
+                os.fsync(file.fileno())
+                aside.replace(path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            aside.unlink()
+    return Archive(path, digest, writer.position)
+
+
+def _is_whole(path: Path, size: int) -> bool:
+    """Whether the archive exists. Renews its time, because sites and `serried clean` delete files by age."""
+    try:
+        os.utime(path)
+        return path.stat().st_size == size
+    except FileNotFoundError:
+        return False
+
+
+class _DigestWriter(io.RawIOBase):
+    """Writes bytes and computes their digest, so that files are read once."""
+
+    def __init__(self, file: io.BufferedWriter) -> None:
+        super().__init__()
+        self._file = file
+        self.digest = hashlib.sha256()
+        self.position = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        self.digest.update(data)
+        self.position += len(data)
+        return self._file.write(data)
+
+    def tell(self) -> int:
+        return self.position
+
+
+def _members(survey: Survey) -> Iterator[tuple[tarfile.TarInfo, io.BytesIO | None]]:
+    root = survey.project.resolve()
+    for path in survey.files:
+        whole = root / path
+        member = tarfile.TarInfo(path)
+        member.mtime = EPOCH
+        try:
+            status = whole.lstat()
+            if stat.S_ISLNK(status.st_mode):
+                member.type = tarfile.SYMTYPE
+                member.mode = 0o777
+                member.linkname = _target(root, path)
+                yield member, None
+            elif stat.S_ISREG(status.st_mode):
+                content = whole.read_bytes()
+                member.mode = stat.S_IMODE(status.st_mode) & 0o777
+                member.size = len(content)
+                yield member, io.BytesIO(content)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError as error:
+            raise UsageError(
+                f"cannot read `{path}`: {error.strerror}",
+                hint=f"make it readable, or leave it out of the snapshot by a line `/{path}` in `.gitignore`",
+            ) from error
+
+
+def _target(root: Path, path: str) -> str:
+    """The target of a symbolic link in the unpacked tree.
+
+    A link into the project leads to the same place in the tree. Any other link leads to the same target as before.
+    """
+    link = root / path
+    written = link.readlink()
+    absolute = os.path.normpath(link.parent / written)
+    if not Path(absolute).is_relative_to(root):
+        return absolute
+    return os.path.relpath(absolute, link.parent) if written.is_absolute() else str(written)

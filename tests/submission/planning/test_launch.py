@@ -12,6 +12,7 @@ from serried.base.errors import UsageError
 from serried.schema.plan import Plan
 from serried.submission.plan import command_warnings, make_plan
 from serried.submission.request import Request, decide
+from tables import for_each
 
 
 @pytest.fixture
@@ -281,3 +282,43 @@ def test_the_hint_about_a_typed_launcher_is_accepted_when_it_is_followed(planned
     program = command.partition(" ")[0].rpartition("/")[2]
     assert refusal.value.hint == f"leave `{program}` and its options out: {hint.format(program)}"
     assert planned("python t.py", **size, **followed).command == ("python", "t.py")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ranks", "shares"), [(512, 8, False), (513, 8, True), (5000, 1, False), (4096, 8, True)]
+)
+def test_with_thousands_of_ranks_those_of_a_node_share_a_log(tmp_path, nodes, ranks, shares):
+    told = {"resources.nodes": nodes, "resources.ranks": ranks}
+    resolved = config.resolve(None, ("true",), told, "slurm", tmp_path, {**os.environ, "SCRATCH": str(tmp_path)})
+    assert make_plan(resolved, run_id="k3f9q2", created="").shares_logs is shares
+
+
+def test_the_launches_of_a_job_script_never_do(tmp_path):
+    script = "#!/bin/bash\n#SBATCH --nodes=4096\n#SBATCH --ntasks-per-node=8\nsrun true\n"
+    (tmp_path / "train.sbatch").write_text(script)
+    environ = {**os.environ, "SCRATCH": str(tmp_path)}
+    resolved = config.resolve(None, ("train.sbatch",), {}, "slurm", tmp_path, environ, is_script=True)
+    planned = make_plan(resolved, run_id="k3f9q2", created="")
+    assert (planned.allocation.nodes, planned.allocation.ranks) == (4096, 8)
+    assert not planned.shares_logs
+
+
+@for_each(
+    ("word", "meant"),
+    [
+        ("--out={resutls}", "results"),
+        ("{checkpoint}/a", "checkpoints"),
+        ("{world-size}", None),
+        ("{data}/{results}", None),
+        ("{{resutls}}", None),
+        ("{config.lr}", None),
+        ("{}", None),
+        ("awk '{print $1}'", None),
+        ('{"lr": 0.1}', None),
+        ("{epoch}", None),
+    ],
+)
+def test_a_word_in_braces_that_is_nearly_a_placeholder_is_told(word, meant):
+    assert [said.rpartition(": ")[2] for said in command_warnings(("python", "train.py", word, word))] == (
+        [f"did you mean `{{{meant}}}`?"] if meant else []
+    )
