@@ -27,7 +27,7 @@ from serried.records.status import SUBMITTING, UNCERTAIN, Verdict, counts_text, 
 from serried.schema import checkpoints, names
 from serried.schema.layout import RunDirectory
 from serried.schema.names import COMPLETED
-from serried.schema.plan import After, Array, Plan, Resume, Site, Sweep, UserScript
+from serried.schema.plan import After, Array, Plan, Resume, Sweep, UserScript
 from serried.schema.reasons import Reason
 from serried.schema.successor_commands import job_of, part_of
 from serried.submission import containers, data
@@ -96,12 +96,14 @@ def prepare_again(
     beginning = Beginning(origin, ()) if fresh or added else _newest(selection, array, origin, have_ended=has_ended)
     script, text, cautions = _script(record, is_new=new_code)
     script = script._replace(title=name) if script and name else script
+    dialect = schedulers.traits(old.site.scheduler).dialect
     plan = old._replace(
         run=new_id(),
         name=name or old.name,
         created=iso(time.time()),
         command=each[0] if each else old.command,
-        site=_present_dialect(old.site),
+        # The plan may be of a version whose agents needed less. In the user's own allocation its dialect is its own.
+        site=old.site if old.site.inside else old.site._replace(dialect=dialect),
         array=array,
         sweep=added.sweep if added else old.sweep,
         script=script,
@@ -202,14 +204,6 @@ def _script(record: Record, *, is_new: bool) -> tuple[UserScript | None, bytes, 
 
 
 _CHANGED = "directives of the script have changed: a rerun keeps the old ones, and `serried submit` reads the new ones"
-
-
-def _present_dialect(site: Site) -> Site:
-    """With the dialect of today's scheduler: the plan may be of a version whose agents needed less.
-
-    A run in the user's own allocation has a dialect of its own.
-    """
-    return site if site.inside else site._replace(dialect=schedulers.traits(site.scheduler).dialect)
 
 
 def _prepare_recorded(
@@ -317,7 +311,11 @@ def resume_from(word: str, array: Array | None, directory: Path) -> Beginning:
 def _of_run(selection: Selection, array: Array | None) -> Beginning:
     """The checkpoints of a run. Each task of an array resumes from the task with its number."""
     record = selection.record
-    _check_place(record)
+    try:
+        _ = record.plan
+    except RecordUnreadable as error:
+        raise UsageError(error.message, hint=error.hint) from None
+    record.check_directory("checkpoints")
     theirs = record.plan.array
     if selection.task is not None or theirs is None:
         tasks: tuple[int | None, ...] = (selection.task,)
@@ -361,14 +359,6 @@ def _path(path: Path) -> Beginning:
         hint = f"`--resume {path.parent}` takes the newest complete one"
         raise UsageError(f"the checkpoint `{path}` is incomplete", hint=hint)
     return Beginning(Resume((str(path),)), ())
-
-
-def _check_place(record: Record) -> None:
-    try:
-        _ = record.plan
-    except RecordUnreadable as error:
-        raise UsageError(error.message, hint=error.hint) from None
-    record.check_directory("checkpoints")
 
 
 def _check_tasks(record: Record, wrong: Iterable[int], what: str, array: Array) -> None:

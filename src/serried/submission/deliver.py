@@ -129,15 +129,26 @@ def assemble(
         if not may_lack_command:
             raise schedulers.missing_command(plan.site.scheduler, program)
         warnings = (*warnings, f"`{program}` is not installed here: submit on a login node of `{plan.site.name}`")
+    if os.pathsep in plan.directory:
+        root = plan.site.root
+        warning = f"ranks cannot import `serried.train` from `{root}`: PYTHONPATH cannot name a path with a `:`"
+        warnings = (*warnings, warning)
+    try:
+        text = script.render(plan, python=sys.executable, command=handover.argv)
+    except ValueError as error:
+        raise UsageError(
+            f"neither a scheduler nor a script can carry {error}",
+            hint="look at `root`, the folder's own path, `resources.comment` and `resources.extra`",
+        ) from error
     return Prepared(
         plan=plan,
         token=token,
         environment=environment,
         handover=handover,
         commands=scheduler.commands(plan, environment) if plan.has_links or plan.after else None,
-        script=_script(plan, handover),
+        script=text,
         each=tuple(tuple(command) for command in each),
-        warnings=(*warnings, *_unreachable_library(plan)),
+        warnings=warnings,
         jobs=jobs,
     )
 
@@ -159,22 +170,6 @@ def behind(prepared: Prepared, submitted: Mapping[str, Sequence[str]]) -> Prepar
     return dataclasses.replace(
         prepared, plan=plan, jobs=jobs, handover=made.handover, commands=made.commands, script=made.script
     )
-
-
-def _script(plan: Plan, handover: SubmitCommand) -> str:
-    try:
-        return script.render(plan, python=sys.executable, command=handover.argv)
-    except ValueError as error:
-        raise UsageError(
-            f"neither a scheduler nor a script can carry {error}",
-            hint="look at `root`, the folder's own path, `resources.comment` and `resources.extra`",
-        ) from error
-
-
-def _unreachable_library(plan: Plan) -> tuple[str, ...]:
-    if os.pathsep not in plan.directory:
-        return ()
-    return (f"ranks cannot import `serried.train` from `{plan.site.root}`: PYTHONPATH cannot name a path with a `:`",)
 
 
 def deliver(prepared: Prepared) -> Record:

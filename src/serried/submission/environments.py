@@ -120,7 +120,11 @@ def _inherited(inherit: str | tuple[str, ...], shell: Mapping[str, str], always:
         name: value
         for name, value in shell.items()
         if name in selectors
-        or ((inherit == "all" or _matches(name, wanted)) and name not in left_out and not name.startswith(foreign))
+        or (
+            (inherit == "all" or any(fnmatchcase(name, pattern) for pattern in wanted))
+            and name not in left_out
+            and not name.startswith(foreign)
+        )
     }
 
 
@@ -163,10 +167,6 @@ def _activated(environment: dict[str, str], wanted: Environment) -> dict[str, st
     if wanted.venv:
         return {**left, "VIRTUAL_ENV": wanted.venv}
     return {**left, "CONDA_PREFIX": str(wanted.conda), "CONDA_DEFAULT_ENV": Path(str(wanted.conda)).name}
-
-
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 FORMAT = 1

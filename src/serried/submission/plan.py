@@ -23,7 +23,7 @@ from serried.config import shell_words
 from serried.config.values import show_memory
 from serried.schema.launchers import MODULES
 from serried.schema.names import PLACEHOLDERS
-from serried.schema.plan import ALL, Allocation, Array, Environment, Launch, Limit, Plan, Source, Track, UserScript
+from serried.schema.plan import ALL, Allocation, Array, Environment, Launch, Limit, Plan, Source, UserScript
 
 if TYPE_CHECKING:
     from serried import config
@@ -45,7 +45,7 @@ def make_plan(
     Raises UsageError if the cluster cannot meet the request.
     """
     project, experiment, cluster = resolved.project, resolved.experiment, resolved.cluster
-    data = experiment.data.planned
+    data, track = experiment.data.planned, experiment.track
     links = _chain(experiment, cluster)
     request = experiment.resources
     if links:
@@ -54,6 +54,10 @@ def make_plan(
         experiment, cluster, allocate(request, cluster, is_script=bool(experiment.script))
     )
     source = Source(project.directory, experiment.workdir, project.snapshot)
+    has_own_signal = resolved.script is not None and resolved.script.directives.signal is not None
+    from_profile = [
+        key for key, origin in resolved.origins.items() if origin.is_default and key.startswith("resources.")
+    ]
     return Plan(
         run=run_id,
         name=name or (resolved.script.directives.name if resolved.script else None) or experiment.name,
@@ -65,7 +69,8 @@ def make_plan(
         seed=experiment.seed,
         debug=experiment.debug,
         ranks_meet=experiment.ranks_meet,
-        shares_logs=_shares_logs(experiment, allocation),
+        # The launches of a job script keep a log for each rank: how many ranks they have is not known.
+        shares_logs=not experiment.script and allocation.ranks > 1 and allocation.nodes * allocation.ranks > MOST_LOGS,
         config=_config(experiment.config),
         site=cluster.site,
         allocation=allocation,
@@ -74,24 +79,19 @@ def make_plan(
         container=experiment.container if experiment.container.image else None,
         data=data if data.stage or data.require or data.results else None,
         checkpoint=experiment.checkpoint if experiment.checkpoint.watch else None,
-        limit=_limit(experiment.limit, allocation.time_seconds, links, has_own_signal=_has_own_signal(resolved)),
+        limit=_limit(experiment.limit, allocation.time_seconds, links, has_own_signal=has_own_signal),
         launch=launch,
         script=_script(resolved.script, resolved, name) if resolved.script else None,
         notify=experiment.notify if experiment.notify.command or experiment.notify.webhook else None,
-        track=_track(experiment, project.name),
+        track=track._replace(project=track.project or project.name) if track.sinks else None,
         metric=experiment.metric if experiment.metric.source else None,
         sampling=experiment.sampling,
         report=experiment.report,
         beside=experiment.beside,
         array=array,
-        defaults=_defaults(resolved, left_out(experiment.resources)),
+        defaults=tuple(dict.fromkeys([*left_out(experiment.resources), *from_profile])),
         share=project.share,
     )
-
-
-def _shares_logs(experiment: config.Experiment, allocation: Allocation) -> bool:
-    """The launches of a job script keep a log for each rank: how many ranks they have is not known."""
-    return not experiment.script and allocation.ranks > 1 and allocation.nodes * allocation.ranks > MOST_LOGS
 
 
 def _in_place(source: Source, script: JobScript, resolved: config.Resolved) -> Source:
@@ -190,21 +190,12 @@ def _config(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     return dict(settings)
 
 
-def _track(experiment: config.Experiment, project: str) -> Track | None:
-    track = experiment.track
-    return track._replace(project=track.project or project) if track.sinks else None
-
-
 def _with_webhook(experiment: config.Experiment) -> Environment:
     """The address of a webhook is a secret: anybody with the address can write to it."""
     environment, webhook = experiment.environment.planned, experiment.notify.webhook
     if webhook is None or webhook in (*environment.secrets, *environment.env_file):
         return environment
     return environment._replace(secrets=(*environment.secrets, webhook))
-
-
-def _has_own_signal(resolved: config.Resolved) -> bool:
-    return resolved.script is not None and resolved.script.directives.signal is not None
 
 
 def _limit(asked: Limit, time_seconds: int | None, links: Chain | None, *, has_own_signal: bool) -> Limit:
@@ -215,12 +206,6 @@ def _limit(asked: Limit, time_seconds: int | None, links: Chain | None, *, has_o
     most = asked.warn_before_seconds if time_seconds is None else time_seconds if has_own_signal else time_seconds // 4
     lead = min(asked.warn_before_seconds, most)
     return asked._replace(warn_before_seconds=lead, restarts=asked.restarts + (links.links - 1 if links else 0))
-
-
-def _defaults(resolved: config.Resolved, left_out: tuple[str, ...]) -> tuple[str, ...]:
-    """Keys that no user set, in the order of their definition."""
-    profile = [key for key, origin in resolved.origins.items() if origin.is_default and key.startswith("resources.")]
-    return tuple(dict.fromkeys([*left_out, *profile]))
 
 
 CPUS = 2
@@ -243,6 +228,9 @@ def allocate(request: Resources, cluster: Cluster, *, is_script: bool = False) -
     rule = _rule(request, cluster) if gpus else None
     cpus = _cpus(request, cluster, partition, rule, units)
     memory = _memory(request, cluster, partition, rule, units, cpus=cpus)
+    exclusive = bool(request.exclusive)
+    if request.exclusive is None and not is_script:  # whole nodes where a job could use the GPUs of another
+        exclusive = bool(gpus) and _shows_gpus_of_others(cluster)
     allocation = Allocation(
         nodes=nodes,
         ranks=ranks,
@@ -257,23 +245,17 @@ def allocate(request: Resources, cluster: Cluster, *, is_script: bool = False) -
         reservation=request.reservation,
         constraint=request.constraint,
         licenses=request.licenses,
-        exclusive=_exclusive(request, cluster, gpus) if not is_script else bool(request.exclusive),
+        exclusive=exclusive,
         comment=request.comment,
         mail_user=request.mail_user,
         mail_type=request.mail_type,
         extra=request.extra,
     )
-    if not is_script:
-        _check_shares(allocation)
+    if not is_script and gpus and gpus % ranks and ranks % gpus:
+        hint = "give each rank the same number of GPUs, or each GPU the same number of ranks"
+        raise UsageError(f"{gpus} GPUs cannot be shared evenly by {ranks} ranks", hint=hint)
     _check(allocation, request, cluster, partition)
     return allocation
-
-
-def _exclusive(request: Resources, cluster: Cluster, gpus: int) -> bool:
-    """By default nodes are whole where a job could use the GPUs of another."""
-    if request.exclusive is not None:
-        return request.exclusive
-    return bool(gpus) and _shows_gpus_of_others(cluster)
 
 
 def _shows_gpus_of_others(cluster: Cluster) -> bool:
@@ -382,12 +364,6 @@ def _check(allocation: Allocation, request: Resources, cluster: Cluster, partiti
     except UsageError as error:
         error.hint = "\n".join(filter(None, (error.hint, cluster.site.support)))
         raise
-
-
-def _check_shares(allocation: Allocation) -> None:
-    if allocation.gpus and allocation.gpus % allocation.ranks and allocation.ranks % allocation.gpus:
-        hint = "give each rank the same number of GPUs, or each GPU the same number of ranks"
-        raise UsageError(f"{allocation.gpus} GPUs cannot be shared evenly by {allocation.ranks} ranks", hint=hint)
 
 
 def _check_account(allocation: Allocation, cluster: Cluster) -> None:
@@ -593,7 +569,9 @@ def choose_launch(
     """The launcher, and the allocation that the launcher needs. Raises UsageError for impossible combinations."""
     if experiment.script:
         return Launch("script"), allocation
-    chosen = experiment.launch._replace(kind=experiment.launch.kind or _usual(allocation))
+    # One process on CPUs starts as by hand: many programs take RANK for a request to train over NCCL.
+    is_alone = allocation.nodes * allocation.ranks == 1 and not allocation.gpus
+    chosen = experiment.launch._replace(kind=experiment.launch.kind or ("single" if is_alone else "agent"))
     if chosen.kind == "single":
         allocation = _single(experiment.resources.ranks, allocation)
     _check_gpu_per_rank(chosen, allocation)
@@ -615,11 +593,6 @@ def task_commands(
             yield rank_command(experiment, command)
         except UsageError as error:
             raise UsageError(f"task {index}: {error.message}", hint=error.hint) from None
-
-
-def _usual(allocation: Allocation) -> str:
-    """One process on CPUs starts as by hand: many programs take RANK for a request to train over NCCL."""
-    return "single" if allocation.nodes * allocation.ranks == 1 and not allocation.gpus else "agent"
 
 
 def _single(ranks: int | None, allocation: Allocation) -> Allocation:

@@ -55,7 +55,7 @@ def prepare(
     environment fails its check; DataFailed if the command that prepares the data fails.
     """
     project = Path(plan.source.directory)
-    _check_jobs(plan)
+    _check_number_of_jobs(plan)
     plan = divide(plan)
     _check_workdir(plan, project)
     if plan.script is None:
@@ -565,7 +565,7 @@ def _check_task(plan: Plan) -> None:
         )
 
 
-def _check_jobs(plan: Plan) -> None:
+def _check_number_of_jobs(plan: Plan) -> None:
     """All jobs of a prequeued run are queued at once. A typing error in its total time must not fill the queue."""
     if plan.has_links and plan.limit.continue_by == names.PREQUEUED and plan.limit.restarts >= MOST_PREQUEUED:
         raise UsageError(
@@ -662,15 +662,13 @@ def _survey(plan: Plan, resolved: config.Resolved, project: Path, within: str = 
     # Values of secrets are not copied, wherever their file is and whether git knows it or not.
     env_file = plan.environment.env_file_path
     secret = [os.path.relpath(env_file, project)] if env_file and Path(env_file).is_relative_to(project) else []
-    link = [*(_linked(path, within) for path in resolved.project.link), *map(glob.escape, secret)]
+    link = [
+        ("!" if pattern.startswith("!") else "") + os.path.normpath(f"{within}/{pattern.removeprefix('!')}")
+        for pattern in resolved.project.link
+    ]
     image = [Path(plan.container.image)] if plan.container else []  # ranks find it where it is
     apart = [folder for folder in (Path(plan.site.root), *image) if folder != project]
-    return snapshot.survey(project, link, leave_out=apart, start=plan.source.workdir)
-
-
-def _linked(pattern: str, within: str) -> str:
-    mark = "!" if pattern.startswith("!") else ""
-    return mark + os.path.normpath(f"{within}/{pattern.removeprefix('!')}")
+    return snapshot.survey(project, [*link, *map(glob.escape, secret)], leave_out=apart, start=plan.source.workdir)
 
 
 def _with_snapshot(plan: Plan, surveyed: Survey, environment: Mapping[str, str]) -> Plan:

@@ -227,6 +227,9 @@ def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
         of_loop.update(
             loop=LOOP, late=LATE_IN_LOOP, end_of_loop=END_OF_LOOP, draw=_draw(fragment, head_options), who=""
         )
+    # For an array that is several jobs: from the start, or because a task continues in a job of its own.
+    array = plan.array
+    whole_array = its.whole_array(array) if array is not None and (array.offsets or plan.has_links) else ""
     return BODY.substitute(
         command=_comment(plan, command),
         run=plan.run,
@@ -235,9 +238,7 @@ def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
         check=fragment.check,
         script_ended=fragment.script_ended if plan.script else "",
         functions=fragment.functions,
-        environment=_whole_array(its, plan)
-        + _activate(plan)
-        + (_of_script(its, plan, plan.script) if plan.script else ""),
+        environment=whole_array + _activate(plan) + (_of_script(its, plan, plan.script) if plan.script else ""),
         again=fragment.again,
         head_options=head_options,
         **of_loop,
@@ -267,12 +268,6 @@ def _login(plan: Plan, script: UserScript) -> str:
     if not exported or not schedulers.traits(script.dialect).sets_exports_last:
         return LOGIN
     return f'\nserried_exported=$(declare -p {" ".join(exported)} 2>/dev/null){LOGIN}eval "$serried_exported"\n'
-
-
-def _whole_array(its: Script, plan: Plan) -> str:
-    """For an array that is several jobs: from the start, or because a task continues in a job of its own."""
-    array = plan.array
-    return its.whole_array(array) if array is not None and (array.offsets or plan.has_links) else ""
 
 
 def _of_part(fragment: Fragment) -> Fragment:
@@ -460,7 +455,8 @@ def _content(rooms: tuple[str, ...], entries: Callable[[], list[tuple[str, bytes
     content = _kept(kept, before)
     if content is None:
         modules = [path for room in rooms for path in sorted((HOUSE / room).rglob("*.py")) if path != PACKAGE]
-        packed = _packed([*entries(), *(entry for module in modules for entry in _module(_name(module), module))])
+        named = [(f"serried/{module.relative_to(HOUSE).as_posix()}", module) for module in modules]
+        packed = _packed([*entries(), *(entry for name, module in named for entry in _module(name, module))])
         content = Content.of(packed)
         with contextlib.suppress(OSError):  # a full home: the archive is packed each time
             files.make_directory(kept.parent)
@@ -527,20 +523,12 @@ def _packed(entries: list[tuple[str, bytes]]) -> bytes:
     return buffer.getvalue()
 
 
-def _name(module: Path) -> str:
-    return f"serried/{module.relative_to(HOUSE).as_posix()}"
-
-
 def _module(name: str, path: Path) -> Iterator[tuple[str, bytes]]:
     source = path.read_bytes()
-    yield f"{name}c", _byte_code(name, path, source)
+    # Compiled at most once, because Python keeps the result. It does not compare the .pyc of a zip with the source,
+    # because the zip never changes (PEP 552).
+    yield f"{name}c", _pyc(SourceFileLoader(name, str(path)).get_code(name), source)
     yield name, source
-
-
-def _byte_code(name: str, path: Path, source: bytes) -> bytes:
-    """The .pyc of a module. Python does not compare it with the source, because the zip never changes (PEP 552)."""
-    code = SourceFileLoader(name, str(path)).get_code(name)  # compiled at most once: Python keeps the result
-    return _pyc(code, source)
 
 
 def _pyc(code: CodeType | None, source: bytes) -> bytes:

@@ -148,7 +148,11 @@ def survey(
         listed = _from_walk(project, [pattern for pattern in link if not pattern.startswith("!")], excluded)
     top = (Path(), Path(start))
     links = _links(project, [name for name in listed.ignored if Path(name).parent in top], link, excluded)
-    taken = [path for path in listed.files if not _is_below(path, (*links, *excluded)) and not _is_cache(path)]
+    taken = [
+        path
+        for path in listed.files
+        if not _is_below(path, (*links, *excluded)) and not any(_matches(part, NEVER_TAKEN) for part in path.split("/"))
+    ]
     sizes = _sizes(project, taken)
     _refuse_if_large(sizes)
     files = tuple(sorted(sizes))
@@ -346,10 +350,6 @@ def _without_modules(modules: Sequence[str]) -> Iterator[str]:
         )
 
 
-def _is_cache(path: str) -> bool:
-    return any(_matches(part, NEVER_TAKEN) for part in path.split("/"))
-
-
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern.rstrip("/")) for pattern in patterns)
 
@@ -518,7 +518,7 @@ def redirect(survey: Survey, site_folders: Sequence[Path]) -> tuple[str, ...]:
     for site in site_folders:
         for folder in _folders(site, project):
             relative = os.path.relpath(folder, project)
-            if not _holds_code(survey, relative):
+            if relative != "." and not any(path.startswith(f"{relative}/") for path in survey.files):
                 raise UsageError(
                     f"an editable install in `{site}` points to `{folder}`, which is not in the snapshot",
                     hint="install the project without `editable_mode=strict`, or without `-e` (`pip install .`), "
@@ -599,10 +599,6 @@ def _mapping(code: str) -> dict[str, str] | None:
 def _mentions(code: str, project: Path) -> bool:
     """Whether the code contains the project's path, and not only a longer path that begins with it."""
     return re.search(re.escape(str(project)) + r"(?![^/'\"\\])", code) is not None
-
-
-def _holds_code(survey: Survey, folder: str) -> bool:
-    return folder == "." or any(path.startswith(f"{folder}/") for path in survey.files)
 
 
 EPOCH = 315_532_800
