@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from serried.base.files import read_journal, read_json
 from serried.base.text import show_duration
@@ -21,8 +22,497 @@ from serried.schema.events import ToAttempt
 from serried.schema.plan import After, Plan
 from serried.schema.reasons import Reason, parse
 
-if TYPE_CHECKING:
-    from serried.records.outputs import StrayCheckpoint
+_TAIL = 20
+_LOOKED, _MOST_KINDS, _FEWEST = 8, 5, 3
+"""Failed tasks that are read in each state; failures of different kinds that are listed; failures if kinds are few."""
+_LONGEST = 200
+"""Characters of a command that a step repeats."""
+
+_WARNING_STEPS: Mapping[str, tuple[str, ...]] = {
+    Reason.RANKS_APART: (
+        "a program for one process: request one, `--nodes 1 --ranks 1`",
+        "a distributed one: join the other ranks by torch.distributed, or by `serried.train`: serried docs adapt",
+        "Lightning: set `devices` and `num_nodes`",
+        "ranks that are meant to be independent: `ranks_meet = false` in the experiment's table",
+    ),
+    Reason.SIDE_COMMAND_FAILED: ("`serried logs {run} --beside I` prints the output of command I of `beside`",),
+    Reason.GPUS_IN_USE: (
+        "`nvidia-smi` on that node lists the processes; they may be of an earlier job of yours, or of another user",
+        "`--exclusive` requests whole nodes; report processes of jobs that have ended to the site",
+    ),
+    Reason.STALLED: (
+        "it may hang, or save, evaluate or compile: `serried stacks {run}` prints where each rank is",
+        "`serried logs {run} -f` prints the output; `serried shell {run}` opens a shell on its first node",
+        "end such runs by themselves: `limit.output_timeout`; serried docs debugging",
+    ),
+    Reason.NO_OUTPUT: ("`serried logs {run}` prints what it wrote last, `serried stacks {run}` where each rank is",),
+    Reason.HEAD_SILENT: (
+        "its first node or the file system may hang; if the node is lost, the scheduler ends the job soon",
+        "`serried stop {run}` ends it",
+    ),
+    Reason.NOT_FINITE: (
+        "end it before it trains on for nothing: `serried stop {run}`; a checkpoint of an earlier step is intact",
+    ),
+    Reason.LIMIT_TOO_NEAR: (
+        "save a checkpoint before the limit and continue in a further attempt: serried docs continuing",
+        "request more time the next time: `--time`",
+    ),
+    Reason.WAITS_FOR_DATA: (
+        "use more workers in the data loader, or stage the data to the nodes' disks: serried docs data",
+    ),
+    Reason.GPU_IDLE: (
+        "does every rank use its GPU? `serried stacks {run}` prints what ranks do now",
+        "request fewer GPUs if the program does not use them",
+    ),
+    Reason.GPU_LOST: ("`serried rerun {run}` on other nodes, and a report to the site: the GPU may be defective",),
+    Reason.DISK_NEARLY_FULL: ("write large files to the folder of results, or delete those that are not needed",),
+    Reason.SLOW_RANK: (
+        "the same node in several runs: exclude it, and report it to the site",
+        "the same rank on any node: its share of the data may be larger, or slower to read",
+    ),
+    Reason.RANK_FAILED: (
+        "the others may wait for it until the time limit: `serried stacks {run}` prints where they are",
+        "`serried logs --rank N {run}` prints its output; `serried stop {run}` ends the run",
+    ),
+    Reason.LAUNCH_FAILED_UNSEEN: (
+        "`serried logs --launch ID` prints the output of that launch's ranks",
+        "a launcher that the script itself starts, with bash (`#!/bin/bash`), lets such a failure fail the run",
+    ),
+}
+"""By the code of a warning."""
+_WHILE_IT_RUNS = frozenset({Reason.STALLED, Reason.NOT_FINITE, Reason.GPU_IDLE, Reason.RANK_FAILED})
+"""Warnings whose steps make no sense after the end."""
+_HUNG = "if it hung until the end, more time does not help: the last lines show where each rank was"
+_EXTENSIONS = "Extension modules: "
+"""Begins a long line below the stacks that Python's faulthandler prints."""
+_FRAME, _STACKS = '  File "', 12
+"""The beginning of a line for a frame, and more lines than such stacks have without one."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    status: RunStatus
+    meaning: str = ""
+    """One sentence about this kind of end, or of waiting."""
+    steps: tuple[str, ...] = ()
+    reason: Reason | None = None
+    """The reason that `meaning` and `steps` belong to: often closer than the run's cause."""
+    first_failure: Mapping[str, Any] | None = None
+    tail: tuple[str, ...] = ()
+    """The failing rank's last lines; those of the job script if no rank started."""
+    tail_of: str = ""
+    asked_by: str | None = None
+    """Who ran `serried stop`, or `serried profile`."""
+    failures: tuple[Explanation, ...] = ()
+    """Of an array, the first tasks that ended without COMPLETED."""
+    warnings: tuple[Mapping[str, str], ...] = ()
+    """Doubts, also about a run that has not ended."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self.status.to_json(),
+            "meaning": self.meaning or None,
+            "advice_for": self.reason,
+            "advice": list(self.steps),
+            "first_failure": dict(self.first_failure) if self.first_failure else None,
+            "tail": list(self.tail),
+            "asked_by": self.asked_by,
+            "warnings": [dict(warning) for warning in self.warnings],
+            "failures": failures_json(self.failures) if self.status.tasks is not None else None,
+        }
+
+    @property
+    def logs_command(self) -> str:
+        """The command that prints the output of the rank that failed first."""
+        is_of_rank = self.first_failure is not None and self.first_failure.get("rank") is not None
+        return f"serried logs {self.status.id}" + (f" --rank {rank_option(self.first_failure)}" if is_of_rank else "")
+
+
+def failures_json(failures: Sequence[Explanation]) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": it.status.id,
+            "task": it.status.task,
+            "state": it.status.state,
+            "cause": it.status.verdict.cause,
+            "message": it.status.verdict.message or None,
+            "exit_code": it.status.verdict.exit_code,
+            "meaning": it.meaning or None,
+            "advice_for": it.reason,
+            "first_failure": dict(it.first_failure) if it.first_failure else None,
+            "logs": it.logs_command,
+        }
+        for it in failures
+    ]
+
+
+def failures_of(status: RunStatus) -> tuple[Explanation, ...]:
+    """The first tasks of an array that ended without COMPLETED, explained: the first of each kind, at least three.
+
+    The worst state comes first. Reads files of a few tasks in each state.
+    """
+    by_state = tasks_by_state(status.tasks or {})
+    ended = [tasks for state, tasks in by_state.items() if state in names.ENDED - {names.COMPLETED}]
+    looked = [_ended(task_of(status, index)) for tasks in ended for index in tasks[:_LOOKED]]
+    kinds: dict[tuple[object, ...], str] = {}
+    for it in looked:
+        kinds.setdefault((it.status.state, it.reason, it.status.verdict.exit_code), it.status.id)
+    firsts = [*kinds.values()][:_MOST_KINDS]
+    others = [it.status.id for it in looked if it.status.id not in firsts]
+    chosen = {*firsts, *others[: max(_FEWEST - len(firsts), 0)]}
+    return tuple(it for it in looked if it.status.id in chosen)
+
+
+def explain(status: RunStatus) -> Explanation:
+    """Explain the status. Of an array, explain the first tasks that failed."""
+    explained = _explain(status)
+    if status.has_ended and _nodes_have_more(status):
+        step = f"copy the files that are still on the nodes, within three days: serried fetch {status.id}"
+        explained = replace(explained, steps=(step, *explained.steps))
+    warnings = warnings_of(status)
+    if not warnings:
+        is_well = status.state == names.RUNNING and not explained.meaning and status.verdict.stale is None
+        if not is_well:
+            return explained
+        lines, source = _last_words(status)
+        if not _waits_for_address(status):
+            return replace(explained, meaning="it runs, without a known problem")
+        advice = ADVICE[Reason.NAME_UNRESOLVED]
+        return replace(
+            explained,
+            meaning=advice.meaning,
+            steps=advice.steps,
+            reason=Reason.NAME_UNRESOLVED,
+            tail=tuple(lines),
+            tail_of=source,
+        )
+    codes = dict.fromkeys(warning.get("code", "") for warning in warnings)
+    was_stalled = Reason.STALLED in codes
+    codes = {code: None for code in codes if not (status.has_ended and code in _WHILE_IT_RUNS)}
+    steps = [step.replace("{run}", status.id) for code in codes for step in _WARNING_STEPS.get(code, ())]
+    first = [_HUNG] if status.state == names.TIMEOUT and was_stalled else []
+    return replace(explained, warnings=warnings, steps=(*first, *explained.steps, *steps))
+
+
+def _waits_for_address(status: RunStatus) -> bool:
+    """Whether the last that some rank printed is of a host without an address, and no step is known.
+
+    c10d also warns of that where another address of the host then serves.
+    """
+    if not status.attempt or status.summary is None:
+        return False
+    if status.progress is not None and any(rank.step is not None for rank in status.progress.live.listed_ranks):
+        return False
+    logs = rank_logs(status.record.where.task(status.task).attempt(status.attempt), status.summary)[:_TAIL]
+    return any(NO_ADDRESS.search(line) for log in logs for line in _telling_lines(log.path, 1))
+
+
+def _explain(status: RunStatus) -> Explanation:
+    failures = failures_of(status)
+    if not failures:
+        return _explain_one(status)
+    first = failures[0]
+    again = f"submit the tasks that did not complete again: serried rerun {status.id} --failed"
+    plan = _plan_of(status)
+    is_refused = plan is not None and _draws_from_service(plan)
+    return replace(
+        _explain_one(status) if not status.has_ended else first,
+        status=status,
+        steps=first.steps if is_refused else (*first.steps, again),
+        first_failure=first.first_failure,
+        tail=first.tail,
+        tail_of=f"{first.status.id}, {first.tail_of}" if first.tail else "",
+        failures=failures,
+    )
+
+
+_ENDED_EARLY: Mapping[Reason | None, str] = {
+    Reason.PRUNED: "the sweep ended it: others were better after as many values of the metric",
+    Reason.PROFILED: "`serried profile` ended it once the steps were profiled",
+}
+"""Why a run was ended that has completed, by its cause."""
+
+
+def _explain_one(status: RunStatus) -> Explanation:
+    if status.state == names.PENDING:
+        is_behind = status.summary and status.summary.after and status.waits_because in reasons.OF_DEPENDENCIES
+        return _behind_others(status) if is_behind and not status.attempt else _waiting(status)
+    if status.state == names.COMPLETED:
+        which = "the script" if status.summary and status.summary.script else "every rank"
+        meaning = _ENDED_EARLY.get(reasons.parse(status.verdict.cause), f"{which} exited with status 0")
+        return Explanation(status, meaning=meaning)
+    if status.state == names.RUNNING and status.tasks is not None and status.reason:
+        return Explanation(status, meaning=f"of the tasks that wait: {status.scheduler_explanation}")
+    if status.state == names.RUNNING and status.verdict.stale is None:
+        return Explanation(status, meaning=status.verdict.message)
+    return _ended(status)
+
+
+def _waiting(status: RunStatus) -> Explanation:
+    reason = status.waits_because
+    site = status.record.plan.site if reason in reasons.UP_TO_THE_SITE else None
+    whom = site.support if site else None
+    again = f"cancel it, and request what the cluster has: serried stop {status.id}; serried clusters show"
+    steps = tuple(filter(None, (again if reason in reasons.NEVER_STARTS else None, whom)))
+    return Explanation(status, meaning=status.scheduler_explanation, steps=steps, reason=reason)
+
+
+def _behind_others(status: RunStatus) -> Explanation:
+    """It comes after other runs. Once these have ended, only the scheduler holds it."""
+    after = [one for one in status.record.plan.after if one.job is not None]
+    records = [Record(records_directory() / one.run) for one in after]
+    known = [record.directory.path.is_dir() for record in records]
+    found = iter(statuses([record for record, is_known in zip(records, known, strict=True) if is_known]))
+    others = [next(found) if is_known else None for is_known in known]
+    stands = [_stands(one, other) for one, other in zip(after, others, strict=True)]
+    have_ended = all(other is not None and other.has_ended for other in others)
+    steps: tuple[str, ...] = ()
+    if status.waits_because is Reason.DEPENDENCY_NEVER_SATISFIED:
+        steps = (f"the scheduler never starts it: serried stop {status.id}, and submit it again",)
+    elif have_ended:
+        steps = ("wait a minute: the scheduler releases it, and its job then checks how they ended",)
+    return Explanation(status, meaning="it comes after " + "; ".join(stands), steps=steps)
+
+
+def _stands(after: After, other: RunStatus | None) -> str:
+    if other is not None and after.task is not None and other.tasks is not None:
+        other = task_of(other, after.task)
+    how = "without a record here" if other is None else f"which is {other.state}"
+    if other is not None and other.has_ended:
+        how = f"which ended {other.state}"
+    task = "" if after.task is None else f"/{after.task}"
+    return f"{after.name} ({after.run}{task}), {how}"
+
+
+def _ended(status: RunStatus) -> Explanation:
+    if status.task is not None:
+        document: Mapping[str, Any] = read_exit(status.record.where.task(status.task).exit) or {}
+    else:
+        document = {}
+        with contextlib.suppress(RecordUnreadable):
+            document = status.record.end or read_exit(status.record.where.exit) or {}
+    failure = document.get("first_failure")
+    failure = failure if isinstance(failure, dict) else None
+    tail, tail_of = _tail(status, failure)
+    codes = {status.verdict.cause, *(one.get("code") for one in status.verdict.conditions)}
+    # Few ends need the search.
+    seeks_checkpoint = not codes.isdisjoint({Reason.NO_CHECKPOINT, Reason.NO_PROGRESS})
+    stray = outputs.newest_stray_checkpoint(Selection(status.record, status.task)) if seeks_checkpoint else None
+    module, plan, summary = _ignored_module(status, tail), _plan_of(status), status.summary
+    facts = replace(
+        _facts(status, plan, failure, tail), has_stray_checkpoint=stray is not None, lacks_module=module is not None
+    )
+    reason, advice = advice_for(facts) or (None, Advice("", ()))
+    limit = summary.time_seconds if summary else None
+    command = "run" if facts.is_here else "submit"
+    filled = {
+        "run": status.id,
+        "rerun": f"serried rerun {status.id}",
+        "rank": rank_option(failure),
+        "host": failure.get("host") if failure else _lost_host(status),
+        "attempt": status.attempt or 1,
+        "command": command,
+        "time": show_duration(2 * limit) if limit else "4h",
+        "restarts": 2 * (facts.restarts + 1),
+        "memory": _more_memory(plan),
+        "here": _here(status, plan),
+        "module": module,
+        **(stray.placeholders if stray else {}),
+        "all": " --all" if status.task is None and summary and (summary.tasks or 1) > 1 else "",
+    }
+    steps = advice.steps
+    if plan is not None and _draws_from_service(plan):  # none of its trials can be repeated
+        steps = tuple(step for step in steps if "{here}" not in step and "{rerun}" not in step)
+    elif not any("{rerun}" in step or "{checkpoint_path}" in step for step in steps):
+        saved = document.get("saved_step")
+        if isinstance(saved, int) and status.state != names.COMPLETED:
+            steps += (f"resume from its checkpoint of step {saved}: serried {command} --resume {status.id} …",)
+    if failure and failure.get("rank") is None:  # a script failed
+        steps = tuple(step.replace(" --rank {rank}", "") for step in steps)
+    return Explanation(
+        status,
+        meaning=advice.meaning,
+        steps=tuple(step.format(**filled) for step in steps),
+        reason=reason,
+        first_failure=failure,
+        tail=tuple(tail),
+        tail_of=tail_of,
+        asked_by=_asked_by(status),
+    )
+
+
+def _plan_of(status: RunStatus) -> Plan | None:
+    """The plan; None if the record cannot be read."""
+    try:
+        return status.record.plan
+    except RecordUnreadable:
+        return None
+
+
+def _draws_from_service(plan: Plan) -> bool:
+    """Whether each job gets its trial from W&B: none can be repeated, and an agent that is started draws a new one."""
+    return plan.sweep is not None and bool(plan.sweep.service)
+
+
+def _more_memory(plan: Plan | None) -> str:
+    """The option for twice the memory that the run had, for each GPU, or for each rank without GPUs."""
+    allocation = plan.allocation if plan else None
+    shares = (allocation.gpus or allocation.ranks) if allocation else 0
+    if allocation is None or not allocation.memory_mb or not shares:
+        is_all = allocation is not None and allocation.memory_mb == 0
+        return "it had all of its nodes' memory, so use nodes with more" if is_all else "--set resources.mem=SIZE"
+    share = 2 * -(-allocation.memory_mb // shares)
+    size = f"{share // 1024}G" if share % 1024 == 0 else f"{share}M"
+    return f"--set resources.mem={size} (for each {'GPU' if allocation.gpus else 'rank'}), twice what it had"
+
+
+def _ignored_module(status: RunStatus, tail: Sequence[str]) -> str | None:
+    """The path of a module that the snapshot lacks because git ignores it, if Python names it in quotes."""
+    text = "\n".join(tail)
+    for path in (read_json(status.record.directory.source) or {}).get("ignored_modules") or ():
+        folder, _, name = path.rpartition("/")
+        parts = [*folder.split("/"), name.partition(".")[0]]  # `fast` of `fast.cpython-312-x86_64-linux-gnu.so`
+        if any(f"'{'.'.join(parts[start:])}'" in text for start in range(len(parts))):
+            return str(path)
+    return None
+
+
+def rank_option(failure: Mapping[str, Any] | None) -> str:
+    """What follows `--rank` in the commands that show the failed rank's output."""
+    if not failure:
+        return "0"
+    launch = failure.get("launch")
+    return f"{failure.get('rank')}" + (f" --launch {launch}" if launch else "")
+
+
+def _facts(status: RunStatus, plan: Plan | None, failure: Mapping[str, Any] | None, tail: Sequence[str]) -> Ended:
+    code, signal = (failure.get("exit_code"), failure.get("signal")) if failure else (status.verdict.exit_code, None)
+    return Ended(
+        state=status.state,
+        cause=status.verdict.cause,
+        output=tail if failure else (),
+        script=() if failure else tail,
+        exit_code=code if isinstance(code, int) else None,
+        signal=signal if isinstance(signal, int) else None,
+        restarts=plan.limit.restarts if plan else 0,
+        attempt=status.attempt or 1,
+        on_full_disk=any(one.get("code") == Reason.DISK_FULL for one in status.verdict.conditions),
+        has_staged_data=bool(plan and plan.data and plan.data.stage),
+        is_here=bool(plan and plan.site.is_this_machine and not plan.source.snapshot),
+    )
+
+
+def _with_parameters(record: Record, plan: Plan, trial: int | None) -> Sequence[str]:
+    """The command of one trial of a sweep; empty if it cannot be repeated alone."""
+    from serried.schema import command_lines
+    from serried.schema.settings import spelled
+
+    try:
+        parameters = {} if trial is None or (plan.sweep and plan.sweep.service) else record.parameters_of(trial)
+    except RecordUnreadable:
+        return ()
+    words = command_lines.with_arguments(plan.command, parameters, "", is_shell=plan.shell, is_template=True)
+    for name, value in parameters.items():
+        words = [word.replace(f"{{config.{name}}}", spelled(value)) for word in words]
+    needs_array = any(mark in word for word in plan.command for mark in ("{task}", "{args_json_file}"))
+    return words if parameters and not needs_array else ()
+
+
+def _here(status: RunStatus, plan: Plan | None) -> str:
+    """The command for `serried run`; `COMMAND` stands for a long one, or one of several lines."""
+    if plan is None:
+        return "serried run -- COMMAND"
+    if plan.script:
+        arguments = f" -- {shlex.join(plan.command[1:])}" if plan.command[1:] else ""
+        nodes = "--nodes 1 " if plan.allocation.nodes > 1 else ""
+        return f"serried run {nodes}{shlex.quote(plan.command[0])}{arguments}"
+    filled: Sequence[str] = plan.command
+    if plan.sweep:
+        filled = _with_parameters(status.record, plan, status.task)
+    words = ["sh", "-c", *filled] if plan.shell else filled
+    command = shlex.join(words)
+    if not words or len(command) > _LONGEST or not command.isprintable():
+        command = "COMMAND"
+    ranks = f"--ranks {plan.world_size} " if plan.world_size > 1 else ""
+    return f"serried run {ranks}-- {command}"
+
+
+def _lost_host(status: RunStatus) -> str:
+    """The lost node; the first node if the end does not name it."""
+    stated = (one.get("nodes") for one in status.verdict.conditions if one.get("code") == Reason.NODE_LOST)
+    hosts = next((found for found in stated if isinstance(found, list) and found), status.node_names)
+    return str(hosts[0]) if hosts else "NODE"
+
+
+def _nodes_have_more(status: RunStatus) -> bool:
+    """Whether nodes still have files of it. For an array, ask about its tasks."""
+    if status.tasks is not None:
+        return False
+    try:
+        found = outputs.missing(Selection(status.record, status.task), has_ended=True)
+    except RecordUnreadable:
+        return False
+    return any(not each.is_lost for each in found)
+
+
+def _tail(status: RunStatus, failure: Mapping[str, Any] | None) -> tuple[list[str], str]:
+    if failure is not None:
+        return _words_of(status, failure)
+    if status.verdict.cause in {Reason.LAUNCHER, *reasons.NOT_STARTED} and status.attempt and status.summary:
+        attempt = status.record.where.task(status.task).attempt(status.attempt)
+        for node in range(status.summary.nodes):
+            if lines := last_lines(attempt.launcher_log(node), _TAIL):
+                return lines, "the launcher"
+    if status.state == names.TIMEOUT or status.verdict.cause == Reason.SILENCE:
+        return _last_words(status)
+    if status.summary is None or status.state in (names.CANCELLED, names.PREEMPTED):
+        return [], ""
+    return last_lines(status.record.scheduler_log(status.task), _TAIL), "the job's script"
+
+
+def _words_of(status: RunStatus, failure: Mapping[str, Any]) -> tuple[list[str], str]:
+    """The last lines of the rank that failed."""
+    tail, rank = failure.get("tail"), failure.get("rank")
+    if isinstance(tail, list) and (tail or rank is None):  # a script may have written more after the failure
+        return [str(line) for line in tail[-_TAIL:]], names.rank_name(rank)
+    rank = names.SCRIPT_RANK if rank is None and status.summary and status.summary.script else rank
+    if isinstance(rank, int) and status.summary and status.attempt:
+        attempt = status.record.where.task(status.task).attempt(status.attempt)
+        log: Path | None = attempt.log_of(rank, status.summary.ranks, is_shared=status.summary.shares_logs)
+        if (launch := failure.get("launch")) and rank != names.SCRIPT_RANK:
+            log = next((one.path for one in launch_logs(attempt).get(str(launch), ()) if one.rank == rank), None)
+        return last_lines(log, _TAIL) if log else [], names.rank_name(rank)
+    return [], ""
+
+
+def _last_words(status: RunStatus) -> tuple[list[str], str]:
+    """The last lines of each rank, if none failed: they show where it was when its time was over."""
+    if not status.attempt or status.summary is None:
+        return [], ""
+    logs = rank_logs(status.record.where.task(status.task).attempt(status.attempt), status.summary)
+    if len(logs) == 1:
+        return _telling_lines(logs[0].path, _TAIL), names.rank_name(logs[0].rank)
+    each = max(1, _TAIL // len(logs))
+    return [f"rank {log.name}: {line}" for log in logs[:_TAIL] for line in _telling_lines(log.path, each)], "the ranks"
+
+
+def _telling_lines(log: Path, count: int) -> list[str]:
+    """The last lines of a rank, with the stacks that it printed as the agent ended it only if they have a frame."""
+    lines = last_lines(log, 2 * count + _STACKS)
+    dump = next((at for at, line in enumerate(lines) if line == names.ENDING_WITH_ABRT), len(lines))
+    if not any(line.startswith(_FRAME) for line in lines[dump:]):
+        lines = lines[:dump]
+    return [line for line in lines if line.strip() and not line.startswith(_EXTENSIONS)][-count:]
+
+
+def _asked_by(status: RunStatus) -> str | None:
+    if status.verdict.cause != Reason.USER or status.summary is None:
+        return None
+    attempt = latest_attempt(status.record.where.task(status.task))
+    requests = read_journal(attempt.control) if attempt else []
+    return next(
+        (str(one["by"]) for one in reversed(requests) if one.get("request") == ToAttempt.STOP and "by" in one), None
+    )
 
 
 @dataclass(frozen=True)
@@ -583,525 +1073,3 @@ def advice_for(ended: Ended) -> tuple[Reason, Advice] | None:
     if reason is None or reason not in ADVICE:
         return None
     return reason, HERE.get(reason, ADVICE[reason]) if ended.is_here else ADVICE[reason]
-
-
-_TAIL = 20
-_LOOKED, _MOST_KINDS, _FEWEST = 8, 5, 3
-"""Failed tasks that are read in each state; failures of different kinds that are listed; failures if kinds are few."""
-_LONGEST = 200
-"""Characters of a command that a step repeats."""
-
-_WARNING_STEPS: Mapping[str, tuple[str, ...]] = {
-    Reason.RANKS_APART: (
-        "a program for one process: request one, `--nodes 1 --ranks 1`",
-        "a distributed one: join the other ranks by torch.distributed, or by `serried.train`: serried docs adapt",
-        "Lightning: set `devices` and `num_nodes`",
-        "ranks that are meant to be independent: `ranks_meet = false` in the experiment's table",
-    ),
-    Reason.SIDE_COMMAND_FAILED: ("`serried logs {run} --beside I` prints the output of command I of `beside`",),
-    Reason.GPUS_IN_USE: (
-        "`nvidia-smi` on that node lists the processes; they may be of an earlier job of yours, or of another user",
-        "`--exclusive` requests whole nodes; report processes of jobs that have ended to the site",
-    ),
-    Reason.STALLED: (
-        "it may hang, or save, evaluate or compile: `serried stacks {run}` prints where each rank is",
-        "`serried logs {run} -f` prints the output; `serried shell {run}` opens a shell on its first node",
-        "end such runs by themselves: `limit.output_timeout`; serried docs debugging",
-    ),
-    Reason.NO_OUTPUT: ("`serried logs {run}` prints what it wrote last, `serried stacks {run}` where each rank is",),
-    Reason.HEAD_SILENT: (
-        "its first node or the file system may hang; if the node is lost, the scheduler ends the job soon",
-        "`serried stop {run}` ends it",
-    ),
-    Reason.NOT_FINITE: (
-        "end it before it trains on for nothing: `serried stop {run}`; a checkpoint of an earlier step is intact",
-    ),
-    Reason.LIMIT_TOO_NEAR: (
-        "save a checkpoint before the limit and continue in a further attempt: serried docs continuing",
-        "request more time the next time: `--time`",
-    ),
-    Reason.WAITS_FOR_DATA: (
-        "use more workers in the data loader, or stage the data to the nodes' disks: serried docs data",
-    ),
-    Reason.GPU_IDLE: (
-        "does every rank use its GPU? `serried stacks {run}` prints what ranks do now",
-        "request fewer GPUs if the program does not use them",
-    ),
-    Reason.GPU_LOST: ("`serried rerun {run}` on other nodes, and a report to the site: the GPU may be defective",),
-    Reason.DISK_NEARLY_FULL: ("write large files to the folder of results, or delete those that are not needed",),
-    Reason.SLOW_RANK: (
-        "the same node in several runs: exclude it, and report it to the site",
-        "the same rank on any node: its share of the data may be larger, or slower to read",
-    ),
-    Reason.RANK_FAILED: (
-        "the others may wait for it until the time limit: `serried stacks {run}` prints where they are",
-        "`serried logs --rank N {run}` prints its output; `serried stop {run}` ends the run",
-    ),
-    Reason.LAUNCH_FAILED_UNSEEN: (
-        "`serried logs --launch ID` prints the output of that launch's ranks",
-        "a launcher that the script itself starts, with bash (`#!/bin/bash`), lets such a failure fail the run",
-    ),
-}
-"""By the code of a warning."""
-_WHILE_IT_RUNS = frozenset({Reason.STALLED, Reason.NOT_FINITE, Reason.GPU_IDLE, Reason.RANK_FAILED})
-"""Warnings whose steps make no sense after the end."""
-_HUNG = "if it hung until the end, more time does not help: the last lines show where each rank was"
-_EXTENSIONS = "Extension modules: "
-"""Begins a long line below the stacks that Python's faulthandler prints."""
-_FRAME, _STACKS = '  File "', 12
-"""The beginning of a line for a frame, and more lines than such stacks have without one."""
-
-
-@dataclass(frozen=True)
-class Explanation:
-    status: RunStatus
-    meaning: str = ""
-    """One sentence about this kind of end, or of waiting."""
-    steps: tuple[str, ...] = ()
-    reason: Reason | None = None
-    """The reason that `meaning` and `steps` belong to: often closer than the run's cause."""
-    first_failure: Mapping[str, Any] | None = None
-    tail: tuple[str, ...] = ()
-    """The failing rank's last lines; those of the job script if no rank started."""
-    tail_of: str = ""
-    asked_by: str | None = None
-    """Who ran `serried stop`, or `serried profile`."""
-    failures: tuple[Explanation, ...] = ()
-    """Of an array, the first tasks that ended without COMPLETED."""
-    warnings: tuple[Mapping[str, str], ...] = ()
-    """Doubts, also about a run that has not ended."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **self.status.to_json(),
-            "meaning": self.meaning or None,
-            "advice_for": self.reason,
-            "advice": list(self.steps),
-            "first_failure": dict(self.first_failure) if self.first_failure else None,
-            "tail": list(self.tail),
-            "asked_by": self.asked_by,
-            "warnings": [dict(warning) for warning in self.warnings],
-            "failures": failures_json(self.failures) if self.status.tasks is not None else None,
-        }
-
-    @property
-    def logs_command(self) -> str:
-        """The command that prints the output of the rank that failed first."""
-        is_of_rank = self.first_failure is not None and self.first_failure.get("rank") is not None
-        return f"serried logs {self.status.id}" + (f" --rank {rank_option(self.first_failure)}" if is_of_rank else "")
-
-
-def failures_json(failures: Sequence[Explanation]) -> list[dict[str, Any]]:
-    return [
-        {
-            "id": it.status.id,
-            "task": it.status.task,
-            "state": it.status.state,
-            "cause": it.status.verdict.cause,
-            "message": it.status.verdict.message or None,
-            "exit_code": it.status.verdict.exit_code,
-            "meaning": it.meaning or None,
-            "advice_for": it.reason,
-            "first_failure": dict(it.first_failure) if it.first_failure else None,
-            "logs": it.logs_command,
-        }
-        for it in failures
-    ]
-
-
-def failures_of(status: RunStatus) -> tuple[Explanation, ...]:
-    """The first tasks of an array that ended without COMPLETED, explained: the first of each kind, at least three.
-
-    The worst state comes first. Reads files of a few tasks in each state.
-    """
-    by_state = tasks_by_state(status.tasks or {})
-    ended = [tasks for state, tasks in by_state.items() if state in names.ENDED - {names.COMPLETED}]
-    looked = [_ended(task_of(status, index)) for tasks in ended for index in tasks[:_LOOKED]]
-    kinds: dict[tuple[object, ...], str] = {}
-    for it in looked:
-        kinds.setdefault((it.status.state, it.reason, it.status.verdict.exit_code), it.status.id)
-    firsts = [*kinds.values()][:_MOST_KINDS]
-    others = [it.status.id for it in looked if it.status.id not in firsts]
-    chosen = {*firsts, *others[: max(_FEWEST - len(firsts), 0)]}
-    return tuple(it for it in looked if it.status.id in chosen)
-
-
-def explain(status: RunStatus) -> Explanation:
-    """Explain the status. Of an array, explain the first tasks that failed."""
-    explained = _explain(status)
-    if status.has_ended and _nodes_have_more(status):
-        step = f"copy the files that are still on the nodes, within three days: serried fetch {status.id}"
-        explained = replace(explained, steps=(step, *explained.steps))
-    warnings = warnings_of(status)
-    if not warnings:
-        is_well = status.state == names.RUNNING and not explained.meaning and status.verdict.stale is None
-        if not is_well:
-            return explained
-        lines, source = _last_words(status)
-        if not _waits_for_address(status):
-            return replace(explained, meaning="it runs, without a known problem")
-        advice = ADVICE[Reason.NAME_UNRESOLVED]
-        return replace(
-            explained,
-            meaning=advice.meaning,
-            steps=advice.steps,
-            reason=Reason.NAME_UNRESOLVED,
-            tail=tuple(lines),
-            tail_of=source,
-        )
-    codes = dict.fromkeys(warning.get("code", "") for warning in warnings)
-    was_stalled = Reason.STALLED in codes
-    codes = {code: None for code in codes if not (status.has_ended and code in _WHILE_IT_RUNS)}
-    steps = [step.replace("{run}", status.id) for code in codes for step in _WARNING_STEPS.get(code, ())]
-    first = [_HUNG] if status.state == names.TIMEOUT and was_stalled else []
-    return replace(explained, warnings=warnings, steps=(*first, *explained.steps, *steps))
-
-
-def _waits_for_address(status: RunStatus) -> bool:
-    """Whether the last that some rank printed is of a host without an address, and no step is known.
-
-    c10d also warns of that where another address of the host then serves.
-    """
-    if not status.attempt or status.summary is None:
-        return False
-    if status.progress is not None and any(rank.step is not None for rank in status.progress.live.listed_ranks):
-        return False
-    logs = rank_logs(status.record.where.task(status.task).attempt(status.attempt), status.summary)[:_TAIL]
-    return any(NO_ADDRESS.search(line) for log in logs for line in _telling_lines(log.path, 1))
-
-
-def _explain(status: RunStatus) -> Explanation:
-    failures = failures_of(status)
-    if not failures:
-        return _explain_one(status)
-    first = failures[0]
-    again = f"submit the tasks that did not complete again: serried rerun {status.id} --failed"
-    is_refused = _draws_from_service(status)
-    return replace(
-        _explain_one(status) if not status.has_ended else first,
-        status=status,
-        steps=first.steps if is_refused else (*first.steps, again),
-        first_failure=first.first_failure,
-        tail=first.tail,
-        tail_of=f"{first.status.id}, {first.tail_of}" if first.tail else "",
-        failures=failures,
-    )
-
-
-_ENDED_EARLY: Mapping[Reason | None, str] = {
-    Reason.PRUNED: "the sweep ended it: others were better after as many values of the metric",
-    Reason.PROFILED: "`serried profile` ended it once the steps were profiled",
-}
-"""Why a run was ended that has completed, by its cause."""
-
-
-def _explain_one(status: RunStatus) -> Explanation:
-    if status.state == names.PENDING:
-        is_behind = status.summary and status.summary.after and status.waits_because in reasons.OF_DEPENDENCIES
-        return _behind_others(status) if is_behind and not status.attempt else _waiting(status)
-    if status.state == names.COMPLETED:
-        which = "the script" if status.summary and status.summary.script else "every rank"
-        meaning = _ENDED_EARLY.get(reasons.parse(status.verdict.cause), f"{which} exited with status 0")
-        return Explanation(status, meaning=meaning)
-    if status.state == names.RUNNING and status.tasks is not None and status.reason:
-        return Explanation(status, meaning=f"of the tasks that wait: {status.scheduler_explanation}")
-    if status.state == names.RUNNING and status.verdict.stale is None:
-        return Explanation(status, meaning=status.verdict.message)
-    return _ended(status)
-
-
-def _waiting(status: RunStatus) -> Explanation:
-    reason = status.waits_because
-    site = status.record.plan.site if reason in reasons.UP_TO_THE_SITE else None
-    whom = site.support if site else None
-    again = f"cancel it, and request what the cluster has: serried stop {status.id}; serried clusters show"
-    steps = tuple(filter(None, (again if reason in reasons.NEVER_STARTS else None, whom)))
-    return Explanation(status, meaning=status.scheduler_explanation, steps=steps, reason=reason)
-
-
-def _behind_others(status: RunStatus) -> Explanation:
-    """It comes after other runs. Once these have ended, only the scheduler holds it."""
-    after = [one for one in status.record.plan.after if one.job is not None]
-    records = [Record(records_directory() / one.run) for one in after]
-    known = [record.directory.path.is_dir() for record in records]
-    found = iter(statuses([record for record, is_known in zip(records, known, strict=True) if is_known]))
-    others = [next(found) if is_known else None for is_known in known]
-    stands = [_stands(one, other) for one, other in zip(after, others, strict=True)]
-    have_ended = all(other is not None and other.has_ended for other in others)
-    steps: tuple[str, ...] = ()
-    if status.waits_because is Reason.DEPENDENCY_NEVER_SATISFIED:
-        steps = (f"the scheduler never starts it: serried stop {status.id}, and submit it again",)
-    elif have_ended:
-        steps = ("wait a minute: the scheduler releases it, and its job then checks how they ended",)
-    return Explanation(status, meaning="it comes after " + "; ".join(stands), steps=steps)
-
-
-def _stands(after: After, other: RunStatus | None) -> str:
-    if other is not None and after.task is not None and other.tasks is not None:
-        other = task_of(other, after.task)
-    how = "without a record here" if other is None else f"which is {other.state}"
-    if other is not None and other.has_ended:
-        how = f"which ended {other.state}"
-    task = "" if after.task is None else f"/{after.task}"
-    return f"{after.name} ({after.run}{task}), {how}"
-
-
-def _ended(status: RunStatus) -> Explanation:
-    document = _document(status)
-    failure = document.get("first_failure")
-    failure = failure if isinstance(failure, dict) else None
-    tail, tail_of = _tail(status, failure)
-    stray = _stray_checkpoint(status)
-    module = _ignored_module(status, tail)
-    facts = replace(
-        _facts(status, failure, tail), has_stray_checkpoint=stray is not None, lacks_module=module is not None
-    )
-    advice = advice_for(facts)
-    limit = status.summary.time_seconds if status.summary else None
-    filled = {
-        "run": status.id,
-        "rerun": f"serried rerun {status.id}",
-        "rank": rank_option(failure),
-        "host": failure.get("host") if failure else _lost_host(status),
-        "attempt": status.attempt or 1,
-        "command": "run" if facts.is_here else "submit",
-        "time": show_duration(2 * limit) if limit else "4h",
-        "restarts": 2 * (facts.restarts + 1),
-        "memory": _more_memory(status),
-        "here": _here(status),
-        "module": module,
-        **(stray.placeholders if stray else {}),
-        "all": " --all" if status.task is None and status.summary and (status.summary.tasks or 1) > 1 else "",
-    }
-    return Explanation(
-        status,
-        meaning=advice[1].meaning if advice else "",
-        steps=(
-            *(
-                _of_rank(step, failure).format(**filled)
-                for step in (advice[1].steps if advice else ())
-                if not _is_refused(step, status)
-            ),
-            *_from_checkpoint(status, document, advice[1].steps if advice else (), str(filled["command"])),
-        ),
-        reason=advice[0] if advice else None,
-        first_failure=failure,
-        tail=tuple(tail),
-        tail_of=tail_of,
-        asked_by=_asked_by(status),
-    )
-
-
-def _draws_from_service(status: RunStatus) -> bool:
-    """Whether each job gets its trial from W&B: none can be repeated, and an agent that is started draws a new one."""
-    try:
-        sweep = status.record.plan.sweep
-    except RecordUnreadable:
-        return False
-    return sweep is not None and bool(sweep.service)
-
-
-def _is_refused(step: str, status: RunStatus) -> bool:
-    return ("{here}" in step or "{rerun}" in step) and _draws_from_service(status)
-
-
-def _more_memory(status: RunStatus) -> str:
-    """The option for twice the memory that the run had, for each GPU, or for each rank without GPUs."""
-    try:
-        allocation = status.record.plan.allocation
-    except RecordUnreadable:
-        allocation = None
-    shares = (allocation.gpus or allocation.ranks) if allocation else 0
-    if allocation is None or not allocation.memory_mb or not shares:
-        is_all = allocation is not None and allocation.memory_mb == 0
-        return "it had all of its nodes' memory, so use nodes with more" if is_all else "--set resources.mem=SIZE"
-    share = 2 * -(-allocation.memory_mb // shares)
-    size = f"{share // 1024}G" if share % 1024 == 0 else f"{share}M"
-    return f"--set resources.mem={size} (for each {'GPU' if allocation.gpus else 'rank'}), twice what it had"
-
-
-def _from_checkpoint(
-    status: RunStatus, document: Mapping[str, Any], steps: Sequence[str], command: str
-) -> tuple[str, ...]:
-    """How to resume where an attempt saved and the advice does not say so."""
-    step = document.get("saved_step")
-    is_said = any("{rerun}" in one or "{checkpoint_path}" in one for one in steps)
-    if not isinstance(step, int) or is_said or status.state == names.COMPLETED or _draws_from_service(status):
-        return ()
-    return (f"resume from its checkpoint of step {step}: serried {command} --resume {status.id} …",)
-
-
-def _stray_checkpoint(status: RunStatus) -> StrayCheckpoint | None:
-    codes = {status.verdict.cause, *(one.get("code") for one in status.verdict.conditions)}
-    if codes.isdisjoint({Reason.NO_CHECKPOINT, Reason.NO_PROGRESS}):
-        return None
-    return outputs.newest_stray_checkpoint(Selection(status.record, status.task))
-
-
-def _ignored_module(status: RunStatus, tail: Sequence[str]) -> str | None:
-    """The path of a module that the snapshot lacks because git ignores it, if Python names it in quotes."""
-    text = "\n".join(tail)
-    for path in (read_json(status.record.directory.source) or {}).get("ignored_modules") or ():
-        folder, _, name = path.rpartition("/")
-        parts = [*folder.split("/"), name.partition(".")[0]]  # `fast` of `fast.cpython-312-x86_64-linux-gnu.so`
-        if any(f"'{'.'.join(parts[start:])}'" in text for start in range(len(parts))):
-            return str(path)
-    return None
-
-
-def rank_option(failure: Mapping[str, Any] | None) -> str:
-    """What follows `--rank` in the commands that show the failed rank's output."""
-    if not failure:
-        return "0"
-    launch = failure.get("launch")
-    return f"{failure.get('rank')}" + (f" --launch {launch}" if launch else "")
-
-
-def _of_rank(step: str, failure: Mapping[str, Any] | None) -> str:
-    """The step without the option for one rank, if a script failed."""
-    return step.replace(" --rank {rank}", "") if failure and failure.get("rank") is None else step
-
-
-def _facts(status: RunStatus, failure: Mapping[str, Any] | None, tail: Sequence[str]) -> Ended:
-    try:
-        plan = status.record.plan
-    except RecordUnreadable:
-        plan = None
-    code, signal = (failure.get("exit_code"), failure.get("signal")) if failure else (status.verdict.exit_code, None)
-    return Ended(
-        state=status.state,
-        cause=status.verdict.cause,
-        output=tail if failure else (),
-        script=() if failure else tail,
-        exit_code=code if isinstance(code, int) else None,
-        signal=signal if isinstance(signal, int) else None,
-        restarts=plan.limit.restarts if plan else 0,
-        attempt=status.attempt or 1,
-        on_full_disk=any(one.get("code") == Reason.DISK_FULL for one in status.verdict.conditions),
-        has_staged_data=bool(plan and plan.data and plan.data.stage),
-        is_here=bool(plan and plan.site.is_this_machine and not plan.source.snapshot),
-    )
-
-
-def _with_parameters(record: Record, plan: Plan, trial: int | None) -> Sequence[str]:
-    """The command of one trial of a sweep; empty if it cannot be repeated alone."""
-    from serried.schema import command_lines
-    from serried.schema.settings import spelled
-
-    try:
-        parameters = {} if trial is None or (plan.sweep and plan.sweep.service) else record.parameters_of(trial)
-    except RecordUnreadable:
-        return ()
-    words = command_lines.with_arguments(plan.command, parameters, "", is_shell=plan.shell, is_template=True)
-    for name, value in parameters.items():
-        words = [word.replace(f"{{config.{name}}}", spelled(value)) for word in words]
-    needs_array = any(mark in word for word in plan.command for mark in ("{task}", "{args_json_file}"))
-    return words if parameters and not needs_array else ()
-
-
-def _here(status: RunStatus) -> str:
-    """The command for `serried run`; `COMMAND` stands for a long one, or one of several lines."""
-    try:
-        plan = status.record.plan
-    except RecordUnreadable:
-        return "serried run -- COMMAND"
-    if plan.script:
-        arguments = f" -- {shlex.join(plan.command[1:])}" if plan.command[1:] else ""
-        nodes = "--nodes 1 " if plan.allocation.nodes > 1 else ""
-        return f"serried run {nodes}{shlex.quote(plan.command[0])}{arguments}"
-    filled: Sequence[str] = plan.command
-    if plan.sweep:
-        filled = _with_parameters(status.record, plan, status.task)
-    words = ["sh", "-c", *filled] if plan.shell else filled
-    command = shlex.join(words)
-    if not words or len(command) > _LONGEST or not command.isprintable():
-        command = "COMMAND"
-    ranks = f"--ranks {plan.world_size} " if plan.world_size > 1 else ""
-    return f"serried run {ranks}-- {command}"
-
-
-def _lost_host(status: RunStatus) -> str:
-    """The lost node; the first node if the end does not name it."""
-    stated = (one.get("nodes") for one in status.verdict.conditions if one.get("code") == Reason.NODE_LOST)
-    hosts = next((found for found in stated if isinstance(found, list) and found), status.node_names)
-    return str(hosts[0]) if hosts else "NODE"
-
-
-def _document(status: RunStatus) -> Mapping[str, Any]:
-    if status.task is not None:
-        return read_exit(status.record.where.task(status.task).exit) or {}
-    try:
-        return status.record.end or read_exit(status.record.where.exit) or {}
-    except RecordUnreadable:
-        return {}
-
-
-def _nodes_have_more(status: RunStatus) -> bool:
-    """Whether nodes still have files of it. For an array, ask about its tasks."""
-    if status.tasks is not None:
-        return False
-    try:
-        found = outputs.missing(Selection(status.record, status.task), has_ended=True)
-    except RecordUnreadable:
-        return False
-    return any(not each.is_lost for each in found)
-
-
-def _tail(status: RunStatus, failure: Mapping[str, Any] | None) -> tuple[list[str], str]:
-    if failure is not None:
-        return _words_of(status, failure)
-    if status.verdict.cause in {Reason.LAUNCHER, *reasons.NOT_STARTED} and status.attempt and status.summary:
-        attempt = status.record.where.task(status.task).attempt(status.attempt)
-        for node in range(status.summary.nodes):
-            if lines := last_lines(attempt.launcher_log(node), _TAIL):
-                return lines, "the launcher"
-    if status.state == names.TIMEOUT or status.verdict.cause == Reason.SILENCE:
-        return _last_words(status)
-    if status.summary is None or status.state in (names.CANCELLED, names.PREEMPTED):
-        return [], ""
-    return last_lines(status.record.scheduler_log(status.task), _TAIL), "the job's script"
-
-
-def _words_of(status: RunStatus, failure: Mapping[str, Any]) -> tuple[list[str], str]:
-    """The last lines of the rank that failed."""
-    tail, rank = failure.get("tail"), failure.get("rank")
-    if isinstance(tail, list) and (tail or rank is None):  # a script may have written more after the failure
-        return [str(line) for line in tail[-_TAIL:]], names.rank_name(rank)
-    rank = names.SCRIPT_RANK if rank is None and status.summary and status.summary.script else rank
-    if isinstance(rank, int) and status.summary and status.attempt:
-        attempt = status.record.where.task(status.task).attempt(status.attempt)
-        log: Path | None = attempt.log_of(rank, status.summary.ranks, is_shared=status.summary.shares_logs)
-        if (launch := failure.get("launch")) and rank != names.SCRIPT_RANK:
-            log = next((one.path for one in launch_logs(attempt).get(str(launch), ()) if one.rank == rank), None)
-        return last_lines(log, _TAIL) if log else [], names.rank_name(rank)
-    return [], ""
-
-
-def _last_words(status: RunStatus) -> tuple[list[str], str]:
-    """The last lines of each rank, if none failed: they show where it was when its time was over."""
-    if not status.attempt or status.summary is None:
-        return [], ""
-    logs = rank_logs(status.record.where.task(status.task).attempt(status.attempt), status.summary)
-    if len(logs) == 1:
-        return _telling_lines(logs[0].path, _TAIL), names.rank_name(logs[0].rank)
-    each = max(1, _TAIL // len(logs))
-    return [f"rank {log.name}: {line}" for log in logs[:_TAIL] for line in _telling_lines(log.path, each)], "the ranks"
-
-
-def _telling_lines(log: Path, count: int) -> list[str]:
-    """The last lines of a rank, with the stacks that it printed as the agent ended it only if they have a frame."""
-    lines = last_lines(log, 2 * count + _STACKS)
-    dump = next((at for at, line in enumerate(lines) if line == names.ENDING_WITH_ABRT), len(lines))
-    if not any(line.startswith(_FRAME) for line in lines[dump:]):
-        lines = lines[:dump]
-    return [line for line in lines if line.strip() and not line.startswith(_EXTENSIONS)][-count:]
-
-
-def _asked_by(status: RunStatus) -> str | None:
-    if status.verdict.cause != Reason.USER or status.summary is None:
-        return None
-    attempt = latest_attempt(status.record.where.task(status.task))
-    requests = read_journal(attempt.control) if attempt else []
-    return next(
-        (str(one["by"]) for one in reversed(requests) if one.get("request") == ToAttempt.STOP and "by" in one), None
-    )
