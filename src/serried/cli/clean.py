@@ -1,4 +1,4 @@
-"""`serried clean`: delete files that no run needs, after showing them."""
+"""`serried du` and `clean`: measure what runs have on disks, and delete what no run needs, after showing it."""
 
 from __future__ import annotations
 

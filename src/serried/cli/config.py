@@ -1,4 +1,4 @@
-"""`serried config`: each setting and where it comes from."""
+"""`serried config` and `clusters`: each setting and where it comes from; clusters listed, shown, checked and learnt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`serried docs`: the pages of the documentation, which a wheel brings along."""
+"""`serried docs` and `completion`: the pages of the documentation, which a wheel has too, and completion scripts."""
 
 from __future__ import annotations
 

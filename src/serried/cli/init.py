@@ -1,4 +1,4 @@
-"""`serried init`: write a serried.toml that fits the folder, or a whole project from a template."""
+"""`serried init` and `import`: write a serried.toml for a folder or a job script, or a project from a template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`serried logs`: print or follow the output of the ranks."""
+"""`serried logs`: the logs that a user chooses, printed, or followed until the run ends."""
 
 from __future__ import annotations
 

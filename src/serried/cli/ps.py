@@ -1,4 +1,4 @@
-"""`serried ps`: list the runs of this user."""
+"""`serried ps` and `watch`: list the runs of this user, once or live."""
 
 from __future__ import annotations
 
@@ -226,8 +226,17 @@ def command(
     shown, known = listing.find()
     if as_json:
         run_view.out_runs([status.to_json() for status in shown])
+    elif shown:
+        for line in table(shown, time.time()):
+            console.out(line)
+        if known > len(shown):
+            console.say(f"{known - len(shown)} more: serried ps --all")
+    elif known or listing.is_filtered:
+        console.say("no runs to show")
+        console.next_steps([("serried ps --all", "list all")])
     else:
-        _draw(listing, shown, known)
+        console.say("no runs yet")
+        console.next_steps([("serried submit -- python train.py", "submit a run")])
     run_view.warn_if_stale(shown)
     run_view.insist(shown)
 
@@ -285,25 +294,6 @@ def _settled(found: list[RunStatus]) -> list[RunStatus]:
         find_out(record)
     again = {status.id: status for status in statuses(uncertain)}
     return [again.get(status.id, status) for status in found]
-
-
-def _draw(listing: Listing, shown: list[RunStatus], known: int) -> None:
-    if not shown:
-        _say_none(listing, known)
-        return
-    for line in table(shown, time.time()):
-        console.out(line)
-    if known > len(shown):
-        console.say(f"{known - len(shown)} more: serried ps --all")
-
-
-def _say_none(listing: Listing, known: int) -> None:
-    if known or listing.is_filtered:
-        console.say("no runs to show")
-        console.next_steps([("serried ps --all", "list all")])
-    else:
-        console.say("no runs yet")
-        console.next_steps([("serried submit -- python train.py", "submit a run")])
 
 
 def table(shown: Sequence[RunStatus], now: float) -> list[str]:

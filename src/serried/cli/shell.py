@@ -1,4 +1,4 @@
-"""`serried shell`: start a shell, or one command, on nodes of a cluster."""
+"""`serried shell` and `attach`: a shell, or one command, on nodes of a cluster or beside a running rank."""
 
 from __future__ import annotations
 

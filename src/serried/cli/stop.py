@@ -49,7 +49,10 @@ def wait_command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -
     serried wait last && serried submit evaluate
     serried wait --json a3k9 lr-sweep/17
     """
-    seconds = _seconds(timeout) if timeout else None
+    try:
+        seconds = read_duration(timeout) if timeout else None
+    except BadDuration as error:
+        raise UsageError(f"`--timeout` {error}", hint=error.hint) from None
     selections = run_view.select_all(runs)
     try:
         with console.status_line("looking") as line:
@@ -144,25 +147,16 @@ def _make_certain(selections: Sequence[Selection]) -> None:
             reconcile.find_out(record)
 
 
-def _seconds(text: str) -> int:
-    try:
-        return read_duration(text)
-    except BadDuration as error:
-        raise UsageError(f"`--timeout` {error}", hint=error.hint) from None
-
-
 def _progress(found: Sequence[RunStatus]) -> str:
     if len(found) == 1:
-        message = "" if found[0].has_ended else found[0].verdict.message or _now(found[0])
-        return f"{found[0].id} {found[0].state}" + (f": {message}" if message else "")
+        status = found[0]
+        message = "" if status.has_ended else status.verdict.message
+        if not message and not status.has_ended:
+            is_array = status.tasks is not None
+            message = run_lines.tasks_text(status) if is_array else run_lines.progress_line(status.progress)
+        return f"{status.id} {status.state}" + (f": {message}" if message else "")
     over = sum(status.has_ended for status in found)
     return f"{over} of {len(found)} runs have ended"
-
-
-def _now(status: RunStatus) -> str:
-    if status.tasks is not None:
-        return run_lines.tasks_text(status)
-    return run_lines.progress_line(status.progress)
 
 
 def _exit(found: Sequence[RunStatus], timeout: str | None) -> None:

@@ -1,4 +1,9 @@
-"""`serried ui`: a web page of runs, which only reads."""
+"""`serried ui` and `tensorboard`: pages on the loopback address of this machine, behind a token.
+
+Other users of a login node can connect to any port on its loopback address, and TensorBoard has no authentication and
+listens on no Unix socket. So its application runs in this process, behind the guard of the web page. Its own data
+server, which has no authentication either, stays off.
+"""
 
 from __future__ import annotations
 
