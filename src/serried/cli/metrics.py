@@ -30,9 +30,10 @@ class Csv:
     def __init__(self, columns: Sequence[str]) -> None:
         self._columns = columns
         self._left_out: set[str] = set()
+        self.header = self._text(columns)
 
-    def header(self) -> str:
-        return _csv_line(self._columns)
+    def line(self, row: Row) -> str:
+        return self._text([_cell(row.get(name)) for name in self._columns])
 
     def left_out(self, row: Row) -> list[str]:
         """The values of a row that have no column, each once."""
@@ -40,29 +41,11 @@ class Csv:
         self._left_out.update(names)
         return names
 
-    def lines(self, rows: Iterable[Row]) -> Iterator[str]:
-        for row in rows:
-            yield _csv_line([_cell(row.get(name)) for name in self._columns])
-
-
-class JsonLines:
-    """An object for each row."""
-
-    def header(self) -> str:
-        return ""
-
-    def lines(self, rows: Iterable[Row]) -> Iterator[str]:
-        for row in rows:
-            yield _json_text(row)
-
-
-def _json_text(row: Row) -> str:
-    """JSON has no NaN: such a number is a text."""
-    return json.dumps({name: _finite(value) for name, value in row.items()})
-
-
-def _finite(value: Any) -> Any:
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    @staticmethod
+    def _text(cells: Sequence[Any]) -> str:
+        line = io.StringIO()
+        csv.writer(line, lineterminator="").writerow(cells)
+        return line.getvalue()
 
 
 def _cell(value: Any) -> Any:
@@ -73,10 +56,15 @@ def _cell(value: Any) -> Any:
     return "" if value is None else value
 
 
-def _csv_line(cells: Sequence[Any]) -> str:
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(cells)
-    return line.getvalue()
+class JsonLines:
+    """An object for each row. JSON has no NaN: such a number is a text."""
+
+    header = ""
+
+    @staticmethod
+    def line(row: Row) -> str:
+        is_odd = {name: isinstance(value, float) and not math.isfinite(value) for name, value in row.items()}
+        return json.dumps({name: str(value) if is_odd[name] else value for name, value in row.items()})
 
 
 Writer = Csv | JsonLines
@@ -133,9 +121,9 @@ def _print(selection: Selection, measured: MeasuredRows, form: str) -> None:
         has_rows = _out_json(selection, measured.what, measured.rows())
     else:
         writer, has_rows = _writer(form, measured), False
-        _out(writer.header())
+        _out(writer.header)
         for row in measured.rows():
-            _out(*writer.lines([row]))
+            _out(writer.line(row))
             has_rows = True
     if not has_rows:
         _say_why_empty(selection, measured)
@@ -149,7 +137,7 @@ def _out_json(selection: Selection, what: str, rows: Iterable[Row]) -> bool:
     for row in rows:
         if previous:
             console.out(f"{previous},")
-        previous = _json_text(row)
+        previous = JsonLines.line(row)
     if previous:
         console.out(previous)
     console.out("]}")
@@ -167,8 +155,8 @@ def _follow(selection: Selection, measured: MeasuredRows, form: str) -> None:
         for row in measured.new_rows():
             if writer is None:
                 writer = _writer(JSONL if form == JSON else form, measured)
-                _out(writer.header())
-            _out(*writer.lines([row]))
+                _out(writer.header)
+            _out(writer.line(row))
             if isinstance(writer, Csv) and (names := writer.left_out(row)):
                 console.note(f"without a column, which the first rows decide: {', '.join(names)}; `--json -f` has all")
             has_new = True
@@ -188,10 +176,9 @@ def _writer(form: str, measured: MeasuredRows) -> Writer:
     return JsonLines()
 
 
-def _out(*lines: str) -> None:
-    is_terminal = console.is_terminal()
-    for line in filter(None, lines):
-        console.out(harmless(line) if is_terminal else line)
+def _out(line: str) -> None:
+    if line:
+        console.out(harmless(line) if console.is_terminal() else line)
 
 
 def _say_why_empty(selection: Selection, measured: MeasuredRows) -> None:
