@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from serried.base.hosts import expand_hosts
 from serried.base.text import expand
@@ -50,12 +51,31 @@ def state(word: str) -> str:
 
 def queue(stdout: str) -> list[Job]:
     """The jobs in `squeue --Format=JOB_FORMAT`, each task of an array on its own."""
-    return [job for row in _rows(stdout, len(JOB_FIELDS) + 1) for job in _queue_row(row[:-1])]
+    jobs = []
+    for row in _rows(stdout, len(JOB_FIELDS) + 1):
+        number, index, word, reason, status, start, end, restarts, nodes, name, _ = row
+        tasks = _tasks(index)
+        if number.isdigit() and tasks is not None:
+            job = replace(
+                _job(number, word, status, end, nodes=nodes, name=name),
+                reason="" if reason == "None" else reason,
+                restarts=int(restarts) if restarts.isdigit() else 0,
+            )
+            job = replace(job, starts=_time(start)) if job.state == names.PENDING else job
+            jobs += [replace(job, task=task) for task in tasks]
+    return jobs
 
 
 def accounting(stdout: str) -> list[Job]:
     """The jobs in `sacct -X -P --delimiter=SEPARATOR` with ACCOUNT_FIELDS."""
-    return [job for row in _rows(stdout, len(ACCOUNT_FIELDS)) for job in _account_row(row)]
+    jobs = []
+    for number, word, status, end, nodes, name in _rows(stdout, len(ACCOUNT_FIELDS)):
+        match = _ID.match(number)
+        tasks = _tasks(match[2] or "") if match else None
+        if match and tasks is not None:
+            job = _job(match[1], word, status, end, nodes=nodes, name=name)
+            jobs += [replace(job, task=task) for task in tasks]
+    return jobs
 
 
 def named(stdout: str) -> list[tuple[str, str]]:
@@ -75,50 +95,20 @@ def _rows(stdout: str, width: int) -> Iterator[list[str]]:
             yield fields
 
 
-def _queue_row(fields: list[str]) -> Iterator[Job]:
-    number, index, word, reason, status, start, end, restarts, nodes, name = fields
-    tasks = _tasks(index)
-    if not number.isdigit() or tasks is None:
-        return
+def _job(number: str, word: str, status: str, end: str, *, nodes: str, name: str) -> Job:
     verdict = state(word)
     exit_code, signal = wait_status(status) if verdict in names.ENDED else (None, None)
-    for task in tasks:
-        yield Job(
-            id=number,
-            task=task,
-            state=verdict,
-            raw=word,
-            reason="" if reason == "None" else reason,
-            exit_code=exit_code,
-            signal=signal,
-            ended=_time(end) if verdict in names.ENDED else None,
-            starts=_time(start) if verdict == names.PENDING else None,
-            nodes=node_names(nodes),
-            restarts=int(restarts) if restarts.isdigit() else 0,
-            name=name,
-        )
-
-
-def _account_row(fields: list[str]) -> Iterator[Job]:
-    number, word, status, end, nodes, name = fields
-    match = _ID.match(number)
-    tasks = _tasks(match[2] or "") if match else None
-    if match is None or tasks is None:
-        return
-    verdict = state(word)
-    exit_code, signal = wait_status(status) if verdict in names.ENDED else (None, None)
-    for task in tasks:
-        yield Job(
-            id=match[1],
-            task=task,
-            state=verdict,
-            raw=word,
-            exit_code=exit_code,
-            signal=signal,
-            ended=_time(end) if verdict in names.ENDED else None,
-            nodes=node_names(nodes),
-            name=name,
-        )
+    return Job(
+        id=number,
+        task=None,
+        state=verdict,
+        raw=word,
+        exit_code=exit_code,
+        signal=signal,
+        ended=_time(end) if verdict in names.ENDED else None,
+        nodes=node_names(nodes),
+        name=name,
+    )
 
 
 def wait_status(text: str) -> tuple[int | None, int | None]:
@@ -235,17 +225,11 @@ def submit_outcome(stderr: str) -> SubmitOutcome:
 
     Refusals are recognised by the controller's words. Other words are uncertain: a wrong "refused" would submit twice.
     """
-    if (verdict := _FAILED.search(stderr)) is not None:
-        return _answer(verdict[1])
-    if _says(NOT_DELIVERED, stderr):
+    answer = _FAILED.search(stderr)
+    text, refusals = (answer[1], REFUSALS) if answer else (stderr, BEFORE_THE_CALL)
+    if _says(NOT_DELIVERED, text):
         return SubmitOutcome.UNREACHABLE
-    return SubmitOutcome.REFUSED if _says(BEFORE_THE_CALL, stderr) else SubmitOutcome.UNCERTAIN
-
-
-def _answer(words: str) -> SubmitOutcome:
-    if _says(NOT_DELIVERED, words):
-        return SubmitOutcome.UNREACHABLE
-    return SubmitOutcome.REFUSED if _says(REFUSALS, words) else SubmitOutcome.UNCERTAIN
+    return SubmitOutcome.REFUSED if _says(refusals, text) else SubmitOutcome.UNCERTAIN
 
 
 def _says(patterns: tuple[str, ...], text: str) -> bool:
