@@ -12,10 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serried.schedulers.client import SubmitOutcome
 from serried.schedulers.interface import Job
 from serried.schedulers.slurm import parse
 from serried.schedulers.slurm.commands import Slurm
+from serried.schedulers.slurm.parse import REASONS, submit_outcome
 from serried.schema import job_states, names, successor_commands
+from serried.schema.reasons import NEVER_STARTS
 from tables import for_each
 
 NAME = "train-k3f9q2-1"
@@ -207,3 +210,178 @@ def test_no_output_makes_the_parsers_fail(text):
 def test_no_row_makes_the_parsers_fail(fields):
     parse.queue(parse.SEPARATOR.join([*fields, ""]))
     parse.accounting(parse.SEPARATOR.join(fields[:6]))
+
+
+FAILED = "sbatch: error: Batch job submission failed: "
+
+RECORDED_22_05 = [
+    "sbatch: error: invalid partition specified: nope\n" + FAILED + "Invalid partition name specified\n",
+    FAILED + "Requested node configuration is not available\n",
+    FAILED + "Invalid job array specification\n",
+    "sbatch: error: Memory specification can not be satisfied\n"
+    + FAILED
+    + "Requested node configuration is not available\n",
+    FAILED + "Invalid feature specification\n",
+    FAILED + "Requested reservation is invalid\n",
+    FAILED + "Invalid license specification\n",
+    FAILED + "Job dependency problem\n",
+    FAILED + "Invalid node name specified\n",
+    "sbatch: error: Invalid --time specification\n",
+    "sbatch: unrecognized option '--frob'\nTry \"sbatch --help\" for more information\n",
+    "sbatch: error: Invalid --mail-type specification\n",
+    'sbatch: error: Invalid numeric value "0" for --cpus-per-task.\n',
+    "sbatch: error: Invalid generic resource (gres) specification\n",
+    "Invalid time specification (pos=0): zz\nsbatch: error: Invalid --begin specification\n",
+    "sbatch: error: Unable to open file /nonexist\n",
+    "sbatch: error: Batch script is empty!\n",
+]
+
+FROM_THE_SOURCES = [
+    FAILED + "Invalid account or account/partition combination specified",
+    FAILED + "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+    FAILED + "Requested time limit is invalid (missing or exceeds some limit)",
+    FAILED + "User's group not permitted to use this partition",
+    FAILED + "Access/permission denied",
+    FAILED + "Invalid qos specification",
+    FAILED + "More processors requested than permitted",
+    "sbatch: error: lua: please name your account with -A\n" + FAILED + "Unspecified error",
+]
+
+
+@for_each("stderr", RECORDED_22_05 + FROM_THE_SOURCES)
+def test_what_was_read_and_refused_is_refused(stderr):
+    assert submit_outcome(stderr) is SubmitOutcome.REFUSED
+
+
+@for_each(
+    "stderr",
+    [
+        FAILED + "Unable to contact slurm controller (connect failure)",
+        "sbatch: error: fetch_config: DNS SRV lookup failed\nsbatch: fatal: Could not establish a configuration source",
+        'sbatch: error: Munge encode failed: Failed to access "/run/munge/munge.socket.2": No such file or directory',
+    ],
+)
+def test_what_was_not_delivered_is_unreachable(stderr):
+    assert submit_outcome(stderr) is SubmitOutcome.UNREACHABLE
+
+
+@for_each(
+    "stderr",
+    [
+        "",
+        FAILED + "Socket timed out on send/recv operation",
+        FAILED + "Unable to contact slurm controller (receive failure)",
+        FAILED + "Unable to contact slurm controller (send failure)",
+        FAILED + "Zero Bytes were transmitted or received",
+        FAILED + "Unexpected message received",
+        FAILED + "Transport endpoint is not connected",
+        FAILED + "a sentence of Slurm 31.11",
+        "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying",
+        "Killed",
+    ],
+)
+def test_everything_else_is_uncertain(stderr):
+    assert submit_outcome(stderr) is SubmitOutcome.UNCERTAIN
+
+
+SLURM = Slurm()
+MANUAL_22_05 = [
+    "AssociationJobLimit",
+    "AssociationResourceLimit",
+    "AssociationTimeLimit",
+    "AssocMaxJobsLimit",
+    "BadConstraints",
+    "BeginTime",
+    "Cleaning",
+    "Dependency",
+    "DependencyNeverSatisfied",
+    "FrontEndDown",
+    "InactiveLimit",
+    "InvalidAccount",
+    "InvalidQOS",
+    "JobHeldAdmin",
+    "JobHeldUser",
+    "JobLaunchFailure",
+    "Licenses",
+    "NodeDown",
+    "NonZeroExitCode",
+    "PartitionDown",
+    "PartitionInactive",
+    "PartitionNodeLimit",
+    "PartitionTimeLimit",
+    "Priority",
+    "Prolog",
+    "QOSJobLimit",
+    "QOSResourceLimit",
+    "QOSTimeLimit",
+    "QOSUsageThreshold",
+    "ReqNodeNotAvail",
+    "Reservation",
+    "Resources",
+    "SystemFailure",
+    "TimeLimit",
+    "JobArrayTaskLimit",
+    "QOSGrpNodeLimit",
+    "QOSGrpCpuLimit",
+    "QOSGrpGRES",
+    "QOSGrpGRESMinutes",
+    "QOSMaxGRESPerUser",
+    "QOSMaxJobsPerUserLimit",
+    "QOSMaxCpuPerUserLimit",
+    "QOSMaxMemoryPerJob",
+    "QOSMinGRES",
+    "QOSMaxWallDurationPerJobLimit",
+    "AssocGrpCPUMinutesLimit",
+    "AssocGrpGRES",
+    "AssocGrpNodeLimit",
+    "MaxGRESPerAccount",
+    "MaxMemPerAccount",
+    "AssocMaxGRESPerJob",
+    "AssocMaxWallDurationPerJobLimit",
+]
+
+
+@for_each("reason", MANUAL_22_05)
+def test_the_manual_s_reasons_have_a_sentence(reason):
+    assert not SLURM.explain(reason).startswith("Slurm reports")
+
+
+@for_each(
+    ("reason", "sentence"),
+    [
+        ("Priority", "other jobs in the queue come first"),
+        ("(Resources)", "it is next in line; the resources that it requests are in use"),
+        (
+            "ReqNodeNotAvail, UnavailableNodes:n[1-4]",
+            "nodes that it needs are down, drained or reserved, often for maintenance before it could end",
+        ),
+        ("QOSMaxGRESPerUser", "your jobs hold as many GPUs as this QoS allows a user"),
+        ("AssocGrpGRESMinutes", "your group's account has used up its hours for now"),
+        (
+            "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+            "nodes that it needs are down, drained or reserved for jobs of higher priority",
+        ),
+        ("", "Slurm has not looked at it yet"),
+        ("MoonPhase", "Slurm reports `MoonPhase`"),
+    ],
+)
+def test_a_reason_becomes_a_sentence_and_an_unknown_one_is_quoted(reason, sentence):
+    assert SLURM.explain(reason) == sentence
+
+
+def test_no_row_is_hidden_by_an_earlier_one():
+    hidden = [
+        pattern
+        for place, (pattern, _, sentence) in enumerate(REASONS)
+        if SLURM.explain(pattern.replace("*", "")) != sentence
+        and pattern.replace("*", "") not in [other for other, _, _ in REASONS[:place]]
+        and "*" not in pattern
+    ]
+    assert hidden == []
+
+
+def test_what_never_starts_as_it_is_says_so():
+    never = {token for token, _, sentence in REASONS if "never starts like this" in sentence}
+    assert {token for token in never if SLURM.classify(token) not in NEVER_STARTS} == set()
+    others = ("Priority", "Resources", "QOSMaxJobsPerUserLimit", "PartitionNodeLimit", "None")
+    assert not any(SLURM.classify(word) in NEVER_STARTS for word in others)
