@@ -1,4 +1,4 @@
-"""This machine as a cluster of one node: its GPUs and CPUs."""
+"""This machine as a cluster of one node: its GPUs and CPUs, and how many of them local jobs have."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """PBS: one `qstat` for all runs together, one `qsub` for a submission.
 
-A plan as PBS's commands, and PBS's part of job.sh. Pure.
+A plan becomes PBS's commands and PBS's part of job.sh; only `Pbs` at the end starts commands.
 
 job.sh is a program (`qsub … -- /bin/bash job.sh TOKEN`), not a script: a script may have no arguments, is started by a
 login shell that resets PATH and dies of the first signal, and may hold directives.

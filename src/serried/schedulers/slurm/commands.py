@@ -1,6 +1,6 @@
 """Slurm, from 20.11 on: at most one `squeue` and one `sacct` for all runs together, one `sbatch` for a submission.
 
-A plan as Slurm's commands, and Slurm's part of job.sh. Pure.
+A plan becomes Slurm's commands and Slurm's part of job.sh; only `Slurm` at the end starts commands.
 
 Every option is on argv: `#SBATCH` lines lose backslashes, are cut at `#`, and are overridden by `SBATCH_*` variables.
 """
