@@ -33,6 +33,8 @@ PAGE = 1 << 16
 """A multiple of every page size: images start at multiples of it in the shared memory."""
 
 _DIRECT = getattr(os, "O_DIRECT", 0)  # not on macOS
+_REFUSED = (errno.EINVAL, errno.EOPNOTSUPP)
+"""A file system that always uses the page cache."""
 _PENDING_CHUNKS = 4
 _ALIGNMENT = 64
 _FOLDER = "archive"
@@ -145,7 +147,7 @@ class _ChunkedFile:
         try:
             self._descriptor = os.open(path, flags | _DIRECT, 0o600)
         except OSError as error:
-            if error.errno != errno.EINVAL:
+            if error.errno not in _REFUSED:
                 raise
             self._descriptor = os.open(path, flags, 0o600)
             self._use_page_cache()
@@ -181,7 +183,7 @@ class _ChunkedFile:
             try:
                 offset += os.pwrite(self._descriptor, self._image[offset:end], offset)
             except OSError as error:
-                if error.errno != errno.EINVAL or not was_direct:
+                if error.errno not in _REFUSED or not was_direct:
                     raise
                 self._use_page_cache()
         if hasattr(os, "posix_fadvise"):  # of pages in the cache: the disk begins with them at once
