@@ -53,6 +53,7 @@ def test_ranks_that_all_exited_with_0_have_completed_whatever_the_scheduler_says
         "a rank failed": (*WELL[:3], ended(1, exits=[an_exit(2), an_exit(3, exit_code=3)])),
         "a rank was killed": (*WELL[:3], ended(1, exits=[an_exit(2), an_exit(3, exit_code=None, signal=9)])),
         "a rank was ended": (*WELL[:3], ended(1, exits=[an_exit(2), an_exit(3, ended_by_us=True)])),
+        "an exit is damaged": (*WELL[:3], ended(1, exits=[an_exit(2), {"rank": 3}])),
         "something still ran": (*WELL[:3], ended(1, left=["sleep"])),
         "it was stopped": (*WELL[:2], STOPPING, *WELL[2:]),
         "nothing": (),

@@ -552,7 +552,9 @@ def proven_end(evidence: Evidence, task: int | None, word: Job | str) -> Ending 
     attempt = latest_attempt(evidence.record.where.task(task))
     plan = evidence.record.plan
     ranks = {names.SCRIPT_RANK} if plan.script else set(range(plan.world_size))
-    ended = None if attempt is None else _all_ended_well(attempt, plan.allocation.nodes, ranks)
+    ended = None
+    with contextlib.suppress(ValueError):  # a failing disk may have written anything
+        ended = None if attempt is None else _all_ended_well(attempt, plan.allocation.nodes, ranks)
     which = "the script" if plan.script else "every rank"
     message = f"{which} exited with status 0; exit.json could not be written"
     return None if ended is None else Ending(names.COMPLETED, 0, None, message, ended, EndingKind.FINAL)
