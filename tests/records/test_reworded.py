@@ -8,6 +8,7 @@ import pytest
 
 from agent.outcome.test_verdict import CASES
 from building import CREATED, a_failure
+from serried.agent.attempts import continuing
 from serried.agent.outcome import reconcile, verdict
 from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence, Obstacle, first_failure
 from serried.base.files import read_json, write_json
@@ -77,14 +78,14 @@ def decisions(document: dict[str, Any]) -> list[Any]:
             for word in ("CANCELLED", "PREEMPTED", "NODE_FAIL", "COMPLETED", "", None)
             for is_unrecorded in (False, True)
         ),
-        *(reconcile.go_on(end, obstacle) for obstacle in obstacles),
+        *(continuing.continued(end, obstacle) for obstacle in obstacles),
     ]
     ending = Ending.parse(document)
     words = sorted({word for word, _ in TABLE})
     asked = [Job("1", None, word) if word not in ("ABSENT", "UNREACHABLE") else word for word in words]
     judged = [judge(word, ending, Observations(), now) for word in asked for now in (CREATED, NOW + 1e6)]
     return [
-        [reconcile.may_go_on(end, form) for form in ("requeue", "successor")],
+        [continuing.may_continue(end, form) for form in ("requeue", "successor")],
         [reconcile.word(end, form) for form in ("requeue", "successor")],
         without_sentences([one.to_json() for one in revised]),
         ending and (ending.state, ending.exit_code, ending.cause, ending.kind),

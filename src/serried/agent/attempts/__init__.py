@@ -4,5 +4,6 @@ claims, dependency   a job claims its submission and the next attempt; the first
 history              the attempts so far, and users' requests to them
 successor_jobs       further jobs of the run
 deadline             when ranks receive the stop notice, and when they are ended
-finalize             how an attempt ended, and whether the run restarts
+continuing           whether the run continues in another attempt
+finalize             how an attempt ended
 """

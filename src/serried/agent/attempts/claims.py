@@ -81,16 +81,16 @@ def _check_allowed(work: Attempt, job: str) -> None:
     last = history.last(work)
     if last is None or history.claim_of(last)["job"] != job:
         return
-    from serried.agent.attempts import finalize
+    from serried.agent.attempts import continuing, finalize
     from serried.agent.outcome import reconcile
 
     end = End.read(work.directory.attempt(last.number).exit) or finalize.assess(last, is_unrecorded=True)
     if end.state == names.REQUEUED or end.cause not in reconcile.RESTARTABLE:
         return
-    obstacle = finalize.obstacle(last, end.cause, progressed=bool(end.progress), next_is_here=True)
+    obstacle = continuing.obstacle(last, end.cause, progressed=bool(end.progress), next_is_here=True)
     if obstacle is None:
         return
-    result = finalize.publish(last, reconcile.go_on(reconcile.finalise(end, Reason.PREEMPT), obstacle))
+    result = finalize.publish(last, continuing.continued(reconcile.finalise(end, Reason.PREEMPT), obstacle))
     raise Refused(f"the run has ended already: {result.message}")
 
 

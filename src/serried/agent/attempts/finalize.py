@@ -1,6 +1,6 @@
 """Judge how an attempt ended, first by the evidence, then by later knowledge, and write exit.json.
 
-A second call changes nothing. Also decides on the restart: whether another attempt may follow (`limit.restarts`).
+A second call changes nothing.
 """
 
 from __future__ import annotations
@@ -11,16 +11,14 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from serried.agent import notifications
 from serried.agent.attempt import Attempt
-from serried.agent.attempts import history, successor_jobs
+from serried.agent.attempts import continuing, history, successor_jobs
 from serried.agent.comms import job_environment
 from serried.agent.node_disk.folder import boot
 from serried.agent.outcome import checkpoint_progress, diagnose, reconcile, verdict
 from serried.agent.outcome.evidence import (
-    NO_ATTEMPT_LEFT,
     AttemptEvidence,
     Event,
     FirstFailure,
-    Obstacle,
     first_failure,
 )
 from serried.base import files
@@ -72,7 +70,7 @@ def gather(work: Attempt, *, is_unrecorded: bool = False) -> AttemptEvidence:
         nodes=nodes,
         saved=checkpoint_progress.since(work.directory.checkpoints, attempt.claim, work.plan.watch_patterns),
         progressed=progressed,
-        obstacle=obstacle(work, reason, progressed=progressed) if reason in verdict.SAVING else None,
+        obstacle=continuing.obstacle(work, reason, progressed=progressed) if reason in verdict.SAVING else None,
         is_unrecorded=is_unrecorded,
         is_script=work.is_script,
         seconds=_seconds_since(claim),
@@ -113,38 +111,11 @@ def reconsider(work: Attempt, end: End, final: str, *, next_is_here: bool = Fals
         word = successor_jobs.how_it_stands(work, work.job_of(end.job or ""))
         final = Reason.PREEMPT if word == "PREEMPTED" else final
     end = reconcile.finalise(end, final)
-    may_go_on = work.plan.limit.restarts and not stop and reconcile.may_go_on(end, work.plan.limit.continue_by)
-    if not may_go_on or history.is_superseded(work):
+    may_continue = work.plan.limit.restarts and not stop and continuing.may_continue(end, work.plan.limit.continue_by)
+    if not may_continue or history.is_superseded(work):
         return end
-    hindrance = obstacle(work, end.cause, progressed=bool(end.progress), next_is_here=next_is_here)
-    return reconcile.go_on(end, hindrance)
-
-
-def obstacle(
-    work: Attempt, reason: Optional[str], *, progressed: bool, next_is_here: bool = False
-) -> Optional[Obstacle]:
-    """The reason against another attempt: no attempts left, no progress, or no job. None allows it.
-
-    `reason` is the reason of the stop. With `next_is_here` the calling job is the one that starts the next attempt.
-    """
-    if work.number > work.plan.limit.restarts and not (
-        next_is_here and work.is_script
-    ):  # the site requeues jobs of scripts
-        return NO_ATTEMPT_LEFT
-    if not (progressed or work.saves_elsewhere) and (reason == Reason.LIMIT or _stood_still(work, work.number - 1)):
-        began = history.where_it_began(history.claim_of(work))
-        where = "its beginning" if began.step is None else f"step {began.step}, where this attempt began"
-        return Obstacle(Reason.NO_PROGRESS, f"no checkpoint is further than {where}")
-    if work.plan.limit.continue_by == names.REQUEUE or next_is_here:
-        return None
-    absent = successor_jobs.missing(work, str(history.claim_of(work).get("token", "")))
-    return Obstacle(Reason.NO_NEXT_JOB, absent) if absent else None
-
-
-def _stood_still(work: Attempt, number: int) -> bool:
-    """Whether attempt `number` made no progress."""
-    end = End.read(work.directory.attempt(number).exit) if number > 0 else None
-    return end is not None and end.progress is False
+    hindrance = continuing.obstacle(work, end.cause, progressed=bool(end.progress), next_is_here=next_is_here)
+    return continuing.continued(end, hindrance)
 
 
 def publish(work: Attempt, end: End, heir: str = "", *, lingers: bool = True) -> End:

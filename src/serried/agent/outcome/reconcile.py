@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Optional
 
-from serried.agent.outcome.evidence import Obstacle
-from serried.agent.outcome.verdict import CONTINUES
 from serried.schema import job_states, names
 from serried.schema.endings import Condition, End
 from serried.schema.reasons import Reason
@@ -70,24 +68,6 @@ def by_the_scheduler(end: End, word: Optional[str], *, is_unrecorded: bool) -> E
         message = f"the end of job {end.job} is unknown, so no attempt may follow"
         return _revised(end, names.LOST, Reason.LOST, message)
     return end
-
-
-def may_go_on(end: End, form: str) -> bool:
-    """Whether it was interrupted, so that another attempt may follow without the program's request."""
-    if end.state == names.REQUEUED or end.cause not in INTERRUPTED:
-        return False
-    return end.cause != Reason.JOB_SCRIPT_KILLED or form != names.REQUEUE  # nobody is left to requeue it
-
-
-def go_on(end: End, obstacle: Optional[Obstacle]) -> End:
-    """The end of an interrupted attempt that another attempt continues, unless there is an `obstacle`."""
-    if obstacle is None:
-        conditions = (*end.conditions, Condition(Reason.CONTINUES, CONTINUES))
-        return end._replace(state=names.REQUEUED, exit_code=names.EXIT_SAVED, conditions=conditions)
-    if any(condition.code == obstacle.reason for condition in end.conditions):
-        return end
-    conditions = (*end.conditions, Condition(obstacle.reason, obstacle.message))
-    return end._replace(cause=obstacle.cause(end.cause), conditions=conditions)
 
 
 def on_full_disk(end: End) -> End:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from serried.agent.attempts import continuing
 from serried.agent.outcome import reconcile
 from serried.agent.outcome.evidence import Obstacle
 from serried.schema.endings import Condition, End
@@ -92,17 +93,17 @@ def test_what_is_lost_has_no_exit_code():
     ],
 )
 def test_only_what_was_interrupted_goes_on_unasked(cause, form, expected):
-    assert reconcile.may_go_on(an_end("FAILED", cause), form) is expected
+    assert continuing.may_continue(an_end("FAILED", cause), form) is expected
 
 
 def test_an_interrupted_end_says_that_another_attempt_goes_on_or_why_none_does():
     end = an_end("NODE_FAIL", "node-lost")
 
-    further = reconcile.go_on(end, None)
+    further = continuing.continued(end, None)
     assert (further.state, further.exit_code, further.cause) == ("REQUEUED", 85, "node-lost")
     assert further.conditions == (*end.conditions, ("continues", "another attempt continues", ()))
     assert further.message == "it ended; another attempt continues"
-    hindered = reconcile.go_on(end, Obstacle(Reason.NO_PROGRESS, "it stands still"))
+    hindered = continuing.continued(end, Obstacle(Reason.NO_PROGRESS, "it stands still"))
     stated = (*end.conditions, ("no-progress", "it stands still", ()))
     assert hindered == end._replace(cause="no-progress", conditions=stated)
-    assert reconcile.go_on(hindered, Obstacle(Reason.NO_PROGRESS, "in other words")) == hindered
+    assert continuing.continued(hindered, Obstacle(Reason.NO_PROGRESS, "in other words")) == hindered

@@ -1,0 +1,71 @@
+"""Whether a run continues in another attempt. The one place that decides.
+
+A run continues if its attempt was cut and nothing hinders it:
+
+- **It was cut.** Its ranks saved after the stop notice and exited with status 85 (`names.EXIT_SAVED`), or with another
+  status that obeys the notice (`names.OBEYED_STATUSES`): `outcome.verdict` then calls it REQUEUED. Or it was
+  interrupted from outside, without a notice: `may_continue`.
+- **Nothing hinders it:** an attempt is left (`limit.restarts`), a checkpoint is further than the one it began from, and
+  there is a job for the next attempt: `obstacle`.
+
+A request of the user to stop, or a cancelled job, is never continued: `finalize.reconsider` asks for that first.
+`agent.attempts.claims` asks the same of the attempt before, when a job starts whose predecessor wrote no end.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from serried.agent.attempt import Attempt
+from serried.agent.attempts import history, successor_jobs
+from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, Obstacle
+from serried.agent.outcome.reconcile import INTERRUPTED
+from serried.agent.outcome.verdict import CONTINUES
+from serried.schema import names
+from serried.schema.endings import Condition, End
+from serried.schema.reasons import Reason
+
+
+def may_continue(end: End, form: str) -> bool:
+    """Whether it was interrupted, so that another attempt may follow without the program's request."""
+    if end.state == names.REQUEUED or end.cause not in INTERRUPTED:
+        return False
+    return end.cause != Reason.JOB_SCRIPT_KILLED or form != names.REQUEUE  # nobody is left to requeue it
+
+
+def continued(end: End, obstacle: Optional[Obstacle]) -> End:
+    """The end of an interrupted attempt that another attempt continues, unless there is an `obstacle`."""
+    if obstacle is None:
+        conditions = (*end.conditions, Condition(Reason.CONTINUES, CONTINUES))
+        return end._replace(state=names.REQUEUED, exit_code=names.EXIT_SAVED, conditions=conditions)
+    if any(condition.code == obstacle.reason for condition in end.conditions):
+        return end
+    conditions = (*end.conditions, Condition(obstacle.reason, obstacle.message))
+    return end._replace(cause=obstacle.cause(end.cause), conditions=conditions)
+
+
+def obstacle(
+    work: Attempt, reason: Optional[str], *, progressed: bool, next_is_here: bool = False
+) -> Optional[Obstacle]:
+    """The reason against another attempt: no attempts left, no progress, or no job. None allows it.
+
+    `reason` is the reason of the stop. With `next_is_here` the calling job is the one that starts the next attempt.
+    """
+    if work.number > work.plan.limit.restarts and not (
+        next_is_here and work.is_script
+    ):  # the site requeues jobs of scripts
+        return NO_ATTEMPT_LEFT
+    if not (progressed or work.saves_elsewhere) and (reason == Reason.LIMIT or _stood_still(work, work.number - 1)):
+        began = history.where_it_began(history.claim_of(work))
+        where = "its beginning" if began.step is None else f"step {began.step}, where this attempt began"
+        return Obstacle(Reason.NO_PROGRESS, f"no checkpoint is further than {where}")
+    if work.plan.limit.continue_by == names.REQUEUE or next_is_here:
+        return None
+    absent = successor_jobs.missing(work, str(history.claim_of(work).get("token", "")))
+    return Obstacle(Reason.NO_NEXT_JOB, absent) if absent else None
+
+
+def _stood_still(work: Attempt, number: int) -> bool:
+    """Whether attempt `number` made no progress."""
+    end = End.read(work.directory.attempt(number).exit) if number > 0 else None
+    return end is not None and end.progress is False
