@@ -31,10 +31,10 @@ from serried.base import files, linux
 from serried.base.channel import Message
 from serried.base.hosts import LOOPBACK, expand_hosts
 from serried.schema import names
+from serried.schema.endings import SideExit
 from serried.schema.events import JournalEvent, ToHead, ToNode
 from serried.schema.exits import Exit
 from serried.schema.reasons import Reason
-from serried.schema.side_commands import SideExit
 
 JOIN_SECONDS = 60.0
 SILENT_HEAD_SECONDS = 60.0

@@ -22,9 +22,9 @@ from serried.records.record import RecordUnreadable, Summary, jobs_text
 from serried.records.status import RunStatus, statuses_of, task_of, warnings_of
 from serried.records.timeline import AttemptRecord, Event, ScriptLaunch, attempts, launches, timeline
 from serried.schema import names
+from serried.schema.command_lines import fingerprint
 from serried.schema.outputs import Outputs
 from serried.schema.plan import Plan
-from serried.schema.settings import fingerprint
 from serried.views import console, run_lines
 from serried.views.plan_lines import (
     beside_text,

@@ -23,8 +23,8 @@ from serried.cli import stop as stop_view
 from serried.config.values import BadValue
 from serried.records.index import Selection
 from serried.schema import printed_metric, tracking
+from serried.schema.command_lines import as_argument
 from serried.schema.plan import Sweep
-from serried.schema.settings import as_argument
 from serried.submission.again import MoreTrials, prepare_again
 from serried.submission.deliver import Prepared
 from serried.submission.prepare import prepare

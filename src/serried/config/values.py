@@ -21,8 +21,8 @@ from serried.base import tree
 from serried.base.errors import did_you_mean
 from serried.base.text import BadDuration, read_duration, show_duration
 from serried.schema import checkpoints, names, printed_metric, tracking
+from serried.schema.command_lines import spelled
 from serried.schema.plan import SideCommand, Staged
-from serried.schema.settings import spelled
 
 ALL_MEMORY = 0
 """Slurm reads 0 as all memory of a node."""

@@ -21,9 +21,9 @@ from serried.records.index import Selection
 from serried.records.record import RecordUnreadable, read_exit
 from serried.records.status import attempt_numbers
 from serried.schema import checkpoints, outputs
+from serried.schema.endings import missing_outputs
 from serried.schema.events import JournalEvent
 from serried.schema.layout import AttemptDirectory, RunDirectory, TaskDirectory
-from serried.schema.missing_outputs import of_journal
 from serried.schema.outputs import CACHES, LOOKED, OutputFile, Outputs, Place, Tally, is_noise
 from serried.schema.plan import Plan
 from serried.schema.reasons import Reason, condition, conditions, described
@@ -177,7 +177,7 @@ def _unwritten(task: int | None, place: TaskDirectory, attempt: AttemptDirectory
         last_fetch = fetches[-1] if fetches else {"problem": ""}
         if last_fetch.get("problem") is not None:  # else `serried fetch` got all files of the node
             is_lost = bool(last_fetch.get("is_gone"))
-            left = of_journal(read_journal(attempt.node_events(node)))
+            left = missing_outputs(read_journal(attempt.node_events(node)))
             entries += [{"node": node, "host": hosts[node], **entry, "is_lost": is_lost} for entry in left]
     return {"task": task, "attempt": attempt.number, _MISSING: entries}
 

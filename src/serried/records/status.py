@@ -968,7 +968,7 @@ def warnings_of(status: RunStatus) -> tuple[Mapping[str, str], ...]:
     """The doubts that agents have recorded about a run, or about an attempt that still runs."""
     if status.has_ended or status.summary is None or status.tasks is not None:
         return status.warnings
-    from serried.schema import side_commands  # `serried ps` needs no warnings
+    from serried.schema import endings  # `serried ps` needs no warnings
 
     attempt = latest_attempt(status.record.where.task(status.task))
     events = list(read_journal(attempt.events)) if attempt else []
@@ -977,11 +977,7 @@ def warnings_of(status: RunStatus) -> tuple[Mapping[str, str], ...]:
     if JournalEvent.RANKS_CONNECTED not in kinds:
         apart = [entry for entry in events if entry.get("event") == JournalEvent.RANKS_UNCONNECTED]
         found += [{"code": Reason.RANKS_APART, "message": str(entry["message"])} for entry in apart]
-    found += side_commands.warnings(events)
-    if JournalEvent.GPUS_IN_USE in kinds:
-        from serried.schema import gpu_use  # rare
-
-        found += gpu_use.warnings(events)
+    found += [*endings.side_command_warnings(events), *endings.gpu_warnings(events)]
     if status.progress is not None:
         from serried.records import live  # only for runs that run
 

@@ -19,9 +19,9 @@ from serried.records.logs import launch_order
 from serried.records.record import Record, RecordUnreadable, jobs_text, read_exit
 from serried.records.status import Verdict, attempt_numbers, latest_attempt
 from serried.schema import exits, names
+from serried.schema.endings import outputs_left_out
 from serried.schema.events import ItemOrigin, JournalEvent
 from serried.schema.layout import AttemptDirectory, TaskDirectory
-from serried.schema.missing_outputs import left_out
 from serried.schema.reasons import Reason
 
 _REASONS: Mapping[str, str] = {
@@ -323,7 +323,7 @@ _OF_NODE: Mapping[str, Callable[[str, Mapping[str, Any]], str | None]] = {
         f"{host}: ranks of the script have no logs here: {entry.get('because')}"
     ),
     JournalEvent.STAGE_OUT_PROBLEM: lambda host, entry: f"{host}: {entry.get('message')}",
-    JournalEvent.STAGE_OUT_ENDED: lambda host, entry: "; ".join(f"{host}: {text}" for text in left_out(entry)),
+    JournalEvent.STAGE_OUT_ENDED: lambda host, entry: "; ".join(f"{host}: {text}" for text in outputs_left_out(entry)),
     JournalEvent.RANK_EXIT: _rank_failed,
     JournalEvent.RANK_RESTARTED: _rank_failed,
 }

@@ -405,7 +405,7 @@ def _facts(status: RunStatus, plan: Plan | None, failure: Mapping[str, Any] | No
 def _with_parameters(record: Record, plan: Plan, trial: int | None) -> Sequence[str]:
     """The command of one trial of a sweep; empty if it cannot be repeated alone."""
     from serried.schema import command_lines
-    from serried.schema.settings import spelled
+    from serried.schema.command_lines import spelled
 
     try:
         parameters = {} if trial is None or (plan.sweep and plan.sweep.service) else record.parameters_of(trial)

@@ -7,9 +7,43 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import PurePath
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
-from serried.schema import names, settings
+from serried.schema import names
+
+
+def spelled(value: Any) -> str:
+    """A value for a command line: text unchanged, any other value as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def as_argument(value: Any) -> str:
+    """A value as W&B passes it: text unchanged, `True`, `None` and numbers as Python, lists and tables as JSON."""
+    if isinstance(value, str):
+        return value
+    return str(value) if _is_simple(value) else json.dumps(value, ensure_ascii=False)
+
+
+def _is_simple(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float))
+
+
+def fingerprint(settings: Mapping[str, Any]) -> str:
+    """A hash of twelve characters, equal for equal settings on any machine. Paths do not count.
+
+    A path is a `pathlib` path, or text that begins with `/`, `~/`, `./` or `../`.
+    """
+    without_paths = {name: value for name, value in settings.items() if not _is_path(value)}
+    text = json.dumps(without_paths, sort_keys=True, default=str)
+    import hashlib
+
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, PurePath) or (isinstance(value, str) and value.startswith(("/", "~/", "./", "../")))
+
 
 SETTING = r"config\.[^{}\s:?]+"
 """A regular expression for `config.lr` in the placeholder `{config.lr}`."""
@@ -212,7 +246,7 @@ def _arguments(form: str, parameters: Mapping[str, Any]) -> Iterator[str]:
         elif form == "args_no_boolean_flags" and isinstance(value, bool):
             yield from [f"--{name}"] if value else []
         else:
-            yield f"{'' if form == 'args_no_hyphens' else '--'}{name}={settings.as_argument(value)}"
+            yield f"{'' if form == 'args_no_hyphens' else '--'}{name}={as_argument(value)}"
 
 
 # Values in the override grammar of Hydra 1.3: https://hydra.cc/docs/1.3/advanced/override_grammar/basic/.

@@ -1,13 +1,16 @@
-"""exit.json: how an attempt ended, and with it a run or task that does not continue. Agents write and revise it."""
+"""How an attempt ended: exit.json, which agents write and revise, and the warnings that journals give for it."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from serried.base import files
-from serried.schema import SCHEMA, reasons
+from serried.base.text import counted, spell
+from serried.schema import SCHEMA, exits, reasons
 from serried.schema.codec import from_json
+from serried.schema.events import JournalEvent
+from serried.schema.reasons import Reason
 
 
 class Condition(NamedTuple):
@@ -106,3 +109,111 @@ class End(NamedTuple):
 
 _OPTIONAL = ("missing", "warnings", "attempts")
 _OF_ATTEMPT = ("saved_step", "started", "seconds", "world_size", "progress")
+
+
+_LONGEST_COMMAND = 60
+
+
+class SideExit(NamedTuple):
+    """How a command of `beside` ended; in JSON without an empty `problem` and `host`."""
+
+    index: int  # type: ignore[assignment]  # a tuple has a method of this name
+    command: str
+    exit_code: Optional[int]
+    signal: Optional[int]
+    seconds: float
+    ended_by_us: bool
+    problem: str = ""
+    """Why it could not be started."""
+    host: str = ""
+
+    def to_json(self) -> Dict[str, Any]:
+        return {name: value for name, value in self._asdict().items() if value or name not in self._field_defaults}
+
+
+def shown(words: Sequence[str]) -> str:
+    """A command in a message: one line, shortened."""
+    import shlex
+
+    text = " ".join((words[0] if len(words) == 1 else shlex.join(words)).split())
+    return text if len(text) <= _LONGEST_COMMAND else f"{text[: _LONGEST_COMMAND - 1]}…"
+
+
+def side_command_warnings(events: Iterable[Mapping[str, Any]]) -> List[Dict[str, str]]:
+    """A warning for each command that failed by itself, by the head's journal of an attempt."""
+    failures: Dict[int, List[SideExit]] = {}
+    for event in events:
+        if event.get("event") == JournalEvent.SIDE_COMMAND_FAILED:
+            failures.setdefault(event["index"], []).append(from_json(SideExit, event))
+    return [
+        {"code": Reason.SIDE_COMMAND_FAILED, "message": _side_command_ended(index, failures[index])}
+        for index in sorted(failures)
+    ]
+
+
+def _side_command_ended(index: int, failures: Sequence[SideExit]) -> str:
+    first = failures[0]
+    how = f"could not start: {first.problem}" if first.problem else exits.how(first.exit_code, first.signal)
+    others = len({failure.host for failure in failures}) - 1
+    more = f" and {others} more {'node' if others == 1 else 'nodes'}" if others else ""
+    return f"command {index} of `beside`, `{first.command}`, {how} on {first.host}{more}"
+
+
+UNWATCHED = "unwatched"
+"""The folder of the results for files that lie where checkpoints are watched and match no pattern."""
+COPIER_KILLED = "its agent ended before every file was copied"
+_NAMES_LISTED = 3
+
+
+def missing_outputs(events: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """For each kind, `results` or `checkpoints`: the size if known, some names, the problem and the folder."""
+    begun = next((event for event in events if event["event"] == JournalEvent.STAGE_OUT_STARTED), None)
+    ended = next((event for event in events if event["event"] == JournalEvent.STAGE_OUT_ENDED), None)
+    if ended is not None:
+        return list(ended.get("missing", ()))
+    if begun is None:
+        return []
+    return [{"kind": kind, "names": [], "problem": COPIER_KILLED, "folder": begun["folder"]} for kind in begun["kinds"]]
+
+
+def outputs_left_out(facts: Mapping[str, Any]) -> List[str]:
+    """Sentences about files that match no pattern, from the facts that a node reports after its last copy."""
+    sentences = []
+    left, unwatched = facts.get("unnamed"), facts.get("unwatched")
+    if left:
+        which = "1 file matches" if left["files"] == 1 else f"{left['files']} files match"
+        kept = "is" if left["files"] == 1 else "are"
+        sentences.append(f"{which} no pattern of `data.results` and {kept} not kept: {_first_names(left['names'])}")
+    if unwatched:
+        sentences.append(
+            f"no file in `{{checkpoints}}` matches a pattern of `checkpoint.watch`: {_first_names(unwatched)}; "
+            f"at the end the newest are copied to `{UNWATCHED}` in the results"
+        )
+    return sentences
+
+
+def _first_names(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:_NAMES_LISTED]))
+
+
+def gpu_warnings(events: Iterable[Mapping[str, Any]]) -> List[Dict[str, str]]:
+    """One warning for all nodes, by the head's journal of an attempt."""
+    found = {event["node"]: event for event in events if event.get("event") == JournalEvent.GPUS_IN_USE}
+    return (
+        [{"code": Reason.GPUS_IN_USE, "message": _gpus_in_use(sorted(found.values(), key=lambda event: event["node"]))}]
+        if found
+        else []
+    )
+
+
+def _gpus_in_use(events: Sequence[Mapping[str, Any]]) -> str:
+    first, *others = (event["gpus"] for event in events)
+    numbers = ", ".join(str(gpu["gpu"]) for gpu in first)
+    elsewhere = sum(map(len, others))
+    which = f"GPU{'s' * (len(first) > 1)} {numbers} on {events[0]['host']}"
+    more = f" and {counted(elsewhere, 'GPU')} on other nodes" if elsewhere else ""
+    gpus = [gpu for event in events for gpu in event["gpus"]]
+    processes, memory = sum(gpu["processes"] for gpu in gpus), sum(gpu["memory"] for gpu in gpus)
+    held = [f"{processes} process{'es' * (processes > 1)}"] * bool(processes)
+    held += [f"{spell(memory)} of GPU memory"] * bool(memory)
+    return f"other programs used {which}{more} when the ranks started: {', '.join(held)}"

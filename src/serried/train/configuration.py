@@ -25,7 +25,7 @@ from pathlib import Path, PurePath
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union, overload
 
 from serried.base import files
-from serried.schema import names, settings
+from serried.schema import command_lines, names
 from serried.train.errors import SettingError
 from serried.train.identities import identity
 
@@ -64,7 +64,7 @@ def config(defaults: Any, argv: Optional[Sequence[str]] = None) -> Any:
 
 def fingerprint(config: Any) -> str:
     """Twelve characters that identify the settings, the same on any machine: paths do not count."""
-    return settings.fingerprint({name: value for name, value, _ in _walk(config)})
+    return command_lines.fingerprint({name: value for name, value, _ in _walk(config)})
 
 
 class _Settings:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serried.base.errors import UsageError, install_hint, reason
-from serried.schema.settings import as_argument
+from serried.schema.command_lines import as_argument
 from serried.sweeps.definition import DefinitionError, Parameter, SweepDefinition
 from serried.sweeps.results import SweepResults
 from serried.views.text import fit, printable

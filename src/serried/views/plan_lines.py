@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from serried import schedulers
 from serried.base.text import compress, counted, duration, show_duration, spell
 from serried.schema.checkpoints import IN_CHECKPOINTS
+from serried.schema.command_lines import spelled
 from serried.schema.names import (
     AFTER_ANY,
     AFTER_NOTOK,
@@ -22,7 +23,6 @@ from serried.schema.names import (
     TRACK_AUTO,
 )
 from serried.schema.plan import After, Array, Container, Data, Environment, Plan, Staged, Sync
-from serried.schema.settings import spelled
 from serried.views.text import memory
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import Any, Container, Dict, List, NamedTuple, Optional, Sequence, S
 
 from serried.agent.outcome.checkpoint_progress import Saved
 from serried.schema import names
+from serried.schema.endings import missing_outputs
 from serried.schema.events import JournalEvent
 from serried.schema.exits import Exit
-from serried.schema.missing_outputs import of_journal
 from serried.schema.reasons import Reason
 
 Event = Dict[str, Any]
@@ -222,7 +222,7 @@ class AttemptEvidence(NamedTuple):
             return missing  # the head records this end at once, and again when its nodes have copied what they can
         for node, events in sorted(self.nodes.items()):
             host = self.hosts.get(node, self.host)
-            missing += [{"node": node, "host": host, **outputs} for outputs in of_journal(events)]
+            missing += [{"node": node, "host": host, **outputs} for outputs in missing_outputs(events)]
         return missing
 
 

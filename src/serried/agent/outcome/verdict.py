@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 from serried.agent.outcome import diagnose
 from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence, FirstFailure, Obstacle, ignored_failure
 from serried.base.text import iso
-from serried.schema import gpu_use, names, side_commands
+from serried.schema import endings, names
 from serried.schema.endings import Condition, End, FailureRecord
 from serried.schema.events import JournalEvent
 from serried.schema.exits import Exit
@@ -86,7 +86,7 @@ def end_of(evidence: AttemptEvidence, failure: Optional[FirstFailure], tail: Lis
     ]
     if absent:
         conditions.append(Condition(Reason.RESULTS_MISSING, _missing_sentence(absent)))
-    of_journal = [*side_commands.warnings(evidence.head), *gpu_use.warnings(evidence.head)]
+    of_journal = [*endings.side_command_warnings(evidence.head), *endings.gpu_warnings(evidence.head)]
     of_journal += evidence.all(JournalEvent.ANOMALY)
     warnings = [] if failure else _unconnected_warnings(evidence)
     warnings += [Condition(warning["code"], warning["message"]) for warning in of_journal]

@@ -10,7 +10,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from serried.agent import containers, system
 from serried.agent.attempt import Attempt
-from serried.schema import command_lines, failure_report, launchers, names, settings, tracking
+from serried.schema import command_lines, failure_report, launchers, names, tracking
 from serried.schema.command_lines import OF_ENVIRONMENT, used_variables
 
 NOT_FOR_RANKS = (
@@ -229,7 +229,7 @@ def placeholders(work: Attempt, place: RankPlace) -> Dict[str, str]:
         "rank": str(place.rank),
         "local_rank": str(place.local_rank),
         **work.shape,
-        **{f"config.{name}": settings.spelled(value) for name, value in work.config.items()},
+        **{f"config.{name}": command_lines.spelled(value) for name, value in work.config.items()},
     }
 
 

@@ -16,8 +16,8 @@ from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.loop import Loop
 from serried.agent.ranks import binding, command
-from serried.schema import names, side_commands
-from serried.schema.side_commands import SideExit
+from serried.schema import endings, names
+from serried.schema.endings import SideExit
 
 END_SECONDS = 5.0
 URGENT_END_SECONDS = 2.0
@@ -67,7 +67,7 @@ class SideCommands:
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         exit_ = SideExit(
             index=index,
-            command=side_commands.shown(self._work.plan.beside[index].command),
+            command=endings.shown(self._work.plan.beside[index].command),
             exit_code=None if number else os.WEXITSTATUS(status),
             signal=number,
             seconds=round(time.monotonic() - self._began_at, 3),

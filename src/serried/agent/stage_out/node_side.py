@@ -13,9 +13,9 @@ from serried.agent.loop import Loop, Timer
 from serried.agent.node_disk.folder import Folder
 from serried.base.channel import Message
 from serried.schema.checkpoints import IN_CHECKPOINTS
+from serried.schema.endings import outputs_left_out
 from serried.schema.events import FromStageOut, JournalEvent, ToHelper, ToNode
 from serried.schema.layout import CHECKPOINTS, RESULTS
-from serried.schema.missing_outputs import left_out
 from serried.schema.reasons import Reason
 
 KEEP_SECONDS = 3 * 86400.0
@@ -245,7 +245,7 @@ class StageOut:
             system.log(f"{entry['kind']} could not be copied back: {entry['problem']}")
         for name in facts.get("torn", ()):
             system.log(f"checkpoint {name!r} may be torn and was not copied back")
-        for sentence in left_out(facts):
+        for sentence in outputs_left_out(facts):
             system.log(sentence)
         self._log_event(JournalEvent.STAGE_OUT_ENDED, **{**facts, "missing": missing})
         if not missing:

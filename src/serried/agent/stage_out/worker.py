@@ -25,10 +25,10 @@ from serried.agent.stage_out.publish import ChangedError, OutOfTimeError, Publis
 from serried.base import copy, files, locks
 from serried.base.tree import Crew
 from serried.schema import checkpoints, names
+from serried.schema.endings import UNWATCHED, outputs_left_out
 from serried.schema.events import FromStageOut, JournalEvent, ToHelper
 from serried.schema.exits import Exit
 from serried.schema.layout import CHECKPOINTS, RESULTS
-from serried.schema.missing_outputs import UNWATCHED, left_out
 from serried.schema.plan import Data, Sync
 
 WORKERS = 16
@@ -113,7 +113,7 @@ class SyncLoop:
             before_ns = time.time_ns() - UNWATCHED_NS
             unwatched = [artifact.path for artifact in self._unwatched() if artifact.mtime_ns < before_ns]
             self._has_warned_of_unwatched = bool(unwatched)
-            for sentence in left_out({"unwatched": unwatched}):
+            for sentence in outputs_left_out({"unwatched": unwatched}):
                 self._report(sentence)
 
     def sync_checkpoints(self, *, urgent: bool = False) -> List[str]:
@@ -337,7 +337,7 @@ class SyncLoop:
         unmatched = [name for name in unmatched if name not in LIBRARY_FILES]
         self._has_checked_patterns = bool(matched or unmatched)
         if unmatched and not matched:
-            for sentence in left_out({"unnamed": {"files": len(unmatched), "names": unmatched}}):
+            for sentence in outputs_left_out({"unnamed": {"files": len(unmatched), "names": unmatched}}):
                 self._report(f"so far {sentence}")
 
     def _find_unmatched(self, patterns: List[str]) -> Tuple[List[Artifact], List[str]]:
