@@ -309,11 +309,11 @@ def test_only_the_shell_starts_processes_on_the_submitting_side(path: Path):
     assert by_import | by_os == set()
 
 
-MOST_LINES, MOST_MODULES = 80_900, 391
+MOST_LINES, MOST_MODULES = 79_350, 288
 """Of `src`. Every reader, every start of an agent and every run of the tests pays for them: these only fall."""
-MOST_LINES_OF_TESTS = 71_300
+MOST_LINES_OF_TESTS = 71_200
 MOST_IN_A_FOLDER = 15
-LARGER_FOLDERS = {"cli": 42, "schema": 29, "records": 32, "base": 23}
+LARGER_FOLDERS = {"cli": 29, "schema": 23, "base": 16}
 """`cli` has a module for each command. The others are to fall to `MOST_IN_A_FOLDER`."""
 
 
