@@ -138,3 +138,11 @@ def test_a_file_that_is_watched_by_its_name_is_a_checkpoint_whatever_its_name(tm
     assert checkpoints.newest(root, [watch]) == (root / name if is_one else None)
     assert checkpoint_progress.since(root, claim, [watch]).is_newer is is_one
     assert checkpoint_progress.position(root, [watch]).newest == (200 * 10**9 if is_one else 0)
+
+
+def test_another_programs_file_called_complete_is_a_file_like_any_other(tmp_path):
+    folder = tmp_path / "epoch_1"
+    folder.mkdir()
+    (folder / "weights.bin").write_bytes(b"weights")
+    (folder / "COMPLETE").write_text("ok")
+    assert checkpoints.newest(tmp_path) == folder

@@ -240,6 +240,6 @@ def _document(plan: Plan, rate: StagingRate | None) -> dict[str, Any]:
         "disk_needs_bytes": data.needs(stage),
         "local_disk_size_bytes": plan.site.local_disk_size_bytes,
         "data_cache_bytes": plan.site.data_cache_bytes,
-        "transfer": plan.site.data_transfer,
+        "data_transfer": plan.site.data_transfer,
         "seconds": round(size / rate.bytes_per_second, 1) if rate and known else None,
     }

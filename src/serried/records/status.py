@@ -1090,11 +1090,16 @@ def _conclude(
         return _conclude(look, answers, strangers, scheduler_of, now=now, polled=polled)
     found = (_array if evidence.indices else _single)(evidence, jobs, now)
     if elsewhere:
-        stated = found.verdict
-        if not stated.has_ended:  # the scheduler was not asked, which is no failure of its own
-            cause = Reason.ELSEWHERE if stated.cause == Reason.UNREACHABLE else stated.cause
-            stated = dataclasses.replace(stated, message=elsewhere, cause=cause)
-        found = dataclasses.replace(found, verdict=stated, is_elsewhere=True)
+
+        def stated(verdict: Verdict) -> Verdict:
+            if verdict.has_ended:
+                return verdict
+            # The scheduler was not asked, which is no failure of its own.
+            cause = Reason.ELSEWHERE if verdict.cause in (Reason.UNREACHABLE, None) else verdict.cause
+            return dataclasses.replace(verdict, message=elsewhere, cause=cause)
+
+        tasks = found.tasks and {index: stated(verdict) for index, verdict in found.tasks.items()}
+        found = dataclasses.replace(found, verdict=stated(found.verdict), tasks=tasks, is_elsewhere=True)
     return keep_end(found, evidence, now)
 
 
@@ -1295,7 +1300,14 @@ def task_of(whole: RunStatus, index: int) -> RunStatus:
     """The status of one task of an array, with the facts of its own exit.json."""
     if whole.tasks is None or index not in whole.tasks:
         if whole.has_ended or whole.tasks is None:
-            return RunStatus(whole.record, whole.summary, whole.verdict, task=index, job=whole.job_of(index))
+            return RunStatus(
+                whole.record,
+                whole.summary,
+                whole.verdict,
+                task=index,
+                job=whole.job_of(index),
+                is_elsewhere=whole.is_elsewhere,
+            )
         raise RunNotFoundError(f"run `{whole.record.id}` has no task {index}")
     found = whole.tasks[index]
     document = read_exit(whole.record.where.task(index).exit) or {}
@@ -1317,6 +1329,7 @@ def task_of(whole: RunStatus, index: int) -> RunStatus:
         starts=job.starts if job else None,
         node_names=(job.nodes if job else ()) or node_names(document),
         warnings=warnings(document),
+        is_elsewhere=whole.is_elsewhere,
     )
 
 

@@ -419,7 +419,9 @@ def has_logs_alone(folder: Path) -> bool:
 
 def _is_complete_folder(path: Path) -> bool:
     """Complete by its COMPLETE or the layout of its framework; else some content and no truncated file."""
-    if (path / COMPLETE).exists():
+    document = read_json(path / COMPLETE)
+    is_ours = step_of(path.name) is not None or (isinstance(document, dict) and "files" in document)
+    if is_ours and (path / COMPLETE).exists():  # other programs have files of this name too
         return complete(path) is not None
     layout = of_folder(path)
     if layout and not has_all(path, layout):

@@ -816,7 +816,15 @@ class Plan(NamedTuple):
         """
         if value.get("schema") != SCHEMA:
             raise ValueError(f"this plan has schema {value.get('schema')}; this Serried reads {SCHEMA}")
+        if _has_nul(value):  # a failing disk wrote it: no path and no argument can have one
+            raise ValueError("this plan has a NUL")
         plan = codec.from_json(cls, value)
         if plan.resume is not None and not plan.resume.checkpoints:
             raise ValueError("resume.checkpoints: no checkpoint")
         return plan
+
+
+def _has_nul(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_nul, value)) or any(map(_has_nul, value.values()))
+    return "\0" in value if isinstance(value, str) else isinstance(value, list) and any(map(_has_nul, value))

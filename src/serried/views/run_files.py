@@ -68,16 +68,12 @@ class Curve:
         kept = bisect.bisect_right(self._steps, last)
         del self._steps[kept:], self._stretches[kept:]
 
-    def _means(self) -> list[float]:
-        return [total / count for count, total, _, _ in self._stretches]
-
-    def points(self) -> list[Point]:
-        """The last step and the mean of each stretch."""
-        return list(zip(self._steps, self._means(), strict=True))
-
     def to_json(self) -> dict[str, list[Any]]:
         """`low` and `high` only where a point is the mean of several values."""
-        found: dict[str, list[Any]] = {"steps": list(self._steps), "values": self._means()}
+        found: dict[str, list[Any]] = {
+            "steps": list(self._steps),
+            "values": [total / count for count, total, _, _ in self._stretches],
+        }
         if self._size > 1:
             found["low"] = [low for _, _, low, _ in self._stretches]
             found["high"] = [high for _, _, _, high in self._stretches]
@@ -125,12 +121,6 @@ class RankCurves:
                 "curves": {name: curve.to_json() for name, curve in known.items() if wanted is None or name in wanted},
                 "begins": [[attempt, step] for attempt, step in begins.items() if attempt > 1],
             }
-
-    def logged(self) -> dict[str, list[Point]]:
-        """The points of all curves that the rank itself has logged."""
-        with self._lock:
-            self._read_on()
-            return {name: curve.points() for name, curve in self._curves.items()}
 
     def _read_on(self) -> None:
         for path, attempt, entry in self._new.look():

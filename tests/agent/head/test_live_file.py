@@ -14,7 +14,7 @@ from serried.agent.attempts.deadline import Deadline
 from serried.agent.head.live_file import LiveFile
 from serried.base.files import make_directory
 from serried.schema.layout import TaskDirectory
-from serried.schema.plan import Sampling
+from serried.schema.plan import Limit, Sampling
 
 NOW = 1_795_000_000.0
 RANKS = 8
@@ -35,9 +35,8 @@ class Cluster:
             nodes=nodes,
             world_size=nodes * RANKS,
             is_script=is_script,
-            restarts=1,
             file_mode=0o600,
-            plan=a_plan()._replace(sampling=Sampling(every)),
+            plan=a_plan()._replace(sampling=Sampling(every), limit=Limit(restarts=1)),
         )
         self.file = LiveFile(work, self.nodes, lambda: self.now, deadline)
 

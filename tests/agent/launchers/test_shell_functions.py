@@ -15,6 +15,8 @@ import pytest
 from serried.agent.launchers import shell_functions
 from serried.submission import script
 
+pytestmark = pytest.mark.runs
+
 LAUNCHER = """#!/bin/bash
 printf '<%s>' {name} "$@"; echo
 [[ -p /dev/stdin ]] && cat

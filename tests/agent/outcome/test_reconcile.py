@@ -107,3 +107,8 @@ def test_an_interrupted_end_says_that_another_attempt_goes_on_or_why_none_does()
     stated = (*end.conditions, ("no-progress", "it stands still", ()))
     assert hindered == end._replace(cause="no-progress", conditions=stated)
     assert continuing.continued(hindered, Obstacle(Reason.NO_PROGRESS, "in other words")) == hindered
+
+
+def test_the_last_lines_of_a_rank_may_have_a_nul():
+    end = End.from_json({**an_end("FAILED", "exit").to_json(), "cause": "a\0b"})
+    assert End.from_json(end.to_json()) == end

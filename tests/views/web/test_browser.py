@@ -14,6 +14,8 @@ from serried.schedulers.interface import Job
 from serried.schema.plan import Sweep
 from views.web.browser import CONTRAST, chromium
 
+pytestmark = pytest.mark.runs
+
 HOSTILE = "<img src=x onerror=alert(1)> $(id) é☃"
 LONG = "x" * 300
 SECONDS = 120_000

@@ -63,7 +63,7 @@ def by_the_scheduler(end: End, word: Optional[str], *, is_unrecorded: bool) -> E
         return _preempted(end) if is_unrecorded else finalise(end, Reason.PREEMPT)
     if is_unrecorded and state == names.NODE_FAIL:
         host = end.nodes[0]
-        return _revised(end, names.NODE_FAIL, Reason.NODE_LOST, f"node {host} was lost", host)._replace(nodes=(host,))
+        return _revised(end, names.NODE_FAIL, Reason.NODE_LOST, f"node {host} was lost", host)
     if is_unrecorded and not word and end.cause in INTERRUPTED:
         message = f"the end of job {end.job} is unknown, so no attempt may follow"
         return _revised(end, names.LOST, Reason.LOST, message)

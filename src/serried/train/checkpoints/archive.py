@@ -150,7 +150,7 @@ class _ChunkedFile:
             if error.errno not in _REFUSED:
                 raise
             self._descriptor = os.open(path, flags, 0o600)
-            self._use_page_cache()
+            self._is_direct = False
 
     def __enter__(self) -> _ChunkedFile:  # noqa: PYI034 - Self is newer than Python 3.9
         return self

@@ -368,7 +368,11 @@ class WriterClient:
             command = self._pending
             answers = self._channel.receive_within(deadline - time.monotonic())
             if answers is None:
-                status = self._process.wait()
+                try:
+                    status = self._process.wait(10)
+                except subprocess.TimeoutExpired:  # it lives, and has sent something else than an answer
+                    self._process.kill()
+                    status = self._process.wait()
                 death = f"signal {-status}" if status < 0 else f"status {status}"
                 answers = [{"error": f"the process that writes checkpoints has died ({death})"}]
             if answers:

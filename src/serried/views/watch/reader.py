@@ -5,6 +5,7 @@ They are daemons: a scheduler or a file system that does not answer delays neith
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import threading
@@ -26,7 +27,7 @@ from serried.schema.layout import AttemptDirectory
 from serried.schema.reasons import Reason
 from serried.views import run_lines
 from serried.views.console import Cell
-from serried.views.run_files import EndFiles, Point, RankCurves, shown_first
+from serried.views.run_files import EndFiles, Point, shown_first
 from serried.views.text import without_escapes
 from serried.views.watch.pages import GpuKey, RunPage, RunRow
 
@@ -293,7 +294,6 @@ class RunReader:
         self._t: tuple[float, float] | None = None
         """`t` of live.json, and when it would have been 0 s old by our clock."""
         self._read_again = 0.0
-        self._rank_curves: RankCurves | None = None
         """Of the first rank that logs: later looks read only what was added."""
         self._curves: Mapping[str, Sequence[Point]] = {}
         self._recent: dict[GpuKey, list[float | None]] = {}
@@ -389,12 +389,17 @@ class RunReader:
     def _logged(self) -> dict[str, list[Point]]:
         """The values of `run.log`, by name."""
         place = self.selection.place
-        ranks = series.ranks(place) if self._rank_curves is None else []
-        if ranks:
-            files = (path for path, _ in series.files_of(place, ranks[0]))
-            if sum(map(_size_of, files)) <= _LARGEST_METRICS:
-                self._rank_curves = RankCurves(place, ranks[0])
-        return self._rank_curves.logged() if self._rank_curves else {}
+        ranks = series.ranks(place)
+        files = (path for path, _ in series.files_of(place, ranks[0])) if ranks else ()
+        if not ranks or sum(map(_size_of, files)) > _LARGEST_METRICS:
+            return {}
+        curves: dict[str, list[Point]] = {}
+        for point in series.points(place, ranks[0]):
+            for name, value in point.values.items():
+                if (known := series.logged_number(value)) is not None:
+                    with contextlib.suppress(OverflowError):
+                        curves.setdefault(name, []).append((float(point.step), known))
+        return curves
 
 
 def _failed_log(found: Sequence[logs.RankLog], explanation: Explanation | None) -> int:
