@@ -292,10 +292,10 @@ class RecordDirectory:
 
 
 def worker_of(run: RunDirectory, trial: int) -> int:
-    """The job that runs the trial, of a sweep whose jobs draw trials: its own, unless another has.
+    """The job that runs the trial. In a sweep with `--workers`, a job may take trials of other tasks.
 
-    A job is named by the task of the array that it was submitted for. A trial belongs to one job for ever, by a file
-    that can be created only once.
+    A job is identified by the array task that it was submitted for. The first job to create the trial's file owns the
+    trial permanently.
     """
     return worker_in(owner_of(run, trial), trial)
 

@@ -91,7 +91,7 @@ _FOR_RESOURCES = re.compile(r"Priority|Resources|None|ReqNodeNotAvail|Nodes[_ ]r
 
 
 def identity(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """A slurm.conf that was written anew is another Slurm."""
+    """The key of a cached answer: after a change of slurm.conf, cached answers are stale."""
     configured = environ.get("SLURM_CONF", "")
     return configured, str(changed_at(configured)), environ.get("SLURM_CLUSTERS", "")
 
