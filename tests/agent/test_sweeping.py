@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,7 +43,8 @@ def test_who_waits_on_another_node_hears_also_of_what_ends_while_the_rest_is_swe
 
 
 def test_a_job_that_a_rank_submitted_is_no_leftover_of_its_run():
-    mark = {"SERRIED_MARK": "k3f9q2/-/1", "SERRIED_IN_JOB": "SLURM_JOB_ID=17"}
+    # Not the run ID of other tests: processes that they start at the same time would be found too.
+    mark = {"SERRIED_MARK": f"{secrets.token_hex(8)}/-/1", "SERRIED_IN_JOB": "SLURM_JOB_ID=17"}
     own = {**os.environ, **mark, "SLURM_JOB_ID": "17"}
     children = [subprocess.Popen(["sleep", "1000"], env=environ) for environ in (own, {**own, "SLURM_JOB_ID": "18"})]
     try:
