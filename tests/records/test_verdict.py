@@ -6,6 +6,7 @@ from building import a_failure, an_ending
 from serried.records.status import ABSENT, TABLE, UNREACHABLE, Ending, EndingKind, Observations, Say, Verdict, judge
 from serried.schedulers.interface import Job
 from serried.schema import names
+from serried.schema.endings import Condition
 from tables import for_each
 
 NOW = 1_795_001_000.0
@@ -90,7 +91,7 @@ def test_no_cell_calls_anything_completed_without_an_exit_json_that_says_so(stat
 @for_each("state", WORDS)
 def test_an_exit_json_that_says_completed_is_believed_whatever_the_scheduler_says(state):
     completed = Ending.parse(an_ending())
-    stated = ({"code": "completed", "message": "all ranks finished"},)
+    stated = (Condition("completed", "all ranks finished"),)
     assert judge(word(state), completed, Observations(), NOW) == Verdict(
         "COMPLETED", 0, None, "all ranks finished", completed.ended, settled=True, conditions=stated
     )

@@ -21,12 +21,12 @@ from serried.records.index import Selection
 from serried.records.record import RecordUnreadable, read_exit
 from serried.records.status import attempt_numbers
 from serried.schema import checkpoints, outputs
-from serried.schema.endings import missing_outputs
+from serried.schema.endings import Condition, conditions_of, message_of, missing_outputs
 from serried.schema.events import JournalEvent
 from serried.schema.layout import AttemptDirectory, RunDirectory, TaskDirectory
 from serried.schema.outputs import CACHES, LOOKED, OutputFile, Outputs, Place, Tally, is_noise
 from serried.schema.plan import Plan
-from serried.schema.reasons import Reason, condition, conditions, described
+from serried.schema.reasons import Reason
 
 _MISSING = "missing"
 """Key in exit.json: the files that stayed on nodes."""
@@ -189,10 +189,12 @@ def mark_fetched(selection: Selection, fetched: MissingOutputs) -> None:
         left = [entry for entry in document[_MISSING] if entry.get("folder") != fetched.folder]
         if left:
             return {**document, _MISSING: left}
-        stated = conditions(document)
-        note = condition(Reason.RESULTS_FETCHED, "files that had stayed on nodes were fetched later")
-        at = next((at for at, one in enumerate(stated) if one.get("code") == Reason.RESULTS_MISSING), len(stated))
-        return {**document, _MISSING: left, **described([*stated[:at], note, *stated[at + 1 :]])}
+        conditions = list(conditions_of(document))
+        at = next((at for at, one in enumerate(conditions) if one.code == Reason.RESULTS_MISSING), len(conditions))
+        note = Condition(Reason.RESULTS_FETCHED, "files that had stayed on nodes were fetched later")
+        conditions[at : at + 1] = [note]
+        to_json = [condition.to_json() for condition in conditions]
+        return {**document, _MISSING: left, "message": message_of(conditions), "conditions": to_json}
 
     _change_exits(selection, fetched, without)
 

@@ -37,6 +37,7 @@ from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable, Submission, Summary, read_exit
 from serried.schedulers.interface import Job, Scheduler
 from serried.schema import SCHEMA, names, reasons
+from serried.schema.endings import Condition, conditions_of, warnings_in
 from serried.schema.events import JournalEvent
 from serried.schema.exits import Exit
 from serried.schema.layout import AttemptDirectory, TaskDirectory, owner_of, withdraw, worker_in
@@ -161,7 +162,7 @@ class Ending:
     message: str
     ended: float | None
     kind: EndingKind
-    conditions: tuple[Mapping[str, Any], ...] = ()
+    conditions: tuple[Condition, ...] = ()
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Ending | None:
@@ -177,7 +178,7 @@ class Ending:
             message=str(document.get("message") or ""),
             ended=seconds_of(document.get("ended")),
             kind=_kind(state, cause, document.get("first_failure")),
-            conditions=tuple(reasons.conditions(document)),
+            conditions=conditions_of(document),
         )
 
     def verdict(self, *, settled: bool, stale: float | None = None) -> Verdict:
@@ -224,8 +225,8 @@ class Verdict:
     """No later evidence can change it: it may be written into the record."""
     missing: bool = False
     """exit.json should exist and does not."""
-    conditions: tuple[Mapping[str, Any], ...] = ()
-    """The conditions in exit.json, each with its `code`; empty if the verdict is not from exit.json."""
+    conditions: tuple[Condition, ...] = ()
+    """The conditions in exit.json; empty if the verdict is not from exit.json."""
 
     @property
     def has_ended(self) -> bool:
@@ -821,7 +822,7 @@ class RunStatus:
             "exit_code": verdict.exit_code,
             "cause": verdict.cause or self.waits_because,
             "message": verdict.message or None,
-            "conditions": [dict(one) for one in verdict.conditions],
+            "conditions": [condition.to_json() for condition in verdict.conditions],
             "reason": self.reason or None,
             "attempt": self.attempt,
             "created": summary and summary.created,
@@ -889,7 +890,8 @@ def keep_end(status: RunStatus, evidence: Evidence, now: float) -> RunStatus:
         "message": verdict.message,
         "ended": iso(verdict.since),
     }
-    document["conditions"] = [*verdict.conditions] or reasons.conditions({**document, "conditions": None})
+    conditions = verdict.conditions or conditions_of({**document, "conditions": None})
+    document["conditions"] = [condition.to_json() for condition in conditions]
     if status.started is not None:
         document.setdefault("started", iso(status.started))
     document.setdefault("seconds", status.seconds)
@@ -924,7 +926,7 @@ def read_end(record: Record) -> RunStatus:
         message=str(end.get("message") or ""),
         since=seconds_of(end.get("ended")),
         settled=True,
-        conditions=tuple(reasons.conditions(end)),
+        conditions=conditions_of(end),
     )
     return RunStatus(
         record,
@@ -968,8 +970,6 @@ def warnings_of(status: RunStatus) -> tuple[Mapping[str, str], ...]:
     """The doubts that agents have recorded about a run, or about an attempt that still runs."""
     if status.has_ended or status.summary is None or status.tasks is not None:
         return status.warnings
-    from serried.schema import endings  # `serried ps` needs no warnings
-
     attempt = latest_attempt(status.record.where.task(status.task))
     events = list(read_journal(attempt.events)) if attempt else []
     kinds = {entry.get("event") for entry in events}
@@ -977,7 +977,7 @@ def warnings_of(status: RunStatus) -> tuple[Mapping[str, str], ...]:
     if JournalEvent.RANKS_CONNECTED not in kinds:
         apart = [entry for entry in events if entry.get("event") == JournalEvent.RANKS_UNCONNECTED]
         found += [{"code": Reason.RANKS_APART, "message": str(entry["message"])} for entry in apart]
-    found += [*endings.side_command_warnings(events), *endings.gpu_warnings(events)]
+    found += [warning.to_json() for warning in warnings_in(events)]
     if status.progress is not None:
         from serried.records import live  # only for runs that run
 

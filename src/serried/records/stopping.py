@@ -27,9 +27,10 @@ from serried.records.status import (
 )
 from serried.schedulers.interface import Job
 from serried.schema import layout, names
+from serried.schema.endings import Condition, End
 from serried.schema.events import ToAttempt
 from serried.schema.names import SubmissionState
-from serried.schema.reasons import Reason, condition, described
+from serried.schema.reasons import Reason
 
 PATIENCE_SECONDS = 15
 """Time to end, in addition to the ranks' grace period."""
@@ -108,16 +109,11 @@ def withdraw(record: Record) -> bool:
                 return False
             if owner != names.WITHDRAWN:
                 return False
-    record.write_end(
-        {
-            "state": names.CANCELLED,
-            "exit_code": names.EXIT_CODES[names.CANCELLED],
-            "cause": Reason.USER,
-            **described([condition(Reason.USER, f"stopped by {who()} before it began")]),
-            "job": submissions[-1].job if submissions else None,
-            "ended": iso(time.time()),
-        }
-    )
+    job = submissions[-1].job if submissions else None
+    why = Condition(Reason.USER, f"stopped by {who()} before it began")
+    code = names.EXIT_CODES[names.CANCELLED]
+    end = End(record.id, None, None, job, names.CANCELLED, code, why.code, (why,), ended=iso(time.time()))
+    record.write_end(end.to_json())
     return True
 
 

@@ -294,7 +294,7 @@ def _ended(status: RunStatus) -> Explanation:
     failure = document.get("first_failure")
     failure = failure if isinstance(failure, dict) else None
     tail, tail_of = _tail(status, failure)
-    codes = {status.verdict.cause, *(one.get("code") for one in status.verdict.conditions)}
+    codes = {status.verdict.cause, *(condition.code for condition in status.verdict.conditions)}
     # Few ends need the search.
     seeks_checkpoint = not codes.isdisjoint({Reason.NO_CHECKPOINT, Reason.NO_PROGRESS})
     stray = outputs.newest_stray_checkpoint(Selection(status.record, status.task)) if seeks_checkpoint else None
@@ -396,7 +396,7 @@ def _facts(status: RunStatus, plan: Plan | None, failure: Mapping[str, Any] | No
         signal=signal if isinstance(signal, int) else None,
         restarts=plan.limit.restarts if plan else 0,
         attempt=status.attempt or 1,
-        on_full_disk=any(one.get("code") == Reason.DISK_FULL for one in status.verdict.conditions),
+        on_full_disk=any(condition.code == Reason.DISK_FULL for condition in status.verdict.conditions),
         has_staged_data=bool(plan and plan.data and plan.data.stage),
         is_here=bool(plan and plan.site.is_this_machine and not plan.source.snapshot),
     )
@@ -439,9 +439,9 @@ def _here(status: RunStatus, plan: Plan | None) -> str:
 
 def _lost_host(status: RunStatus) -> str:
     """The lost node; the first node if the end does not name it."""
-    stated = (one.get("nodes") for one in status.verdict.conditions if one.get("code") == Reason.NODE_LOST)
-    hosts = next((found for found in stated if isinstance(found, list) and found), status.node_names)
-    return str(hosts[0]) if hosts else "NODE"
+    lost = [condition.nodes for condition in status.verdict.conditions if condition.code == Reason.NODE_LOST]
+    hosts = next(filter(None, lost), status.node_names)
+    return hosts[0] if hosts else "NODE"
 
 
 def _nodes_have_more(status: RunStatus) -> bool:

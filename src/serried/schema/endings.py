@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -23,6 +25,21 @@ class Condition(NamedTuple):
 
     def to_json(self) -> Dict[str, Any]:
         return {"code": self.code, "message": self.message, **({"nodes": list(self.nodes)} if self.nodes else {})}
+
+
+def conditions_of(document: Mapping[str, Any]) -> Tuple[Condition, ...]:
+    """The conditions of an exit.json; its cause and message if an earlier version wrote it without conditions."""
+    stated = document.get("conditions")
+    with contextlib.suppress(ValueError):
+        if isinstance(stated, list):
+            return tuple(from_json(Condition, condition) for condition in stated)
+    code = Reason.COMPLETED if document.get("state") == "COMPLETED" else reasons.parse(document.get("cause"))
+    return (Condition(code, str(document.get("message") or "")),)
+
+
+def message_of(conditions: Iterable[Condition]) -> str:
+    """The `message` of an exit.json."""
+    return "; ".join(condition.message for condition in conditions)
 
 
 class FailureRecord(NamedTuple):
@@ -74,20 +91,19 @@ class End(NamedTuple):
 
     @property
     def message(self) -> str:
-        return "; ".join(condition.message for condition in self.conditions)
+        return message_of(self.conditions)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> End:
         """Raises ValueError."""
-        return from_json(cls, {**document, "conditions": reasons.conditions(document)})
+        return from_json(cls, {**document, "conditions": ()})._replace(conditions=conditions_of(document))
 
     @classmethod
     def read(cls, path: Path) -> Optional[End]:
         """None without a valid exit.json: then how the attempt ended is to be found out."""
-        try:
+        with contextlib.suppress(ValueError):
             return cls.from_json(files.read_json(path) or {})
-        except ValueError:
-            return None
+        return None
 
     def write(self, path: Path, mode: int) -> None:
         """Raises OSError."""
@@ -103,7 +119,8 @@ class End(NamedTuple):
         document["conditions"] = [condition.to_json() for condition in self.conditions]
         document["first_failure"] = self.first_failure.to_json() if self.first_failure else None
         document["nodes"] = list(self.nodes)
-        document.update({"warnings": [warning.to_json() for warning in self.warnings]} if self.warnings else {})
+        if self.warnings:
+            document["warnings"] = [warning.to_json() for warning in self.warnings]
         return document
 
 
@@ -139,24 +156,37 @@ def shown(words: Sequence[str]) -> str:
     return text if len(text) <= _LONGEST_COMMAND else f"{text[: _LONGEST_COMMAND - 1]}…"
 
 
-def side_command_warnings(events: Iterable[Mapping[str, Any]]) -> List[Dict[str, str]]:
-    """A warning for each command that failed by itself, by the head's journal of an attempt."""
+def warnings_in(events: Sequence[Mapping[str, Any]]) -> List[Condition]:
+    """About each command of `beside` that failed by itself, and about GPUs in use, by the head's journal."""
     failures: Dict[int, List[SideExit]] = {}
+    used: Dict[int, Mapping[str, Any]] = {}
     for event in events:
         if event.get("event") == JournalEvent.SIDE_COMMAND_FAILED:
             failures.setdefault(event["index"], []).append(from_json(SideExit, event))
-    return [
-        {"code": Reason.SIDE_COMMAND_FAILED, "message": _side_command_ended(index, failures[index])}
-        for index in sorted(failures)
-    ]
+        elif event.get("event") == JournalEvent.GPUS_IN_USE:
+            used[event["node"]] = event
+    warnings = []
+    for index, (first, *others) in sorted(failures.items()):
+        how = f"could not start: {first.problem}" if first.problem else exits.how(first.exit_code, first.signal)
+        hosts = len({failure.host for failure in others} - {first.host})
+        more = f" and {hosts} more {'node' if hosts == 1 else 'nodes'}" if hosts else ""
+        message = f"command {index} of `beside`, `{first.command}`, {how} on {first.host}{more}"
+        warnings.append(Condition(Reason.SIDE_COMMAND_FAILED, message))
+    return [*warnings, *([Condition(Reason.GPUS_IN_USE, _gpus_in_use(used))] if used else [])]
 
 
-def _side_command_ended(index: int, failures: Sequence[SideExit]) -> str:
-    first = failures[0]
-    how = f"could not start: {first.problem}" if first.problem else exits.how(first.exit_code, first.signal)
-    others = len({failure.host for failure in failures}) - 1
-    more = f" and {others} more {'node' if others == 1 else 'nodes'}" if others else ""
-    return f"command {index} of `beside`, `{first.command}`, {how} on {first.host}{more}"
+def _gpus_in_use(used: Mapping[int, Mapping[str, Any]]) -> str:
+    """One sentence for all nodes."""
+    first, *others = (used[node]["gpus"] for node in sorted(used))
+    numbers = ", ".join(str(gpu["gpu"]) for gpu in first)
+    elsewhere = sum(map(len, others))
+    which = f"GPU{'s' * (len(first) > 1)} {numbers} on {used[min(used)]['host']}"
+    more = f" and {counted(elsewhere, 'GPU')} on other nodes" if elsewhere else ""
+    gpus = [*first, *itertools.chain(*others)]
+    processes, memory = sum(gpu["processes"] for gpu in gpus), sum(gpu["memory"] for gpu in gpus)
+    held = [f"{processes} process{'es' * (processes > 1)}"] * bool(processes)
+    held += [f"{spell(memory)} of GPU memory"] * bool(memory)
+    return f"other programs used {which}{more} when the ranks started: {', '.join(held)}"
 
 
 UNWATCHED = "unwatched"
@@ -183,37 +213,12 @@ def outputs_left_out(facts: Mapping[str, Any]) -> List[str]:
     if left:
         which = "1 file matches" if left["files"] == 1 else f"{left['files']} files match"
         kept = "is" if left["files"] == 1 else "are"
-        sentences.append(f"{which} no pattern of `data.results` and {kept} not kept: {_first_names(left['names'])}")
+        names = ", ".join(map(repr, left["names"][:_NAMES_LISTED]))
+        sentences.append(f"{which} no pattern of `data.results` and {kept} not kept: {names}")
     if unwatched:
+        names = ", ".join(map(repr, unwatched[:_NAMES_LISTED]))
         sentences.append(
-            f"no file in `{{checkpoints}}` matches a pattern of `checkpoint.watch`: {_first_names(unwatched)}; "
+            f"no file in `{{checkpoints}}` matches a pattern of `checkpoint.watch`: {names}; "
             f"at the end the newest are copied to `{UNWATCHED}` in the results"
         )
     return sentences
-
-
-def _first_names(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:_NAMES_LISTED]))
-
-
-def gpu_warnings(events: Iterable[Mapping[str, Any]]) -> List[Dict[str, str]]:
-    """One warning for all nodes, by the head's journal of an attempt."""
-    found = {event["node"]: event for event in events if event.get("event") == JournalEvent.GPUS_IN_USE}
-    return (
-        [{"code": Reason.GPUS_IN_USE, "message": _gpus_in_use(sorted(found.values(), key=lambda event: event["node"]))}]
-        if found
-        else []
-    )
-
-
-def _gpus_in_use(events: Sequence[Mapping[str, Any]]) -> str:
-    first, *others = (event["gpus"] for event in events)
-    numbers = ", ".join(str(gpu["gpu"]) for gpu in first)
-    elsewhere = sum(map(len, others))
-    which = f"GPU{'s' * (len(first) > 1)} {numbers} on {events[0]['host']}"
-    more = f" and {counted(elsewhere, 'GPU')} on other nodes" if elsewhere else ""
-    gpus = [gpu for event in events for gpu in event["gpus"]]
-    processes, memory = sum(gpu["processes"] for gpu in gpus), sum(gpu["memory"] for gpu in gpus)
-    held = [f"{processes} process{'es' * (processes > 1)}"] * bool(processes)
-    held += [f"{spell(memory)} of GPU memory"] * bool(memory)
-    return f"other programs used {which}{more} when the ranks started: {', '.join(held)}"

@@ -7,7 +7,7 @@ errors. docs/reasons.md lists them.
 from __future__ import annotations
 
 import enum
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Optional
 
 
 class Reason(str, enum.Enum):
@@ -146,7 +146,6 @@ STOPS = (Reason.LIMIT, Reason.PREEMPT, Reason.USER, Reason.CANCEL)
 NOT_STARTED = frozenset({Reason.LAUNCH, Reason.NO_LAUNCHER, Reason.NO_DATA})
 """Causes of a launch that failed."""
 
-
 NEVER_STARTS = frozenset({Reason.DEPENDENCY_NEVER_SATISFIED, Reason.ABOVE_SITE_LIMIT})
 """A job that waits for these never starts as it is."""
 OF_DEPENDENCIES = frozenset({Reason.DEPENDENCY, Reason.DEPENDENCY_NEVER_SATISFIED})
@@ -161,26 +160,3 @@ def parse(word: object) -> Optional[Reason]:
         return Reason(word)
     except ValueError:
         return None
-
-
-Document = Dict[str, Any]
-"""An exit.json."""
-
-
-def described(conditions: Sequence[Mapping[str, Any]]) -> Document:
-    """The `conditions` of an exit.json, and its `message`, which joins their sentences."""
-    return {"message": "; ".join(stated["message"] for stated in conditions), "conditions": list(conditions)}
-
-
-def condition(code: Optional[Reason], message: str, **facts: Any) -> Dict[str, Any]:
-    """One statement of an exit.json. `facts` are the values in the sentence that code may need."""
-    return {"code": code, "message": message, **facts}
-
-
-def conditions(document: Mapping[str, Any]) -> List[Dict[str, Any]]:
-    """The conditions of an exit.json; its cause and message if an earlier version wrote it without conditions."""
-    stated = document.get("conditions")
-    if isinstance(stated, list) and all(isinstance(it, dict) and isinstance(it.get("message"), str) for it in stated):
-        return list(stated)
-    code = Reason.COMPLETED if document.get("state") == "COMPLETED" else parse(document.get("cause"))
-    return [condition(code, str(document.get("message") or ""))]

@@ -86,10 +86,9 @@ def end_of(evidence: AttemptEvidence, failure: Optional[FirstFailure], tail: Lis
     ]
     if absent:
         conditions.append(Condition(Reason.RESULTS_MISSING, _missing_sentence(absent)))
-    of_journal = [*endings.side_command_warnings(evidence.head), *endings.gpu_warnings(evidence.head)]
-    of_journal += evidence.all(JournalEvent.ANOMALY)
     warnings = [] if failure else _unconnected_warnings(evidence)
-    warnings += [Condition(warning["code"], warning["message"]) for warning in of_journal]
+    warnings += endings.warnings_in(evidence.head)
+    warnings += [Condition(anomaly["code"], anomaly["message"]) for anomaly in evidence.all(JournalEvent.ANOMALY)]
     first = None
     if verdict.state == names.COMPLETED:
         warnings += _unseen_warnings(evidence)
