@@ -103,25 +103,25 @@ def test_torn_and_binary_lines_are_counted_and_skipped(place):
     write(place, [ABOUT, period(130.0), *damaged, period(160.0)])
     found = samples.read(place)
     assert times(found.nodes[0]) == [130.0, 160.0]
-    assert found.damaged == len(damaged)
+    assert found.nodes[0].damaged == len(damaged)
 
 
 def test_a_line_that_is_being_written_is_not_damaged(place):
     write(place, [ABOUT, period(130.0), b'{"t": 160.0, "sec'], end="")
     found = samples.read(place)
-    assert (times(found.nodes[0]), found.damaged) == ([130.0], 0)
+    assert (times(found.nodes[0]), found.nodes[0].damaged) == ([130.0], 0)
 
 
 def test_lines_in_another_order_and_clocks_that_were_set_back_are_sorted_and_counted(place):
     write(place, [ABOUT, *(period(t) for t in (160.0, 130.0, 190.0, 40.0))])
     found = samples.read(place)
-    assert (times(found.nodes[0]), found.disordered) == ([40.0, 130.0, 160.0, 190.0], 2)
+    assert (times(found.nodes[0]), found.nodes[0].disordered) == ([40.0, 130.0, 160.0, 190.0], 2)
 
 
 @pytest.mark.parametrize("t", [-5.0, 0, float("inf"), 1.7e12])
 def test_an_impossible_time_is_damage(place, t):
     write(place, [ABOUT, period(130.0), period(t)])
-    assert samples.read(place).damaged == 1
+    assert samples.read(place).nodes[0].damaged == 1
 
 
 def test_nodes_without_samples_are_named(place):
@@ -148,7 +148,7 @@ def test_long_files_are_read_in_part_from_beginning_to_end(place):
     for node in range(2):
         write(place, [{**ABOUT, "host": f"n{node}"}, *(period(100.0 + 30 * at) for at in range(5000))], node)
     found = samples.read(place, most_lines=200)
-    assert 40 <= found.one_in <= 60
+    assert 40 <= measured_of(found).one_in <= 60
     for node in found.nodes:
         assert 80 <= len(node.periods) <= 120
         assert node.periods[0].t < 100.0 + 30 * 100
@@ -160,7 +160,7 @@ def test_long_files_are_read_in_part_from_beginning_to_end(place):
 def test_all_lines_of_short_files_are_read(place):
     write(place, [ABOUT, *(period(100.0 + 30 * at) for at in range(500))])
     found = samples.read(place)
-    assert (len(found.nodes[0].periods), found.one_in) == (500, 1)
+    assert (len(found.nodes[0].periods), found.nodes[0].one_in) == (500, 1)
 
 
 def test_a_huge_file_without_lines_is_read_in_part(place):

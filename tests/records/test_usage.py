@@ -12,7 +12,7 @@ from sampled import a_rank, write_samples
 from serried.records.record import Record
 from serried.records.rules import kept_notes
 from serried.records.status import statuses, task_of
-from serried.records.usage import Peer, Spelling, peer_of, spelling_of, usage_of
+from serried.records.usage import Peer, Spelling, spelling_of, usage_of, whole_usage
 from serried.schedulers.interface import Job
 from serried.schema.plan import UserScript
 
@@ -32,42 +32,24 @@ def run(tmp_path):
 
 
 def usage(made, *jobs, now=CREATED + 7200):
+    """Afterwards the run has ended for all readers, if it has."""
     (status,) = statuses([Record.load(made.plan.run)], FakeScheduler(*jobs), now=now)
-    return usage_of(status, now)
+    return whole_usage(status, now)
 
 
 def test_the_smallest_earlier_run_of_the_experiment_is_the_peer(run):
-    run("abc222", 2, 3.0)
-    run("abc333", 1, 4.0)
-    made = run("abc444", 4, 2.0)
-    for name in ("abc222", "abc333"):
-        usage(Made(name))  # ended, for all readers
-    found = usage(made)
-    assert found.samples_per_second == 4 * 64
-    assert peer_of(found, made.record) == Peer("abc333", 1, 128.0)
+    usage(run("abc222", 2, 3.0))
+    usage(run("abc333", 1, 4.0))
+    found = usage(run("abc444", 4, 2.0))
+    assert (found.measured.samples_per_second, found.peer) == (4 * 64, Peer("abc333", 1, 128.0))
 
 
-class Made:
-    """A run by its id."""
-
-    def __init__(self, name):
-        self.plan = Record.load(name).plan
-
-
-def test_runs_with_gpus_and_runs_that_report_no_rate_are_no_peers(run, tmp_path):
-    usage(run("abc222", 1, 3.0, gpus=1))
+def test_runs_that_do_other_work_or_report_no_rate_are_no_peers(run, tmp_path):
     usage(RunOnDisk(tmp_path / "scratch", "abc333", ranks=1, **USUAL).ending())
-    made = run("abc444", 4, 2.0)
-    assert peer_of(usage(made), made.record) is None
-
-
-@pytest.mark.parametrize(
-    "other", [{"command": ("python", "train.py", "--large")}, {"gpu_type": "h100"}], ids=["command", "type of GPU"]
-)
-def test_a_run_that_does_other_work_is_no_peer(run, other):
-    usage(run("abc222", 1, 3.0, **other))
-    made = run("abc444", 4, 2.0)
-    assert peer_of(usage(made), made.record) is None
+    others = ({"gpus": 1}, {"command": ("python", "train.py", "--large")}, {"gpu_type": "h100"})
+    for name, other in zip(("abc555", "abc666", "abc777"), others, strict=True):
+        usage(run(name, 1, 3.0, **other))
+    assert usage(run("abc444", 4, 2.0)).peer is None
 
 
 def test_a_running_run_is_measured_so_far(tmp_path):

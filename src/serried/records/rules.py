@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import operator
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 from serried.base.errors import UsageError, did_you_mean
 from serried.base.text import counted, show_minutes
 from serried.records.record import RecordUnreadable
-from serried.records.samples import GpuFigures, RankFigures, combined
+from serried.records.samples import GpuFigures, RankFigures
 from serried.records.status import RunStatus
 from serried.records.usage import (
     GIB,
@@ -23,6 +25,7 @@ from serried.records.usage import (
     Spread,
     Usage,
     amount,
+    busy_of,
     gpu_name,
     gpus_by_node,
     kept_measurements,
@@ -125,12 +128,19 @@ def gpu_idle(usage: Usage) -> Note | None:
     `torch.cuda.is_available()`. The note writes no number where a rank was started for an idle GPU, which probably uses
     the GPU of another rank, nor if no GPU did anything, or if other tasks of an array used theirs.
     """
-    idle = tuple(gpu for gpu in usage.rated_gpus if _is_idle(gpu, usage) and gpu.holding_seconds < HOLDING_SECONDS)
+    idle = [
+        gpu
+        for gpu in usage.rated_gpus
+        if gpu.busy is not None and gpu.busy.maximum == 0 and gpu.holding_seconds < HOLDING_SECONDS
+        if (gpu.seconds or usage.seconds or 0) >= IDLE_SECONDS
+    ]
     if not idle:
         return None
     total = len(usage.rated_gpus)
     which = f"{len(idle)} of {total} GPUs" if len(idle) < total else "the GPU" if total == 1 else f"all {total} GPUs"
-    used = _used_per_node(usage, idle)
+    by_host = Counter({gpu.host: 0 for gpu in usage.rated_gpus})
+    by_host.update(gpu.host for gpu in usage.rated_gpus if gpu not in idle)
+    used = min(by_host.values()) if len(set(by_host.values())) == 1 else 0  # no number fits nodes that differ
     has_rank_for_each = usage.ranks is not None and usage.ranks >= usage.gpus > 1
     if has_rank_for_each and len(idle) < total:
         advice = "check that each rank uses its own GPU, as by `torch.cuda.set_device`, or request fewer"
@@ -143,19 +153,6 @@ def gpu_idle(usage: Usage) -> Note | None:
         why="idle GPUs lengthen the wait in the queue",
         is_serious=True,
     )
-
-
-def _is_idle(gpu: GpuFigures, usage: Usage) -> bool:
-    return gpu.busy is not None and gpu.busy.maximum == 0 and (gpu.seconds or usage.seconds or 0) >= IDLE_SECONDS
-
-
-def _used_per_node(usage: Usage, idle: tuple[GpuFigures, ...]) -> int | None:
-    """The number of GPUs that each node used; None if it differs between nodes, 0 if no GPU was used."""
-    unused = {(gpu.host, gpu.gpu) for gpu in idle}
-    used = {gpu.host: 0 for gpu in usage.rated_gpus}
-    for gpu in usage.rated_gpus:
-        used[gpu.host] += (gpu.host, gpu.gpu) not in unused
-    return next(iter(used.values())) if len(set(used.values())) == 1 else None
 
 
 def gpu_idle_holding_memory(usage: Usage) -> Note | None:
@@ -199,15 +196,14 @@ def gpu_low(usage: Usage) -> Note | None:
     request more (`cpus = 8`) and start more workers of the data loader. Otherwise try a bigger batch. A smaller GPU,
     or a part of one, may be as fast.
     """
-    busy = combined((gpu.seconds or 1.0, gpu.busy) for gpu in usage.working_gpus)
+    busy, change = busy_of(usage.working_gpus), usage.more_cpus_change
     if busy is None or busy.mean >= LOW_PERCENT:
         return None
-    lacks = usage.lacks_cpus
     return Note(
         fact=f"the GPUs were busy {busy.mean:.0f} % of the time",
-        change=usage.more_cpus_change() if lacks else "",
-        advice="" if lacks else "try a bigger batch, or more workers of the data loader",
-        why="all CPUs were in use, so the GPUs probably waited for them" if lacks else "the GPUs mostly waited",
+        change=change,
+        advice="" if change else "try a bigger batch, or more workers of the data loader",
+        why="all CPUs were in use, so the GPUs probably waited for them" if change else "the GPUs mostly waited",
         is_serious=busy.mean <= VERY_LOW_PERCENT,
     )
 
@@ -283,31 +279,23 @@ def gpu_lost(usage: Usage) -> Note | None:
     if not faulty:
         return None
     first = min(faulty, key=lambda gpu: not _is_broken(gpu))
-    facts = [f"was last seen at {_clock(first.lost_at)}"] if first.lost_at is not None else []
+    facts = []
+    if first.lost_at is not None:
+        facts = [f"was last seen at {time.strftime('%H:%M:%S', time.localtime(first.lost_at))}"]
     facts += [f"reported XID {', '.join(map(str, first.xids))}"] if first.xids else []
     facts += [f"had {counted(first.ecc_errors, 'memory error')}"] if first.ecc_errors else []
     more = f"; {counted(len(faulty) - 1, 'other GPU')} had problems too" if len(faulty) > 1 else ""
+    advice = "look for an error of CUDA in the log, and run again with `CUDA_LAUNCH_BLOCKING=1`"
+    why = "a bug in a kernel of the program causes most of these errors"
+    if _is_broken(first):
+        advice = f"send `{first.host}` and these numbers to the support of your site"
+        why = "the next job on this GPU probably fails too"
     fact = f"{gpu_name(first)} {' and '.join(facts)}{more}"
-    if not _is_broken(first):
-        return Note(
-            fact=fact,
-            advice="look for an error of CUDA in the log, and run again with `CUDA_LAUNCH_BLOCKING=1`",
-            why="a bug in a kernel of the program causes most of these errors",
-        )
-    return Note(
-        fact=fact,
-        advice=f"send `{first.host}` and these numbers to the support of your site",
-        why="the next job on this GPU probably fails too",
-        is_serious=True,
-    )
+    return Note(fact=fact, advice=advice, why=why, is_serious=_is_broken(first))
 
 
 def _is_broken(gpu: GpuFigures) -> bool:
     return gpu.lost_at is not None or bool(gpu.ecc_errors) or not XIDS_OF_HARDWARE.isdisjoint(gpu.xids)
-
-
-def _clock(seconds: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(seconds))
 
 
 def gpu_hot(usage: Usage) -> Note | None:
@@ -329,7 +317,7 @@ def gpu_hot(usage: Usage) -> Note | None:
     ]
     if not shares:
         return None
-    share, gpu, cause = max(shares, key=lambda each: each[0])
+    share, gpu, cause = max(shares, key=operator.itemgetter(0))
     at = f", at up to {gpu.temperature.maximum:.0f} °C" if gpu.temperature is not None else ""
     return Note(
         fact=f"{gpu_name(gpu)} was slowed down in {percent(share)} of all half minutes ({cause}){at}",
@@ -502,24 +490,20 @@ def oom(usage: Usage) -> Note | None:
             is_serious=True,
         )
     peak = "" if memory is None else f"; the last peak that was measured is {amount(memory.maximum)}"
-    fact = f"the run ran out of memory{f' ({amount(limit)} per node)' if limit else ''}{peak}"
-    if not limit or not usage.memory:
-        return Note(
-            fact=fact,
-            advice="start fewer workers of the data loader, or request more memory",
-            why="each worker needs memory of its own",
-            is_serious=True,
-        )
+    change = usage.memory_change(OOM_FACTOR / MARGIN * usage.memory) if usage.memory else ""
     return Note(
-        fact=fact,
-        change=usage.memory_change(OOM_FACTOR / MARGIN * limit),
-        why="the real need is unknown, so this is half as much again",
+        fact=f"the run ran out of memory{f' ({amount(limit)} per node)' if limit else ''}{peak}",
+        change=change,
+        advice="" if change else "start fewer workers of the data loader, or request more memory",
+        why="the real need is unknown, so this is half as much again"
+        if change
+        else "each worker needs memory of its own",
         is_serious=True,
     )
 
 
 def _spread(usage: Usage, kind: str) -> Spread | None:
-    return next((each for each in spreads(usage) if each.kind == kind), None)
+    return next((spread for spread in spreads(usage) if spread.kind == kind), None)
 
 
 def straggler(usage: Usage) -> Note | None:
@@ -562,12 +546,11 @@ def data_stall(usage: Usage) -> Note | None:
     if not waits:
         return None
     mean = statistics.fmean(wait for wait, _ in waits)
-    worst, rank = max(waits, key=lambda each: each[0])
+    worst, rank = max(waits, key=operator.itemgetter(0))
     if worst <= DATA_WAIT_SHARE:
         return None
-    change = usage.more_cpus_change() if usage.lacks_cpus else ""
-    which = "the ranks" if mean > DATA_WAIT_SHARE else f"rank {rank.rank} on {rank.host}"
-    share = mean if mean > DATA_WAIT_SHARE else worst
+    change = usage.more_cpus_change
+    which, share = ("the ranks", mean) if mean > DATA_WAIT_SHARE else (f"rank {rank.rank} on {rank.host}", worst)
     return Note(
         fact=f"{which} waited for data {percent(share)} of the time",
         change=change,
@@ -612,7 +595,7 @@ def scaling_poor(usage: Usage) -> Note | None:
     **Change:** the fewest GPUs are the cheapest. If time matters more, increase the batch of each GPU, and see
     `gpu-busy-but-cold` and `data-stall`.
     """
-    peer, rate = usage.peer, usage.samples_per_second
+    peer, rate = usage.peer, usage.measured.samples_per_second
     if peer is None or rate is None or peer.units >= usage.units:
         return None
     efficiency = (rate / usage.units) / (peer.samples_per_second / peer.units)
@@ -650,8 +633,8 @@ RULES: dict[str, Rule] = {rule.__name__.replace("_", "-"): rule for rule in _RUL
 """By id, the most urgent first."""
 _OF_ENDS = frozenset({"oom", "timeout", "gpu-lost"})
 """Rules for runs of any length, and the only ones for runs that ran out of memory."""
-_OF_SOME_TASKS = "gpu-idle"
-"""Its change is right only for tasks that all have it."""
+_RIGHT_IF_COMMON = "gpu-idle"
+"""Its change is right only if all tasks have it."""
 _OF_REQUESTS: dict[str, Callable[[Usage], float]] = {
     "cpu-mem-over": lambda usage: usage.node_memory.maximum if usage.node_memory else 0.0,
     "cpu-low": lambda usage: usage.most_cpu,
@@ -664,13 +647,10 @@ found."""
 def judge(usage: Usage, mute: Collection[str] = ()) -> list[Note]:
     """The notes about a run, the most urgent first. A task alone says nothing about the request of its array."""
     notes = _judge(usage, mute)
-    if not usage.is_task:
-        return notes
-    return [
-        dataclasses.replace(note, change=note.change * (note.rule != _OF_SOME_TASKS))
-        for note in notes
-        if note.rule not in _OF_REQUESTS
-    ]
+    if usage.is_task:
+        notes = [note for note in notes if note.rule not in _OF_REQUESTS]
+        notes = [dataclasses.replace(note, change="") if note.rule == _RIGHT_IF_COMMON else note for note in notes]
+    return notes
 
 
 def judge_all(usages: Sequence[Usage], mute: Collection[str] = ()) -> list[Note]:
@@ -684,21 +664,19 @@ def judge_all(usages: Sequence[Usage], mute: Collection[str] = ()) -> list[Note]
 
 
 def _of_all(rule: str, notes: Mapping[str, Mapping[str, Note]], ended: Sequence[Usage]) -> Note | None:
-    those = {run: of_run[rule] for run, of_run in notes.items() if rule in of_run}
-    if not those:
+    noted = {run: of_run[rule] for run, of_run in notes.items() if rule in of_run}
+    if not noted:
         return None
-    count = f"{len(those)} of {len(notes)}"
-    if rule not in _OF_REQUESTS:
-        run, note = next(((run, note) for run, note in those.items() if note.is_serious), next(iter(those.items())))
-        is_common = all(other.change == note.change for other in those.values())
-        is_common = is_common and (rule != _OF_SOME_TASKS or len(those) == len(notes))
-        return dataclasses.replace(note, fact=f"{count}, such as {run}: {note.fact}", change=note.change * is_common)
-    neediest = max(ended, key=_OF_REQUESTS[rule])
-    if any(usage.id not in those for usage in ended):
-        return None
-    return dataclasses.replace(
-        those[neediest.id], fact=f"{those[neediest.id].fact}, in {neediest.id}, which needed most"
-    )
+    if rule in _OF_REQUESTS:
+        if any(usage.id not in noted for usage in ended):
+            return None
+        neediest = max(ended, key=_OF_REQUESTS[rule]).id
+        return dataclasses.replace(noted[neediest], fact=f"{noted[neediest].fact}, in {neediest}, which needed most")
+    run, note = max(noted.items(), key=lambda entry: entry[1].is_serious)
+    is_common = all(other.change == note.change for other in noted.values())
+    is_common = is_common and (rule != _RIGHT_IF_COMMON or len(noted) == len(notes))
+    fact = f"{len(noted)} of {len(notes)}, such as {run}: {note.fact}"
+    return dataclasses.replace(note, fact=fact, change=note.change if is_common else "")
 
 
 def _judge(usage: Usage, mute: Collection[str]) -> list[Note]:

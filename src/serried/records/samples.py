@@ -18,13 +18,14 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from serried.base.files import json_object, numbers, open_regular
 from serried.schema import series
 from serried.schema.layout import AttemptDirectory, TaskDirectory
 from serried.schema.series import number
 
+_Item = TypeVar("_Item")
 Quantities = Mapping[str, Any]
 """What a line says of a node, a GPU or a rank. `range_in` and `number_in` read it, whatever it holds."""
 
@@ -100,22 +101,12 @@ class Samples:
     """In the order of attempts and nodes."""
     without: tuple[tuple[int, int], ...] = ()
     """Attempt and node of each that took part but has no usable sample."""
-    one_in: int = field(default=1)
-    """The largest `one_in` of the nodes."""
     unread: int = 0
     """Nodes that were not read, because they are too many."""
 
-    @property
-    def damaged(self) -> int:
-        return sum(node.damaged for node in self.nodes)
-
-    @property
-    def disordered(self) -> int:
-        return sum(node.disordered for node in self.nodes)
-
 
 @contextlib.contextmanager
-def without_collection() -> Iterator[None]:
+def _without_garbage_collection() -> Iterator[None]:
     """Looking for cycles among a million small objects would take half of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -126,7 +117,7 @@ def without_collection() -> Iterator[None]:
             gc.enable()
 
 
-@without_collection()
+@_without_garbage_collection()
 def read(place: TaskDirectory, *, attempt: int | None = None, most_lines: int = MOST_LINES) -> Samples:
     """The samples of a run or of one task, in all attempts or in one. Missing files are no error.
 
@@ -135,24 +126,21 @@ def read(place: TaskDirectory, *, attempt: int | None = None, most_lines: int = 
     chosen = numbers(place.attempts) if attempt is None else [attempt]
     places = [(number, node) for number in chosen for node in nodes_of(place.attempt(number))]
     known = sorted({node for _, node in places})
-    read = set(
-        known if len(known) <= MOST_NODES else (known[at * len(known) // MOST_NODES] for at in range(MOST_NODES))
-    )
-    places = [(number, node) for number, node in places if node in read]
+    read = known
+    if len(known) > MOST_NODES:
+        read = [known[at * len(known) // MOST_NODES] for at in range(MOST_NODES)]
+    places = [(number, node) for number, node in places if node in {*read}]
     share = max(most_lines // max(len(places), 1), _FEWEST_LINES)
-    found = [_read_node(place.attempt(number), number, node, share) for number, node in places]
-    nodes = tuple(_with_own_names([node for node in found if node.periods]))
-    without = tuple((node.attempt, node.node) for node in found if not node.periods)
-    one_in = max((node.one_in for node in nodes), default=1)
-    return Samples(nodes, without, one_in, unread=len(known) - len(read))
-
-
-def _with_own_names(files: Sequence[NodeSamples]) -> list[NodeSamples]:
-    """The nodes of a lab share the name of their machine."""
+    files = [_read_node(place.attempt(number), number, node, share) for number, node in places]
+    without = tuple((file.attempt, file.node) for file in files if not file.periods)
+    files = [file for file in files if file.periods]
+    # The nodes of a lab share the name of their machine.
     counts = Counter((file.attempt, file.host) for file in files)
     shared = {host for (_, host), count in counts.items() if count > 1}
-    own = [f"{file.host} (node {file.node})" if file.host in shared else file.host for file in files]
-    return [dataclasses.replace(file, host=host) for file, host in zip(files, own, strict=True)]
+    for at, file in enumerate(files):
+        if file.host in shared:
+            files[at] = dataclasses.replace(file, host=f"{file.host} (node {file.node})")
+    return Samples(tuple(files), without, unread=len(known) - len(read))
 
 
 def newest(path: Path, count: int) -> list[Period]:
@@ -217,12 +205,12 @@ def nodes_of(attempt: AttemptDirectory) -> list[int]:
 
 def _read_node(attempt: AttemptDirectory, number: int, node: int, most: int) -> NodeSamples:
     lines, one_in = _lines_of(attempt.samples(node), most)
-    entries = [json_object(line) for line in lines]
     about: dict[str, Any] = {}
     gpus: dict[str, Quantities] = {}
     periods: list[Period] = []
     damaged = 0
-    for entry in entries:
+    for line in lines:
+        entry = json_object(line)
         period = _period(entry)
         if period is not None:
             periods.append(period)
@@ -448,9 +436,9 @@ class Measurements:
         """What `to_json` gave, as read from a file. Raises ValueError."""
         try:
             return cls(
-                nodes=tuple(_built(NodeFigures, each) for each in value["nodes"]),
-                gpus=tuple(_built(GpuFigures, each) for each in value["gpus"]),
-                ranks=tuple(_built(RankFigures, each) for each in value["ranks"]),
+                nodes=tuple(_figures(NodeFigures, node) for node in value["nodes"]),
+                gpus=tuple(_figures(GpuFigures, gpu) for gpu in value["gpus"]),
+                ranks=tuple(_figures(RankFigures, rank) for rank in value["ranks"]),
                 without=tuple((int(attempt), int(node)) for attempt, node in value["without"]),
                 unread=int(value.get("unread", 0)),
                 **{name: value[name] for name in ("source", "interval", "lines", "one_in", "damaged", "disordered")},
@@ -459,7 +447,7 @@ class Measurements:
             raise ValueError(f"not a summary of samples ({error!r})") from error
 
 
-@without_collection()
+@_without_garbage_collection()
 def measured_of(samples: Samples) -> Measurements:
     """The numbers of all attempts together: nodes and GPUs by the name of the host, ranks by their number."""
     hosts: dict[str, list[NodeSamples]] = {}
@@ -473,9 +461,9 @@ def measured_of(samples: Samples) -> Measurements:
         source=next((node.gpu_source for node in samples.nodes if node.gpu_source), ""),
         interval=next((node.interval for node in samples.nodes if node.interval), None),
         lines=sum(node.lines for node in samples.nodes),
-        one_in=samples.one_in,
-        damaged=samples.damaged,
-        disordered=samples.disordered,
+        one_in=max((node.one_in for node in samples.nodes), default=1),
+        damaged=sum(node.damaged for node in samples.nodes),
+        disordered=sum(node.disordered for node in samples.nodes),
         without=samples.without,
         unread=samples.unread,
     )
@@ -492,31 +480,36 @@ def combined(ranges: Iterable[tuple[float, Range | None]]) -> Range | None:
     return Range(min(lows), mean, max(highs))
 
 
-def _over(periods: Iterable[tuple[Period, Quantities]], name: str) -> Range | None:
-    return combined([(period.seconds, range_in(quantities, name)) for period, quantities in periods])
+_Readings = Sequence[tuple[Period, Quantities]]
+"""What the periods say of one node, GPU or rank."""
+
+
+def _over(readings: _Readings, name: str) -> Range | None:
+    return combined([(period.seconds, range_in(quantities, name)) for period, quantities in readings])
+
+
+def _numbers(readings: _Readings, name: str) -> list[float]:
+    """Those that are known, in order."""
+    values = [number_in(quantities, name) for _, quantities in readings]
+    return [value for value in values if value is not None]
 
 
 def _node(files: list[NodeSamples]) -> NodeFigures:
     periods = [(period, period.node) for each in files for period in each.periods]
-    about = files[-1].about
-    free = [number_in(quantities, "disk_free") for _, quantities in periods]
+    about, memory = files[-1].about, _over(periods, "memory")
+    # Each line carries the peak on, for lines that are not read.
+    memory = memory and memory._replace(maximum=max([memory.maximum, *_numbers(periods, "memory_peak")]))
     return NodeFigures(
         host=files[-1].host,
         node=files[-1].node,
         cpus=number_in(about, "cpus"),
         cpu=_over(periods, "cpu"),
-        memory=_with_peak(_over(periods, "memory"), periods),
+        memory=memory,
         memory_total=number_in(about, "memory"),
         memory_scope=str(about.get("memory_scope") or ""),
-        disk_free=min((each for each in free if each is not None), default=None),
+        disk_free=min(_numbers(periods, "disk_free"), default=None),
         seconds=sum(each.one_in * period.seconds for each in files for period in each.periods),
     )
-
-
-def _with_peak(memory: Range | None, periods: Iterable[tuple[Period, Quantities]]) -> Range | None:
-    """With the peak that each line carries on, for lines that were not read."""
-    peaks = [number_in(quantities, "memory_peak") or 0.0 for _, quantities in periods]
-    return memory and memory._replace(maximum=max([memory.maximum, *peaks]))
 
 
 def _gpus(files: list[NodeSamples]) -> list[GpuFigures]:
@@ -535,9 +528,8 @@ def _gpu(files: list[NodeSamples], gpu: str, rank: str) -> GpuFigures:
     seconds = sum(period.seconds for period, _ in periods)
     throttled: Counter[str] = Counter()
     for period, quantities in periods:
-        for cause in _texts(quantities.get("throttled")):
+        for cause in _items(quantities, "throttled", str):
             throttled[cause] += period.seconds / seconds if seconds else 0  # type: ignore[assignment]
-    errors = [number_in(quantities, "ecc_errors") for _, quantities in periods]
     return GpuFigures(
         host=last.host,
         node=last.node,
@@ -552,8 +544,8 @@ def _gpu(files: list[NodeSamples], gpu: str, rank: str) -> GpuFigures:
         temperature=_over(periods, "temperature"),
         sm_active=_over(periods, "sm_active"),
         throttled=dict(throttled),
-        ecc_errors=int(max((each for each in errors if each is not None), default=0)),
-        xids=tuple(sorted({xid for _, quantities in periods for xid in _numbers(quantities.get("xid"))})),
+        ecc_errors=int(max(_numbers(periods, "ecc_errors"), default=0)),
+        xids=tuple(sorted({xid for _, quantities in periods for xid in _items(quantities, "xid", int)})),
         seconds=sum(each.one_in * period.seconds for each in files for period in each.periods if gpu in period.gpus),
         holding_seconds=max((_holding(each, gpu) for each in files), default=0.0),
         lost_at=_lost_at(last.periods, gpu),
@@ -565,6 +557,11 @@ def _lost_at(periods: Sequence[Period], gpu: str) -> float | None:
     if seen is None or len(periods) - seen <= 2:  # the last line of an attempt may lack what the driver answered late
         return None
     return periods[seen].t if periods[-1].t - periods[seen].t >= LOST_SECONDS else None
+
+
+def _items(quantities: Quantities, name: str, kind: type[_Item]) -> list[_Item]:
+    value = quantities.get(name)
+    return [item for item in value if isinstance(item, kind)] if isinstance(value, list) else []
 
 
 def _holding(file: NodeSamples, gpu: str) -> float:
@@ -591,7 +588,7 @@ def _length(idle: Sequence[Period], one_in: int) -> float:
 
 
 def _ranks(files: Iterable[NodeSamples]) -> tuple[RankFigures, ...]:
-    periods: dict[str, list[tuple[NodeSamples, list[tuple[Period, Quantities]]]]] = {}
+    periods: dict[str, list[tuple[NodeSamples, _Readings]]] = {}
     for file in files:
         for rank in dict.fromkeys(rank for period in file.periods for rank in period.ranks):
             of_file = [(period, period.ranks[rank]) for period in file.periods if rank in period.ranks]
@@ -600,14 +597,13 @@ def _ranks(files: Iterable[NodeSamples]) -> tuple[RankFigures, ...]:
     return tuple(_rank(int(rank), periods[rank]) for rank in ordered)
 
 
-def _rank(rank: int, files: Sequence[tuple[NodeSamples, Sequence[tuple[Period, Quantities]]]]) -> RankFigures:
+def _rank(rank: int, files: Sequence[tuple[NodeSamples, _Readings]]) -> RankFigures:
     home = files[-1][0]
-    periods = [each for _, of_file in files for each in of_file]
+    periods = [reading for _, of_file in files for reading in of_file]
     steps = _over(periods, "steps_per_second")
     samples = _over(periods, "samples_per_second")
     wait = _over(periods, "data_wait")
-    last = [number_in(quantities, "step") for _, quantities in periods]
-    totals = [number_in(quantities, "total_steps") for _, quantities in periods]
+    reached, totals = _numbers(periods, "step"), _numbers(periods, "total_steps")
     return RankFigures(
         rank=rank,
         host=home.host,
@@ -617,12 +613,12 @@ def _rank(rank: int, files: Sequence[tuple[NodeSamples, Sequence[tuple[Period, Q
         steps_per_second=_counted_rate(files) or (steps and steps.mean),
         samples_per_second=samples and samples.mean,
         data_wait=wait and wait.mean,
-        step=_last_integer(last),
-        total_steps=_last_integer(totals),
+        step=int(reached[-1]) if reached else None,
+        total_steps=int(totals[-1]) if totals else None,
     )
 
 
-def _counted_rate(files: Iterable[tuple[NodeSamples, Sequence[tuple[Period, Quantities]]]]) -> float | None:
+def _counted_rate(files: Iterable[tuple[NodeSamples, _Readings]]) -> float | None:
     """Steps per second from the first to the last line of each file: it does not depend on the lines between."""
     steps = seconds = 0.0
     for file, periods in files:
@@ -635,29 +631,12 @@ def _counted_rate(files: Iterable[tuple[NodeSamples, Sequence[tuple[Period, Quan
     return steps / seconds if seconds else None
 
 
-def _last_integer(values: Iterable[float | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return int(known[-1]) if known else None
-
-
-def _texts(value: Any) -> list[str]:
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
-
-
-def _numbers(value: Any) -> list[int]:
-    return [each for each in value if isinstance(each, int)] if isinstance(value, list) else []
-
-
-def _built(kind: Any, value: Mapping[str, Any]) -> Any:
-    """From the known fields; lists of three numbers are ranges."""
-    names = {each.name for each in dataclasses.fields(kind)}
-    return kind(**{name: _restored(name, each) for name, each in value.items() if name in names})
-
-
-def _restored(name: str, value: Any) -> Any:
-    if name == "xids":
-        return tuple(value)
-    return Range(*value) if isinstance(value, list) else value
+def _figures(kind: Any, values: Mapping[str, Any]) -> Any:
+    """From the known fields, whose lists are ranges except `xids`."""
+    names = {field.name for field in dataclasses.fields(kind)}
+    known = {name: value for name, value in values.items() if name in names}
+    known |= {name: Range(*value) for name, value in known.items() if isinstance(value, list) and name != "xids"}
+    return kind(**{**known, "xids": tuple(known["xids"])} if "xids" in known else known)
 
 
 Row = dict[str, Any]

@@ -24,7 +24,6 @@ from serried.records.samples import GpuFigures, Measurements, NodeFigures, Range
 from serried.records.status import RunStatus, claimed_at, latest_attempt
 from serried.records.why import explain
 from serried.schema import names
-from serried.schema.layout import TaskDirectory
 from serried.schema.plan import Plan
 from serried.schema.reasons import Reason
 
@@ -61,9 +60,6 @@ class Peer:
     """GPUs; ranks of runs without GPUs."""
     samples_per_second: float
     """Of all ranks."""
-
-
-_INTERNAL = ("spelling", "measured", "is_task", "needed_gpu_memory", "peer", "mute")
 
 
 @dataclass(frozen=True)
@@ -145,7 +141,7 @@ class Usage:
     @property
     def busy(self) -> Range | None:
         """Of all GPUs, in percent."""
-        return combined((gpu.seconds or 1.0, gpu.busy) for gpu in self.rated_gpus)
+        return busy_of(self.rated_gpus)
 
     @property
     def gpu_memory(self) -> Range | None:
@@ -154,7 +150,7 @@ class Usage:
 
     @property
     def gpu_memory_total(self) -> float | None:
-        return max((gpu.memory_total for gpu in self.measured.gpus if gpu.memory_total), default=None)
+        return _largest(gpu.memory_total for gpu in self.measured.gpus)
 
     @property
     def power(self) -> Range | None:
@@ -163,12 +159,12 @@ class Usage:
 
     @property
     def power_cap(self) -> float | None:
-        return max((gpu.power_cap for gpu in self.measured.gpus if gpu.power_cap), default=None)
+        return _largest(gpu.power_cap for gpu in self.measured.gpus)
 
     @property
     def cpu(self) -> Range | None:
         """Cores in use on a node: by the ranks, if nothing was measured for the job alone."""
-        return self._in_use(lambda each: each.cpu)
+        return self._in_use(lambda figures: figures.cpu)
 
     @property
     def most_cpu(self) -> float:
@@ -176,35 +172,29 @@ class Usage:
         return max((node.cpu.mean for node in self.measured.nodes if node.cpu), default=0.0)
 
     @property
-    def cpus_of_node(self) -> float | None:
-        return max((node.cpus for node in self.measured.nodes if node.cpus), default=None)
-
-    @property
-    def memory_of_node(self) -> float | None:
-        return max((node.memory_total for node in self.measured.nodes if node.memory_total), default=None)
-
-    @property
     def cpus_per_node(self) -> float | None:
         """The CPUs requested, else those that the node has."""
-        return self.cpus if self.cpus and not self.has_whole_nodes else self.cpus_of_node or self.cpus
+        requested = None if self.has_whole_nodes else self.cpus
+        return requested or _largest(node.cpus for node in self.measured.nodes) or self.cpus
 
     @property
     def node_memory(self) -> Range | None:
         """In use on a node, in bytes: by the ranks, if nothing was measured for the job alone."""
-        return self._in_use(lambda each: each.memory)
+        return self._in_use(lambda figures: figures.memory)
 
     def _in_use(self, value: Callable[[NodeFigures | RankFigures], Range | None]) -> Range | None:
-        places: dict[tuple[str, int], list[RankFigures]] = {}
-        for rank in self.measured.ranks:
-            places.setdefault((rank.host, rank.node), []).append(rank)
-        if self.has_own_scope or not places:
+        if self.has_own_scope or not self.measured.ranks:
             return combined((node.seconds or 1.0, value(node)) for node in self.measured.nodes)
-        return combined((1.0, _sum(map(value, ranks))) for ranks in places.values())
+        by_node: dict[tuple[str, int], list[Range]] = {}
+        for rank in self.measured.ranks:
+            in_use = by_node.setdefault((rank.host, rank.node), [])
+            in_use += filter(None, [value(rank)])
+        return combined((1.0, Range(*map(sum, zip(*ranks, strict=True)))) for ranks in by_node.values() if ranks)
 
     @property
     def memory_per_node(self) -> float | None:
         """The memory requested, else that of the node."""
-        return self.memory or self.memory_of_node
+        return self.memory or _largest(node.memory_total for node in self.measured.nodes)
 
     @property
     def has_own_scope(self) -> bool:
@@ -212,18 +202,12 @@ class Usage:
         return any(node.memory_scope == "job" for node in self.measured.nodes)
 
     @property
-    def samples_per_second(self) -> float | None:
-        """Of all ranks."""
-        return self.measured.samples_per_second
-
-    @property
-    def lacks_cpus(self) -> bool:
-        """All CPUs were in use, and the node may have more."""
-        in_use = self.cpu.mean if self.cpu else 0.0
-        return bool(self.cpus) and not self.has_whole_nodes and in_use >= SATURATED_SHARE * (self.cpus or 0)
-
     def more_cpus_change(self) -> str:
-        return self.cpus_change(2 * (self.cpus or 0))
+        """A request for twice the CPUs if all were in use and the node may have more; else empty."""
+        in_use = self.cpu.mean if self.cpu else 0.0
+        if not self.cpus or self.has_whole_nodes or in_use < SATURATED_SHARE * self.cpus:
+            return ""
+        return self.cpus_change(2 * self.cpus)
 
     def gibibytes(self, bytes_per_node: float) -> int:
         """Of one amount of a request, with a margin."""
@@ -244,36 +228,34 @@ class Usage:
         return self.spelling.cpus.format(self.cpus_of_unit(cpus_per_node))
 
     def to_json(self) -> dict[str, Any]:
-        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        for internal in _INTERNAL:
-            del fields[internal]
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        internal = ("spelling", "measured", "is_task", "needed_gpu_memory", "peer", "mute")
         return {
-            **fields,
+            **{name: value for name, value in fields.items() if name not in internal},
             "started": iso(self.started),
             "ended": iso(self.ended),
             "node_names": list(self.node_names),
             "missing": self.missing or None,
-            "gpu_busy": _json(self.busy),
-            "gpu_memory": _json(self.gpu_memory),
+            "gpu_busy": self.busy,
+            "gpu_memory": self.gpu_memory,
             "gpu_memory_total": self.gpu_memory_total,
-            "power": _json(self.power),
+            "power": self.power,
             "power_cap": self.power_cap,
-            "cpu": _json(self.cpu),
+            "cpu": self.cpu,
             "cpus_per_node": self.cpus_per_node,
-            "node_memory": _json(self.node_memory),
+            "node_memory": self.node_memory,
             "memory_per_node": self.memory_per_node,
-            "samples_per_second": self.samples_per_second,
+            "samples_per_second": self.measured.samples_per_second,
             "measured": self.measured.to_json(),
         }
 
 
-def _sum(ranges: Iterable[Range | None]) -> Range | None:
-    known = [each for each in ranges if each is not None]
-    return Range(*map(sum, zip(*known, strict=True))) if known else None
+def busy_of(gpus: Iterable[GpuFigures]) -> Range | None:
+    return combined((gpu.seconds or 1.0, gpu.busy) for gpu in gpus)
 
 
-def _json(found: Range | None) -> list[float] | None:
-    return None if found is None else list(found)
+def _largest(amounts: Iterable[float | None]) -> float | None:
+    return max(filter(None, amounts), default=None)
 
 
 _ROUND_UP = ((3600, 300), (6 * 3600, 1800), (86400, 3600))
@@ -300,12 +282,12 @@ def amount(count: float | None) -> str:
 MOST_NODES_NAMED = 3
 
 
-def gpus_by_node(gpus: tuple[GpuFigures, ...]) -> str:
+def gpus_by_node(gpus: Iterable[GpuFigures]) -> str:
     """`n03: 4, 5; n07: 0; and 2 more nodes`."""
     by_host: dict[str, list[str]] = {}
     for gpu in gpus:
         by_host.setdefault(gpu.host, []).append(gpu.gpu)
-    shown = [f"{host}: {', '.join(each)}" for host, each in list(by_host.items())[:MOST_NODES_NAMED]]
+    shown = [f"{host}: {', '.join(numbers)}" for host, numbers in list(by_host.items())[:MOST_NODES_NAMED]]
     left = len(by_host) - MOST_NODES_NAMED
     more = [f"and {counted(left, 'more node')}"] if left > 0 else []
     return "; ".join([*shown, *more])
@@ -351,28 +333,26 @@ def spreads(usage: Usage) -> list[Spread]:
         _spread(GPU_POWER, min, [(gpu.power and gpu.power.mean, where, gpu.host) for where, gpu in gpus]),
         _spread(RANK_MEMORY, max, [(rank.memory and rank.memory.maximum, where, rank.host) for where, rank in ranks]),
     ]
-    return [each for each in found if each is not None]
+    return [spread for spread in found if spread is not None]
 
 
 def _spread(kind: str, choose: Callable[..., Any], values: Sequence[tuple[float | None, str, str]]) -> Spread | None:
     known = [(value, where, host) for value, where, host in values if value is not None]
     if len(known) < 2:
         return None
-    extreme, where, host = choose(known, key=lambda each: each[0])
+    extreme, where, host = choose(known, key=lambda entry: entry[0])
     return Spread(kind, len(known), statistics.median(value for value, _, _ in known), extreme, where, host)
 
 
-PEER_LINES = 200
+_PEER_LINES = 200
 """How many lines of samples are read of another run."""
-_OUT_OF_MEMORY = (names.OUT_OF_MEMORY, names.FAILED)
-"""States of runs that may have needed more memory of a GPU: the program then ends with an error of its own."""
 _MOST_PEERS, _MOST_PLANS = 4, 40
 """How many smaller runs are measured, and of how many the plan is compared."""
 
 
 def usage_of(status: RunStatus, now: float, *, most_lines: int = samples.MOST_LINES) -> Usage:
     """Of a run or of one task of an array. Raises RecordUnreadable."""
-    measured = measured_in(status.record, status.task, most_lines)
+    measured = _measured_in(status.record, status.task, most_lines)
     return usage_with(status, now, measured, spelling_of(status.record.plan))
 
 
@@ -380,18 +360,28 @@ def usage_with(status: RunStatus, now: float, measured: Measurements, spelling: 
     record, task = status.record, status.task
     plan = record.plan
     allocation = plan.allocation
-    started = _started(status)
+    started, seconds = status.started, status.seconds
+    if status.state == names.RUNNING:
+        if started is None and status.tasks is None:  # only the attempt of a task knows
+            attempt = latest_attempt(record.where.task(task))
+            started = claimed_at(attempt) if attempt is not None else None
+        seconds = None if started is None else max(now - started, 0.0)
+    command = ""
+    with contextlib.suppress(RecordUnreadable):
+        own = record.plan_of(task)
+        command = own.command[0] if own.shell else shlex.join(own.command)
+    may_lack_gpu_memory = status.state in (names.OUT_OF_MEMORY, names.FAILED)  # programs end with an error of their own
     return Usage(
         id=status.id,
         name=plan.name,
         state=status.state,
         job=status.job_of(task),
         cluster=plan.site.name,
-        command=_command(record, task),
+        command=command,
         attempt=status.attempt or 1,
         started=started,
         ended=status.verdict.since if status.has_ended else None,
-        seconds=_seconds(status, started, now),
+        seconds=seconds,
         limit_seconds=allocation.time_seconds,
         nodes=allocation.nodes,
         node_names=status.node_names or tuple(node.host for node in measured.nodes),
@@ -408,17 +398,17 @@ def usage_with(status: RunStatus, now: float, measured: Measurements, spelling: 
         spelling=spelling,
         mute=plan.report.mute,
         is_task=task is not None,
-        needed_gpu_memory=status.state in _OUT_OF_MEMORY and explain(status).reason is Reason.GPU_MEMORY,
+        needed_gpu_memory=may_lack_gpu_memory and explain(status).reason is Reason.GPU_MEMORY,
     )
 
 
 def whole_usage(status: RunStatus, now: float) -> Usage:
     """As `usage_of`, and compared with an earlier run."""
     usage = usage_of(status, now)
-    return usage if status.task is not None else dataclasses.replace(usage, peer=peer_of(usage, status.record))
+    return usage if status.task is not None else dataclasses.replace(usage, peer=_peer_of(usage, status.record))
 
 
-def measured_in(record: Record, task: int | None, most_lines: int) -> Measurements:
+def _measured_in(record: Record, task: int | None, most_lines: int) -> Measurements:
     """From the summary in the record, which an ended run has and arrays have not; else from the samples."""
     kept = kept_measurements(record) if task is None else None
     return kept or measured_of(samples.read(record.where.task(task), most_lines=most_lines))
@@ -431,35 +421,12 @@ def kept_measurements(record: Record) -> Measurements | None:
     return None
 
 
-def _started(status: RunStatus) -> float | None:
-    """Of a task that runs, only its attempt knows."""
-    if status.started is not None or status.state != names.RUNNING or status.tasks is not None:
-        return status.started
-    attempt = latest_attempt(status.record.where.task(status.task))
-    return claimed_at(attempt) if attempt is not None else None
-
-
-def _seconds(status: RunStatus, started: float | None, now: float) -> float | None:
-    """Of the last attempt: of one that runs, so far."""
-    if status.has_ended:
-        return status.seconds
-    return max(now - started, 0.0) if status.state == names.RUNNING and started is not None else None
-
-
-def _command(record: Record, task: int | None) -> str:
-    with contextlib.suppress(RecordUnreadable):
-        plan = record.plan_of(task)
-        return plan.command[0] if plan.shell else shlex.join(plan.command)
-    return ""
-
-
 def _missing(status: RunStatus) -> str:
-    place: TaskDirectory = status.record.where.task(status.task)
     if status.state == names.PENDING:
         return "the run has not started"
     if not status.record.where.path.is_dir():
         return "the run directory was removed, and the record has no summary of its samples"
-    if not place.attempts.is_dir():
+    if not status.record.where.task(status.task).attempts.is_dir():
         return "no attempt has started"
     if not status.has_ended:
         return "the first samples arrive about half a minute after the start"
@@ -469,50 +436,41 @@ def _missing(status: RunStatus) -> str:
 def spelling_of(plan: Plan) -> Spelling:
     """The keys that the project's file uses, by which the next run gets another amount, or options of a command."""
     options = options_of(plan)
-    resources = None if plan.script else _resources(Path(plan.source.directory), plan.experiment)
-    if resources is None:
+    if plan.script:
         return options
-    key, count = next(((key, count) for key, count in _PER.items() if key in resources), ("mem", options.cpu_units))
-    units = count or plan.allocation.cpus
-    return Spelling(memory=f'{key} = "{{}}"', memory_units=units, cpu_units=options.cpu_units)
-
-
-def options_of(plan: Plan) -> Spelling:
-    return dataclasses.replace(_OPTIONS, cpu_units=max(plan.allocation.gpus or plan.allocation.ranks, 1))
-
-
-_PER = {"mem_per_node": 1, "mem_per_cpu": 0}
-"""Keys for memory, and how many of their amounts a node has; 0: as many as CPUs."""
-_OPTIONS = Spelling(
-    memory="--mem-per-node {}",
-    time="--time {}",
-    cpus="--cpus {}",
-    gpus="--gpus {}",
-    nodes="--nodes {}",
-    verb="submit with",
-)
-"""For job scripts, whose directives these options replace, and for commands."""
-
-
-def _resources(directory: Path, experiment: str) -> Mapping[str, Any] | None:
-    """The table `resources` of an experiment, with the defaults below; None if the file does not have it."""
     from serried.config import layers  # not for `kept_notes`
 
     with contextlib.suppress(ConfigError, OSError, AttributeError, KeyError, TypeError):
-        document = layers.find(directory, os.environ).project
+        document = layers.find(Path(plan.source.directory), os.environ).project
         tables: Mapping[str, Any] = document.tables if document else {}
-        own = tables.get("experiments", {})[experiment].get("resources", {})
-        return {**tables.get("defaults", {}).get("resources", {}), **own}
-    return None
+        own = tables["experiments"][plan.experiment].get("resources", {})
+        resources = {**tables.get("defaults", {}).get("resources", {}), **own}
+        # How many of its amounts a node has.
+        units = {"mem_per_node": 1, "mem_per_cpu": plan.allocation.cpus, "mem": options.cpu_units}
+        key = next((key for key in units if key in resources), "mem")
+        return Spelling(memory=f'{key} = "{{}}"', memory_units=units[key], cpu_units=options.cpu_units)
+    return options
 
 
-def peer_of(usage: Usage, record: Record) -> Peer | None:
+def options_of(plan: Plan) -> Spelling:
+    """For job scripts, whose directives these options replace, and for commands."""
+    return Spelling(
+        memory="--mem-per-node {}",
+        time="--time {}",
+        cpus="--cpus {}",
+        cpu_units=max(plan.allocation.gpus or plan.allocation.ranks, 1),
+        gpus="--gpus {}",
+        nodes="--nodes {}",
+        verb="submit with",
+    )
+
+
+def _peer_of(usage: Usage, record: Record) -> Peer | None:
     """The smallest earlier run of the same command that has reported samples per second."""
-    if usage.samples_per_second is None or usage.units < 2:
+    if usage.measured.samples_per_second is None or usage.units < 2:
         return None
     for units, other in itertools.islice(_smaller(record, usage.units), _MOST_PEERS):
-        measured = measured_in(other, None, PEER_LINES)
-        rate = measured.samples_per_second
+        rate = _measured_in(other, None, _PEER_LINES).samples_per_second
         if rate:
             return Peer(other.id, units, rate)
     return None
@@ -530,12 +488,12 @@ def _smaller(record: Record, units: int) -> Iterator[tuple[int, Record]]:
             count = summary.nodes * (summary.gpus or summary.ranks)
             if is_same and is_before and bool(summary.gpus) == bool(own.gpus) and count < units:
                 found.append((count, summary.created, other))
-    newest_first = sorted(found, key=lambda each: each[1], reverse=True)
-    for count, _, other in sorted(newest_first, key=lambda each: each[0])[:_MOST_PLANS]:
+    newest_first = sorted(found, key=lambda entry: entry[1], reverse=True)
+    for count, _, other in sorted(newest_first, key=lambda entry: entry[0])[:_MOST_PLANS]:
         with contextlib.suppress(RecordUnreadable):
-            if _work(other.plan) == _work(record.plan):
+            if _program(other.plan) == _program(record.plan):
                 yield count, other
 
 
-def _work(plan: Plan) -> tuple[object, ...]:
+def _program(plan: Plan) -> tuple[object, ...]:
     return plan.command, plan.script and plan.script.path, plan.allocation.gpu_type

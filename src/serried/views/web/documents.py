@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from serried.records import logs, rules, samples
 from serried.records.index import Selection
 from serried.records.record import RecordUnreadable
 from serried.records.samples import NodeSamples, Range
-from serried.records.status import RunStatus, latest_attempt, warnings_of
+from serried.records.status import RunStatus, latest_attempt, tasks_by_state, warnings_of
 from serried.records.timeline import attempts, timeline
 from serried.records.usage import whole_usage
 from serried.schema import checkpoints, series
@@ -52,7 +53,6 @@ QUANTITIES = {
     "node_memory": ("node", "memory", "bytes"),
 }
 """What a heatmap shows: the part of a sample, the name there, the unit."""
-FILES = ("plan", "script", "job.sh", "diff")
 
 
 def row(status: RunStatus) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def row(status: RunStatus) -> dict[str, Any]:
     )  # fmt: skip
     found = {name: whole[name] for name in kept if whole.get(name) is not None}
     if status.tasks is not None:
-        found["tasks"] = _counted(status)
+        found["tasks"] = {state: len(tasks) for state, tasks in tasks_by_state(status.tasks).items()}
     if status.summary is not None and status.summary.sweep:
         found["sweep"] = status.summary.sweep
     return {**found, **_progress(status)}
@@ -86,44 +86,30 @@ def notice(problem: str, statuses: Iterable[RunStatus]) -> str:
     return f"the scheduler does not answer; the states of live runs are from {ago(time.time() - min(stale))}"
 
 
-def _counted(status: RunStatus) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for verdict in (status.tasks or {}).values():
-        counts[verdict.state] = counts.get(verdict.state, 0) + 1
-    return counts
-
-
 def run(selection: Selection, status: RunStatus) -> dict[str, Any]:
     """A run or a task: its status, plan, timeline, files, and what can be shown of it."""
     record, place = selection.record, selection.place
     whole = not selection.is_array
+    by_state = tasks_by_state(status.tasks or {})
+    links = {state: {"count": len(tasks), "tasks": tasks[:MOST_LINKS]} for state, tasks in by_state.items()}
+    attempt = latest_attempt(place) if whole else None
     return {
         **status.to_json(),
         **_progress(status),
         "facts": run_lines.progress_facts(status.progress) if status.progress else [],
         "waits_for": status.scheduler_explanation if status.reason else "",
-        "links": _tasks_by_state(status),
+        "links": None if status.tasks is None else links,
         "plan": _plan(selection),
         "limit_seconds": status.summary and status.summary.time_seconds,
         "warnings": [dict(warning) for warning in warnings_of(status)],
         "timeline": [event.to_json() for event in timeline(record, selection.task, status.verdict if whole else None)],
         "attempts": [attempt.directory.number for attempt in attempts(place)] if whole else [],
-        "ranks": _log_names(selection) if whole else [],
-        "failed_log": _failed_log(selection) if whole and status.has_ended else None,
+        "ranks": [*_logs(attempt, selection)] if attempt else [],
+        "failed_log": _failed_log(attempt, selection) if attempt and status.has_ended else None,
         "metric_ranks": series.ranks(place) if whole else [],
         "checkpoints": _checkpoints(selection) if whole else [],
         "files": {name: str(path) for name, path in _file_paths(selection).items() if path.exists()},
     }
-
-
-def _tasks_by_state(status: RunStatus) -> dict[str, Any] | None:
-    """The number of tasks in each state, and the first of them; None unless it is an array."""
-    if status.tasks is None:
-        return None
-    found: dict[str, list[int]] = {}
-    for index, verdict in status.tasks.items():
-        found.setdefault(verdict.state, []).append(index)
-    return {state: {"count": len(tasks), "tasks": tasks[:MOST_LINKS]} for state, tasks in found.items()}
 
 
 def _plan(selection: Selection) -> list[tuple[str, str]]:
@@ -137,17 +123,10 @@ def _plan(selection: Selection) -> list[tuple[str, str]]:
     return []
 
 
-def _log_names(selection: Selection) -> list[str]:
-    """The names of the logs of the newest attempt: a rank's number, `2:0` for rank 0 of launch 2, or `script`."""
-    attempt = latest_attempt(selection.place)
-    return [*_logs(attempt, selection)] if attempt else []
-
-
-def _failed_log(selection: Selection) -> str | None:
-    """The log of the rank that failed first in the newest attempt."""
-    attempt = latest_attempt(selection.place)
-    failure = (read_json(attempt.exit) or {}).get("first_failure") if attempt else None
-    if not isinstance(failure, Mapping) or attempt is None:
+def _failed_log(attempt: AttemptDirectory, selection: Selection) -> str | None:
+    """The log of the rank that failed first."""
+    failure = (read_json(attempt.exit) or {}).get("first_failure")
+    if not isinstance(failure, Mapping):
         return None
     rank, launch = failure.get("rank"), failure.get("launch")
     name = f"{launch}:{rank}" if launch else str(rank)
@@ -155,6 +134,7 @@ def _failed_log(selection: Selection) -> str | None:
 
 
 def _logs(attempt: AttemptDirectory, selection: Selection) -> dict[str, Path]:
+    """By name: a rank's number, `2:0` for rank 0 of launch 2, or `script`."""
     summary = selection.record.summary
     if not summary.script:
         return {log.name: log.path for log in logs.rank_logs(attempt, summary)}
@@ -165,12 +145,11 @@ def _logs(attempt: AttemptDirectory, selection: Selection) -> dict[str, Path]:
 
 def _checkpoints(selection: Selection) -> list[dict[str, Any]]:
     """The complete ones, the newest first."""
-    root = selection.place.checkpoints
     watch: tuple[str, ...] = ()
     with contextlib.suppress(RecordUnreadable):
         sync = selection.record.plan.checkpoint
         watch = sync.watch if sync else ()
-    found = checkpoints.ordered(root, watch)[:MOST_CHECKPOINTS]
+    found = checkpoints.ordered(selection.place.checkpoints, watch)[:MOST_CHECKPOINTS]
     return [{"name": path.name, "path": str(path), "changed": checkpoints.changed(path) / 1e9} for path in found]
 
 
@@ -185,14 +164,15 @@ def heatmap(selection: Selection, quantity: str, attempt: int | None = None) -> 
     newest = latest_attempt(selection.place)
     number = attempt or (newest.number if newest else 1)
     found = samples.read(selection.place, attempt=number)
-    answer = {"quantity": quantity, "unit": unit, "attempt": number, "one_in": found.one_in, "left_out": 0}
+    one_in = max((node.one_in for node in found.nodes), default=1)
+    answer = {"quantity": quantity, "unit": unit, "attempt": number, "one_in": one_in, "left_out": 0}
     if not found.nodes:
         return {**answer, "start": None, "end": None, "rows": [], "present": []}
     periods = [(node, period) for node in found.nodes for period in node.plausible_periods()]
     start = min(period.t - period.seconds for _, period in periods)
     end = max(period.t for _, period in periods)
-    each = 1 if found.one_in == 1 else 2  # distances between lines that were read differ: no cell may stay empty
-    columns = max(min(MOST_COLUMNS, max(len(node.periods) for node in found.nodes) // each), 1)
+    lines = 1 if one_in == 1 else 2  # in a cell: distances between lines that were read differ, and none may stay empty
+    columns = max(min(MOST_COLUMNS, max(len(node.periods) for node in found.nodes) // lines), 1)
     rows: dict[str, list[list[Range]]] = {}
     left_out = set()
     for node, period in periods:
@@ -206,22 +186,22 @@ def heatmap(selection: Selection, quantity: str, attempt: int | None = None) -> 
                 left_out.add(label)
                 continue
             rows.setdefault(label, [[] for _ in range(columns)])[column].append(value)
-    shown = [_heatmap_row(label, cells) for label, cells in rows.items()]
+    shown = []
+    for label, cells in rows.items():
+        means = [statistics.fmean(value.mean for value in cell) if cell else None for cell in cells]
+        every = samples.combined((1.0, value) for cell in cells for value in cell)
+        low, mean, high = every or (None, None, None)
+        shown.append({"label": label, "values": means, "low": low, "mean": mean, "high": high})
+    # The page offers no empty pictures: only quantities that the last periods have.
+    last = [(node, node.periods[-1]) for node in found.nodes]
+    present = [
+        quantity
+        for quantity, (part, name, _) in QUANTITIES.items()
+        if any(name in values for node, period in last for _, values in _parts(node, part, period))
+    ]
     of_each_node = (len(rows) + len(left_out)) // len(found.nodes)
     missing = len(left_out) + found.unread * of_each_node
-    more = {"rows": shown, "present": _present(found.nodes), "left_out": missing}
-    return {**answer, "start": start, "end": end, **more}
-
-
-def _heatmap_row(label: str, cells: Sequence[Sequence[Range]]) -> dict[str, Any]:
-    every = [value for cell in cells for value in cell]
-    return {
-        "label": label,
-        "values": [sum(value.mean for value in cell) / len(cell) if cell else None for cell in cells],
-        "low": min(value.minimum for value in every),
-        "mean": sum(value.mean for value in every) / len(every),
-        "high": max(value.maximum for value in every),
-    }
+    return {**answer, "start": start, "end": end, "rows": shown, "present": present, "left_out": missing}
 
 
 def _parts(node: NodeSamples, part: str, period: samples.Period) -> list[tuple[str, Mapping[str, Any]]]:
@@ -230,16 +210,6 @@ def _parts(node: NodeSamples, part: str, period: samples.Period) -> list[tuple[s
     found = period.gpus if part == "gpus" else period.ranks
     kind = "GPU" if part == "gpus" else "rank"
     return [(f"{node.host} {kind} {key}", found[key]) for key in sorted(found, key=samples.by_number)]
-
-
-def _present(nodes: Sequence[NodeSamples]) -> list[str]:
-    """The quantities that the last periods have, so that a page offers no empty pictures."""
-    last = [(node, node.periods[-1]) for node in nodes]
-    return [
-        quantity
-        for quantity, (part, name, _) in QUANTITIES.items()
-        if any(name in values for node, period in last for _, values in _parts(node, part, period))
-    ]
 
 
 def report(selection: Selection, status: RunStatus) -> dict[str, Any]:
@@ -259,8 +229,9 @@ def log(selection: Selection, name: str, attempt: int | None, offset: int | None
     yet. Escape sequences are removed. Raises UsageError for an unknown log.
     """
     place = selection.place.attempt(attempt) if attempt else latest_attempt(selection.place)
+    empty = {"lines": [], "rest": "", "next": 0, "size": 0, "is_new": True, "is_cut": False}
     if place is None:
-        return {"lines": [], "rest": "", "next": 0, "size": 0, "attempt": None, "is_new": True, "is_cut": False}
+        return {**empty, "attempt": None}
     path = _logs(place, selection).get(name)
     if path is None and name.isdecimal() and selection.record.summary.shares_logs:
         shared = logs.rank_logs(place, selection.record.summary)
@@ -277,8 +248,7 @@ def log(selection: Selection, name: str, attempt: int | None, offset: int | None
             file.seek(start)
             text = file.read(FIRST_CHUNK if is_tail else CHUNK)
     except OSError:
-        more = {"attempt": place.number, "is_new": True, "is_cut": False}
-        return {"lines": [], "rest": "", "next": 0, "size": 0, **more}
+        return {**empty, "attempt": place.number}
     whole, newline, rest = text.rpartition(b"\n")
     if len(text) == CHUNK and not newline:  # a line without an end, in pieces
         whole, newline, rest = text, b"\n", b""
@@ -302,28 +272,23 @@ def _shown(line: bytes) -> str:
 
 
 def file(selection: Selection, name: str) -> dict[str, Any]:
-    """The text of one of FILES. Raises UsageError if it does not exist."""
-    path = _file_paths(selection).get(name)
+    """The text of a file of the run. Raises UsageError if it does not exist."""
+    paths = _file_paths(selection)
+    path = paths.get(name)
     try:
         if path is None or not path.is_file():  # a pipe, say, would never end
             raise FileNotFoundError(name)
         with path.open("rb") as opened:
             text = opened.read(MOST_TEXT + 1)
     except OSError as error:
-        raise UsageError(f"run `{selection}` has no file `{name}`", hint=f"one of {', '.join(FILES)}") from error
+        raise UsageError(f"run `{selection}` has no file `{name}`", hint=f"one of {', '.join(paths)}") from error
     cut = len(text) > MOST_TEXT
     return {"name": name, "path": str(path), "text": text[:MOST_TEXT].decode("utf-8", "replace"), "is_cut": cut}
 
 
 def _file_paths(selection: Selection) -> dict[str, Path]:
-    record = selection.record
-    where = record.where
-    return {
-        "plan": record.directory.plan,
-        "job.sh": where.job_script,
-        "script": where.script,
-        "diff": record.directory.diff,
-    }
+    where, kept = selection.record.where, selection.record.directory
+    return {"plan": kept.plan, "script": where.script, "job.sh": where.job_script, "diff": kept.diff}
 
 
 def sweep(found: results.SweepResults) -> dict[str, Any]:
