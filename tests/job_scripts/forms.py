@@ -15,10 +15,9 @@ from typing import Any
 from job_scripts.sandbox import Sandbox
 from serried.base import shell
 from serried.base.errors import SerriedError, UsageError
-from serried.schedulers.directives import Place, form
+from serried.schedulers.directives import GivenOption, Place, form
 from serried.schedulers.pbs import directives as pbs_directives
 from serried.schedulers.slurm import directives
-from serried.schedulers.slurm.directives import GivenOption
 from serried.schema import names
 
 POLL_SECONDS = 0.2
@@ -70,11 +69,11 @@ def adapted(text: str, file: str = "the script") -> str:
     Raises UsageError for directives that sbatch would refuse.
     """
     lines = text.split("\n")
-    for number, line in directives.header(text)[0].items():
-        given = list(directives.options(list(directives.words(line, Place(file, number)))))
+    for number, line in directives.GRAMMAR.header(text)[0].items():
+        given = list(directives.options(directives.words(line, Place(file, number))))
         kept = [_with_variables(option) for option in given if option.name not in SITE_OPTIONS]
         if kept != given:
-            words = [word for option in kept for word in option.words()]
+            words = [word for option in kept for word in directives.directive(option).words]
             lines[number - 1] = f"#SBATCH {shlex.join(words)}" if words else "#"
     if _is_pbs(text):
         first = next(number for number, line in enumerate(lines) if line.startswith("#PBS"))
@@ -83,11 +82,11 @@ def adapted(text: str, file: str = "the script") -> str:
 
 
 def _is_pbs(text: str) -> bool:
-    return pbs_directives.is_for(text) and not directives.header(text)[0]
+    return pbs_directives.is_for(text) and not directives.is_for(text)
 
 
 def _with_variables(option: GivenOption) -> GivenOption:
-    value = option.value or ""
+    value = option.value
     if option.name != "export" or "ALL" in value.upper().split(","):
         return option
     names = [] if value.upper() in ("NONE", "NIL") else [value]

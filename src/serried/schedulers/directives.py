@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
@@ -114,8 +115,6 @@ class Objection(Enum):
 
 
 class ScriptForm(NamedTuple):
-    """What a script is, whatever it says."""
-
     interpreter: tuple[str, ...]
     """The program behind `#!` and its argument, which may contain blanks; empty without such a line."""
     objections: frozenset[Objection]
@@ -171,13 +170,108 @@ class Place(NamedTuple):
         return f"{f'`{self.variable}`' if self.variable else f'line {self.line}'}: {message}"
 
 
-def late(lines: Mapping[int, str], command: str) -> tuple[str, ...]:
-    """The note about directives after the first command of the script."""
-    if not lines:
-        return ()
-    first = min(lines)
-    others = "" if len(lines) == 1 else f" and {len(lines) - 1} more"
-    return (f"line {first}{others}: `{command}` ignores directives after the first command of the script",)
+class Word(NamedTuple):
+    text: str
+    place: Place
+
+
+class GivenOption(NamedTuple):
+    name: str
+    """The long one, if it has one."""
+    value: str
+    place: Place
+    is_flag: bool = False
+    """It has no value, not even an empty one."""
+
+
+class Grammar(NamedTuple):
+    """How a submission command finds the options in a script."""
+
+    command: str
+    """`sbatch`."""
+    directive: re.Pattern[str]
+    """How the line of a directive begins."""
+    no_command: re.Pattern[str]
+    """How other lines begin that are no command of the script. Directives after the first command do not count."""
+    letters: Mapping[str, str]
+    """The name of each option of one letter."""
+    with_value: Collection[str]
+    with_optional: Collection[str] = ()
+    """Options whose value, if any, is in the same word."""
+    has_comments: bool = False
+    """In a directive, a bare `#` begins a comment, a backslash also counts in quotes, and `:` begins no word."""
+    has_continuation: bool = False
+    """A backslash at its end continues a directive."""
+
+    def header(self, text: str) -> tuple[dict[int, str], dict[int, str]]:
+        """The directives by their lines, without the prefix: those that count, and those after the first command."""
+        read: dict[int, str] = {}
+        late: dict[int, str] = {}
+        has_command = False
+        lines = iter(enumerate(text.split("\n"), 1))
+        for number, line in lines:
+            prefix = self.directive.match(line)
+            if prefix is None:
+                has_command = has_command or not self.no_command.match(line)
+                continue
+            rest = line[prefix.end() :]
+            while self.has_continuation and not has_command and rest.rstrip().endswith("\\"):
+                rest = rest.rstrip()[:-1] + next(lines, (0, ""))[1]
+            (late if has_command else read)[number] = rest
+        return read, late
+
+    def words(self, line: str, place: Place) -> Iterator[Word]:
+        """The words of a directive, without their quotes."""
+        word: str | None = None
+        quote = ""
+        characters = iter(line)
+        for character in characters:
+            if character == "\\" and (self.has_comments or not quote):
+                word = (word or "") + next(characters, "\\")
+            elif quote:
+                word, quote = (word, "") if character == quote else (f"{word}{character}", quote)
+            elif character in "'\"":
+                word, quote = word or "", character
+            elif character == "#" and self.has_comments:
+                break
+            elif character.isspace():
+                yield from [Word(word, place)] if word is not None else []
+                word = None
+            elif character == ":" and word is None and self.has_comments:
+                raise place.refuse(f"{self.command} does not accept a word that begins with `:`")
+            else:
+                word = (word or "") + character
+        if quote:
+            raise place.refuse(f"{self.command} finds an unmatched quote", "close the quote on the same line")
+        if word is not None:
+            yield Word(word, place)
+
+    def short_options(self, text: str, place: Place, queue: list[Word]) -> Iterator[GivenOption]:
+        """The options in a word like `-HN4`, of which `text` lacks the dash. A value may be the next word."""
+        while text:
+            letter, text = text[0], text[1:]
+            name = self.letters.get(letter)
+            if name is None:
+                raise place.refuse(f"{self.command} has no option `-{letter}`")
+            if name in self.with_value:
+                yield GivenOption(name, text or self.next_value(name, place, queue), place)
+                return
+            if name in self.with_optional and text:
+                yield GivenOption(name, text, place)
+                return
+            yield GivenOption(name, "", place, is_flag=True)
+
+    def next_value(self, name: str, place: Place, queue: list[Word]) -> str:
+        if not queue:
+            raise place.refuse(f"`{'-' if len(name) == 1 else '--'}{name}` needs a value")
+        return queue.pop(0).text
+
+    def note_on_late(self, lines: Mapping[int, str]) -> tuple[str, ...]:
+        if not lines:
+            return ()
+        others = "" if len(lines) == 1 else f" and {len(lines) - 1} more"
+        note = f"`{self.command}` ignores directives after the first command of the script"
+        return (f"line {min(lines)}{others}: {note}",)
 
 
 def per_unit(number: int, units: int) -> int:
