@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import re
 import shlex
-from itertools import chain
 from pathlib import Path
 
 import click
@@ -16,7 +15,7 @@ from serried.base.errors import SerriedError
 from serried.cli import VERBS, serried
 from serried.cli.sweep import SweepGroup
 from serried.config import definitions
-from serried.records.why import _WARNING_STEPS, ADVICE
+from serried.records.why import ADVICE, WARNINGS
 from serried.schema import names
 from tables import for_each
 
@@ -151,7 +150,7 @@ RUN = Values(
     memory="--set resources.mem=20G (for each rank)",
     here="serried run --nodes 1 --ranks 2 -- python train.py",
 )
-STEPS = sorted({*chain.from_iterable(advice.steps for advice in ADVICE.values()), *chain(*_WARNING_STEPS.values())})
+STEPS = sorted({step for advice in (*ADVICE.values(), *WARNINGS.values()) for step in advice.steps})
 WORDS = "(?:'[^']*'|[^;,()`…'])+"
 OFFERED = re.compile(rf"serried ((?!clusters lists)(?:{'|'.join(VERBS)}) {WORDS})|: (--{WORDS})")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from serried.base.files import read_journal, read_json
 from serried.base.text import show_duration
@@ -28,58 +28,6 @@ _LOOKED, _MOST_KINDS, _FEWEST = 8, 5, 3
 _LONGEST = 200
 """Characters of a command that a step repeats."""
 
-_WARNING_STEPS: Mapping[str, tuple[str, ...]] = {
-    Reason.RANKS_APART: (
-        "a program for one process: request one, `--nodes 1 --ranks 1`",
-        "a distributed one: join the other ranks by torch.distributed, or by `serried.train`: serried docs adapt",
-        "Lightning: set `devices` and `num_nodes`",
-        "ranks that are meant to be independent: `ranks_meet = false` in the experiment's table",
-    ),
-    Reason.SIDE_COMMAND_FAILED: ("`serried logs {run} --beside I` prints the output of command I of `beside`",),
-    Reason.GPUS_IN_USE: (
-        "`nvidia-smi` on that node lists the processes; they may be of an earlier job of yours, or of another user",
-        "`--exclusive` requests whole nodes; report processes of jobs that have ended to the site",
-    ),
-    Reason.STALLED: (
-        "it may hang, or save, evaluate or compile: `serried stacks {run}` prints where each rank is",
-        "`serried logs {run} -f` prints the output; `serried shell {run}` opens a shell on its first node",
-        "end such runs by themselves: `limit.output_timeout`; serried docs debugging",
-    ),
-    Reason.NO_OUTPUT: ("`serried logs {run}` prints what it wrote last, `serried stacks {run}` where each rank is",),
-    Reason.HEAD_SILENT: (
-        "its first node or the file system may hang; if the node is lost, the scheduler ends the job soon",
-        "`serried stop {run}` ends it",
-    ),
-    Reason.NOT_FINITE: (
-        "end it before it trains on for nothing: `serried stop {run}`; a checkpoint of an earlier step is intact",
-    ),
-    Reason.LIMIT_TOO_NEAR: (
-        "save a checkpoint before the limit and continue in a further attempt: serried docs continuing",
-        "request more time the next time: `--time`",
-    ),
-    Reason.WAITS_FOR_DATA: (
-        "use more workers in the data loader, or stage the data to the nodes' disks: serried docs data",
-    ),
-    Reason.GPU_IDLE: (
-        "does every rank use its GPU? `serried stacks {run}` prints what ranks do now",
-        "request fewer GPUs if the program does not use them",
-    ),
-    Reason.GPU_LOST: ("`serried rerun {run}` on other nodes, and a report to the site: the GPU may be defective",),
-    Reason.DISK_NEARLY_FULL: ("write large files to the folder of results, or delete those that are not needed",),
-    Reason.SLOW_RANK: (
-        "the same node in several runs: exclude it, and report it to the site",
-        "the same rank on any node: its share of the data may be larger, or slower to read",
-    ),
-    Reason.RANK_FAILED: (
-        "the others may wait for it until the time limit: `serried stacks {run}` prints where they are",
-        "`serried logs --rank N {run}` prints its output; `serried stop {run}` ends the run",
-    ),
-    Reason.LAUNCH_FAILED_UNSEEN: (
-        "`serried logs --launch ID` prints the output of that launch's ranks",
-        "a launcher that the script itself starts, with bash (`#!/bin/bash`), lets such a failure fail the run",
-    ),
-}
-"""By the code of a warning."""
 _WHILE_IT_RUNS = frozenset({Reason.STALLED, Reason.NOT_FINITE, Reason.GPU_IDLE, Reason.RANK_FAILED})
 """Warnings whose steps make no sense after the end."""
 _HUNG = "if it hung until the end, more time does not help: the last lines show where each rank was"
@@ -170,28 +118,23 @@ def explain(status: RunStatus) -> Explanation:
         step = f"copy the files that are still on the nodes, within three days: serried fetch {status.id}"
         explained = replace(explained, steps=(step, *explained.steps))
     warnings = warnings_of(status)
-    if not warnings:
-        is_well = status.state == names.RUNNING and not explained.meaning and status.verdict.stale is None
-        if not is_well:
-            return explained
-        lines, source = _last_words(status)
-        if not _waits_for_address(status):
-            return replace(explained, meaning="it runs, without a known problem")
-        advice = ADVICE[Reason.NAME_UNRESOLVED]
-        return replace(
-            explained,
-            meaning=advice.meaning,
-            steps=advice.steps,
-            reason=Reason.NAME_UNRESOLVED,
-            tail=tuple(lines),
-            tail_of=source,
-        )
-    codes = dict.fromkeys(warning.get("code", "") for warning in warnings)
-    was_stalled = Reason.STALLED in codes
-    codes = {code: None for code in codes if not (status.has_ended and code in _WHILE_IT_RUNS)}
-    steps = [step.replace("{run}", status.id) for code in codes for step in _WARNING_STEPS.get(code, ())]
-    first = [_HUNG] if status.state == names.TIMEOUT and was_stalled else []
-    return replace(explained, warnings=warnings, steps=(*first, *explained.steps, *steps))
+    if warnings:
+        codes = dict.fromkeys(warning.get("code", "") for warning in warnings)
+        first = [_HUNG] if status.state == names.TIMEOUT and Reason.STALLED in codes else []
+        steps = [
+            step.replace("{run}", status.id)
+            for code in codes
+            if code in WARNINGS and not (status.has_ended and code in _WHILE_IT_RUNS)
+            for step in WARNINGS[Reason(code)].steps
+        ]
+        return replace(explained, warnings=warnings, steps=(*first, *explained.steps, *steps))
+    if status.state != names.RUNNING or explained.meaning or status.verdict.stale is not None:
+        return explained
+    if not _waits_for_address(status):
+        return replace(explained, meaning="it runs, without a known problem")
+    reason, (lines, source) = Reason.NAME_UNRESOLVED, _last_words(status)
+    meaning, advised = ADVICE[reason]
+    return replace(explained, meaning=meaning, steps=advised, reason=reason, tail=tuple(lines), tail_of=source)
 
 
 def _waits_for_address(status: RunStatus) -> bool:
@@ -299,17 +242,33 @@ def _ended(status: RunStatus) -> Explanation:
     seeks_checkpoint = not codes.isdisjoint({Reason.NO_CHECKPOINT, Reason.NO_PROGRESS})
     stray = outputs.newest_stray_checkpoint(Selection(status.record, status.task)) if seeks_checkpoint else None
     module, plan, summary = _ignored_module(status, tail), _plan_of(status), status.summary
-    facts = replace(
-        _facts(status, plan, failure, tail), has_stray_checkpoint=stray is not None, lacks_module=module is not None
+    code, signal = (failure.get("exit_code"), failure.get("signal")) if failure else (status.verdict.exit_code, None)
+    facts = Ended(
+        state=status.state,
+        cause=status.verdict.cause,
+        output=tail if failure else (),
+        script=() if failure else tail,
+        exit_code=code if isinstance(code, int) else None,
+        signal=signal if isinstance(signal, int) else None,
+        restarts=plan.limit.restarts if plan else 0,
+        attempt=status.attempt or 1,
+        on_full_disk=Reason.DISK_FULL in codes,
+        has_stray_checkpoint=stray is not None,
+        has_staged_data=bool(plan and plan.data and plan.data.stage),
+        lacks_module=module is not None,
+        is_here=bool(plan and plan.site.is_this_machine and not plan.source.snapshot),
     )
     reason, advice = advice_for(facts) or (None, Advice("", ()))
+    # The node that was lost; the first one if the end does not name it.
+    lost = (condition.nodes for condition in status.verdict.conditions if condition.code == Reason.NODE_LOST)
+    hosts = next(filter(None, lost), status.node_names) or ("NODE",)
     limit = summary.time_seconds if summary else None
     command = "run" if facts.is_here else "submit"
     filled = {
         "run": status.id,
         "rerun": f"serried rerun {status.id}",
         "rank": rank_option(failure),
-        "host": failure.get("host") if failure else _lost_host(status),
+        "host": failure.get("host") if failure else hosts[0],
         "attempt": status.attempt or 1,
         "command": command,
         "time": show_duration(2 * limit) if limit else "4h",
@@ -385,23 +344,6 @@ def rank_option(failure: Mapping[str, Any] | None) -> str:
     return f"{failure.get('rank')}" + (f" --launch {launch}" if launch else "")
 
 
-def _facts(status: RunStatus, plan: Plan | None, failure: Mapping[str, Any] | None, tail: Sequence[str]) -> Ended:
-    code, signal = (failure.get("exit_code"), failure.get("signal")) if failure else (status.verdict.exit_code, None)
-    return Ended(
-        state=status.state,
-        cause=status.verdict.cause,
-        output=tail if failure else (),
-        script=() if failure else tail,
-        exit_code=code if isinstance(code, int) else None,
-        signal=signal if isinstance(signal, int) else None,
-        restarts=plan.limit.restarts if plan else 0,
-        attempt=status.attempt or 1,
-        on_full_disk=any(condition.code == Reason.DISK_FULL for condition in status.verdict.conditions),
-        has_staged_data=bool(plan and plan.data and plan.data.stage),
-        is_here=bool(plan and plan.site.is_this_machine and not plan.source.snapshot),
-    )
-
-
 def _with_parameters(record: Record, plan: Plan, trial: int | None) -> Sequence[str]:
     """The command of one trial of a sweep; empty if it cannot be repeated alone."""
     from serried.schema import command_lines
@@ -435,13 +377,6 @@ def _here(status: RunStatus, plan: Plan | None) -> str:
         command = "COMMAND"
     ranks = f"--ranks {plan.world_size} " if plan.world_size > 1 else ""
     return f"serried run {ranks}-- {command}"
-
-
-def _lost_host(status: RunStatus) -> str:
-    """The lost node; the first node if the end does not name it."""
-    lost = [condition.nodes for condition in status.verdict.conditions if condition.code == Reason.NODE_LOST]
-    hosts = next(filter(None, lost), status.node_names)
-    return hosts[0] if hosts else "NODE"
 
 
 def _nodes_have_more(status: RunStatus) -> bool:
@@ -540,14 +475,6 @@ class Ended:
     is_here: bool = False
     """It was started by `serried run`."""
 
-    @property
-    def has_restarts(self) -> bool:
-        return self.restarts > 0
-
-    @property
-    def has_used_restarts(self) -> bool:
-        return self.has_restarts and self.attempt > self.restarts
-
 
 SIGKILL, SIGBUS = 9, 7
 CRASHES = frozenset({4, 6, 8, 11})  # ILL, ABRT, FPE, SEGV
@@ -621,54 +548,38 @@ _BY_STATE = {
 """For an end without a cause."""
 
 
-def closer(ended: Ended) -> Reason | None:
-    """None if only the state is known, and that explains itself."""
+def _closer(ended: Ended) -> Reason | None:
+    """The reason that other facts of the end show; None if only the state is known, and that explains itself."""
     reason = parse(ended.cause) or _BY_STATE.get(ended.state)
-    for holds, better in _REFINED.get(reason, ()) if reason else ():
-        if holds(ended):
-            return better
-    reason = _by_text(reason, ended)
-    return Reason.MODULE_IGNORED if reason is Reason.IMPORT_ERROR and ended.lacks_module else reason
-
-
-_REFINED: Mapping[Reason, Sequence[tuple[Callable[[Ended], bool], Reason]]] = {
-    Reason.NO_PROGRESS: ((lambda ended: ended.has_stray_checkpoint, Reason.CHECKPOINT_ELSEWHERE),),
-    Reason.LIMIT: (
-        (lambda ended: ended.has_stray_checkpoint, Reason.CHECKPOINT_ELSEWHERE),
-        (lambda ended: ended.has_used_restarts, Reason.RESTARTS_USED),
-        (lambda ended: ended.has_restarts, Reason.LIMIT_UNSAVED),
-    ),
-    Reason.PREEMPT: (
-        (lambda ended: ended.has_stray_checkpoint, Reason.CHECKPOINT_ELSEWHERE),
-        (lambda ended: ended.has_used_restarts, Reason.RESTARTS_USED),
-    ),
-    Reason.COMMAND_NOT_FOUND: ((lambda ended: ended.exit_code == NOT_EXECUTABLE, Reason.NOT_EXECUTABLE),),
-    Reason.EXIT: ((lambda ended: ended.exit_code == names.EXIT_SAVED, Reason.SAVED_UNASKED),),
-    Reason.SIGNAL: (
-        (lambda ended: ended.signal == SIGKILL, Reason.KILLED),
-        (lambda ended: ended.signal == SIGBUS, Reason.SHARED_MEMORY),
-        (lambda ended: ended.signal in CRASHES, Reason.CRASH),
-    ),
-}
-"""By codes and numbers alone: other facts of the end explain more than its cause."""
-
-
-def _by_text(reason: Reason | None, ended: Ended) -> Reason | None:
-    """By the output of others: the program, Python, a shell, a launcher."""
+    by_limit = (Reason.LIMIT, Reason.PREEMPT)
+    refined = {
+        Reason.CHECKPOINT_ELSEWHERE: reason in (Reason.NO_PROGRESS, *by_limit) and ended.has_stray_checkpoint,
+        Reason.RESTARTS_USED: reason in by_limit and 0 < ended.restarts < ended.attempt,
+        Reason.LIMIT_UNSAVED: reason is Reason.LIMIT and ended.restarts > 0,
+        Reason.NOT_EXECUTABLE: reason is Reason.COMMAND_NOT_FOUND and ended.exit_code == NOT_EXECUTABLE,
+        Reason.SAVED_UNASKED: reason is Reason.EXIT and ended.exit_code == names.EXIT_SAVED,
+        Reason.KILLED: reason is Reason.SIGNAL and ended.signal == SIGKILL,
+        Reason.SHARED_MEMORY: reason is Reason.SIGNAL and ended.signal == SIGBUS,
+        Reason.CRASH: reason is Reason.SIGNAL and ended.signal in CRASHES,
+    }
+    by_numbers = next((better for better, holds in refined.items() if holds), None)
+    if by_numbers is not None:
+        return by_numbers
+    # By the output of others: the program, Python, a shell, a launcher.
+    found = reason
     if reason is Reason.EXIT:
         found = _first(OF_OUTPUT, ended.output)
         if found is Reason.FILE_MISSING and ended.has_staged_data:
             return Reason.STAGED_ELSEWHERE
-        if found is Reason.UNSET_AFTER_STOP and ended.attempt == 1:
-            found = None
-        return found or (Reason.DISK_FULL if ended.on_full_disk else reason)
-    if reason is Reason.UNRECORDED:
-        return _first(OF_SCRIPT, ended.script) or reason
-    if reason is Reason.LAUNCH:
-        return _first(OF_LAUNCH, ended.script) or reason
-    if reason is Reason.OUT_OF_MEMORY and GPU_MEMORY.search("\n".join(ended.output)):
-        return Reason.GPU_MEMORY
-    return reason
+        if found is None or (found is Reason.UNSET_AFTER_STOP and ended.attempt == 1):
+            found = Reason.DISK_FULL if ended.on_full_disk else reason
+    elif reason is Reason.UNRECORDED:
+        found = _first(OF_SCRIPT, ended.script) or reason
+    elif reason is Reason.LAUNCH:
+        found = _first(OF_LAUNCH, ended.script) or reason
+    elif reason is Reason.OUT_OF_MEMORY and GPU_MEMORY.search("\n".join(ended.output)):
+        found = Reason.GPU_MEMORY
+    return Reason.MODULE_IGNORED if found is Reason.IMPORT_ERROR and ended.lacks_module else found
 
 
 def _first(table: Sequence[tuple[re.Pattern[str], Reason]], lines: Sequence[str]) -> Reason | None:
@@ -676,400 +587,265 @@ def _first(table: Sequence[tuple[re.Pattern[str], Reason]], lines: Sequence[str]
     return next((reason for pattern, reason in table if pattern.search(text)), None)
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(NamedTuple):
     meaning: str
     """One sentence about this kind of end."""
     steps: tuple[str, ...]
-    """Next steps, with the placeholders `{run}`, `{rerun}`, `{rank}`, `{host}`, `{attempt}`, `{command}` (`submit`, or
-    `run`), and `{time}`, `{memory}`, `{restarts}` and `{here}` (the same command for `serried run`) for the next try;
-    for a checkpoint outside of `{checkpoints}`: `{checkpoint}`, `{checkpoint_path}`, `{options}`, `{page}`,
-    `{watch}`."""
 
 
-ADVICE: Mapping[Reason, Advice] = {
-    Reason.EXIT: Advice(
-        "the program itself ended with an error",
-        ("read the whole output: serried logs {run} --rank {rank}", "try it here: {here}"),
-    ),
-    Reason.SAVED_UNASKED: Advice(
-        "exit status 85 means `saved, please continue`, but no stop was requested",
-        (
-            "exit with 0 when the work is done, and with 85 only if `$SERRIED_STOP_FILE` exists: serried docs ending",
-            "read the whole output: serried logs {run} --rank {rank}",
-        ),
-    ),
-    Reason.SIGNAL: Advice(
-        "a signal ended the rank, and Serried did not send it",
-        ("read its output before that: serried logs {run} --rank {rank}",),
-    ),
-    Reason.KILLED: Advice(
-        "signal 9 (SIGKILL) ended the rank: almost always because the node has too little memory",
-        (
-            "request more memory: {memory}",
-            "use fewer data loading workers: each holds its own copy of the data",
-            "read its output before that: serried logs {run} --rank {rank}",
-        ),
-    ),
-    Reason.CRASH: Advice(
-        "compiled code crashed: torch, a CUDA library, or an extension of the program",
-        (
-            "find the Python line in the rank's output: serried logs {run} --rank {rank}",
-            "compare the versions of its libraries: extensions must be built for this torch and this CUDA",
-        ),
-    ),
-    Reason.SHARED_MEMORY: Advice(
-        "shared memory (/dev/shm) was full; data loading workers pass batches through it",
-        (
-            "use fewer data loading workers, or smaller batches; see how large it is there: df -h /dev/shm",
-            'or pass batches through files: torch.multiprocessing.set_sharing_strategy("file_system")',
-        ),
-    ),
-    Reason.OUT_OF_MEMORY: Advice(
-        "it needed more main memory (not GPU memory) than it requested",
-        (
-            "request more: {memory}",
-            "use fewer data loading workers: each holds its own copy of the data",
-        ),
-    ),
-    Reason.GPU_MEMORY: Advice(
-        "a GPU's own memory was full",
-        (
-            "use a smaller batch, or accumulate gradients over several steps",
-            "use a GPU with more memory: --set resources.gpu_type=TYPE (serried clusters lists them)",
-        ),
-    ),
-    Reason.LIMIT: Advice(
-        "it reached its time limit",
-        (
-            "request more: serried {command} --time {time} …",
-            "or let it continue: save at `limit.warn_before` before the end, exit with 85, and set `limit.restarts`",
-        ),
-    ),
-    Reason.LIMIT_UNSAVED: Advice(
-        "it reached its time limit and did not continue, though `limit.restarts` allows it",
-        (
-            "save within `limit.warn_before` before the end, and exit with 85: serried docs ending",
-            "resume from its newest checkpoint, if it has one: {rerun}",
-            "or request more: serried {command} --time {time} …",
-        ),
-    ),
-    Reason.CHECKPOINT_ELSEWHERE: Advice(
-        "its checkpoints are not in `{checkpoints}`, the only folder in which an attempt looks for them",
-        (
-            "resume from {checkpoint}: serried {command} --resume {checkpoint_path} …",
-            "save where the next attempt looks: {options} in the command; serried docs {page}",
-            "or have them copied there: --set 'checkpoint.watch=[\"{watch}\"]', with `{{resume}}` in the command",
-            "or request more: serried {command} --time {time} …",
-        ),
-    ),
-    Reason.RESTARTS_USED: Advice(
-        "it used all of its attempts (`limit.restarts`)",
-        (
-            "resume from its newest checkpoint: {rerun}",
-            "or allow more attempts: serried submit --chain {restarts} …, or a longer --time",
-        ),
-    ),
-    Reason.NO_PROGRESS: Advice(
-        "not continued: the attempt got no further than the checkpoint that it started from",
-        (
-            "save more often, so that an attempt reaches a checkpoint before its stop notice",
-            "or give each attempt more time: serried submit --time 4h …",
-            "see its output: serried logs {run} --attempt {attempt}",
-        ),
-    ),
-    Reason.NODE_LOST: Advice(
-        "a node failed while it ran; the program is not at fault",
-        (
-            "submit it again",
-            "exclude the node if it fails again; on Slurm: --set 'resources.extra=[\"--exclude={host}\"]'",
-        ),
-    ),
-    Reason.SUPERVISOR_GONE: Advice(
-        "this machine restarted, or the supervisor of the job was killed",
-        ("resume from its newest checkpoint, or from the start: {rerun}",),
-    ),
-    Reason.AGENT_KILLED: Advice(
-        "Serried's own process on a node was killed, by the node's memory limit or by a person",
-        (
-            "read the output of the job script: serried logs {run} --attempt {attempt}",
-            "request more memory if this happens again: {memory}",
-        ),
-    ),
-    Reason.JOB_SCRIPT_KILLED: Advice(
-        "the job's script was killed on the first node, by the node's memory limit or by a person",
-        ("submit it again", "request more memory if this happens again: {memory}"),
-    ),
-    Reason.IMPORT_ERROR: Advice(
-        "Python did not find a module in the environment of the job",
-        (
-            "install the module, or activate the environment that has it, and submit again from there",
-            "or name the environment in `environment.venv` or `environment.conda`: serried docs environments",
-        ),
-    ),
-    Reason.MODULE_IGNORED: Advice(
-        "the snapshot lacks a module that the project has: git ignores it",
-        (
-            'link it: `link = ["{module}"]` under `[project]` in `serried.toml`, then submit again',
-            "or let git track it: git add -f {module}",
-        ),
-    ),
-    Reason.COMMAND_NOT_FOUND: Advice(
-        "the program to run does not exist on the node",
-        ("use its full path, or load its module before you submit", "see the command: serried show {run}"),
-    ),
-    Reason.NOT_EXECUTABLE: Advice(
-        "the file to run is not executable",
-        ("make it executable: chmod +x FILE, then submit again", "or name its interpreter: `python FILE`, `bash FILE`"),
-    ),
-    Reason.PERMISSION: Advice(
-        "the program may not read or write a file",
-        (
-            "find the path in the rank's output: serried logs {run} --rank {rank}",
-            "look at it on the node: serried shell {run}, then ls -ld PATH",
-        ),
-    ),
-    Reason.WORKDIR_MISSING: Advice(
-        "the folder to start in does not exist in the snapshot",
-        (
-            "correct `workdir`, which is relative to the project's folder",
-            "if git ignores the folder, add it to `project.link`",
-        ),
-    ),
-    Reason.MOUNT: Advice(
-        "a folder for the container is not on the node, or the image has no mount point for it",
-        (
-            "check that each of `container.binds` exists on compute nodes too",
-            "with a `.sqfs` image or Charliecloud, the folder must already exist in the image: serried docs containers",
-        ),
-    ),
-    Reason.CONTAINER: Advice(
-        "the container runtime could not start the rank",
-        (
-            "try the image where it failed: serried shell {run}",
-            "if nodes cannot mount a `.sif` (no FUSE), use a folder as the image: apptainer build --sandbox",
-        ),
-    ),
-    Reason.NOT_IN_IMAGE: Advice(
-        "the program to run is not in the container's image",
-        (
-            "use its name inside the image: perhaps `python3`, or its full path",
-            "to run a program of the host, add its folder and its libraries' folders to `container.binds`",
-        ),
-    ),
-    Reason.FILE_MISSING: Advice(
-        "a file that the program needs does not exist",
-        (
-            "see where it ran: serried show {run}; `serried config show` shows the origin of its command",
-            "in a copy of the code `../data` leads nowhere: use absolute paths, or `--stage` them",
-            "files that git ignores are linked only at the project's top, and in `workdir`: see `project.link`",
-        ),
-    ),
-    Reason.STAGED_ELSEWHERE: Advice(
-        "a file that the program needs does not exist; staged data is in `{data}`, and not in `$SLURM_TMPDIR`",
-        (
-            "use the staged data: `{{data}}/PATH` in the command, or `$SERRIED_DATA_DIR` in the program",
-            "see what was staged, and where it ran: serried show {run}",
-            "in a copy of the code `../data` leads nowhere: use absolute paths, or `--stage` them",
-        ),
-    ),
-    Reason.DISK_FULL: Advice(
-        "a disk or a quota was full",
-        (
-            "look at your quotas; many sites count files as well as bytes: serried du, then serried clean",
-            "see where the run writes its files: serried show {run}",
-        ),
-    ),
-    Reason.UNSET_AFTER_STOP: Advice(
-        "a variable has no value in an attempt that continues; after a stop at the end of an epoch the loop is empty",
-        (
-            "give the variable a value before the loop: serried docs train-data",
-            "read the whole output: serried logs {run} --rank {rank}",
-        ),
-    ),
-    Reason.NO_LOCAL_RANK: Advice(
-        "the program expects its local rank as an option, as `torch.distributed.launch` passes it",
-        (
-            "pass it in the command: `--local_rank={{local_rank}}`",
-            'or read it in the program: int(os.environ["LOCAL_RANK"])',
-        ),
-    ),
-    Reason.NO_RANK: Advice(
-        "the program expects to be one of several ranks; a single process on CPUs has no RANK and WORLD_SIZE",
-        ("request several: --ranks 2, or --gpus 2", "or set the variables for one rank: --launch agent"),
-    ),
-    Reason.NAME_UNRESOLVED: Advice(
-        "a rank looks up the name of a host, and the name has no address on the rank's node",
-        (
-            "check MASTER_ADDR and other names of hosts: `getent hosts NAME` in the job prints the address",
-            "or use an address instead of the name",
-        ),
-    ),
-    Reason.NCCL_WITHOUT_GPU: Advice(
-        "the program uses NCCL, which needs GPUs, and the rank has none",
-        (
-            "request GPUs: --gpus 1",
-            "or use the backend `gloo` on CPUs",
-            "if the program trains as one process when RANK is not set: --launch single",
-        ),
-    ),
-    Reason.NCCL: Advice(
-        "communication between GPUs failed; often another rank failed first, or the network interface is wrong",
-        (
-            "look at the other ranks: serried logs {run}",
-            'set `environment.env = {{NCCL_DEBUG = "INFO"}}` and submit again',
-        ),
-    ),
-    Reason.CUDA: Advice(
-        "the GPU, its driver and this build of torch are not compatible, or the rank sees no GPU",
-        (
-            "request GPUs, if the run has none (serried show {run}): --gpus 1",
-            "many programs use a CPU only as one process, with an option such as `--device=cpu`: --nodes 1 --ranks 1",
-            "compare `nvidia-smi` on the node with torch.version.cuda",
-        ),
-    ),
-    Reason.CUDA_KERNEL: Advice(
-        "a kernel failed on the GPU, and CUDA reports such an error late: the stack may be that of a later call",
-        (
-            'set `environment.env = {{CUDA_LAUNCH_BLOCKING = "1"}}` and submit again, for the stack of the kernel',
-            "or run a step on a CPU: an index or a label out of range is an error there",
-        ),
-    ),
-    Reason.PEER_LOST: Advice(
-        "ranks failed because they lost another rank, which recorded no failure",
-        (
-            "check whether a rank left its loop too early, or hangs: serried logs {run}",
-            "check the network of the nodes, with --debug",
-        ),
-    ),
-    Reason.SILENCE: Advice(
-        "no rank wrote any output for `limit.output_timeout`, so it counts as hung",
-        (
-            "see where each rank stopped: serried logs {run}",
-            "ranks that wait for each other forever often differ in their number of batches",
-            "if it only prints rarely, print more often, or raise `limit.output_timeout`",
-        ),
-    ),
-    Reason.LEFT_RUNNING: Advice(
-        "every rank succeeded, but a background process of one still ran and was ended",
-        (
-            "wait for the process before you exit, or use a thread of the rank",
-            "find the process's name in: serried logs {run}",
-        ),
-    ),
-    Reason.USER: Advice("it was stopped with `serried stop`", ()),
-    Reason.CANCEL: Advice(
-        "it was cancelled by Ctrl-C, by scancel or by an administrator",
-        ("ask the site, if it was not you",),
-    ),
-    Reason.AFTER: Advice(
-        "it depends on another run, which did not end as required; it never ran",
-        (
-            "see how the other run ended: serried ps",
-            "submit both again, or this one with `--after RUN:any`, or by itself: --set 'after=[]'",
-        ),
-    ),
-    Reason.PREEMPT: Advice(
-        "a job of higher priority took its nodes",
-        ("submit it again", "let it continue: set `limit.restarts`, and save at the stop notice"),
-    ),
-    Reason.LAUNCHER: Advice(
-        "the launcher (`launch.kind`) ended before the ranks, or did not start them as planned",
-        (
-            "read all its output: serried logs {run} --launcher",
-            "do without it, if the program does not need it: serried submit --launch agent …",
-        ),
-    ),
-    Reason.LAUNCH: Advice(
-        "no rank started; the program is not at fault",
-        (
-            "read the output of the job script: serried logs {run}",
-            "with `--launch`, read that of the launcher: serried logs {run} --launcher",
-            "submit it again if a node or the network was at fault",
-        ),
-    ),
-    Reason.NO_LAUNCHER: Advice(
-        "the job cannot find the launcher (`launch.kind`)",
-        (
-            "install it in the environment of `serried env show`, or add its module to `environment.modules`",
-            "do without it, if the program does not need it: serried submit --launch agent …",
-        ),
-    ),
-    Reason.NO_DATA: Advice(
-        "a node could not get the data that the ranks need, so no rank started",
-        (
-            "see the data, and how far it came: serried show {run}",
-            "see how much of a node's disk it needs: serried stage EXPERIMENT, or PATHS",
-            "a path that exists here but not on the node is on a file system that the node lacks",
-        ),
-    ),
-    Reason.UNRECORDED: Advice(
-        "the job script could not record why: it was killed, a disk is full, or its folder is gone",
-        (
-            "see the known facts and the files that are left: serried show {run}",
-            "look at the disk and at your quotas, then submit it again",
-        ),
-    ),
-    Reason.SUBMISSION: Advice(
-        "no job exists: the submission ended or was dropped before the scheduler accepted it",
-        ("submit it again: {rerun}{all}",),
-    ),
-    Reason.LOST: Advice(
-        "the job left no record of its end: a file system or a node may have failed, or the folder was purged",
-        ("ask the scheduler: sacct -j JOB", "look at the files that are left: serried show {run}"),
-    ),
-    Reason.UNCERTAIN: Advice(
-        "the scheduler may have the job or not; do not submit it again yet",
-        (
-            "the next serried command that reaches the scheduler looks up the job's name",
-            "give it up: serried forget {run}",
-        ),
-    ),
-    Reason.UNREACHABLE: Advice("the scheduler does not answer", ("retry in a minute; the run continues meanwhile",)),
-    Reason.ELSEWHERE: Advice(
-        "the scheduler that answers here does not have the run", ("look at it from the cluster it was submitted to",)
-    ),
-    Reason.UNREADABLE: Advice("its record cannot be read", ("upgrade Serried, or look at the named file",)),
-}
+def _advice(text: str) -> dict[Reason, Advice]:
+    """From lines `code: meaning`, each above lines for its steps."""
+    found: dict[Reason, Advice] = {}
+    for entry in re.split(r"\n(?! )", text.strip()):
+        head, *steps = entry.split("\n  - ")
+        code, _, meaning = head.partition(":")
+        found[Reason(code)] = Advice(meaning.strip(), tuple(steps))
+    return found
 
 
-HERE: Mapping[Reason, Advice] = {
-    Reason.EXIT: Advice(
-        "the program itself ended with an error", ("read the whole output: serried logs {run} --rank {rank}",)
-    ),
-    Reason.KILLED: Advice(
-        "signal 9 (SIGKILL) ended the rank: almost always because this machine has too little memory",
-        (
-            "watch the free memory while it runs: free -h",
-            "use fewer ranks or data loading workers: each holds its own copy of the data",
-            "read its output before that: serried logs {run} --rank {rank}",
-        ),
-    ),
-    Reason.OUT_OF_MEMORY: Advice(
-        "it needed more main memory (not GPU memory) than this machine had left",
-        (
-            "watch the free memory while it runs: free -h",
-            "use fewer ranks or data loading workers: each holds its own copy of the data",
-        ),
-    ),
-    Reason.IMPORT_ERROR: Advice(
-        "Python did not find a module in the environment of the ranks",
-        (
-            "install the module, or activate the environment that has it",
-            "or name the environment in `environment.venv` or `environment.conda`: serried docs environments",
-        ),
-    ),
-    Reason.FILE_MISSING: Advice(
-        "a file that the program needs does not exist",
-        ("relative paths begin in the folder where ranks start: see `source` in serried show {run}, and `workdir`",),
-    ),
-}
+ADVICE = _advice("""
+exit: the program itself ended with an error
+  - read the whole output: serried logs {run} --rank {rank}
+  - try it here: {here}
+saved-unasked: exit status 85 means `saved, please continue`, but no stop was requested
+  - exit with 0 when the work is done, and with 85 only if `$SERRIED_STOP_FILE` exists: serried docs ending
+  - read the whole output: serried logs {run} --rank {rank}
+signal: a signal ended the rank, and Serried did not send it
+  - read its output before that: serried logs {run} --rank {rank}
+killed: signal 9 (SIGKILL) ended the rank: almost always because the node has too little memory
+  - request more memory: {memory}
+  - use fewer data loading workers: each holds its own copy of the data
+  - read its output before that: serried logs {run} --rank {rank}
+crash: compiled code crashed: torch, a CUDA library, or an extension of the program
+  - find the Python line in the rank's output: serried logs {run} --rank {rank}
+  - compare the versions of its libraries: extensions must be built for this torch and this CUDA
+shared-memory: shared memory (/dev/shm) was full; data loading workers pass batches through it
+  - use fewer data loading workers, or smaller batches; see how large it is there: df -h /dev/shm
+  - or pass batches through files: torch.multiprocessing.set_sharing_strategy("file_system")
+out-of-memory: it needed more main memory (not GPU memory) than it requested
+  - request more: {memory}
+  - use fewer data loading workers: each holds its own copy of the data
+gpu-memory: a GPU's own memory was full
+  - use a smaller batch, or accumulate gradients over several steps
+  - use a GPU with more memory: --set resources.gpu_type=TYPE (serried clusters lists them)
+limit: it reached its time limit
+  - request more: serried {command} --time {time} …
+  - or let it continue: save at `limit.warn_before` before the end, exit with 85, and set `limit.restarts`
+limit-unsaved: it reached its time limit and did not continue, though `limit.restarts` allows it
+  - save within `limit.warn_before` before the end, and exit with 85: serried docs ending
+  - resume from its newest checkpoint, if it has one: {rerun}
+  - or request more: serried {command} --time {time} …
+checkpoint-elsewhere: its checkpoints are not in `{checkpoints}`, the only folder in which an attempt looks for them
+  - resume from {checkpoint}: serried {command} --resume {checkpoint_path} …
+  - save where the next attempt looks: {options} in the command; serried docs {page}
+  - or have them copied there: --set 'checkpoint.watch=["{watch}"]', with `{{resume}}` in the command
+  - or request more: serried {command} --time {time} …
+restarts-used: it used all of its attempts (`limit.restarts`)
+  - resume from its newest checkpoint: {rerun}
+  - or allow more attempts: serried submit --chain {restarts} …, or a longer --time
+no-progress: not continued: the attempt got no further than the checkpoint that it started from
+  - save more often, so that an attempt reaches a checkpoint before its stop notice
+  - or give each attempt more time: serried submit --time 4h …
+  - see its output: serried logs {run} --attempt {attempt}
+node-lost: a node failed while it ran; the program is not at fault
+  - submit it again
+  - exclude the node if it fails again; on Slurm: --set 'resources.extra=["--exclude={host}"]'
+supervisor-gone: this machine restarted, or the supervisor of the job was killed
+  - resume from its newest checkpoint, or from the start: {rerun}
+agent-killed: Serried's own process on a node was killed, by the node's memory limit or by a person
+  - read the output of the job script: serried logs {run} --attempt {attempt}
+  - request more memory if this happens again: {memory}
+job-script-killed: the job's script was killed on the first node, by the node's memory limit or by a person
+  - submit it again
+  - request more memory if this happens again: {memory}
+import-error: Python did not find a module in the environment of the job
+  - install the module, or activate the environment that has it, and submit again from there
+  - or name the environment in `environment.venv` or `environment.conda`: serried docs environments
+module-ignored: the snapshot lacks a module that the project has: git ignores it
+  - link it: `link = ["{module}"]` under `[project]` in `serried.toml`, then submit again
+  - or let git track it: git add -f {module}
+command-not-found: the program to run does not exist on the node
+  - use its full path, or load its module before you submit
+  - see the command: serried show {run}
+not-executable: the file to run is not executable
+  - make it executable: chmod +x FILE, then submit again
+  - or name its interpreter: `python FILE`, `bash FILE`
+permission: the program may not read or write a file
+  - find the path in the rank's output: serried logs {run} --rank {rank}
+  - look at it on the node: serried shell {run}, then ls -ld PATH
+workdir-missing: the folder to start in does not exist in the snapshot
+  - correct `workdir`, which is relative to the project's folder
+  - if git ignores the folder, add it to `project.link`
+mount: a folder for the container is not on the node, or the image has no mount point for it
+  - check that each of `container.binds` exists on compute nodes too
+  - with a `.sqfs` image or Charliecloud, the folder must already exist in the image: serried docs containers
+container: the container runtime could not start the rank
+  - try the image where it failed: serried shell {run}
+  - if nodes cannot mount a `.sif` (no FUSE), use a folder as the image: apptainer build --sandbox
+not-in-image: the program to run is not in the container's image
+  - use its name inside the image: perhaps `python3`, or its full path
+  - to run a program of the host, add its folder and its libraries' folders to `container.binds`
+file-missing: a file that the program needs does not exist
+  - see where it ran: serried show {run}; `serried config show` shows the origin of its command
+  - in a copy of the code `../data` leads nowhere: use absolute paths, or `--stage` them
+  - files that git ignores are linked only at the project's top, and in `workdir`: see `project.link`
+staged-elsewhere: a file that the program needs does not exist; staged data is in `{data}`, and not in `$SLURM_TMPDIR`
+  - use the staged data: `{{data}}/PATH` in the command, or `$SERRIED_DATA_DIR` in the program
+  - see what was staged, and where it ran: serried show {run}
+  - in a copy of the code `../data` leads nowhere: use absolute paths, or `--stage` them
+disk-full: a disk or a quota was full
+  - look at your quotas; many sites count files as well as bytes: serried du, then serried clean
+  - see where the run writes its files: serried show {run}
+unset-after-stop: a variable has no value in an attempt that continues; \
+after a stop at the end of an epoch the loop is empty
+  - give the variable a value before the loop: serried docs train-data
+  - read the whole output: serried logs {run} --rank {rank}
+no-local-rank: the program expects its local rank as an option, as `torch.distributed.launch` passes it
+  - pass it in the command: `--local_rank={{local_rank}}`
+  - or read it in the program: int(os.environ["LOCAL_RANK"])
+no-rank: the program expects to be one of several ranks; a single process on CPUs has no RANK and WORLD_SIZE
+  - request several: --ranks 2, or --gpus 2
+  - or set the variables for one rank: --launch agent
+name-unresolved: a rank looks up the name of a host, and the name has no address on the rank's node
+  - check MASTER_ADDR and other names of hosts: `getent hosts NAME` in the job prints the address
+  - or use an address instead of the name
+nccl-without-gpu: the program uses NCCL, which needs GPUs, and the rank has none
+  - request GPUs: --gpus 1
+  - or use the backend `gloo` on CPUs
+  - if the program trains as one process when RANK is not set: --launch single
+nccl: communication between GPUs failed; often another rank failed first, or the network interface is wrong
+  - look at the other ranks: serried logs {run}
+  - set `environment.env = {{NCCL_DEBUG = "INFO"}}` and submit again
+cuda: the GPU, its driver and this build of torch are not compatible, or the rank sees no GPU
+  - request GPUs, if the run has none (serried show {run}): --gpus 1
+  - many programs use a CPU only as one process, with an option such as `--device=cpu`: --nodes 1 --ranks 1
+  - compare `nvidia-smi` on the node with torch.version.cuda
+cuda-kernel: a kernel failed on the GPU, and CUDA reports such an error late: the stack may be that of a later call
+  - set `environment.env = {{CUDA_LAUNCH_BLOCKING = "1"}}` and submit again, for the stack of the kernel
+  - or run a step on a CPU: an index or a label out of range is an error there
+peer-lost: ranks failed because they lost another rank, which recorded no failure
+  - check whether a rank left its loop too early, or hangs: serried logs {run}
+  - check the network of the nodes, with --debug
+silence: no rank wrote any output for `limit.output_timeout`, so it counts as hung
+  - see where each rank stopped: serried logs {run}
+  - ranks that wait for each other forever often differ in their number of batches
+  - if it only prints rarely, print more often, or raise `limit.output_timeout`
+left-running: every rank succeeded, but a background process of one still ran and was ended
+  - wait for the process before you exit, or use a thread of the rank
+  - find the process's name in: serried logs {run}
+user: it was stopped with `serried stop`
+cancel: it was cancelled by Ctrl-C, by scancel or by an administrator
+  - ask the site, if it was not you
+after: it depends on another run, which did not end as required; it never ran
+  - see how the other run ended: serried ps
+  - submit both again, or this one with `--after RUN:any`, or by itself: --set 'after=[]'
+preempt: a job of higher priority took its nodes
+  - submit it again
+  - let it continue: set `limit.restarts`, and save at the stop notice
+launcher: the launcher (`launch.kind`) ended before the ranks, or did not start them as planned
+  - read all its output: serried logs {run} --launcher
+  - do without it, if the program does not need it: serried submit --launch agent …
+launch: no rank started; the program is not at fault
+  - read the output of the job script: serried logs {run}
+  - with `--launch`, read that of the launcher: serried logs {run} --launcher
+  - submit it again if a node or the network was at fault
+no-launcher: the job cannot find the launcher (`launch.kind`)
+  - install it in the environment of `serried env show`, or add its module to `environment.modules`
+  - do without it, if the program does not need it: serried submit --launch agent …
+no-data: a node could not get the data that the ranks need, so no rank started
+  - see the data, and how far it came: serried show {run}
+  - see how much of a node's disk it needs: serried stage EXPERIMENT, or PATHS
+  - a path that exists here but not on the node is on a file system that the node lacks
+unrecorded: the job script could not record why: it was killed, a disk is full, or its folder is gone
+  - see the known facts and the files that are left: serried show {run}
+  - look at the disk and at your quotas, then submit it again
+submission: no job exists: the submission ended or was dropped before the scheduler accepted it
+  - submit it again: {rerun}{all}
+lost: the job left no record of its end: a file system or a node may have failed, or the folder was purged
+  - ask the scheduler: sacct -j JOB
+  - look at the files that are left: serried show {run}
+uncertain: the scheduler may have the job or not; do not submit it again yet
+  - the next serried command that reaches the scheduler looks up the job's name
+  - give it up: serried forget {run}
+unreachable: the scheduler does not answer
+  - retry in a minute; the run continues meanwhile
+elsewhere: the scheduler that answers here does not have the run
+  - look at it from the cluster it was submitted to
+unreadable: its record cannot be read
+  - upgrade Serried, or look at the named file
+""")
+"""Next steps have the placeholders `{run}`, `{rerun}`, `{rank}`, `{host}`, `{attempt}`, `{command}` (`submit`, or
+`run`), and `{time}`, `{memory}`, `{restarts}` and `{here}` (the same command for `serried run`) for the next try; for a
+checkpoint outside of `{checkpoints}`: `{checkpoint}`, `{checkpoint_path}`, `{options}`, `{page}`, `{watch}`."""
+
+HERE = _advice("""
+exit: the program itself ended with an error
+  - read the whole output: serried logs {run} --rank {rank}
+killed: signal 9 (SIGKILL) ended the rank: almost always because this machine has too little memory
+  - watch the free memory while it runs: free -h
+  - use fewer ranks or data loading workers: each holds its own copy of the data
+  - read its output before that: serried logs {run} --rank {rank}
+out-of-memory: it needed more main memory (not GPU memory) than this machine had left
+  - watch the free memory while it runs: free -h
+  - use fewer ranks or data loading workers: each holds its own copy of the data
+import-error: Python did not find a module in the environment of the ranks
+  - install the module, or activate the environment that has it
+  - or name the environment in `environment.venv` or `environment.conda`: serried docs environments
+file-missing: a file that the program needs does not exist
+  - relative paths begin in the folder where ranks start: see `source` in serried show {run}, and `workdir`
+""")
 """Advice that differs for an end of `serried run` on this machine."""
+
+WARNINGS = _advice("""
+ranks-apart:
+  - a program for one process: request one, `--nodes 1 --ranks 1`
+  - a distributed one: join the other ranks by torch.distributed, or by `serried.train`: serried docs adapt
+  - Lightning: set `devices` and `num_nodes`
+  - ranks that are meant to be independent: `ranks_meet = false` in the experiment's table
+side-command-failed:
+  - `serried logs {run} --beside I` prints the output of command I of `beside`
+gpus-in-use:
+  - `nvidia-smi` on that node lists the processes; they may be of an earlier job of yours, or of another user
+  - `--exclusive` requests whole nodes; report processes of jobs that have ended to the site
+stalled:
+  - it may hang, or save, evaluate or compile: `serried stacks {run}` prints where each rank is
+  - `serried logs {run} -f` prints the output; `serried shell {run}` opens a shell on its first node
+  - end such runs by themselves: `limit.output_timeout`; serried docs debugging
+no-output:
+  - `serried logs {run}` prints what it wrote last, `serried stacks {run}` where each rank is
+head-silent:
+  - its first node or the file system may hang; if the node is lost, the scheduler ends the job soon
+  - `serried stop {run}` ends it
+not-finite:
+  - end it before it trains on for nothing: `serried stop {run}`; a checkpoint of an earlier step is intact
+limit-too-near:
+  - save a checkpoint before the limit and continue in a further attempt: serried docs continuing
+  - request more time the next time: `--time`
+waits-for-data:
+  - use more workers in the data loader, or stage the data to the nodes' disks: serried docs data
+gpu-idle:
+  - does every rank use its GPU? `serried stacks {run}` prints what ranks do now
+  - request fewer GPUs if the program does not use them
+gpu-lost:
+  - `serried rerun {run}` on other nodes, and a report to the site: the GPU may be defective
+disk-nearly-full:
+  - write large files to the folder of results, or delete those that are not needed
+slow-rank:
+  - the same node in several runs: exclude it, and report it to the site
+  - the same rank on any node: its share of the data may be larger, or slower to read
+rank-failed:
+  - the others may wait for it until the time limit: `serried stacks {run}` prints where they are
+  - `serried logs --rank N {run}` prints its output; `serried stop {run}` ends the run
+launch-failed-unseen:
+  - `serried logs --launch ID` prints the output of that launch's ranks
+  - a launcher that the script itself starts, with bash (`#!/bin/bash`), lets such a failure fail the run
+""")
+"""Steps by the code of a warning."""
 
 
 def advice_for(ended: Ended) -> tuple[Reason, Advice] | None:
     """The reason that explains most, and its advice; None without advice."""
-    reason = closer(ended)
+    reason = _closer(ended)
     if reason is None or reason not in ADVICE:
         return None
     return reason, HERE.get(reason, ADVICE[reason]) if ended.is_here else ADVICE[reason]
