@@ -101,8 +101,8 @@ import sys, torch, torch.distributed as dist
 import serried.train as st
 from serried.train import group
 group.WATCH_SECONDS = 0.05
-looks, look = [], group._DepartureWatch._look
-group._DepartureWatch._look = lambda self: looks.append(1) or look(self)
+looks, count = [], group.count_collectives
+group.count_collectives = lambda: looks.append(1) or count()
 with st.session() as run:
     model = torch.nn.Linear(2, 1)
     try:

@@ -25,7 +25,7 @@ import weakref
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -75,6 +75,8 @@ class Group:
 
     def __init__(self, who: Identity) -> None:
         self._who = who
+        self.rank = who.rank
+        self.is_open = who.world_size > 1
         self._owns = False
         self._is_asking = False
         """A thread waits for the store, which may never reply."""
@@ -83,14 +85,6 @@ class Group:
         self.store: Any = None
         """The key-value store of all ranks; None with one rank."""
         self.nodes = 1
-
-    @property
-    def rank(self) -> int:
-        return self._who.rank
-
-    @property
-    def is_open(self) -> bool:
-        return self._who.world_size > 1
 
     def open(
         self, device: torch.device, backend: Optional[str], start_seconds: float, seconds: Optional[float]
@@ -128,13 +122,13 @@ class Group:
         global _opened  # noqa: PLW0603 - sessions of this process are numbered, the same on every rank
         _opened += 1
         self.store = UNTYPED.PrefixStore(f"serried-session/{_opened}", store)
-        self.nodes = int(self.reduce((float(self._who.local_rank == 0),))[0])  # not every launcher numbers them
+        self.nodes = int(self.reduce_sum((float(self._who.local_rank == 0),))[0])  # not every launcher numbers them
 
-    def reduce(self, values: Sequence[float], how: Any = dist.ReduceOp.SUM) -> List[float]:
+    def reduce_sum(self, values: Sequence[float]) -> List[float]:
         if not self.is_open:
             return list(values)
         total = torch.tensor(values, dtype=torch.float64, device=CPU)
-        dist.all_reduce(total, how)
+        dist.all_reduce(total)
         result: List[float] = total.tolist()
         return result
 
@@ -149,10 +143,8 @@ class Group:
     def mean(self, values: Mapping[str, Any], weight: float = 1.0) -> Dict[str, float]:
         """Weighted means over the ranks. Every rank passes the same names."""
         names = sorted(values)
-        numbers = (values[name] for name in names)
-        bare = (number.detach() if isinstance(number, torch.Tensor) else number for number in numbers)
-        here = [float(number) * weight for number in bare]
-        *sums, total = self.reduce([*here, weight])
+        bare = (values[name].detach() if isinstance(values[name], torch.Tensor) else values[name] for name in names)
+        *sums, total = self.reduce_sum([*(float(number) * weight for number in bare), weight])
         return {name: value / total for name, value in zip(names, sums)}  # noqa: B905 - as long; Python 3.9
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
@@ -203,7 +195,15 @@ class Group:
         self._owns = False
         if not failed:
             self._meet()
-            _last_barrier()
+            # A thread of gloo releases the last tensor shortly after its collective, and needs the interpreter's lock
+            # to do so. If the process exits at that moment, Python ends the thread within C++ code that cannot be
+            # unwound, and the process aborts: status 134, one time in ten to fifty. A DDP model keeps the threads
+            # alive after the group is destroyed.
+            last = torch.zeros(1, device=CPU)
+            dist.all_reduce(last)
+            is_held = weakref.ref(last)
+            del last
+            _settle(is_held)
             dist.destroy_process_group()
             return
         leaving = threading.Thread(target=dist.destroy_process_group, name="serried-leave", daemon=True)
@@ -232,15 +232,6 @@ class Group:
                 work.wait(FOR_EVER)
 
 
-class _Look(NamedTuple):
-    """At a thread that sleeps. If two looks are equal, it has not woken up in between."""
-
-    collectives: int
-    frame: FrameType
-    position: int
-    run_times: bytes
-
-
 class _DepartureWatch:
     """Looks whether this thread waits for a rank that has left the session."""
 
@@ -260,27 +251,22 @@ class _DepartureWatch:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        before = None
+        before: Any = None
         with contextlib.suppress(RuntimeError):  # rank 0 is gone, and the store with it
             while not self._has_ended.wait(WATCH_SECONDS):
                 if not self._store.add("left", 0):
                     continue
                 first = json.loads(self._store.get("first-to-leave"))
-                look = self._look()
-                if look is None or first["count"] is None or look.collectives <= first["count"]:
-                    before = None
-                    continue
-                if look == before and not self._has_ended.is_set():
-                    self._fail(self._describe(first["rank"], look.frame), look.frame)
+                frame = sys._current_frames().get(self._watched)  # noqa: SLF001 - a public function
+                count, look = count_collectives(), None
+                if frame is not None and None not in (count, first["count"]) and count > first["count"]:
+                    run_times = _run_times_asleep(Path("/proc/self/task", str(self._native_id)))
+                    if _may_be_collective(frame) and run_times is not None:
+                        look = (count, frame, frame.f_lasti, run_times)
+                # If two looks are equal, the thread sleeps in a collective, and has not woken up in between.
+                if frame is not None and look is not None and look == before and not self._has_ended.is_set():
+                    self._fail(self._describe(first["rank"], frame), frame)
                 before = look
-
-    def _look(self) -> Optional[_Look]:
-        """None unless the thread is in a collective of the default group, or perhaps in one of a backward pass."""
-        frame, count = sys._current_frames().get(self._watched), count_collectives()  # noqa: SLF001 - a public function
-        if frame is None or count is None or not _may_be_collective(frame):
-            return None
-        run_times = _run_times_asleep(Path("/proc/self/task", str(self._native_id)))
-        return None if run_times is None else _Look(count, frame, frame.f_lasti, run_times)
 
     def _describe(self, rank: int, frame: Optional[FrameType]) -> TrainError:
         where = ""
@@ -321,20 +307,6 @@ def _may_be_collective(frame: FrameType) -> bool:
     return module.startswith(("torch.autograd", "torch.nn.parallel.distributed"))
 
 
-def _last_barrier() -> None:
-    """A barrier after which no thread of gloo needs the interpreter.
-
-    Such a thread releases a tensor shortly after its collective, and needs the interpreter's lock to do so. If the
-    process exits at that moment, Python ends the thread within C++ code that cannot be unwound, and the process aborts:
-    status 134, one time in ten to fifty. A DDP model keeps the threads alive after the group is destroyed.
-    """
-    last = torch.zeros(1, device=CPU)
-    dist.all_reduce(last)
-    is_held = weakref.ref(last)
-    del last
-    _settle(is_held)
-
-
 def _settle(is_held: Callable[[], Any]) -> None:
     """Wait until gloo has released the tensor of `is_held`, and no other thread wants to run."""
     began = time.monotonic()
@@ -362,8 +334,11 @@ def _end_at_once() -> None:
     """Exit without closing: open connections would block the exit, and other ranks would not notice the failure."""
     kind, error, trace = sys.exc_info()
     status = 1
-    if isinstance(error, SystemExit):
-        status = _status(error)
+    if isinstance(error, SystemExit):  # as Python ends after `sys.exit`
+        if isinstance(error.code, int):
+            status = error.code & 0xFF
+        else:
+            print(error.code, file=sys.stderr)
     elif kind is not None and error is not None:
         sys.excepthook(kind, error, trace)
     with contextlib.suppress(OSError, ValueError):  # the reader is gone
@@ -372,20 +347,12 @@ def _end_at_once() -> None:
     os._exit(status)
 
 
-def _status(leaving: SystemExit) -> int:
-    """The exit status that Python derives from the argument of `sys.exit`."""
-    if isinstance(leaving.code, int):
-        return leaving.code & 0xFF
-    print(leaving.code, file=sys.stderr)
-    return 1
-
-
 def _give_up(who: Identity, backend: str) -> None:
-    here: Tuple[Any, ...] = (who.rank, socket.gethostname(), backend, os.environ.get("MASTER_ADDR"))
     print(
-        "serried: rank %s on %s: all ranks have joined, but `%s` could not connect them (MASTER_ADDR=%s)\n"
+        f"serried: rank {who.rank} on {socket.gethostname()}: all ranks have joined, but `{backend}` could not "
+        f"connect them (MASTER_ADDR={os.environ.get('MASTER_ADDR')})\n"
         "hint: check firewall and interface; NCCL_DEBUG=INFO prints more, "
-        "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME choose the interface" % here,
+        "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME choose the interface",
         file=sys.stderr,
         flush=True,
     )
@@ -531,27 +498,17 @@ def _await_roll_call(store: Store, who: Identity, end: float) -> str:
     except RuntimeError:
         if who.rank != 0:
             raise
-        here = _present_ranks(store, who)
+        here = [rank for rank in range(who.world_size) if store.add(f"here/{rank}", 0)]
         answer = bytes(store.compare_set("roll", "", _describe_missing(store, who, here))).decode()
         store.set("called", "")
-        if answer != _ALL_HERE:
-            _await_acknowledgements(store, len(here))
+        farewell = time.monotonic() + FAREWELL_SECONDS  # until all others here have read the message
+        while answer != _ALL_HERE and store.add("heard", 0) < len(here) - 1 and time.monotonic() < farewell:
+            time.sleep(0.02)
     answer = bytes(store.get("roll")).decode()
     if answer != _ALL_HERE:
         with contextlib.suppress(RuntimeError):  # the message has been read, and rank 0 may have exited
             store.add("heard", 1)
     return answer
-
-
-def _await_acknowledgements(store: Store, count: int) -> None:
-    """Wait until `count` ranks, rank 0 among them, have read the message."""
-    end = time.monotonic() + FAREWELL_SECONDS
-    while store.add("heard", 0) < count - 1 and time.monotonic() < end:
-        time.sleep(0.02)
-
-
-def _present_ranks(store: Store, who: Identity) -> List[int]:
-    return [rank for rank in range(who.world_size) if store.add(f"here/{rank}", 0)]
 
 
 def _describe_missing(store: Store, who: Identity, here: List[int]) -> str:
@@ -596,20 +553,16 @@ def ports(who: Identity) -> Iterator[int]:
 
     Outside the range from which the system takes ports for outgoing connections.
     """
+    try:
+        numbers = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()
+        low, high = map(int, numbers)
+    except (OSError, ValueError):
+        low, high = 32768, 60999
     digest = hashlib.sha256((who.launch or "serried").encode()).digest()
-    low, high = _ephemeral()
     allowed = [port for port in _PORTS if not low <= port <= high] or list(_PORTS)
     start = int.from_bytes(digest[:4], "big")
     for step in range(_CANDIDATES):
         yield allowed[(start + step * 7) % len(allowed)]
-
-
-def _ephemeral() -> Tuple[int, int]:
-    try:
-        low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()
-    except (OSError, ValueError):
-        return 32768, 60999
-    return int(low), int(high)
 
 
 def own_address(who: Identity) -> str:
@@ -646,8 +599,6 @@ def gloo_interface(who: Identity, master: str, environ: Mapping[str, str]) -> Op
     return None if towards is None or is_loopback(towards) else interface_of(towards)
 
 
-# `run.first`.
-
 HEARTBEAT_SECONDS = 10.0
 SILENT_SECONDS = 300.0
 """Longer than a rank's other threads can be blocked, by a library that compiles or by a large pickle."""
@@ -657,8 +608,6 @@ STOPPED_SECONDS = 10.0
 FIRST_REPORT_SECONDS = 60.0
 INTERRUPTED_SECONDS = 5.0
 LONGEST_TEXT = 4000
-
-SCOPES = ("job", "node")
 
 
 class RunFirst:
@@ -678,7 +627,7 @@ class RunFirst:
 
     @contextlib.contextmanager
     def first(self, scope: str) -> Iterator[bool]:
-        if scope not in SCOPES:
+        if scope not in ("job", "node"):
             raise ValueError(f"`scope` is {scope!r}: it can be 'job' or 'node'")
         self._turns[-1] += 1
         key = "first/" + ".".join(map(str, self._turns))
@@ -687,26 +636,17 @@ class RunFirst:
             if self._store is None:
                 yield True
             else:
-                yield from self._take_turns(key, scope)
+                preparing = 1 if scope == "job" else self._nodes
+                turn = _Turn(self._store, f"{key}/{scope}", preparing, self._who)
+                if (self._who.rank if scope == "job" else self._who.local_rank) == 0:
+                    with turn.prepare():
+                        yield True
+                    turn.wait()
+                else:
+                    turn.wait()
+                    yield False
         finally:
             self._turns.pop()
-
-    def _take_turns(self, key: str, scope: str) -> Iterator[bool]:
-        is_first = (self._who.rank if scope == "job" else self._who.local_rank) == 0
-        preparing = 1 if scope == "job" else self._nodes
-        turn = _Turn(self._store, f"{key}/{scope}", preparing, self._who)
-        if not is_first:
-            turn.wait()
-            yield False
-            return
-        try:
-            with turn.heart():
-                yield True
-        except BaseException as error:
-            turn.fail(error, self._who.world_size - preparing)
-            raise
-        turn.finish()
-        turn.wait()
 
 
 class _Turn:
@@ -719,10 +659,9 @@ class _Turn:
         """How many ranks prepare: one, or one on each node."""
         self._who = who
 
-    # The preparing rank.
-
     @contextlib.contextmanager
-    def heart(self) -> Iterator[None]:
+    def prepare(self) -> Iterator[None]:
+        """On a preparing rank: write a heartbeat, and in the end `done` or the error."""
         has_ended = threading.Event()
 
         def beat() -> None:
@@ -735,33 +674,30 @@ class _Turn:
         thread.start()
         try:
             yield
+        except BaseException as error:
+            text = f"{type(error).__name__}: {error}"[:LONGEST_TEXT]
+            message = f"rank {self._who.rank} on {socket.gethostname()} failed while others waited for it: {text}"
+            end = time.monotonic() + (FAREWELL_SECONDS if isinstance(error, Exception) else INTERRUPTED_SECONDS)
+            waiting = self._who.world_size - self._preparing
+            with contextlib.suppress(RuntimeError):
+                self._store.set(self._reason, message.encode(errors="replace"))
+                self._store.add(self._failures, 1)
+                # Stay until the waiting ranks have read the error: the store may end with this rank.
+                while self._store.add(self._received, 0) < waiting and time.monotonic() < end:
+                    time.sleep(0.02)
+            raise
         finally:
             has_ended.set()
             thread.join()
-
-    def finish(self) -> None:
         self._store.add(self._done, 1)
-
-    def fail(self, error: BaseException, waiting: int) -> None:
-        """Publish the error, and stay until the waiting ranks have read it: the store may end with this rank."""
-        text = f"{type(error).__name__}: {error}"[:LONGEST_TEXT]
-        message = f"rank {self._who.rank} on {socket.gethostname()} failed while others waited for it: {text}"
-        end = time.monotonic() + (FAREWELL_SECONDS if isinstance(error, Exception) else INTERRUPTED_SECONDS)
-        with contextlib.suppress(RuntimeError):
-            self._store.set(self._reason, message.encode(errors="replace"))
-            self._store.add(self._failures, 1)
-            while self._store.add(self._received, 0) < waiting and time.monotonic() < end:
-                time.sleep(0.02)
-
-    # The waiting ranks.
 
     def wait(self) -> None:
         """Wait for all preparing ranks. Raises TrainError if one failed, or its heartbeat stopped."""
         try:
             self._wait()
+        except TrainError:
+            raise
         except RuntimeError as error:
-            if isinstance(error, TrainError):
-                raise
             raise TrainError(f"rank {self._who.rank} lost rank 0 in `run.first`: {error}") from None
 
     def _wait(self) -> None:
@@ -781,16 +717,9 @@ class _Turn:
                 raise TrainError(f"no heartbeat from a preparing rank for {now - last_beat:.0f} s; it may have died")
             last_poll = now
             if now - began > next_report:
-                self._report(now - began)
                 next_report *= 2
+                minutes, done = (now - began) / 60, self._store.add(self._done, 0)
+                text = f"has waited {minutes:.0f} min in `run.first`: {done} of {self._preparing} done"
+                print(f"serried: rank {self._who.rank} {text}", file=sys.stderr, flush=True)
             time.sleep(pause)
             pause = min(pause * 1.5, LONGEST_PAUSE)
-
-    def _report(self, seconds: float) -> None:
-        done = self._store.add(self._done, 0)
-        print(
-            f"serried: rank {self._who.rank} has waited {seconds / 60:.0f} min in `run.first`: "
-            f"{done} of {self._preparing} done",
-            file=sys.stderr,
-            flush=True,
-        )
