@@ -84,10 +84,7 @@ def test_a_profile_learnt_from_slurm_is_used_checked_and_replaced_only_when_told
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("words", "message"),
-    [
-        (["learn"], "this machine has neither PBS nor Slurm"),
-        (["check"], "this machine has neither PBS nor Slurm"),
-    ],
+    [(["learn"], "this machine has neither PBS nor Slurm"), (["check"], "this machine has neither PBS nor Slurm")],
 )
 def test_without_a_scheduler_there_is_nobody_to_ask(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str], message: str

@@ -88,13 +88,7 @@ def test_json_has_every_setting_and_suggestion(serried):
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("no.sh", "no such file or directory"),
-        (".", "is a directory"),
-    ],
-)
+@pytest.mark.parametrize(("name", "message"), [("no.sh", "no such file or directory"), (".", "is a directory")])
 def test_a_file_that_cannot_be_read_is_an_error(serried, folder: Path, name: str, message: str):
     done = serried("import", name)
     assert (done.code, done.err) == (2, f"error: the job script `{folder / name}` cannot be read: {message}\n")

@@ -90,13 +90,7 @@ def test_json_gives_values_in_seconds_and_mebibytes():
     rows = {row["key"]: row for row in value["settings"]}
     assert (value["schema"], rows["resources.time"], rows["resources.mem"]["value"]) == (
         1,
-        {
-            "key": "resources.time",
-            "value": 5400,
-            "text": "1h30m",
-            "origin": "serried.toml:8",
-            "source": "project",
-        },
+        {"key": "resources.time", "value": 5400, "text": "1h30m", "origin": "serried.toml:8", "source": "project"},
         10240,
     )
 

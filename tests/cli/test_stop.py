@@ -36,9 +36,7 @@ def test_a_running_run_is_asked_through_its_control_file_and_the_scheduler_is_le
 
     done = serried("stop", "-y", "last")
 
-    assert read_journal(run.attempt().control) == [
-        {"t": NOW, "request": "stop", "reason": "user", "by": "ada@login1"},
-    ]
+    assert read_journal(run.attempt().control) == [{"t": NOW, "request": "stop", "reason": "user", "by": "ada@login1"}]
     assert done.err == "k3f9q2 train CANCELLED after 10m00s with exit code 143: stopped by ada@login1\n"
     assert (done.code, done.out, slurm.cancelled) == (0, "", [])
 
@@ -49,7 +47,7 @@ def test_save_asks_to_save_first_and_waits_for_the_lead_and_the_grace(serried, m
     done = serried("stop", "-y", "--save", "last")
 
     assert read_journal(run.attempt().control) == [
-        {"t": NOW, "request": "stop", "reason": "user", "by": "ada@login1", "save": True},
+        {"t": NOW, "request": "stop", "reason": "user", "by": "ada@login1", "save": True}
     ]
     assert "warning: k3f9q2 did not end within 105 s; cancelling job 123\n" in done.err
     assert 105 <= clock.passed < 107

@@ -129,10 +129,7 @@ def test_the_attempts_of_a_run_are_one_curve_behind_a_token_on_loopback_alone(en
         code, answer = refusal(root + path)
         assert (code, json.loads(answer)) == (
             403,
-            {
-                "error": "wrong or missing token",
-                "hint": "open the address that `serried tensorboard` printed last",
-            },
+            {"error": "wrong or missing token", "hint": "open the address that `serried tensorboard` printed last"},
         )
     assert refusal(f"{root}?{token}")[0] == 403
     assert refusal(urllib.request.Request(served.address, headers={"Host": "evil.example"}))[0] == 421

@@ -63,15 +63,7 @@ def test_a_script_that_is_cut_anywhere_is_imported_or_refused(script: Path):
 
 @for_each(
     "content",
-    [
-        b"(" * 20_000,
-        b"$(" * 20_000,
-        b"if " * 20_000,
-        b"'" * 19_999,
-        b"a=(" * 20_000,
-        b"\\\n" * 20_000,
-        b"`" * 19_999,
-    ],
+    [b"(" * 20_000, b"$(" * 20_000, b"if " * 20_000, b"'" * 19_999, b"a=(" * 20_000, b"\\\n" * 20_000, b"`" * 19_999],
 )
 def test_what_is_nested_without_end_ends_no_process(content: bytes):
     import_or_refuse(content)

@@ -50,14 +50,8 @@ GROUPS = {
         "ui": "Show runs in a browser: curves, GPUs, live logs.",
         "track": "Upload what trackers logged offline.",
     },
-    "End": {
-        "stop": "Stop runs.",
-        "forget": "Drop a submission whose outcome is unknown.",
-    },
-    "Tidy": {
-        "du": "Show disk usage.",
-        "clean": "Delete files that no run needs.",
-    },
+    "End": {"stop": "Stop runs.", "forget": "Drop a submission whose outcome is unknown."},
+    "Tidy": {"du": "Show disk usage.", "clean": "Delete files that no run needs."},
     "Set up": {
         "config": "Show each setting and where it comes from.",
         "clusters": "List the clusters known here, or show one.",

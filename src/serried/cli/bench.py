@@ -331,34 +331,17 @@ def _passed(texts: Iterable[str], *, has_batch: bool) -> dict[str, str]:
 
 
 def new_bench(
-    request: BenchRequest,
-    grid: Iterable[store.GridPoint],
-    *,
-    name: str | None,
-    warm_up: str,
-    source: str | None = None,
+    request: BenchRequest, grid: Iterable[store.GridPoint], *, name: str | None, warm_up: str, source: str | None = None
 ) -> Bench:
     """A bench that is not written yet."""
     results.warm_up_steps(warm_up, 1)
     plain = Request(request.experiment, request.command, overrides=request.overrides, cluster=request.cluster)
     plan = decide(plain, Path(request.directory), os.environ).plan
-    own = {
-        **request.to_json(),
-        "name": name or plan.name,
-        "on_gpus": plan.allocation.gpus > 0,
-    }
+    own = {**request.to_json(), "name": name or plan.name, "on_gpus": plan.allocation.gpus > 0}
     metric = plan.metric
     if source is None and metric and metric.name == results.RATE and metric.source:
         source = metric.source
-    return Bench(
-        store.new_id(),
-        own["name"],
-        iso(time.time()),
-        own,
-        tuple(map(PointRun, grid)),
-        warm_up,
-        source or "",
-    )
+    return Bench(store.new_id(), own["name"], iso(time.time()), own, tuple(map(PointRun, grid)), warm_up, source or "")
 
 
 _COLUMNS = 78

@@ -79,14 +79,7 @@ Writer = Csv | JsonLines
 @click.option("--node", type=click.IntRange(0), metavar="N", help="Only what node N measured.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; with --follow an object on each line.")
 def command(
-    *,
-    run: str,
-    what: str | None,
-    form: str | None,
-    follow: bool,
-    rank: int | None,
-    node: int | None,
-    as_json: bool,
+    *, run: str, what: str | None, form: str | None, follow: bool, rank: int | None, node: int | None, as_json: bool
 ) -> None:
     r"""Export what a run logged and what its nodes measured.
 

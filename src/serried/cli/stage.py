@@ -122,10 +122,7 @@ def _staging_plan(resolved: config.Resolved) -> Plan:
     """A plan with the experiment's data alone. Only the data is checked: to count files, no account is needed."""
     plan = environment_of(resolved)
     nodes = resolved.experiment.resources.nodes or 1
-    return plan._replace(
-        allocation=plan.allocation._replace(nodes=nodes),
-        data=resolved.experiment.data.planned,
-    )
+    return plan._replace(allocation=plan.allocation._replace(nodes=nodes), data=resolved.experiment.data.planned)
 
 
 def _staging_job(

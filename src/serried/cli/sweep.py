@@ -550,12 +550,7 @@ def retry_command(*, run: str, fresh: bool, new_code: bool, yes: bool, dry_run: 
         for status in found.runs:
             if numbers := by_run.get(status.record.id):
                 again = prepare_again(
-                    Selection(status.record),
-                    os.environ,
-                    tasks=numbers,
-                    fresh=fresh,
-                    new_code=new_code,
-                    observe=observe,
+                    Selection(status.record), os.environ, tasks=numbers, fresh=fresh, new_code=new_code, observe=observe
                 )
                 prepared.append(again)
     submit.send(*prepared, dry_run=dry_run, as_json=as_json, yes=yes)

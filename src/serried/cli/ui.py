@@ -370,8 +370,7 @@ def _import_server() -> tuple[Any, Any]:
         from serried.views.web import app, server
     except ImportError as error:
         raise MissingProgramError(
-            f"the web page needs libraries that are not installed beside Serried: {error}",
-            hint=install_hint("ui"),
+            f"the web page needs libraries that are not installed beside Serried: {error}", hint=install_hint("ui")
         ) from None
     return app, server
 

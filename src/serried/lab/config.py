@@ -101,13 +101,7 @@ def files(spec: Spec) -> dict[str, str]:
 
 
 def slurm_conf(spec: Spec) -> str:
-    settings = {
-        **_identity(spec),
-        **_daemons(spec),
-        **_scheduling(spec),
-        **_accounting(spec),
-        **spec.settings,
-    }
+    settings = {**_identity(spec), **_daemons(spec), **_scheduling(spec), **_accounting(spec), **spec.settings}
     lines = [f"{key}={value}" for key, value in settings.items()]
     lines.append(_node_line(spec))
     lines.append(f"PartitionName={CLUSTER} Nodes=ALL Default=YES MaxTime=INFINITE State=UP")
@@ -221,10 +215,7 @@ def _scheduling(spec: Spec) -> dict[str, object]:
 
 
 def _accounting(spec: Spec) -> dict[str, object]:
-    gather: dict[str, object] = {
-        "JobAcctGatherType": "jobacct_gather/linux",
-        "JobAcctGatherFrequency": "task=1",
-    }
+    gather: dict[str, object] = {"JobAcctGatherType": "jobacct_gather/linux", "JobAcctGatherFrequency": "task=1"}
     if not spec.accounting:
         return {**gather, "AccountingStorageType": "accounting_storage/none"}
     storage: dict[str, object] = {

@@ -152,13 +152,7 @@ def _plain(value: Any) -> Any:
 
 
 def prepare_take(
-    request: Request,
-    kind: str,
-    stops: Sequence[int],
-    steps: int,
-    directory: Path,
-    *,
-    observe: Observe | None = silent,
+    request: Request, kind: str, stops: Sequence[int], steps: int, directory: Path, *, observe: Observe | None = silent
 ) -> Prepared:
     """Prepare and check one run, without a change to anything. It ends after `steps`; 0 means by itself.
 
@@ -170,10 +164,7 @@ def prepare_take(
     plan = decided.plan
     variables = {**plan.environment.env, names.REHEARSAL: str(list(stops))}
     plan = plan._replace(
-        name=f"{plan.name}.{kind}",
-        smoke=steps,
-        notify=None,
-        environment=plan.environment._replace(env=variables),
+        name=f"{plan.name}.{kind}", smoke=steps, notify=None, environment=plan.environment._replace(env=variables)
     )
     return prepare(plan, decided.resolved, os.environ, observe=observe)
 

@@ -24,10 +24,7 @@ def test_clean_keeps_a_run_whose_outputs_were_not_fetched(serried, run, clock):
     said = "outputs: 3 files, 19 B, not fetched: results/model.pt, log, config.yaml"
     fetch = "`serried fetch k3f9q2 --to DIR` copies them; with `--outputs` they are removed too"
     assert (named.code, named.err) == (2, f"error: run `k3f9q2` stays: {said}\n\nhint: {fetch}\n")
-    assert (old.code, old.err) == (
-        0,
-        f"nothing to remove\nnote: k3f9q2 train stays: {said}\nnote: {fetch}\n",
-    )
+    assert (old.code, old.err) == (0, f"nothing to remove\nnote: k3f9q2 train stays: {said}\nnote: {fetch}\n")
     assert (run.where.source / "results/model.pt").read_text() == "weights"
 
 
