@@ -35,7 +35,7 @@ def parse(words: list[str]) -> None:
     command = serried.get_command(click.Context(serried), verb)
     assert command is not None
     while isinstance(command, click.Group):
-        rest = command.with_subcommand(rest) if isinstance(command, SweepGroup) else rest
+        rest = ["submit", *rest] if isinstance(command, SweepGroup) and rest[0] not in command.commands else rest
         command = command.get_command(click.Context(command), rest.pop(0))
         assert command is not None
     command.make_context(verb, rest)

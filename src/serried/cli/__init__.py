@@ -217,9 +217,15 @@ class CommandsByName(GroupWithHelp):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in (*VERBS, "help") and not args[0].startswith("-") and not ctx.resilient_parsing:
-            raise _unknown_command(args[0])
-        return super().resolve_command(ctx, args)
+        word = args[0]
+        if word in (*VERBS, "help") or word.startswith("-") or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        import difflib
+
+        meant = [verb for verb, others in MEANT.items() if word.lower() in others.split()]
+        meant = meant or difflib.get_close_matches(word, VERBS, n=1)
+        hint = f"did you mean `serried {meant[0]}`? {VERBS[meant[0]]}" if meant else "serried --help lists them"
+        raise UsageError(f"unknown command: `{word}`", hint=hint)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         widest = max(map(len, VERBS))
@@ -305,35 +311,14 @@ def _print_full_disk(error: OSError) -> int:
     return 1
 
 
-def _unknown_command(word: str) -> UsageError:
-    import difflib
-
-    meant = [verb for verb, others in MEANT.items() if word.lower() in others.split()]
-    meant += difflib.get_close_matches(word, VERBS, n=1) if not meant else []
-    hint = f"did you mean `serried {meant[0]}`? {VERBS[meant[0]]}" if meant else "serried --help lists them"
-    return UsageError(f"unknown command: `{word}`", hint=hint)
-
-
 def _setting_named(word: str) -> list[str]:
     """The setting of that name, for `--set`: `limit.restarts` for `restarts`."""
     from serried.config import definitions
 
-    name = word.replace("-", "_")
     parts = {
         part: table for part, table in definitions.COMMAND_LINE.tables.items() if part not in definitions.ROOT.tables
     }
-    return [f"{part}.{key}" for part, table in parts.items() if (key := table.key_named(name))][:1]
-
-
-def _instead_of(word: str, command: str | None) -> str | None:
-    """What does the same as an option that other commands have."""
-    if command == "rerun":
-        from serried.cli.submit import command as submit
-
-        meant = [flag for flag, others in OPTIONS_MEANT.items() if word in others.split()]
-        if meant or any(f"--{word}" in param.opts for param in submit.params):
-            return "a rerun keeps the settings of its run; for others: serried submit … --resume RUN"
-    return f"a command does this: serried {word} --help" if word in VERBS else None
+    return [f"{part}.{key}" for part, table in parts.items() if (key := table.key_named(word.replace("-", "_")))][:1]
 
 
 def _print_click_error(error: click.ClickException) -> None:
@@ -358,7 +343,11 @@ def _print_click_error(error: click.ClickException) -> None:
                 [f"--set {key}=VALUE" for key in _setting_named(word)] if "--set" in flags else []
             )
         message = f"unknown option: `{error.option_name}`"
-        elsewhere = _instead_of(word, context.info_name if context else None)
+        elsewhere = f"a command does this: serried {word} --help" if word in VERBS else None
+        if context and context.info_name == "rerun":
+            submit = serried.get_command(context, "submit")
+            if meant or (submit and any(f"--{word}" in param.opts for param in submit.params)):
+                elsewhere = "a rerun keeps the settings of its run; for others: serried submit … --resume RUN"
         hint = f"did you mean `{close[0]}`?" if close else to_script or elsewhere or f"{path} --help lists them"
         hint = f"{hint}\n{to_script}" if close and to_script else hint
     else:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shlex
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -68,9 +68,12 @@ class TakesCommand(Sorted):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            if isinstance(error, click.NoSuchOption) and (hint := _to_script(ctx, given, error.option_name)):
-                ctx.meta[ARGUMENTS_HINT] = hint
-                raise
+            if isinstance(error, click.NoSuchOption):
+                at = next((at for at, word in enumerate(given) if word.startswith(error.option_name)), len(given))
+                if any(_looks_like_job_script(word) for word in given[:at]):
+                    line = f"{ctx.command_path} {shlex.join([*given[:at], '--', *given[at:]])}"
+                    ctx.meta[ARGUMENTS_HINT] = f"to pass it to the job script: {line}"
+                    raise
             if COMMAND in ctx.meta or len(given) < 2 or any(word.startswith("-") for word in given[:2]):
                 raise
             raise UsageError(
@@ -81,14 +84,6 @@ class TakesCommand(Sorted):
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         experiment = "EXPERIMENT..." if ctx.info_name == "submit" else "EXPERIMENT"
         return ["[OPTIONS]", f"[{experiment} | SCRIPT [-- ARGUMENTS...] | -- COMMAND...]"]
-
-
-def _to_script(ctx: click.Context, words: list[str], option: str) -> str | None:
-    """The command line that passes `option` to the job script before it."""
-    at = next((at for at, word in enumerate(words) if word.startswith(option)), len(words))
-    if not any(_looks_like_job_script(word) for word in words[:at]):
-        return None
-    return f"to pass it to the job script: {ctx.command_path} {shlex.join([*words[:at], '--', *words[at:]])}"
 
 
 def _looks_like_job_script(word: str) -> bool:
@@ -131,65 +126,55 @@ resources_of_points = together(
 )
 """Those of a bench, whose points have their own sizes."""
 
+cluster = click.option("--cluster", metavar="NAME", help="Where to run; `serried clusters` lists them.")
 common = together(
     click.option("--launch", metavar="KIND", help="Launcher of the ranks: agent, torchrun …  [default: agent]"),
-    click.option("--cluster", metavar="NAME", help="Where to run; `serried clusters` lists them."),
+    cluster,
     click.option("--name", metavar="NAME", help="Name of the run."),
     click.option(
         "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting, as in `--set limit.grace=60s`."
     ),
 )
 
+yes = click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Print the plan, job script and command; submit nothing.")
+sending = together(yes, _dry_run, run_view.as_json)
+"""The arguments of `submit.send`."""
+
+_FLAGS: Sequence[tuple[str, str, Mapping[str, Any], str]] = (
+    ("--array", "INDICES", {}, "Submit a job array: 0-999, 0-10:2 or 1,3,5; 0-99%8 runs 8 at a time. `off`: none."),
+    ("--parallel", "N", {"type": int}, "Most array tasks that run at once. For short trials, see `sweep --workers`."),
+    ("--commands", "FILE", {"type": Path}, "Submit a job array: one task per line of FILE, counted from 0."),
+    ("--repeat", "N", {"type": int}, "Run the command, or each line of FILE, N times with N seeds (`{seed}`)."),
+    (
+        "--stage",
+        "PATH",
+        {"multiple": True},
+        "Copy PATH to each node's own disk first; from here, else below `data.root`. May be repeated.",
+    ),
+    ("--image", "FILE", {}, "The container image; `off` for none."),
+    ("--track", "MODE", {}, "Trackers of `[track]`: off, offline, online or auto."),
+    (
+        "--resume",
+        "RUN|PATH",
+        {"shell_complete": run_view.complete_runs},
+        "Resume from the newest complete checkpoint of a run (`last`: the newest run) or in PATH.",
+    ),
+    (
+        "--from-sweep",
+        "SWEEP[/TRIAL]",
+        {"shell_complete": run_view.complete_runs},
+        "Use the parameters of a sweep's best trial, or of TRIAL.",
+    ),
+)
 flags = together(
     resources,
     common,
-    click.option(
-        "--array",
-        metavar="INDICES",
-        help="Submit a job array: 0-999, 0-10:2 or 1,3,5; 0-99%8 runs 8 at a time. `off`: none.",
-    ),
-    click.option(
-        "--parallel",
-        type=int,
-        metavar="N",
-        help="Most array tasks that run at once. For short trials, see `sweep --workers`.",
-    ),
-    click.option(
-        "--commands",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Submit a job array: one task per line of FILE, counted from 0.",
-    ),
-    click.option(
-        "--repeat",
-        type=int,
-        metavar="N",
-        help="Run the command, or each line of FILE, N times with N seeds (`{seed}`).",
-    ),
-    click.option(
-        "--stage",
-        metavar="PATH",
-        multiple=True,
-        help="Copy PATH to each node's own disk first; from here, else below `data.root`. May be repeated.",
-    ),
-    click.option("--image", metavar="FILE", help="The container image; `off` for none."),
-    click.option("--track", metavar="MODE", help="Trackers of `[track]`: off, offline, online or auto."),
-    click.option(
-        "--resume",
-        metavar="RUN|PATH",
-        shell_complete=run_view.complete_runs,
-        help="Resume from the newest complete checkpoint of a run (`last`: the newest run) or in PATH.",
-    ),
-    click.option(
-        "--from-sweep",
-        metavar="SWEEP[/TRIAL]",
-        shell_complete=run_view.complete_runs,
-        help="Use the parameters of a sweep's best trial, or of TRIAL.",
-    ),
+    *(click.option(flag, metavar=metavar, help=text, **kind) for flag, metavar, kind, text in _FLAGS),
     click.option("--debug", is_flag=True, help="Turn on the logs of NCCL and torch.distributed."),
     click.option("--smoke", is_flag=True, help="A smoke test: train a few steps, save, load and exit."),
-    click.option("--dry-run", is_flag=True, help="Print the plan, job script and command; submit nothing."),
-    click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+    _dry_run,
+    run_view.as_json,
 )
 """The flags of `run` and `submit`, whose experiment or command stands before them."""
 
@@ -199,26 +184,26 @@ def overrides(values: Mapping[str, Any], settings: tuple[str, ...] = ()) -> dict
 
     `values` may hold more than resources. Raises UsageError that names the flag.
     """
-    given = dict(_setting(text) for text in settings)
+    given: dict[str, Any] = {}
+    for text in settings:
+        dotted, equals, typed = text.partition("=")
+        if not equals or not dotted.strip():
+            raise UsageError(f"`--set {text}` is not `KEY=VALUE`", hint="for example `--set resources.nodes=4`")
+        given[dotted.strip()] = Typed(typed)
     flags = [(name, f"resources.{name}", key) for name, key in _RESOURCES.items()]
-    for name, place, key in [*flags, ("launch", "launch.kind", _LAUNCH), ("track", "track.mode", _TRACK_MODE)]:
+    for name, setting, key in [*flags, ("launch", "launch.kind", _LAUNCH), ("track", "track.mode", _TRACK_MODE)]:
         value = values.get(name)
         if value is None or value == ():
             continue
         try:
             key.kind.parse(value)
         except BadValue as error:
-            if _takes_away(key, value):
-                given[place] = ""
-                continue
-            raise UsageError(f"`{flag(name)}` {error}", hint=error.hint) from None
-        given[place] = value
+            # An empty text unsets the setting; an empty amount comes from an unset variable of a shell.
+            if not (key.is_optional and key.kind.metavar == "TEXT" and value in ("", ("",))):
+                raise UsageError(f"`{flag(name)}` {error}", hint=error.hint) from None
+            value = ""
+        given[setting] = value
     return given
-
-
-def _takes_away(key: Key, value: Any) -> bool:
-    """Whether the flag unsets the setting. An empty amount comes from an unset variable of a shell."""
-    return key.is_optional and key.kind.metavar == "TEXT" and value in ("", ("",))
 
 
 def resolve(experiment: str | None, overrides: Mapping[str, Any], cluster: str | None) -> config.Resolved:
@@ -228,25 +213,26 @@ def resolve(experiment: str | None, overrides: Mapping[str, Any], cluster: str |
     return config.resolve(experiment, None if is_clear else (), overrides, cluster, here, os.environ)
 
 
-def _setting(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise UsageError(f"`--set {text}` is not `KEY=VALUE`", hint="for example `--set resources.nodes=4`")
-    return key.strip(), Typed(value)
-
-
 def request(values: Mapping[str, Any], cluster: str | None) -> Request:
     """The request that the flags in `values` make; not every command has all of them."""
     context = click.get_current_context()
     experiment, command = values["experiment"], context.meta.get(COMMAND)
     is_open = experiment is None and not command and not values.get("commands")
     if experiment == "-" or (is_open and _starts_of_input() == b"#!"):
-        raise UsageError(
-            "a job script cannot be read from standard input", hint="write it to a file: serried submit FILE"
-        )
+        hint = "write it to a file: serried submit FILE"
+        raise UsageError("a job script cannot be read from standard input", hint=hint)
     is_script = experiment is not None and _is_job_script(experiment)
     if is_script:
         experiment, command = None, (experiment, *(command or ()))
+    parameters: Mapping[str, Any] = {}
+    if source := values.get("from_sweep"):
+        from serried.sweeps import results
+
+        run, slash, number = source.rpartition("/")
+        if slash and number.isdecimal():
+            parameters = results.parameters_of(run_view.select(run), int(number))
+        else:
+            parameters = results.results_of(run_view.select(source)).best
     return Request(
         experiment=experiment,
         command=command,
@@ -260,7 +246,7 @@ def request(values: Mapping[str, Any], cluster: str | None) -> Request:
         repeat=values.get("repeat"),
         resume=values.get("resume"),
         smoke=bool(values.get("smoke")),
-        parameters=_of_sweep(values["from_sweep"]) if values.get("from_sweep") else {},
+        parameters=parameters,
     )
 
 
@@ -281,16 +267,6 @@ def _starts_of_input() -> bytes:
             os.close(reader)
             return begin
     return b""
-
-
-def _of_sweep(word: str) -> Mapping[str, Any]:
-    """The parameters of a trial: the named one, or the best of the sweep."""
-    from serried.sweeps import results
-
-    run, slash, number = word.rpartition("/")
-    if slash and number.isdecimal():
-        return results.parameters_of(run_view.select(run), int(number))
-    return results.results_of(run_view.select(word)).best
 
 
 def _is_job_script(name: str) -> bool:
@@ -324,9 +300,8 @@ def check_several(values: Mapping[str, Any]) -> None:
         raise UsageError("a command after `--` is one run, and several experiments are named before it")
     for key in ("array", "commands", "from_sweep", "name", "parallel", "repeat", "resume"):
         if values.get(key) is not None:
-            raise UsageError(
-                f"`{flag(key)}` is for one run, and several experiments are named", hint="submit that by itself"
-            )
+            message = f"`{flag(key)}` is for one run, and several experiments are named"
+            raise UsageError(message, hint="submit that by itself")
 
 
 @contextlib.contextmanager
@@ -397,9 +372,8 @@ def _document(prepared: Prepared) -> dict[str, Any]:
 def _print(prepared: Prepared) -> None:
     names = sorted(prepared.environment)
     commands = [shlex.join(each.argv) for each in prepared.handovers]
-    console.out(
-        "\n".join(["# the command" if len(commands) == 1 else f"# the {len(commands)} commands", *commands, ""])
-    )
+    head = "# the command" if len(commands) == 1 else f"# the {len(commands)} commands"
+    console.out("\n".join([head, *commands, ""]))
     console.out(f"# variables that the job inherits\n{' '.join(names)}\n")
     console.out(f"# {prepared.plan.directory}/job.sh\n{prepared.script}")
     if setup := script.render_setup(prepared.plan):

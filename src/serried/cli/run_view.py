@@ -13,7 +13,7 @@ import click
 
 from serried.base.errors import SchedulerUnreachable, UsageError
 from serried.base.text import BadDuration, ago, read_duration
-from serried.records.record import Record, RecordUnreadable, read_exit
+from serried.records.record import RecordUnreadable, read_exit
 from serried.schema import names
 from serried.schema.reasons import Reason
 from serried.views import console
@@ -49,6 +49,8 @@ one_run = click.argument("run", metavar="RUN", shell_complete=complete_runs)
 last_run = click.argument("run", metavar="[RUN]", default=names.LAST_RUN, shell_complete=complete_runs)
 """One run, by default the newest."""
 many_runs = click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_runs)
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+without_asking = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 def select(word: str) -> Selection:
@@ -61,19 +63,13 @@ def select(word: str) -> Selection:
     if selection.note:
         console.note(selection.note)
     if word.partition("/")[0] == names.LAST_RUN:
-        _say_if_elsewhere(selection.record)
+        record = selection.record
+        with contextlib.suppress(RecordUnreadable, OSError):
+            source, here = Path(record.plan.source.directory).resolve(), Path.cwd()
+            if not (here.is_relative_to(source) or source.is_relative_to(here)):
+                about = f"{record.id} ({record.summary.name}) of the project `{record.summary.project}`"
+                console.note(f"`last` is run {about} in {source}")
     return selection
-
-
-def _say_if_elsewhere(record: Record) -> None:
-    """Name a run that `last` means if it was submitted from another project than that of the current directory."""
-    try:
-        source, here = Path(record.plan.source.directory).resolve(), Path.cwd()
-    except (RecordUnreadable, OSError):
-        return
-    if not (here.is_relative_to(source) or source.is_relative_to(here)):
-        summary = record.summary
-        console.note(f"`last` is run {record.id} ({summary.name}) of the project `{summary.project}` in {source}")
 
 
 def select_one(word: str) -> Selection:

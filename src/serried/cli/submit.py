@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shlex
@@ -17,7 +18,7 @@ from serried.records.record import Record, RecordUnreadable, jobs_text
 from serried.schema.reasons import Reason
 from serried.submission.deliver import Prepared, behind, deliver, unqueued
 from serried.submission.prepare import prepare
-from serried.submission.request import Decided, Request, decide, decide_all
+from serried.submission.request import decide, decide_all
 from serried.views import console
 
 
@@ -39,13 +40,10 @@ from serried.views import console
     default=None,
     help="Run a copy of the code, or the project itself.  [default: a copy; a job script runs in place]",
 )
-@click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings.")
+@options.yes
 def command(
     *,
     experiments: tuple[str, ...],
-    cluster: str | None,
-    dry_run: bool,
-    as_json: bool,
     yes: bool,
     chain: int | None,
     after: tuple[str, ...],
@@ -70,7 +68,7 @@ def command(
     The job runs a copy of the code: later edits do not reach it. A job script runs in place. The pages on
     snapshots and on how a job starts describe the inherited variables and an interrupted submit.
     """
-    request = options.request({**values, "experiment": next(iter(experiments), None)}, cluster)
+    request = options.request({**values, "experiment": next(iter(experiments), None)}, values["cluster"])
     request = dataclasses.replace(request, after=after or None)
     if chain is not None:
         request = request.with_setting("limit.restarts", value=chain - 1).with_setting("limit.total_time", value="off")
@@ -84,21 +82,17 @@ def command(
         )
     if len(experiments) > 1:
         options.check_several(values)
-        decided = _decide_all(request, experiments)
+        try:
+            decided = decide_all(request, experiments, Path.cwd(), os.environ)
+        except UsageError as error:
+            if error.code is Reason.NO_SUCH_EXPERIMENT and error.about == experiments[0]:
+                error.hint = f"a command goes after `--`: serried submit -- {shlex.join(experiments)}"
+            raise
     else:
         decided = [decide(request, Path.cwd(), os.environ)]
-    with options.progress(dry_run=dry_run) as observe:
+    with options.progress(dry_run=values["dry_run"]) as observe:
         prepared = [prepare(one.plan, one.resolved, os.environ, one.each, one.jobs, observe=observe) for one in decided]
-    send(*prepared, dry_run=dry_run, as_json=as_json, yes=yes)
-
-
-def _decide_all(request: Request, experiments: Sequence[str]) -> list[Decided]:
-    try:
-        return decide_all(request, experiments, Path.cwd(), os.environ)
-    except UsageError as error:
-        if error.code is Reason.NO_SUCH_EXPERIMENT and error.about == experiments[0]:
-            error.hint = f"a command goes after `--`: serried submit -- {shlex.join(experiments)}"
-        raise
+    send(*prepared, dry_run=values["dry_run"], as_json=values["as_json"], yes=yes)
 
 
 @click.command()
@@ -107,20 +101,8 @@ def _decide_all(request: Request, experiments: Sequence[str]) -> list[Decided]:
 @click.option("--fresh", is_flag=True, help="Start where that run started, not from its newest checkpoint.")
 @click.option("--new-code", is_flag=True, help="Use the present code of the project, not that of the old run.")
 @click.option("--name", metavar="NAME", help="Name of the new run.  [default: the old name]")
-@click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings.")
-@click.option("--dry-run", is_flag=True, help="Print the plan, job script and command; submit nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def rerun_command(
-    *,
-    run: str,
-    failed: bool | None,
-    fresh: bool,
-    new_code: bool,
-    name: str | None,
-    yes: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+@options.sending
+def rerun_command(*, run: str, failed: bool | None, fresh: bool, new_code: bool, name: str | None, **how: bool) -> None:
     r"""Submit the plan of RUN again: a new run, with the same code, from its newest complete checkpoint.
 
     \b
@@ -136,7 +118,7 @@ def rerun_command(
 
     selection = run_view.select(run)
     try:
-        with options.progress(dry_run=dry_run) as observe:
+        with options.progress(dry_run=how["dry_run"]) as observe:
             prepared = prepare_again(
                 selection, os.environ, failed=failed, fresh=fresh, new_code=new_code, name=name, observe=observe
             )
@@ -144,10 +126,10 @@ def rerun_command(
         if error.code is not Reason.NO_TASK_FAILED:
             raise
         console.note(f"nothing to repeat: {error.message}")
-        if as_json:
+        if how["as_json"]:
             run_view.out_runs([])
         return
-    send(prepared, dry_run=dry_run, as_json=as_json, yes=yes)
+    send(prepared, **how)
 
 
 def send(*prepared: Prepared, dry_run: bool, as_json: bool, yes: bool) -> None:
@@ -166,10 +148,15 @@ def send(*prepared: Prepared, dry_run: bool, as_json: bool, yes: bool) -> None:
     records: list[Record] = []
     try:
         for one in prepared:
-            records.append(deliver(behind(one, {record.id: _jobs(record) for record in records})))
+            before = {
+                record.id: [str(link.job) for link in record.submissions if link.is_submitted] for record in records
+            }
+            records.append(deliver(behind(one, before)))
     except (SerriedError, KeyboardInterrupt) as error:
-        if isinstance(error, KeyboardInterrupt):
-            records += _submitted(prepared[len(records)])
+        if isinstance(error, KeyboardInterrupt):  # perhaps after its first job, while further jobs were being queued
+            with contextlib.suppress(RecordUnreadable, IndexError):
+                record = Record.load(prepared[len(records)].plan.run)
+                records += [record] if record.first_submissions[0].is_submitted else []
         if records:
             _print_submitted(records, prepared, as_json=as_json)
         if records and isinstance(error, SerriedError):
@@ -179,19 +166,6 @@ def send(*prepared: Prepared, dry_run: bool, as_json: bool, yes: bool) -> None:
             error.hint = f"{error.hint or 'the runs before it are submitted'}; `serried stop {ids}` stops those"
         raise
     _print_submitted(records, prepared, as_json=as_json)
-
-
-def _submitted(prepared: Prepared) -> list[Record]:
-    """The run, if the interruption came after its first job, while further jobs were being queued."""
-    try:
-        record = Record.load(prepared.plan.run)
-        return [record] if record.first_submissions[0].is_submitted else []
-    except (RecordUnreadable, IndexError):
-        return []
-
-
-def _jobs(record: Record) -> list[str]:
-    return [str(submission.job) for submission in record.submissions if submission.is_submitted]
 
 
 def _print_submitted(records: Sequence[Record], prepared: Sequence[Prepared], *, as_json: bool) -> None:
@@ -215,23 +189,16 @@ def _print_submitted(records: Sequence[Record], prepared: Sequence[Prepared], *,
             + (f", then {more}" if more else "")
         )
     if len(prepared) == 1:
-        _suggest(records[0], prepared[0])
+        array, run, sweep = prepared[0].plan.array, records[0].id, prepared[0].plan.sweep
+        one_task = run if array is None else f"{run}/{array.indices[0]}"
+        trials = (f"serried sweep show {sweep.first}", "its trials, the best first") if sweep else None
+        steps = [
+            (f"serried logs {one_task} -f", "follow its output"),
+            (f"serried wait {run}", "wait until it has ended"),
+        ]
+        console.next_steps([*steps, trials or (f"serried show {run}", "plan, timeline, and where its files are")])
     elif len(records) == len(prepared):
         ids = " ".join(record.id for record in records)
         console.next_steps([("serried ps", "their states"), (f"serried wait {ids}", "wait until all have ended")])
     for record in records:
         console.out(record.id)
-
-
-def _suggest(record: Record, prepared: Prepared) -> None:
-    array = prepared.plan.array
-    one = record.id if array is None else f"{record.id}/{array.indices[0]}"
-    console.next_steps(
-        [
-            (f"serried logs {one} -f", "follow its output"),
-            (f"serried wait {record.id}", "wait until it has ended"),
-            (f"serried sweep show {prepared.plan.sweep.first}", "its trials, the best first")
-            if prepared.plan.sweep
-            else (f"serried show {record.id}", "plan, timeline, and where its files are"),
-        ]
-    )

@@ -9,7 +9,7 @@ import json
 import os
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from serried.submission.prepare import prepare
 from serried.submission.request import Request, decide
 from serried.sweeps import definition, results, wandb_service
 from serried.sweeps.definition import GRID, RANDOM, DefinitionError, Metric, Parameter, SweepDefinition
-from serried.sweeps.results import SweepResults, TrialResult
+from serried.sweeps.results import SeedGroup, SweepResults
 from serried.views import console, pictures
 from serried.views.console import Cell
 
@@ -47,11 +47,8 @@ class SweepGroup(GroupWithHelp):
     """`serried sweep train` is `serried sweep submit train`: any first word except a subcommand names a sweep."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, self.with_subcommand(args))
-
-    def with_subcommand(self, words: list[str]) -> list[str]:
-        is_named = not words or words[0] in (*self.commands, "help", "-h", "--help")
-        return words if is_named else [SUBMIT, *words]
+        is_named = not args or args[0] in (*self.commands, "help", "-h", "--help")
+        return super().parse_args(ctx, args if is_named else [SUBMIT, *args])
 
 
 @click.group(cls=SweepGroup)
@@ -70,6 +67,13 @@ def command() -> None:
     The command gets the parameters as `--lr=0.001`, or where it says `{config.lr}`. `serried sweep submit --help` lists
     the options of a new sweep.
     """
+
+
+def _number(flag: str, about: str) -> Callable[[Any], Any]:
+    return click.option(flag, type=click.IntRange(1), metavar="N", help=about)
+
+
+_new_code = click.option("--new-code", is_flag=True, help="Use the present code of the project, not that of the sweep.")
 
 
 class TakesSweep(options.TakesCommand):
@@ -100,21 +104,14 @@ def _meant(word: str) -> str | None:
     multiple=True,
     help="Draw values: log:1e-6..1e-2, uniform:0..1, int:1..8, or one of a,b,c.",
 )
-@click.option("--count", type=click.IntRange(1), metavar="N", help="Number of draws; of a grid, the most trials.")
+@_number("--count", "Number of draws; of a grid, the most trials.")
 @click.option(
     "--method",
     type=click.Choice(definition.METHODS),
     help="For parameters of a file or table: try all values, or draw them; bayes draws near good trials, with Optuna.",
 )
-@click.option(
-    "--seeds", type=click.IntRange(1), metavar="N", help="N trials of each combination, with `seed` 0 to N-1."
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    metavar="N",
-    help="At most N jobs at once, each of which runs one trial after another.",
-)
+@_number("--seeds", "N trials of each combination, with `seed` 0 to N-1.")
+@_number("--workers", "At most N jobs at once, each of which runs one trial after another.")
 @click.option("--metric", metavar="NAME:max|min", help="The logged value that orders the trials.")
 @click.option(
     "--metric-from",
@@ -123,22 +120,16 @@ def _meant(word: str) -> str | None:
 )
 @click.option("--wandb", "at_wandb", is_flag=True, help="Create the sweep of FILE at W&B, which draws the parameters.")
 @options.flags
-@click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings.")
+@options.yes
 def submit_command(
     *,
     experiment: str | None,
     grids: tuple[str, ...],
     ranges: tuple[str, ...],
-    count: int | None,
     method: str | None,
-    seeds: int | None,
-    workers: int | None,
     metric: str | None,
     metric_from: str | None,
     at_wandb: bool,
-    cluster: str | None,
-    dry_run: bool,
-    as_json: bool,
     yes: bool,
     **values: Any,
 ) -> None:
@@ -152,23 +143,16 @@ def submit_command(
 
     With --grid and --random, each draw is tried with all combinations of the grid.
     """
-    own: dict[str, Parameter] = {}
-    drawn: dict[str, bool] = {}
-    for flag, text in [*(("--grid", text) for text in grids), *(("--random", text) for text in ranges)]:
-        name, parameter = _parameter_of(flag, text)
-        if name in own:
-            raise UsageError(f"`{name}` is given twice", hint="list all its values in one `--grid`")
-        own[name], drawn[name] = parameter, flag == "--random"
+    own, drawn = _parameters_of(grids, ranges)
     if at_wandb:
         defined = _to_create(experiment)
         word = defined.experiment
     else:
         defined, word = _find_definition(experiment, is_complete=bool(own))
-    if defined.id and (own or method or seeds):
+    if defined.id and (own or method or values["seeds"]):
         hint = "leave out `--grid`, `--random`, `--method` and `--seeds`, or change the definition at W&B"
         raise UsageError(f"`{defined.id}` has its parameters at W&B", hint=hint)
-    request = options.request({**values, "experiment": word}, cluster)
-    request, defined = _with_experiment(request, defined)
+    request, defined = _with_experiment(options.request({**values, "experiment": word}, values["cluster"]), defined)
     if request.name is None and defined.name:
         request = dataclasses.replace(request, name=defined.name)
     sweep = dataclasses.replace(
@@ -176,20 +160,26 @@ def submit_command(
         parameters={**defined.parameters, **own},
         drawn=drawn,
         method=method or (defined.method if defined.parameters else GRID),
-        run_cap=count or defined.run_cap,
-        seeds=seeds or defined.seeds,
-        workers=workers or (None if request.parallel else defined.workers),
+        run_cap=values["count"] or defined.run_cap,
+        seeds=values["seeds"] or defined.seeds,
+        workers=values["workers"] or (None if request.parallel else defined.workers),
         metric=_metric_of(metric, metric_from, defined),
     )
-    _check_method(method, sweep)
+    drawn_names = [name for name, is_drawn in drawn.items() if is_drawn]
+    if method == GRID and drawn_names:
+        message = f"`--random {drawn_names[0]}` and `--method grid` exclude each other"
+        raise UsageError(message, hint="leave out `--method`")
+    if method == RANDOM and not sweep.random_parameters:
+        hint = f"`--random {next(iter(sweep.parameters), 'NAME')}=…` draws its values"
+        raise UsageError("`--method random` draws nothing: `--grid` tries all of its values", hint=hint)
     request = dataclasses.replace(request, sweep=sweep)
-    created = None
+    created, dry_run = None, values["dry_run"]
     if at_wandb and not dry_run:
         created, yes = _create(request, Path(str(experiment)), yes=yes)
         request = dataclasses.replace(request, sweep=dataclasses.replace(sweep, id=created))
     try:
         prepared = _prepare(request, dry_run=dry_run)
-        submit.send(prepared, dry_run=dry_run, as_json=as_json, yes=yes)
+        submit.send(prepared, dry_run=dry_run, as_json=values["as_json"], yes=yes)
     except SerriedError as error:
         if created and not isinstance(error, SubmissionUncertain):
             again = f"serried sweep {shlex.quote(created)} --count {sweep.size}"
@@ -226,17 +216,6 @@ def _create(request: Request, file: Path, *, yes: bool) -> tuple[str, bool]:
     return created, yes
 
 
-def _check_method(method: str | None, sweep: SweepDefinition) -> None:
-    """Raises UsageError for a `--method` that the parameters of the command line contradict."""
-    ranges = [name for name, is_drawn in sweep.drawn.items() if is_drawn]
-    if method == GRID and ranges:
-        raise UsageError(f"`--random {ranges[0]}` and `--method grid` exclude each other", hint="leave out `--method`")
-    if method == RANDOM and not sweep.random_parameters:
-        name = next(iter(sweep.parameters), "NAME")
-        hint = f"`--random {name}=…` draws its values"
-        raise UsageError("`--method random` draws nothing: `--grid` tries all of its values", hint=hint)
-
-
 def _to_create(word: str | None) -> SweepDefinition:
     """A sweep that W&B does not have yet. Raises UsageError without a file."""
     if word is None or Path(word).suffix not in _FILES:
@@ -269,16 +248,25 @@ def _metric_of(metric: str | None, source: str | None, defined: SweepDefinition)
     return dataclasses.replace(own, source=source)
 
 
-def _parameter_of(flag: str, text: str) -> tuple[str, Parameter]:
-    """`lr=1e-3,1e-4` of `--grid` or `--random`."""
-    name, equals, values = text.partition("=")
-    example = "lr=1e-3,1e-4" if flag == "--grid" else "lr=log:1e-5..1e-1"
-    if not equals or not name or name.split() != [name] or any(mark in name for mark in "{}"):
-        raise UsageError(f"`{flag} {text}` is not `NAME=VALUES`", hint=f"for example `{flag} {example}`")
-    try:
-        return name, definition.read_values(values) if flag == "--grid" else definition.read_range(values)
-    except BadValue as error:
-        raise UsageError(f"`{flag} {name}` {error}", hint=error.hint) from None
+def _parameters_of(grids: Sequence[str], ranges: Sequence[str]) -> tuple[dict[str, Parameter], dict[str, bool]]:
+    """The parameters of `--grid lr=1e-3,1e-4` and `--random lr=log:1e-5..1e-1`, and whether each is drawn."""
+    found: dict[str, Parameter] = {}
+    drawn: dict[str, bool] = {}
+    for flag, read, example, text in [
+        *(("--grid", definition.read_values, "lr=1e-3,1e-4", text) for text in grids),
+        *(("--random", definition.read_range, "lr=log:1e-5..1e-1", text) for text in ranges),
+    ]:
+        name, equals, values = text.partition("=")
+        if not equals or not name or name.split() != [name] or any(mark in name for mark in "{}"):
+            raise UsageError(f"`{flag} {text}` is not `NAME=VALUES`", hint=f"for example `{flag} {example}`")
+        try:
+            parameter = read(values)
+        except BadValue as error:
+            raise UsageError(f"`{flag} {name}` {error}", hint=error.hint) from None
+        if name in found:
+            raise UsageError(f"`{name}` is given twice", hint="list all its values in one `--grid`")
+        found[name], drawn[name] = parameter, flag == "--random"
+    return found, drawn
 
 
 def _with_experiment(request: Request, sweep: SweepDefinition) -> tuple[Request, SweepDefinition]:
@@ -364,32 +352,26 @@ def show_command(
     found = results.results_of(run_view.select(run), metric)
     if picture is not None:
         console.note(f"wrote {', '.join(map(str, pictures.draw_sweep(found, picture)))}")
-    if best:
-        parameters = found.best
-        if as_json:
-            console.out(json.dumps(parameters, ensure_ascii=False))
-        else:
-            console.out(shlex.join(f"--{name}={as_argument(value)}" for name, value in parameters.items()))
+    if best and as_json:
+        console.out(json.dumps(found.best, ensure_ascii=False))
+    elif best:
+        console.out(shlex.join(f"--{name}={as_argument(value)}" for name, value in found.best.items()))
     elif as_json:
-        console.out_json(**_document(found))
+        console.out_json(
+            sweep=found.sweep.first,
+            service=found.sweep.service or None,
+            runs=[status.record.id for status in found.runs],
+            metric=found.sweep.metric or None,
+            goal=found.sweep.goal,
+            trials=[trial.to_json() for trial in found.trials],
+            groups=[group.to_json() for group in found.groups],
+            importance=pictures.importance_of(found) or None,
+        )
     elif as_csv:
         console.out(_as_csv(found).rstrip("\n"))
     else:
         _show(found, everything=everything)
     run_view.warn_if_stale(found.runs)
-
-
-def _document(found: SweepResults) -> dict[str, Any]:
-    return {
-        "sweep": found.sweep.first,
-        "service": found.sweep.service or None,
-        "runs": [status.record.id for status in found.runs],
-        "metric": found.sweep.metric or None,
-        "goal": found.sweep.goal,
-        "trials": [trial.to_json() for trial in found.trials],
-        "groups": [group.to_json() for group in found.groups],
-        "importance": pictures.importance_of(found) or None,
-    }
 
 
 def _parameter_names(found: SweepResults) -> list[str]:
@@ -417,60 +399,34 @@ def _show(found: SweepResults, *, everything: bool) -> None:
     if sweep.service and found.runs:
         own = found.runs[0].record.plan.environment.env
         console.say(tracking.sweep_page(sweep.service, {**os.environ, **own}))
-    shown = trials if everything else _to_show(trials)
-    parameters = _parameter_names(found)
-    heads = [
-        "TRIAL",
-        *([_head(sweep.metric)] if sweep.metric else []),
-        *map(_head, parameters),
-        "STATE",
-        "TIME",
-        "NOTE",
+    shown = list(trials)
+    if not everything:  # the best trials, and the first failed ones
+        shown = [*trials[:_SHOWN], *[trial for trial in trials[_SHOWN:] if trial.has_failed][: _SHOWN // 4]]
+    parameters, metrics = _parameter_names(found), [sweep.metric] if sweep.metric else []
+    heads = ["TRIAL", *(name.upper() for name in (*metrics, *parameters)), "STATE", "TIME", "NOTE"]
+    rows: list[list[str | Cell]] = [
+        [
+            str(trial.number),
+            *(_figure(trial.value) for _ in metrics),
+            *(_figure(trial.parameters[name]) if name in trial.parameters else "-" for name in parameters),
+            Cell(trial.state, console.state_style(trial.state)),
+            duration(trial.seconds) if trial.seconds is not None else "-",
+            trial.message,
+        ]
+        for trial in shown
     ]
-    console.out_table(heads, [_row(trial, parameters, has_metric=bool(sweep.metric)) for trial in shown])
+    console.out_table(heads, rows)
     if len(shown) < len(trials):
         console.say(f"{len(trials) - len(shown)} more: serried sweep show {sweep.first} --all")
-    _draw_groups(found, everything=everything)
-    _say_importance(found)
-    _note_missing_metric(found)
-    _suggest(found)
-
-
-def _say_importance(found: SweepResults) -> None:
-    shares = pictures.importance_of(found)
-    if shares:
+    if found.groups and sweep.metric:
+        _draw_groups(found, found.groups if everything else found.groups[:_SHOWN])
+    if shares := pictures.importance_of(found):
         most = ", ".join(f"{name} {share:.2f}" for name, share in list(shares.items())[:_IMPORTANT])
         console.say(f"importance: {most}")
-
-
-def _note_missing_metric(found: SweepResults) -> None:
-    completed = [trial for trial in found.trials if trial.is_complete]
-    if found.sweep.metric and completed and all(trial.value is None for trial in found.trials):
-        how = f"reported `{found.sweep.metric}` by `{found.sweep.source}`" if found.sweep.source else ""
-        console.note(f"no trial has {how or f'logged `{found.sweep.metric}`'}")
-
-
-def _to_show(trials: Sequence[TrialResult]) -> list[TrialResult]:
-    """The best trials, and the first failed ones."""
-    first = list(trials[:_SHOWN])
-    failed = [trial for trial in trials[_SHOWN:] if trial.has_failed]
-    return [*first, *failed[: _SHOWN // 4]]
-
-
-def _head(name: str) -> str:
-    return name.upper()
-
-
-def _row(trial: TrialResult, parameters: Sequence[str], *, has_metric: bool) -> list[str | Cell]:
-    value = [_figure(trial.value)] if has_metric else []
-    return [
-        str(trial.number),
-        *value,
-        *(_figure(trial.parameters[name]) if name in trial.parameters else "-" for name in parameters),
-        Cell(trial.state, console.state_style(trial.state)),
-        duration(trial.seconds) if trial.seconds is not None else "-",
-        trial.message,
-    ]
+    if sweep.metric and any(trial.is_complete for trial in trials) and all(trial.value is None for trial in trials):
+        how = f"reported `{sweep.metric}` by `{sweep.source}`" if sweep.source else f"logged `{sweep.metric}`"
+        console.note(f"no trial has {how}")
+    _suggest(found)
 
 
 def _figure(value: Any) -> str:
@@ -480,12 +436,9 @@ def _figure(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else as_argument(value)
 
 
-def _draw_groups(found: SweepResults, *, everything: bool) -> None:
-    groups = found.groups
-    if not groups or not found.sweep.metric:
-        return
+def _draw_groups(found: SweepResults, shown: Sequence[SeedGroup]) -> None:
     console.out()
-    parameters = list(dict.fromkeys(name for group in groups for name in group.parameters))
+    parameters = list(dict.fromkeys(name for group in found.groups for name in group.parameters))
     rows = [
         [
             _figure(group.mean),
@@ -493,9 +446,9 @@ def _draw_groups(found: SweepResults, *, everything: bool) -> None:
             str(len(group.values)),
             *(_figure(group.parameters.get(name)) for name in parameters),
         ]
-        for group in (groups if everything else groups[:_SHOWN])
+        for group in shown
     ]
-    console.out_table([f"MEAN {_head(found.sweep.metric)}", "±", "SEEDS", *map(_head, parameters)], rows)
+    console.out_table([f"MEAN {found.sweep.metric.upper()}", "±", "SEEDS", *map(str.upper, parameters)], rows)
 
 
 def _suggest(found: SweepResults) -> None:
@@ -522,11 +475,9 @@ def _whole(run: str, of_one: str) -> Selection:
 @command.command("retry")
 @run_view.one_run
 @click.option("--fresh", is_flag=True, help="Train from the start, not from the trials' newest checkpoints.")
-@click.option("--new-code", is_flag=True, help="Use the present code of the project, not that of the sweep.")
-@click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings.")
-@click.option("--dry-run", is_flag=True, help="Print the plan, job script and command; submit nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def retry_command(*, run: str, fresh: bool, new_code: bool, yes: bool, dry_run: bool, as_json: bool) -> None:
+@_new_code
+@options.sending
+def retry_command(*, run: str, fresh: bool, new_code: bool, **how: bool) -> None:
     r"""Repeat failed trials from their checkpoints.
 
     \b
@@ -542,28 +493,24 @@ def retry_command(*, run: str, fresh: bool, new_code: bool, yes: bool, dry_run: 
             by_run.setdefault(trial.run, []).append(trial.number)
     if not by_run:
         console.note(f"nothing to repeat: no trial of sweep `{found.sweep.first}` has failed")
-        if as_json:
+        if how["as_json"]:
             run_view.out_runs([])
         return
-    prepared = []
-    with options.progress(dry_run=dry_run) as observe:
-        for status in found.runs:
-            if numbers := by_run.get(status.record.id):
-                again = prepare_again(
-                    Selection(status.record), os.environ, tasks=numbers, fresh=fresh, new_code=new_code, observe=observe
-                )
-                prepared.append(again)
-    submit.send(*prepared, dry_run=dry_run, as_json=as_json, yes=yes)
+    records = [status.record for status in found.runs if status.record.id in by_run]
+    with options.progress(dry_run=how["dry_run"]) as observe:
+        changes: dict[str, Any] = {"fresh": fresh, "new_code": new_code, "observe": observe}
+        prepared = [
+            prepare_again(Selection(record), os.environ, tasks=by_run[record.id], **changes) for record in records
+        ]
+    submit.send(*prepared, **how)
 
 
 @command.command("add")
 @run_view.one_run
 @click.option("--count", type=click.IntRange(1), required=True, metavar="N", help="Number of further draws.")
-@click.option("--new-code", is_flag=True, help="Use the present code of the project, not that of the sweep.")
-@click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings.")
-@click.option("--dry-run", is_flag=True, help="Print the plan, job script and command; submit nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def add_command(*, run: str, count: int, new_code: bool, yes: bool, dry_run: bool, as_json: bool) -> None:
+@_new_code
+@options.sending
+def add_command(*, run: str, count: int, new_code: bool, **how: bool) -> None:
     r"""Add random trials to a sweep: the next N draws from its ranges.
 
     \b
@@ -575,15 +522,14 @@ def add_command(*, run: str, count: int, new_code: bool, yes: bool, dry_run: boo
     before = SweepDefinition.from_json(sweep.definition)
     after = dataclasses.replace(before, run_cap=(before.run_cap or before.size) + count)
     if after.size == before.size:
-        raise UsageError(
-            f"sweep `{sweep.first}` has all points of its grid", hint="submit another sweep with the values to add"
-        )
+        hint = "submit another sweep with the values to add"
+        raise UsageError(f"sweep `{sweep.first}` has all points of its grid", hint=hint)
     after.check()
     trials = dict(enumerate(after.trials(before.size), start=before.size))
     added = MoreTrials(sweep._replace(definition=after.to_json()), trials)
-    with options.progress(dry_run=dry_run) as observe:
+    with options.progress(dry_run=how["dry_run"]) as observe:
         prepared = prepare_again(Selection(record), os.environ, added=added, new_code=new_code, observe=observe)
-    submit.send(prepared, dry_run=dry_run, as_json=as_json, yes=yes)
+    submit.send(prepared, **how)
 
 
 @command.command("stop")
