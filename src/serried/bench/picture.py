@@ -44,7 +44,10 @@ def figure(bench: Bench, results: BenchResults) -> Figure:
     rows = results.compared
     one = next((row for row in rows if row.point.method == SINGLE), None)
     worlds = sorted({row.point.world for row in rows})
-    ticks = [f"{world}\n" + "\n".join(_shapes(rows, world)) for world in worlds]
+    ticks = []
+    for world in worlds:
+        shapes = list(dict.fromkeys(row.point.shape for row in rows if row.point.world == world))
+        ticks.append("\n".join([str(world), *shapes[:_MOST_SHAPES]]))
     _scale(speed, worlds, ticks, "samples per second")
     _scale(efficiency, worlds, ticks, "efficiency against 1 rank, %")
     bars = "; bars: standard deviation" if any(row.deviation for row in rows) else ""
@@ -60,7 +63,12 @@ def figure(bench: Bench, results: BenchResults) -> Figure:
         rate = one.samples_per_second
         speed.plot(worlds, [rate * world for world in worlds], color="#767676", lw=1, ls=(0, (1, 2)), label="ideal")
         efficiency.axhline(100, color="#767676", lw=1, ls=(0, (1, 2)))
-    for (name, points), (colour, marker, style) in zip(_series(rows, one).items(), _LINES * 8, strict=False):
+    series: dict[str, list[RowResult]] = {}  # by launcher, method and scaling; the point of one rank begins each line
+    for row in rows:
+        if row.point.method != SINGLE:
+            series.setdefault(" ".join(row.point.labels), [one] if one else []).append(row)
+    series = series or {SINGLE: rows}
+    for (name, points), (colour, marker, style) in zip(series.items(), _LINES * 8, strict=False):
         best = _best(points)
         look = {"color": colour, "marker": marker, "ls": style, "lw": 1.4, "ms": 6}
         errors = [(row.deviation or 0.0) * (row.samples_per_second or 0.0) for row in best]
@@ -77,10 +85,6 @@ def figure(bench: Bench, results: BenchResults) -> Figure:
     return drawn
 
 
-def _shapes(rows: Sequence[RowResult], world: int) -> list[str]:
-    return list(dict.fromkeys(row.point.shape for row in rows if row.point.world == world))[:_MOST_SHAPES]
-
-
 def _scale(panel: Axes, worlds: Sequence[int], ticks: Sequence[str], label: str) -> None:
     panel.set_xscale("log", base=2)
     panel.set_xticks(list(worlds), list(ticks))
@@ -88,15 +92,6 @@ def _scale(panel: Axes, worlds: Sequence[int], ticks: Sequence[str], label: str)
     panel.set_ylabel(label)
     panel.margins(x=0.08)
     panel.grid(visible=True, color="#dddddd", lw=0.6)
-
-
-def _series(rows: Sequence[RowResult], one: RowResult | None) -> dict[str, list[RowResult]]:
-    """By launcher, method and scaling; the point of one rank begins each line."""
-    found: dict[str, list[RowResult]] = {}
-    for row in rows:
-        if row.point.method != SINGLE:
-            found.setdefault(" ".join(row.point.labels), [one] if one else []).append(row)
-    return found or {SINGLE: [row for row in rows if row.point.method == SINGLE]}
 
 
 def _best(rows: Sequence[RowResult]) -> list[RowResult]:

@@ -19,7 +19,7 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from serried.records import samples
 from serried.records.record import Record, RecordUnreadable
 from serried.records.status import RunStatus, latest_attempt, statuses
 from serried.schema import names, printed_metric, series
-from serried.schema.layout import AttemptDirectory, TaskDirectory
+from serried.schema.layout import AttemptDirectory
 from serried.schema.series import OWN, Entry, number
 from serried.submission.reconcile import find_out
 
@@ -149,7 +149,7 @@ def rank_steps(lines: Sequence[Entry], warm_up: str) -> RankSteps:
             continue
         steps, seconds = steps + after - before, seconds + took
         each.append(took / (after - before))
-    per_second = [(number(line.get(f"{OWN}{RATE}")), number(line[f"{OWN}steps_per_second"])) for line in rates]
+    per_second = ((number(line.get(f"{OWN}{RATE}")), number(line[f"{OWN}steps_per_second"])) for line in rates)
     batches = [samples_ / steps_ for samples_, steps_ in per_second if samples_ and steps_]
     waits = [wait for line in rates if (wait := number(line.get(f"{OWN}wait_share"))) is not None]
     return RankSteps(
@@ -228,7 +228,17 @@ def measure(status: RunStatus, point: GridPoint, *, warm_up: str, source: str = 
     if attempt is not None:
         found, first = _read(attempt, place.results, point, warm_up, source)
     started = (read_json(attempt.claim) or {}).get("started") if attempt else None
-    reason = _reason(status, found)
+    if status.state in (names.COMPLETED, names.TIMEOUT):
+        reason = found.reason
+    elif status.has_ended:
+        reason = status.verdict.message or f"it ended {status.state}"
+    else:
+        reason = "it waits" if status.state == names.PENDING else f"it is {status.state}"
+    device = CPU
+    if allocation.gpus:
+        nodes = samples.read(place, most_lines=1).nodes
+        gpus = {str(gpu.get("name") or "?") for node in nodes for gpu in node.gpus.values()}
+        device = " and ".join(sorted(gpus)) or UNKNOWN
     return dataclasses.replace(
         found,
         run=record.id,
@@ -236,7 +246,7 @@ def measure(status: RunStatus, point: GridPoint, *, warm_up: str, source: str = 
         reason=reason,
         samples_per_second=None if reason else found.samples_per_second,
         startup_seconds=max(0.0, first - started) if first and isinstance(started, int | float) else None,
-        device=_device(place) if allocation.gpus else CPU,
+        device=device,
         gpu_type=allocation.gpu_type or "",
         gpus=allocation.nodes * allocation.gpus,
         cpus=allocation.nodes * allocation.cpus,
@@ -251,14 +261,19 @@ def _read(
     if source:
         return _reported(source, [attempt.rank_log(0, 0)], written, point, warm_up), None
     paths = {int(path.stem.removeprefix("metrics-")): path for path in attempt.path.glob("node-*/metrics-*.jsonl")}
-    ranks = [rank_steps(series.read(paths[rank]), warm_up) for rank in _spread(sorted(paths))]
+    count, ordered = min(len(paths), MOST_RANKS), sorted(paths)
+    spread = [ordered[at * len(ordered) // count] for at in range(count)]
+    ranks = [rank_steps(series.read(paths[rank]), warm_up) for rank in spread]
     found = [rank.first_at for rank in ranks if rank.first_at is not None]
     return combined(ranks, point), min(found, default=None)
 
 
 def _reported(source: str, logs: Sequence[Path], written: Path, point: GridPoint, warm_up: str) -> RunFigures:
     """The figures of a program that reports samples per second, or its steps and takes a known batch."""
-    groups, has_rate = _groups(source)
+    kind, _, rest = source.partition(":")
+    pattern = re.compile(rest) if kind == printed_metric.STDOUT else re.compile("")
+    groups = [name for name in (STEP_SECONDS, STEPS_RATE) if name in pattern.groupindex]
+    has_rate = not groups or RATE in pattern.groupindex or pattern.groups > len(pattern.groupindex)
     found = {name: printed_metric.values(source, name, logs, written) for name in (RATE, *groups)}
     per_second = found.get(STEPS_RATE, [])
     seconds = found.get(STEP_SECONDS) or [1 / value for value in per_second if value > 0]
@@ -267,34 +282,6 @@ def _reported(source: str, logs: Sequence[Path], written: Path, point: GridPoint
     if point.batch is None:
         return RunFigures(None, "", UNKNOWN_BATCH)
     return printed([point.batch * point.world / value for value in seconds if value > 0], seconds, warm_up, point)
-
-
-def _groups(source: str) -> tuple[list[str], bool]:
-    """The named groups about steps, and whether the source has samples per second."""
-    kind, _, rest = source.partition(":")
-    pattern = re.compile(rest) if kind == printed_metric.STDOUT else re.compile("")
-    groups = [name for name in (STEP_SECONDS, STEPS_RATE) if name in pattern.groupindex]
-    return groups, not groups or RATE in pattern.groupindex or pattern.groups > len(pattern.groupindex)
-
-
-def _spread(ranks: Sequence[int]) -> Iterator[int]:
-    count = min(len(ranks), MOST_RANKS)
-    return (ranks[at * len(ranks) // count] for at in range(count))
-
-
-def _reason(status: RunStatus, found: RunFigures) -> str:
-    if status.state in (names.COMPLETED, names.TIMEOUT):
-        return found.reason
-    if not status.has_ended:
-        return "it waits" if status.state == names.PENDING else f"it is {status.state}"
-    return status.verdict.message or f"it ended {status.state}"
-
-
-def _device(place: TaskDirectory) -> str:
-    found = {
-        str(gpu.get("name") or "?") for node in samples.read(place, most_lines=1).nodes for gpu in node.gpus.values()
-    }
-    return " and ".join(sorted(found)) or UNKNOWN
 
 
 GOOD_EFFICIENCY = 0.7
@@ -345,16 +332,10 @@ class RowResult:
         return None if self.samples_per_second is None else self.samples_per_second / self.point.world
 
     def to_json(self) -> dict[str, Any]:
-        point = {name: value for name, value in self.point.to_json().items() if name not in ("repeat", "without_sync")}
-        own = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        figures = {name: value for name, value in own.items() if name not in ("point", "runs", "problems")}
-        return {
-            **point,
-            **figures,
-            "per_rank": self.per_rank,
-            "problems": list(self.problems),
-            "runs": [dataclasses.asdict(run) for run in self.runs],
-        }
+        value = dataclasses.asdict(self)
+        point = value.pop("point")
+        del point["repeat"], point["without_sync"]
+        return {**point, **value, "per_rank": self.per_rank}
 
 
 @dataclass(frozen=True)
@@ -403,36 +384,30 @@ def figure(value: float | None) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:#.3g}"
 
 
-@dataclass
-class _Group:
-    """The runs of one row."""
-
-    synced: list[RunFigures] = field(default_factory=list)
-    unsynced: list[RunFigures] = field(default_factory=list)
-
-
 def results(runs: Iterable[tuple[GridPoint, RunFigures]]) -> BenchResults:
     """The table of all runs."""
-    groups: dict[GridPoint, _Group] = {}
+    synced: dict[GridPoint, list[RunFigures]] = {}
+    unsynced: dict[GridPoint, list[RunFigures]] = {}
     for point, figures in runs:
-        group = groups.setdefault(point.row, _Group())
-        (group.unsynced if point.without_sync else group.synced).append(figures)
-    every = [figures for group in groups.values() for figures in group.synced]
-    measured = [figures for figures in every if figures.is_measured]
+        for group in (synced, unsynced):
+            group.setdefault(point.row, [])
+        (unsynced if point.without_sync else synced)[point.row].append(figures)
+    every = [figures for group in (*synced.values(), *unsynced.values()) for figures in group]
+    measured = [figures for group in synced.values() for figures in group if figures.is_measured]
     devices = [figures.device for figures in measured]
     known = [figures for figures in measured if figures.device not in (UNKNOWN, CPU)]
     requested = [figures.device for figures in known if _is_of_type(figures.device, figures.gpu_type)]
     device = _most_common(requested or [figures.device for figures in known] or devices) or CPU
-    batch = _most_common([round(figures.batch) for point, group in groups.items() if point.scaling == WEAK
-                          for figures in group.synced if figures.is_measured and figures.batch])  # fmt: skip
-    rows = [_row(point, group, device, batch) for point, group in groups.items()]
+    weak = [run for point, group in synced.items() if point.scaling == WEAK for run in group if run.is_measured]
+    batch = _most_common([round(run.batch) for run in weak if run.batch])
+    rows = [_row(point, group, unsynced[point], device, batch) for point, group in synced.items()]
     compared = [_compared(row, rows, device) for row in rows]
     return BenchResults(
         tuple(compared),
         device,
         tuple(_notes(compared, device)),
-        tuple(_notes_on_steps(compared, groups.values())),
-        sum(run.is_open for group in groups.values() for run in (*group.synced, *group.unsynced)),
+        tuple(_notes_on_steps(compared, [run for group in unsynced.values() for run in group])),
+        sum(run.is_open for run in every),
     )
 
 
@@ -446,23 +421,31 @@ def _most_common(values: Sequence[Any]) -> Any:
     return Counter(values).most_common(1)[0][0] if values else None
 
 
-def _row(point: GridPoint, group: _Group, device: str, batch: int | None) -> RowResult:
+def _row(
+    point: GridPoint, synced: Sequence[RunFigures], unsynced: Sequence[RunFigures], device: str, batch: int | None
+) -> RowResult:
     expected = point.batch or (batch if point.scaling == WEAK else None)
     problems = [
         f"{run.run}: {mark}{run.reason}" if run.run else f"{mark}{run.reason}"
-        for runs, mark in ((group.synced, ""), (group.unsynced, "no-sync: "))
+        for runs, mark in ((synced, ""), (unsynced, "no-sync: "))
         for run in runs
         if run.reason and not run.is_open
     ]
-    measured = [run for run in group.synced if run.is_measured]
-    unsynced = [run for run in group.unsynced if run.is_measured and run.without_sync]
-    strange = {id(run): why for run in (*measured, *unsynced) if (why := _difference(run, device, expected))}
+    measured = [run for run in synced if run.is_measured]
+    unsynced = [run for run in unsynced if run.is_measured and run.without_sync]
+    strange: dict[int, str] = {}
+    """Why a run does not compare with the others."""
+    for run in (*measured, *unsynced):
+        if run.device not in (device, UNKNOWN):
+            strange[id(run)] = f"ran on {run.device}, not on {device}"
+        elif expected and run.batch and abs(run.batch - expected) > _SAME * expected:
+            strange[id(run)] = f"had {run.batch:.4g} samples per rank and step, not {expected:.4g}"
     problems += [f"{run.run} {strange[id(run)]}" for run in (*measured, *unsynced) if id(run) in strange]
     kept = [run for run in measured if id(run) not in strange]
     unsynced = [run for run in unsynced if id(run) not in strange] if kept else []
     used = kept or measured
     if not used:
-        return RowResult(point, tuple(group.synced), problems=tuple(problems), is_comparable=False)
+        return RowResult(point, tuple(synced), problems=tuple(problems), is_comparable=False)
     rates = [run.samples_per_second or 0.0 for run in used]
     rate = statistics.fmean(rates)
     few = min(run.steps for run in used)
@@ -472,7 +455,7 @@ def _row(point: GridPoint, group: _Group, device: str, batch: int | None) -> Row
     without = _mean([run.samples_per_second for run in unsynced])
     return RowResult(
         point,
-        tuple(group.synced),
+        tuple(synced),
         rate,
         statistics.stdev(rates) / rate if len(rates) > 1 else None,
         step_median=_mean([run.step_median for run in used]),
@@ -488,15 +471,6 @@ def _row(point: GridPoint, group: _Group, device: str, batch: int | None) -> Row
     )
 
 
-def _difference(run: RunFigures, device: str, batch: float | None) -> str:
-    """Why a run does not compare with the others; empty if it does."""
-    if run.device not in (device, UNKNOWN):
-        return f"ran on {run.device}, not on {device}"
-    if batch and run.batch and abs(run.batch - batch) > _SAME * batch:
-        return f"had {run.batch:.4g} samples per rank and step, not {batch:.4g}"
-    return ""
-
-
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None
@@ -506,10 +480,12 @@ def _compared(row: RowResult, rows: Sequence[RowResult], device: str) -> RowResu
     """With speed-up and efficiencies. DataParallel without GPUs has none: one process does all the work."""
     if row.samples_per_second is None or not row.is_comparable or (row.point.method == DP and device == CPU):
         return row
-    point = row.point
-    one = next((each for each in rows if each.point.method == SINGLE and each.is_comparable), None)
+    point, comparable = row.point, [each for each in rows if each.is_comparable]
+    one = next((each for each in comparable if each.point.method == SINGLE), None)
     on_node = dataclasses.replace(point, nodes=1, batch=None)
-    node = next((each for each in rows if each.is_comparable and _is_node(each.point, on_node)), None)
+    node = next((each for each in comparable if dataclasses.replace(each.point, batch=None) == on_node), None)
+    if point.ranks == 1:  # one rank is the same in all ways
+        node = one
     speed_up = row.samples_per_second / one.samples_per_second if one and one.samples_per_second else None
     by_node = row.samples_per_second / node.samples_per_second if node and node.samples_per_second else None
     return dataclasses.replace(
@@ -520,50 +496,34 @@ def _compared(row: RowResult, rows: Sequence[RowResult], device: str) -> RowResu
     )
 
 
-def _is_node(point: GridPoint, on_node: GridPoint) -> bool:
-    """Whether the point is the one-node size; one rank is the same in all ways."""
-    if on_node.ranks == 1:
-        return point.method == SINGLE
-    return dataclasses.replace(point, batch=None) == on_node
-
-
-def _notes(rows: Sequence[RowResult], device: str) -> list[str]:
-    notes = []
+def _notes(rows: Sequence[RowResult], device: str) -> Iterator[str]:
     measured = [row for row in rows if row.is_measured]
     if measured and all(row.repeats == 1 for row in measured):
-        notes.append("one repeat each: the spread is unknown, and small differences mean nothing (`--repeat 3`)")
+        yield "one repeat each: the spread is unknown, and small differences mean nothing (`--repeat 3`)"
     if any((row.deviation or 0.0) > NOISY for row in measured):
-        notes.append(f"repeats differ by more than {NOISY:.0%}: do others use the same nodes? (`--exclusive`)")
+        yield f"repeats differ by more than {NOISY:.0%}: do others use the same nodes? (`--exclusive`)"
     if measured and not any(row.point.method == SINGLE and row.is_comparable for row in measured):
-        notes.append("no point has one rank: speed-up and efficiency against it are unknown")
+        yield "no point has one rank: speed-up and efficiency against it are unknown"
     if device == CPU and any(row.point.method == DP for row in measured):
-        notes.append("dp without GPUs is one process that does the work of all ranks: it has no speed-up")
+        yield "dp without GPUs is one process that does the work of all ranks: it has no speed-up"
     used = [run for row in measured for run in row.runs if run.device == device]
     if used and device not in (UNKNOWN, CPU) and not _is_of_type(device, used[0].gpu_type):
-        notes.append(f"GPUs of the type {used[0].gpu_type} were requested, and no run had them")
+        yield f"GPUs of the type {used[0].gpu_type} were requested, and no run had them"
     code = {run.code for row in rows for run in row.runs if run.code}
     if len(code) > 1:
-        notes.append(f"the runs have {len(code)} different versions of the code")
+        yield f"the runs have {len(code)} different versions of the code"
     if any(row.point.scaling == STRONG for row in measured):
-        notes.append("strong: all ranks share the batch of one rank; the others keep their own (weak)")
-    return notes
+        yield "strong: all ranks share the batch of one rank; the others keep their own (weak)"
 
 
-def _notes_on_steps(rows: Sequence[RowResult], groups: Iterable[_Group]) -> list[str]:
-    notes = []
-    unsynced = [run for group in groups for run in group.unsynced]
+def _notes_on_steps(rows: Sequence[RowResult], unsynced: Sequence[RunFigures]) -> Iterator[str]:
     if any(run.is_measured and not run.without_sync for run in unsynced):
-        notes.append("the share of the communication is unknown: only `run.wrap` of the library can leave it out")
+        yield "the share of the communication is unknown: only `run.wrap` of the library can leave it out"
     if any(row.communication is not None and row.communication < -SHOWN_SHARE for row in rows):
-        notes.append(
-            "COMM below 0% is noise: runs without exchange were slower, so shares of that size mean nothing "
-            "(`--repeat 3`)"
-        )
+        slower = "runs without exchange were slower, so shares of that size mean nothing"
+        yield f"COMM below 0% is noise: {slower} (`--repeat 3`)"
     if not unsynced and any(row.spread is not None and row.point.method == DDP for row in rows):
-        notes.append(
-            "ranks wait for each other in each step, which hides their differences; `--communication` shows them"
-        )
-    return notes
+        yield "ranks wait for each other in each step, which hides their differences; `--communication` shows them"
 
 
 MISSING, REFUSED, DELETED = "MISSING", "REFUSED", "DELETED"
@@ -591,7 +551,9 @@ def read(bench: Bench) -> tuple[BenchResults, list[RunFigures]]:
     for record in known.values():
         find_out(record)
     states = {status.record.id: status for status in statuses(known.values())}
-    kept = _kept(bench)
+    kept: dict[str | None, RunFigures] = {}
+    with contextlib.suppress(TypeError):  # of another version
+        kept = {run: RunFigures(**figures) for run, figures in (read_json(bench.figures_path) or {}).items()}
     figures = [_figures(bench, entry, states, kept) for entry in bench.entries]
     measured = {run.run: run for run in figures if run.run and run.is_measured}
     if measured != kept:
@@ -600,13 +562,6 @@ def read(bench: Bench) -> tuple[BenchResults, list[RunFigures]]:
             write_json(bench.figures_path, {run: dataclasses.asdict(each) for run, each in measured.items()})
     points: list[GridPoint] = [entry.point for entry in bench.entries]
     return results(zip(points, figures, strict=True)), figures
-
-
-def _kept(bench: Bench) -> dict[str | None, RunFigures]:
-    try:
-        return {run: RunFigures(**figures) for run, figures in (read_json(bench.figures_path) or {}).items()}
-    except TypeError:  # of another version
-        return {}
 
 
 def _figures(

@@ -108,38 +108,30 @@ def grid(
     if STRONG in scalings and batch is None:
         raise UsageError("`--scaling strong` needs `--batch`", hint="--batch N: the samples of all ranks in one step")
     points: dict[GridPoint, None] = {}
-    for node_count, rank_count in sorted(itertools.product(nodes, ranks), key=lambda pair: (pair[0] * pair[1], pair)):
-        for scaling in scalings:
-            world = node_count * rank_count
-            if scaling == STRONG and batch is not None and batch % world:
-                raise UsageError(
-                    f"`--batch {batch}` cannot be divided among {world} ranks", hint="`--scaling strong` divides it"
-                )
-            own = batch // world if scaling == STRONG and batch is not None else batch
-            for method, launch in _ways(node_count, rank_count, methods, launches):
-                known = WEAK if method == SINGLE else scaling
-                points[GridPoint(node_count, rank_count, launch, method, known, own)] = None
-    ordered = list(_repeated(list(points), repeats, communication=communication))
+    sizes = sorted(itertools.product(nodes, ranks), key=lambda pair: (pair[0] * pair[1], pair))
+    for (node_count, rank_count), scaling in itertools.product(sizes, scalings):
+        world, own = node_count * rank_count, batch
+        if scaling == STRONG and batch is not None:
+            own, rest = divmod(batch, world)
+            if rest:
+                message = f"`--batch {batch}` cannot be divided among {world} ranks"
+                raise UsageError(message, hint="`--scaling strong` divides it")
+        ways = [(DP, SINGLE)] if DP in methods and node_count == 1 else []
+        ways += [(DDP, launch) for launch in launches if DDP in methods]
+        for method, launch in ways if world > 1 else [(SINGLE, launches[0])]:
+            known = WEAK if method == SINGLE else scaling
+            points[GridPoint(node_count, rank_count, launch, method, known, own)] = None
+    ordered = []
+    for repeat in range(repeats):
+        for point in points:
+            ordered.append(dataclasses.replace(point, repeat=repeat))
+            if communication and point.method == DDP:
+                ordered.append(dataclasses.replace(point, repeat=repeat, without_sync=True))
     if not ordered:
         raise UsageError("no point is left", hint="`--method dp` runs on one node only")
     if len(ordered) > MOST_POINTS:
         raise UsageError(f"these are {len(ordered)} runs, and a bench has at most {MOST_POINTS}")
     return ordered
-
-
-def _ways(nodes: int, ranks: int, methods: Sequence[str], launches: Sequence[str]) -> list[tuple[str, str]]:
-    if nodes * ranks == 1:
-        return [(SINGLE, launches[0])]
-    of_dp = [(DP, SINGLE)] if DP in methods and nodes == 1 else []
-    return [*of_dp, *((DDP, launch) for launch in launches if DDP in methods)]
-
-
-def _repeated(points: Sequence[GridPoint], repeats: int, *, communication: bool) -> Iterator[GridPoint]:
-    for repeat in range(repeats):
-        for point in points:
-            yield dataclasses.replace(point, repeat=repeat)
-            if communication and point.method == DDP:
-                yield dataclasses.replace(point, repeat=repeat, without_sync=True)
 
 
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
@@ -158,12 +150,8 @@ class PointRun:
     """Why it has no run."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            **self.point.to_json(),
-            "run": self.run,
-            "submitted": self.is_submitted,
-            "refusal": self.refusal or None,
-        }
+        own = {"run": self.run, "submitted": self.is_submitted, "refusal": self.refusal or None}
+        return {**self.point.to_json(), **own}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> PointRun:
@@ -284,7 +272,8 @@ def only_writer(bench: str) -> Iterator[None]:
     """
     make_directory(folder())
     mine = json.dumps({"host": os.uname().nodename, **dataclasses.asdict(myself())})
-    taken = _claims(bench)
+    found = [path.name.rpartition("-")[2] for path in folder().glob(f".{bench}.writer-*")]
+    taken = [int(number) for number in found if number.isdecimal()]
     number = max(taken, default=0)
     if number:
         owner = json.loads(_claim(bench, number).read_text(encoding="utf-8"))
@@ -313,8 +302,3 @@ def _check_ended(owner: Mapping[str, Any], path: Path) -> None:
 
 def _claim(bench: str, number: int) -> Path:
     return folder() / f".{bench}.writer-{number}"
-
-
-def _claims(bench: str) -> Sequence[int]:
-    found = [path.name.rpartition("-")[2] for path in folder().glob(f".{bench}.writer-*")]
-    return [int(number) for number in found if number.isdecimal()]

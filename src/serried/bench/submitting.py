@@ -106,13 +106,6 @@ def devices(plan: Plan) -> tuple[int, str]:
     return (allocation.gpus, "GPU") if allocation.gpus else (allocation.cpus, "CPU")
 
 
-def hours_at_most(plan: Plan) -> tuple[float | None, str]:
-    """GPU-hours, or CPU-hours without GPUs, that the run uses if it reaches its limit; None without a limit."""
-    each, unit = devices(plan)
-    limit = plan.allocation.time_seconds
-    return None if limit is None else plan.allocation.nodes * each * limit / 3600, unit
-
-
 def submit_missing(
     bench: Bench,
     environ: Mapping[str, str],

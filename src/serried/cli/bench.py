@@ -8,6 +8,7 @@ import io
 import itertools
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from serried.bench.results import (
 )
 from serried.bench.store import Bench, PointRun
 from serried.bench.submitting import BenchRequest
-from serried.cli import GroupWithHelp, options
+from serried.cli import GroupWithHelp, options, run_view
 from serried.records import status
 from serried.records.index import Selection
 from serried.schema import printed_metric
@@ -63,6 +64,7 @@ def rate(row: RowResult) -> str:
     return figure(row.samples_per_second) + spread + ("" if row.is_comparable else " !")
 
 
+_COLUMNS = 78
 Column = tuple[str, str, Callable[[RowResult], str]]
 
 
@@ -96,51 +98,40 @@ def out_bench(bench: Bench, results: BenchResults) -> None:
     console.out(f"{bench.id} {printable(bench.name)}: {about(bench, results)}")
     if results.open_runs:
         console.out(f"{results.open_runs} of {len(bench.entries)} runs have not ended")
-    console.out()
     every = columns(results)
-    speed, steps = every[:7], [*every[:2], *every[7:]]
-    console.out_table([head for head, _, _ in speed], cells(speed, results.rows))
-    if measured := [row for row in results.rows if row.is_measured]:
-        console.out()
-        console.out_table([head for head, _, _ in steps], cells(steps, measured))
-    out_remarks([*problems(results), *results.notes, *results.notes_on_steps, *results.advice])
+    measured = [row for row in results.rows if row.is_measured]
+    for chosen, rows in (every[:7], results.rows), ([*every[:2], *every[7:]], measured):
+        if rows:
+            console.out()
+            console.out_table([head for head, _, _ in chosen], cells(chosen, rows))
+    console.out()
+    for text in [*problems(results), *results.notes, *results.notes_on_steps, *results.advice]:
+        console.out("\n  ".join(wrapped(f"- {text}", _COLUMNS)))
 
 
 def problems(results: BenchResults) -> list[str]:
     return [f"{row.point}: {printable(problem)}" for row in results.rows for problem in row.problems]
 
 
-def out_remarks(texts: Iterable[str]) -> None:
-    console.out()
-    for text in texts:
-        first, *more = wrapped(text, 76)
-        console.out("\n".join([f"- {first}", *(f"  {line}" for line in more)]))
-
-
 def about(bench: Bench, results: BenchResults) -> str:
     """`3 repeats on NVIDIA V100, the first 10% left out`."""
-    repeats = 1 + max((entry.point.repeat for entry in bench.entries), default=0)
-    count = counted(repeats, "repeat")
+    count = counted(1 + max((entry.point.repeat for entry in bench.entries), default=0), "repeat")
     left_out = bench.warm_up if bench.warm_up.endswith("%") else f"{bench.warm_up} steps"
     return f"{count} on {printable(results.device)}, the first {left_out} left out"
 
 
 def markdown(bench: Bench, results: BenchResults) -> str:
     """A table for a README, with its facts above and the problems below."""
+
+    def escaped(text: str) -> str:
+        return printable(text).replace("|", "\\|")
+
     every = columns(results)
-    heads, rows = [head for _, head, _ in every], cells(every, results.rows)
-    lines = [f"- {_in_markdown(text)}" for text in [*problems(results), *results.notes]]
+    lines = [f"- {escaped(text)}" for text in [*problems(results), *results.notes]]
     title = f"`{bench.name}`: {about(bench, results)} (serried bench, {bench.created[:10]})."
-    table = [_markdown_row(heads), "|" + "---|" * len(heads), *map(_markdown_row, rows)]
-    return "\n".join([title, "", *table, *([""] if lines else []), *lines])
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(map(_in_markdown, cells)) + " |"
-
-
-def _in_markdown(text: str) -> str:
-    return printable(text).replace("|", "\\|")
+    rows = [[head for _, head, _ in every], *cells(every, results.rows)]
+    head, *table = ["| " + " | ".join(map(escaped, row)) + " |" for row in rows]
+    return "\n".join([title, "", head, "|" + "---|" * len(every), *table, *([""] if lines else []), *lines])
 
 
 def bench_csv(bench: Bench, figures: Sequence[RunFigures]) -> str:
@@ -156,12 +147,24 @@ def bench_csv(bench: Bench, figures: Sequence[RunFigures]) -> str:
 
 
 @click.group(cls=GroupWithHelp, invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@run_view.as_json
 @click.pass_context
 def command(ctx: click.Context, *, as_json: bool) -> None:
     """Measure a training on more and more ranks; without a command, list the benches."""
-    if ctx.invoked_subcommand is None:
-        _list(as_json=as_json)
+    if ctx.invoked_subcommand is not None:
+        return
+    benches = store.benches()
+    if as_json:
+        console.out_json(benches=[bench.to_json() for bench in benches])
+    elif benches:
+        heads = ("BENCH", "NAME", "SUBMITTED", "CREATED")
+        rows = []
+        for bench in benches:
+            submitted = f"{len(bench.entries) - len(bench.missing)}/{len(bench.entries)}"
+            rows.append((bench.id, printable(bench.name), submitted, bench.created.replace("T", " ")[:16]))
+        console.out_table(heads, rows, shrink=1)
+    else:
+        console.note("no benches yet: serried bench --help")
 
 
 class TakesProgram(options.TakesCommand):
@@ -175,10 +178,9 @@ def counts(ctx: click.Context, param: click.Parameter, text: str) -> tuple[int, 
         found = tuple(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:
         found = ()
+    flag = param.opts[0]
     if not found or min(found) < 1:
-        raise UsageError(
-            f"`{param.opts[0]} {text}` is not a list of numbers", hint=f"for example `{param.opts[0]} 1,2,4`"
-        )
+        raise UsageError(f"`{flag} {text}` is not a list of numbers", hint=f"for example `{flag} 1,2,4`")
     return found
 
 
@@ -237,10 +239,11 @@ grid_options = options.together(
 """The arguments of `store.grid`."""
 send_options = options.together(
     click.option("--wait", is_flag=True, help="Wait for all runs, and show the bench."),
-    click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings."),
+    options.yes,
     click.option("--dry-run", is_flag=True, help="Print the points, their sizes and the cost; submit nothing."),
-    click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+    run_view.as_json,
 )
+"""The arguments of `send`."""
 
 
 @command.command(cls=TakesProgram, short_help="Measure a training on more and more ranks.")
@@ -268,7 +271,7 @@ send_options = options.together(
     metavar="N",
     help="Most points that run at once.  [default: all; on this machine 1]",
 )
-@click.option("--cluster", metavar="NAME", help="Where to run; `serried clusters` lists them.")
+@options.cluster
 @click.option("--name", metavar="NAME", help="Name of the bench, and of its runs.")
 @click.option(
     "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting, as in `--set config.epochs=1`."
@@ -281,6 +284,10 @@ def scaling(
     source: str | None,
     parallel: int | None,
     cluster: str | None,
+    wait: bool,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
     **values: Any,
 ) -> None:
     r"""Measure a training on more and more ranks: a right-sized job for each point.
@@ -304,34 +311,25 @@ def scaling(
     base = options.request(values, cluster)
     if base.is_script:
         raise UsageError("a job script has a size of its own", hint="name an experiment, or a command after `--`")
-    request = BenchRequest(
-        str(Path.cwd()),
-        base.experiment,
-        base.command,
-        base.overrides,
-        cluster,
-        passed=_passed(passed, has_batch=sizes["batch"] is not None),
-        parallel=parallel,
-    )
-    grid = store.grid(**sizes)
-    submitting.check_passed(request.passed, grid)
-    bench = new_bench(request, grid, name=base.name, warm_up=warm_up, source=source)
-    send(bench, **how(values))
-
-
-def _passed(texts: Iterable[str], *, has_batch: bool) -> dict[str, str]:
-    found = {}
-    for text in texts:
+    settings: dict[str, str] = {}
+    for text in passed:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
             raise UsageError(f"`--pass {text}` is not `NAME=TEXT`", hint="for example `--pass batch_size={batch}`")
-        found[name.strip()] = value
-    takes_batch = any("batch}" in value for value in found.values())
-    return found if takes_batch or not has_batch else {"batch_size": "{batch}", **found}
+        settings[name.strip()] = value
+    if sizes["batch"] is not None and not any("batch}" in value for value in settings.values()):
+        settings = {"batch_size": "{batch}", **settings}
+    request = BenchRequest(
+        str(Path.cwd()), base.experiment, base.command, base.overrides, cluster, passed=settings, parallel=parallel
+    )
+    grid = store.grid(**sizes)
+    submitting.check_passed(settings, grid)
+    bench = _new_bench(request, grid, base.name, warm_up, source)
+    send(bench, wait=wait, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
-def new_bench(
-    request: BenchRequest, grid: Iterable[store.GridPoint], *, name: str | None, warm_up: str, source: str | None = None
+def _new_bench(
+    request: BenchRequest, grid: Iterable[store.GridPoint], name: str | None, warm_up: str, source: str | None
 ) -> Bench:
     """A bench that is not written yet."""
     results.warm_up_steps(warm_up, 1)
@@ -344,61 +342,59 @@ def new_bench(
     return Bench(store.new_id(), own["name"], iso(time.time()), own, tuple(map(PointRun, grid)), warm_up, source or "")
 
 
-_COLUMNS = 78
-
-
-def how(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of `send_options`."""
-    return {name: values[name] for name in ("wait", "yes", "dry_run", "as_json")}
-
-
 def send(bench: Bench, *, dry_run: bool, as_json: bool, yes: bool, wait: bool, failed: Sequence[str] = ()) -> None:
     """Print the points, and submit those that have no run; `failed` are runs that are replaced."""
     left = [at for at, entry in enumerate(bench.entries) if not entry.is_submitted or entry.run in failed]
-    decided = _decide(bench, left)
+    request = submitting.request_of(bench)
+    plans: dict[int, Decided] = {}
+    refused: dict[int, UsageError] = {}
+    for at in left:
+        try:
+            plans[at] = request.decide(bench.entries[at].point, os.environ)
+        except UsageError as error:
+            refused[at] = error
+    if refused and not plans:
+        raise refused[min(refused)]
     if dry_run and as_json:
-        console.out_json(**bench.to_json(), hours=_cost(decided.values()))
+        console.out_json(**bench.to_json(), hours=_cost(plans.values()))
         return
-    _show_points(bench, left, decided)
-    first = next(one for one in decided.values() if isinstance(one, Decided))
+    _show_points(bench, plans, refused)
+    first = plans[min(plans)]
     with options.progress(dry_run=dry_run) as observe:
         prepared = prepare(first.plan, first.resolved, os.environ, jobs=first.jobs, observe=observe)
-    plans = [one for one in decided.values() if isinstance(one, Decided)]
-    warnings = dict.fromkeys([*prepared.warnings, *(text for one in plans for text in one.resolved.warnings)])
+    warnings = dict.fromkeys([*prepared.warnings, *(text for one in plans.values() for text in one.resolved.warnings)])
     options.say_about(prepared.notes, warnings)
     if dry_run:
         return
     if warnings and not yes and console.can_ask() and not console.confirm("submit anyway?"):
         raise click.Abort
     bench = _submit(bench, failed, len(left))
-    _say_submitted(bench)
+    for entry in bench.entries:
+        if entry.refusal:
+            console.warning(f"{entry.point} is refused: {entry.refusal}")
+    runs = sum(entry.is_submitted for entry in bench.entries)
+    console.say(f"submitted {bench.id} as {counted(runs, 'run')}")
+    show = (f"serried bench show {bench.id}", "the results so far")
+    console.next_steps([show, ("serried ps", "the states of the runs")])
     finish(bench, as_json=as_json, wait=wait)
 
 
 def finish(bench: Bench, *, as_json: bool, wait: bool) -> None:
-    """Print the bench; with `wait`, once all of its runs have ended."""
-    if not wait and as_json:
-        console.out_json(**bench.to_json())
-    elif not wait:
-        console.out(bench.id)
+    """Print the bench; with `wait`, its results once no run of it waits or runs."""
     if wait:
-        wait_for(bench)
+        chosen = [Selection(record) for record in records(bench).values()]
+        with console.status_line("waiting for the runs") as line:
+
+            def observe(found: Any) -> None:
+                line.update(f"{sum(one.has_ended for one in found)} of {len(found)} runs have ended")
+
+            if chosen:
+                status.wait(chosen, observe=observe)
         print_results(bench, *read(bench), as_json=as_json)
-
-
-def _decide(bench: Bench, left: Iterable[int]) -> dict[int, Decided | UsageError]:
-    """The plan of each point that is left, or why it has none. Raises the first reason if no point has one."""
-    request = submitting.request_of(bench)
-    found: dict[int, Decided | UsageError] = {}
-    for at in left:
-        try:
-            found[at] = request.decide(bench.entries[at].point, os.environ)
-        except UsageError as error:
-            found[at] = error
-    first = next(iter(found.values()), None)
-    if isinstance(first, UsageError) and all(isinstance(one, UsageError) for one in found.values()):
-        raise first
-    return found
+    elif as_json:
+        console.out_json(**bench.to_json())
+    else:
+        console.out(bench.id)
 
 
 def _submit(bench: Bench, failed: Sequence[str], count: int) -> Bench:
@@ -416,64 +412,32 @@ def _submit(bench: Bench, failed: Sequence[str], count: int) -> Bench:
             raise
 
 
-def wait_for(bench: Bench) -> None:
-    """Wait until no run of the bench waits or runs."""
-    chosen = [Selection(record) for record in records(bench).values()]
-    with console.status_line("waiting for the runs") as line:
-
-        def observe(found: Any) -> None:
-            line.update(f"{sum(one.has_ended for one in found)} of {len(found)} runs have ended")
-
-        if chosen:
-            status.wait(chosen, observe=observe)
-
-
-def _say_submitted(bench: Bench) -> None:
-    for entry in bench.entries:
-        if entry.refusal:
-            console.warning(f"{entry.point} is refused: {entry.refusal}")
-    runs = sum(entry.is_submitted for entry in bench.entries)
-    console.say(f"submitted {bench.id} as {counted(runs, 'run')}")
-    console.next_steps(
-        [(f"serried bench show {bench.id}", "the results so far"), ("serried ps", "the states of the runs")]
-    )
-
-
-def _show_points(bench: Bench, left: Iterable[int], decided: Mapping[int, Decided | UsageError]) -> None:
+def _show_points(bench: Bench, plans: Mapping[int, Decided], refused: Mapping[int, UsageError]) -> None:
     """A line for each point with its repeats, and the cost of all."""
-    rows: dict[tuple[str, ...], int] = {}
-    for at in left:
-        point, one = bench.entries[at].point, decided[at]
+    rows: Counter[tuple[str, ...]] = Counter()
+    for at in sorted([*plans, *refused]):
+        point, size = bench.entries[at].point, ("-", "refused")
+        if at in plans:
+            each, unit = submitting.devices(plans[at].plan)
+            size = counted(each, unit), duration(plans[at].plan.allocation.time_seconds)
         how = " ".join([*point.labels, *([submitting.NO_SYNC] if point.without_sync else [])])
-        size = ("-", "refused") if isinstance(one, UsageError) else _size(one)
-        row = (point.shape, how, "-" if point.batch is None else str(point.batch), *size)
-        rows[row] = rows.get(row, 0) + 1
+        rows[point.shape, how, "-" if point.batch is None else str(point.batch), *size] += 1
     shown = [(*row, str(count)) for row, count in rows.items()]
     for line in console.table(("SIZE", "HOW", "BATCH", "EACH NODE", "LIMIT", "RUNS"), shown):
         console.say(line)
-    refused = {
-        f"{bench.entries[at].point}: {one.message}" for at, one in decided.items() if isinstance(one, UsageError)
-    }
-    for text in sorted(refused):
+    for text in sorted({f"{bench.entries[at].point}: {error.message}" for at, error in refused.items()}):
         console.say("\n  ".join(wrapped(f"- {printable(text)}", _COLUMNS)))
-    cost = _cost(decided.values())
-    total = " and ".join(f"{figure(hours)} {unit}-hours" for unit, hours in cost.items())
-    runs = sum(isinstance(one, Decided) for one in decided.values())
-    console.say(f"\n{counted(runs, 'run')}, {f'at most {total}' if total else 'without a time limit'}")
+    total = " and ".join(f"{figure(hours)} {unit}-hours" for unit, hours in _cost(plans.values()).items())
+    console.say(f"\n{counted(len(plans), 'run')}, {f'at most {total}' if total else 'without a time limit'}")
 
 
-def _size(decided: Decided) -> tuple[str, str]:
-    each, unit = submitting.devices(decided.plan)
-    return counted(each, unit), duration(decided.plan.allocation.time_seconds)
-
-
-def _cost(decided: Iterable[Decided | UsageError]) -> dict[str, float]:
+def _cost(plans: Iterable[Decided]) -> dict[str, float]:
     """Hours of GPUs and of CPUs if every run reaches its limit."""
     found: dict[str, float] = {}
-    for one in decided:
-        hours, unit = submitting.hours_at_most(one.plan) if isinstance(one, Decided) else (None, "")
-        if hours is not None:
-            found[unit] = found.get(unit, 0.0) + hours
+    for one in plans:
+        each, unit = submitting.devices(one.plan)
+        if limit := one.plan.allocation.time_seconds:
+            found[unit] = found.get(unit, 0.0) + one.plan.allocation.nodes * each * limit / 3600
     return found
 
 
@@ -491,38 +455,16 @@ def continue_command(*, bench: str, failed: bool, **values: bool) -> None:
     found = store.find(bench)
     again = failed_runs(found) if failed else []
     if not again and all(entry.is_submitted for entry in found.entries):
-        console.note(
-            f"all points of `{found.id}` are submitted" + ("" if failed else "; `--failed` repeats failed ones")
-        )
+        more = "" if failed else "; `--failed` repeats failed ones"
+        console.note(f"all points of `{found.id}` are submitted{more}")
         finish(found, as_json=values["as_json"], wait=values["wait"])
         return
-    send(found, **how(values), failed=again)
-
-
-def _list(*, as_json: bool) -> None:
-    """Print all benches, the newest first."""
-    found = store.benches()
-    if as_json:
-        console.out_json(benches=[bench.to_json() for bench in found])
-        return
-    if not found:
-        console.note("no benches yet: serried bench --help")
-        return
-    rows = [
-        (
-            bench.id,
-            printable(bench.name),
-            f"{len(bench.entries) - len(bench.missing)}/{len(bench.entries)}",
-            bench.created.replace("T", " ")[:16],
-        )
-        for bench in found
-    ]
-    console.out_table(("BENCH", "NAME", "SUBMITTED", "CREATED"), rows, shrink=1)
+    send(found, **values, failed=again)
 
 
 @command.command(short_help="Show a bench as a table, picture, CSV or JSON.")
 @click.argument("bench", metavar="[BENCH]", default=store.LAST)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@run_view.as_json
 @click.option("--csv", "as_csv", is_flag=True, help="Print all runs as CSV.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print a table for a README.")
 @click.option(
@@ -560,26 +502,12 @@ def show(*, bench: str, as_json: bool, as_csv: bool, as_markdown: bool, picture:
 
 
 def print_results(bench: Bench, results: BenchResults, figures: list[RunFigures], *, as_json: bool) -> None:
-    """Print the tables, or the JSON document."""
-    if as_json:
-        console.out_json(**document(bench, results, figures))
-    else:
+    """Print the tables, or as JSON the bench with its rows, and each point's run with its state."""
+    if not as_json:
         out_bench(bench, results)
-
-
-def document(bench: Bench, results: BenchResults, figures: list[RunFigures]) -> dict[str, Any]:
-    """The bench with its rows, and each point's run with its state."""
-    found = bench.to_json()
-    points = [
-        {**point, "state": run.state, "reason": run.reason or None}
-        for point, run in zip(found["points"], figures, strict=True)
-    ]
-    rows = [row.to_json() for row in results.rows]
-    return {
-        **found,
-        "points": points,
-        "rows": rows,
-        "device": results.device,
-        "notes": [*results.notes, *results.notes_on_steps],
-        "advice": results.advice,
-    }
+        return
+    document = bench.to_json()
+    for point, run in zip(document["points"], figures, strict=True):
+        point |= {"state": run.state, "reason": run.reason or None}
+    rows, notes = [row.to_json() for row in results.rows], [*results.notes, *results.notes_on_steps]
+    console.out_json(**document, rows=rows, device=results.device, notes=notes, advice=results.advice)

@@ -42,7 +42,7 @@ class UsageRow:
 @click.command()
 @click.argument("runs", metavar="[RUN...]", nargs=-1, shell_complete=run_view.complete_runs)
 @click.option("--all", "everything", is_flag=True, help=f"List all, not only the {_SHOWN} largest.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@run_view.as_json
 def du_command(*, runs: tuple[str, ...], everything: bool, as_json: bool) -> None:
     r"""Show disk usage: of runs and everything kept for them, the largest first.
 
@@ -190,7 +190,7 @@ Measured = list[tuple[Thing, Size]]
 @click.option("--outputs", is_flag=True, help="Also runs with outputs that were not fetched.")
 @click.option("--records", is_flag=True, help="Delete records too: `ps --all` no longer lists these runs.")
 @click.option("--dry-run", is_flag=True, help="Print the files to delete and delete nothing.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@run_view.without_asking
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; with --dry-run or --yes.")
 def command(
     *,

@@ -31,7 +31,7 @@ _NAMED = 5
 )
 @click.option("--force", is_flag=True, help="Overwrite different files in DIR.")
 @click.option("--dry-run", is_flag=True, help="Print what would be copied and copy nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@run_view.as_json
 def command(
     *, run: str, patterns: tuple[str, ...], target: Path | None, force: bool, dry_run: bool, as_json: bool
 ) -> None:

@@ -53,7 +53,7 @@ def _ranks(context: click.Context, parameter: click.Parameter, text: str) -> tup
 @options.resources
 @options.common
 @click.option("--dry-run", is_flag=True, help="Print the plan and run nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@run_view.as_json
 def command(
     *,
     steps: tuple[int, int],

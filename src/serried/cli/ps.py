@@ -186,7 +186,7 @@ class Listing:
     metavar="[SECONDS]",
     help="Repeat it, every 15 seconds or as often as given, until Ctrl-C.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@run_view.as_json
 def command(
     *,
     words: tuple[str, ...],

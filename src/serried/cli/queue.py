@@ -321,7 +321,7 @@ _DELAY_SECONDS = 5.0
 @click.option("--plan", "experiment", metavar="EXPERIMENT", help="Would this experiment fit into what is free?")
 @click.option("--cluster", metavar="NAME", help="The cluster; `serried clusters` lists them.")
 @click.option("--refresh", is_flag=True, help="Ask the scheduler again, if the answer is older than 10 s.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@run_view.as_json
 def command(*, run: str | None, experiment: str | None, cluster: str | None, refresh: bool, as_json: bool) -> None:
     r"""Show free GPUs, waiting jobs, and when your jobs may start.
 

@@ -33,7 +33,7 @@ _JOB = re.compile(r"(\d+)(?:_\d+|\[\d*\])?(?:\.[\w.-]+)?")
 @click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=run_view.complete_runs)
 @click.option("--mute", metavar="RULE", multiple=True, help="Leave out the notes of a rule. May be repeated.")
 @click.option("--all", "all_tasks", is_flag=True, help=f"List all tasks of an array, not only {_MOST_TASKS}.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@run_view.as_json
 def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_json: bool) -> None:
     r"""Report how well runs used what they requested, and what to change.
 
@@ -150,7 +150,7 @@ def _out_json(usages: Sequence[Usage], notes: Sequence[Note], *, several: bool, 
 
 @click.command()
 @click.argument("rule", metavar="[ID]", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@run_view.as_json
 def rule_command(*, rule: str | None, as_json: bool) -> None:
     r"""Explain a rule of `serried report`, or list all rules.
 

@@ -49,7 +49,7 @@ _MOST_NODES, _MOST_TASKS = 2, 4
 @click.command(epilog=run_view.HELP)
 @run_view.last_run
 @click.option("--tasks", "as_table", is_flag=True, help="List every task of an array.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@run_view.as_json
 def command(*, run: str, as_table: bool, as_json: bool) -> None:
     r"""Show a run's plan, timeline and files; of an array also the first failures.
 

@@ -48,7 +48,7 @@ _NAMED_HOSTS = 3
 @click.command(epilog=run_view.HELP)
 @run_view.last_run
 @click.option("--rank", type=click.IntRange(0), metavar="R", help="Only rank R: all its threads and child processes.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@run_view.as_json
 def command(*, run: str, rank: int | None, as_json: bool) -> None:
     r"""Print where each rank is now: its Python stack. The ranks continue.
 

@@ -53,7 +53,7 @@ DEFAULTS: Mapping[str, Any] = {
 @options.common
 @click.option("--warm", is_flag=True, help="Stage the data now, where it may stay for the next job.")
 @click.option("--dry-run", is_flag=True, help="With --warm: print the plan, job script and command; submit nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@run_view.as_json
 def command(*, what: tuple[str, ...], warm: bool, dry_run: bool, as_json: bool, **values: Any) -> None:
     r"""Show the data that an experiment stages to its nodes and the cost, or stage the data now.
 

@@ -190,7 +190,7 @@ _NAMED = 5
 
 @click.command()
 @run_view.many_runs
-@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@run_view.without_asking
 @click.option("--save", is_flag=True, help="Let ranks save first, as before the time limit.")
 @click.option("--now", is_flag=True, help="Cancel at once; ranks cannot save.")
 def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool) -> None:
@@ -278,7 +278,7 @@ def _end_by_force(selection: Selection, patience: int) -> None:
 
 @click.command(epilog=run_view.HELP)
 @run_view.one_run
-@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@run_view.without_asking
 def forget_command(run: str, *, yes: bool) -> None:
     """Drop a submission whose outcome is unknown.
 

@@ -322,7 +322,7 @@ def _find_definition(word: str | None, *, is_complete: bool) -> tuple[SweepDefin
 @click.option("--all", "everything", is_flag=True, help="List every trial.")
 @click.option("--best", is_flag=True, help="Print the best parameters alone, as arguments; with --json as JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print all trials as CSV.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@run_view.as_json
 @click.option(
     "--plot",
     "picture",
@@ -534,7 +534,7 @@ def add_command(*, run: str, count: int, new_code: bool, **how: bool) -> None:
 
 @command.command("stop")
 @run_view.one_run
-@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@run_view.without_asking
 @click.option("--save", is_flag=True, help="Let ranks save first, as before the time limit.")
 @click.option("--now", is_flag=True, help="Cancel at once; ranks cannot save.")
 @click.pass_context

@@ -76,7 +76,7 @@ def command() -> None:
 @click.argument("runs", metavar="[RUN...]", nargs=-1, shell_complete=run_view.complete_runs)
 @click.option("--follow", is_flag=True, help="Repeat every minute until the runs have ended.")
 @click.option("--dry-run", is_flag=True, help="Print what would be uploaded and upload nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@run_view.as_json
 def sync(*, runs: tuple[str, ...], follow: bool, dry_run: bool, as_json: bool) -> None:
     r"""Upload the offline runs of wandb, from a machine with internet.
 

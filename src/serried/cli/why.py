@@ -21,7 +21,7 @@ from serried.views.text import printable
 
 @click.command(epilog=run_view.HELP)
 @run_view.last_run
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@run_view.as_json
 def command(*, run: str, as_json: bool) -> None:
     r"""Explain why a run waits, why it failed, or what is suspicious while it runs.
 
