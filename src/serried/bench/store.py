@@ -121,12 +121,11 @@ def grid(
         for method, launch in ways if world > 1 else [(SINGLE, launches[0])]:
             known = WEAK if method == SINGLE else scaling
             points[GridPoint(node_count, rank_count, launch, method, known, own)] = None
-    ordered = []
-    for repeat in range(repeats):
-        for point in points:
-            ordered.append(dataclasses.replace(point, repeat=repeat))
-            if communication and point.method == DDP:
-                ordered.append(dataclasses.replace(point, repeat=repeat, without_sync=True))
+    ordered = [
+        dataclasses.replace(point, repeat=repeat, without_sync=without_sync)
+        for repeat, point, without_sync in itertools.product(range(repeats), points, (False, True)[: 1 + communication])
+        if point.method == DDP or not without_sync
+    ]
     if not ordered:
         raise UsageError("no point is left", hint="`--method dp` runs on one node only")
     if len(ordered) > MOST_POINTS:
