@@ -36,14 +36,14 @@ def main(arguments: List[str]) -> int:
     cut = arguments.index("--")
     (number, rank, pid), words = arguments[:3], arguments[cut + 1 :]
     task = arguments[4] if arguments[3:cut] else None
-    work = Attempt.load(run_directory(), int(task) if task else None, int(number))
-    set_umask(work)
-    found = rank_environment(work, int(pid))
+    attempt = Attempt.load(run_directory(), int(task) if task else None, int(number))
+    set_umask(attempt)
+    found = rank_environment(attempt, int(pid))
     if found is None:
         print(f"serried: {names.rank_name(int(rank))} does not run on {os.uname().nodename} any more", file=sys.stderr)
         return ENDED
     variables, directory = found
-    argv, variables = _program(work, words, variables, int(rank))
+    argv, variables = _program(attempt, words, variables, int(rank))
     try:
         os.chdir(directory)
         os.execvpe(argv[0], argv, variables)  # noqa: S606 - no shell is the point
@@ -52,25 +52,25 @@ def main(arguments: List[str]) -> int:
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 
 
-def rank_environment(work: Attempt, pid: int) -> Optional[Tuple[Dict[str, str], str]]:
+def rank_environment(attempt: Attempt, pid: int) -> Optional[Tuple[Dict[str, str], str]]:
     """The variables and the working directory of the rank; None if `pid` is not a process of the attempt."""
     candidates = [pid, *linux.descendants(pid)]
-    if work.plan.container:  # the runtime around the program may hide its environment, or have another
+    if attempt.plan.container:  # the runtime around the program may hide its environment, or have another
         candidates.reverse()
     for candidate in candidates:
         variables = _variables(candidate)
-        if variables.get(names.MARK) == work.process_tag:
-            return variables, _directory(work, candidate)
+        if variables.get(names.MARK) == attempt.process_tag:
+            return variables, _directory(attempt, candidate)
     return None
 
 
-def _directory(work: Attempt, pid: int) -> str:
+def _directory(attempt: Attempt, pid: int) -> str:
     """Its working directory, unless that was deleted or exists in its container only."""
     try:
         found = os.readlink(f"{linux.PROC}/{pid}/cwd")  # noqa: PTH115
     except OSError:
         found = ""
-    return found if os.path.isdir(found) else str(work.workdir)  # noqa: PTH112
+    return found if os.path.isdir(found) else str(attempt.workdir)  # noqa: PTH112
 
 
 def _variables(pid: int) -> Dict[str, str]:
@@ -78,13 +78,13 @@ def _variables(pid: int) -> Dict[str, str]:
     return {system.decode(name): system.decode(value) for name, _, value in pairs}
 
 
-def _program(work: Attempt, words: List[str], rank: Dict[str, str], number: int) -> Tuple[List[str], Dict[str, str]]:
+def _program(attempt: Attempt, words: List[str], rank: Dict[str, str], number: int) -> Tuple[List[str], Dict[str, str]]:
     """The argv and the environment, inside a container of the same image if the rank is in one."""
     variables = {name: value for name, value in rank.items() if name not in NOT_PASSED_ON}
     variables.update((name, os.environ[name]) for name in OF_THE_TERMINAL if name in os.environ)
     if variables.get("PYTHONBREAKPOINT") == command.BREAKPOINT_HOOK:  # this terminal has a debugger of its own
         del variables["PYTHONBREAKPOINT"]
-    inside = containers.of(work, Path(rank[names.STOP_FILE]).parent) if names.STOP_FILE in rank else None
+    inside = containers.of(attempt, Path(rank[names.STOP_FILE]).parent) if names.STOP_FILE in rank else None
     if inside is not None:
         return inside.enter(words or shell.ANY_SHELL, variables)
     return words or _shell(variables, number), variables

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, cast
 
 from serried.base import files
+from serried.base.files import Modes
 from serried.schema import checkpoints, command_lines, layout, names, successor_commands, tracking
-from serried.schema.layout import RunDirectory, TaskDirectory
+from serried.schema.layout import AttemptDirectory, RunDirectory, TaskDirectory
 from serried.schema.plan import Plan, ReportedMetric, Search
 from serried.schema.tracking import Tracking
 
@@ -54,6 +55,10 @@ class Attempt:
         return self.run.task(self.task)
 
     @property
+    def files(self) -> AttemptDirectory:
+        return self.directory.attempt(self.number)
+
+    @property
     def name(self) -> str:
         """As people call it: `k3f9q2`, `k3f9q2/17`."""
         return self.plan.run if self.task is None else f"{self.plan.run}/{self.task}"
@@ -93,7 +98,7 @@ class Attempt:
     @property
     def node_numbers(self) -> range:
         """The nodes of the attempt, as far as they are known: a script may leave their number to the scheduler."""
-        found = len(list(self.directory.attempt(self.number).path.glob("node-*"))) if self.is_script else 0
+        found = len(list(self.files.path.glob("node-*"))) if self.is_script else 0
         return range(max(self.nodes, found))
 
     @property
@@ -109,10 +114,9 @@ class Attempt:
 
         Only ranks of one host share a log: file servers do not keep apart what several hosts append.
         """
-        attempt = self.directory.attempt(self.number)
         if self.shares_log(rank) and node is not None:
-            return attempt.shared_log(node)
-        return attempt.log_of(rank, self.ranks, is_shared=self.shares_log(rank))
+            return self.files.shared_log(node)
+        return self.files.log_of(rank, self.ranks, is_shared=self.shares_log(rank))
 
     @property
     def shape(self) -> Dict[str, str]:
@@ -187,7 +191,7 @@ class Attempt:
         return os.environ.get("CUDA_VISIBLE_DEVICES") if self.plan.allocation.gpus else ""
 
     @property
-    def modes(self) -> files.Modes:
+    def modes(self) -> Modes:
         return files.MODES[self.plan.share]
 
     @property
@@ -245,7 +249,7 @@ class Attempt:
     @property
     def parameters_file(self) -> Path:
         """A file with the parameters, for commands with `{args_json_file}`."""
-        return self.directory.attempt(self.number).path / "parameters.json"
+        return self.files.path / "parameters.json"
 
     def write_parameters(self) -> None:
         """Write `parameters_file` if the command names it. Raises OSError."""
@@ -309,8 +313,8 @@ class Attempt:
         return self.plan.launch.kind == "agent" and self.world_size > 1 and self.plan.ranks_meet
 
 
-def set_umask(work: Attempt) -> None:
-    os.umask(work.modes.umask)
+def set_umask(attempt: Attempt) -> None:
+    os.umask(attempt.modes.umask)
 
 
 def run_directory() -> str:

@@ -60,68 +60,65 @@ class Finish:
 
     def conclude(self) -> None:
         """Raises OSError, ValueError, or claims.Refused."""
-        work = Attempt.load(run_directory(), self._options.task, 0)
-        set_umask(work)
-        begun = self._begun(work)
-        attempt = begun.directory.attempt(begun.number)
-        known = End.read(attempt.exit)
+        attempt = Attempt.load(run_directory(), self._options.task, 0)
+        set_umask(attempt)
+        begun = self._begun(attempt)
+        known = End.read(begun.files.exit)
         final = _final_reason(begun, self._options.final)
         end = finalize.reconsider(begun, known or _end(begun), final)
-        self.word = reconcile.word(end, work.plan.limit.continue_by)
-        if known is None and not attempt.reserve.exists():
+        self.word = reconcile.word(end, attempt.plan.limit.continue_by)
+        if known is None and not begun.files.reserve.exists():
             end = reconcile.on_full_disk(end)
         finalize.publish(begun, end)
 
-    def _begun(self, work: Attempt) -> Attempt:
+    def _begun(self, attempt: Attempt) -> Attempt:
         """The job's attempt. Creates the attempt if the job ended before it began one, so that its end is recorded."""
         token, job = self._options.token, self._options.job
-        begun = history.latest(work, token, job)
+        begun = history.latest(attempt, token, job)
         if begun is None:
-            history.check_readable(work)
+            history.check_readable(attempt)
             self.is_unbegun = True
-            begun = claims.begin(work, token, job, is_over=True)
+            begun = claims.begin(attempt, token, job, is_over=True)
             self.is_unbegun = False
         return begun
 
 
-def _final_reason(work: Attempt, final: str) -> str:
+def _final_reason(attempt: Attempt, final: str) -> str:
     """The reason that job.sh knows. TERM at the limit does not mean a cancel: every scheduler sends it there.
 
     It never depends on files of an earlier call: job.sh repeats a call whose answer was lost.
     """
     if final == ENDED:
-        return Reason.LIMIT if history.is_past_limit(work) else Reason.CANCEL
-    if final == Reason.CANCEL and history.is_past_limit(work):
+        return Reason.LIMIT if history.is_past_limit(attempt) else Reason.CANCEL
+    if final == Reason.CANCEL and history.is_past_limit(attempt):
         return ""
     return final
 
 
-def _end(work: Attempt) -> End:
+def _end(attempt: Attempt) -> End:
     """Wait for nodes that are still ending, end leftovers, then judge."""
-    attempt = work.directory.attempt(work.number)
-    if not any(event["event"] == JournalEvent.ENDED for event in files.read_journal(attempt.events)):
-        _await_stragglers(work)
-    orphans.clear(work)
-    orphans.end_groups(_unended(work))
-    end = finalize.assess(work)
+    if not any(event["event"] == JournalEvent.ENDED for event in files.read_journal(attempt.files.events)):
+        _await_stragglers(attempt)
+    orphans.clear(attempt)
+    orphans.end_groups(_unended(attempt))
+    end = finalize.assess(attempt)
     with contextlib.suppress(OSError):  # `publish` writes the final version
-        end.write(attempt.exit, work.file_mode)
+        end.write(attempt.files.exit, attempt.file_mode)
     return end
 
 
-def _await_stragglers(work: Attempt) -> None:
+def _await_stragglers(attempt: Attempt) -> None:
     """Wait for the nodes of a head that was killed: they notice by themselves and end their ranks within the grace."""
-    attempt = work.directory.attempt(work.number)
-    waiting = [node for node in work.node_numbers if _is_busy(attempt.node_events(node))]
-    limit = time.monotonic() + work.grace_seconds + STRAGGLER_SECONDS
+    waiting = [node for node in attempt.node_numbers if _is_busy(attempt.files.node_events(node))]
+    limit = time.monotonic() + attempt.grace_seconds + STRAGGLER_SECONDS
     while waiting and time.monotonic() < limit:
         time.sleep(0.2)
-        waiting = [node for node in waiting if _is_busy(attempt.node_events(node))]
+        waiting = [node for node in waiting if _is_busy(attempt.files.node_events(node))]
 
 
-def _unended(work: Attempt) -> List[int]:
+def _unended(attempt: Attempt) -> List[int]:
     """Ranks of this node, the first, of which no end is known: its agent was killed before them."""
-    events = files.read_journal(work.directory.attempt(work.number).node_events(0))
+    events = files.read_journal(attempt.files.node_events(0))
     ended = {event["rank"] for event in events if event["event"] == JournalEvent.RANK_EXIT}
     return [event["pid"] for event in events if event["event"] == JournalEvent.STARTED and event["rank"] not in ended]
 
@@ -131,17 +128,17 @@ def _is_busy(journal: Path) -> bool:
     return JournalEvent.STARTED in events and JournalEvent.ENDED not in events
 
 
-def refuse(work: Attempt, options: Options, problem: str) -> None:
+def refuse(attempt: Attempt, options: Options, problem: str) -> None:
     """End a claimed attempt before any rank has started. Raises OSError."""
     host = os.uname().nodename
-    journal = files.Journal(work.directory.attempt(work.number).events, work.file_mode)
+    journal = files.Journal(attempt.files.events, attempt.file_mode)
     for event, facts in (
         (JournalEvent.CLAIMED, {"job": options.job, "token": options.token, "host": host}),
         (JournalEvent.LAUNCH_FAILED, {"code": Reason.LAUNCH, "message": f"{host}: {problem}"}),
         (JournalEvent.ENDED, {}),
     ):
         journal.append({"t": round(time.time(), 3), "event": event, **facts})
-    finalize.conclude(work, lingers=True)
+    finalize.conclude(attempt, lingers=True)
 
 
 def fail_setup(arguments: List[str]) -> int:
@@ -152,9 +149,9 @@ def fail_setup(arguments: List[str]) -> int:
     options = parse(arguments)
     print(f"serried: {options.problem}", file=sys.stderr)
     try:
-        work = Attempt.load(run_directory(), options.task, 0)
-        set_umask(work)
-        refuse(claims.begin(work, options.token, options.job), options, options.problem)
+        attempt = Attempt.load(run_directory(), options.task, 0)
+        set_umask(attempt)
+        refuse(claims.begin(attempt, options.token, options.job), options, options.problem)
     except claims.Refused as refusal:
         print(f"serried: nothing to do: {refusal}", file=sys.stderr)
         return 0

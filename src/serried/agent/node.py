@@ -59,10 +59,10 @@ def main(arguments: List[str]) -> int:
     if "--environment" in options:
         job_environment.load(options.pop("--environment"), options.pop("--own", ""))
     task = os.environ.get(names.TASK)
-    work = Attempt.load(run_directory(), int(task) if task else None, int(os.environ[names.ATTEMPT]))
+    attempt = Attempt.load(run_directory(), int(task) if task else None, int(os.environ[names.ATTEMPT]))
     words = [word for option in options.items() for word in option]
-    problem = job_environment.enter_setup(work, words) or check_required_paths(work.plan)
-    set_umask(work)
+    problem = job_environment.enter_setup(attempt, words) or check_required_paths(attempt.plan)
+    set_umask(attempt)
     key = bytes.fromhex(os.environ.pop(names.KEY))
     greeting = {"node": index, "host": socket.gethostname(), "version": sys.version.split()[0], "problem": problem}
     try:
@@ -70,7 +70,7 @@ def main(arguments: List[str]) -> int:
     except OSError as error:
         print(f"serried: node {index} ({socket.gethostname()}) cannot reach the head agent: {error}", file=sys.stderr)
         return 1
-    Node(work, index, key, channel, master if work.nodes > 1 else LOOPBACK).run()
+    Node(attempt, index, key, channel, master if attempt.nodes > 1 else LOOPBACK).run()
     return 0
 
 
@@ -120,24 +120,23 @@ class Exits:
 
 
 class Node:
-    def __init__(self, work: Attempt, index: int, key: bytes, channel: SignedChannel, master: str) -> None:
-        self.work = work
+    def __init__(self, attempt: Attempt, index: int, key: bytes, channel: SignedChannel, master: str) -> None:
+        self.attempt = attempt
         self.loop = Loop()
         self._key = key
         self._index = index
         self._channel: Optional[SignedChannel] = channel
         self._last_message_at = self.loop.awake()
         self._master, self._address = master, channel.connection.getsockname()[0]
-        attempt = work.directory.attempt(work.number)
-        files.make_directory(attempt.node(index), work.directory_mode)
-        self._journal = files.Journal(attempt.node_events(index), work.file_mode)
-        self._folder = Folder(work, index)
+        files.make_directory(attempt.files.node(index), attempt.directory_mode)
+        self._journal = files.Journal(attempt.files.node_events(index), attempt.file_mode)
+        self._folder = Folder(attempt, index)
         self._private = self._folder.path
-        self._image = containers.ImageCopy(self.loop, work, self._folder, self.log_event)
-        self._stage_in = StageIn(self.loop, work, self._folder, self.log_event, self.send)
-        self._stage_out = StageOut(self.loop, work, index, self._folder, self.log_event)
+        self._image = containers.ImageCopy(self.loop, attempt, self._folder, self.log_event)
+        self._stage_in = StageIn(self.loop, attempt, self._folder, self.log_event, self.send)
+        self._stage_out = StageOut(self.loop, attempt, index, self._folder, self.log_event)
         self._sampling = SamplerProcess(
-            self.loop, work, index, str(self._private), running=self._running_ranks, send=self.send
+            self.loop, attempt, index, str(self._private), running=self._running_ranks, send=self.send
         )
         self._parent = os.getppid()
         self._ranks: Optional[Ranks] = None
@@ -146,7 +145,7 @@ class Node:
         self._script_pid = 0
         """The user's script, which is measured as rank 0 while it has launched no rank here. 0 if it runs elsewhere."""
         self._exits = Exits(self)
-        self._stacks = StackRequests(self.loop, work, index)
+        self._stacks = StackRequests(self.loop, attempt, index)
         self._is_stopping = False
         """TERM has been sent, or there is nothing to send it to."""
         self._is_urgent = False
@@ -156,13 +155,13 @@ class Node:
 
     def run(self) -> None:
         linux.adopt_orphans()
-        cleanup.start(self.work)
+        cleanup.start(self.attempt)
         linux.die_with_parent(signal.SIGHUP)
         self.loop.on_signal(signal.SIGTERM, self._terminated)
         self.loop.on_signal(signal.SIGHUP, self._check_parent)
         self.loop.on_signal(signal.SIGUSR1, lambda: None)
         self.loop.on_signal(signal.SIGCHLD, self.reap)
-        self.loop.every(self.work.heartbeat_seconds, self._send_heartbeat)
+        self.loop.every(self.attempt.heartbeat_seconds, self._send_heartbeat)
         if self._channel:
             self.loop.watch(self._channel.connection, self._receive)
         self._stage_in.prepare(self._index, self._key, self._address, self._master)
@@ -212,28 +211,28 @@ class Node:
             return
         parameters = message.get("parameters")
         if parameters:  # of a search: drawn since this process began
-            self.work.parameters = parameters
+            self.attempt.parameters = parameters
         variables = {**message["place"], "master": self._master, "stop_file": str(self._private / "stop")}
         variables.update(
             self._stage_out.begin(message["left"]), local=str(self._folder.scratch), **self._stage_in.variables
         )
         hosts = expand_hosts(message["hosts"])
-        if not (self.work.is_script or self.work.plan.container):
+        if not (self.attempt.is_script or self.attempt.plan.container):
             from serried.agent.launchers.shell_functions import write_submitters
 
             with contextlib.suppress(OSError):  # on a full disk
                 variables["submitters"] = write_submitters(self._private / "outside", system.agent_command("")[:-1])
-        if self.work.is_script:
+        if self.attempt.is_script:
             from serried.agent.launchers import local_socket
             from serried.agent.launchers.script import ScriptNode
 
             address = local_socket.socket_address(self._key, self._private)
-            self._ranks = ScriptNode(self.work, self._index, variables, self, rank_socket=address)
+            self._ranks = ScriptNode(self.attempt, self._index, variables, self, rank_socket=address)
             if self._index == 0:
                 self.send(ToHead.SCRIPT_PLACE, place=variables, address=address)
-        elif self.work.agents_start_ranks:
-            self._connections = connections.prepare(self.work, self._index, variables["port"], self._leaders)
-            self._ranks = ForkedRanks(self.work, self._index, variables)
+        elif self.attempt.agents_start_ranks:
+            self._connections = connections.prepare(self.attempt, self._index, variables["port"], self._leaders)
+            self._ranks = ForkedRanks(self.attempt, self._index, variables)
             for rank in self._ranks.running:
                 self.log_event(JournalEvent.STARTED, rank=rank.number, local_rank=rank.local_rank, pid=rank.pid)
             self.send(ToHead.STARTED)
@@ -244,7 +243,7 @@ class Node:
             from serried.agent.launchers.node_side import LaunchedRanks
 
             self._ranks = LaunchedRanks(
-                self.work,
+                self.attempt,
                 self._index,
                 variables,
                 self,
@@ -253,8 +252,10 @@ class Node:
                 address=self._address,
                 folder=self._private,
             )
-        if self.work.plan.beside:
-            self._side_commands = SideCommands(self.work, self._index, variables, self.loop, self._on_side_command_exit)
+        if self.attempt.plan.beside:
+            self._side_commands = SideCommands(
+                self.attempt, self._index, variables, self.loop, self._on_side_command_exit
+            )
         self._sampling.begin(hosts[self._index], variables.get("results", ""))
         self.reap()
 
@@ -271,7 +272,7 @@ class Node:
             return []
         running = [RunningRank(rank.number, rank.pid, str(self._ranks.log_path(rank))) for rank in self._ranks.running]
         if not running and self._script_pid:
-            log = self.work.directory.attempt(self.work.number).script_log
+            log = self.attempt.files.script_log
             return [RunningRank(0, self._script_pid, str(log))]
         return sorted(running)
 
@@ -282,10 +283,10 @@ class Node:
             self._channel.close()
             self._channel = None
             self.log_event(JournalEvent.HEAD_LOST)
-        self._stop(Reason.LOST, self.work.grace_seconds)
+        self._stop(Reason.LOST, self.attempt.grace_seconds)
         if self._ranks:
             self._ranks.on_head_lost()
-        self._stage_out.on_head_lost(self.work.grace_seconds)
+        self._stage_out.on_head_lost(self.attempt.grace_seconds)
         if self._is_done and self._stage_out.is_drained:
             self._leave()
 
@@ -309,14 +310,14 @@ class Node:
         """Stop if the launcher's process on this node has ended: then the scheduler has lost this node."""
         if os.getppid() != self._parent and not self._is_stopping:
             self.send(ToHead.ORPHANED)
-            self._stop(Reason.LOST, self.work.urgent_grace_seconds)
-            self._stage_out.on_head_lost(self.work.urgent_grace_seconds)
+            self._stop(Reason.LOST, self.attempt.urgent_grace_seconds)
+            self._stage_out.on_head_lost(self.attempt.urgent_grace_seconds)
 
     def _terminated(self) -> None:
         """Stop after the scheduler's TERM, which all agents and ranks receive at once."""
         if not self._is_stopping:
             self.send(ToHead.STOP, reason=Reason.CANCEL)
-        self._stop(Reason.CANCEL, self.work.urgent_grace_seconds)
+        self._stop(Reason.CANCEL, self.attempt.urgent_grace_seconds)
 
     def reap(self) -> None:
         children = system.reap()
@@ -337,7 +338,7 @@ class Node:
         self._record_stop(reason)
         self._stage_out.set_urgent()
         if self._ranks:
-            self._ranks.notify(self.work.plan.limit.notify)
+            self._ranks.notify(self.attempt.plan.limit.notify)
 
     def _stop(self, reason: str, grace: float) -> None:
         """TERM now, KILL after `grace` seconds. A second stop can only bring the KILL forward."""
@@ -395,13 +396,13 @@ class Node:
         """Check again soon, until the grace is over: a helper often ends shortly after its program."""
         self._lingering_since = self._lingering_since or time.monotonic()
         lingered = time.monotonic() - self._lingering_since
-        if lingered > self.work.grace_seconds:
+        if lingered > self.attempt.grace_seconds:
             return False
         self.loop.after(min(1.0, 0.02 + lingered), self.finish_if_ended)
         return True
 
     def find_leftovers(self) -> List[orphans.Leftover]:
-        return orphans.leftovers(self.work.process_tag, self._index, os.getpid())
+        return orphans.leftovers(self.attempt.process_tag, self._index, os.getpid())
 
     def _finish(self, leftovers: List[str]) -> None:
         self._is_done = True

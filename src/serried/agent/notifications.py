@@ -35,61 +35,61 @@ _tried: Set[str] = set()
 """Events that this process has sent, or knows to be sent."""
 
 
-def notify(work: Attempt, event: str, kind: str = "", /, **facts: Any) -> Optional[int]:
+def notify(attempt: Attempt, event: str, kind: str = "", /, **facts: Any) -> Optional[int]:
     """Send `event`, once for each `kind`, if the plan requests it. Never raises.
 
     Returns the pid of the sending process.
     """
-    wanted = work.plan.notify
+    wanted = attempt.plan.notify
     name = f"{event}-{kind}" if kind else event
     if wanted is None or event not in wanted.on or name in _tried:
         return None
     _tried.add(name)
     try:
-        files.make_directory(work.run.notices, work.directory_mode)
-        mine = f"{work.process_tag} {os.uname().nodename} {os.getpid()}"
-        if files.claim(work.run.notices / name, mine) != mine:
+        files.make_directory(attempt.run.notices, attempt.directory_mode)
+        mine = f"{attempt.process_tag} {os.uname().nodename} {os.getpid()}"
+        if files.claim(attempt.run.notices / name, mine) != mine:
             return None
-        return _start(work, json.dumps(_document(work, event, facts)).encode())
+        return _start(attempt, json.dumps(_document(attempt, event, facts)).encode())
     except (OSError, ValueError) as error:
         system.log(f"cannot send the notification of `{event}`: {error}")
         return None
 
 
-def notify_end(work: Attempt, end: End, *, lingers: bool) -> None:
+def notify_end(attempt: Attempt, end: End, *, lingers: bool) -> None:
     """Send the notification of an end: an array fails with its first failed task, and finishes with its last task.
 
     There is none after `serried stop`, whose user knows, and none if the scheduler may restart the cancelled job.
     """
     may_begin_again = (
-        end.cause == Reason.CANCEL and work.plan.limit.restarts and work.plan.limit.continue_by == names.REQUEUE
+        end.cause == Reason.CANCEL and attempt.plan.limit.restarts and attempt.plan.limit.continue_by == names.REQUEUE
     )
     if end.cause == Reason.USER or may_begin_again:
         return
     has_completed = end.state == names.COMPLETED
     facts = {name: getattr(end, name) for name in ("state", "exit_code", "cause", "message", "attempt", "seconds")}
-    if has_completed and work.task is not None:
-        if not _have_all_completed(work):
+    if has_completed and attempt.task is not None:
+        if not _have_all_completed(attempt):
             return
-        message = f"all {len(work.tasks)} tasks have completed"
+        message = f"all {len(attempt.tasks)} tasks have completed"
         facts.update(cause=None, message=message, attempt=None, seconds=None)
-        work = Attempt(work.run, work.plan, None, 0)
+        attempt = Attempt(attempt.run, attempt.plan, None, 0)
     event = names.EVENT_FINISH if has_completed else names.EVENT_FAIL
-    pid = notify(work, event, **facts)
+    pid = notify(attempt, event, **facts)
     if pid is not None and lingers:
         _linger(pid)
 
 
-def _have_all_completed(work: Attempt) -> bool:
-    if work.plan.notify is None or names.EVENT_FINISH not in work.plan.notify.on:
+def _have_all_completed(attempt: Attempt) -> bool:
+    if attempt.plan.notify is None or names.EVENT_FINISH not in attempt.plan.notify.on:
         return False
-    ends = (files.read_json(work.run.task(index).exit) or {} for index in work.tasks)
+    ends = (files.read_json(attempt.run.task(index).exit) or {} for index in attempt.tasks)
     return all(end.get("state") == names.COMPLETED for end in ends)
 
 
-def _document(work: Attempt, event: str, facts: Dict[str, Any]) -> Dict[str, Any]:
-    plan = work.plan
-    run = plan.run if work.task is None else f"{plan.run}/{work.task}"
+def _document(attempt: Attempt, event: str, facts: Dict[str, Any]) -> Dict[str, Any]:
+    plan = attempt.plan
+    run = plan.run if attempt.task is None else f"{plan.run}/{attempt.task}"
     words = {
         names.EVENT_START: "has started",
         names.EVENT_STALL: "is silent: no rank has written anything for a while",
@@ -103,22 +103,22 @@ def _document(work: Attempt, event: str, facts: Dict[str, Any]) -> Dict[str, Any
         "text": text,
         "content": text,
         "run": plan.run,
-        "task": work.task,
+        "task": attempt.task,
         "name": plan.name,
         "project": plan.project,
         "experiment": plan.experiment,
         "cluster": plan.site.name,
-        "attempt": work.number or None,
-        "directory": str(work.run.path),
+        "attempt": attempt.number or None,
+        "directory": str(attempt.run.path),
         "time": iso(time.time()),
         **facts,
     }
 
 
-def _start(work: Attempt, document: bytes) -> int:
+def _start(attempt: Attempt, document: bytes) -> int:
     reader, writer = os.pipe()
-    log = os.open(work.run.notices_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, work.file_mode)
-    directory = system.decode(os.fsencode(work.run.path))
+    log = os.open(attempt.run.notices_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, attempt.file_mode)
+    directory = system.decode(os.fsencode(attempt.run.path))
     words = system.agent_command("notify", "-")
     child = system.spawn(words, system.environment(), (reader, log, log), directory=directory, own_group=True)
     os.close(reader)
@@ -148,18 +148,18 @@ def main(arguments: List[str]) -> int:  # noqa: ARG001 - every role has some
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, _give_up)
-    work = Attempt.load(run_directory(), None, 0)
-    set_umask(work)
-    document = _with_outputs(work, json.loads(sys.stdin.buffer.read()))
-    wanted = work.plan.notify or Notify()
+    attempt = Attempt.load(run_directory(), None, 0)
+    set_umask(attempt)
+    document = _with_outputs(attempt, json.loads(sys.stdin.buffer.read()))
+    wanted = attempt.plan.notify or Notify()
     if wanted.webhook:
         _note(document, f"webhook ${wanted.webhook}", _post(os.environ.get(wanted.webhook, ""), document))
     if wanted.command:
-        _note(document, "command", _run(work, list(wanted.command), document))
+        _note(document, "command", _run(attempt, list(wanted.command), document))
     return 0
 
 
-def _with_outputs(work: Attempt, document: Dict[str, Any]) -> Dict[str, Any]:
+def _with_outputs(attempt: Attempt, document: Dict[str, Any]) -> Dict[str, Any]:
     """Add the run's outputs to the notification of an end, if they can be listed in time."""
     if document["event"] not in (names.EVENT_FINISH, names.EVENT_FAIL):
         return document
@@ -167,7 +167,7 @@ def _with_outputs(work: Attempt, document: Dict[str, Any]) -> Dict[str, Any]:
 
     signal.alarm(OUTPUTS_SECONDS)
     try:
-        found = (work.run, work.plan, document["task"])
+        found = (attempt.run, attempt.plan, document["task"])
         places: List[outputs.Place] = [*outputs.trees(*found), *outputs.final_models(*found)]
         description = outputs.describe(places, outputs.LOOKED)
     except (_TooLongError, OSError, ValueError):
@@ -226,14 +226,14 @@ def _words(error: Exception) -> str:
     return getattr(error, "strerror", None) or type(error).__name__
 
 
-def _run(work: Attempt, command: List[str], document: Dict[str, Any]) -> Optional[str]:
+def _run(attempt: Attempt, command: List[str], document: Dict[str, Any]) -> Optional[str]:
     import subprocess
 
     facts = {
         f"SERRIED_{name.upper()}": document.get(name) for name in ("event", "name", "state", "message", "exit_code")
     }
     variables = {name: "" if value is None else str(value) for name, value in facts.items()}
-    workdir = work.workdir if work.workdir.is_dir() else Path(work.run.path)
+    workdir = attempt.workdir if attempt.workdir.is_dir() else Path(attempt.run.path)
     try:
         process = subprocess.Popen(
             command,

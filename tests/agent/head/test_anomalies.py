@@ -291,9 +291,9 @@ def test_five_hundred_ranks_are_looked_at_together():
 
 def test_warnings_are_in_the_live_file_and_each_is_recorded_once(tmp_path):
     recorded = []
-    directory, agent = TaskDirectory(tmp_path), SimpleNamespace(index=0, host="n0", last_message_at=1.0)
-    work = SimpleNamespace(
-        directory=directory,
+    own_files, agent = TaskDirectory(tmp_path).attempt(1), SimpleNamespace(index=0, host="n0", last_message_at=1.0)
+    attempt = SimpleNamespace(
+        files=own_files,
         number=1,
         nodes=1,
         world_size=1,
@@ -302,13 +302,13 @@ def test_warnings_are_in_the_live_file_and_each_is_recorded_once(tmp_path):
         file_mode=0o600,
         plan=a_plan(),
     )
-    make_directory(directory.attempt(1).path)
-    live = LiveFile(work, [agent], lambda: agent.last_message_at, None, recorded.append)
+    make_directory(own_files.path)
+    live = LiveFile(attempt, [agent], lambda: agent.last_message_at, None, recorded.append)
     for value in ("nan", "nan", 0.3):
         agent.last_message_at += 5
         live.on_sample(agent, {"event": "sample", "ranks": [{"rank": 0, "metrics": {"loss": value}}]})
         live.write()
-        written = json.loads(directory.attempt(1).live.read_text())["warnings"]
+        written = json.loads(own_files.live.read_text())["warnings"]
         assert written == (recorded if value == "nan" else [])
     assert recorded == [{"code": "not-finite", "message": "`loss` is nan on rank 0", "ranks": [0]}]
 

@@ -24,13 +24,13 @@ class Cluster:
     """The nodes of an attempt, on a clock that the test moves."""
 
     def __init__(self, tmp_path, nodes, *, is_script=False, deadline=None, every=5.0):
-        directory = TaskDirectory(tmp_path)
-        self.path = directory.attempt(1).live
+        own_files = TaskDirectory(tmp_path).attempt(1)
+        self.path = own_files.live
         make_directory(self.path.parent)
         self.now = 100.0
         self.nodes = [SimpleNamespace(index=at, host=f"n{at}", last_message_at=self.now) for at in range(nodes)]
-        work = SimpleNamespace(
-            directory=directory,
+        attempt = SimpleNamespace(
+            files=own_files,
             number=1,
             nodes=nodes,
             world_size=nodes * RANKS,
@@ -38,7 +38,7 @@ class Cluster:
             file_mode=0o600,
             plan=a_plan()._replace(sampling=Sampling(every), limit=Limit(restarts=1)),
         )
-        self.file = LiveFile(work, self.nodes, lambda: self.now, deadline)
+        self.file = LiveFile(attempt, self.nodes, lambda: self.now, deadline)
 
     def report(self, node, **facts):
         self.nodes[node].last_message_at = self.now

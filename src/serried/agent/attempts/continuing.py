@@ -45,27 +45,29 @@ def continued(end: End, obstacle: Optional[Obstacle]) -> End:
 
 
 def obstacle(
-    work: Attempt, reason: Optional[str], *, progressed: bool, next_is_here: bool = False
+    attempt: Attempt, reason: Optional[str], *, progressed: bool, next_is_here: bool = False
 ) -> Optional[Obstacle]:
     """The reason against another attempt: no attempts left, no progress, or no job. None allows it.
 
     `reason` is the reason of the stop. With `next_is_here` the calling job is the one that starts the next attempt.
     """
-    if work.number > work.plan.limit.restarts and not (
-        next_is_here and work.is_script
+    if attempt.number > attempt.plan.limit.restarts and not (
+        next_is_here and attempt.is_script
     ):  # the site requeues jobs of scripts
         return NO_ATTEMPT_LEFT
-    if not (progressed or work.saves_elsewhere) and (reason == Reason.LIMIT or _stood_still(work, work.number - 1)):
-        began = history.where_it_began(history.claim_of(work))
+    if not (progressed or attempt.saves_elsewhere) and (
+        reason == Reason.LIMIT or _stood_still(attempt, attempt.number - 1)
+    ):
+        began = history.where_it_began(history.claim_of(attempt))
         where = "its beginning" if began.step is None else f"step {began.step}, where this attempt began"
         return Obstacle(Reason.NO_PROGRESS, f"no checkpoint is further than {where}")
-    if work.plan.limit.continue_by == names.REQUEUE or next_is_here:
+    if attempt.plan.limit.continue_by == names.REQUEUE or next_is_here:
         return None
-    absent = successor_jobs.missing(work, str(history.claim_of(work).get("token", "")))
+    absent = successor_jobs.missing(attempt, str(history.claim_of(attempt).get("token", "")))
     return Obstacle(Reason.NO_NEXT_JOB, absent) if absent else None
 
 
-def _stood_still(work: Attempt, number: int) -> bool:
+def _stood_still(attempt: Attempt, number: int) -> bool:
     """Whether attempt `number` made no progress."""
-    end = End.read(work.directory.attempt(number).exit) if number > 0 else None
+    end = End.read(attempt.directory.attempt(number).exit) if number > 0 else None
     return end is not None and end.progress is False

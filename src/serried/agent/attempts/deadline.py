@@ -39,17 +39,17 @@ def decide_deadline(
     return Deadline(at, at - min(lead, limit / 4), at - margin, min(grace, margin * 2 / 3))
 
 
-def deadline_of(work: Attempt, scheduler_end: float, age: float = 0.0) -> Optional[Deadline]:
+def deadline_of(attempt: Attempt, scheduler_end: float, age: float = 0.0) -> Optional[Deadline]:
     """The deadline of an attempt that begins now, in a job that began `age` seconds ago."""
     began = time.time() - age
-    limit: Optional[float] = work.plan.allocation.time_seconds
-    script = work.plan.script
+    limit: Optional[float] = attempt.plan.allocation.time_seconds
+    script = attempt.plan.script
     if script and limit is None and scheduler_end:  # a script without a limit has its partition's
         limit = scheduler_end - began
-    deadline = decide_deadline(began, limit, scheduler_end, work.warn_before_seconds, work.grace_seconds)
+    deadline = decide_deadline(began, limit, scheduler_end, attempt.warn_before_seconds, attempt.grace_seconds)
     if script and script.notice_to and deadline:  # its own directive says when it gets the signal
-        deadline = deadline._replace(warning=min(deadline.end, max(began, deadline.at - work.warn_before_seconds)))
-    if limit is None or deadline is None or not work.plan.copies_back:
+        deadline = deadline._replace(warning=min(deadline.end, max(began, deadline.at - attempt.warn_before_seconds)))
+    if limit is None or deadline is None or not attempt.plan.copies_back:
         return deadline
     copy_seconds = min(names.COPY_BACK_SECONDS, limit / 20)
     return deadline._replace(warning=deadline.warning - copy_seconds, end=deadline.end - copy_seconds)

@@ -46,34 +46,34 @@ class Others(NamedTuple):
     """The jobs in which the others continue."""
 
 
-def refusal(work: Attempt, token: str) -> Optional[str]:
+def refusal(attempt: Attempt, token: str) -> Optional[str]:
     """Why the job of `token` may not begin, because it queued again or never may; None if it may begin."""
-    if moved := has_moved(work, token):
+    if moved := has_moved(attempt, token):
         return moved
     open_jobs: List[str] = []
-    for after in work.plan.after:
+    for after in attempt.plan.after:
         if after.job is None:
             continue
-        others = _look(work, after)
+        others = _look(attempt, after)
         problem = _never(after, others)
         if problem:
-            _end(work, token, problem)
+            _end(attempt, token, problem)
             return problem
         open_jobs += others.jobs
-    return _move(work, token, open_jobs) if open_jobs else None
+    return _move(attempt, token, open_jobs) if open_jobs else None
 
 
-def has_moved(work: Attempt, token: str) -> Optional[str]:
+def has_moved(attempt: Attempt, token: str) -> Optional[str]:
     """The refusal of the job of `token` if it was too early and the run waits in another job."""
-    return "this run is queued again" if was_moved(work, _following(work, token)) else None
+    return "this run is queued again" if was_moved(attempt, _following(attempt, token)) else None
 
 
-def was_moved(work: Attempt, token: str) -> bool:
+def was_moved(attempt: Attempt, token: str) -> bool:
     """Whether the job of `token` exists because the job before it was too early."""
-    return bool((files.read_json(work.run.link(token)) or {}).get("moved"))
+    return bool((files.read_json(attempt.run.link(token)) or {}).get("moved"))
 
 
-def _look(work: Attempt, after: After) -> Others:
+def _look(attempt: Attempt, after: After) -> Others:
     """Wait until, for each run, its end or its continuation is known."""
     run = RunDirectory(Path(after.directory))
     ended: List[str] = []
@@ -87,7 +87,7 @@ def _look(work: Attempt, after: After) -> Others:
     for task in of_array:
         if len(jobs) == MOST_JOBS:
             break
-        state, job = _stand(work, run, after, _Task(task, offsets, work.plan.site.dialect.task))
+        state, job = _stand(attempt, run, after, _Task(task, offsets, attempt.plan.site.dialect.task))
         if state is not None:
             ended.append(state)
         elif job not in jobs:
@@ -117,7 +117,7 @@ class _Task(NamedTuple):
         return entries[successor_commands.part_of(self.offsets, self.number or 0) if is_several else 0]
 
 
-def _stand(work: Attempt, run: RunDirectory, after: After, task: _Task) -> Tuple[Optional[str], str]:
+def _stand(attempt: Attempt, run: RunDirectory, after: After, task: _Task) -> Tuple[Optional[str], str]:
     """The state in which it ended, or the job in which it continues."""
     deadline = time.monotonic() + MISSING_SECONDS
     while True:
@@ -126,7 +126,7 @@ def _stand(work: Attempt, run: RunDirectory, after: After, task: _Task) -> Tuple
             return str(end.get("state")), ""
         worker = task if task.number is None else task._replace(number=layout.worker_of(run, task.number))
         job = worker.job_of(_newest(run, worker.its(str(after.job).split(",")), task.number))
-        word = successor_jobs.how_it_stands(work, job, successor_jobs.AWAY_SECONDS)
+        word = successor_jobs.how_it_stands(attempt, job, successor_jobs.AWAY_SECONDS)
         if word is None or not job_states.is_ending(word):
             return None, job
         if job_states.has_ended(word):
@@ -183,34 +183,38 @@ def _never(after: After, others: Others) -> Optional[str]:
     return None
 
 
-def _move(work: Attempt, token: str, jobs: List[str]) -> str:
+def _move(attempt: Attempt, token: str, jobs: List[str]) -> str:
     """Queue again behind `jobs`, or end the run if that fails. Returns the message."""
-    following = _following(work, token)
+    following = _following(attempt, token)
     behind = ", ".join(jobs)
     problem: Optional[str] = "this run already has further jobs in the queue"
     if (
-        not (work.plan.limit.continue_by == names.PREQUEUED and work.plan.limit.restarts)
+        not (attempt.plan.limit.continue_by == names.PREQUEUED and attempt.plan.limit.restarts)
         and successor_commands.number_of(following) <= MOST_MOVES
     ):
         problem = successor_jobs.submit(
-            work, following, successor_commands.behind(jobs, work.plan.site.dialect.awaited), lambda: None, moved=True
+            attempt,
+            following,
+            successor_commands.behind(jobs, attempt.plan.site.dialect.awaited),
+            lambda: None,
+            moved=True,
         )
     if problem is None:
         return f"the run before it continues in job {behind}, so this run is queued again"
     message = f"the run before it continues in job {behind}, and this run cannot be queued again: {problem}"
-    _end(work, token, message)
+    _end(attempt, token, message)
     return message
 
 
-def _following(work: Attempt, token: str) -> str:
-    return successor_commands.token_of(work.plan.run, work.task, successor_commands.number_of(token) + 1)
+def _following(attempt: Attempt, token: str) -> str:
+    return successor_commands.token_of(attempt.plan.run, attempt.task, successor_commands.number_of(token) + 1)
 
 
-def _end(work: Attempt, token: str, message: str) -> None:
+def _end(attempt: Attempt, token: str, message: str) -> None:
     """Record that the run was cancelled before it began, and withdraw its further jobs."""
     end = End(
-        run=work.plan.run,
-        task=work.task,
+        run=attempt.plan.run,
+        task=attempt.task,
         attempt=None,
         job=None,
         state=names.CANCELLED,
@@ -220,9 +224,9 @@ def _end(work: Attempt, token: str, message: str) -> None:
         ended=iso(time.time()),
         nodes=(os.uname().nodename,),
     )
-    files.make_directory(work.directory.path, work.directory_mode)
-    end.write(work.directory.exit, work.file_mode)
-    job_environment.remove_stored(work)
-    if work.plan.limit.continue_by != names.REQUEUE:
-        successor_jobs.withdraw(work, token)
-    notifications.notify_end(work, end, lingers=True)
+    files.make_directory(attempt.directory.path, attempt.directory_mode)
+    end.write(attempt.directory.exit, attempt.file_mode)
+    job_environment.remove_stored(attempt)
+    if attempt.plan.limit.continue_by != names.REQUEUE:
+        successor_jobs.withdraw(attempt, token)
+    notifications.notify_end(attempt, end, lingers=True)

@@ -29,52 +29,53 @@ from serried.schema.exits import Exit
 from serried.schema.reasons import Reason
 
 
-def conclude(work: Attempt, *, lingers: bool = False) -> None:
+def conclude(attempt: Attempt, *, lingers: bool = False) -> None:
     """Write the end from the head when job.sh was killed and cannot run `finish`."""
-    publish(work, reconsider(work, assess(work), ""), lingers=lingers)
+    publish(attempt, reconsider(attempt, assess(attempt), ""), lingers=lingers)
 
 
-def assess(work: Attempt, *, is_unrecorded: bool = False) -> End:
+def assess(attempt: Attempt, *, is_unrecorded: bool = False) -> End:
     """The end, from all evidence. `is_unrecorded`: every agent was killed before it wrote its end.
 
     Raises OSError if the evidence cannot be read.
     """
-    evidence = gather(work, is_unrecorded=is_unrecorded)
+    evidence = gather(attempt, is_unrecorded=is_unrecorded)
     failure = first_failure(evidence)
-    tail = _tail(work, evidence, failure) if failure else []
+    tail = _tail(attempt, evidence, failure) if failure else []
     return verdict.end_of(evidence, failure, tail, verdict.judge(evidence, failure, tail))
 
 
-def gather(work: Attempt, *, is_unrecorded: bool = False) -> AttemptEvidence:
-    attempt = work.directory.attempt(work.number)
-    claim = files.read_json(attempt.claim) or {}
-    head = files.entries(attempt.events)
+def gather(attempt: Attempt, *, is_unrecorded: bool = False) -> AttemptEvidence:
+    claim = files.read_json(attempt.files.claim) or {}
+    head = files.entries(attempt.files.events)
     reported = {event["node"] for event in head if event["event"] == JournalEvent.NODE_ENDED}
     reason = next((event["reason"] for event in head if event["event"] == JournalEvent.STOPPING), None)
-    progressed = checkpoint_progress.position(work.directory.checkpoints, work.plan.watch_patterns).is_beyond(
+    progressed = checkpoint_progress.position(attempt.directory.checkpoints, attempt.plan.watch_patterns).is_beyond(
         history.where_it_began(claim)
     )
     nodes: Dict[int, Sequence[Event]] = {
-        node: files.entries(attempt.node_events(node)) for node in work.node_numbers if node not in reported
+        node: files.entries(attempt.files.node_events(node)) for node in attempt.node_numbers if node not in reported
     }
     return AttemptEvidence(
-        run=work.plan.run,
-        task=work.task,
-        attempt=work.number,
+        run=attempt.plan.run,
+        task=attempt.task,
+        attempt=attempt.number,
         job=str(claim.get("job", "")),
         host=str(claim.get("host", "")),
-        world_size=work.world_size,
+        world_size=attempt.world_size,
         started=float(claim.get("started", time.time())),
         ended=time.time(),
         head=head,
         nodes=nodes,
-        saved=checkpoint_progress.since(work.directory.checkpoints, attempt.claim, work.plan.watch_patterns),
+        saved=checkpoint_progress.since(
+            attempt.directory.checkpoints, attempt.files.claim, attempt.plan.watch_patterns
+        ),
         progressed=progressed,
-        obstacle=continuing.obstacle(work, reason, progressed=progressed) if reason in verdict.SAVING else None,
+        obstacle=continuing.obstacle(attempt, reason, progressed=progressed) if reason in verdict.SAVING else None,
         is_unrecorded=is_unrecorded,
-        is_script=work.is_script,
+        is_script=attempt.is_script,
         seconds=_seconds_since(claim),
-        saves_elsewhere=work.saves_elsewhere,
+        saves_elsewhere=attempt.saves_elsewhere,
     )
 
 
@@ -85,10 +86,10 @@ def _seconds_since(claim: Mapping[str, Any]) -> Optional[float]:
     return time.monotonic() - began if is_same and isinstance(began, float) else None
 
 
-def _tail(work: Attempt, evidence: AttemptEvidence, failure: FirstFailure) -> List[str]:
+def _tail(attempt: Attempt, evidence: AttemptEvidence, failure: FirstFailure) -> List[str]:
     exit_ = failure.exit
     if failure.output is not None:
-        return diagnose.read_tail(work.log_of(exit_.rank, None), end=failure.output)
+        return diagnose.read_tail(attempt.log_of(exit_.rank, None), end=failure.output)
     for event in evidence.head:
         is_failure = event["event"] in (JournalEvent.RANK_FAILED, JournalEvent.LAUNCHED_RANK_FAILED)
         if is_failure and event["tail"]:
@@ -96,47 +97,47 @@ def _tail(work: Attempt, evidence: AttemptEvidence, failure: FirstFailure) -> Li
             if (failed.rank, failed.launch) == (exit_.rank, exit_.launch):
                 return list(event["tail"])
     if exit_.launch:
-        attempt = work.directory.attempt(work.number)
-        return diagnose.read_tail(attempt.launch_log(exit_.node or 0, exit_.launch, exit_.rank))
-    return diagnose.tail_of(work, exit_.rank)
+        return diagnose.read_tail(attempt.files.launch_log(exit_.node or 0, exit_.launch, exit_.rank))
+    return diagnose.tail_of(attempt, exit_.rank)
 
 
-def reconsider(work: Attempt, end: End, final: str, *, next_is_here: bool = False) -> End:
+def reconsider(attempt: Attempt, end: End, final: str, *, next_is_here: bool = False) -> End:
     """Revise the end by the knowledge of job.sh (`final`) and of the scheduler, and by whether the run continues."""
-    stop = history.stop_by_user(work.directory.attempt(work.number).control)
+    stop = history.stop_by_user(attempt.files.control)
     if stop and (end.state == names.REQUEUED or final == Reason.REQUEUE):
         return reconcile.stopped(end, stop.by)
     was_ended = Reason.CANCEL in (final, end.cause)
-    if was_ended and work.plan.limit.continue_by != names.REQUEUE and not next_is_here:
-        word = successor_jobs.how_it_stands(work, work.job_of(end.job or ""))
+    if was_ended and attempt.plan.limit.continue_by != names.REQUEUE and not next_is_here:
+        word = successor_jobs.how_it_stands(attempt, attempt.job_of(end.job or ""))
         final = Reason.PREEMPT if word == "PREEMPTED" else final
     end = reconcile.finalise(end, final)
-    may_continue = work.plan.limit.restarts and not stop and continuing.may_continue(end, work.plan.limit.continue_by)
-    if not may_continue or history.is_superseded(work):
+    may_continue = (
+        attempt.plan.limit.restarts and not stop and continuing.may_continue(end, attempt.plan.limit.continue_by)
+    )
+    if not may_continue or history.is_superseded(attempt):
         return end
-    hindrance = continuing.obstacle(work, end.cause, progressed=bool(end.progress), next_is_here=next_is_here)
+    hindrance = continuing.obstacle(attempt, end.cause, progressed=bool(end.progress), next_is_here=next_is_here)
     return continuing.continued(end, hindrance)
 
 
-def publish(work: Attempt, end: End, heir: str = "", *, lingers: bool = True) -> End:
+def publish(attempt: Attempt, end: End, heir: str = "", *, lingers: bool = True) -> End:
     """Write exit.json and return the end. The last attempt's end is also that of the run or task, unless it continues.
 
     `heir` is the token of the calling job if the attempt belongs to another job. With `lingers` the caller waits until
     people are notified.
     """
-    attempt = work.directory.attempt(work.number)
-    is_final = end.state != names.REQUEUED and not history.is_superseded(work)
+    is_final = end.state != names.REQUEUED and not history.is_superseded(attempt)
     try:
-        end.write(attempt.exit, work.file_mode)
+        end.write(attempt.files.exit, attempt.file_mode)
         if is_final:
-            end._replace(attempts=work.number).write(work.directory.exit, work.file_mode)
+            end._replace(attempts=attempt.number).write(attempt.directory.exit, attempt.file_mode)
     except OSError as error:
-        files.give_back(attempt.reserve, error)  # for the next try
+        files.give_back(attempt.files.reserve, error)  # for the next try
         raise
-    attempt.reserve.unlink(missing_ok=True)
+    attempt.files.reserve.unlink(missing_ok=True)
     if is_final:
-        job_environment.remove_stored(work)
-        if work.plan.limit.continue_by != names.REQUEUE:
-            successor_jobs.withdraw(work, heir or str(history.claim_of(work).get("token", "")))
-        notifications.notify_end(work, end, lingers=lingers)
+        job_environment.remove_stored(attempt)
+        if attempt.plan.limit.continue_by != names.REQUEUE:
+            successor_jobs.withdraw(attempt, heir or str(history.claim_of(attempt).get("token", "")))
+        notifications.notify_end(attempt, end, lingers=lingers)
     return end

@@ -22,41 +22,41 @@ from serried.schema.events import JournalEvent, ToAttempt
 from serried.schema.reasons import STOPS, Reason
 
 
-def latest(work: Attempt, token: str, job: str) -> Optional[Attempt]:
+def latest(attempt: Attempt, token: str, job: str) -> Optional[Attempt]:
     """The last attempt that `job` began under `token`."""
-    for number in reversed(files.numbers(work.directory.attempts)):
-        owner = files.read_json(work.directory.attempt(number).claim) or {}
+    for number in reversed(files.numbers(attempt.directory.attempts)):
+        owner = files.read_json(attempt.directory.attempt(number).claim) or {}
         if (owner.get("job"), owner.get("token")) == (job, token):
-            return Attempt(work.run, work.plan, work.task, number)
+            return Attempt(attempt.run, attempt.plan, attempt.task, number)
     return None
 
 
-def check_readable(work: Attempt) -> None:
+def check_readable(attempt: Attempt) -> None:
     """Raises OSError if attempts may exist that cannot be read now, as on an unreachable file system."""
-    work.run.plan.read_bytes()
+    attempt.run.plan.read_bytes()
     with contextlib.suppress(FileNotFoundError):
-        for name in filter(str.isdecimal, os.listdir(work.directory.attempts)):  # noqa: PTH208 - names are enough
+        for name in filter(str.isdecimal, os.listdir(attempt.directory.attempts)):  # noqa: PTH208 - names are enough
             with contextlib.suppress(FileNotFoundError):
-                work.directory.attempt(int(name)).claim.read_bytes()
+                attempt.directory.attempt(int(name)).claim.read_bytes()
 
 
-def last(work: Attempt) -> Optional[Attempt]:
+def last(attempt: Attempt) -> Optional[Attempt]:
     """The last attempt with a complete attempt.json; an attempt without it never began."""
-    for number in reversed(files.numbers(work.directory.attempts)):
-        attempt = Attempt(work.run, work.plan, work.task, number)
+    for number in reversed(files.numbers(attempt.directory.attempts)):
+        attempt = Attempt(attempt.run, attempt.plan, attempt.task, number)
         if {"token", "job"} <= claim_of(attempt).keys():
             return attempt
     return None
 
 
-def is_superseded(work: Attempt) -> bool:
+def is_superseded(attempt: Attempt) -> bool:
     """Whether a later attempt has begun: then the scheduler considers this one ended."""
-    return any(number > work.number for number in files.numbers(work.directory.attempts))
+    return any(number > attempt.number for number in files.numbers(attempt.directory.attempts))
 
 
-def claim_of(work: Attempt) -> Dict[str, Any]:
+def claim_of(attempt: Attempt) -> Dict[str, Any]:
     """attempt.json."""
-    return files.read_json(work.directory.attempt(work.number).claim) or {}
+    return files.read_json(attempt.files.claim) or {}
 
 
 def where_it_began(claim: Dict[str, Any]) -> Position:
@@ -65,9 +65,9 @@ def where_it_began(claim: Dict[str, Any]) -> Position:
     return Position(position.get("step"), int(position.get("newest", 0)))
 
 
-def is_past_limit(work: Attempt) -> bool:
+def is_past_limit(attempt: Attempt) -> bool:
     """Whether the attempt's time limit has passed, by the limit that the head recorded."""
-    events = files.read_journal(work.directory.attempt(work.number).events)
+    events = files.read_journal(attempt.files.events)
     end = next((event.get("limit") for event in events if event["event"] == JournalEvent.CLAIMED), None)
     return end is not None and time.time() >= end
 

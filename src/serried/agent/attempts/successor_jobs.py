@@ -26,11 +26,11 @@ SETTLE_SECONDS = 15.0
 """How long the end of an attempt waits for the result of submitting the next job."""
 
 
-def start(work: Attempt, token: str, job: str) -> None:
+def start(attempt: Attempt, token: str, job: str) -> None:
     """Submit the next job in a separate process: neither the ranks nor their end wait for the scheduler."""
-    if work.plan.limit.continue_by != names.SUCCESSOR or work.number > work.plan.limit.restarts:
+    if attempt.plan.limit.continue_by != names.SUCCESSOR or attempt.number > attempt.plan.limit.restarts:
         return
-    task = [] if work.task is None else ["--task", str(work.task)]
+    task = [] if attempt.task is None else ["--task", str(attempt.task)]
     argv = system.agent_command("submit-next", token, "--job", job, *task)
     null = os.open(os.devnull, os.O_RDONLY)
     system.spawn(argv, system.environment(), (null, 2, 2), own_group=True)
@@ -42,28 +42,30 @@ def main(arguments: List[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     options = parse(arguments)
-    work = Attempt.load(run_directory(), options.task, 0)
-    set_umask(work)
-    token = successor_commands.token_of(work.plan.run, work.task, successor_commands.number_of(options.token) + 1)
-    before = work.job_of(options.job)
-    message = submit(work, token, before, lambda: _is_over(work, before))
+    attempt = Attempt.load(run_directory(), options.task, 0)
+    set_umask(attempt)
+    token = successor_commands.token_of(attempt.plan.run, attempt.task, successor_commands.number_of(options.token) + 1)
+    before = attempt.job_of(options.job)
+    message = submit(attempt, token, before, lambda: _is_over(attempt, before))
     if message:
         print(f"serried: the next job was not submitted: {message}", file=sys.stderr)
     return 0
 
 
-def submit(work: Attempt, token: str, after: str, why_not: Callable[[], Optional[str]], **more: Any) -> Optional[str]:
+def submit(
+    attempt: Attempt, token: str, after: str, why_not: Callable[[], Optional[str]], **more: Any
+) -> Optional[str]:
     """Submit job `token` to start after any end of `after`, unless it was submitted already. Returns the problem.
 
     `after` may be several jobs with `:` between; `more` is kept in the link's file.
     """
-    files.make_directory(work.run.links, work.directory_mode)
+    files.make_directory(attempt.run.links, attempt.directory_mode)
     intent = {
         "schema": SCHEMA,
         "token": token,
         "state": SubmissionState.SUBMITTING,
-        "cluster": work.plan.site.name,
-        "scheduler": work.plan.site.scheduler,
+        "cluster": attempt.plan.site.name,
+        "scheduler": attempt.plan.site.scheduler,
         "at": iso(time.time()),
         "by_pid": os.getpid(),
         "by_host": os.uname().nodename,
@@ -73,42 +75,42 @@ def submit(work: Attempt, token: str, after: str, why_not: Callable[[], Optional
         **more,
     }
     mine = files.text_of(intent)
-    if files.claim(work.run.link(token), mine) != mine:
+    if files.claim(attempt.run.link(token), mine) != mine:
         return None
-    job, message = _submit(work, token, after, why_not)
+    job, message = _submit(attempt, token, after, why_not)
     result = {
         "state": SubmissionState.FAILED if job is None else SubmissionState.SUBMITTED,
         "job": job,
         "message": message,
     }
-    files.write_json(work.run.link(token), {**intent, **result}, work.file_mode)
-    if _owner(work, token) == names.WITHDRAWN:  # meanwhile, by a process that could not know the job's id
-        _cancel(work, token)
+    files.write_json(attempt.run.link(token), {**intent, **result}, attempt.file_mode)
+    if _owner(attempt, token) == names.WITHDRAWN:  # meanwhile, by a process that could not know the job's id
+        _cancel(attempt, token)
     return message if job is None else None
 
 
-def _is_over(work: Attempt, job: str) -> Optional[str]:
-    word = how_it_stands(work, job, AWAY_SECONDS)
+def _is_over(attempt: Attempt, job: str) -> Optional[str]:
+    word = how_it_stands(attempt, job, AWAY_SECONDS)
     if word is None or (word and job_states.is_ending(word)):
         return "the job before it was ending" if word else "the scheduler does not answer"
     return None
 
 
 def _submit(
-    work: Attempt, token: str, after: str, why_not: Callable[[], Optional[str]]
+    attempt: Attempt, token: str, after: str, why_not: Callable[[], Optional[str]]
 ) -> Tuple[Optional[str], Optional[str]]:
     """The new job's id, or the problem. Submits once at most, also if the scheduler does not answer."""
-    commands = successor_commands.read(work.run.link_commands)
+    commands = successor_commands.read(attempt.run.link_commands)
     if commands is None:
-        return None, f"{work.run.link_commands} is missing"
+        return None, f"{attempt.run.link_commands} is missing"
     obstacle = why_not()
     if obstacle:
         return None, obstacle
-    if _owner(work, token) == names.WITHDRAWN:
+    if _owner(attempt, token) == names.WITHDRAWN:
         return None, "it was withdrawn"
-    index = None if work.task is None else work.task - work.index_offset
+    index = None if attempt.task is None else attempt.task - attempt.index_offset
     argv = successor_commands.fill(commands.submit, token=token, job=after, task=index)
-    dialect = work.plan.site.dialect
+    dialect = attempt.plan.site.dialect
     environment = {**names.scrub(os.environ, dialect.prefixes, dialect.selectors), **commands.environment}
     try:
         output, errors = _output(argv, {name: value for name, value in environment.items() if value is not None})
@@ -149,9 +151,9 @@ def _output(argv: List[str], environment: Dict[str, str]) -> Tuple[str, str]:
     return output.decode("utf-8", "replace"), errors.decode("utf-8", "replace")
 
 
-def how_it_stands(work: Attempt, job: str, patience: float = 0.0) -> Optional[str]:
+def how_it_stands(attempt: Attempt, job: str, patience: float = 0.0) -> Optional[str]:
     """The scheduler's state of `job` (`123`, `123_4`); "" for a job it no longer knows, None without an answer."""
-    commands = successor_commands.read(work.run.link_commands)
+    commands = successor_commands.read(attempt.run.link_commands)
     if commands is None:
         return ""
     deadline = time.monotonic() + patience
@@ -162,60 +164,61 @@ def how_it_stands(work: Attempt, job: str, patience: float = 0.0) -> Optional[st
         time.sleep(BETWEEN_SECONDS)
 
 
-def missing(work: Attempt, token: str) -> Optional[str]:
+def missing(attempt: Attempt, token: str) -> Optional[str]:
     """Why no job follows the one of `token`; None if one does. Waits for a submission in progress."""
-    following = list(_after(work, token))[:1]
+    following = list(_after(attempt, token))[:1]
     if not following:
         return "the run has no further job"
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:
-        link = files.read_json(work.run.link(following[0])) or {}
+        link = files.read_json(attempt.run.link(following[0])) or {}
         if link.get("state", SubmissionState.SUBMITTING) != SubmissionState.SUBMITTING or time.monotonic() > deadline:
             break
         time.sleep(0.1)
     if link.get("state") == SubmissionState.SUBMITTED:
-        return "the next job was withdrawn" if _owner(work, following[0]) == names.WITHDRAWN else None
+        return "the next job was withdrawn" if _owner(attempt, following[0]) == names.WITHDRAWN else None
     return f"the next job was not submitted ({link.get('message') or 'no answer yet'})"
 
 
-def withdraw(work: Attempt, token: str) -> None:
+def withdraw(attempt: Attempt, token: str) -> None:
     """Withdraw all jobs after the one of `token`: first their claims, then their places in the queue."""
-    following = list(_after(work, token))
-    if work.task is None or work.plan.limit.continue_by == names.SUCCESSOR:
+    following = list(_after(attempt, token))
+    if attempt.task is None or attempt.plan.limit.continue_by == names.SUCCESSOR:
         for later in following:
             with contextlib.suppress(OSError):
-                files.claim(work.run.claim(later), names.WITHDRAWN)
-    commands = successor_commands.read(work.run.link_commands)
-    if commands is not None and commands.strands and work.run.followed.exists():
+                files.claim(attempt.run.claim(later), names.WITHDRAWN)
+    commands = successor_commands.read(attempt.run.link_commands)
+    if commands is not None and commands.strands and attempt.run.followed.exists():
         return  # jobs that depend on them would never start; they start, see their withdrawn claims, and exit
     for later in following:
-        _cancel(work, later)
+        _cancel(attempt, later)
 
 
-def _cancel(work: Attempt, token: str) -> None:
+def _cancel(attempt: Attempt, token: str) -> None:
     import subprocess
 
-    commands = successor_commands.read(work.run.link_commands)
-    job = (files.read_json(work.run.link(token)) or {}).get("job")
+    commands = successor_commands.read(attempt.run.link_commands)
+    job = (files.read_json(attempt.run.link(token)) or {}).get("job")
     if job and commands is not None:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            argv = successor_commands.fill(commands.cancel, job=work.job_of(job))
+            argv = successor_commands.fill(commands.cancel, job=attempt.job_of(job))
             subprocess.run(argv, stdin=subprocess.DEVNULL, timeout=system.ANSWER_SECONDS, check=False)
 
 
-def _after(work: Attempt, token: str) -> Iterator[str]:
+def _after(attempt: Attempt, token: str) -> Iterator[str]:
     """Tokens of the jobs that may follow the one of `token`, including those that are not submitted yet."""
-    number, run = successor_commands.number_of(token), work.plan.run
-    if work.plan.limit.continue_by == names.SUCCESSOR:
-        yield successor_commands.token_of(run, work.task, number + 1)
-    elif work.plan.limit.continue_by == names.PREQUEUED:
+    number, run = successor_commands.number_of(token), attempt.plan.run
+    if attempt.plan.limit.continue_by == names.SUCCESSOR:
+        yield successor_commands.token_of(run, attempt.task, number + 1)
+    elif attempt.plan.limit.continue_by == names.PREQUEUED:
         yield from (
-            successor_commands.token_of(run, None, later) for later in range(number + 1, work.plan.limit.restarts + 2)
+            successor_commands.token_of(run, None, later)
+            for later in range(number + 1, attempt.plan.limit.restarts + 2)
         )
 
 
-def _owner(work: Attempt, token: str) -> Optional[str]:
+def _owner(attempt: Attempt, token: str) -> Optional[str]:
     try:
-        return work.run.claim(token).read_text(encoding="utf-8")
+        return attempt.run.claim(token).read_text(encoding="utf-8")
     except OSError:
         return None

@@ -25,14 +25,14 @@ LONGEST_PROBLEM = 400
 class EnvFile:
     """The file of one attempt, beside `beginning`; none where that is empty."""
 
-    def __init__(self, beginning: str, work: Attempt) -> None:
-        task = "" if work.task is None else f"-{work.task}"
-        self.path: Optional[Path] = Path(f"{beginning}{task}-{work.number}") if beginning else None
-        self._prefix = str(work.plan.site.dialect.task_prefix)
-        self._of_the_job = work.plan.site.dialect.job_variables
+    def __init__(self, beginning: str, attempt: Attempt) -> None:
+        task = "" if attempt.task is None else f"-{attempt.task}"
+        self.path: Optional[Path] = Path(f"{beginning}{task}-{attempt.number}") if beginning else None
+        self._prefix = str(attempt.plan.site.dialect.task_prefix)
+        self._of_the_job = attempt.plan.site.dialect.job_variables
         """Variables that the scheduler sets in job.sh only, not in each process that it starts."""
-        index = work.plan.site.dialect.index_variable
-        self._task = {index: str(work.task)} if index and work.task is not None else {}
+        index = attempt.plan.site.dialect.index_variable
+        self._task = {index: str(attempt.task)} if index and attempt.task is not None else {}
 
     def write(self, changes: Dict[str, str]) -> None:
         """Raises OSError."""
@@ -58,10 +58,10 @@ class EnvFile:
                 self.path.unlink()
 
 
-def remove_stored(work: Attempt) -> None:
+def remove_stored(attempt: Attempt) -> None:
     """Delete the run's stored environment at its end. Tasks share it; the command that reads their end deletes it."""
-    if work.task is None:
-        files.forget_environment(work.plan.site.private or str(work.run.private), work.plan.run)
+    if attempt.task is None:
+        files.forget_environment(attempt.plan.site.private or str(attempt.run.private), attempt.plan.run)
 
 
 def load(path: str, prefix: str) -> None:
@@ -73,22 +73,22 @@ def load(path: str, prefix: str) -> None:
     os.environ.update(environment)
 
 
-def enter_setup(work: Attempt, arguments: Sequence[str], role: str = "node") -> str:
+def enter_setup(attempt: Attempt, arguments: Sequence[str], role: str = "node") -> str:
     """Replace this process by setup.sh, which executes `role` again with `arguments`. Then return its problem, if any.
 
     Only so do limits that setup.sh sets hold for the ranks. Its lines start where ranks start. The environment is
     loaded before, and `arguments` do not name its file again: loading it twice would undo the changes of setup.sh.
     Raises OSError.
     """
-    if not work.plan.environment.setup:
+    if not attempt.plan.environment.setup:
         return ""
     result = os.environ.pop(names.SETUP, None)
     if result is None:
         try:
-            os.chdir(work.workdir)
+            os.chdir(attempt.workdir)
         except OSError as error:
-            return f"`setup` cannot enter the working directory `{work.workdir}`: {(error.strerror or '').lower()}"
+            return f"`setup` cannot enter the working directory `{attempt.workdir}`: {(error.strerror or '').lower()}"
         os.environ[names.SETUP] = names.IN_SETUP  # marks its background processes
-        os.execv("/bin/bash", ["/bin/bash", str(work.run.setup), *system.agent_command(role, *arguments)])  # noqa: S606
-    os.chdir(work.run.path)  # the agent keeps no folder of the user's busy
+        os.execv("/bin/bash", ["/bin/bash", str(attempt.run.setup), *system.agent_command(role, *arguments)])  # noqa: S606
+    os.chdir(attempt.run.path)  # the agent keeps no folder of the user's busy
     return "" if result == SETUP_DONE else f"`setup` failed: {result[:LONGEST_PROBLEM].rstrip(': ')}"

@@ -93,10 +93,6 @@ class NodeRegistry:
     def missing(self) -> List[str]:
         return [self.host(index) for index in range(self._nodes) if index not in self._agents]
 
-    def set_all_done(self) -> None:
-        for agent in self:
-            agent.is_done = True
-
     def are_done(self) -> bool:
         return all(agent.is_done for agent in self._agents.values())
 

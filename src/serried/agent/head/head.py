@@ -52,29 +52,14 @@ ANNOUNCEMENT = "***"
 """Slurm's mark of the line with the reason why it ends a step. Many lines of srun follow it."""
 
 
-def agent_environment(work: Attempt, addresses: str, key: bytes) -> Dict[str, str]:
-    """The variables that node agents get in addition to the inherited ones."""
-    return {
-        names.HEAD: addresses,
-        names.KEY: key.hex(),
-        names.ATTEMPT: str(work.number),
-        names.RUN_DIR: str(work.run.path),
-        names.RUN_ID: work.plan.run,
-        names.RESUME: work.newest_checkpoint,  # once for all nodes: some may not see the newest file yet
-        names.TASK: "" if work.task is None else str(work.task),
-    }
-
-
 class AgentLauncher:
     """Runs `argv` and passes on its output. `on_exit` is called with its status."""
 
     def __init__(
         self, loop: Loop, argv: Sequence[str], changes: Mapping[str, str], on_exit: Callable[[int], None]
     ) -> None:
-        self._loop = loop
-        self._argv = list(argv)
+        self._loop, self._argv, self._on_exit = loop, list(argv), on_exit
         self._environment = {**system.environment(), **changes}
-        self._on_exit = on_exit
         self._child: Optional[system.Child] = None
         self._began = self._started = time.monotonic()
         self._pause = FIRST_PAUSE
@@ -150,9 +135,9 @@ class AgentLauncher:
         self.last_lines = [*announced[:LAST_LINES], *lines[-LAST_LINES:]]
 
 
-def sweep_nodes(loop: Loop, argv: List[str], work: Attempt) -> None:
+def sweep_nodes(loop: Loop, argv: List[str], attempt: Attempt) -> None:
     """Start a new step that ends the processes of killed agents, as far as nodes still respond."""
-    words = [work.process_tag, str(work.number), *([] if work.task is None else [str(work.task)])]
+    words = [attempt.process_tag, str(attempt.number), *([] if attempt.task is None else [str(attempt.task)])]
     launcher = AgentLauncher(loop, [*argv, *system.agent_command("sweep", *words)], {}, lambda _: loop.stop())
     loop.on_signal(signal.SIGCHLD, lambda: launcher.reap(system.reap()))
     launcher.start()
@@ -170,54 +155,46 @@ UNCONNECTED_SECONDS = 120.0
 
 class Monitor:
     def __init__(self, head: Head, nodes: NodeRegistry, deadline: Optional[Deadline]) -> None:
-        self._head = head
-        self._loop = head.loop
-        self._work = work = head.work
-        self._nodes = nodes
+        self._head, self._loop, self._nodes, self._deadline = head, head.loop, nodes, deadline
+        self._attempt = attempt = head.attempt
         self._parent = os.getppid()
-        self._requests = history.Requests(work.directory.attempt(work.number).control)
-        self._deadline = deadline
+        self._requests = history.Requests(attempt.files.control)
         self.is_orphaned = False
         """job.sh was killed."""
         self.is_superseded = False
         """A later attempt has begun."""
-        self._may_be_unconnected = work.expects_connections
-        silence = work.plan.limit.output_timeout_seconds
-        self._silence_seconds = None if silence is None else float(silence)
+        self._may_be_unconnected = attempt.expects_connections
+        self._silence_seconds = attempt.plan.limit.output_timeout_seconds
 
     def begin(self) -> None:
+        heartbeat_seconds = self._attempt.heartbeat_seconds
         self._loop.every(CONTROL_SECONDS, self._read_control)
         self._loop.every(CHECK_SECONDS, self._check)
-        self._loop.every(max(CHECK_SECONDS, self._work.heartbeat_seconds), self._send_heartbeat)
+        self._loop.every(max(CHECK_SECONDS, heartbeat_seconds), partial(self._nodes.broadcast, ToNode.HEARTBEAT))
         if self._silence_seconds is not None:
-            self._loop.every(self._work.heartbeat_seconds, self.check_silence)
+            self._loop.every(heartbeat_seconds, partial(self.check_silence, float(self._silence_seconds)))
         if self._deadline:
-            now, grace = time.time(), self._deadline.grace
-            because = "time limit"
-            self._loop.after(
-                max(0.0, self._deadline.warning - now), lambda: self._head.ask_to_save(Reason.LIMIT, because)
-            )
-            self._loop.after(max(0.0, self._deadline.end - now), lambda: self._head.stop(Reason.LIMIT, because, grace))
+            now, because = time.time(), "time limit"
+            save = partial(self._head.ask_to_save, Reason.LIMIT, because)
+            self._loop.after(max(0.0, self._deadline.warning - now), save)
+            stop = partial(self._head.stop, Reason.LIMIT, because, self._deadline.grace)
+            self._loop.after(max(0.0, self._deadline.end - now), stop)
 
     def ranks_began(self) -> None:
         self._loop.after(UNCONNECTED_SECONDS, self._check_connections)
         self._loop.after(CONTROL_SECONDS, _import_finalize)
 
-    def on_message(self, message: Message) -> bool:
-        """Handle a node's report that ranks have connected to others; `seen` is None if the node cannot tell.
-
-        Returns whether `message` is such a report.
-        """
-        if message["event"] == ToHead.CONTACT and self._may_be_unconnected:
+    def on_contact(self, seen: Optional[bool]) -> None:
+        """A node reports that ranks have connected to others; `seen` is None if the node cannot tell."""
+        if self._may_be_unconnected:
             self._may_be_unconnected = False
-            self._head.log_event(JournalEvent.RANKS_CONNECTED, seen=message["seen"])
-        return bool(message["event"] == ToHead.CONTACT)
+            self._head.log_event(JournalEvent.RANKS_CONNECTED, seen=seen)
 
     def _check_connections(self) -> None:
         if self._may_be_unconnected and not self._nodes.are_done():
             from serried.agent.outcome.verdict import unconnected_message
 
-            message = unconnected_message(self._work.nodes * self._work.ranks, UNCONNECTED_SECONDS)
+            message = unconnected_message(self._attempt.nodes * self._attempt.ranks, UNCONNECTED_SECONDS)
             self._head.log_event(JournalEvent.RANKS_UNCONNECTED, message=message)
             system.log(f"warning: {message}")
 
@@ -225,19 +202,21 @@ class Monitor:
         for request in self._requests.new():
             if isinstance(request, history.StacksRequest):
                 self._head.request_stacks(request)
-            elif request.may_save:
+                continue
+            stop = partial(self._head.stop, request.reason, grace=self._attempt.grace_seconds, by=request.by)
+            if request.may_save:
                 self._head.ask_to_save(request.reason, request.by, by=request.by)
-                late = partial(self._head.stop, request.reason, "not saved", self._work.grace_seconds, by=request.by)
-                self._loop.after(self._work.warn_before_seconds, late)
+                self._loop.after(self._attempt.warn_before_seconds, partial(stop, "not saved"))
             else:
-                self._head.stop(request.reason, request.by, self._work.grace_seconds, by=request.by)
-
-    def _send_heartbeat(self) -> None:
-        self._nodes.broadcast(ToNode.HEARTBEAT)
+                stop(request.by)
 
     def _check(self) -> None:
         self.check_parent()
-        self._check_superseded()
+        if not self.is_superseded and history.is_superseded(self._attempt):
+            # The scheduler restarted the job elsewhere: two attempts must not write the same files.
+            self.is_superseded = True
+            self._head.log_event(JournalEvent.SUPERSEDED)
+            self._head.stop(Reason.LOST, "a later attempt has begun", 0.0)
         for agent in self._nodes:
             if not agent.is_done and self._loop.awake() - agent.last_message_at > SILENT_NODE_SECONDS:
                 self._head.on_node_lost(agent, Reason.NODE_SILENT, f"silent for {SILENT_NODE_SECONDS:.0f} s")
@@ -253,32 +232,25 @@ class Monitor:
             try:
                 from serried.agent.attempts import finalize
 
-                finalize.conclude(self._work)
+                finalize.conclude(self._attempt)
             except OSError as error:  # the head tries again when the ranks have ended
                 system.log(f"cannot conclude yet: {error}")
-            self._head.stop(Reason.LOST, "job.sh ended", self._work.grace_seconds)
+            self._head.stop(Reason.LOST, "job.sh ended", self._attempt.grace_seconds)
 
-    def _check_superseded(self) -> None:
-        """Stop if the scheduler restarted the job elsewhere: two attempts must not write the same files."""
-        if not self.is_superseded and history.is_superseded(self._work):
-            self.is_superseded = True
-            self._head.log_event(JournalEvent.SUPERSEDED)
-            self._head.stop(Reason.LOST, "a later attempt has begun", 0.0)
-
-    def check_silence(self) -> None:
+    def check_silence(self, limit_seconds: float) -> None:
         """Notify people after half of the plan's limit of silence, and end the ranks after all of it."""
-        if self._silence_seconds is None or self._head.is_stopping:
+        if self._head.is_stopping:
             return
         is_notified_now = False
-        if self._nodes.silent_ranks(self._silence_seconds / 2):
-            is_notified_now = notifications.notify(self._work, names.EVENT_STALL) is not None
-        silent = self._nodes.silent_ranks(self._silence_seconds)
+        if self._nodes.silent_ranks(limit_seconds / 2):
+            is_notified_now = notifications.notify(self._attempt, names.EVENT_STALL) is not None
+        silent = self._nodes.silent_ranks(limit_seconds)
         if silent and not is_notified_now:  # else at the next beat: the notifying process would be killed with the job
-            self._head.stop(Reason.SILENCE, ", ".join(map(str, silent)), self._work.grace_seconds, ranks=silent)
+            self._head.stop(Reason.SILENCE, ", ".join(map(str, silent)), self._attempt.grace_seconds, ranks=silent)
 
 
 def _import_finalize() -> None:
-    """After the ranks have started, and before it is needed: where job.sh is killed, each millisecond counts."""
+    """Before it is needed: where job.sh is killed, each millisecond counts."""
     from serried.agent.attempts import finalize  # noqa: F401
 
 
@@ -295,12 +267,15 @@ WRITE_SECONDS = 300.0
 OBEY_SECONDS = 8.0
 """How long after the grace a node may take to report that its ranks have ended."""
 LOGGED = {
+    ToHead.STARTED: JournalEvent.STARTED,
+    ToHead.FAILED: JournalEvent.RANK_FAILED,
+    ToHead.LAUNCHER_EXITED: ToHead.LAUNCHER_EXITED,
     ToHead.SIDE_COMMAND_FAILED: JournalEvent.SIDE_COMMAND_FAILED,
     ToHead.LAUNCHED_RANK_FAILED: JournalEvent.LAUNCHED_RANK_FAILED,
     ToHead.LAUNCHED_RANK_RESTARTED: JournalEvent.LAUNCHED_RANK_RESTARTED,
     ToHead.GPUS_IN_USE: JournalEvent.GPUS_IN_USE,
 }
-"""Messages that are entries of the journal, and nothing else."""
+"""Messages that are also entries of the journal."""
 OTHER_FILES = 32
 """In addition to a connection for each node, with room to spare."""
 
@@ -310,18 +285,18 @@ def main(arguments: List[str]) -> int:
     cut = arguments.index("--")
     options, launcher = parse(arguments[:cut]), arguments[cut + 1 :]
     try:
-        work = Attempt.load(run_directory(), options.task, 0)
-        set_umask(work)
-        work = claims.begin(work, options.token, options.job)
-        if work.is_script:  # its directives may leave the number of nodes to the scheduler
-            work = work.resized(nodes=len(expand_hosts(options.hosts)) or 1, ranks=1)
-        needed = work.nodes + OTHER_FILES
+        attempt = Attempt.load(run_directory(), options.task, 0)
+        set_umask(attempt)
+        attempt = claims.begin(attempt, options.token, options.job)
+        if attempt.is_script:  # its directives may leave the number of nodes to the scheduler
+            attempt = attempt.resized(nodes=len(expand_hosts(options.hosts)) or 1, ranks=1)
+        needed = attempt.nodes + OTHER_FILES
         limit = system.allow_open_files(needed)
         if limit is not None:
             from serried.agent import finish
 
-            problem = f"{work.nodes} nodes need {needed} open files; `ulimit -Hn` allows {limit}"
-            finish.refuse(work, options, problem)
+            problem = f"{attempt.nodes} nodes need {needed} open files; `ulimit -Hn` allows {limit}"
+            finish.refuse(attempt, options, problem)
             return names.EXIT_CODES[names.LAUNCH_FAILED]
     except claims.Refused as refusal:
         print(f"serried: nothing to do: {refusal}", file=sys.stderr)
@@ -329,74 +304,82 @@ def main(arguments: List[str]) -> int:
     except (OSError, ValueError) as error:
         print(f"serried: cannot begin: {error}", file=sys.stderr)
         return 1
-    _report_incomplete_checkpoints(work)
-    successor_jobs.start(work, options.token, options.job)
-    return Head(work, options, launcher).run()
-
-
-def _report_incomplete_checkpoints(work: Attempt) -> None:
-    """Report other programs' checkpoints; the training library reports its own."""
-    if not (work.plan.watch_patterns or work.directory.checkpoints.is_dir()):  # as in most first attempts
-        return
-    if not checkpoints.is_of_train(work.directory.checkpoints):
-        for path in checkpoints.torn(work.directory.checkpoints, work.plan.watch_patterns):
+    saved, watched = attempt.directory.checkpoints, attempt.plan.watch_patterns
+    # Neither is there in most first attempts. The training library reports its own checkpoints.
+    if (watched or saved.is_dir()) and not checkpoints.is_of_train(saved):
+        for path in checkpoints.torn(saved, watched):
             print(f"serried: skipping checkpoint {path}: it was not written completely", file=sys.stderr)
+    successor_jobs.start(attempt, options.token, options.job)
+    return Head(attempt, options, launcher).run()
 
 
 class Head:
-    def __init__(self, work: Attempt, options: Options, launcher: List[str]) -> None:
-        self.work = work
+    def __init__(self, attempt: Attempt, options: Options, launcher: List[str]) -> None:
+        self.attempt = attempt
         self.loop = Loop()
-        self._attempt = work.directory.attempt(work.number)
-        self._journal = files.Journal(self._attempt.events, work.file_mode)
+        self._journal = files.Journal(attempt.files.events, attempt.file_mode)
         self._stop_reason: Optional[Reason] = None
         self._are_ranks_notified = self._have_ranks_started = self._has_ended = False
         self._port = rendezvous.hold_port()
-        self._nodes = NodeRegistry(self.loop, work.nodes, expand_hosts(options.hosts), self)
-        self._deadline = deadline.deadline_of(work, options.end, options.age)
+        self._nodes = NodeRegistry(self.loop, attempt.nodes, expand_hosts(options.hosts), self)
+        self._deadline = deadline.deadline_of(attempt, options.end, options.age)
         self._monitor = Monitor(self, self._nodes, self._deadline)
         self._live: LiveFile
         """From `run` on."""
-        self._stage_in = StageInCoordinator(work, self._nodes, self.log_event, self._fail_launch, self._start_ranks)
+        self._stage_in = StageInCoordinator(attempt, self._nodes, self.log_event, self._fail_launch, self._start_ranks)
         self._search: Optional[TrialSearch] = None
-        if work.search:
+        if attempt.search:
             from serried.agent.trials.search import TrialSearch
 
-            self._search = TrialSearch(self.loop, work, self._prune, self._fail_launch)
+            self._search = TrialSearch(self.loop, attempt, self._prune, self._fail_launch)
         self._script: Optional[ScriptProcess] = None
         """The process of the user's job script."""
-        self._launchers = LauncherCoordinator(self.loop, work, self._nodes, self._fail_launcher)
+        self._launchers = LauncherCoordinator(self.loop, attempt, self._nodes, self._fail_launcher)
         self._argv = launcher
-        self._env_file = job_environment.EnvFile(options.environment, work)
+        self._setup_seconds = SETUP_SECONDS if attempt.plan.environment.setup else 0.0
+        self._env_file = job_environment.EnvFile(options.environment, attempt)
         role = system.agent_command("node", *self._env_file.arguments(options.node_variable))
-        self._environment = agent_environment(work, self._nodes.addresses(), self._nodes.key)
+        self._resume = attempt.newest_checkpoint
+        """Determined once for all nodes: some may not see the newest file yet."""
+        self._environment = {
+            names.HEAD: self._nodes.addresses(),
+            names.KEY: self._nodes.key.hex(),
+            names.ATTEMPT: str(attempt.number),
+            names.RUN_DIR: str(attempt.run.path),
+            names.RUN_ID: attempt.plan.run,
+            names.RESUME: self._resume,
+            names.TASK: "" if attempt.task is None else str(attempt.task),
+        }
+        """For node agents, in addition to the inherited variables."""
         self._launcher = AgentLauncher(self.loop, [*launcher, *role], self._environment, self._launcher_exited)
-        limit = self._deadline.end if self._deadline else None
-        self.log_event(
-            JournalEvent.CLAIMED, job=options.job, token=options.token, host=os.uname().nodename, limit=limit
-        )
+        limit, host = self._deadline.end if self._deadline else None, os.uname().nodename
+        self.log_event(JournalEvent.CLAIMED, job=options.job, token=options.token, host=host, limit=limit)
 
     def run(self) -> int:
-        self.loop.on_signal(signal.SIGTERM, lambda: self._on_terminated(Reason.CANCEL, "TERM"))
+        self.loop.on_signal(signal.SIGTERM, lambda: self._on_terminated("TERM"))
         self.loop.on_signal(signal.SIGUSR1, self._on_warned)
         self.loop.on_signal(signal.SIGHUP, self._monitor.check_parent)
         self.loop.on_signal(signal.SIGCHLD, self._reap)
         self.log_event(JournalEvent.LAUNCHING, argv=self._argv)
-        if self.work.plan.environment.setup:  # agents run `setup` in the tree before they connect
+        if self.attempt.plan.environment.setup:  # agents run `setup` in the tree before they connect
             self._unpack()
         self._env_file.write(self._environment)
         if not self._has_ended:
             self._launcher.start()
         linux.die_with_parent(signal.SIGHUP)
-        self._setup_seconds = SETUP_SECONDS if self.work.plan.environment.setup else 0.0
         self.loop.after(CONNECT_SECONDS + self._setup_seconds, self._check_present)
         self.loop.every(CHECK_SECONDS, self._check_launcher)
         self._monitor.begin()
         if self._search:
             self._search.begin()
+
         # While the launcher starts the agents, which takes about as long:
-        self._begin_live_file()
-        if not self.work.plan.environment.setup:
+        from serried.agent.head.live_file import LiveFile
+
+        self._live = LiveFile(self.attempt, self._nodes, self.loop.awake, self._deadline, self._record_anomaly)
+        self._live.more_warnings = lambda now: self._script.launches.warnings(now) if self._script else []
+        self.loop.every(self._live.interval, self._live.write)
+        if not self.attempt.plan.environment.setup:
             self._unpack()
         import hmac  # noqa: F401 - to check who connects; loads OpenSSL
 
@@ -406,49 +389,49 @@ class Head:
         self._env_file.remove()
         self._live.write()
         if self._argv and any(agent.is_lost for agent in self._nodes):
-            sweep_nodes(self.loop, self._argv, self.work)
+            sweep_nodes(self.loop, self._argv, self.attempt)
         self.log_event(JournalEvent.ENDED)
         system.retry(self._write_journal, WRITE_SECONDS)
         if self._monitor.is_orphaned or self._monitor.is_superseded:
             from serried.agent.attempts import finalize
 
-            system.retry(lambda: finalize.conclude(self.work), WRITE_SECONDS)
+            system.retry(lambda: finalize.conclude(self.attempt), WRITE_SECONDS)
         return names.EXIT_REFUSED if self._monitor.is_superseded else 0
 
     def _write_journal(self) -> None:
         try:
             self._journal.write()
         except OSError as error:
-            files.give_back(self._attempt.reserve, error)
+            files.give_back(self.attempt.files.reserve, error)
             raise
-
-    def _begin_live_file(self) -> None:
-        from serried.agent.head.live_file import LiveFile
-
-        self._live = LiveFile(self.work, self._nodes, self.loop.awake, self._deadline, self._record_anomaly)
-        self._live.more_warnings = self._warn_of_launches
-        self.loop.every(self._live.interval, self._live.write)
 
     def _unpack(self) -> None:
         from serried.agent.head import snapshot
 
         try:
-            snapshot.prepare(self.work)
+            snapshot.prepare(self.attempt)
         except OSError as error:
             self._fail_launch(f"cannot unpack the snapshot: {error}")
 
-    def _on_terminated(self, reason: Reason, because: str, **facts: Any) -> None:
+    def _reap(self) -> None:
+        children = system.reap()
+        self._launcher.reap(children)
+        if self._script:
+            for exit_ in self._script.reap(children):
+                self.log_event(JournalEvent.LAUNCHES, **self._script.launch_facts())
+                self._nodes.broadcast(ToNode.SCRIPT_ENDED, exit=exit_.to_json())
+
+    def _on_terminated(self, because: str, **facts: Any) -> None:
         """Stop after the scheduler's TERM: for the limit if that has passed already."""
         is_late = self._deadline is not None and time.time() >= self._deadline.end
-        self.stop(Reason.LIMIT if is_late else reason, because, self.work.urgent_grace_seconds, **facts)
+        reason = Reason.LIMIT if is_late else Reason.CANCEL
+        self.stop(reason, because, self.attempt.urgent_grace_seconds, **facts)
 
     def _on_warned(self) -> None:
         """Handle the scheduler's warning. Slurm's may come a minute early; a known deadline gives ranks that minute."""
-        if self._deadline and (
-            not self._have_ranks_started or 0 < self._deadline.warning - time.time() < EARLY_SECONDS
-        ):
-            return
-        self.ask_to_save(Reason.LIMIT, "USR1")
+        is_early = self._deadline is not None and 0 < self._deadline.warning - time.time() < EARLY_SECONDS
+        if not (self._deadline and (is_early or not self._have_ranks_started)):
+            self.ask_to_save(Reason.LIMIT, "USR1")
 
     # Messages from the nodes.
 
@@ -456,7 +439,7 @@ class Head:
         self.log_event(JournalEvent.CONNECTED, node=agent.index, host=agent.host)
         if agent.problem:
             self._fail_launch(f"{agent.host}: {agent.problem}")
-        elif len(self._nodes) == self.work.nodes:
+        elif len(self._nodes) == self.attempt.nodes:
             self._stage_in.begin()
 
     def _start_ranks(self) -> None:
@@ -468,94 +451,77 @@ class Head:
         self._have_ranks_started = True
         self._nodes.stop_accepting()
         self._env_file.remove()
-        self.log_event(JournalEvent.STARTING_RANKS, resume=self._environment[names.RESUME] or None)
+        self.log_event(JournalEvent.STARTING_RANKS, resume=self._resume or None)
         variables = {"port": self._port.getsockname()[1], "deadline": self._deadline.at if self._deadline else 0}
         seconds_left = self._deadline.over - time.time() if self._deadline else None
         hosts = fold_hosts([agent.host for agent in self._nodes])
-        parameters = {"parameters": self.work.parameters} if self._search else {}
+        parameters = {"parameters": self.attempt.parameters} if self._search else {}
         self._nodes.broadcast(ToNode.START_RANKS, hosts=hosts, place=variables, left=seconds_left, **parameters)
         self._launchers.begin()
         self._monitor.ranks_began()
-        notifications.notify(self.work, names.EVENT_START)
+        notifications.notify(self.attempt, names.EVENT_START)
 
     def on_message(self, agent: NodeAgent, message: Message) -> None:
         if message["event"] == ToHead.SAMPLE:
             self._live.on_sample(agent, message)
-            return
-        if message["event"] != ToHead.HEARTBEAT:
+        elif message["event"] == ToHead.HEARTBEAT:
+            agent.quiet_seconds, agent.running = message["quiet"], message["running"]
+            if self._script and agent.index == 0:
+                agent.quiet_seconds = self._script.quiet_seconds()
+                agent.running = [rank.number for rank in self._script.running]
+        else:
             self._monitor.check_parent()
             if self._script:
-                self._on_event_of_launch(agent, message)
+                self._script.launches.on_message(agent.index, agent.host, self.loop.awake(), message)
             self._on_event(agent, message)
-            return
-        agent.quiet_seconds, agent.running = message["quiet"], message["running"]
-        if self._script and agent.index == 0:
-            agent.quiet_seconds, agent.running = self._script.quiet_seconds(), self._script.running_numbers
 
     @property
     def is_stopping(self) -> bool:
         return self._stop_reason is not None
 
     def _on_event(self, agent: NodeAgent, message: Message) -> None:
-        facts = {name: value for name, value in message.items() if name != "event"}
         event = message["event"]
-        if event == ToHead.STARTED:
-            self.log_event(JournalEvent.STARTED, node=agent.index, host=agent.host)
-        elif event == ToHead.SCRIPT_PLACE:
+        facts = {name: value for name, value in message.items() if name != "event"}
+        log_event = partial(self.log_event, node=agent.index, host=agent.host)
+        if event in LOGGED:
+            log_event(LOGGED[event], **facts)
+        if event == ToHead.SCRIPT_PLACE:
             self._start_script(agent, message["place"], message["address"])
-        elif event in LOGGED:
-            self.log_event(LOGGED[event], node=agent.index, host=agent.host, **facts)
-        elif event == ToHead.FAILED:
-            self.log_event(JournalEvent.RANK_FAILED, node=agent.index, host=agent.host, **facts)
+        elif event in (ToHead.FAILED, ToHead.LAUNCHED_RANK_FAILED):
             self._judge_failure(Exit.from_json(message["exit"])._replace(host=agent.host))
+        elif event == ToHead.CONTACT:
+            self._monitor.on_contact(message["seen"])
         elif event == ToHead.STOP:
-            self._on_terminated(Reason(message["reason"]), f"TERM on {agent.host}", node=agent.index)
+            self._on_terminated(f"TERM on {agent.host}", node=agent.index)
         elif event == ToHead.ORPHANED:
             self.on_node_lost(agent, Reason.STEP_ENDED, "the scheduler's process there ended")
         elif event == ToHead.DONE:
             agent.is_done = True
-            self.log_event(JournalEvent.NODE_ENDED, node=agent.index, host=agent.host, **facts)
+            log_event(JournalEvent.NODE_ENDED, **facts)
             self._finish_if_done()
-        elif not (self._monitor.on_message(message) or self._stage_in.on_message(agent, message)):
-            if event == ToHead.LAUNCHER_EXITED:
-                self.log_event(event, node=agent.index, host=agent.host, **facts)
+        elif not self._stage_in.on_message(agent, message):
             self._launchers.on_message(agent, message)
 
-    def _start_script(self, agent: NodeAgent, place: Dict[str, Any], address: str) -> None:
+    def _start_script(self, agent: NodeAgent, variables: Dict[str, Any], address: str) -> None:
         from serried.agent.launchers.script import ScriptProcess
 
         if self._stop_reason or self._has_ended:
             self._nodes.broadcast(ToNode.SCRIPT_ENDED, exit=None)
             return
-        self._script = ScriptProcess(self.work, place, address)
+        self._script = ScriptProcess(self.attempt, variables, address)
         pid = self._script.leaders[0]
         self.log_event(JournalEvent.STARTED, node=agent.index, host=agent.host, pid=pid)
         self._nodes.send_to(agent.index, {"do": ToNode.SCRIPT_STARTED, "host": os.uname().nodename, "pid": pid})
 
-    def _reap(self) -> None:
-        children = system.reap()
-        self._launcher.reap(children)
-        if self._script is None:
-            return
-        for exit_ in self._script.reap(children):
-            self.log_event(JournalEvent.LAUNCHES, **self._script.launch_facts())
-            self._nodes.broadcast(ToNode.SCRIPT_ENDED, exit=exit_.to_json())
-
     def _judge_failure(self, exit_: Exit) -> None:
         """End the other ranks after a failure. A rank that obeyed the stop notice did not fail."""
-        is_script = exit_.rank == names.SCRIPT_RANK  # there are no others to end
-        if is_script or (self._are_ranks_notified and exit_.exit_code in names.OBEYED_STATUSES):
-            return
-        lost = " lost another rank" if exit_.stumbled else ""
-        self.stop(Reason.FAILURE, f"rank {exit_.rank} on {exit_.host}{lost}", self.work.grace_seconds)
-
-    def _on_event_of_launch(self, agent: NodeAgent, message: Message) -> None:
-        if self._script:
-            self._script.launches.on_message(agent.index, agent.host, self.loop.awake(), message)
-        if message["event"] == ToHead.LAUNCHED_RANK_FAILED and not self._stop_reason:
-            exit_ = Exit.from_json(message["exit"])._replace(host=agent.host)
-            if exit_.needed:
-                self.loop.after(self.work.grace_seconds, partial(self._end_launch, exit_))
+        has_obeyed = self._are_ranks_notified and exit_.exit_code in names.OBEYED_STATUSES
+        if exit_.launch:
+            if exit_.needed and not self._stop_reason:
+                self.loop.after(self.attempt.grace_seconds, partial(self._end_launch, exit_))
+        elif not (exit_.rank == names.SCRIPT_RANK or has_obeyed):  # a script has no others to end
+            lost = " lost another rank" if exit_.stumbled else ""
+            self.stop(Reason.FAILURE, f"rank {exit_.rank} on {exit_.host}{lost}", self.attempt.grace_seconds)
 
     def _end_launch(self, exit_: Exit) -> None:
         """End what still runs of a launch of the script. Its launcher then exits, and the script decides."""
@@ -564,7 +530,7 @@ class Head:
         launch = exit_.launch
         if self._script and launch in self._script.launches.running and not self._stop_reason:
             self.log_event(JournalEvent.ENDING_LAUNCH, launch=launch, rank=exit_.rank, host=exit_.host)
-            grace, because = self.work.grace_seconds, how_it_failed(exit_)
+            grace, because = self.attempt.grace_seconds, how_it_failed(exit_)
             self._nodes.broadcast(ToNode.END_LAUNCH, launch=launch, grace=grace, because=because)
 
     def on_node_lost(self, agent: NodeAgent, code: Reason, because: str) -> None:
@@ -575,7 +541,7 @@ class Head:
         agent.is_done = agent.is_lost = True
         self.log_event(JournalEvent.NODE_LOST, node=agent.index, host=agent.host, code=code, because=because)
         if self._have_ranks_started:
-            self.stop(Reason.LOST, f"lost {agent.host}", self.work.grace_seconds)
+            self.stop(Reason.LOST, f"lost {agent.host}", self.attempt.grace_seconds)
         else:
             absent = ", ".join(self._nodes.missing())
             first = f"no agent answered from {absent}, and " if absent else ""
@@ -613,15 +579,15 @@ class Head:
 
     def _prune(self, values: int) -> None:
         if self._have_ranks_started and self._stop_reason is None:
-            self.stop(Reason.PRUNED, "the search", self.work.grace_seconds, values=values)
+            self.stop(Reason.PRUNED, "the search", self.attempt.grace_seconds, values=values)
 
     def ask_to_save(self, reason: Reason, because: str, **facts: Any) -> None:
         """Send ranks the stop notice, unless an earlier reason takes precedence."""
         if not self._have_ranks_started:  # nothing to save
-            self.stop(reason, because, self.work.grace_seconds, **facts)
+            self.stop(reason, because, self.attempt.grace_seconds, **facts)
         elif history.outweighs(reason, self._stop_reason):
             self._stop_reason, self._are_ranks_notified = reason, True
-            notice = self.work.plan.limit.notify
+            notice = self.attempt.plan.limit.notify
             if self._script:
                 notice = self._script.send_notice(notice)
             self.log_event(JournalEvent.STOPPING, reason=reason, because=because, save=True, notice=notice, **facts)
@@ -630,10 +596,7 @@ class Head:
     def _record_anomaly(self, anomaly: Anomaly) -> None:
         if self._stop_reason is None and not self._has_ended:  # ranks that save or end take no steps
             self.log_event(JournalEvent.ANOMALY, **anomaly)
-            notifications.notify(self.work, names.EVENT_ANOMALY, anomaly["code"], **anomaly)
-
-    def _warn_of_launches(self, now: float) -> List[Anomaly]:
-        return self._script.launches.warnings(now) if self._script else []
+            notifications.notify(self.attempt, names.EVENT_ANOMALY, anomaly["code"], **anomaly)
 
     # The launcher, and the end.
 
@@ -661,7 +624,7 @@ class Head:
         """End the attempt after a failure of the ranks' launcher, without a failed rank."""
         event = JournalEvent.LAUNCHER_FAILED if self._launchers.started else JournalEvent.LAUNCH_FAILED
         self.log_event(event, **failure._asdict())
-        self.stop(Reason.LAUNCHER, failure.message, self.work.grace_seconds)
+        self.stop(Reason.LAUNCHER, failure.message, self.attempt.grace_seconds)
 
     def _fail_launch(self, message: str, code: Reason = Reason.LAUNCH) -> None:
         if not self._stop_reason:
@@ -669,7 +632,8 @@ class Head:
         self._abandon_launch()
 
     def _abandon_launch(self) -> None:
-        self._nodes.set_all_done()
+        for agent in self._nodes:
+            agent.is_done = True
         self._finish_if_done()
 
     def _finish_if_done(self) -> None:
@@ -681,17 +645,13 @@ class Head:
             self._has_ended = True
             self._nodes.stop_accepting()
             self._nodes.broadcast(ToNode.BYE)
-            self.loop.after(self._launcher_timeout() if len(self._nodes) else 0, self._end_launcher)
+            # The launcher exits after a killed agent, and hangs after a lost node or if agents are missing. There is
+            # time for it to exit by itself, except if its report on a lost node is not needed.
+            hangs = any(agent.is_lost for agent in self._nodes) or self._nodes.missing()
+            seconds = FAREWELL_SECONDS if hangs and self._stop_reason != Reason.LOST else LEAVE_SECONDS
+            self.loop.after(seconds if len(self._nodes) else 0, self._end_launcher)
         if not self._launcher.is_running:
             self.loop.stop()
-
-    def _launcher_timeout(self) -> float:
-        """How long the launcher may take to exit: it exits after a killed agent, and hangs after a lost node.
-
-        The time is short if agents are missing and the launcher's report on a lost node is not needed.
-        """
-        is_alone = any(agent.is_lost for agent in self._nodes) or self._nodes.missing()
-        return FAREWELL_SECONDS if is_alone and self._stop_reason != Reason.LOST else LEAVE_SECONDS
 
     def _end_launcher(self) -> None:
         self.log_event(JournalEvent.ENDING_AGENT_LAUNCHER)

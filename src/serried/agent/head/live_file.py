@@ -36,26 +36,26 @@ _AGES = ("step_age", "output_age")
 class LiveFile:
     def __init__(
         self,
-        work: Attempt,
+        attempt: Attempt,
         nodes: Iterable[NodeAgent],
         clock: Callable[[], float],
         deadline: Optional[Deadline],
         on_anomaly: Callable[[Anomaly], None] = lambda _: None,
     ) -> None:
         """`on_anomaly` gets each warning that is to be recorded, once."""
-        self.interval = max(live.interval_of(work.nodes), work.plan.sampling.every_seconds or 0.0)
+        self.interval = max(live.interval_of(attempt.nodes), attempt.plan.sampling.every_seconds or 0.0)
         """Seconds between two versions of the file."""
-        self._path, self._mode = work.directory.attempt(work.number).live, work.file_mode
-        self._ranks = 0 if work.is_script else work.world_size
+        self._path, self._mode = attempt.files.live, attempt.file_mode
+        self._ranks = 0 if attempt.is_script else attempt.world_size
         self._nodes = nodes
         self._clock = clock
         """Of `NodeAgent.last_message_at`."""
         self._deadline = deadline
         """None without a limit."""
-        self._continues = work.number <= work.plan.limit.restarts
+        self._continues = attempt.number <= attempt.plan.limit.restarts
         self._samples: Dict[int, _Received] = {}
         """The newest by node."""
-        self._anomalies = Anomalies(is_script=work.is_script)
+        self._anomalies = Anomalies(is_script=attempt.is_script)
         self._on_anomaly = on_anomaly
         self.more_warnings: Callable[[float], Sequence[Anomaly]] = lambda _: ()
         """Further warnings that hold at a time; they are not recorded."""

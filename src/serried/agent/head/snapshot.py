@@ -13,32 +13,32 @@ from serried.base import files
 from serried.base.text import seconds_of
 
 
-def prepare(work: Attempt) -> None:
+def prepare(attempt: Attempt) -> None:
     """Create the source and the output folders of ranks in the run directory. Raises OSError."""
-    unpack(work)
-    for folder in (work.directory.checkpoints, work.directory.results):
-        files.make_directory(folder, work.directory_mode)
-    if work.tracking is not None:
-        files.make_directory(Path(work.tracking.folder), work.directory_mode)
+    unpack(attempt)
+    for folder in (attempt.directory.checkpoints, attempt.directory.results):
+        files.make_directory(folder, attempt.directory_mode)
+    if attempt.tracking is not None:
+        files.make_directory(Path(attempt.tracking.folder), attempt.directory_mode)
 
 
-def unpack(work: Attempt) -> None:
+def unpack(attempt: Attempt) -> None:
     """Unpack the snapshot to `source/` unless it exists, atomically: other tasks may do the same.
 
     An existing tree contains files of earlier attempts and is kept. Raises OSError.
     """
-    source = work.plan.source
-    if not source.snapshot or not source.archive or work.tree.exists():
+    source = attempt.plan.source
+    if not source.snapshot or not source.archive or attempt.tree.exists():
         return
     import shutil  # with its compressors it takes milliseconds, and runs in place have no snapshot
 
-    aside = work.tree.with_name(f".source.{os.urandom(4).hex()}")
-    aside.mkdir(mode=work.directory_mode)
+    aside = attempt.tree.with_name(f".source.{os.urandom(4).hex()}")
+    aside.mkdir(mode=attempt.directory_mode)
     try:
-        extract(work.run.path / source.archive, aside, int(seconds_of(work.plan.created) or 0))
+        extract(attempt.run.path / source.archive, aside, int(seconds_of(attempt.plan.created) or 0))
         for entry in source.links:
             link(Path(source.directory) / entry, aside / entry)
-        _publish(aside, work.tree)
+        _publish(aside, attempt.tree)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 

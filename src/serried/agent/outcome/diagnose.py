@@ -44,10 +44,10 @@ def read_tail(path: Path, count: int = LINES, window: int = WINDOW, end: Optiona
     return [line.rpartition("\r")[2] for line in lines][-count:] if text else []
 
 
-def tail_of(work: Attempt, rank: int, node: Optional[int] = None) -> List[str]:
+def tail_of(attempt: Attempt, rank: int, node: Optional[int] = None) -> List[str]:
     """The last lines of `rank` on `node`. In a log that ranks share, those that name the rank, or else of all ranks."""
-    log = work.log_of(rank, node)
-    if not work.shares_log(rank):
+    log = attempt.log_of(rank, node)
+    if not attempt.shares_log(rank):
         return read_tail(log)
     lines = read_tail(log, SHARED_WINDOW, SHARED_WINDOW)
     return (failure_report.lines_of_rank(lines, rank) or lines)[-LINES:]
