@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,10 @@ _SILENT_SECONDS = 300.0
 _MUCH_WAITING = 0.2
 """A share of the time."""
 MOST_BYTES = 8 << 20
+_AFTER_STAGING = frozenset(
+    {JournalEvent.STAGED, JournalEvent.STARTING_RANKS, JournalEvent.LAUNCH_FAILED, JournalEvent.STOPPING}
+)
+_DURATIONS = ("seconds_left", "limit_seconds_left", "notice_seconds_left")
 _LATEST = 32_503_680_000.0
 """The year 3000: a later time is damage."""
 STALE_INTERVALS, CACHE_SECONDS = 4, 60.0
@@ -90,9 +94,9 @@ class Live:
     ranks: int
     """Of all nodes, also of those that are not listed; so are `gpus`, `gpu_busy` and `samples_per_second`."""
     gpus: int
-    gpu_busy: float | None
-    samples_per_second: float | None
-    limit_seconds_left: float | None
+    gpu_busy: float | None = None
+    samples_per_second: float | None = None
+    limit_seconds_left: float | None = None
     notice_seconds_left: float | None = None
     continues: bool = False
     """Another attempt may follow this one."""
@@ -143,15 +147,10 @@ class RunProgress:
         return self.total_steps is not None and self.step is not None and self.step >= self.total_steps
 
     @property
-    def usual_gap(self) -> float:
-        """Seconds between two reported steps; 0 if that is unknown."""
-        rate = self.lead.steps_per_second
-        return self.lead.step_gap if self.lead.step_gap is not None else 1 / rate if rate else 0.0
-
-    @property
     def is_stalled(self) -> bool:
         """Whether no step has come for much longer than usual. After all steps there is other work."""
-        age, usual = self.lead.step_age, self.usual_gap
+        age, gap, rate = self.lead.step_age, self.lead.step_gap, self.lead.steps_per_second
+        usual = gap if gap is not None else 1 / rate if rate else 0.0
         least = max(STALLED_STEPS * usual, STALLED_SECONDS, STALLED_INTERVALS * self.live.interval)
         return age is not None and age > least and not self.has_all_steps
 
@@ -182,11 +181,6 @@ class RunProgress:
         return sum(waits) / len(waits) if waits else None
 
     @property
-    def gpu_busy(self) -> float | None:
-        """The mean of all GPUs, in percent."""
-        return self.live.gpu_busy
-
-    @property
     def shown_metric(self) -> tuple[str, float] | None:
         """The main metric, and its value."""
         name = main_metric(self.lead.metrics, self.metric)
@@ -204,14 +198,15 @@ class RunProgress:
     @property
     def limit_seconds_left(self) -> float | None:
         """Until the scheduler ends the job."""
-        left = self.live.limit_seconds_left
-        return None if left is None else max(left - self.age, 0.0)
+        return self._left(self.live.limit_seconds_left)
 
     @property
     def notice_seconds_left(self) -> float | None:
         """Until ranks receive the stop notice."""
-        left = self.live.notice_seconds_left
-        return None if left is None else max(left - self.age, 0.0)
+        return self._left(self.live.notice_seconds_left)
+
+    def _left(self, seconds: float | None) -> float | None:
+        return None if seconds is None else max(seconds - self.age, 0.0)
 
     @property
     def is_cut_short(self) -> bool:
@@ -240,10 +235,8 @@ class RunProgress:
             "steps_per_second": self.steps_per_second,
             "output_age": self.silent_seconds,
             "data_wait": self.data_wait,
-            "gpu_busy": self.gpu_busy,
-            "seconds_left": _rounded(self.seconds_left),
-            "limit_seconds_left": _rounded(self.limit_seconds_left),
-            "notice_seconds_left": _rounded(self.notice_seconds_left),
+            "gpu_busy": self.live.gpu_busy,
+            **{name: None if (left := getattr(self, name)) is None else round(left, 1) for name in _DURATIONS},
             "ranks": self.live.ranks,
             "warnings": [dict(warning) for warning in self.live.warnings],
         }
@@ -293,9 +286,8 @@ def progress_of(path: Path, metric: str, now: float) -> RunProgress | None:
 def read(path: Path) -> Live | None:
     try:
         with open_regular(path) as file:
-            return parse(
-                json.loads(file.read(MOST_BYTES), parse_constant=str)
-            )  # NaN is not JSON: a text, as agents write
+            # NaN is not JSON: a text, as agents write.
+            return parse(json.loads(file.read(MOST_BYTES), parse_constant=str))
     except (OSError, ValueError, RecursionError):
         return None
 
@@ -313,43 +305,32 @@ def parse(value: Any) -> Live | None:
         nodes=nodes,
         ranks=int(ranks) if ranks else sum(len(node.ranks) for node in nodes),
         gpus=int(gpus) if gpus else sum(len(node.gpus) for node in nodes),
-        gpu_busy=_number(value.get("gpu_busy")),
-        samples_per_second=_number(value.get("samples_per_second")),
-        limit_seconds_left=_number(value.get("limit_seconds_left")),
-        notice_seconds_left=_number(value.get("notice_seconds_left")),
         continues=value.get("continues") is True,
         warnings=tuple(entry for entry in _entries(value, "warnings") if isinstance(entry.get("message"), str)),
+        **_numbers(Live, value),
     )
 
 
 def _node(at: int, entry: Mapping[str, Any]) -> LiveNode:
-    numbers = _numbers(entry, "age", "cpu", "cpus", "memory", "memory_limit", "disk_free")
+    gpus = [
+        LiveGpu(gpu=_index(gpu, "gpu", place), name=str(gpu.get("name") or ""), **_numbers(LiveGpu, gpu))
+        for place, gpu in enumerate(_entries(entry, "gpus"))
+    ]
     return LiveNode(
         node=_index(entry, "node", at),
         host=str(entry.get("host") or f"node {at}"),
         memory_scope=str(entry.get("memory_scope") or ""),
-        gpus=tuple(_gpu(gpu_at, gpu) for gpu_at, gpu in enumerate(_entries(entry, "gpus"))),
-        ranks=tuple(_rank(rank_at, rank) for rank_at, rank in enumerate(_entries(entry, "ranks"))),
-        **numbers,
+        gpus=tuple(gpus),
+        ranks=tuple(_rank(place, rank) for place, rank in enumerate(_entries(entry, "ranks"))),
+        **_numbers(LiveNode, entry),
     )
-
-
-def _gpu(at: int, entry: Mapping[str, Any]) -> LiveGpu:
-    numbers = _numbers(entry, "busy", "memory", "memory_total", "power", "power_cap", "temperature")
-    return LiveGpu(gpu=_index(entry, "gpu", at), name=str(entry.get("name") or ""), **numbers)
-
-
-_RANK = (
-    *("cpu", "memory", "output_age", "step", "total_steps", "step_age", "step_gap", "usual_pause"),
-    *("steps_per_second", "samples_per_second", "data_wait"),
-)
 
 
 def _rank(at: int, entry: Mapping[str, Any]) -> LiveRank:
     metrics = entry.get("metrics")
     logged = metrics.items() if isinstance(metrics, dict) else ()
     kept = {str(name): number for name, value in logged if (number := series.logged_number(value)) is not None}
-    return LiveRank(rank=_index(entry, "rank", at), metrics=kept, **_numbers(entry, *_RANK))
+    return LiveRank(rank=_index(entry, "rank", at), metrics=kept, **_numbers(LiveRank, entry))
 
 
 def _entries(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
@@ -362,8 +343,9 @@ def _index(entry: Mapping[str, Any], name: str, otherwise: int) -> int:
     return otherwise if number is None else int(number)
 
 
-def _numbers(entry: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    return {name: _number(entry.get(name)) for name in names}
+def _numbers(kind: Any, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the fields that may be missing."""
+    return {field.name: _number(entry.get(field.name)) for field in fields(kind) if field.type == "float | None"}
 
 
 def _number(value: Any) -> float | None:
@@ -372,21 +354,12 @@ def _number(value: Any) -> float | None:
     return number if number is not None and number >= 0 else None
 
 
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 1)
-
-
 def staging_progress(attempt: AttemptDirectory) -> str:
     """`staging 41 % of 12.0 GB at 102.1 MB/s, 2 min left`; empty if no rank waits for data."""
     last = ""
     for entry in read_journal(attempt.events):
         if entry.get("event") == JournalEvent.STAGING:
             last = f"staging {progress_text(entry)}".rstrip()
-        elif entry.get("event") in (
-            JournalEvent.STAGED,
-            JournalEvent.STARTING_RANKS,
-            JournalEvent.LAUNCH_FAILED,
-            JournalEvent.STOPPING,
-        ):
+        elif entry.get("event") in _AFTER_STAGING:
             last = ""
     return last

@@ -70,10 +70,17 @@ def wait_for_answer(
     attempt: AttemptDirectory, name: str, *, has_ended: Callable[[], bool] = lambda: False
 ) -> StacksAnswer | None:
     """The nodes' answers to request `name`; None if the head did not receive it."""
-    nodes = _until(lambda: _nodes_of(attempt, name), HEAD_SECONDS, has_ended)
+    found: dict[int, dict[str, Any]] = {}
+
+    def requested_nodes() -> list[int] | None:
+        for event in reversed(read_journal(attempt.events)):
+            if event.get("event") == JournalEvent.STACKS and event.get("id") == name:
+                return [node for node in event.get("nodes", ()) if isinstance(node, int)]
+        return None
+
+    nodes = _until(requested_nodes, HEAD_SECONDS, has_ended)
     if nodes is None:
         return None
-    found: dict[int, dict[str, Any]] = {}
 
     def have_all_answered() -> bool | None:
         for node in nodes:
@@ -84,23 +91,23 @@ def wait_for_answer(
 
     pause = max(POLL_SECONDS, len(nodes) / LOOKS_PER_SECOND)
     _until(have_all_answered, ANSWER_SECONDS, has_ended, pause)
-    hosts = _hosts(attempt)
-    ranks = [rank for node in sorted(found) for rank in _ranks(node, hosts.get(node, ""), found[node])]
+    # As the scheduler and `serried show` call the nodes.
+    events = [event for event in read_journal(attempt.events) if event.get("event") == JournalEvent.CONNECTED]
+    hosts = {event["node"]: str(event["host"]) for event in events if {"node", "host"} <= event.keys()}
+    ranks = [
+        RankStacks(
+            rank=entry["rank"],
+            node=node,
+            host=hosts.get(node) or str(found[node].get("host", "")),
+            launch=entry.get("launch"),
+            processes=tuple(entry["processes"]),
+            omitted=entry.get("omitted", 0),
+        )
+        for node in sorted(found)
+        for entry in found[node].get("ranks", ())
+    ]
     silent = {node: hosts.get(node, "") for node in nodes if node not in found}
     return StacksAnswer(tuple(sorted(ranks, key=lambda one: (one.launch or "", one.rank))), silent)
-
-
-def _hosts(attempt: AttemptDirectory) -> dict[int, str]:
-    """The name of each node, as the scheduler and `serried show` call it."""
-    events = [event for event in read_journal(attempt.events) if event.get("event") == JournalEvent.CONNECTED]
-    return {event["node"]: str(event["host"]) for event in events if {"node", "host"} <= event.keys()}
-
-
-def _nodes_of(attempt: AttemptDirectory, name: str) -> list[int] | None:
-    for event in reversed(read_journal(attempt.events)):
-        if event.get("event") == JournalEvent.STACKS and event.get("id") == name:
-            return [node for node in event.get("nodes", ()) if isinstance(node, int)]
-    return None
 
 
 def _until(look: Callable[[], Any], seconds: float, has_ended: Callable[[], bool], pause: float = POLL_SECONDS) -> Any:
@@ -111,18 +118,6 @@ def _until(look: Callable[[], Any], seconds: float, has_ended: Callable[[], bool
         if result is not None or time.monotonic() >= deadline or has_ended():
             return result
         time.sleep(pause)
-
-
-def _ranks(node: int, host: str, document: dict[str, Any]) -> Iterable[RankStacks]:
-    for entry in document.get("ranks", ()):
-        yield RankStacks(
-            rank=entry["rank"],
-            node=node,
-            host=host or str(document.get("host", "")),
-            launch=entry.get("launch"),
-            processes=tuple(entry["processes"]),
-            omitted=entry.get("omitted", 0),
-        )
 
 
 def groups(ranks: Iterable[RankStacks]) -> list[RankGroup]:

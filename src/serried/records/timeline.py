@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
@@ -59,6 +60,11 @@ _COPIED = (ItemOrigin.SOURCE, ItemOrigin.PEER)
 """The origins of an item that was copied."""
 
 
+Entry = Mapping[str, Any]
+"""Of a journal."""
+_Line = tuple[float, str]
+
+
 @dataclass(frozen=True)
 class Event:
     t: float
@@ -73,35 +79,34 @@ class Event:
 class AttemptRecord:
     """One execution of a run, by its files."""
 
-    number: int
     directory: AttemptDirectory
     claim: Mapping[str, Any]
     exit: Mapping[str, Any]
 
     @property
-    def state(self) -> str | None:
-        state = self.exit.get("state")
-        return str(state) if state is not None else None
+    def number(self) -> int:
+        return self.directory.number
+
+    @property
+    def started(self) -> float | None:
+        started = self.claim.get("started")
+        return float(started) if isinstance(started, int | float) else None
 
     def to_json(self) -> dict[str, Any]:
-        started = self.claim.get("started")
         return {
             "attempt": self.number,
             "directory": str(self.directory.path),
             "host": self.claim.get("host"),
             "job": self.claim.get("job"),
-            "started": iso(started) if isinstance(started, int | float) else None,
+            "started": iso(self.started),
             "exit": dict(self.exit) or None,
         }
 
 
 def attempts(directory: TaskDirectory) -> list[AttemptRecord]:
     """All attempts, the first one first."""
-    found: list[AttemptRecord] = []
-    for number in attempt_numbers(directory):
-        attempt = directory.attempt(number)
-        found.append(AttemptRecord(number, attempt, read_json(attempt.claim) or {}, read_exit(attempt.exit) or {}))
-    return found
+    found = [directory.attempt(number) for number in attempt_numbers(directory)]
+    return [AttemptRecord(it, read_json(it.claim) or {}, read_exit(it.exit) or {}) for it in found]
 
 
 def timeline(record: Record, task: int | None = None, end: Verdict | None = None) -> list[Event]:
@@ -116,15 +121,23 @@ def timeline(record: Record, task: int | None = None, end: Verdict | None = None
         following.setdefault(last_of.get(str(number - 1)), []).append(event)
     events = following.pop(None, [])
     for attempt in known:
-        own = [*_began(attempt), *_journals(attempt, record.summary.nodes)]
+        lines = [*_journal_lines(attempt.directory, record.summary.nodes)]
+        if attempt.started is not None:
+            lines.insert(0, (attempt.started, f"attempt {attempt.number} began on {attempt.claim.get('host', '?')}"))
         if record.summary.script:
-            own += _launched(attempt, record.summary.nodes)
-        for whole_second in (*following.get(attempt.number, ()), *_end_of(attempt)):
-            in_it = [event.t for event in own if 0 <= event.t - whole_second.t < 1]
-            own.append(replace(whole_second, t=max([whole_second.t, *in_it])))  # it came after those
+            lines += _launch_lines(attempt.directory, record.summary.nodes)
+        own = [Event(t, text, attempt.number) for t, text in lines]
+        to_the_second = following.get(attempt.number, [])
+        ended, message = seconds_of(attempt.exit.get("ended")), attempt.exit.get("message")
+        if ended is not None:
+            text = f"attempt {attempt.number} ended: {attempt.exit.get('state')}" + (f", {message}" if message else "")
+            to_the_second.append(Event(ended, text, attempt.number))
+        for event in to_the_second:
+            in_it = [earlier.t for earlier in own if 0 <= earlier.t - event.t < 1]
+            own.append(replace(event, t=max([event.t, *in_it])))  # it came after those
         events += own
     events.sort(key=lambda event: event.t)
-    if end is not None and end.has_ended and known and known[-1].state not in (None, end.state):
+    if end is not None and end.has_ended and known and known[-1].exit.get("state") not in (None, end.state):
         message = f": {end.message}" if end.message else ""
         at = max([end.since or 0.0, *(event.t for event in events)])
         events.append(Event(at, f"no further attempt began; the run ended {end.state}{message}"))
@@ -148,130 +161,78 @@ def _submitted(record: Record, task: int | None) -> Iterator[tuple[int, Event]]:
         yield submission.number, Event(at, text)
 
 
-def _began(attempt: AttemptRecord) -> Iterator[Event]:
-    started = attempt.claim.get("started")
-    if isinstance(started, int | float):
-        text = f"attempt {attempt.number} began on {attempt.claim.get('host', '?')}"
-        yield Event(float(started), text, attempt.number)
-
-
-def _end_of(attempt: AttemptRecord) -> Iterator[Event]:
-    """Of the end too, only the second is known."""
-    ended = seconds_of(attempt.exit.get("ended"))
-    if ended is not None:
-        message = attempt.exit.get("message")
-        text = f"attempt {attempt.number} ended: {attempt.state}" + (f", {message}" if message else "")
-        yield Event(ended, text, attempt.number)
-
-
-def _launched(attempt: AttemptRecord, nodes: int) -> Iterator[Event]:
-    """The newest launches of a job script, without those that ranks of launches started."""
-    number = attempt.number
-    own = [launch for launch in launches(attempt.directory, nodes) if "." not in launch.launch]
+def _launch_lines(attempt: AttemptDirectory, nodes: int) -> Iterator[_Line]:
+    """The newest launches of a job script, without those that ranks of launches started; and programs that failed."""
+    own = [launch for launch in launches(attempt, nodes) if "." not in launch.launch]
     for launch in own[-_MOST_LAUNCHES:]:
-        name = f"launch {launch.launch}"
-        yield Event(launch.began, f"{name} began: {launch.command}", number)
-        failed = launch.first_failed
+        name, failed = f"launch {launch.launch}", launch.first_failed
+        yield launch.began, f"{name} began: {launch.command}"
         if failed is not None:
-            yield Event(failed.t, f"{names.rank_name(failed.rank)} of {name} on {failed.host} {failed.how}", number)
+            how = exits.how(failed.get("exit_code"), failed.get("signal"), is_named=True)
+            yield float(failed["t"]), f"{names.rank_name(failed['rank'])} of {name} on {failed['host']} {how}"
         if launch.ended is not None:
-            status = "" if launch.status is None else f" with status {launch.status}"
-            yield Event(launch.ended, f"{name} ended{status}", number)
-    for program in failed_programs(attempt.directory)[:_MOST_LAUNCHES]:
-        command = shlex.join(program.argv)[:_LONGEST]
-        yield Event(program.t, f"`{command}` failed with status {program.status}", number)
+            yield launch.ended, f"{name} ended" + ("" if launch.status is None else f" with status {launch.status}")
+    # Programs that are no launchers, and whose failure the script did not handle.
+    launched = {document.get("call") for document in _documents(attempt.launches)}
+    failures = [
+        failure
+        for failure in _documents_in(attempt.launches / "failures")
+        if not any(failure.get(fact) for fact in ("handled", "signalled", "within"))
+        if failure.get("call") not in launched
+    ]
+    for failure in sorted(failures, key=lambda failure: float(failure["time"]))[:_MOST_LAUNCHES]:
+        command = shlex.join([str(failure.get("name")), *map(str, failure.get("argv") or ())])[:_LONGEST]
+        yield float(failure["time"]), f"`{command}` failed with status {int(failure['status'])}"
 
 
-def _journals(attempt: AttemptRecord, nodes: int) -> Iterator[Event]:
-    number, are_many = attempt.number, nodes > _MOST_NODES
-    head = read_journal(attempt.directory.events)
-    hosts = _hosts(head)
+def _journal_lines(attempt: AttemptDirectory, nodes: int) -> Iterator[_Line]:
+    """Of many nodes, one line for all that do the same, and the journals of a few."""
+    head, are_many = read_journal(attempt.events), nodes > _MOST_NODES
+    hosts, chosen = _hosts(head), [*range(nodes)]
+    yield from _lines((entry for entry in head if not are_many or entry.get("event") not in _ALIKE), _OF_HEAD)
     if are_many:
-        yield from _of_many(head, number, nodes)
+        for event, what in _ALIKE.items():
+            alike = [entry for entry in head if entry.get("event") == event]
+            times = [float(entry["t"]) for entry in alike if isinstance(entry.get("t"), int | float)]
+            if times:
+                yield max(times), f"{len(times):,} of {nodes:,} nodes {what}"
+            if event == JournalEvent.NODE_LOST:
+                yield from _lines(alike[:_FEW_NODES], _OF_HEAD)
         failing = (JournalEvent.RANK_FAILED, JournalEvent.NODE_LOST)
         failed = [entry["node"] for entry in head if entry.get("event") in failing and "node" in entry]
         chosen = [node for node in dict.fromkeys([0, *failed]) if isinstance(node, int)][:_FEW_NODES]
-    else:
-        yield from _told(head, number, _head_text)
-        chosen = [*range(nodes)]
     for node in chosen:
-        journal, host = read_journal(attempt.directory.node_events(node)), hosts.get(node, f"node {node}")
-        if not are_many:
-            yield from _started(journal, number, host)
-        yield from _told(journal, number, lambda entry, host=host: _node_text(host, entry))  # type: ignore[misc]
+        journal, host = read_journal(attempt.node_events(node)), hosts.get(node, f"node {node}")
+        # One line for all ranks of a node, at the time when each had started once.
+        first_starts: dict[Any, float] = {}
+        for entry in journal if not are_many else ():
+            if entry.get("event") == JournalEvent.STARTED and isinstance(entry.get("t"), int | float):
+                first_starts.setdefault(entry.get("rank"), float(entry["t"]))
+        if first_starts:
+            ranks = sorted(rank for rank in first_starts if isinstance(rank, int))
+            which = f"ranks {ranks[0]}-{ranks[-1]}" if ranks else "ranks"
+            which = names.rank_name(ranks[0]) if len(ranks) == 1 else which
+            yield [*first_starts.values()][-1], f"{which} started on {host}"
+        yield from _lines(journal, _OF_NODE, host)
 
 
-def _hosts(head: Iterable[Mapping[str, Any]]) -> dict[Any, str]:
+def _hosts(head: Iterable[Entry]) -> dict[Any, str]:
     """The name of each node, by its number."""
     connected = (entry for entry in head if entry.get("event") == JournalEvent.CONNECTED)
     return {entry.get("node"): str(entry.get("host")) for entry in connected}
 
 
-def _of_many(head: Sequence[Mapping[str, Any]], number: int, nodes: int) -> Iterator[Event]:
-    """The events of the head, but one for all nodes that do the same."""
-    yield from _told((entry for entry in head if entry.get("event") not in _ALIKE), number, _head_text)
-    for event, what in _ALIKE.items():
-        alike = [entry for entry in head if entry.get("event") == event]
-        times = [float(entry["t"]) for entry in alike if isinstance(entry.get("t"), int | float)]
-        if times:
-            yield Event(max(times), f"{len(times):,} of {nodes:,} nodes {what}", number)
-        if event == JournalEvent.NODE_LOST:
-            yield from _told(alike[:_FEW_NODES], number, _head_text)
-
-
-def _told(
-    journal: Iterable[Mapping[str, Any]], number: int, text_of: Callable[[Mapping[str, Any]], str | None]
-) -> Iterator[Event]:
-    """The entries of a journal that have a text and a time."""
-    for entry in journal:
-        text = text_of(entry)
-        if text and isinstance(entry.get("t"), int | float):
-            yield Event(float(entry["t"]), text, number)
-
-
-def _head_text(entry: Mapping[str, Any]) -> str | None:
-    text_of = _OF_HEAD.get(str(entry.get("event")))
-    return text_of(entry) if text_of else None
-
-
-def _node_text(host: str, entry: Mapping[str, Any]) -> str | None:
-    text_of = _OF_NODE.get(str(entry.get("event")))
-    return text_of(host, entry) if text_of else None
-
-
-def _stopping(entry: Mapping[str, Any]) -> str:
-    because = entry.get("because")
-    reason = _REASONS.get(str(entry.get("reason")), str(entry.get("reason")))
-    return f"stopping: {reason}" + (f" ({because})" if because else "")
-
-
-def _resuming(entry: Mapping[str, Any]) -> str | None:
+def _resuming(_: str, entry: Entry) -> str | None:
     resume = entry.get("resume")
     return f"ranks resume from {PurePath(resume).name}" if isinstance(resume, str) and resume else None
 
 
-def _ending_launch(entry: Mapping[str, Any]) -> str:
-    where = f"rank {entry.get('rank')} on {entry.get('host')}"
-    return f"ending launch {entry.get('launch')}: its other ranks cannot continue without {where}"
+def _stopping(_: str, entry: Entry) -> str:
+    because, reason = entry.get("because"), str(entry.get("reason"))
+    return f"stopping: {_REASONS.get(reason, reason)}" + (f" ({because})" if because else "")
 
 
-_OF_HEAD: Mapping[str, Callable[[Mapping[str, Any]], str | None]] = {
-    JournalEvent.CONNECTED: lambda entry: f"node {entry.get('node')} ({entry.get('host')}) is ready",
-    JournalEvent.NODE_LOST: lambda entry: f"node {entry.get('node')} ({entry.get('host')}) was lost",
-    JournalEvent.STOPPING: _stopping,
-    JournalEvent.STARTING_RANKS: _resuming,
-    JournalEvent.LAUNCH_FAILED: lambda entry: f"the launch failed: {entry.get('message')}",
-    JournalEvent.RANKS_UNCONNECTED: lambda entry: f"warning: {entry.get('message')}",
-    JournalEvent.ANOMALY: lambda entry: f"warning: {entry.get('message')}",
-    JournalEvent.STAGED: lambda entry: (
-        f"every node has its data: {spell(int(entry['bytes']))} after {entry.get('seconds')} s"
-    ),
-    JournalEvent.ENDING_LAUNCH: _ending_launch,
-}
-"""The text of an entry in the journal of the head, by its event; others are left out."""
-
-
-def _image(host: str, entry: Mapping[str, Any]) -> str:
+def _image(host: str, entry: Entry) -> str:
     if entry.get("problem"):
         return f"{host} runs the shared image, without a copy on its own disk: {entry['problem']}"
     if not entry.get("bytes"):
@@ -279,7 +240,7 @@ def _image(host: str, entry: Mapping[str, Any]) -> str:
     return f"{host} copied the image to its own disk in {entry.get('seconds')} s"
 
 
-def _item_staged(host: str, entry: Mapping[str, Any]) -> str:
+def _item_staged(host: str, entry: Entry) -> str:
     item, origin = entry.get("item"), entry.get("origin")
     if origin == ItemOrigin.IN_PLACE:
         return f"{host} uses {item} where it is: {entry.get('because') or 'it has no disk of its own'}"
@@ -289,17 +250,12 @@ def _item_staged(host: str, entry: Mapping[str, Any]) -> str:
     return f"{text}: {spell(int(entry['bytes']))} in {entry.get('seconds')} s"
 
 
-def _staging_waits(host: str, entry: Mapping[str, Any]) -> str:
-    run = maker(str(entry.get("run") or ""))
-    return f"{host} waits for {entry.get('item')}: {run} is copying it to this node"
-
-
-def _staging_problem(host: str, entry: Mapping[str, Any]) -> str:
+def _staging_problem(host: str, entry: Entry) -> str:
     item = f"in {entry['item']}, " if entry.get("item") else ""
     return f"{host}: {item}{entry.get('problem')}"
 
 
-def _rank_failed(host: str, entry: Mapping[str, Any]) -> str | None:
+def _rank_failed(host: str, entry: Entry) -> str | None:
     """None for a rank that succeeded, or that Serried ended."""
     if entry.get("ended_by_us") or entry.get("exit_code") == 0:
         return None
@@ -308,60 +264,50 @@ def _rank_failed(host: str, entry: Mapping[str, Any]) -> str | None:
     return f"{names.rank_name(entry.get('rank'))} on {host} {how}{again}"
 
 
-_OF_NODE: Mapping[str, Callable[[str, Mapping[str, Any]], str | None]] = {
+_Texts = Mapping[str, str | Callable[[str, Entry], str | None]]
+"""The text of an entry by its event, from its own facts and the name of the host; entries of others are left out."""
+_OF_HEAD: _Texts = {
+    JournalEvent.CONNECTED: "node {node} ({host}) is ready",
+    JournalEvent.NODE_LOST: "node {node} ({host}) was lost",
+    JournalEvent.STOPPING: _stopping,
+    JournalEvent.STARTING_RANKS: _resuming,
+    JournalEvent.LAUNCH_FAILED: "the launch failed: {message}",
+    JournalEvent.RANKS_UNCONNECTED: "warning: {message}",
+    JournalEvent.ANOMALY: "warning: {message}",
+    JournalEvent.STAGED: lambda _, entry: (
+        f"every node has its data: {spell(int(entry['bytes']))} after {entry.get('seconds')} s"
+    ),
+    JournalEvent.ENDING_LAUNCH: (
+        "ending launch {launch}: its other ranks cannot continue without rank {rank} on {host}"
+    ),
+}
+_OF_NODE: _Texts = {
     JournalEvent.IMAGE: _image,
     JournalEvent.ITEM_STAGED: _item_staged,
-    JournalEvent.STAGING_WAITS: _staging_waits,
+    JournalEvent.STAGING_WAITS: lambda host, entry: (
+        f"{host} waits for {entry.get('item')}: {maker(str(entry.get('run') or ''))} is copying it to this node"
+    ),
     JournalEvent.STAGING_PROBLEM: _staging_problem,
-    JournalEvent.STAGING_ALONE: lambda host, entry: (
-        f"{host} reads from the source, because the node before it cannot serve: {entry.get('because')}"
-    ),
-    JournalEvent.STAGING_REFUSED: lambda host, entry: (
-        f"{host} refused a request for data from {entry.get('address')}: {entry.get('because')}"
-    ),
-    JournalEvent.LAUNCHED_RANKS_HAVE_NO_LOGS: lambda host, entry: (
-        f"{host}: ranks of the script have no logs here: {entry.get('because')}"
-    ),
-    JournalEvent.STAGE_OUT_PROBLEM: lambda host, entry: f"{host}: {entry.get('message')}",
+    JournalEvent.STAGING_ALONE: ("{host} reads from the source, because the node before it cannot serve: {because}"),
+    JournalEvent.STAGING_REFUSED: "{host} refused a request for data from {address}: {because}",
+    JournalEvent.LAUNCHED_RANKS_HAVE_NO_LOGS: "{host}: ranks of the script have no logs here: {because}",
+    JournalEvent.STAGE_OUT_PROBLEM: "{host}: {message}",
     JournalEvent.STAGE_OUT_ENDED: lambda host, entry: "; ".join(f"{host}: {text}" for text in outputs_left_out(entry)),
     JournalEvent.RANK_EXIT: _rank_failed,
     JournalEvent.RANK_RESTARTED: _rank_failed,
 }
-"""The text of an entry in the journal of a node, by its event; others are left out."""
 
 
-def _started(journal: Iterable[Mapping[str, Any]], number: int, host: str) -> Iterator[Event]:
-    """One line for all ranks of a node, at the time when each had started once."""
-    first_starts: dict[Any, float] = {}
+def _lines(journal: Iterable[Entry], texts: _Texts, host: str | None = None) -> Iterator[_Line]:
+    """The entries that have a text and a time. `host` is that of the journal; each entry of the head has its own."""
     for entry in journal:
-        if entry.get("event") == JournalEvent.STARTED and isinstance(entry.get("t"), int | float):
-            first_starts.setdefault(entry.get("rank"), float(entry["t"]))
-    if first_starts:
-        ranks = sorted(rank for rank in first_starts if isinstance(rank, int))
-        which = names.rank_name(ranks[0]) if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]}" if ranks else "ranks"
-        yield Event([*first_starts.values()][-1], f"{which} started on {host}", number)
-
-
-@dataclass(frozen=True)
-class FailedRank:
-    """The rank of a launch that failed first."""
-
-    rank: int
-    host: str
-    exit_code: int | None
-    signal: int | None
-    t: float
-
-    @classmethod
-    def of(cls, entry: Mapping[str, Any]) -> FailedRank:
-        return cls(entry["rank"], entry["host"], entry.get("exit_code"), entry.get("signal"), float(entry["t"]))
-
-    @property
-    def how(self) -> str:
-        return exits.how(self.exit_code, self.signal, is_named=True)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"rank": self.rank, "host": self.host, "exit_code": self.exit_code, "signal": self.signal}
+        text, its_host = texts.get(str(entry.get("event"))), host or str(entry.get("host"))
+        if callable(text):
+            text = text(its_host, entry)
+        elif text:
+            text = text.format_map(defaultdict(lambda: None, entry, host=its_host))
+        if text and isinstance(entry.get("t"), int | float):
+            yield float(entry["t"]), text
 
 
 @dataclass(frozen=True)
@@ -382,24 +328,26 @@ class ScriptLaunch:
     """Of the launcher; None while it runs, and if nothing shows it."""
     handled: bool
     """The script handled its failure."""
-    first_failed: FailedRank | None
+    first_failed: Entry | None
+    """The end of the rank that failed first."""
 
     @property
     def command(self) -> str:
         return shlex.join(self.argv)
 
     def to_json(self) -> dict[str, Any]:
+        failed = self.first_failed
         return {
             "launch": self.launch,
             "argv": list(self.argv),
             "untouched": self.untouched,
             "began": iso(self.began),
-            "ended": None if self.ended is None else iso(self.ended),
+            "ended": iso(self.ended),
             "ranks": self.ranks,
             "nodes": list(self.nodes),
             "exit_code": self.status,
             "handled": self.handled,
-            "first_failed": self.first_failed and self.first_failed.to_json(),
+            "first_failed": failed and {name: failed.get(name) for name in ("rank", "host", "exit_code", "signal")},
         }
 
 
@@ -411,55 +359,32 @@ def launches(attempt: AttemptDirectory, nodes: int) -> list[ScriptLaunch]:
     if not documents:
         return []
     failures = {document["call"]: document for document in _documents_in(attempt.launches / "failures")}
-    entries = _ranks_by_launch(attempt, nodes)
+    hosts = _hosts(read_journal(attempt.events))
+    ranks: dict[str, list[Entry]] = {}
+    for node in range(nodes):
+        for entry in read_journal(attempt.node_events(node)):
+            if entry.get("event") in (JournalEvent.LAUNCHED_RANK_STARTED, JournalEvent.LAUNCHED_RANK_ENDED):
+                own = {**entry, "host": hosts.get(node, f"node {node}")}
+                ranks.setdefault(str(entry.get("launch")), []).append(own)
     return [
         _launch(
-            documents[launch],
-            entries.get(launch, []),
+            documents[launch][0],
+            ranks.get(launch, []),
             [failures[document["call"]] for document in documents[launch] if document.get("call") in failures],
         )
         for launch in sorted(documents, key=launch_order)
     ]
 
 
-@dataclass(frozen=True)
-class FailedProgram:
-    """A program in a job script that is no launcher, and whose failure the script did not handle."""
-
-    argv: tuple[str, ...]
-    status: int
-    t: float
-
-
-def failed_programs(attempt: AttemptDirectory) -> list[FailedProgram]:
-    """The earliest first."""
-    launched = {document.get("call") for document in _documents(attempt.launches)}
-    failures = [
-        it for it in _documents_in(attempt.launches / "failures") if not (it.get("handled") or it.get("signalled"))
-    ]
-    found = [
-        FailedProgram((str(it.get("name")), *map(str, it.get("argv") or ())), int(it["status"]), float(it["time"]))
-        for it in failures
-        if it.get("call") not in launched and not it.get("within")
-    ]
-    return sorted(found, key=lambda program: program.t)
-
-
 def _launch(
-    documents: Sequence[Mapping[str, Any]], entries: Iterable[Mapping[str, Any]], failures: Sequence[Mapping[str, Any]]
+    document: Mapping[str, Any], entries: Sequence[Entry], failures: Sequence[Mapping[str, Any]]
 ) -> ScriptLaunch:
-    document = documents[0]
-    by_event: dict[str, list[Mapping[str, Any]]] = {}
-    for entry in entries:
-        by_event.setdefault(str(entry["event"]), []).append(entry)
-    started = by_event.get(JournalEvent.LAUNCHED_RANK_STARTED, [])
-    ends = by_event.get(JournalEvent.LAUNCHED_RANK_ENDED, [])
+    started = [entry for entry in entries if entry["event"] == JournalEvent.LAUNCHED_RANK_STARTED]
+    ends = [entry for entry in entries if entry["event"] == JournalEvent.LAUNCHED_RANK_ENDED]
+    failed = [entry for entry in ends if entry.get("exit_code") or entry.get("signal")]
     have_ended = bool(started) and len(ends) == len(started)
-    status = int(failures[0]["status"]) if failures else None
-    if status is None and have_ended and not any(map(_has_failed, ends)):
-        status = 0
-    own = [entry for entry in ends if _has_failed(entry) and not entry.get("ended_by_us")]
-    first = min(own, key=lambda entry: (bool(entry.get("stumbled")), entry["t"], entry["rank"]), default=None)
+    status = int(failures[0]["status"]) if failures else 0 if have_ended and not failed else None
+    by_themselves = [entry for entry in failed if not entry.get("ended_by_us")]
     times = [float(entry["t"]) for entry in ends if have_ended] + [float(failure["time"]) for failure in failures]
     return ScriptLaunch(
         launch=str(document["launch"]),
@@ -471,24 +396,10 @@ def _launch(
         ended=max(times, default=None),
         status=status,
         handled=bool(failures) and all(failure.get("handled") for failure in failures),
-        first_failed=FailedRank.of(first) if first else None,
+        first_failed=min(
+            by_themselves, key=lambda entry: (bool(entry.get("stumbled")), entry["t"], entry["rank"]), default=None
+        ),
     )
-
-
-def _has_failed(entry: Mapping[str, Any]) -> bool:
-    return bool(entry.get("exit_code") or entry.get("signal"))
-
-
-def _ranks_by_launch(attempt: AttemptDirectory, nodes: int) -> dict[str, list[dict[str, Any]]]:
-    """The starts and ends of ranks by launch, each with the name of its node."""
-    hosts = _hosts(read_journal(attempt.events))
-    found: dict[str, list[dict[str, Any]]] = {}
-    for node in range(nodes):
-        for entry in read_journal(attempt.node_events(node)):
-            if entry.get("event") in (JournalEvent.LAUNCHED_RANK_STARTED, JournalEvent.LAUNCHED_RANK_ENDED):
-                host = hosts.get(node, f"node {node}")
-                found.setdefault(str(entry.get("launch")), []).append({**entry, "host": host})
-    return found
 
 
 def _documents(folder: Path) -> list[dict[str, Any]]:

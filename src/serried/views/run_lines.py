@@ -142,8 +142,8 @@ def progress_note(progress: RunProgress) -> tuple[list[str], str]:
     texts = [" ".join(filter(None, parts[:length])) for length in (3, 2, 1)]
     if progress.step is not None and progress.total_steps:
         texts.append(f"{100 * progress.step // progress.total_steps}%")
-    if progress.step is None and progress.gpu_busy is not None:
-        texts = [f"GPUs {progress.gpu_busy:.0f}% busy"]
+    if progress.step is None and progress.live.gpu_busy is not None:
+        texts = [f"GPUs {progress.live.gpu_busy:.0f}% busy"]
     # The code of the first warning of the agents that the rest does not say in words.
     codes = (warning.get("code") for warning in progress.live.warnings if not progress.is_stale)
     warning = next((code for code in codes if isinstance(code, str) and code != Reason.STALLED), "")
@@ -186,7 +186,7 @@ def progress_facts(progress: RunProgress) -> list[tuple[str, str]]:
         ("progress", ", ".join(filter(None, (_step(progress), _metrics(progress), _trouble(progress))))),
         ("speed", _speed(progress)),
         ("time left", _time_left(progress)),
-        ("GPUs", _gpus(progress.live.nodes, progress.live.gpus, progress.gpu_busy)),
+        ("GPUs", _gpus(progress.live.nodes, progress.live.gpus, progress.live.gpu_busy)),
         ("CPUs", _cpus(progress.live.nodes)),
         ("memory", _memory(progress.live.nodes)),
     ]
