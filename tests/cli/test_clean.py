@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -183,7 +184,7 @@ def test_what_somebody_else_removes_while_it_is_looked_at_is_none(tmp_path, monk
         return found
 
     monkeypatch.setattr(disk_items, "_names", names_of_what_goes)
-    assert list(disk_items.half_removed(tmp_path)) == []
+    assert list(disk_items.remains(SimpleNamespace(roots=[tmp_path]))) == []
 
     (experiment / "stays").touch()
     (experiment / "goes").touch()

@@ -20,7 +20,7 @@ from serried.base.errors import reason
 from serried.base.files import is_ours_alone, read_json
 from serried.base.text import iso, seconds_of
 from serried.records import index, outputs
-from serried.records.record import Record, RecordUnreadable, is_id, read_exit, records_directory
+from serried.records.record import RecordUnreadable, is_id, read_exit, records_directory
 from serried.records.status import RunStatus, statuses
 from serried.schema import checkpoints, names
 from serried.schema import outputs as run_outputs
@@ -121,17 +121,8 @@ def newest_within(path: Path) -> float:
     return max(times)
 
 
-RUN, RECORD, REMAINS, SOURCE, ENVIRONMENT, IMAGE, ATTEMPT, STAGED, DISK = (
-    "run",
-    "record",
-    "half-removed",
-    "source",
-    "environment",
-    "image",
-    "failed build",
-    "staged data",
-    "local disk",
-)
+RUN, RECORD, REMAINS, SOURCE = "run", "record", "half-removed", "source"
+ENVIRONMENT, IMAGE, ATTEMPT, STAGED, DISK = "environment", "image", "failed build", "staged data", "local disk"
 DATA = "data"
 """The folder of staged data on a disk."""
 ASIDE = ".removing-"
@@ -184,14 +175,21 @@ class KnownRuns:
     plans: dict[str, Plan] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for status in self.statuses:
-            plan = _plan(status.record)
+        for record in (status.record for status in self.statuses):
+            plan = None
+            with contextlib.suppress(RecordUnreadable):
+                plan = record.plan
+            with contextlib.suppress(RecordUnreadable):
+                plan = plan or _plan_in(record.where.path)
             if plan is not None:
-                self.plans[status.record.id] = plan
+                self.plans[record.id] = plan
 
     @classmethod
     def load(cls) -> KnownRuns:
         return cls(statuses(index.records()))
+
+    def status_of(self, run: str) -> RunStatus:
+        return next(status for status in self.statuses if status.record.id == run)
 
     @property
     def roots(self) -> list[Path]:
@@ -215,15 +213,6 @@ class KnownRuns:
 def is_over(status: RunStatus) -> bool:
     """Has the run ended, and does its record say so? A lost or uncertain run may still continue."""
     return status.has_ended and status.record.end is not None
-
-
-def _plan(record: Record) -> Plan | None:
-    """The record's plan, or that in the run directory if the record is unreadable."""
-    with contextlib.suppress(RecordUnreadable):
-        return record.plan
-    with contextlib.suppress(RecordUnreadable, *_MALFORMED):
-        return Plan.from_json(read_json(record.where.plan) or {})
-    return None
 
 
 def _plan_in(run: Path) -> Plan | None:
@@ -306,27 +295,22 @@ def records(known: KnownRuns) -> Iterator[Thing]:
     for status in known.statuses:
         if is_over(status) and not os.path.lexists(status.record.where.path):
             plan = known.plans.get(status.record.id)
-            is_away = plan is not None and not os.path.lexists(plan.site.root)
-            needed = (
-                f"its directory may still exist: `{plan.site.root}` is not visible from this machine"
-                if plan is not None and is_away
-                else ""
-            )
-            used = status.verdict.since or status.created
-            path = status.record.directory.path
-            yield Thing(RECORD, status.id, path, used, status.state, needed=needed, run=status.record.id)
+            needed = ""
+            if plan is not None and not os.path.lexists(plan.site.root):
+                needed = f"its directory may still exist: `{plan.site.root}` is not visible from this machine"
+            yield record_of(status, needed)
+
+
+def record_of(status: RunStatus, needed: str = "") -> Thing:
+    path, used = status.record.directory.path, status.verdict.since or status.created
+    return Thing(RECORD, status.record.id, path, used, status.state, needed, status.record.id)
 
 
 def remains(known: KnownRuns) -> Iterator[Thing]:
     """Run directories whose deletion was interrupted."""
-    for root in known.roots:
-        for path in half_removed(root):
+    for experiment in (experiment for root in known.roots for experiment in _experiments(root)):
+        for path in _ours(experiment, _ASIDE, stat.S_ISDIR):
             yield Thing(REMAINS, path.name, path, newest_within(path))
-
-
-def half_removed(root: Path) -> Iterator[Path]:
-    for experiment in _experiments(root):
-        yield from _ours(experiment, _ASIDE, stat.S_ISDIR)
 
 
 def sources(known: KnownRuns, deleted: Iterable[Path] = ()) -> Iterator[Thing]:
@@ -336,10 +320,16 @@ def sources(known: KnownRuns, deleted: Iterable[Path] = ()) -> Iterator[Thing]:
     unfinished = [plan for _, plan in known.unfinished() if plan.source.archive]
     for root in known.roots:
         paths = [path for path in _runs_below(root) if path not in gone]
-        named = {_archive_of(path) for path in paths} | _programs_of([*paths, *moved])
+        named = _programs_of([*paths, *moved])
         named |= {Path(os.path.normpath(Path(plan.directory, plan.source.archive or ""))) for plan in unfinished}
+        for run in paths:
+            source = (read_json(run / "plan.json") or {}).get("source")
+            if archive := source.get("archive") if isinstance(source, dict) else None:
+                named.add(Path(os.path.normpath(run / str(archive))))
         same = _file_ids(named)
-        for path in _archives(root):
+        # Snapshots of code, which a project's runs share, and the programs of Serried, which all runs share.
+        archives = [archive for project in _folders(root) for archive in _ours(project / "sources", _ARCHIVE)]
+        for path in [*archives, *_ours(root / PROGRAMS, _PROGRAM)]:
             needed = "a run has it" if path in named or same & _file_ids([path]) else ""
             yield Thing(SOURCE, f"{path.parent.parent.name}/{path.name}", path, newest_within(path), needed=needed)
 
@@ -349,10 +339,10 @@ def built(known: KnownRuns) -> Iterator[Thing]:
     last: dict[str, float] = {}
     for status in known.statuses:
         plan = known.plans.get(status.record.id)
-        if plan is not None:
-            used = max(seconds_of(plan.created) or 0.0, status.verdict.since or 0.0 if status.has_ended else 0.0)
-            for place in _uses(plan):
-                last[place] = max(last.get(place, 0.0), used)
+        ended = status.verdict.since if status.has_ended else None
+        for place in _uses(plan) if plan else ():
+            used = max(seconds_of(plan.created) or 0.0, ended or 0.0) if plan else 0.0
+            last[place] = max(last.get(place, 0.0), used)
     live = {place: run for run, plan in known.unfinished() for place in _uses(plan)}
     for path, state in _without_record(known):
         if not state and (plan := _plan_in(path)):
@@ -400,6 +390,11 @@ def kept(known: KnownRuns) -> Iterator[Thing]:
         for path in _entries(room):
             if path not in listed:
                 yield Thing(DISK, path.name, path, newest_within(path))
+
+
+def everything(known: KnownRuns) -> Iterator[Thing]:
+    for listing in (runs, remains, sources, built, staged, kept):
+        yield from listing(known)
 
 
 def _rooms(bases: Iterable[str]) -> list[Path]:
@@ -455,13 +450,6 @@ def _folders(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _archives(root: Path) -> Iterator[Path]:
-    """Snapshots of code, which a project's runs share, and the programs of Serried, which all runs share."""
-    for project in _folders(root):
-        yield from _ours(project / "sources", _ARCHIVE, stat.S_ISREG)
-    yield from _ours(root / PROGRAMS, _PROGRAM, stat.S_ISREG)
-
-
 def _programs_of(runs: Iterable[Path]) -> set[Path]:
     """The files of Serried itself that run directories link to."""
     programs = set()
@@ -472,25 +460,17 @@ def _programs_of(runs: Iterable[Path]) -> set[Path]:
     return programs
 
 
-def _archive_of(run: Path) -> Path | None:
-    """The archive in a run's plan."""
-    source = (read_json(run / "plan.json") or {}).get("source")
-    archive = source.get("archive") if isinstance(source, dict) else None
-    return Path(os.path.normpath(run / str(archive))) if archive else None
-
-
-def _file_ids(paths: Iterable[Path | None]) -> set[tuple[int, int]]:
+def _file_ids(paths: Iterable[Path]) -> set[tuple[int, int]]:
     """Device and inode: records may spell one root in several ways, by links or with `..`."""
     ids = set()
     for path in paths:
         with contextlib.suppress(OSError):
-            if path is not None:
-                state = path.stat()
-                ids.add((state.st_dev, state.st_ino))
+            state = path.stat()
+            ids.add((state.st_dev, state.st_ino))
     return ids
 
 
-def _ours(folder: Path, pattern: re.Pattern[str], is_kind: Callable[[int], bool]) -> Iterator[Path]:
+def _ours(folder: Path, pattern: re.Pattern[str], is_kind: Callable[[int], bool] = stat.S_ISREG) -> Iterator[Path]:
     """The entries with such a name that belong to this user."""
     for name in filter(pattern.fullmatch, _names(folder)):
         with contextlib.suppress(FileNotFoundError):  # deleted meanwhile

@@ -18,7 +18,7 @@ from serried.base.errors import SerriedError, UsageError, reason
 from serried.cleanup import disk_items
 from serried.cleanup.disk_items import KnownRuns, Thing
 from serried.records.record import Record, records_directory
-from serried.records.status import RunStatus, status
+from serried.records.status import status
 from serried.schema.outputs import describe
 from serried.submission import builds, fetch
 from serried.submission.deliver import remove_empty_above
@@ -67,7 +67,7 @@ def choose_runs(
                 raise UsageError(f"run `{run}` stays: {thing.note}", hint=TO_FETCH.format(run=run))
             choice.go.append(thing)
         if records:
-            choice.go.append(without_directory.get(run) or _record_of(known, run))
+            choice.go.append(without_directory.get(run) or disk_items.record_of(known.status_of(run)))
     return choice
 
 
@@ -90,7 +90,8 @@ def choose_all(
             choice.stay += [dataclasses.replace(thing, needed=thing.note) for thing in choice.go if thing.unfetched]
             choice.go = [thing for thing in choice.go if not thing.unfetched]
     if older is not None and records:
-        choice.go += [_record_of(known, run) for run in {thing.run for thing in choice.go if thing.has_record}]
+        ids = {thing.run for thing in choice.go if thing.has_record}
+        choice.go += [disk_items.record_of(known.status_of(run)) for run in ids]
         choice.add(disk_items.records(known), older)
     choice.go += disk_items.remains(known)
     sources = disk_items.sources(known, [thing.path for thing in choice.go if thing.kind == disk_items.RUN])
@@ -113,12 +114,6 @@ def _with_outputs(known: KnownRuns, thing: Thing, tell: Tell) -> Thing:
     text = outputs.text if places is not None else "unknown, because the run's plan cannot be read"
     note = ", ".join(filter(None, (thing.note, f"outputs: {text}")))
     return dataclasses.replace(thing, unfetched=unfetched, note=note)
-
-
-def _record_of(known: KnownRuns, run: str) -> Thing:
-    status = next(status for status in known.statuses if status.record.id == run)
-    used = status.verdict.since or status.created
-    return Thing(disk_items.RECORD, run, status.record.directory.path, used, status.state, run=run)
 
 
 def remove(thing: Thing) -> str | None:
@@ -227,7 +222,14 @@ def sweep_nodes(
     """
     errands = []
     for host in hosts:
-        status = _newest_on(known, host)
+        there = [status for status in known.statuses if host in status.node_names and status.record.id in known.plans]
+        there = [status for status in there if status.record.where.agent.exists()]  # which can start there
+        if not there:
+            raise UsageError(
+                f"none of your runs that still have a directory was on `{host}`",
+                hint="`serried show RUN` has the nodes of a run; your next job there deletes the folders of dead jobs",
+            )
+        status = max(there, key=lambda status: status.created)
         journal = status.record.where.path / f"tidying-{os.urandom(4).hex()}" / "tidy.jsonl"
         role = ("tidy", str(journal), *(["--dry-run"] if dry else []))
         errands.append(Errand(known.plans[status.record.id], host, role, journal))
@@ -244,18 +246,3 @@ def sweep_nodes(
     finally:
         for errand in errands:
             shutil.rmtree(errand.journal.parent, ignore_errors=True)
-
-
-def _newest_on(known: KnownRuns, host: str) -> RunStatus:
-    """The newest run on a host. Its directory has an agent that can start there."""
-    candidates = [
-        status
-        for status in known.statuses
-        if host in status.node_names and status.record.id in known.plans and status.record.where.agent.exists()
-    ]
-    if not candidates:
-        raise UsageError(
-            f"none of your runs that still have a directory was on `{host}`",
-            hint="`serried show RUN` has the nodes of a run; your next job there deletes the folders of dead jobs",
-        )
-    return max(candidates, key=lambda status: status.created)

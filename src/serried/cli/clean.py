@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -19,14 +19,13 @@ from serried.cleanup import disk_items, removal
 from serried.cleanup.disk_items import KnownRuns, Size, Thing
 from serried.cleanup.removal import Left, RemovalChoice
 from serried.cli import run_view
-from serried.schema.layout import RunDirectory
+from serried.schema.layout import RunDirectory, TaskDirectory
 from serried.views import console
 from serried.views.text import printable
 
 _SHOWN = 20
 _USAGE_HEADS = ("WHAT", "NAME", "SIZE", "FILES", "CHECKPOINTS", "RESULTS", "OUTPUTS", "CHANGED")
 _OF_ONE = ("RUN", "PART", "SIZE", "FILES", "NEWEST", "OLDEST")
-_USAGE_NAME = 1
 _PARTS_AT = 4, 7
 _PARTS = ("checkpoints", "results", "outputs")
 _REST = "rest"
@@ -56,58 +55,59 @@ def du_command(*, runs: tuple[str, ...], everything: bool, as_json: bool) -> Non
     now = time.time()
     found = _measure_all(runs)
     if as_json:
-        console.out_json(things=[_usage_json(row) for row in found], **_sum(found).to_json())
+        things = [
+            {
+                **row.thing.to_json(),
+                **row.size.to_json(),
+                "parts": {part: size.to_json() for part, size in row.parts.items()},
+            }
+            for row in found
+        ]
+        console.out_json(things=things, **_sum(found).to_json())
     elif runs:
-        console.out_table(_OF_ONE, [line for row in found for line in _part_lines(row, now)])
+        lines = [
+            [row.thing.run, part, *_amount(size), _ago(now, size.newest), _ago(now, size.oldest)]
+            for row in found
+            for part, size in [*row.parts.items(), ("all", row.size)]
+            if size.files or part == "all"
+        ]
+        console.out_table(_OF_ONE, lines)
     else:
         _out_usage(found, now, None if everything else _SHOWN)
 
 
 def _measure_all(runs: Sequence[str]) -> list[UsageRow]:
     with console.status_line("measuring") as line:
-
-        def tell(name: str, files: int) -> None:
-            line.update(f"measuring {name}: {files:,} files")
-
         known = KnownRuns.load()
-        chosen = _named(known, runs) if runs else _everything(known)
-        rows = [_measure_row(thing, known, lambda files, name=thing.name: tell(name, files)) for thing in chosen]
-    return (
-        rows
-        if runs
-        else sorted(
-            (row for row in rows if row.size.files), key=lambda row: (-row.size.bytes, -row.size.files, row.thing.name)
-        )
-    )
+        things = _named(known, runs) if runs else disk_items.everything(known)
+        rows = [_measure_row(thing, known, _teller(line, thing)) for thing in things]
+    if runs:
+        return rows
+    used = [row for row in rows if row.size.files]
+    return sorted(used, key=lambda row: (-row.size.bytes, -row.size.files, row.thing.name))
 
 
-def _named(known: KnownRuns, runs: Sequence[str]) -> list[Thing]:
+def _teller(line: console.MovingLine, thing: Thing) -> Callable[[int], None]:
+    return lambda files: line.update(f"measuring {thing.name}: {files:,} files")
+
+
+def _named(known: KnownRuns, runs: Sequence[str]) -> Iterator[Thing]:
     there = {thing.run: thing for thing in disk_items.runs(known) if thing.has_record}
-    chosen = []
     for selection in run_view.select_all(runs):
-        if selection.record.id not in there:
-            raise UsageError(
-                f"the run directory of `{selection.record.id}` does not exist any more",
-                hint=f"it was {selection.record.where.path}",
-            )
-        chosen.append(there[selection.record.id])
-    return chosen
+        record = selection.record
+        if record.id not in there:
+            message = f"the run directory of `{record.id}` does not exist any more"
+            raise UsageError(message, hint=f"it was {record.where.path}")
+        yield there[record.id]
 
 
-def _everything(known: KnownRuns) -> Iterable[Thing]:
-    yield from disk_items.runs(known)
-    yield from disk_items.remains(known)
-    yield from disk_items.sources(known)
-    yield from disk_items.built(known)
-    yield from disk_items.staged(known)
-    yield from disk_items.kept(known)
-
-
-def _measure_row(thing: Thing, known: KnownRuns, tell: Any) -> UsageRow:
+def _measure_row(thing: Thing, known: KnownRuns, tell: Callable[[int], None]) -> UsageRow:
     if thing.kind != disk_items.RUN:
         return UsageRow(thing, disk_items.measure(thing.path, tell))
     where = RunDirectory(thing.path)
-    tasks = [where, *(where.task(int(name)) for name in _numbers(where.tasks))]
+    tasks: list[TaskDirectory] = [where]
+    with contextlib.suppress(OSError):
+        tasks += [where.task(int(name)) for name in os.listdir(where.tasks) if name.isdecimal()]  # noqa: PTH208 - a thousand, perhaps
     folders = {"checkpoints": [one.checkpoints for one in tasks], "results": [one.results for one in tasks]}
     parts = {part: sum((disk_items.measure(path, tell) for path in paths), Size()) for part, paths in folders.items()}
     trees = disk_items.trees(known, thing) or []
@@ -117,62 +117,41 @@ def _measure_row(thing: Thing, known: KnownRuns, tell: Any) -> UsageRow:
     return UsageRow(thing, sum(parts.values(), Size()), parts)
 
 
-def _numbers(folder: Path) -> list[str]:
-    try:
-        return [name for name in os.listdir(folder) if name.isdecimal()]  # noqa: PTH208 - a thousand, perhaps
-    except OSError:
-        return []
-
-
 def _sum(rows: Sequence[UsageRow]) -> Size:
     return sum((row.size for row in rows), Size())
+
+
+def _amount(size: Size) -> list[str]:
+    return [spell(size.bytes), f"{size.files:,}"]
+
+
+def _ago(now: float, moment: float | None) -> str:
+    return "" if moment is None else ago(now - moment)
 
 
 def _out_usage(rows: Sequence[UsageRow], now: float, shown: int | None) -> None:
     if not rows:
         console.say("no disk space is used yet")
         return
-    lines = [_usage_line(row, now) for row in rows[:shown]]
+    lines = []
+    for row in rows[:shown]:
+        parts = [row.parts.get(part, Size()) for part in _PARTS]
+        of_parts = [spell(part.bytes) if part.files else "" for part in parts]
+        name, changed = printable(row.thing.name), _ago(now, row.size.newest)
+        lines.append([row.thing.kind, name, *_amount(row.size), *of_parts, changed])
     if rest := rows[len(lines) :]:
-        size = _sum(rest)
-        lines.append(["", f"{len(rest)} more: serried du --all", spell(size.bytes), f"{size.files:,}", "", "", "", ""])
+        lines.append(["", f"{len(rest)} more: serried du --all", *_amount(_sum(rest)), "", "", "", ""])
     total = _sum(rows)
-    lines.append(["all", "", spell(total.bytes), f"{total.files:,}", "", "", "", ""])
+    lines.append(["all", "", *_amount(total), "", "", "", ""])
     heads: Sequence[str] = _USAGE_HEADS
     widths = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
     if console.is_terminal() and sum(widths) + 2 * (len(widths) - 1) > console.columns():
         # Names matter more than the parts, which `serried du RUN` lists.
         heads, *lines = ([*line[: _PARTS_AT[0]], *line[_PARTS_AT[1] :]] for line in (heads, *lines))
-    console.out_table(heads, lines, shrink=_USAGE_NAME)
+    console.out_table(heads, lines, shrink=1)
     if total.unread:
         console.warning(f"{total.unread} folders could not be read")
 
-
-def _usage_line(row: UsageRow, now: float) -> list[str]:
-    parts = [spell(row.parts[part].bytes) if row.parts.get(part) and row.parts[part].files else "" for part in _PARTS]
-    changed = ago(now - row.size.newest) if row.size.newest is not None else ""
-    name = printable(row.thing.name)
-    return [row.thing.kind, name, spell(row.size.bytes), f"{row.size.files:,}", *parts, changed]
-
-
-def _part_lines(row: UsageRow, now: float) -> list[list[str]]:
-    def moment(seconds: float | None) -> str:
-        return "" if seconds is None else ago(now - seconds)
-
-    named = [(part, size) for part, size in row.parts.items() if size.files]
-    return [
-        [row.thing.run, part, spell(size.bytes), f"{size.files:,}", moment(size.newest), moment(size.oldest)]
-        for part, size in [*named, ("all", row.size)]
-    ]
-
-
-def _usage_json(row: UsageRow) -> dict[str, Any]:
-    parts = {part: size.to_json() for part, size in row.parts.items()}
-    return {**row.thing.to_json(), **row.size.to_json(), "parts": parts}
-
-
-_HEADS = ("WHAT", "NAME", "SIZE", "FILES", "USED", "NOTE")
-_NAME = _HEADS.index("NAME")
 
 Measured = list[tuple[Thing, Size]]
 
@@ -225,7 +204,8 @@ def command(
     now = time.time()
     older = run_view.moment("--older-than", age, now) if age else None
     choice = _choose(runs, now, older, records=records, with_outputs=outputs)
-    found = _measured(choice.go)
+    with console.status_line("measuring") as line:
+        found = [(thing, disk_items.measure(thing.path, _teller(line, thing))) for thing in choice.go]
     if as_json and not (dry_run or yes):
         raise UsageError("`--json` cannot ask for confirmation", hint="--dry-run lists the files, --yes removes them")
     if not as_json:
@@ -236,7 +216,15 @@ def command(
     else:
         left = {thing.path: "" for thing, _ in found}
     if as_json:
-        _answer(found, choice, left, dry_run=dry_run)
+        things = []
+        for thing, size in found:
+            done = {
+                "removed": not dry_run and thing.path not in left,
+                "problem": left.get(thing.path) or None,
+            }
+            things.append({**thing.to_json(), **size.to_json(), **done})
+        stay = [{**thing.to_json(), "needed": thing.needed} for thing in choice.stay]
+        console.out_json(dry_run=dry_run, things=things, stay=stay)
     if not dry_run and any(left.values()):
         sys.exit(1)
 
@@ -279,56 +267,33 @@ def _sweep(hosts: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
         removal.sweep_nodes(KnownRuns.load(), wanted, report, line.update, dry=dry_run)
     found = [left for host in wanted for left in by_host.get(host, [])]
     if as_json:
-        console.out_json(dry_run=dry_run, left=[dataclasses.asdict(each) for each in found])
-    elif found or not failed:
-        _show_left(found, dry_run=dry_run)
+        console.out_json(dry_run=dry_run, left=[dataclasses.asdict(left) for left in found])
+    elif found:
+        gone = "would be removed" if dry_run else "removed"
+        rows = [[left.host, printable(left.name), f"stays: {left.stays}" if left.stays else gone] for left in found]
+        console.out_table(("NODE", "LEFT BY", ""), rows)
+    elif not failed:
+        console.say("dead jobs have left no files there")
     if failed:
         sys.exit(failed[0].exit_code)
 
 
-def _show_left(found: Sequence[Left], *, dry_run: bool) -> None:
-    gone = "would be removed" if dry_run else "removed"
-    rows = [[each.host, printable(each.name), f"stays: {each.stays}" if each.stays else gone] for each in found]
-    if rows:
-        console.out_table(("NODE", "LEFT BY", ""), rows)
-    else:
-        console.say("dead jobs have left no files there")
-
-
-def _measured(found: Sequence[Thing]) -> Measured:
-    measured: Measured = []
-    with console.status_line("measuring") as line:
-        for thing in found:
-
-            def tell(files: int, name: str = thing.name) -> None:
-                line.update(f"measuring {name}: {files:,} files")
-
-            measured.append((thing, disk_items.measure(thing.path, tell)))
-    return measured
-
-
 def _show(found: Measured, choice: RemovalChoice, now: float) -> None:
-    if not found:
-        console.say("nothing to remove")
+    rows = []
+    for thing, size in found:
+        notes = [thing.state, "" if thing.has_record else "no record"]
+        notes += [counted(thing.checkpoints, "checkpoint") if thing.checkpoints else "", thing.note]
+        used = ago(now - thing.used) if thing.used else "?"
+        rows.append([thing.kind, printable(thing.name), *_amount(size), used, ", ".join(filter(None, notes))])
+    if rows:
+        console.out_table(("WHAT", "NAME", "SIZE", "FILES", "USED", "NOTE"), rows, shrink=1)
     else:
-        console.out_table(_HEADS, [_row(thing, size, now) for thing, size in found], shrink=_NAME)
+        console.say("nothing to remove")
     for thing in choice.stay:
         console.note(f"{thing.name} stays: {thing.needed}")
     unfetched = [thing.run for thing in choice.stay if thing.unfetched]
     if unfetched:
         console.note(removal.TO_FETCH.format(run=unfetched[0] if len(unfetched) == 1 else "RUN"))
-
-
-def _row(thing: Thing, size: Size, now: float) -> list[str]:
-    used = ago(now - thing.used) if thing.used else "?"
-    return [thing.kind, printable(thing.name), spell(size.bytes), f"{size.files:,}", used, _note(thing)]
-
-
-def _note(thing: Thing) -> str:
-    parts = [thing.state, "" if thing.has_record else "no record"]
-    if thing.checkpoints:
-        parts.append(counted(thing.checkpoints, "checkpoint"))
-    return ", ".join(filter(None, (*parts, thing.note)))
 
 
 def _total(found: Measured) -> str:
@@ -357,17 +322,3 @@ def _remove(found: Measured, still: set[Path]) -> dict[object, str]:
     if gone:
         console.say(f"removed {_total(gone)}")
     return left
-
-
-def _answer(found: Measured, choice: RemovalChoice, left: dict[object, str], *, dry_run: bool) -> None:
-    listed = [
-        {
-            **thing.to_json(),
-            **size.to_json(),
-            "removed": not dry_run and thing.path not in left,
-            "problem": left.get(thing.path) or None,
-        }
-        for thing, size in found
-    ]
-    stay = [{**thing.to_json(), "needed": thing.needed} for thing in choice.stay]
-    console.out_json(dry_run=dry_run, things=listed, stay=stay)

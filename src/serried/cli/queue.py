@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from serried.cli import run_view
 from serried.records import index
 from serried.records.record import RecordUnreadable
 from serried.schedulers import occupancy_cache
-from serried.schedulers.occupancy import GpuCount, JobShape, Occupancy, PartitionUse, QueuedJob, count_gpus
+from serried.schedulers.occupancy import JobShape, NodeUse, Occupancy, PartitionUse, QueuedJob, count_gpus
 from serried.schedulers.occupancy_cache import Look
 from serried.schema.reasons import Reason
 from serried.views import console
@@ -57,13 +57,6 @@ class Page:
     def occupancy(self) -> Occupancy:
         return self.look.occupancy
 
-    @property
-    def partitions(self) -> list[PartitionUse]:
-        if self.planned:
-            return self.occupancy.partitions_for(self.planned.shape)
-        own = {name for job in self.waiting for name in job.partitions}
-        return [one for one in self.occupancy.shown_partitions() if not self.is_for_one or one.name in own]
-
 
 def rivals_of(occupancy: Occupancy, shape: JobShape) -> list[QueuedJob]:
     """The jobs that wait in the partitions of a job that is not submitted."""
@@ -72,84 +65,72 @@ def rivals_of(occupancy: Occupancy, shape: JobShape) -> list[QueuedJob]:
 
 
 def to_json(page: Page) -> dict[str, Any]:
-    occupancy, look = page.occupancy, page.look
+    occupancy, look, planned = page.occupancy, page.look, page.planned
+
+    def gpus(nodes: Sequence[NodeUse]) -> list[dict[str, Any]]:
+        return [{**asdict(it), "type": it.type or None, "in_use": it.in_use} for it in count_gpus(nodes)]
+
+    def openings(shape: JobShape, ahead: Sequence[QueuedJob]) -> dict[str, Any]:
+        sooner = [opening.to_json() for opening in occupancy.sooner(shape, ahead, page.now)]
+        return {"ahead_jobs": _tasks(ahead), "fits_in": occupancy.fits_now(shape), "sooner": sooner}
+
+    def partition(one: PartitionUse) -> dict[str, Any]:
+        nodes = [node for node in occupancy.nodes if one.name in node.partitions]
+        inside = [job for job in occupancy.jobs if one.name in job.partitions]
+        waiting = occupancy.waiting_in(one.name)
+        return {
+            **one._asdict(),
+            "gpus": gpus(nodes),
+            "nodes": len(nodes),
+            "idle_nodes": sum(node.is_idle for node in nodes),
+            "cpus": sum(node.cpus for node in nodes),
+            "free_cpus": sum(node.free_cpus for node in nodes),
+            "running_jobs": _tasks(job for job in inside if job.is_running),
+            "waiting_jobs": _tasks(waiting),
+            "waiting_gpus": sum(job.tasks * job.gpus for job in waiting),
+            "blocked_jobs": _tasks(job for job in inside if not job.is_running and not job.waits_for_resources),
+        }
+
+    def waiting(job: QueuedJob) -> dict[str, Any]:
+        scheduler = schedulers.get(page.scheduler)
+        value = {
+            "job": job.id,
+            "run": page.runs.get(job.id, (None, ""))[0],
+            "tasks": job.tasks,
+            "partitions": list(job.partitions),
+            "nodes": job.nodes,
+            "gpus": job.gpus,
+            "gpu_type": job.gpu_type or None,
+            "time_seconds": job.limit_seconds,
+            "reason": job.reason or None,
+            "meaning": scheduler.explain(job.reason),
+            "cause": scheduler.classify(job.reason),
+            "expected_start": iso(job.starts),
+        }
+        if not job.waits_for_resources:
+            return {**value, "ahead_jobs": None, "fits_in": [], "sooner": []}
+        return {**value, **openings(JobShape.of(job), occupancy.ahead_of(job))}
+
+    plan = None
+    if planned:
+        plan = {"experiment": planned.experiment, "tasks": planned.tasks, "shape": asdict(planned.shape)}
+        plan |= openings(planned.shape, rivals_of(occupancy, planned.shape))
     return {
         "cluster": page.cluster,
         "scheduler": page.scheduler,
         "as_of": iso(look.at),
         "age_seconds": look.age(page.now),
         "problem": look.problem.message if look.problem else None,
-        "gpus": [_count_json(count) for count in count_gpus(occupancy.nodes)],
-        "partitions": [_partition_json(occupancy, one) for one in occupancy.partitions],
+        "gpus": gpus(occupancy.nodes),
+        "partitions": list(map(partition, occupancy.partitions)),
         "sees_all_jobs": occupancy.sees_all_jobs,
-        "waiting": [_job_json(page, job) for job in page.waiting],
-        "plan": _planned_json(page, page.planned) if page.planned else None,
+        "waiting": list(map(waiting, page.waiting)),
+        "plan": plan,
     }
 
 
-def _count_json(count: GpuCount) -> dict[str, Any]:
-    return {**asdict(count), "type": count.type or None, "in_use": count.in_use}
-
-
-def _partition_json(occupancy: Occupancy, one: PartitionUse) -> dict[str, Any]:
-    nodes = [node for node in occupancy.nodes if one.name in node.partitions]
-    inside = [job for job in occupancy.jobs if one.name in job.partitions]
-    waiting = occupancy.waiting_in(one.name)
-    return {
-        **one._asdict(),
-        "gpus": [_count_json(count) for count in count_gpus(nodes)],
-        "nodes": len(nodes),
-        "idle_nodes": sum(node.is_idle for node in nodes),
-        "cpus": sum(node.cpus for node in nodes),
-        "free_cpus": sum(node.free_cpus for node in nodes),
-        "running_jobs": sum(job.tasks for job in inside if job.is_running),
-        "waiting_jobs": sum(job.tasks for job in waiting),
-        "waiting_gpus": sum(job.tasks * job.gpus for job in waiting),
-        "blocked_jobs": sum(job.tasks for job in inside if not job.is_running and not job.waits_for_resources),
-    }
-
-
-def _job_json(page: Page, job: QueuedJob) -> dict[str, Any]:
-    ahead = page.occupancy.ahead_of(job)
-    run, _ = page.runs.get(job.id, (None, ""))
-    scheduler = schedulers.get(page.scheduler)
-    return {
-        "job": job.id,
-        "run": run,
-        "tasks": job.tasks,
-        "partitions": list(job.partitions),
-        "nodes": job.nodes,
-        "gpus": job.gpus,
-        "gpu_type": job.gpu_type or None,
-        "time_seconds": job.limit_seconds,
-        "reason": job.reason or None,
-        "meaning": scheduler.explain(job.reason),
-        "cause": scheduler.classify(job.reason),
-        "ahead_jobs": sum(one.tasks for one in ahead) if job.waits_for_resources else None,
-        "expected_start": iso(job.starts),
-        **(_openings_json(page, JobShape.of(job), ahead) if job.waits_for_resources else _NO_OPENINGS),
-    }
-
-
-_NO_OPENINGS: Mapping[str, Any] = {"fits_in": [], "sooner": []}
-
-
-def _planned_json(page: Page, planned: Planned) -> dict[str, Any]:
-    ahead = rivals_of(page.occupancy, planned.shape)
-    return {
-        "experiment": planned.experiment,
-        "tasks": planned.tasks,
-        "shape": asdict(planned.shape),
-        "ahead_jobs": sum(one.tasks for one in ahead),
-        **_openings_json(page, planned.shape, ahead),
-    }
-
-
-def _openings_json(page: Page, shape: JobShape, ahead: Sequence[QueuedJob]) -> dict[str, Any]:
-    return {
-        "fits_in": page.occupancy.fits_now(shape),
-        "sooner": [opening.to_json() for opening in page.occupancy.sooner(shape, ahead, page.now)],
-    }
+def _tasks(jobs: Iterable[QueuedJob]) -> int:
+    return sum(job.tasks for job in jobs)
 
 
 def lines(page: Page) -> Iterator[str]:
@@ -160,16 +141,18 @@ def lines(page: Page) -> Iterator[str]:
     yield from _labelled(_free(page.occupancy))
     yield ""
     yield from _table(page)
-    if notes := [*_notes(page)]:
+    if notes := [*_notes(page.occupancy)]:
         yield ""
         for note in notes:
             yield from console.behind("  ", note)
-    if page.planned:
-        yield ""
-        yield from _planned(page, page.planned)
-        return
     yield ""
-    yield from _own(page)
+    if planned := page.planned:
+        tasks = f", {planned.tasks} tasks, each" if planned.tasks > 1 else ","
+        yield console.style(f"{printable(planned.experiment)}{tasks} {_shape(planned.shape)}", "head")
+        ahead = rivals_of(page.occupancy, planned.shape)
+        yield from _labelled([("waiting", ahead_text(ahead)), *_advice(page, planned.shape, ahead)], "  ")
+    else:
+        yield from _own(page)
 
 
 def _labelled(facts: Sequence[tuple[str, str]], indent: str = "") -> Iterator[str]:
@@ -180,48 +163,44 @@ def _labelled(facts: Sequence[tuple[str, str]], indent: str = "") -> Iterator[st
 def _free(occupancy: Occupancy) -> list[tuple[str, str]]:
     names = {one.name for one in occupancy.shown_partitions()}
     nodes = [node for node in occupancy.nodes if names.intersection(node.partitions)]
-    facts = [_gpus(count) for count in count_gpus(nodes)]
+    facts = []
+    for count in count_gpus(nodes):
+        text = f"{count.free:,} of {count.total:,}{f' {count.type}' if count.type else ''} GPUs"
+        text += f", at most {count.most_on_one_node} on one node" if count.free > count.most_on_one_node else ""
+        text += f"; {count.planned} kept for a job that waits" if count.planned else ""
+        facts.append(text + (f"; {count.out} out of service" if count.out else ""))
     free, total = sum(node.free_cpus for node in nodes), sum(node.cpus for node in nodes)
     idle = sum(node.is_idle for node in nodes)
     facts.append(f"{free:,} of {counted(total, 'CPU')}; {idle:,} of {counted(len(nodes), 'node')}")
     return [("free" if at == 0 else "", text) for at, text in enumerate(facts)]
 
 
-def _gpus(count: GpuCount) -> str:
-    kind = f" {count.type}" if count.type else ""
-    text = f"{count.free:,} of {count.total:,}{kind} GPUs"
-    text += f", at most {count.most_on_one_node} on one node" if count.free > count.most_on_one_node else ""
-    text += f"; {count.planned} kept for a job that waits" if count.planned else ""
-    return text + (f"; {count.out} out of service" if count.out else "")
-
-
 def _table(page: Page) -> list[str]:
     """A narrow terminal gets fewer columns: no number is cut, and partitions stay apart."""
+    own = {name for job in page.waiting for name in job.partitions}
+    partitions = [one for one in page.occupancy.shown_partitions() if not page.is_for_one or one.name in own]
+    if page.planned:
+        partitions = page.occupancy.partitions_for(page.planned.shape)
     heads = ["PARTITION", "LIMIT", "GPU", "FREE", "USED", "OUT", "NODES", "CPUS", "RUN", "WAIT"]
-    rows = [row for one in page.partitions for row in _rows(page.occupancy, one)]
+    rows = [row for one in partitions for row in _rows(page.occupancy, one)]
     for dropped in _LESS_IMPORTANT:
-        if not console.is_terminal() or _table_width([heads, *rows]) <= console.columns():
+        widths = [max(map(width, column)) + 2 for column in zip(heads, *rows, strict=True)]
+        if not console.is_terminal() or sum(widths) - 2 <= console.columns():
             break
         at = heads.index(dropped)
         heads, *rows = ([*row[:at], *row[at + 1 :]] for row in [heads, *rows])
     return console.table(heads, rows, shrink=0)
 
 
-def _table_width(rows: Sequence[Sequence[str]]) -> int:
-    return sum(max(map(width, column)) + 2 for column in zip(*rows, strict=True)) - 2
-
-
 def _rows(occupancy: Occupancy, partition: PartitionUse) -> Iterator[list[str]]:
     nodes = [node for node in occupancy.nodes if partition.name in node.partitions]
-    waiting = sum(job.tasks for job in occupancy.waiting_in(partition.name))
-    running = sum(job.tasks for job in occupancy.jobs if job.is_running and partition.name in job.partitions)
     name = partition.name + (" *" if partition.is_default else "") + ("" if partition.is_open else " (closed)")
-    first = [name, _limit(partition.limit_seconds)]
+    first = [name, "-" if partition.limit_seconds is None else show_duration(partition.limit_seconds)]
     last = [
         f"{sum(node.is_idle for node in nodes)}/{len(nodes)}",
         f"{sum(node.free_cpus for node in nodes)}/{sum(node.cpus for node in nodes)}",
-        str(running),
-        str(waiting),
+        str(_tasks(job for job in occupancy.jobs if job.is_running and partition.name in job.partitions)),
+        str(_tasks(occupancy.waiting_in(partition.name))),
     ]
     counts = [[one.type or "any", str(one.free), str(one.in_use), str(one.out)] for one in count_gpus(nodes)]
     for gpus in counts or [["-"] * 4]:
@@ -229,14 +208,8 @@ def _rows(occupancy: Occupancy, partition: PartitionUse) -> Iterator[list[str]]:
         first, last = ["", ""], [""] * 4
 
 
-def _limit(seconds: int | None) -> str:
-    return "-" if seconds is None else show_duration(seconds)
-
-
-def _notes(page: Page) -> Iterator[str]:
-    occupancy = page.occupancy
-    blocked = sum(job.tasks for job in occupancy.jobs if not job.is_running and not job.waits_for_resources)
-    if blocked:
+def _notes(occupancy: Occupancy) -> Iterator[str]:
+    if blocked := _tasks(job for job in occupancy.jobs if not job.is_running and not job.waits_for_resources):
         yield f"{counted(blocked, 'more job')} cannot start yet: held, behind another job, or at a limit"
     if not occupancy.sees_all_jobs:
         yield "this site hides the jobs of others: RUN and WAIT count yours alone"
@@ -255,18 +228,14 @@ def _own(page: Page) -> Iterator[str]:
     for at, job in enumerate(page.waiting[:MOST_JOBS]):
         if at:
             yield ""
-        yield console.style(_headline(page, job), "head")
+        run, name = page.runs.get(job.id, ("", ""))
+        tasks = f", {counted(job.tasks, 'task')}" if job.tasks > 1 else ""
+        who = f"{run} {fit(printable(name), LONGEST_NAME)}, job {job.id}" if run else f"job {printable(job.id)}"
+        yield console.style(f"{who}{tasks}: {_shape(JobShape.of(job))}", "head")
         yield from _labelled([*_facts(page, job)], "  ")
     if len(page.waiting) > MOST_JOBS:
         yield ""
         yield f"{len(page.waiting) - MOST_JOBS} more of your jobs wait: `serried queue --json` lists all"
-
-
-def _headline(page: Page, job: QueuedJob) -> str:
-    run, name = page.runs.get(job.id, ("", ""))
-    tasks = f", {counted(job.tasks, 'task')}" if job.tasks > 1 else ""
-    who = f"{run} {fit(printable(name), LONGEST_NAME)}, job {job.id}" if run else f"job {printable(job.id)}"
-    return f"{who}{tasks}: {_shape(JobShape.of(job))}"
 
 
 def _shape(shape: JobShape) -> str:
@@ -294,14 +263,6 @@ def _facts(page: Page, job: QueuedJob) -> Iterator[tuple[str, str]]:
         yield "then", f"your next running job ends at the latest {local_time(min(ends))}"
     if job.waits_for_resources:
         yield from _advice(page, JobShape.of(job), ahead)
-
-
-def _planned(page: Page, planned: Planned) -> Iterator[str]:
-    tasks = f", {planned.tasks} tasks, each" if planned.tasks > 1 else ","
-    yield console.style(f"{printable(planned.experiment)}{tasks} {_shape(planned.shape)}", "head")
-    ahead = rivals_of(page.occupancy, planned.shape)
-    yield from _labelled([("waiting", ahead_text(ahead))], "  ")
-    yield from _labelled([*_advice(page, planned.shape, ahead)], "  ")
 
 
 def _advice(page: Page, shape: JobShape, ahead: Sequence[QueuedJob]) -> Iterator[tuple[str, str]]:

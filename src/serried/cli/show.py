@@ -141,7 +141,7 @@ class ShowPage:
             "fingerprint": kept.get("fingerprint") if kept else fingerprint(self.plan.config),
         }
 
-    @property
+    @cached_property
     def events(self) -> list[Event]:
         verdict = None if self.selection.is_array else self.status.verdict
         return timeline(self.selection.record, self.selection.task, verdict)
@@ -200,10 +200,18 @@ class ShowPage:
         last = f", attempt {status.attempt}" if (status.attempt or 1) > 1 else ""
         code = status.verdict.exit_code
         counts = run_lines.task_counts(status) if status.tasks is not None else []
+        command = command_text(plan) if plan else ""
+        if plan and plan.array and plan.array.each and self.selection.task is None:
+            command = f"each task has its own: serried show {plan.run}/{plan.array.indices[0]}"
+        launcher = ""  # of the ranks, unless the agents start them
+        if plan and plan.launch.kind not in ("agent", "script"):
+            restarts = plan.launch.max_restarts
+            launcher = plan.launch.kind if plan.launch.kind != "single" or plan.allocation.gpus else ""
+            launcher += f", up to {restarts} restarts of the ranks within an attempt" if launcher and restarts else ""
         return [
             *_progress(status),
             *(("warning", printable(warning["message"])) for warning in warnings_of(status)),
-            ("command", _command(plan, is_task=self.selection.task is not None) if plan else ""),
+            ("command", command),
             ("directives", directives_text(plan) if plan else ""),
             ("beside", beside_text(plan) if plan else ""),
             ("project", f"{summary.project}, experiment {summary.experiment}"),
@@ -214,7 +222,7 @@ class ShowPage:
             ("after", comes_after(plan) if plan else ""),
             ("resumes", str(plan.resume) if plan and plan.resume else ""),
             ("size", _size(plan) if plan else summary.size),
-            ("launcher", _launcher(plan) if plan else ""),
+            ("launcher", launcher),
             ("limit", duration(summary.time_seconds) if summary.time_seconds else ""),
             ("restarts", restarts_text(plan) if plan else ""),
             ("python", environment_text(plan.environment) if plan else ""),
@@ -315,12 +323,6 @@ def _progress(status: RunStatus) -> list[tuple[str, str]]:
     ]
 
 
-def _command(plan: Plan, *, is_task: bool) -> str:
-    if plan.array is not None and plan.array.each and not is_task:
-        return f"each task has its own: serried show {plan.run}/{plan.array.indices[0]}"
-    return command_text(plan)
-
-
 def _size(plan: Plan) -> str:
     allocation = plan.allocation
     each = [counted(allocation.ranks, "task" if plan.script else "rank")]
@@ -332,11 +334,3 @@ def _size(plan: Plan) -> str:
         each.append(memory(allocation.memory_mb))
     nodes = "1 node" if allocation.nodes == 1 else f"{allocation.nodes} nodes, each"
     return f"{nodes} with {', '.join(each)}"
-
-
-def _launcher(plan: Plan) -> str:
-    """The launcher of the ranks; empty for the agents."""
-    if plan.launch.kind in ("agent", "script") or (plan.launch.kind == "single" and not plan.allocation.gpus):
-        return ""
-    restarts = plan.launch.max_restarts
-    return plan.launch.kind + (f", up to {restarts} restarts of the ranks within an attempt" if restarts else "")

@@ -18,11 +18,10 @@ from serried.base.files import read_journal
 from serried.base.text import duration, iso, spell
 from serried.cli import options, run_view
 from serried.records.record import new_id
-from serried.records.status import RunStatus, latest_attempt
-from serried.records.timeline import StagingRate, staging_rate
+from serried.records.status import latest_attempt
+from serried.records.timeline import staging_rate
 from serried.schema.events import JournalEvent
 from serried.schema.names import COMPLETED
-from serried.schema.plan import Plan, Staged
 from serried.submission import data
 from serried.submission.builds import Observe
 from serried.submission.deliver import Prepared, see_through
@@ -83,7 +82,13 @@ def command(*, what: tuple[str, ...], warm: bool, dry_run: bool, as_json: bool, 
             lambda: line.update(f"staging by run {prepared.plan.run}"),
             lambda record: console.say(f"run {record.id} stages the data"),
         )
-    staged = _staged_items(status)
+    attempt = latest_attempt(status.record.where)
+    staged = [
+        {"node": name, **{key: it[key] for key in ("item", "origin", "bytes", "files", "seconds")}}
+        for number, name in enumerate(status.node_names if attempt else ())
+        for it in (read_journal(attempt.node_events(number)) if attempt else ())
+        if it["event"] == JournalEvent.ITEM_STAGED
+    ]
     if as_json:
         console.out_json(run=status.id, state=status.state, brought=staged)
     else:
@@ -116,13 +121,6 @@ def _resolve(what: tuple[str, ...], overrides: dict[str, Any], cluster: str | No
             hint="list paths in `[experiments.NAME.data] stage`, or name them: serried stage PATH …",
         )
     return resolved
-
-
-def _staging_plan(resolved: config.Resolved) -> Plan:
-    """A plan with the experiment's data alone. Only the data is checked: to count files, no account is needed."""
-    plan = environment_of(resolved)
-    nodes = resolved.experiment.resources.nodes or 1
-    return plan._replace(allocation=plan.allocation._replace(nodes=nodes), data=resolved.experiment.data.planned)
 
 
 def _staging_job(
@@ -164,79 +162,59 @@ def _staging_job(
     return prepare(plan, alone, environ, observe=observe)
 
 
-def _staged_items(status: RunStatus) -> list[dict[str, Any]]:
-    """The items that each node has staged: `node`, `item`, `origin`, `bytes`, `files`, `seconds`."""
-    attempt = latest_attempt(status.record.where)
-    if attempt is None:
-        return []
-    return [
-        {"node": name, **{key: it[key] for key in ("item", "origin", "bytes", "files", "seconds")}}
-        for number, name in enumerate(status.node_names)
-        for it in read_journal(attempt.node_events(number))
-        if it["event"] == JournalEvent.ITEM_STAGED
-    ]
-
-
 def _show(resolved: config.Resolved, *, as_json: bool) -> None:
-    plan, notes = data.settle(_staging_plan(resolved), resolved, {}, None)
-    stage = plan.data.stage if plan.data else ()
-    size = sum(item.bytes or 0 for item in stage)
-    rate = staging_rate(plan.site.name)
+    # Only the data is checked: to count files, no account is needed.
+    plan = environment_of(resolved)
+    allocation = plan.allocation._replace(nodes=resolved.experiment.resources.nodes or 1)
+    plan = plan._replace(allocation=allocation, data=resolved.experiment.data.planned)
+    plan, notes = data.settle(plan, resolved, {}, None)
+    stage, site, nodes = plan.data.stage if plan.data else (), plan.site, allocation.nodes
+    size = sum(item.bytes or 0 for item in stage) if all(item.bytes is not None for item in stage) else None
+    rate = staging_rate(site.name)
+    seconds = None if size is None or rate is None else size / rate.bytes_per_second
     if as_json:
-        console.out_json(**_document(plan, rate), notes=list(notes))
+        console.out_json(
+            experiment=plan.experiment,
+            cluster=site.name,
+            nodes=nodes,
+            items=[item._asdict() for item in stage],
+            bytes=size,
+            files=None if size is None else sum(item.files or 0 for item in stage),
+            local_disk=site.local_disk,
+            disk_needs_bytes=data.needs(stage),
+            local_disk_size_bytes=site.local_disk_size_bytes,
+            data_cache_bytes=site.data_cache_bytes,
+            data_transfer=site.data_transfer,
+            seconds=None if seconds is None else round(seconds, 1),
+            notes=list(notes),
+        )
         return
-    rows = [[item.source, f"{item.to}/ (unpacked)" if item.unpack else item.to, *_amount(item)] for item in stage]
+    rows = [
+        [
+            item.source,
+            f"{item.to}/ (unpacked)" if item.unpack else item.to,
+            *(("", "") if item.bytes is None else (spell(item.bytes), f"{item.files:,}")),
+        ]
+        for item in stage
+    ]
     console.out_table(["FROM", "AS", "SIZE", "FILES"], rows, shrink=0)
-    for label, text in _facts(plan, size, rate):
-        console.out(f"{console.style(f'{label:<6}', 'quiet')}  {printable(text)}")
-    options.say_about(notes, resolved.warnings)
-
-
-def _amount(item: Staged) -> tuple[str, str]:
-    return ("", "") if item.bytes is None else (spell(item.bytes), f"{item.files:,}")
-
-
-def _facts(plan: Plan, size: int, rate: StagingRate | None) -> list[tuple[str, str]]:
-    site, nodes = plan.site, plan.allocation.nodes
-    stage = plan.data.stage if plan.data else ()
-    each = f"on each of {nodes} nodes" if nodes > 1 else "on its node"
-    room = f", {spell(site.local_disk_size_bytes)} for each job" if site.local_disk_size_bytes else ""
-    disk = f"{site.local_disk}{room}" if site.local_disk else "not known: data is read in place"
-    stays = f"{spell(site.data_cache_bytes)} may stay" if site.data_cache_bytes else "no data stays"
-    way = "read once and passed from node to node" if site.data_transfer == "chain" else "read by each node"
-    size_is_known = all(item.bytes is not None for item in stage)
     takes = "not known yet" + ("" if rate else ": no run on this cluster has staged enough data to measure")
-    if rate is not None and size_is_known:
-        speed = rate.bytes_per_second
-        takes = f"about {duration(size / speed)}, at {spell(round(speed))}/s as in run {rate.run}"
+    if rate is not None and seconds is not None:
+        takes = f"about {duration(seconds)}, at {spell(round(rate.bytes_per_second))}/s as in run {rate.run}"
+    room = f", {spell(site.local_disk_size_bytes)} for each job" if site.local_disk_size_bytes else ""
+    stays = f"{spell(site.data_cache_bytes)} may stay" if site.data_cache_bytes else "no data stays"
+    chain = "read once and passed from node to node" if site.data_transfer == "chain" else "read by each node"
     needed = data.needs(stage) if any(item.unpack for item in stage) else None
     least = "at least " if data.has_more(stage) else ""
-    needs = [("needs", f"{least}{spell(needed)} there, archives packed and unpacked")] if needed else []
-    return [
-        ("all", f"{amount(stage) or 'not known yet,'} {each}"),
-        ("disk", disk),
-        *needs,
-        ("cache", f"{stays} for the next job"),
-        ("way", way if nodes > 1 else "read once"),
-        ("takes", takes),
-    ]
-
-
-def _document(plan: Plan, rate: StagingRate | None) -> dict[str, Any]:
-    stage = plan.data.stage if plan.data else ()
-    known = all(item.bytes is not None for item in stage)
-    size = sum(item.bytes or 0 for item in stage)
-    return {
-        "experiment": plan.experiment,
-        "cluster": plan.site.name,
-        "nodes": plan.allocation.nodes,
-        "items": [item._asdict() for item in stage],
-        "bytes": size if known else None,
-        "files": sum(item.files or 0 for item in stage) if known else None,
-        "local_disk": plan.site.local_disk,
-        "disk_needs_bytes": data.needs(stage),
-        "local_disk_size_bytes": plan.site.local_disk_size_bytes,
-        "data_cache_bytes": plan.site.data_cache_bytes,
-        "data_transfer": plan.site.data_transfer,
-        "seconds": round(size / rate.bytes_per_second, 1) if rate and known else None,
+    facts = {
+        "all": f"{amount(stage) or 'not known yet,'} {f'on each of {nodes} nodes' if nodes > 1 else 'on its node'}",
+        "disk": f"{site.local_disk}{room}" if site.local_disk else "not known: data is read in place",
+        "needs": f"{least}{spell(needed)} there, archives packed and unpacked" if needed else "",
+        "cache": f"{stays} for the next job",
+        "way": chain if nodes > 1 else "read once",
+        "takes": takes,
     }
+    for label, text in facts.items():
+        if text:
+            console.out(f"{console.style(f'{label:<6}', 'quiet')}  {printable(text)}")
+    options.say_about(notes, resolved.warnings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -47,15 +48,11 @@ def _offline_runs(selection: Selection) -> list[OfflineRun]:
         for path in sorted(folder.glob("offline-run-*")):
             log = next(path.glob("run-*.wandb"), None)
             if log is not None:
-                found.append(OfflineRun(str(own), log.stem.removeprefix("run-"), path, _is_synced(log)))
+                is_synced = False
+                with contextlib.suppress(OSError):
+                    is_synced = Path(f"{log}.synced").stat().st_mtime >= log.stat().st_mtime
+                found.append(OfflineRun(str(own), log.stem.removeprefix("run-"), path, is_synced))
     return found
-
-
-def _is_synced(log: Path) -> bool:
-    try:
-        return Path(f"{log}.synced").stat().st_mtime >= log.stat().st_mtime
-    except OSError:
-        return False
 
 
 FOLLOW_SECONDS = 60.0
@@ -90,37 +87,33 @@ def sync(*, runs: tuple[str, ...], follow: bool, dry_run: bool, as_json: bool) -
     be reached.
     """
     chosen = run_view.select_all(runs) if runs else [Selection(record) for record in index.records()]
+
+    def offline_runs() -> list[OfflineRun]:
+        return [run for selection in chosen for run in _offline_runs(selection)]
+
     if dry_run:
-        _report(_waiting(chosen), as_json=as_json)
+        _report([run for run in offline_runs() if not run.is_synced], as_json=as_json)
         return
     environments = _Environments(chosen)
     if follow and runs:
         environments.check()  # now, and not only when there are values
     problem: SerriedError | None = None
     try:
-        uploaded: dict[Path, OfflineRun] = {}
+        uploaded: set[Path] = set()
         while True:
             has_ended = not follow or all(status.has_ended for status in statuses_of(chosen))
-            waiting = _waiting(chosen)
+            waiting = [run for run in offline_runs() if not run.is_synced]
             problem = _upload(waiting, environments)
-            uploaded |= {each.path: each for each in waiting}
+            uploaded |= {run.path for run in waiting}
             if has_ended or environments.has_refused:
                 break
             time.sleep(FOLLOW_SECONDS)
     except KeyboardInterrupt:
         console.note("stopped; `serried track sync` uploads the rest")
         sys.exit(130)
-    _report([each for each in _all(chosen) if each.path in uploaded], as_json=as_json)
+    _report([run for run in offline_runs() if run.path in uploaded], as_json=as_json)
     if problem is not None:
         raise problem
-
-
-def _all(chosen: Sequence[Selection]) -> list[OfflineRun]:
-    return [each for selection in chosen for each in _offline_runs(selection)]
-
-
-def _waiting(chosen: Sequence[Selection]) -> list[OfflineRun]:
-    return [each for each in _all(chosen) if not each.is_synced]
 
 
 class _Environments:
@@ -134,18 +127,12 @@ class _Environments:
 
     def of(self, run: str) -> Mapping[str, str]:
         """Raises SerriedError without a key, for which wandb would ask, or without a server."""
-        try:
-            return self._of(run)
-        except SerriedError:
-            self.has_refused = True
-            raise
-
-    def _of(self, run: str) -> Mapping[str, str]:
         plan = self._records[run].plan
         own = {name: plan.environment.env[name] for name in _OF_A_RUN if name in plan.environment.env}
         settings = {**os.environ, **own}
         key = tracking.find_key(settings, Path(plan.source.directory)) or tracking.find_key(settings, Path.cwd())
         if key is None:
+            self.has_refused = True
             raise SerriedError("wandb has no key here", hint=f"run `wandb login`, or set `{tracking.KEY}`")
         server = tracking.address(settings)
         if server not in self._unreachable:
@@ -155,6 +142,7 @@ class _Environments:
             except ServerUnreachable as unreachable:
                 self._unreachable[server] = unreachable
         if error := self._unreachable[server]:
+            self.has_refused = True
             raise error
         return {**settings, tracking.KEY: key.value}
 
