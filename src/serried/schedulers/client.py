@@ -60,9 +60,6 @@ class Answer:
     asked: tuple[str, ...]
     texts: Mapping[str, str]
 
-    def is_fresh(self, now: float) -> bool:
-        return 0 <= now - self.at < max(SHORTEST_SECONDS, min(TIMES_AS_LONG * self.took, LONGEST_SECONDS))
-
 
 class Cache:
     def __init__(self, path: Path) -> None:
@@ -76,8 +73,10 @@ class Cache:
 
     def get(self, now: float | None = None) -> Answer | None:
         """The cached answer, if it is recent enough."""
-        answer = self.last()
-        return answer if answer and answer.is_fresh(time.time() if now is None else now) else None
+        if (answer := self.last()) is None:
+            return None
+        age = (time.time() if now is None else now) - answer.at
+        return answer if 0 <= age < max(SHORTEST_SECONDS, min(TIMES_AS_LONG * answer.took, LONGEST_SECONDS)) else None
 
     def last(self) -> Answer | None:
         """The cached answer, however old."""
@@ -159,8 +158,7 @@ class CommandScheduler(Scheduler):
     def poll(self, ids: Sequence[str], since: float | None = None) -> Mapping[JobKey, Job]:
         if not ids:
             return {}
-        answer = self._cache.get()
-        if answer is not None:
+        if answer := self._cache.get():
             jobs = self.jobs_in(answer.texts)
             if not set(self.uncovered(ids, jobs)).difference(answer.asked):
                 return self._only(ids, jobs)

@@ -88,6 +88,9 @@ class Job:
     """Its name at the submission; empty if unknown."""
 
 
+Variables = Mapping[str, str]
+"""Names and values in an environment."""
+
 WaitReasons = Sequence[tuple[str, Reason, str]]
 """Patterns of the scheduler's reasons for waiting (`*` matches anything), each with its code and its sentence.
 
@@ -100,7 +103,7 @@ class SubmitCommand:
     """What is handed over: `argv` run with `environment` is exactly what --dry-run prints."""
 
     argv: tuple[str, ...]
-    environment: Mapping[str, str]
+    environment: Variables
     umask: int = MODES["user"].umask
     """For the command, and through it for the job."""
     handover: Path | None = None
@@ -115,14 +118,7 @@ class Scheduler(Protocol):
         """How often each of the scheduler's commands was started by this object: what a question costs, for tests."""
 
     def submission(
-        self,
-        plan: Plan,
-        token: str,
-        environment: Mapping[str, str],
-        *,
-        after: str = "",
-        task: str = "",
-        held: bool = False,
+        self, plan: Plan, token: str, environment: Variables, *, after: str = "", task: str = "", held: bool = False
     ) -> SubmitCommand:
         """The command that submits `plan`'s job.sh under `token`. Pure.
 
@@ -130,11 +126,11 @@ class Scheduler(Protocol):
         between; `task` makes it a job for that one task of the array. A `held` job waits for `release`.
         """
 
-    def commands(self, plan: Plan, environment: Mapping[str, str]) -> Commands:
+    def commands(self, plan: Plan, environment: Variables) -> Commands:
         """What a job of `plan` needs to submit the next one; `environment` is what the first is submitted with."""
 
     def interactive(
-        self, plan: Plan, token: str, environment: Mapping[str, str], *, now: bool, has_terminal: bool
+        self, plan: Plan, token: str, environment: Variables, *, now: bool, has_terminal: bool
     ) -> SubmitCommand:
         """The command that runs `plan`'s job.sh on the first node of an allocation, on our own terminal. Pure.
 

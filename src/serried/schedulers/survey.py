@@ -124,10 +124,7 @@ class ClusterSurvey(Protocol):
 
 
 def asker(
-    environ: Mapping[str, str],
-    command: Command,
-    identity: Sequence[object],
-    seconds: float = ASKING_SECONDS,
+    environ: Mapping[str, str], command: Command, identity: Sequence[object], seconds: float = ASKING_SECONDS
 ) -> Ask:
     """Run commands with `environ`, or return what the same command printed within minutes.
 

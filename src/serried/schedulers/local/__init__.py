@@ -9,7 +9,7 @@ from serried.schema import names
 from serried.schema.plan import Dialect
 
 
-def _no(environ: Mapping[str, str]) -> bool:  # noqa: ARG001 - it is what remains where no scheduler is
+def _no(environ: Mapping[str, str]) -> bool:
     return False
 
 

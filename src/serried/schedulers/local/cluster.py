@@ -13,10 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from serried.base import files
 from serried.base.errors import UsageError
 from serried.schedulers.local import jobs
-from serried.schedulers.local.jobs import SlotClaim, SlotTable
+from serried.schedulers.local.jobs import SlotTable
 from serried.schedulers.occupancy import NodeUse, Occupancy, PartitionUse, QueuedJob
 from serried.schedulers.survey import ASKING_SECONDS, ArrayLimits, Command, Learnt, run_command
 
@@ -74,19 +73,19 @@ def _named(name: str, here: tuple[Device, ...]) -> Device | None:
 def _of_the_driver(environ: Mapping[str, str], command: Command) -> tuple[Device, ...]:
     """In the order of `nvidia-smi`: by address, as their folders are named."""
     with contextlib.suppress(OSError):
-        return tuple(Device(str(number), _uuid(folder)) for number, folder in enumerate(sorted(PROC.iterdir())))
+        texts = [_text(folder / "information") for folder in sorted(PROC.iterdir())]
+        # Before it is initialised, a driver reports `GPU-????????-…`.
+        uuids = [re.search(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)$", text, re.MULTILINE) for text in texts]
+        return tuple(Device(str(number), uuid[1] if uuid else "") for number, uuid in enumerate(uuids))
     if shutil.which("nvidia-smi", path=environ.get("PATH", os.defpath)) is None:
         return ()
     listed = command(["nvidia-smi", "-L"], 10.0, environ) or ""
     return tuple(Device(*fields) for fields in re.findall(r"^GPU (\d+):.*\(UUID: (GPU-[^)]*)\)", listed, re.MULTILINE))
 
 
-def _uuid(folder: Path) -> str:
-    """Empty for `GPU-????????-…`, which a driver reports before it is initialised."""
+def _text(path: Path) -> str:
     with contextlib.suppress(OSError):
-        text = (folder / "information").read_text(encoding="utf-8", errors="replace")
-        if match := re.search(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)$", text, re.MULTILINE):
-            return match[1]
+        return path.read_text(encoding="utf-8", errors="replace")
     return ""
 
 
@@ -121,12 +120,15 @@ def identity(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(environ.get(name, "") for name in (jobs.DIRECTORY, SLOTS, GPUS, VISIBLE))
 
 
-def ask_occupancy(environ: Mapping[str, str], user: str, seconds: float) -> dict[str, str]:  # noqa: ARG001 - all jobs are the user's
+def ask_occupancy(environ: Mapping[str, str], user: str, seconds: float) -> dict[str, str]:
     """Facts of this machine as JSON, and the table of slots as it is written."""
 
     def command(argv: list[str], limit: float, variables: Mapping[str, str]) -> str | None:
         return run_command(argv, min(limit, seconds), variables)
 
+    # Without the claims of dead processes, which the next job that needs slots removes for good.
+    slots = SlotTable.read(jobs.root())
+    slots.drop_dead(lambda holder: holder.is_alive)
     return {
         "machine": json.dumps(
             {
@@ -137,33 +139,21 @@ def ask_occupancy(environ: Mapping[str, str], user: str, seconds: float) -> dict
                 "used_mb": used_mb(environ, command),
             }
         ),
-        "memory": _memory(),
-        "slots": json.dumps(_slots()),
+        "memory": _text(Path("/proc/meminfo")),
+        "slots": json.dumps(asdict(slots)),
     }
 
 
-def _slots() -> dict[str, Any]:
-    """The table without the claims of dead processes. The next job that needs slots removes those for good."""
-    written = files.read_json(jobs.root() / "slots.json") or {}
-    table = SlotTable(*([*map(SlotClaim.from_json, written.get(name, ()))] for name in ("waiting", "taken")))
-    table.drop_dead(lambda holder: holder.is_alive)
-    return asdict(table)
-
-
-def _memory() -> str:
-    try:
-        return Path("/proc/meminfo").read_text(encoding="utf-8")
-    except OSError:
-        return ""
-
-
-def read_occupancy(texts: Mapping[str, str], user: str) -> Occupancy:  # noqa: ARG001
+def read_occupancy(texts: Mapping[str, str], user: str) -> Occupancy:
     facts, slots = json.loads(texts["machine"]), json.loads(texts["slots"])
     waiting, taken = (slots.get(name) or [] for name in ("waiting", "taken"))
     return Occupancy(
         nodes=(_node(facts, taken, texts["memory"]),),
         partitions=(PartitionUse(PARTITION, is_open=True, is_default=True),),
-        jobs=(*(_job(claim) for claim in sorted(waiting, key=_turn)), *(_job(one, is_running=True) for one in taken)),
+        jobs=(
+            *(_job(claim) for claim in sorted(waiting, key=lambda claim: (claim["since"], claim["job"]))),
+            *(_job(claim, is_running=True) for claim in taken),
+        ),
     )
 
 
@@ -201,30 +191,21 @@ def _job(claim: Mapping[str, Any], *, is_running: bool = False) -> QueuedJob:
     )
 
 
-def _turn(claim: Mapping[str, Any]) -> tuple[float, int]:
-    return claim["since"], claim["job"]
-
-
 def describe(environ: Mapping[str, str], command: Command = run_command) -> dict[str, Any]:
     return {"gpus_per_node": len(gpus(environ, command)), "cpus_per_node": cpus(environ)}
 
 
-def own_name(
-    environ: Mapping[str, str],  # noqa: ARG001 - another machine that reads the record has none of its jobs
-    command: Command = run_command,  # noqa: ARG001
-    *,
-    seconds: float = ASKING_SECONDS,  # noqa: ARG001
-) -> str:
+def own_name(environ: Mapping[str, str], command: Command = run_command, *, seconds: float = ASKING_SECONDS) -> str:
     return os.uname().nodename
 
 
-def array_limits(environ: Mapping[str, str], command: Command = run_command) -> ArrayLimits:  # noqa: ARG001 - none
+def array_limits(environ: Mapping[str, str], command: Command = run_command) -> ArrayLimits:
     return ArrayLimits()
 
 
-def learn(environ: Mapping[str, str], user: str, command: Command = run_command) -> Learnt | None:  # noqa: ARG001 - no scheduler answers
+def learn(environ: Mapping[str, str], user: str, command: Command = run_command) -> Learnt | None:
     return None
 
 
-def is_throwaway(environ: Mapping[str, str]) -> bool:  # noqa: ARG001
+def is_throwaway(environ: Mapping[str, str]) -> bool:
     return False

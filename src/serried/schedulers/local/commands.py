@@ -11,16 +11,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from serried import schedulers
 from serried.base import processes, shell
 from serried.base.errors import SubmissionRefused, SubmissionUncertain
-from serried.base.files import MODES
+from serried.base.files import MODES, PRIVATE_FILE
 from serried.base.processes import Process
 from serried.base.text import compress, expand
 from serried.schedulers import scrub
-from serried.schedulers.interface import OF_THIS_MACHINE, Job, SubmitCommand, job_name, names_token
+from serried.schedulers.interface import OF_THIS_MACHINE, Job, SubmitCommand, Variables, job_name, names_token
 from serried.schedulers.local import jobs
 from serried.schedulers.local.cluster import GPUS, SLOTS, VISIBLE
 from serried.schedulers.local.jobs import DIRECTORY, SUPERVISOR_GONE, WHOLE, JobFolder
@@ -28,10 +27,6 @@ from serried.schema import successor_commands
 from serried.schema.plan import Array, Plan, UserScript
 from serried.schema.reasons import Reason
 from serried.schema.successor_commands import Commands
-
-if TYPE_CHECKING:
-    pass
-
 
 FRAGMENT = INSIDE = OF_THIS_MACHINE
 SHELL = ""
@@ -48,21 +43,22 @@ def script_lines(plan: Plan, script: UserScript) -> str:
     return schedulers.script(script.dialect).stand_in(plan, script) if script.dialect else ""
 
 
-def whole_array(array: Array) -> str:  # noqa: ARG001 - its arrays are one job
+def whole_array(array: Array) -> str:
     return ""
 
 
-def launcher(plan: Plan) -> str:  # noqa: ARG001 - the head starts the only agent
+def launcher(plan: Plan) -> str:
     return ""
 
 
-def required_options(extra: Sequence[str]) -> tuple[str, ...]:  # noqa: ARG001 - its jobs have no options
+def required_options(extra: Sequence[str]) -> tuple[str, ...]:
     return ()
 
 
 def supervisor_command(plan: Plan, token: str, *, after: str = "", task: str = "") -> tuple[str, ...]:
     """The command that supervises the job and prints its id. `after` are jobs (`123`, or `123_4`), joined by `:`."""
-    allocation = plan.allocation
+    allocation, array = plan.allocation, plan.array
+    throttle = f"%{array.parallel}" if array and array.parallel else ""
     options = {
         "job-name": job_name(plan.name, token),
         "chdir": plan.directory,
@@ -70,7 +66,7 @@ def supervisor_command(plan: Plan, token: str, *, after: str = "", task: str = "
         "time": allocation.time_seconds,
         "lead": None if allocation.time_seconds is None else plan.warn_before_seconds,
         "kill-wait": plan.site.kill_wait_seconds,
-        "array": task or _array(plan),
+        "array": task or (compress(array.indices) + throttle if array else None),
         "after": after or None,
     }
     return (
@@ -79,13 +75,6 @@ def supervisor_command(plan: Plan, token: str, *, after: str = "", task: str = "
         *(["--requeue"] if plan.may_requeue else []),
         *("--", "/bin/bash", f"{plan.directory}/job.sh", token),
     )
-
-
-def _array(plan: Plan) -> str | None:
-    if plan.array is None:
-        return None
-    throttle = f"%{plan.array.parallel}" if plan.array.parallel else ""
-    return compress(plan.array.indices) + throttle
 
 
 @dataclass(frozen=True)
@@ -163,19 +152,12 @@ class Local:
         self.calls: Counter[str] = Counter()
 
     def submission(
-        self,
-        plan: Plan,
-        token: str,
-        environment: Mapping[str, str],
-        *,
-        after: str = "",
-        task: str = "",
-        held: bool = False,  # noqa: ARG002 - no array is too large
+        self, plan: Plan, token: str, environment: Variables, *, after: str = "", task: str = "", held: bool = False
     ) -> SubmitCommand:
         argv = supervisor_command(plan, token, after=after, task=task)
         return SubmitCommand(argv, scrub(environment), umask=MODES[plan.share].umask)
 
-    def commands(self, plan: Plan, environment: Mapping[str, str]) -> Commands:  # noqa: ARG002 - a job keeps the rest
+    def commands(self, plan: Plan, environment: Variables) -> Commands:
         job, task = successor_commands.JOB, successor_commands.TASK if plan.array else ""
         return Commands(
             submit=supervisor_command(plan, successor_commands.TOKEN, after=job, task=task),
@@ -187,21 +169,15 @@ class Local:
         )
 
     def interactive(
-        self,
-        plan: Plan,
-        token: str,
-        environment: Mapping[str, str],
-        *,
-        now: bool,  # noqa: ARG002 - it never waits
-        has_terminal: bool,  # noqa: ARG002 - it has ours
+        self, plan: Plan, token: str, environment: Variables, *, now: bool, has_terminal: bool
     ) -> SubmitCommand:
         """It takes no slots: its user sits in front of it."""
         return SubmitCommand(("/bin/bash", f"{plan.directory}/job.sh", token), scrub(environment))
 
-    def join(self, job: str, host: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:  # noqa: ARG002 - one host
+    def join(self, job: str, host: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:
         return tuple(words)
 
-    def errand(self, plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:  # noqa: ARG002 - one host
+    def errand(self, plan: Plan, host: str, words: Sequence[str]) -> tuple[str, ...]:
         return tuple(words)
 
     def submit(self, submission: SubmitCommand) -> str:
@@ -217,14 +193,14 @@ class Local:
             with contextlib.suppress(OSError):
                 log.unlink()
 
-    def find(self, token: str, since: float | None = None) -> str | None:  # noqa: ARG002 - we keep jobs for long
+    def find(self, token: str, since: float | None = None) -> str | None:
         for folder in reversed(jobs.folders(jobs.root())):
             about = folder.about
             if about and names_token(about["name"], token):
                 return str(folder.number)
         return None
 
-    def poll(self, ids: Sequence[str], since: float | None = None) -> Mapping[tuple[str, int | None], Job]:  # noqa: ARG002
+    def poll(self, ids: Sequence[str], since: float | None = None) -> Mapping[tuple[str, int | None], Job]:
         root = jobs.root()
         answer: dict[tuple[str, int | None], Job] = {}
         for number in {self.split(job)[0] for job in ids}:
@@ -292,7 +268,7 @@ def _cancel(folder: JobFolder, key: str) -> None:
     about = folder.about
     if about is None:
         return
-    folder.request_cancel(key)
+    (folder.path / jobs.cancel_name(key)).touch(mode=PRIVATE_FILE)
     supervisor = Process(**about["supervisor"])
     if supervisor.is_alive:
         if about["hears_signals"]:

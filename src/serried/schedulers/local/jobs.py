@@ -115,11 +115,8 @@ class JobFolder:
         written = files.read_json(self.path / "state.json") or {}
         return {key: Standing.from_json(value) for key, value in written.items()}
 
-    def request_cancel(self, key: str) -> None:
-        (self.path / _cancel_name(key)).touch(mode=files.PRIVATE_FILE)
-
     def is_cancelled(self, key: str) -> bool:
-        return any((self.path / name).exists() for name in ("cancel", _cancel_name(key)))
+        return any((self.path / name).exists() for name in ("cancel", cancel_name(key)))
 
     def mark(self, key: str) -> str:
         """The value of `names.LOCAL_JOB` in the environment of every process of this job or task."""
@@ -153,7 +150,7 @@ class JobFolder:
             )
 
 
-def _cancel_name(key: str) -> str:
+def cancel_name(key: str) -> str:
     return "cancel" if key == WHOLE else f"cancel-{key}"
 
 
@@ -175,7 +172,11 @@ def new_folder(root: Path) -> JobFolder:
 
     The first id on a machine is taken from the clock: records outlive a cleared /tmp, so ids must not repeat.
     """
-    _prune(root)
+    horizon = time.time() - KEEP_SECONDS
+    for old in folders(root):
+        with contextlib.suppress(OSError):
+            if old.path.stat().st_mtime < horizon and all(job.state in names.ENDED for job in old.jobs()):
+                shutil.rmtree(old.path)
     files.make_directory(root / "jobs")
     known = folders(root)
     number = max(int(time.time()) % 10**8, known[-1].number + 1 if known else 1)
@@ -185,14 +186,6 @@ def new_folder(root: Path) -> JobFolder:
             folder.path.mkdir(mode=files.PRIVATE_DIRECTORY)
             return folder
         number += 1
-
-
-def _prune(root: Path) -> None:
-    horizon = time.time() - KEEP_SECONDS
-    for folder in folders(root):
-        with contextlib.suppress(OSError):
-            if folder.path.stat().st_mtime < horizon and all(job.state in names.ENDED for job in folder.jobs()):
-                shutil.rmtree(folder.path)
 
 
 @dataclass(frozen=True)
@@ -228,6 +221,11 @@ class SlotClaim:
 class SlotTable:
     waiting: list[SlotClaim] = field(default_factory=list)
     taken: list[SlotClaim] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, root: Path) -> SlotTable:
+        written = files.read_json(root / "slots.json") or {}
+        return cls(*([*map(SlotClaim.from_json, written.get(name, ()))] for name in ("waiting", "taken")))
 
     def drop_dead(self, is_alive: Callable[[Process], bool]) -> list[SlotClaim]:
         """Remove claims whose holders are all dead; return those that held slots."""
@@ -277,12 +275,10 @@ class SlotTable:
 @contextmanager
 def locked_slots(root: Path) -> Iterator[SlotTable]:
     """The table without the claims of the dead; changes within the context are written at its end."""
-    path = root / "slots.json"
     lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        written = files.read_json(path) or {}
-        table = SlotTable(*([*map(SlotClaim.from_json, written.get(name, ()))] for name in ("waiting", "taken")))
+        table = SlotTable.read(root)
         before = SlotTable([*table.waiting], [*table.taken])
         for claim in table.drop_dead(lambda holder: holder.is_alive):
             # The supervisor died first, and its job's processes may still use the slots.
@@ -290,7 +286,7 @@ def locked_slots(root: Path) -> Iterator[SlotTable]:
             sweep(None, JobFolder(root, claim.job).mark(key))
         yield table
         if table != before:
-            files.write_json(path, asdict(table))
+            files.write_json(root / "slots.json", asdict(table))
     finally:
         os.close(lock)
 
@@ -301,17 +297,16 @@ def members(session: int | None, mark: str | None) -> list[Process]:
     `session` is None long after the end of job.sh: the number may belong to another session by then. Without /proc,
     members are the process group of job.sh and its descendants.
     """
-    pids = _by_proc(session, mark) if processes.HAS_PROC else _by_ps(session)
+    if not processes.HAS_PROC:
+        pids = _by_ps(session)
+    else:
+        pids = [
+            pid
+            for pid in linux.other_pids()
+            if (fields := linux.stat(pid))
+            and (fields[3] == str(session) or (mark and processes.environment(pid).get(names.LOCAL_JOB) == mark))
+        ]
     return [process for pid in pids if (process := processes.identify(pid)) is not None]
-
-
-def _by_proc(session: int | None, mark: str | None) -> list[int]:
-    return [
-        pid
-        for pid in linux.other_pids()
-        if (fields := linux.stat(pid))
-        and (fields[3] == str(session) or (mark and processes.environment(pid).get(names.LOCAL_JOB) == mark))
-    ]
 
 
 def _by_ps(group: int | None) -> list[int]:

@@ -300,13 +300,13 @@ class Task:
         if self._ending is None:
             self._stopped = time.monotonic()
         self._ending = ending
-        self._signal_all(signal.SIGTERM)
+        self._signal(signal.SIGTERM)
 
     def _signal_kill(self) -> None:
         self._is_killed = True
-        self._signal_all(signal.SIGKILL)
+        self._signal(signal.SIGKILL)
 
-    def _signal_all(self, number: int) -> None:
+    def _signal(self, number: int) -> None:
         if self._child is not None:
             jobs.signal_all(self._child.pid, self._mark, number)
 
@@ -315,7 +315,11 @@ class Task:
         # A job may still request another attempt at its limit: it has saved, and only exits late. Once the agent has
         # written the end, the status is the program's own.
         may_requeue = self._request.requeue and self._ending in (None, names.TIMEOUT)
-        if status == names.EXIT_SAVED and may_requeue and not self._run.task(self._running_task).exit.exists():
+        drawn = (
+            None if self.task is None else layout.unended_trial(self._run, self.task)
+        )  # job.sh may draw another task
+        exit_file = self._run.task(self.task if drawn is None else drawn).exit
+        if status == names.EXIT_SAVED and may_requeue and not exit_file.exists():
             self._ending = None
             self.queued = time.time()
             self.standing = Standing(restarts=self.standing.restarts + 1)
@@ -325,12 +329,6 @@ class Task:
             self._end(names.COMPLETED, exit_code=0)
         else:
             self._end(names.FAILED, exit_code=code, number=number, reason="NonZeroExitCode" if number is None else "")
-
-    @property
-    def _running_task(self) -> int | None:
-        """The task that job.sh runs: another, if it has drawn that."""
-        drawn = None if self.task is None else layout.unended_trial(self._run, self.task)
-        return self.task if drawn is None else drawn
 
     def _end(self, state: str, *, exit_code: int | None = None, number: int | None = None, reason: str = "") -> None:
         self.standing = replace(
@@ -357,18 +355,21 @@ class Supervisor:
         self._root = root
         self._available = slots
         self._me = processes.myself()
-        self._written: dict[str, Standing] = {}
         self._place = 0
         self._waits_for = request.after.split(":") if request.after else []
 
     def run(self, pause: Callable[[float], None], seize: Sequence[str] = ()) -> None:
         """Supervise the job until it has ended. `seize` are slots to take without queueing, free or not."""
+        written: dict[str, Standing] = {}
         while not self._has_ended:
             self._cancel_on_request()
             for task in self.tasks:
                 task.step(self._release)
             self._start_tasks(seize)
-            self._write()
+            standings = {task.key: task.standing for task in self.tasks}
+            if standings != written:
+                self._folder.write(standings)
+                written = standings
             if not self._has_ended:
                 pause(self._next_pause())
 
@@ -402,14 +403,13 @@ class Supervisor:
 
     def _start_tasks(self, seize: Sequence[str]) -> None:
         waiting = self._waiting
-        if self._waits_for and not any(map(self._is_open, self._waits_for)):
-            self._waits_for = []
+        if self._waits_for:
+            self._waits_for = [job for job in self._waits_for if _is_open(self._root, job)]
             for task in waiting:
                 task.queued = time.time()
-        if self._waits_for:
-            for task in waiting:
                 task.wait_because("Dependency")
-            return
+            if self._waits_for:
+                return
         running = sum(task.is_running for task in self.tasks)
         for task in waiting:
             if self._request.parallel and running >= self._request.parallel:
@@ -418,12 +418,6 @@ class Supervisor:
             if not self._try_start(task, seize):
                 return
             running += 1
-
-    def _is_open(self, job: str) -> bool:
-        """Has the job or task (`123`, `123_4`) not ended? A job without a folder has."""
-        number, _, task = job.partition("_")
-        before = JobFolder(self._root, number).jobs()
-        return any(job.state not in names.ENDED for job in before if task in ("", str(job.task)))
 
     def _try_start(self, task: Task, seize: Sequence[str]) -> bool:
         # CPUs are shared: a small machine runs the jobs of a big one, only slower.
@@ -454,11 +448,11 @@ class Supervisor:
         due = min(task.seconds_until_due() for task in self.tasks)
         return max(SHORTEST_PAUSE_SECONDS, min(queue, due, LONGEST_PAUSE_SECONDS))
 
-    def _write(self) -> None:
-        now = {task.key: task.standing for task in self.tasks}
-        if now != self._written:
-            self._folder.write(now)
-            self._written = now
+
+def _is_open(root: Path, job: str) -> bool:
+    """Has the job or task (`123`, `123_4`) not ended? A job without a folder has."""
+    number, _, task = job.partition("_")
+    return any(one.state not in names.ENDED for one in JobFolder(root, number).jobs() if task in ("", str(one.task)))
 
 
 def available_slots(request: JobRequest) -> tuple[str, ...]:
@@ -486,17 +480,18 @@ def main(words: Sequence[str]) -> int:
     supervisor.interrupt_by(signal.SIGTERM, signal.SIGINT)
     folder.commit(request.name, request.tasks)
     print(folder.number, flush=True)
-    _write_to(folder.path / "supervisor.log")
-    supervisor.run(lambda seconds: _sleep(waker, seconds))
+    # Until now our output went to the process that started us.
+    log = os.open(folder.path / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+
+    def pause(seconds: float) -> None:
+        if select.select([waker], [], [], seconds)[0]:
+            waker.recv(4096)
+
+    supervisor.run(pause)
     return 0
-
-
-def _write_to(log: Path) -> None:
-    """Send our output there; until now it went to the process that started us."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
 
 
 def _wake_on_signals() -> socket.socket:
@@ -509,8 +504,3 @@ def _wake_on_signals() -> socket.socket:
     for number in (signal.SIGCHLD, signal.SIGUSR1):
         signal.signal(number, lambda *_: None)
     return reader
-
-
-def _sleep(waker: socket.socket, seconds: float) -> None:
-    if select.select([waker], [], [], seconds)[0]:
-        waker.recv(4096)

@@ -71,12 +71,7 @@ def describe(environ: Mapping[str, str], command: Command = run_command) -> dict
     return described(queues, ask(SERVER), ask(NODES)) if queues else {}
 
 
-def own_name(
-    environ: Mapping[str, str],  # noqa: ARG001 - its job ids hold the server's name
-    command: Command = run_command,  # noqa: ARG001
-    *,
-    seconds: float = ASKING_SECONDS,  # noqa: ARG001
-) -> str:
+def own_name(environ: Mapping[str, str], command: Command = run_command, *, seconds: float = ASKING_SECONDS) -> str:
     return ""
 
 
@@ -86,11 +81,11 @@ def array_limits(environ: Mapping[str, str], command: Command = run_command) -> 
     return ArrayLimits(tasks=int(size) if size.isdecimal() else None, in_ranges=True)
 
 
-def is_throwaway(environ: Mapping[str, str]) -> bool:  # noqa: ARG001 - no lab starts a PBS
+def is_throwaway(environ: Mapping[str, str]) -> bool:
     return False
 
 
-def learn(environ: Mapping[str, str], user: str, command: Command = run_command) -> Learnt | None:  # noqa: ARG001 - queues are everybody's
+def learn(environ: Mapping[str, str], user: str, command: Command = run_command) -> Learnt | None:
     """All that a profile may hold; None when PBS does not answer."""
     queues, server, nodes = (command([*argv], ASKING_SECONDS, environ) or "" for argv in (QUEUES, SERVER, NODES))
     table = described(queues, server, nodes)

@@ -14,7 +14,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from serried.schedulers.interface import (
     Fragment,
     Job,
     SubmitCommand,
+    Variables,
     job_name,
     names_token,
     script_logs,
@@ -152,7 +153,7 @@ def _submit_folder(plan: Plan) -> str:
     return submit_folder(plan, FRAGMENT.task)
 
 
-def whole_array(array: Array) -> str:  # noqa: ARG001 - PBS has no such variables
+def whole_array(array: Array) -> str:
     return ""
 
 
@@ -161,12 +162,9 @@ def _log_path(plan: Plan, value: str) -> str:
     path = value.rpartition(":")[2]
     if not path or path.endswith("/"):
         return ""
-    before, index, behind = path.partition("^array_index^")
-    word = "".join(shlex.quote(part) for part in (before,) if part)
-    word += '"${PBS_ARRAY_INDEX:-}"' if index else ""
-    word += shlex.quote(behind) if behind else ""
-    folder = f"{_submit_folder(plan)}/" if not path.startswith("/") else ""
-    return folder + word
+    texts = [shlex.quote(part) if part else "" for part in path.split("^array_index^", 1)]
+    word = '"${PBS_ARRAY_INDEX:-}"'.join(texts)
+    return word if path.startswith("/") else f"{_submit_folder(plan)}/{word}"
 
 
 def stand_in(plan: Plan, script: UserScript) -> str:
@@ -246,7 +244,11 @@ def _options(plan: Plan, token: str, task: str) -> list[str]:
         "y" if _is_array(plan, task) else "n",
         "-W",
         f"umask={MODES[plan.share].umask:03o}",
-        *(_of_script(plan, plan.script) if plan.script else (*_resources(plan, tasks=1), *_queue(allocation))),
+        *(
+            _of_script(plan, plan.script)
+            if plan.script
+            else (*_size(plan, tasks=1), *_limit(plan.allocation), *_queue(allocation))
+        ),
         *_array(plan, task),
     ]
 
@@ -256,20 +258,7 @@ def _of_script(plan: Plan, script: UserScript) -> list[str]:
     keys, allocation = frozenset(script.keys), plan.allocation
     size = _size(plan, tasks=allocation.ranks) if keys & OF_SIZE else ()
     limit = _limit(allocation) if "time" in keys else ()
-    queue = _queue(
-        allocation._replace(
-            account=allocation.account if "account" in keys else None,
-            partition=allocation.partition if "partition" in keys else None,
-            reservation=allocation.reservation if "reservation" in keys else None,
-            mail_user=allocation.mail_user if "mail_user" in keys else None,
-            mail_type=allocation.mail_type if "mail_type" in keys else (),
-        )
-    )
-    return [*script.options, *size, *limit, *queue]
-
-
-def _resources(plan: Plan, *, tasks: int) -> list[str]:
-    return [*_size(plan, tasks=tasks), *_limit(plan.allocation)]
+    return [*script.options, *size, *limit, *_queue(allocation, keys)]
 
 
 def _size(plan: Plan, *, tasks: int) -> list[str]:
@@ -300,14 +289,16 @@ def _log(plan: Plan, task: str) -> str:
 
 OF_SIZE = {"nodes", "gpus", "gpu_type", "ranks", "cpus", "mem", "mem_per_node", "mem_per_cpu", "exclusive"}
 """Keys of `resources` that make up the chunks of a job."""
+QUEUE_KEYS = ("account", "partition", "reservation", "mail_user", "mail_type")
 
 
-def _queue(allocation: Allocation) -> list[str]:
+def _queue(allocation: Allocation, keys: Collection[str] = QUEUE_KEYS) -> list[str]:
+    given = {key: getattr(allocation, key) for key in QUEUE_KEYS if key in keys}
     asked = {
-        "-A": allocation.account,
-        "-q": allocation.reservation or allocation.partition,
-        "-M": allocation.mail_user,
-        "-m": "".join(dict.fromkeys("".join(MAIL.get(word.upper(), "") for word in allocation.mail_type))),
+        "-A": given.get("account"),
+        "-q": given.get("reservation") or given.get("partition"),
+        "-M": given.get("mail_user"),
+        "-m": "".join(dict.fromkeys("".join(MAIL.get(word.upper(), "") for word in given.get("mail_type", ())))),
     }
     return [word for flag, value in asked.items() if value for word in (flag, value)]
 
@@ -361,14 +352,7 @@ class Pbs(CommandScheduler):
     _is_pbs = False
 
     def submission(
-        self,
-        plan: Plan,
-        token: str,
-        environment: Mapping[str, str],
-        *,
-        after: str = "",
-        task: str = "",
-        held: bool = False,
+        self, plan: Plan, token: str, environment: Variables, *, after: str = "", task: str = "", held: bool = False
     ) -> SubmitCommand:
         """The `qsub` command that submits `plan`'s job.sh under `token`.
 
@@ -396,13 +380,7 @@ class Pbs(CommandScheduler):
         return SubmitCommand(argv, scrub(environment), umask=MODES[plan.share].umask, handover=handover)
 
     def interactive(
-        self,
-        plan: Plan,
-        token: str,
-        environment: Mapping[str, str],
-        *,
-        now: bool,  # noqa: ARG002 - `qsub` has no such option
-        has_terminal: bool,
+        self, plan: Plan, token: str, environment: Variables, *, now: bool, has_terminal: bool
     ) -> SubmitCommand:
         """`qsub -I`. It knows no `now`: who asked for that looks how the job stands."""
         if not has_terminal:
@@ -416,14 +394,15 @@ class Pbs(CommandScheduler):
             *("qsub", "-I"),
             "-N",
             job_name(plan.name, token),
-            *_resources(plan, tasks=allocation.ranks),
+            *_size(plan, tasks=allocation.ranks),
+            *_limit(plan.allocation),
             *_queue(allocation),
             *allocation.extra,
             *("--", "/bin/bash", plan.directory + "/job.sh", token, str(handover)),
         )
         return SubmitCommand(argv, scrub(environment), umask=MODES[plan.share].umask, handover=handover)
 
-    def join(self, job: str, host: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:  # noqa: ARG002 - the host tells
+    def join(self, job: str, host: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:
         # PBS starts nothing in a job from outside of it.
         return ("ssh", *(("-t",) if has_terminal else ()), host, shlex.join(words))
 
@@ -471,7 +450,7 @@ class Pbs(CommandScheduler):
             return SubmitOutcome.UNREACHABLE
         return SubmitOutcome.REFUSED if result.status > 0 else SubmitOutcome.UNCERTAIN
 
-    def ask(self, ids: Sequence[str], since: float | None) -> dict[str, str]:  # noqa: ARG002 - the ids are enough
+    def ask(self, ids: Sequence[str], since: float | None) -> dict[str, str]:
         text = self._qstat(sorted({parse.split(job)[0] for job in ids}))
         if before := parse.awaited(text):
             text += self._qstat(sorted(before))

@@ -7,6 +7,7 @@ Every option is on argv: `#SBATCH` lines lose backslashes, are cut at `#`, and a
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -29,6 +30,7 @@ from serried.schedulers.interface import (
     Fragment,
     Job,
     SubmitCommand,
+    Variables,
     job_name,
     names_token,
     script_logs,
@@ -112,7 +114,7 @@ def _step(
     return ("srun", *more, *size, *cpus, "--overlap", "--export=ALL", *(("--pty",) if has_terminal else ()))
 
 
-def required_options(extra: Sequence[str]) -> tuple[str, ...]:  # noqa: ARG001 - other schedulers have some
+def required_options(extra: Sequence[str]) -> tuple[str, ...]:
     """None: account, partition, QoS and licences are settings of their own."""
     return ()
 
@@ -169,13 +171,10 @@ def _log_path(pattern: str) -> str:
     """A path as a word of bash, from the pattern of `--output` or `--error`. See sbatch(1)."""
     if "\\" in pattern:  # a backslash turns all escapes off
         return shlex.quote(pattern.replace("\\", ""))
-    words, position = [], 0
-    for found in _ESCAPE.finditer(pattern):
-        words.append(shlex.quote(pattern[position : found.start()]) if found.start() > position else "")
-        words.append(_expanded(found[2], found[1]))
-        position = found.end()
-    words.append(shlex.quote(pattern[position:]) if pattern[position:] else "")
-    return "".join(words)
+    parts = _ESCAPE.split(pattern)  # text, width, letter, text, …
+    texts = [shlex.quote(text) if text else "" for text in parts[::3]]
+    values = [*map(_expanded, parts[2::3], parts[1::3]), ""]
+    return "".join(itertools.chain(*zip(texts, values, strict=True)))
 
 
 def _expanded(letter: str, width: str) -> str:
@@ -272,13 +271,15 @@ def _options(plan: Plan, token: str, task: str) -> list[str]:
     # For a script without further attempts of Serried: its directive, else the site's default.
     is_open = plan.script is not None and not plan.limit.restarts
     requeue = [] if is_open else ["--requeue" if plan.may_requeue else "--no-requeue"]
+    has_own_notice = plan.script is not None and bool(plan.script.notice_to)  # then also with its partition's limit
+    lead = min(plan.limit.warn_before_seconds if has_own_notice else plan.warn_before_seconds, LONGEST_LEAD)
     options = [
         f"--job-name={plan.script.job_name if plan.script and is_singleton else name}",
         f"--chdir={folder or plan.directory}",
         f"--output={_log_pattern(plan)}",
         "--open-mode=append",
         *(_of_script(plan, plan.script) if plan.script else _resources(plan, tasks=1)),
-        *_warning(plan),
+        *([f"--signal=B:USR1@{lead}"] if lead else []),
         *([] if plan.script else _queue(allocation)),
         *requeue,
         "--export=ALL",
@@ -299,21 +300,24 @@ def _resources(plan: Plan, *, tasks: int) -> list[str]:
         *(() if plan.has_all_cpus else (f"--cpus-per-task={allocation.cpus // tasks}",)),
         *_memory(allocation),
         *_gpus(allocation, plan.site.gpu_option),
-        *([f"--time={walltime(allocation.time_seconds)}"] if allocation.time_seconds is not None else ()),
+        *_limit(allocation),
     ]
+
+
+def _limit(allocation: Allocation) -> list[str]:
+    return [] if allocation.time_seconds is None else [f"--time={walltime(allocation.time_seconds)}"]
 
 
 def _of_script(plan: Plan, script: UserScript) -> list[str]:
     """The options of its directives, then those that replace some of them: of options, sbatch takes the last."""
     allocation, keys = plan.allocation, frozenset(script.keys)
-    limit = [] if allocation.time_seconds is None else [f"--time={walltime(allocation.time_seconds)}"]
     made = (
         ({"nodes"}, [f"--nodes={allocation.nodes}"]),
         ({"ranks"}, [f"--ntasks-per-node={allocation.ranks}"]),
         ({"cpus"}, [f"--cpus-per-task={max(1, allocation.cpus // allocation.ranks)}"]),
         ({"mem", "mem_per_node", "mem_per_cpu"}, _memory(allocation)),
         ({"gpus", "gpu_type"}, _gpus(allocation, plan.site.gpu_option)),
-        ({"time"}, limit),
+        ({"time"}, _limit(allocation)),
     )
     sizes = [option for its, options in made if its & keys for option in options]
     queue = [option for option in _queue(allocation) if option[2:].partition("=")[0].replace("-", "_") in keys]
@@ -345,24 +349,20 @@ def _log_pattern(plan: Plan) -> str:
 
 
 def _memory(allocation: Allocation) -> list[str]:
-    if allocation.memory_mb is None:
-        return []
-    return [f"--mem={allocation.memory_mb}M" if allocation.memory_mb else "--mem=0"]
+    return (
+        []
+        if allocation.memory_mb is None
+        else [f"--mem={allocation.memory_mb}M" if allocation.memory_mb else "--mem=0"]
+    )
 
 
 def _gpus(allocation: Allocation, option: str) -> list[str]:
     if not allocation.gpus:
         return []
     kind = f"{allocation.gpu_type}:" if allocation.gpu_type else ""
-    if option == "gpus-per-node":
-        return [f"--gpus-per-node={kind}{allocation.gpus}"]
-    return [f"--gres=gpu:{kind}{allocation.gpus}"]
-
-
-def _warning(plan: Plan) -> list[str]:
-    has_own = plan.script is not None and bool(plan.script.notice_to)  # then also with the limit of its partition
-    lead = min(plan.limit.warn_before_seconds if has_own else plan.warn_before_seconds, LONGEST_LEAD)
-    return [f"--signal=B:USR1@{lead}"] if lead else []
+    return [
+        f"--{option}={kind}{allocation.gpus}" if option == "gpus-per-node" else f"--gres=gpu:{kind}{allocation.gpus}"
+    ]
 
 
 def _queue(allocation: Allocation) -> list[str]:
@@ -414,14 +414,7 @@ class Slurm(CommandScheduler):
     job_changes = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK", "TMPDIR")
 
     def submission(
-        self,
-        plan: Plan,
-        token: str,
-        environment: Mapping[str, str],
-        *,
-        after: str = "",
-        task: str = "",
-        held: bool = False,
+        self, plan: Plan, token: str, environment: Variables, *, after: str = "", task: str = "", held: bool = False
     ) -> SubmitCommand:
         """The `sbatch` command that submits `plan`'s job.sh under `token`."""
         script = plan.directory + "/job.sh"
@@ -432,7 +425,7 @@ class Slurm(CommandScheduler):
         return SubmitCommand(argv, scrub(environment), umask=MODES[plan.share].umask)
 
     def interactive(
-        self, plan: Plan, token: str, environment: Mapping[str, str], *, now: bool, has_terminal: bool
+        self, plan: Plan, token: str, environment: Variables, *, now: bool, has_terminal: bool
     ) -> SubmitCommand:
         """`salloc` has all nodes, and as many tasks on each as there are ranks, so that `srun` in it starts those."""
         allocation = plan.allocation
