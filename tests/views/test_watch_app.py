@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from textual.events import Paste
 
 from building import A_SCRIPT, CREATED, RunOnDisk, a_failure
 from fake_scheduler import FakeScheduler
@@ -74,11 +75,12 @@ def drive(test, selection=None, stop=lambda _: "stopped", **options):
     return asyncio.run(main())
 
 
-def test_it_lists_runs_opens_one_and_comes_back(make):
+def test_it_lists_runs_opens_one_and_comes_back(make, slurm):
     make("k3f9q2").attempt()
     make("a7b8c9", names.PENDING, job="124", name="large")
 
     async def look(app, pilot, wait_for):
+        began = time.monotonic()
         await wait_for(lambda: "a7b8c9  large  PENDING" in text_of(app))
         assert text_of(app).index("k3f9q2") < text_of(app).index("a7b8c9")
         await pilot.press("down", "enter")
@@ -86,6 +88,9 @@ def test_it_lists_runs_opens_one_and_comes_back(make):
         await wait_for(lambda: "reason      Priority" in text_of(app))
         await pilot.press("escape")
         await wait_for(lambda: app.grid.selected == "a7b8c9")
+        await pilot.press("enter", "right", "m", "h", "escape", "enter", "escape")
+        # Opening, closing and choosing ask the scheduler nothing more: the shortest interval is two seconds.
+        assert len(slurm.polls) <= 2 + (time.monotonic() - began) / 2
 
     drive(look)
 
@@ -179,9 +184,7 @@ def test_a_run_that_is_deleted_while_it_is_shown_is_called_deleted(make):
     drive(look, index.find("k3f9q2"))
 
 
-@pytest.mark.parametrize(("answer", "stopped"), [("y", ["k3f9q2"]), ("n", []), ("enter", []), ("escape", [])])
-def test_a_run_is_stopped_only_after_a_confirmation(make, monkeypatch, answer, stopped):
-    monkeypatch.setattr(watch_app, "CONFIRM_AFTER_SECONDS", 0.0)
+def test_a_run_is_stopped_only_after_a_confirmation(make, monkeypatch):
     make()
     runs, has_stopped = [], threading.Event()
 
@@ -192,54 +195,27 @@ def test_a_run_is_stopped_only_after_a_confirmation(make, monkeypatch, answer, s
 
     async def look(app, pilot, wait_for):
         await wait_for(lambda: app.grid.selected == "k3f9q2")
-        await pilot.press("S")
-        await wait_for(lambda: "stop k3f9q2 (train, RUNNING)?" in text_of(app))
-        await pilot.press(answer)
-        await wait_for(lambda: not isinstance(app.screen, Dialog))
-        if stopped:
-            await wait_for(has_stopped.is_set)
-            await wait_for(lambda: "was stopped by the test" in text_of(app))
-
-    drive(look, stop=stop)
-    assert runs == stopped
-
-
-def test_keys_that_come_at_once_confirm_nothing(make, monkeypatch):
-    monkeypatch.setattr(watch_app, "CONFIRM_AFTER_SECONDS", 1e6)
-    make()
-    runs = []
-
-    async def look(app, pilot, wait_for):
-        await wait_for(lambda: app.grid.selected == "k3f9q2")
-        await pilot.press("S", "y", "y", "enter")
+        monkeypatch.setattr(watch_app, "CONFIRM_AFTER_SECONDS", 0.0)
+        for answer in ("n", "enter", "escape", "y"):
+            assert runs == []
+            await pilot.press("S")
+            await wait_for(lambda: "stop k3f9q2 (train, RUNNING)?" in text_of(app))
+            await pilot.press(answer)
+            await wait_for(lambda: not isinstance(app.screen, Dialog))
+        await wait_for(has_stopped.is_set)
+        await wait_for(lambda: "was stopped by the test" in text_of(app))
+        monkeypatch.setattr(watch_app, "CONFIRM_AFTER_SECONDS", 1e6)
+        await pilot.press("S", "y", "y", "enter")  # keys that come at once confirm nothing
         await wait_for(lambda: isinstance(app.screen, Dialog))
         await pilot.press("ctrl+c")
 
-    drive(look, stop=lambda run: runs.append(run) or "")
-    assert runs == []
+    drive(look, stop=stop)
+    assert runs == ["k3f9q2"]
 
 
-def test_pasted_text_is_no_command(make):
+def test_pasted_text_is_no_command_and_themes_and_help_have_keys(make):
     make()
     runs = []
-
-    async def look(app, pilot, wait_for):
-        from textual.events import Paste
-
-        await wait_for(lambda: app.grid.selected == "k3f9q2")
-        app.post_message(Paste("Sy\nq"))
-        await pilot.pause()
-        assert app.grid.selected == "k3f9q2"
-        await pilot.press("slash")
-        app.post_message(Paste("trai\nq"))
-        await wait_for(lambda: "/trai" in text_of(app))
-
-    drive(look, stop=lambda run: runs.append(run) or "")
-    assert runs == []
-
-
-def test_themes_and_help(make):
-    make()
 
     async def look(app, pilot, wait_for):
         await wait_for(lambda: app.grid.selected == "k3f9q2")
@@ -250,9 +226,15 @@ def test_themes_and_help(make):
         await wait_for(lambda: "stop the run, as `serried stop`" in text_of(app))
         await pilot.press("x", "y")
         await wait_for(lambda: not isinstance(app.screen, Dialog))
+        app.post_message(Paste("Sy\nq"))
+        await pilot.pause()
         assert app.grid.selected == "k3f9q2"
+        await pilot.press("slash")
+        app.post_message(Paste("trai\nq"))
+        await wait_for(lambda: "/trai" in text_of(app))
 
-    drive(look)
+    drive(look, stop=lambda run: runs.append(run) or "")
+    assert runs == []
 
 
 def test_ascii_holds_for_dialogs_too(make):
@@ -265,20 +247,6 @@ def test_ascii_holds_for_dialogs_too(make):
         assert text_of(app).isascii()
 
     drive(look, ascii_only=True)
-
-
-def test_the_scheduler_is_asked_as_often_as_by_waiting(make, slurm):
-    """Opening, closing and choosing ask nothing more."""
-    make().attempt()
-
-    async def look(app, pilot, wait_for):
-        await wait_for(lambda: app.grid.selected == "k3f9q2")
-        began = time.monotonic()
-        await pilot.press("enter", "right", "m", "h", "escape", "enter", "escape")
-        most = 2 + (time.monotonic() - began) / 2  # the shortest interval is two seconds
-        assert len(slurm.polls) <= most
-
-    drive(look)
 
 
 def test_a_scheduler_that_does_not_answer_delays_no_key(make, slurm):
@@ -356,17 +324,16 @@ def test_a_job_script_has_its_own_output_and_that_of_the_ranks_it_launched(make)
     drive(look, index.find("k3f9q2"))
 
 
-@pytest.mark.parametrize(("shares_logs", "shown"), [(False, "rank 3"), (True, "ranks 2-3")])
-def test_a_failed_run_shows_the_output_of_the_rank_that_failed_first(make, shares_logs, shown):
-    made = make(shares_logs=shares_logs).ending("FAILED", first_failure=a_failure(3, tail=["no"]))
+def test_a_failed_run_shows_the_output_of_the_rank_that_failed_first(make):
+    made = make(shares_logs=True).ending("FAILED", first_failure=a_failure(3, tail=["no"]))
     made.log(0, "rank 0 was fine\n").log(3, "RuntimeError: no\n")
 
     async def look(app, pilot, wait_for):
-        await wait_for(lambda: f"output of {shown} on n2" in text_of(app))
+        await wait_for(lambda: "output of ranks 2-3 on n2" in text_of(app))
         assert "RuntimeError: no" in text_of(app)
         assert "k3f9q2 train FAILED" in text_of(app)
         await pilot.press("left", "S")
-        await wait_for(lambda: "output of rank" in text_of(app) and f"of {shown} on" not in text_of(app))
+        await wait_for(lambda: "output of rank" in text_of(app) and "of ranks 2-3 on" not in text_of(app))
         await wait_for(lambda: "k3f9q2 has ended: FAILED" in text_of(app))
 
     drive(look, index.find("k3f9q2"))

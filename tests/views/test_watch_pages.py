@@ -9,12 +9,13 @@ import pytest
 
 from house import ROOT
 from serried.records import live
+from serried.records.samples import Period
 from serried.views.console import Cell
 from serried.views.run_files import shown_first
 from serried.views.watch import pages
 from serried.views.watch.app import WatchApp
 from serried.views.watch.pages import RunPage, RunRow
-from serried.views.watch.reader import Pages
+from serried.views.watch.reader import Pages, sampled_metrics
 from tables import for_each
 from watching import a_live, a_page
 
@@ -108,6 +109,13 @@ def test_a_head_that_does_not_report_is_stale_by_the_interval_of_its_file():
 )
 def test_values_of_a_curve_that_are_not_finite_are_left_out(points, values, extent):
     assert a_page(curves={"loss": points}).curve(0)[1:] == (values, extent)
+
+
+def test_a_sampled_loss_of_nan_has_a_curve_and_a_metric_named_step_has_none():
+    sampled = {"0": {"step": 7, "metrics": {"loss": "nan", "step": 7}}}
+    curves = sampled_metrics([Period(1.0, 30.0, {}, {}, sampled)])
+    assert [*curves] == ["loss"]
+    assert a_page(curves=curves).curve(0)[1:] == ((), "no value so far")
 
 
 @for_each(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from serried.records import samples
@@ -158,13 +158,19 @@ def _measured(place: TaskDirectory, rank: int) -> tuple[dict[str, Curve], dict[i
     begins: dict[int, int] = {}
     for node in samples.read(place).nodes:
         for period in node.periods:
-            found = period.ranks.get(str(rank), {})
-            step, values = found.get("step"), found.get("metrics")
-            if type(step) is int and isinstance(values, dict):
+            for step, name, value in sampled_values(period, str(rank)):
                 if node.attempt not in begins:
                     _begin(begins, node.attempt, step - 1)
-                _add(curves, step, values)
+                _add(curves, step, {name: value})
     return curves, begins
+
+
+def sampled_values(period: samples.Period, rank: str) -> Iterator[tuple[int, str, Any]]:
+    """The step, name and value of each metric that the agent read of a rank. The step itself is none."""
+    found = period.ranks.get(rank, {})
+    step, values = found.get("step"), found.get("metrics")
+    if type(step) is int and isinstance(values, dict):
+        yield from ((step, name, value) for name, value in values.items() if name != "step")
 
 
 def shown_first(curves: Iterable[str], metric: str) -> list[str]:

@@ -179,20 +179,6 @@ class RunView(Vertical):
         facts = [[(Cell(head, "head"),), *((Cell(f"  {text}"),) for text in texts)] for head, texts in page.facts]
         self.facts.display = bool(facts)
         self.facts.update(_lines(line for lines in facts for line in ((Cell(""),), *lines)))
-        self._show_measured(page)
-        has_output = not page.facts
-        self.log_title.display = self.log_lines.display = has_output
-        self.log_title.update(rich([Cell(page.log_title)]))
-        output, shown = (page.log_title, page.log_lines), self._output
-        follows = not self.is_log_only or self.log_lines.is_vertical_scroll_end or output[0] != shown[0]
-        if output != shown and follows:
-            self._output = output
-            self.log_lines.clear()
-            self.log_lines.write_lines(map(printable, page.log_lines))
-        if not self.is_log_only:  # else the user scrolls
-            self.log_lines.scroll_end(animate=False)
-
-    def _show_measured(self, page: RunPage) -> None:
         is_wide = self.app.size.width >= _WIDE
         table, curve = page.table(self.table_choice, 20 if is_wide else 6), page.curve(self.metric_choice)
         self.measured.display = (table is not None or curve is not None) and not self.is_log_only
@@ -209,6 +195,17 @@ class RunView(Vertical):
             self.extent.update(rich([Cell(curve.range, "quiet")]))
         rows = len(table[1].rows) + 2 if table is not None else 0
         self.measured.styles.height = max(rows, 7 if curve is not None else 0)
+        has_output = not page.facts
+        self.log_title.display = self.log_lines.display = has_output
+        self.log_title.update(rich([Cell(page.log_title)]))
+        output, shown = (page.log_title, page.log_lines), self._output
+        follows = not self.is_log_only or self.log_lines.is_vertical_scroll_end or output[0] != shown[0]
+        if output != shown and follows:
+            self._output = output
+            self.log_lines.clear()
+            self.log_lines.write_lines(map(printable, page.log_lines))
+        if not self.is_log_only:  # else the user scrolls
+            self.log_lines.scroll_end(animate=False)
 
 
 class Dialog(ModalScreen[bool]):
@@ -292,7 +289,7 @@ class WatchApp(App[None]):
         """A bug in a reading thread."""
         self.ended_by: int | None = None
         """The signal that ended it."""
-        self.reader = Reader(self.on_read, self.on_crash)
+        self.reader = Reader(lambda: self.call_later(self.show_again), self.on_crash)
         self._opened = [selection] if selection else []
         self._lists = [("", "")] if selection else []
         """The filter and the selected row of the lists that lead to what is open."""
@@ -334,10 +331,6 @@ class WatchApp(App[None]):
         self.ended_by = number
         self.exit()
 
-    def on_read(self) -> None:
-        """In a reading thread."""
-        self.call_later(self.show_again)
-
     def on_crash(self, error: Exception) -> None:
         """In a reading thread."""
         self.crash = error
@@ -376,7 +369,10 @@ class WatchApp(App[None]):
         elif self.page is not None:
             self.run_view.show(self.page)
         else:
-            self.run_view.show(RunPage(str(self._opened[-1]), "", "", facts=((self._why_empty(read), ()),)))
+            run = str(self._opened[-1])
+            why = f"the record of {run} was deleted" if read.is_read else f"asking the scheduler about {run}"
+            why = read.notice or (why if read.of == run else f"reading the files of {run}")
+            self.run_view.show(RunPage(run, "", "", facts=((why, ()),)))
         current = "list" if is_list else "run"
         if self.switcher.current != current:
             self.switcher.current = current
@@ -400,12 +396,6 @@ class WatchApp(App[None]):
         else:
             self.empty.update("no runs yet: serried submit -- python train.py")
 
-    def _why_empty(self, read: Pages) -> str:
-        run = self._opened[-1]
-        if read.notice or read.of != str(run):
-            return read.notice or f"reading the files of {run}"
-        return f"the record of {run} was deleted" if read.is_read else f"asking the scheduler about {run}"
-
     # Keys.
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
@@ -423,17 +413,14 @@ class WatchApp(App[None]):
 
     def action_leave(self) -> None:
         if self.switcher.current == "list" and (self.filter.display or self.filter.value):
-            self._drop_filter()
+            self.filter.display, self.filter.value = False, ""
+            self.grid.focus()
+            self.show_again()
         elif self._opened:
             self._opened.pop()
             self._log_choice = None
             self.filter.value, self.grid.wanted = self._lists.pop()
             self.look_at()
-
-    def _drop_filter(self) -> None:
-        self.filter.display, self.filter.value = False, ""
-        self.grid.focus()
-        self.show_again()
 
     def action_filter(self) -> None:
         self.filter.display = True
@@ -500,17 +487,17 @@ class WatchApp(App[None]):
             self.tell(f"{run} has ended: {state}")
             return
 
+        def stop() -> None:
+            message = self._stop_run(run)
+            self.call_later(self.tell, message)
+
         def decide(is_agreed: bool | None) -> None:
             if is_agreed:
                 self.tell(f"stopping {run}")
-                threading.Thread(target=self._stop_in_thread, args=(run,), daemon=True).start()
+                threading.Thread(target=stop, daemon=True).start()
 
         question = f"stop {run} ({printable(fit(shown.name, 40))}, {state})?"
         self.push_screen(Dialog("serried stop", f"{question}\n\ny stops it; any other key does not", asks=True), decide)
-
-    def _stop_in_thread(self, run: str) -> None:
-        message = self._stop_run(run)
-        self.call_later(self.tell, message)
 
     def tell(self, message: str) -> None:
         self.notify(printable(message), timeout=NOTICE_SECONDS, markup=False)

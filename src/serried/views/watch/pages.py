@@ -25,8 +25,7 @@ _ASCII = str.maketrans(
 _FEW_ROWS = 16
 """As many ranks are printed by `--once`, the worst first, and as many GPUs."""
 _NARROWEST_NAME, _WIDEST_ID, _WIDEST_NODE = 8, 14, 10
-_GIB = 1 << 30
-_NOTHING = Cell("")
+_GIB, _GAP = 1 << 30, 2
 
 
 def in_ascii(text: str) -> str:
@@ -72,7 +71,7 @@ class RunRow:
     state: str
     size: str = ""
     time: str = ""
-    note: Cell = _NOTHING
+    note: Cell = Cell("")  # noqa: RUF009 - it never changes
     project: str = ""
 
     def matches(self, words: str) -> bool:
@@ -86,7 +85,7 @@ class RunRow:
         return (*before, Cell(self.size), Cell(self.time), self.note)
 
 
-def run_table(rows: Sequence[RunRow], columns: int | None = None, gap: int = 2) -> PageTable:
+def run_table(rows: Sequence[RunRow], columns: int | None = None) -> PageTable:
     """The list. The names and the notes give way so that it fits in `columns`."""
     heads = ("ID", "NAME", "STATE", "SIZE", "TIME", "NOTE")
     cells = [row.cells for row in rows]
@@ -94,7 +93,7 @@ def run_table(rows: Sequence[RunRow], columns: int | None = None, gap: int = 2) 
         widest = max(columns // 4, _NARROWEST_NAME)
         cells = [(Cell(fit(one[0].text, _WIDEST_ID)), Cell(fit(one[1].text, widest)), *one[2:]) for one in cells]
         widths = [max(map(width, (head, *(one[at].text for one in cells)))) for at, head in enumerate(heads[:-1])]
-        room = max(columns - sum(widths) - gap * len(heads), 0)
+        room = max(columns - sum(widths) - _GAP * len(heads), 0)
         cells = [(*one[:-1], Cell(one[-1].fitted(room), one[-1].style)) for one in cells]
     return PageTable(heads, tuple(cells), tuple(row.id for row in rows))
 
@@ -126,23 +125,31 @@ class Quantity(NamedTuple):
     is_worst_high: bool = False
 
 
-def _of_busy(value: float, _: float = 0.0) -> str:
-    return "bad" if value <= 15 else "warning" if value < 50 else "good"
-
-
-def _of_rate(value: float, median: float) -> str:
-    return "bad" if value * 1.2 < median else "good"
-
-
-def _of_wait(value: float, _: float) -> str:
-    return "bad" if value > 0.2 else "warning" if value > 0.1 else "good"
+def _busy_style(percent: float) -> str:
+    return "bad" if percent <= 15 else "warning" if percent < 50 else "good"
 
 
 _QUANTITIES = (
-    Quantity("GPU busy", lambda it: it.busy, lambda value: f"{value:.0f}%", _of_busy),
-    Quantity("steps/s", lambda it: it.now.steps_per_second, lambda value: f"{value:.3g}", _of_rate),
-    Quantity("data wait", lambda it: it.now.data_wait, lambda value: f"{value:.0%}", _of_wait, is_worst_high=True),
-    Quantity("CPU cores", lambda it: it.now.cpu, lambda value: f"{value:.1f}", lambda *_: "good"),
+    Quantity(
+        "GPU busy",
+        lambda rank: rank.busy,
+        lambda percent: f"{percent:.0f}%",
+        lambda percent, _: _busy_style(percent),
+    ),
+    Quantity(
+        "steps/s",
+        lambda rank: rank.now.steps_per_second,
+        lambda rate: f"{rate:.3g}",
+        lambda rate, median: "bad" if rate * 1.2 < median else "good",
+    ),
+    Quantity(
+        "data wait",
+        lambda rank: rank.now.data_wait,
+        lambda share: f"{share:.0%}",
+        lambda share, _: "bad" if share > 0.2 else "warning" if share > 0.1 else "good",
+        is_worst_high=True,
+    ),
+    Quantity("CPU cores", lambda rank: rank.now.cpu, lambda cores: f"{cores:.1f}", lambda *_: "good"),
 )
 
 
@@ -233,9 +240,27 @@ class RunPage:
         if not gpus and not quantities:
             return None
         if gpus and choice % (len(quantities) + 1) == 0:
-            return self._gpu_title(len(gpus)), self._gpu_table(gpus, recent)
-        quantity = self._quantity(choice)
-        return f"ranks by {quantity.title}", self._rank_table(quantity, quantities)
+            live = self.live.live if self.live else None
+            which = "" if live is None else f"{len(gpus)} of {live.gpus}" if live.gpus > len(gpus) else str(live.gpus)
+            mean = f", mean {live.gpu_busy:.0f}%" if live and live.gpu_busy is not None else ""
+            return f"GPUs {which}{mean}", self._gpu_table(gpus, recent)
+        by = self._quantity(choice)
+
+        def worst_first(rank: RankView) -> float:
+            value = by.value(rank)
+            return math.inf if value is None else -value if by.is_worst_high else value
+
+        medians = {quantity.title: self._median(quantity) for quantity in quantities}
+        rows = []
+        for rank in sorted(self._ranks, key=worst_first):
+            cells = [Cell(str(rank.now.rank)), Cell(fit(rank.host, _WIDEST_NODE))]
+            for one in quantities:
+                value = one.value(rank)
+                style = "quiet" if value is None else one.judge(value, medians[one.title])
+                cells.append(Cell("?" if value is None else one.text(value), style))
+            rows.append(tuple(cells))
+        heads = ("rank", "node", *(quantity.title for quantity in quantities))
+        return f"ranks by {by.title}", PageTable(heads, tuple(rows))
 
     @property
     def tables(self) -> list[tuple[str, PageTable]]:
@@ -250,24 +275,13 @@ class RunPage:
         quantities, gpus = self._quantities, bool(self._gpus)
         return quantities[max(choice % (len(quantities) + gpus) - gpus, 0)]
 
-    def _gpu_title(self, listed: int) -> str:
-        live = self.live.live if self.live else None
-        which = "" if live is None else f"{listed} of {live.gpus}" if live.gpus > listed else str(live.gpus)
-        return f"GPUs {which}" + (f", mean {live.gpu_busy:.0f}%" if live and live.gpu_busy is not None else "")
-
     def _gpu_table(self, gpus: Sequence[tuple[LiveNode, LiveGpu]], recent: int) -> PageTable:
-        heads: tuple[str, ...] = (
-            "GPU",
-            "busy",
-            f"last {duration(recent * self.recent_seconds)}",
-            "memory G",
-            "power W",
-            "°C",
-        )
+        last = f"last {duration(recent * self.recent_seconds)}"
+        heads: tuple[str, ...] = ("GPU", "busy", last, "memory G", "power W", "°C")
         rows: list[tuple[Cell, ...]] = []
         for node, gpu in gpus:
             name = f"{fit(node.host, _WIDEST_NODE - 1 - len(str(gpu.gpu)))}:{gpu.gpu}"
-            style = "quiet" if gpu.busy is None else _of_busy(gpu.busy)
+            style = "quiet" if gpu.busy is None else _busy_style(gpu.busy)
             curve = blocks(self.recent.get((node.node, gpu.gpu), ())[-recent:], 0.0, 100.0)
             memory = f"{_amount(gpu.memory, _GIB)}/{_amount(gpu.memory_total, _GIB)}"
             power = f"{_amount(gpu.power)}/{_amount(gpu.power_cap)}"
@@ -277,23 +291,6 @@ class RunPage:
         if not self.recent:
             heads, rows = (*heads[:2], *heads[3:]), [(*row[:2], *row[3:]) for row in rows]
         return PageTable(heads, tuple(rows))
-
-    def _rank_table(self, by: Quantity, quantities: Sequence[Quantity]) -> PageTable:
-        medians = {quantity.title: self._median(quantity) for quantity in quantities}
-        rows = [
-            (
-                Cell(str(rank.now.rank)),
-                Cell(fit(rank.host, _WIDEST_NODE)),
-                *(
-                    Cell("?", "quiet")
-                    if (value := one.value(rank)) is None
-                    else Cell(one.text(value), one.judge(value, medians[one.title]))
-                    for one in quantities
-                ),
-            )
-            for rank in _worst_first(self._ranks, by)
-        ]
-        return PageTable(("rank", "node", *(quantity.title for quantity in quantities)), tuple(rows))
 
     def _median(self, quantity: Quantity) -> float:
         return statistics.median(value for rank in self._ranks if (value := quantity.value(rank)) is not None)
@@ -331,16 +328,6 @@ class RunPage:
             return "no output" if self.has_ended else "no output yet"
         many = f"  {self.log + 1} of {len(self.logs)}" if len(self.logs) > 1 else ""
         return f"output of {self.logs[self.log]}{many}"
-
-
-def _worst_first(ranks: Iterable[RankView], by: Quantity) -> list[RankView]:
-    """Ranks without a value come last."""
-
-    def key(rank: RankView) -> float:
-        value = by.value(rank)
-        return math.inf if value is None else -value if by.is_worst_high else value
-
-    return sorted(ranks, key=key)
 
 
 def _amount(value: float | None, unit: float = 1.0) -> str:

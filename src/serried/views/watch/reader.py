@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from serried.base.errors import RunNotFoundError, SerriedError
 from serried.base.text import ago, counted, duration, local_time
@@ -20,14 +19,14 @@ from serried.records import index, live, logs, samples
 from serried.records.index import Selection
 from serried.records.live import RunProgress, doubts
 from serried.records.record import RecordUnreadable
-from serried.records.status import UNCERTAIN, Pace, RunStatus, Verdict, latest_attempt, statuses, task_of
+from serried.records.status import UNCERTAIN, Pace, RunStatus, latest_attempt, statuses, task_of
 from serried.records.why import Explanation, explain
 from serried.schema import names, series
 from serried.schema.layout import AttemptDirectory
 from serried.schema.reasons import Reason
 from serried.views import run_lines
 from serried.views.console import Cell
-from serried.views.run_files import EndFiles, Point, shown_first
+from serried.views.run_files import EndFiles, Point, sampled_values, shown_first
 from serried.views.text import without_escapes
 from serried.views.watch.pages import GpuKey, RunPage, RunRow
 
@@ -71,7 +70,7 @@ class Pages:
 
 class Reader:
     def __init__(
-        self, on_change: Callable[[], None] = lambda: None, on_crash: Callable[[Exception], None] = lambda _: None
+        self, on_change: Callable[[], object] = lambda: None, on_crash: Callable[[Exception], None] = lambda _: None
     ) -> None:
         self.pages = Pages()
         self._on_change, self._on_crash = on_change, on_crash
@@ -90,8 +89,14 @@ class Reader:
         self._run: RunReader | None = None
 
     def start(self) -> None:
-        for work in (self._read_states, self._read_files):
-            threading.Thread(target=self._guard, args=(work,), daemon=True).start()
+        def guarded(read: Callable[[], None]) -> None:
+            try:
+                read()
+            except Exception as error:  # noqa: BLE001 - a bug, raised again once the terminal is restored
+                self._on_crash(error)
+
+        for read in (self._read_states, self._read_files):
+            threading.Thread(target=guarded, args=(read,), daemon=True).start()
 
     def read_once(self, shown: Shown) -> Pages:
         """Read in this thread."""
@@ -109,12 +114,6 @@ class Reader:
         self._shown = shown
         self._wake_files.set()
         self._wake_states.set()
-
-    def _guard(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except Exception as error:  # noqa: BLE001 - a bug, raised again once the terminal is restored
-            self._on_crash(error)
 
     # The states of all runs, by the schedulers.
 
@@ -153,15 +152,12 @@ class Reader:
         while not self._has_ended.is_set() and (left := until - time.monotonic()) > 0:
             if self._wake_states.wait(min(_FILES_SECONDS, left)):
                 self._wake_states.clear()
-                self._explain_new()
+                selection = self._shown.selection
+                if selection is not None and str(selection) not in self._explained:
+                    self._explain(selection)
+                    self._wake_files.set()
             if self._end_files.has_new(self._found.values()):
                 return
-
-    def _explain_new(self) -> None:
-        selection = self._shown.selection
-        if selection is not None and str(selection) not in self._explained:
-            self._explain(selection)
-            self._wake_files.set()
 
     def _status_of(self, selection: Selection | None) -> RunStatus | None:
         whole = self._found.get(selection.record.id) if selection else None
@@ -201,7 +197,7 @@ class Reader:
         if shown.selection is None or status is None:
             return pages
         if status.tasks is not None:
-            return dataclasses.replace(pages, tasks=task_rows(status))
+            return dataclasses.replace(pages, tasks=_task_rows(status))
         return dataclasses.replace(pages, page=self._page(shown.selection, shown.log, status, now))
 
     def _page(self, selection: Selection, log: int | None, status: RunStatus, now: float) -> RunPage:
@@ -220,7 +216,7 @@ class Reader:
         running = [status for status in found.values() if status.state == names.RUNNING][:_MOST_FOLLOWED]
         again = {status.id: dataclasses.replace(status) for status in running}  # reads its progress once more
         self._rows_at = time.monotonic()
-        return tuple(row_of(status, now) for status in sorted({**found, **again}.values(), key=run_lines.list_order))
+        return tuple(_row(status, now) for status in sorted({**found, **again}.values(), key=run_lines.list_order))
 
 
 def _is_settled(status: RunStatus) -> bool:
@@ -231,43 +227,33 @@ def _is_settled(status: RunStatus) -> bool:
         return False
 
 
-def row_of(status: RunStatus, now: float) -> RunRow:
-    """A run in the list, with its live progress from the files of its attempt."""
-    summary = status.summary
+def _row(status: RunStatus, now: float) -> RunRow:
+    """A run in the list. Its note is that of `serried ps`, behind the first warning that says something else."""
+    summary, note = status.summary, run_lines.note_of(status, now)
+    found = doubts(status.progress) if status.progress else []
+    warning = next((one["message"] for one in found if one["code"] not in _IN_NOTES), "")
     return RunRow(
         status.id,
         summary.name if summary else "?",
         status.state,
         summary.size if summary else "?",
         duration(run_lines.total_seconds(status, now)),
-        _note(status, now),
+        Cell(f"{warning}, {note.text}", "warning", note.end, (warning,)) if warning else note,
         summary.project if summary else "",
     )
 
 
-def _note(status: RunStatus, now: float) -> Cell:
-    """As `serried ps` has it, behind the first warning that says something else."""
-    note = run_lines.note_of(status, now)
-    found = doubts(status.progress) if status.progress else []
-    warning = next((one["message"] for one in found if one["code"] not in _IN_NOTES), "")
-    return Cell(f"{warning}, {note.text}", "warning", note.end, (warning,)) if warning else note
-
-
-def task_rows(status: RunStatus) -> tuple[RunRow, ...]:
+def _task_rows(status: RunStatus) -> tuple[RunRow, ...]:
     """The tasks of an array, in the order of runs. What the first running ones do is read from their files."""
     tasks = sorted(
         (status.tasks or {}).items(), key=lambda it: (run_lines.list_place(it[1].state), -(it[1].since or 0.0), it[0])
     )
     name = status.summary.name if status.summary else "?"
+    doing = {task: run_lines.progress_line(progress) for task, progress in status.progress_of_tasks.items()}
     return tuple(
-        RunRow(f"{status.id}/{task}", name, verdict.state, note=_task_note(status, task, verdict))
+        RunRow(f"{status.id}/{task}", name, verdict.state, note=Cell(verdict.message or doing.get(task, "")))
         for task, verdict in tasks
     )
-
-
-def _task_note(status: RunStatus, task: int, verdict: Verdict) -> Cell:
-    progress = status.progress_of_tasks.get(task)
-    return Cell(verdict.message or (run_lines.progress_line(progress) if progress else ""))
 
 
 def notice_of(status: RunStatus | None, now: float) -> str:
@@ -311,9 +297,13 @@ class RunReader:
         found = self._logs(status, attempt)
         log = _failed_log(found, explanation) if chosen is None else min(max(chosen, 0), max(len(found) - 1, 0))
         warnings = tuple(warning["message"] for warning in (doubts(progress) if progress else status.warnings))
-        notice = notice_of(status, now) or self._purged(attempt)
+        notice = notice_of(status, now)
+        if not notice and attempt is None and not self.selection.record.where.path.is_dir():
+            notice = "the run directory was removed, and its output with it"
         message = status.verdict.message if status.has_ended or not notice else ""
         meaning = explanation.meaning if explanation and status.has_ended else ""
+        # As a terminal would show them, without colours.
+        last_lines = logs.last_lines(found[log].path, _TAIL_LINES, _TAIL_BYTES) if found else ()
         return RunPage(
             status.id,
             status.summary.name if status.summary else "?",
@@ -326,17 +316,13 @@ class RunReader:
             recent=self._recent,
             recent_seconds=self._period,
             curves=self._curves,
-            logs=tuple(self._named(one, progress, status) for one in found),
+            logs=tuple(_log_name(one, progress, status) for one in found),
             log=log,
-            log_lines=tail(found[log].path) if found else (),
+            log_lines=tuple(map(without_escapes, last_lines)),
             warnings=(notice,) if notice else warnings,
             has_ended=status.has_ended,
             steps=explanation.steps if explanation and status.state in _FAILED else (),
         )
-
-    def _purged(self, attempt: AttemptDirectory | None) -> str:
-        is_purged = attempt is None and not self.selection.record.where.path.is_dir()
-        return "the run directory was removed, and its output with it" if is_purged else ""
 
     def _live(self, attempt: AttemptDirectory, metric: str) -> RunProgress | None:
         """live.json, with its age by this machine's clock alone, once it has changed before our eyes."""
@@ -345,7 +331,11 @@ class RunReader:
             return None
         now = time.monotonic()
         if self._t is None or self._t[0] != document.t:
-            age = min(_age_of(attempt.live), document.age(time.time())) if self._t is None else 0.0
+            age = 0.0
+            if self._t is None:
+                with contextlib.suppress(OSError):
+                    age = max(time.time() - attempt.live.stat().st_mtime, 0.0)
+                age = min(age, document.age(time.time()))
             self._t = document.t, now - age
         return RunProgress(document, now - self._t[1], metric)
 
@@ -356,14 +346,6 @@ class RunReader:
         if status.summary.script:
             found += [log for launch in [*logs.launch_logs(attempt).values()][-1:] for log in launch]
         return found
-
-    @staticmethod
-    def _named(log: logs.RankLog, progress: RunProgress | None, status: RunStatus) -> str:
-        if log.rank == names.SCRIPT_RANK:
-            return "the script"
-        host = next((node.host for node in progress.live.nodes if node.node == log.node), "") if progress else ""
-        host = host or dict(enumerate(status.node_names)).get(log.node, f"node {log.node}")
-        return f"rank{'s' * (log.ranks > 1)} {log.name} on {host}" + (f", launch {log.launch}" if log.launch else "")
 
     def _read_rarely(self, attempt: AttemptDirectory | None, progress: RunProgress | None, metric: str) -> None:
         began = time.monotonic()
@@ -376,9 +358,9 @@ class RunReader:
             node: samples.newest(attempt.samples(node), _PERIODS if node else _PERIODS_OF_FIRST) for node in nodes
         }
         self._recent = {
-            (node, int(gpu)): values
+            (node, int(gpu)): [_mean_busy(period, gpu) for period in its[-_PERIODS:]]
             for node, its in periods.items()
-            for gpu, values in busy_of(its[-_PERIODS:]).items()
+            for gpu in {gpu for period in its[-_PERIODS:] for gpu in period.gpus}
             if gpu.isdecimal()
         }
         self._period = periods[0][-1].seconds or 30.0 if periods.get(0) else 30.0
@@ -390,8 +372,11 @@ class RunReader:
         """The values of `run.log`, by name."""
         place = self.selection.place
         ranks = series.ranks(place)
-        files = (path for path, _ in series.files_of(place, ranks[0])) if ranks else ()
-        if not ranks or sum(map(_size_of, files)) > _LARGEST_METRICS:
+        size = 0
+        for path, _ in series.files_of(place, ranks[0]) if ranks else ():
+            with contextlib.suppress(OSError):
+                size += path.stat().st_size
+        if not ranks or size > _LARGEST_METRICS:
             return {}
         curves: dict[str, list[Point]] = {}
         for point in series.points(place, ranks[0]):
@@ -400,6 +385,14 @@ class RunReader:
                     with contextlib.suppress(OverflowError):
                         curves.setdefault(name, []).append((float(point.step), known))
         return curves
+
+
+def _log_name(log: logs.RankLog, progress: RunProgress | None, status: RunStatus) -> str:
+    if log.rank == names.SCRIPT_RANK:
+        return "the script"
+    host = next((node.host for node in progress.live.nodes if node.node == log.node), "") if progress else ""
+    host = host or dict(enumerate(status.node_names)).get(log.node, f"node {log.node}")
+    return f"rank{'s' * (log.ranks > 1)} {log.name} on {host}" + (f", launch {log.launch}" if log.launch else "")
 
 
 def _failed_log(found: Sequence[logs.RankLog], explanation: Explanation | None) -> int:
@@ -411,45 +404,21 @@ def _failed_log(found: Sequence[logs.RankLog], explanation: Explanation | None) 
     return next((at for at, log in enumerate(found) if log.is_of(rank) and log.launch == launch), 0)
 
 
-def tail(path: Path) -> tuple[str, ...]:
-    """The last lines as a terminal would show them, without colours: of a file of any size, in constant memory."""
-    return tuple(map(without_escapes, logs.last_lines(path, _TAIL_LINES, _TAIL_BYTES)))
-
-
 def sampled_metrics(periods: Sequence[samples.Period]) -> dict[str, list[Point]]:
-    """The metrics that the agent read, of the first rank that has some."""
-    rank = next((name for period in periods for name, it in period.ranks.items() if it.get("metrics")), None)
+    """The metrics that the agent read, of the first rank that has some. A loss of NaN is worth a curve, too."""
+    rank = next((name for period in periods for name, it in period.ranks.items() if it.get("metrics")), "")
     curves: dict[str, list[Point]] = {}
     for period in periods:
-        sample = period.ranks.get(rank, {}) if rank is not None else {}
-        step, metrics = sample.get("step"), sample.get("metrics")
-        if not isinstance(step, int) or not isinstance(metrics, dict):
-            continue
-        for name, value in metrics.items():
-            if (known := series.number(value)) is not None:
+        for step, name, value in sampled_values(period, rank):
+            if (known := series.logged_number(value)) is not None:
                 curves.setdefault(name, []).append((step, known))
     return curves
 
 
-def busy_of(periods: Sequence[samples.Period]) -> dict[str, list[float | None]]:
-    """The mean busy percentage of each GPU in each period."""
-    gpus = {gpu for period in periods for gpu in period.gpus}
-    ranges = {gpu: [samples.range_in(period.gpus.get(gpu, {}), "busy") for period in periods] for gpu in gpus}
-    return {gpu: [it.mean if it else None for it in found] for gpu, found in ranges.items()}
-
-
-def _age_of(path: Path) -> float:
-    try:
-        return max(time.time() - path.stat().st_mtime, 0.0)
-    except OSError:
-        return 0.0
-
-
-def _size_of(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+def _mean_busy(period: samples.Period, gpu: str) -> float | None:
+    """Percent of the time."""
+    busy = samples.range_in(period.gpus.get(gpu, {}), "busy")
+    return busy.mean if busy else None
 
 
 def _waiting_page(status: RunStatus, explanation: Explanation | None, now: float) -> RunPage:
