@@ -204,6 +204,6 @@ class FakeLibrary:
     def nvmlGpmMetricsGet(self, asked) -> int:
         request = asked._obj
         assert (request.version, request.count, request.metrics[0].id) == (1, 1, 2)
-        assert request.first == request.second  # two samples of one GPU
-        request.metrics[0].value = self._all[request.second - 1].sm_active
+        assert request.old == request.new  # two samples of one GPU
+        request.metrics[0].value = self._all[request.new - 1].sm_active
         return SUCCESS

@@ -89,23 +89,13 @@ class Stub(GpuSource):
         return {1: self._processes}
 
 
-def found(source: GpuSource) -> list[tuple[int, int]]:
-    return [(gpu["processes"], gpu["memory"]) for gpu in in_use(source, lambda pid: pid == OWN)]
+def test_processes_of_others_are_counted_and_neither_own_ones_nor_a_display():
+    def others(**processes: int) -> list[dict]:
+        return in_use(Stub(**processes), lambda pid: pid == OWN)
 
-
-def test_processes_of_others_are_counted_and_own_ones_are_not():
-    assert in_use(Stub(p10=4 * GB, p20=3 * GB, p30=2 * GB), lambda pid: pid == OWN) == [
-        {"gpu": 1, "processes": 2, "memory": 5 * GB}
-    ]
-    assert found(Stub(p10=9 * GB)) == []
-
-
-def test_a_process_whose_memory_is_not_known_counts():
-    assert found(Stub(p20=0)) == [(1, 0)]
-
-
-def test_a_display_does_not_count():
-    assert found(Stub(p20=GB // 50)) == []
+    assert others(p10=4 * GB, p20=3 * GB, p30=2 * GB) == [{"gpu": 1, "processes": 2, "memory": 5 * GB}]
+    assert others(p20=0) == [{"gpu": 1, "processes": 1, "memory": 0}]  # not known
+    assert others(p10=9 * GB) == others(p20=GB // 50) == []
 
 
 def test_processes_of_the_attempt_have_its_mark():

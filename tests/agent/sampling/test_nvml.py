@@ -25,25 +25,6 @@ def install(monkeypatch):
     return install_library
 
 
-def test_a_sample_has_every_value_that_the_driver_reports(install):
-    install(FakeGpu())
-    source = worker.open_source(None)
-    assert source is not None
-    assert source.name == "nvml"
-    assert source.devices() == {0: {"name": "NVIDIA H200", "uuid": "GPU-aaaa", "memory": 150 * GIB, "power_cap": 700.0}}
-    sample = {
-        "busy": 97,
-        "memory": 20 * GIB,
-        "power": 640.0,
-        "temperature": 61,
-        "clock": 1980,
-        "throttled": ["power-cap"],
-        "ecc_errors": 0,
-    }
-    assert source.read() == {0: sample}
-    assert source.read() == {0: {**sample, "sm_active": 55.5}}  # needs two readings
-
-
 H100 = FakeGpu(
     uuid="GPU-2ec24c42",
     name="NVIDIA H100 80GB HBM3",
@@ -63,14 +44,15 @@ H100 = FakeGpu(
 """As the library of driver 580.159.04 reported a GPU under full load; `nvidia-smi` printed the same."""
 
 
-def test_values_are_those_of_a_real_gpu(install):
+def test_a_sample_has_every_value_that_the_driver_reports(install):
     install(H100)
-    source = Nvml(None)
+    source = worker.open_source(None)
+    assert source is not None
+    assert source.name == "nvml"
     assert source.devices() == {
         0: {"name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-2ec24c42", "memory": 85520809984, "power_cap": 700.0}
     }
-    source.read()
-    assert source.read()[0] == {
+    sample = {
         "busy": 99,
         "memory": 22534750208,
         "power": 697.972,
@@ -78,8 +60,9 @@ def test_values_are_those_of_a_real_gpu(install):
         "clock": 1335,
         "throttled": ["power-cap"],
         "ecc_errors": 0,
-        "sm_active": 95.97637540327703,
     }
+    assert source.read() == {0: sample}
+    assert source.read() == {0: {**sample, "sm_active": 95.97637540327703}}  # needs two readings
     assert source.processes() == {0: {644: 22525509632}}
 
 
@@ -87,18 +70,8 @@ def test_zero_is_a_value(install):
     install(FakeGpu(busy=0, used=0, power=0, clock=0, throttled=1, sm_active=0.0, ecc=0))
     source = Nvml(None)
     source.read()
-    assert source.read() == {
-        0: {
-            "busy": 0,
-            "memory": 0,
-            "power": 0.0,
-            "temperature": 61,
-            "clock": 0,
-            "sm_active": 0.0,
-            "throttled": [],
-            "ecc_errors": 0,
-        }
-    }
+    zeros = dict.fromkeys(("busy", "memory", "power", "clock", "sm_active", "ecc_errors"), 0)
+    assert source.read() == {0: {**zeros, "temperature": 61, "throttled": []}}
 
 
 def test_values_that_a_gpu_does_not_have_are_missing(install):
@@ -184,15 +157,8 @@ def test_a_mig_device_has_memory_and_active_sms_and_shares_the_temperature(insta
     source = Nvml("MIG-9")
     assert source.devices()[0]["name"] == "NVIDIA H200 MIG 1g.18gb"
     source.read()
-    assert source.read() == {
-        0: {
-            "memory": GIB,
-            "temperature": 50,
-            "clock": 1980,
-            "sm_active": 55.5,
-            "throttled": ["power-cap"],
-        }
-    }
+    sample = {"memory": GIB, "temperature": 50, "clock": 1980, "sm_active": 55.5, "throttled": ["power-cap"]}
+    assert source.read() == {0: sample}
     assert Nvml("0").devices()[0]["uuid"] == "MIG-7"  # CUDA uses the first MIG device of a GPU
 
 
@@ -209,18 +175,18 @@ def test_a_driver_that_does_not_answer_is_no_source(install, monkeypatch, tmp_pa
 
 
 def test_layouts_are_those_of_nvidia_ml_py():
-    pairs = [
-        (nvml._Utilization, pynvml.c_nvmlUtilization_t),
-        (nvml._Memory, pynvml.c_nvmlMemory_t),
-        (nvml._MemoryV2, pynvml.c_nvmlMemory_v2_t),
-        (nvml._Process, pynvml.c_nvmlProcessInfo_v2_t),
-        (nvml._Event, pynvml.c_nvmlEventData_t),
-        (nvml._GpmSupport, pynvml.c_nvmlGpmSupport_t),
-        (nvml._GpmMetric, pynvml.c_nvmlGpmMetric_t),
-        (nvml._Temperature, pynvml.c_nvmlTemperature_v1_t),
-    ]
-    for ours, theirs in pairs:
-        assert layout_of(ours) == layout_of(theirs)
+    pairs = {
+        "_Utilization": pynvml.c_nvmlUtilization_t,
+        "_Memory": pynvml.c_nvmlMemory_t,
+        "_MemoryV2": pynvml.c_nvmlMemory_v2_t,
+        "_Process": pynvml.c_nvmlProcessInfo_v2_t,
+        "_Event": pynvml.c_nvmlEventData_t,
+        "_GpmSupport": pynvml.c_nvmlGpmSupport_t,
+        "_GpmMetric": pynvml.c_nvmlGpmMetric_t,
+        "_Temperature": pynvml.c_nvmlTemperature_v1_t,
+    }
+    for name, theirs in pairs.items():
+        assert layout_of(getattr(nvml, name)) == layout_of(theirs)
     assert layout_of(nvml._GpmMetrics)[1][:-1] == layout_of(pynvml.c_nvmlGpmMetricsGet_t)[1][:-1]
     assert nvml._GpmMetrics.metrics.offset == pynvml.c_nvmlGpmMetricsGet_t.metrics.offset
 

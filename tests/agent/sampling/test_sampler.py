@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 
-import pytest
-
 from serried.base.files import read_journal, read_json
 from serried.schema.plan import ReportedMetric, Sampling
 
@@ -30,10 +28,10 @@ def lines_of(run, node=0):
 
 
 def test_what_each_node_measures_is_in_its_file_and_in_live_json(start, tmp_path, wait_until):
-    run = start(waiting(tmp_path), nodes=2, ranks=2, metric=STEPS, sampling=Sampling(1), seconds=FAST)
-    ranks = wait_until(
-        lambda: [ranks for ranks in [ranks_of(run)] if len(ranks) == 4 and all("cpu" in it for it in ranks.values())]
-    )[0]
+    task = {"indices": [0, 1], "task": 1}
+    run = start(waiting(tmp_path), nodes=2, ranks=2, metric=STEPS, sampling=Sampling(1), seconds=FAST, **task)
+    wait_until(lambda: ["cpu" in rank for rank in ranks_of(run).values()] == 4 * [True])
+    ranks = ranks_of(run)
     (tmp_path / "go").touch()
     assert run.wait() == 0, run.log
     assert {number: (rank["step"], rank["total_steps"], rank["metrics"]) for number, rank in ranks.items()} == {
@@ -98,15 +96,6 @@ def test_sampling_can_be_off(start, tmp_path, wait_until):
     (tmp_path / "go").touch()
     assert run.wait() == 0, run.log
     assert lines_of(run) == []
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_each_task_of_an_array_has_its_own_samples(number, start, tmp_path, wait_until):
-    run = start(waiting(tmp_path), ranks=1, indices=[0, 1], task=number, sampling=Sampling(1), seconds=FAST)
-    wait_until(lambda: ranks_of(run))
-    (tmp_path / "go").touch()
-    assert run.wait() == 0, run.log
-    assert lines_of(run)[-1]["ranks"]
 
 
 def test_a_full_disk_harms_nothing(start, tmp_path, wait_until):

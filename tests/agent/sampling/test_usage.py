@@ -12,7 +12,7 @@ import pytest
 
 from recorded_proc import add, proc, system
 from serried.agent.sampling import worker
-from serried.agent.sampling.worker import NodeUsage, RankProcesses, Rates
+from serried.agent.sampling.worker import NodeUsage, RankProcesses
 from serried.base import linux
 from waiting import until as wait_until
 
@@ -49,36 +49,24 @@ def of_version_1(root: Path) -> Path:
     return add(root, files)
 
 
-@pytest.mark.parametrize(
-    ("membership", "tree", "expected"),
-    [
-        (VERSION_2, of_version_2, (2 * GIB, GIB - 1000, 5.0)),
-        (VERSION_1, of_version_1, (3 * GIB, 2 * GIB - 4096, 7.0)),
-    ],
-    ids=["version 2", "version 1"],
-)
-def test_a_jobs_group_is_the_outermost_with_the_lowest_limit(membership, tree, expected, tmp_path):
-    (tmp_path / "membership").write_text(membership)
-    group = linux.limited_group(MACHINE, str(tmp_path / "membership"), tree(tmp_path / "cgroup"))
-    assert (group.limit, group.working_set(), group.cpu_seconds()) == expected
-
-
-def test_a_limit_of_more_than_the_machine_has_is_not_a_limit(tmp_path):
-    (tmp_path / "membership").write_text(VERSION_2)
-    assert linux.limited_group(GIB, str(tmp_path / "membership"), of_version_2(tmp_path / "cgroup")) is None
-
-
-@pytest.mark.parametrize("membership", ["", "0::/\n", "0::/../../other\n", "garbage\n4:memory\n"])
-def test_a_node_without_a_readable_group_has_none(membership, tmp_path):
-    (tmp_path / "membership").write_text(membership)
-    assert linux.limited_group(MACHINE, str(tmp_path / "membership"), tmp_path / "cgroup") is None
-
-
-def test_a_containers_own_group_counts(tmp_path):
-    (tmp_path / "membership").write_text("0::/\n")
-    root = add(tmp_path / "cgroup", {"memory.max": f"{GIB}\n", "memory.current": "5000\n"})
-    group = linux.limited_group(MACHINE, str(tmp_path / "membership"), root)
-    assert (group.limit, group.working_set(), group.cpu_seconds()) == (GIB, 5000, None)
+def test_a_jobs_group_is_the_outermost_with_the_lowest_limit_below_the_machines_memory(tmp_path):
+    membership = tmp_path / "membership"
+    for text, tree, expected in (
+        (VERSION_2, of_version_2(tmp_path / "2"), (2 * GIB, GIB - 1000, 5.0)),
+        (VERSION_1, of_version_1(tmp_path / "1"), (3 * GIB, 2 * GIB - 4096, 7.0)),
+        (
+            "0::/\n",
+            add(tmp_path / "container", {"memory.max": f"{GIB}\n", "memory.current": "5000\n"}),
+            (GIB, 5000, None),
+        ),
+    ):
+        membership.write_text(text)
+        group = linux.limited_group(MACHINE, str(membership), tree)
+        assert (group.limit, group.working_set(), group.cpu_seconds()) == expected
+        assert linux.limited_group(GIB, str(membership), tree) is None
+    for text in ("", "0::/\n", "0::/../../other\n", "garbage\n4:memory\n"):
+        membership.write_text(text)
+        assert linux.limited_group(MACHINE, str(membership), tmp_path / "none") is None
 
 
 @pytest.fixture
@@ -86,7 +74,9 @@ def node(tmp_path, monkeypatch):
     """A node without control groups, with the recorded files; the job has the second CPU."""
     monkeypatch.setattr(linux, "PROC", str(proc(tmp_path / "proc", "0::/\n")))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1})
-    return NodeUsage(str(tmp_path), system=system(tmp_path / "sys"), group_root=tmp_path / "none")
+    monkeypatch.setattr(linux, "CGROUPS", tmp_path / "none")
+    monkeypatch.setattr(worker, "SYSTEM", system(tmp_path / "sys"))
+    return NodeUsage(str(tmp_path))
 
 
 def test_a_node_without_a_limit_shows_the_memory_of_all_its_processes(node):
@@ -118,22 +108,14 @@ def test_rates_are_those_of_the_jobs_cpus_the_whole_disks_and_the_cards(node, tm
     }
 
 
-def test_what_disappears_is_missing_and_nothing_fails(node, tmp_path):
+def test_what_disappears_or_begins_again_is_missing_and_nothing_fails(node, tmp_path):
+    node.sample(100.0)
+    for text in ("", "garbage", "cpu1\n", "\0\xff", "cpu1 0 0 0 0\n"):
+        (tmp_path / "proc" / "stat").write_text(text)
+        assert "cpu" not in node.sample(110.0)
     for name in ("stat", "diskstats", "net/dev", "meminfo"):
         (tmp_path / "proc" / name).unlink()
-    assert set(node.sample(100.0)) == {"disk_free"}
-
-
-def test_a_counter_that_begins_again_has_no_rate():
-    rates = Rates()
-    rates.since({"bytes": 100.0, "other": 1.0}, 10.0)
-    assert rates.since({"bytes": 5.0, "other": 3.0}, 20.0) == {"other": 0.2}
-    assert rates.since({"bytes": 9.0}, 20.0) == {}
-
-
-@pytest.mark.parametrize("text", ["", "garbage", "cpu1\n", "\0\xff"])
-def test_other_text_has_no_cpu_time(text):
-    assert worker.busy_seconds(text, [1]) in {None, 0.0}
+    assert set(node.sample(120.0)) == {"disk_free"}
 
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -166,8 +148,15 @@ def process(
 def root(tmp_path, monkeypatch):
     """A /proc of 1,000 ticks since boot."""
     monkeypatch.setattr(linux, "PROC", str(tmp_path))
-    monkeypatch.setattr(worker, "_boot_seconds", lambda: 1000 / TICKS)
+    monkeypatch.setattr(time, "clock_gettime", lambda _: 1000 / TICKS)
     return tmp_path
+
+
+def first_sample(ranks: dict[int, int]) -> tuple[RankProcesses, dict]:
+    """A sampler of `ranks`, by pid, after its first sample at 0 seconds."""
+    processes = RankProcesses()
+    processes.set_ranks(ranks)
+    return processes, processes.sample(0.0)
 
 
 def test_a_rank_has_its_children_and_its_group_and_nothing_else(root: Path):
@@ -177,16 +166,13 @@ def test_a_rank_has_its_children_and_its_group_and_nothing_else(root: Path):
     add(root, process(13, 1, 10, pages=(7, 0)))
     add(root, process(20, 10, 20, pages=(50, 50)))
     add(root, process(99, 1, 99, pages=(1000, 0)))
-    ranks = RankProcesses()
-    ranks.set_ranks({10: 0, 20: 1})
-    assert ranks.sample(0.0) == {0: {"memory": (60 + 10 + 5 + 7 + 40) * PAGE}, 1: {"memory": 50 * PAGE}}
+    _, usage = first_sample({10: 0, 20: 1})
+    assert usage == {0: {"memory": (60 + 10 + 5 + 7 + 40) * PAGE}, 1: {"memory": 50 * PAGE}}
 
 
 def test_rates_are_sums_of_increases(root: Path):
     add(root, process(10, 1, 10, ticks=1000, moved=(500, 100)))
-    ranks = RankProcesses()
-    ranks.set_ranks({10: 0})
-    ranks.sample(0.0)
+    ranks, _ = first_sample({10: 0})
     add(root, process(10, 1, 10, ticks=1000 + 5 * TICKS, moved=(1500, 100)))
     add(root, process(11, 10, 10, ticks=10 * TICKS, started=1001, moved=(0, 300)))
     add(root, process(12, 10, 10, ticks=900 * TICKS, started=10, moved=(9_000, 9_000)))
@@ -196,9 +182,7 @@ def test_rates_are_sums_of_increases(root: Path):
 def test_ends_and_reused_pids_are_neither_negative_nor_a_spike(root: Path):
     add(root, process(10, 1, 10, ticks=100))
     add(root, process(11, 10, 10, ticks=500 * TICKS))
-    ranks = RankProcesses()
-    ranks.set_ranks({10: 0})
-    ranks.sample(0.0)
+    ranks, _ = first_sample({10: 0})
     add(root, process(11, 1, 77, ticks=5, started=1005))
     assert ranks.sample(10.0)[0]["cpu"] == 0
     add(root, process(10, 1, 10, ticks=1))
@@ -207,27 +191,19 @@ def test_ends_and_reused_pids_are_neither_negative_nor_a_spike(root: Path):
 
 def test_a_rank_that_has_ended_and_waits_for_its_agent_uses_no_memory_and_its_cpu_counts(root: Path):
     add(root, process(10, 1, 10, pages=(100, 40)))
-    ranks = RankProcesses()
-    ranks.set_ranks({10: 0})
-    ranks.sample(0.0)
+    ranks, _ = first_sample({10: 0})
     add(root, process(10, 1, 10, state="Z", ticks=5 * TICKS))
     assert ranks.sample(10.0) == {0: {"cpu": 0.5, "read": 0.0, "write": 0.0}}
 
 
-def test_a_rank_without_processes_has_no_values(root: Path):
-    ranks = RankProcesses()
-    ranks.set_ranks({10: 0})
+def test_what_cannot_be_read_of_a_rank_is_missing(root: Path):
     add(root, {"10/stat": "", "11/stat": "11 (x"})
-    assert ranks.sample(0.0) == {0: {}}
-
-
-def test_a_process_without_io_counters_has_the_rest(root: Path):
+    ranks, usage = first_sample({10: 0})
+    assert usage == {0: {}}
     add(root, process(10, 1, 10))
     (root / "10/io").unlink()
-    ranks = RankProcesses()
-    ranks.set_ranks({10: 0})
-    ranks.sample(0.0)
-    assert ranks.sample(1.0) == {0: {"memory": 0, "cpu": 0.0}}
+    ranks.sample(100.0)
+    assert ranks.sample(101.0) == {0: {"memory": 0, "cpu": 0.0}}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -235,11 +211,9 @@ def test_a_real_child_of_a_real_rank_counts(tmp_path):
     rank = subprocess.Popen([sys.executable, "-c", PARENT], cwd=tmp_path, process_group=0)
     try:
         wait_until((tmp_path / "up").exists)
-        ranks = RankProcesses()
-        ranks.set_ranks({rank.pid: 5})
-        ranks.sample(time.monotonic())
-        usage = wait_until(lambda: [it for it in [ranks.sample(time.monotonic())[5]] if it.get("cpu")])[0]
-        assert usage["memory"] > 80_000_000
+        ranks, _ = first_sample({rank.pid: 5})
+        wait_until(lambda: ranks.sample(time.monotonic())[5].get("cpu"))
+        assert ranks.sample(time.monotonic())[5]["memory"] > 80_000_000
     finally:
         os.killpg(rank.pid, 9)
         rank.wait()

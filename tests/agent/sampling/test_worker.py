@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from serried.agent.sampling.worker import OpenPeriod, Sampler, SamplesFile
+from serried.agent.sampling.worker import OpenPeriod, Sampler
 from serried.base.files import read_journal
 
 NO_PROCESS = 1 << 30
@@ -16,21 +16,15 @@ NO_PROCESS = 1 << 30
 
 @pytest.fixture
 def sampler(tmp_path):
+    settings = {"every": 5, "node": 0, "host": "n0", "mode": 0o640, "gpus": "", "is_shared": True, "stands_for": 8}
+    places = dict.fromkeys(("folder", "attempt", "results"), str(tmp_path))
+    return Sampler({**settings, **places, "mark": None, "metric": None}, 0.0)
+
+
+@pytest.fixture
+def samples(tmp_path):
     (tmp_path / "node-0").mkdir()
-    place = {"node": 0, "host": "n0", "folder": str(tmp_path), "attempt": str(tmp_path), "results": str(tmp_path)}
-    return Sampler(
-        {
-            **place,
-            "every": 5,
-            "mode": 0o600,
-            "gpus": "",
-            "is_shared": True,
-            "mark": None,
-            "metric": None,
-            "stands_for": 8,
-        },
-        0.0,
-    )
+    return tmp_path / "node-0" / "samples.jsonl"
 
 
 def ranks(count, pid):
@@ -38,12 +32,23 @@ def ranks(count, pid):
 
 
 @pytest.mark.parametrize(("count", "seconds"), [(2, 30.0), (16, 30.0), (64, 120.0)])
-def test_periods_are_longer_for_many_ranks(sampler, tmp_path, count, seconds):
+def test_periods_are_longer_for_many_ranks(sampler, samples, count, seconds):
     sampler.set_ranks(ranks(count, NO_PROCESS))
     for now in range(0, 245, 5):
         sampler.sample(float(now))
-    _, *periods = read_journal(tmp_path / "node-0" / "samples.jsonl")
+    _, *periods = read_journal(samples)
     assert {period["seconds"] for period in periods} == {seconds}
+
+
+def test_a_line_that_could_not_be_written_leaves_the_next_one_whole(sampler, tmp_path):
+    for now in range(0, 40, 5):
+        sampler.sample(float(now))
+    (tmp_path / "node-0").mkdir()
+    for now in range(40, 95, 5):
+        sampler.sample(float(now))
+    samples = tmp_path / "node-0" / "samples.jsonl"
+    assert [period["count"] for period in read_journal(samples)] == [6, 6]
+    assert samples.stat().st_mode & 0o777 == 0o640
 
 
 def test_on_a_machine_with_other_users_the_cpu_is_that_of_the_ranks(sampler):
@@ -54,9 +59,9 @@ def test_on_a_machine_with_other_users_the_cpu_is_that_of_the_ranks(sampler):
     assert second["cpu"] == second["ranks"][0]["cpu"]
 
 
-def test_the_only_rank_of_a_node_with_metrics_stands_for_all(sampler, tmp_path):
+def test_the_only_rank_of_a_node_with_metrics_stands_for_all(sampler, samples):
     entry = {"t": time.time(), "step": 5, "serried/samples_per_second": 10.0, "serried/wait_share": 0.25}
-    (tmp_path / "node-0" / "metrics-0.jsonl").write_text(json.dumps(entry) + "\n")
+    samples.with_name("metrics-0.jsonl").write_text(json.dumps(entry) + "\n")
     sampler.set_ranks(ranks(8, NO_PROCESS))
     (sample,) = sampler.sample(time.monotonic())
     found = [(rank["samples_per_second"], rank["data_wait"]) for rank in sample["ranks"] if "data_wait" in rank]
@@ -65,6 +70,7 @@ def test_the_only_rank_of_a_node_with_metrics_stands_for_all(sampler, tmp_path):
 
 def test_a_line_has_ranges_last_values_and_every_event():
     period = OpenPeriod(100.0)
+    assert period.line(130.0, 1000.0) is None
     period.add(
         {"cpu": 1.0, "disk_free": 9},
         {0: {"busy": 90.0, "throttled": ["power-cap"], "xid": [], "ecc_errors": 0}},
@@ -80,20 +86,6 @@ def test_a_line_has_ranges_last_values_and_every_event():
         "gpus": {"0": {"busy": [90.0, 95.0, 100.0], "ecc_errors": 0, "throttled": ["power-cap"], "xid": [79]}},
         "ranks": {"3": {"cpu": [0.5, 0.6, 0.7], "step": 12, "metrics": {"loss": 1.0}}},
     }
-
-
-def test_a_period_without_samples_has_no_line():
-    assert OpenPeriod(0.0).line(30.0, 1000.0) is None
-
-
-def test_a_line_that_could_not_be_written_leaves_the_next_one_whole(tmp_path):
-    file = SamplesFile(str(tmp_path / "node-0" / "samples.jsonl"), 0o640)
-    file.append({"t": 1})
-    (tmp_path / "node-0").mkdir()
-    file.append({"t": 2})
-    file.append({"t": 3})
-    assert read_journal(tmp_path / "node-0" / "samples.jsonl") == [{"t": 2}, {"t": 3}]
-    assert (tmp_path / "node-0" / "samples.jsonl").stat().st_mode & 0o777 == 0o640
 
 
 def test_an_hour_of_a_large_node_fits_in_a_megabyte():

@@ -10,7 +10,7 @@ import abc
 import itertools
 import os
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 from serried.base import linux
 from serried.schema import names
@@ -47,8 +47,8 @@ class GpuSource(abc.ABC):
 
 def visible_names(visible: str) -> List[str]:
     """The names in a list that CUDA reads. It stops at a name that cannot be a device, such as `-1`."""
-    found = (part.strip() for part in visible.split(","))
-    return list(itertools.takewhile(lambda name: name and not name.startswith("-"), found))
+    listed = (part.strip() for part in visible.split(","))
+    return list(itertools.takewhile(lambda name: name and not name.startswith("-"), listed))
 
 
 LEAST_BYTES = 100 * 10**6
@@ -73,10 +73,6 @@ def is_marked(pid: int, mark: str) -> bool:
     return f"{names.MARK}={mark}".encode() in linux.environ(pid).split(b"\0")
 
 
-_SELECTORS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-_CAPS, _POWER = ("power1_cap",), ("power1_average", "power1_input")
-
-
 class _Card(NamedTuple):
     kfd_id: str
     """As the topology and the processes name the GPU."""
@@ -95,30 +91,43 @@ class Amdgpu(GpuSource):
     def __init__(self, visible: Optional[str], root: Path = Path("/sys/class")) -> None:
         """`visible` replaces AMD's own variables, if they are not set."""
         self._root = root
-        cards = _cards(root)
-        ids = [_text(card.device / "unique_id") for card in cards]
-        for selector in _SELECTORS:
-            visible = os.environ.get(selector, visible)
-            if selector in os.environ:
-                break
-        self._cards = cards if visible is None else [cards[number] for number in _numbers(visible, ids)]
-        self._devices = {index: _describe(card) for index, card in enumerate(self._cards)}
+        visible = os.environ.get("ROCR_VISIBLE_DEVICES", os.environ.get("HIP_VISIBLE_DEVICES", visible))
+        self._cards = _cards(root) if visible is None else list(_select(visible, _cards(root)))
 
     def devices(self) -> Dict[int, Device]:
-        return self._devices
+        devices: Dict[int, Device] = {}
+        for index, card in enumerate(self._cards):
+            unique, memory = _text(card.device / "unique_id"), _number(card.device / "mem_info_vram_total")
+            device: Device = {
+                "name": _text(card.device / "product_name") or "AMD GPU",
+                "uuid": f"GPU-{unique}" if unique else "",
+                "memory": memory and int(memory),
+                "power_cap": _sensor(card, 1e6, "power1_cap"),
+            }
+            devices[index] = {name: value for name, value in device.items() if value}
+        return devices
 
     def read(self) -> Dict[int, Values]:
-        samples = {index: _sample(card) for index, card in enumerate(self._cards)}
+        samples: Dict[int, Values] = {}
+        for index, card in enumerate(self._cards):
+            values: Values = {
+                "busy": _number(card.device / "gpu_busy_percent"),
+                "memory": _number(card.device / "mem_info_vram_used"),
+                "power": _sensor(card, 1e6, "power1_average", "power1_input"),
+                "temperature": _sensor(card, 1000, "temp2_input", "temp1_input"),
+                "clock": _sensor(card, 1e6, "freq1_input"),
+            }
+            samples[index] = {name: value for name, value in values.items() if value is not None}
         return {index: sample for index, sample in samples.items() if sample}
 
     def processes(self) -> Dict[int, Dict[int, int]]:
-        found: Dict[int, Dict[int, int]] = {}
+        processes: Dict[int, Dict[int, int]] = {}
         for index, card in enumerate(self._cards):
             for file in self._root.glob(f"kfd/kfd/proc/*/vram_{card.kfd_id}"):
                 used = _number(file)
                 if used and file.parent.name.isdecimal():
-                    found.setdefault(index, {})[int(file.parent.name)] = int(used)
-        return found
+                    processes.setdefault(index, {})[int(file.parent.name)] = int(used)
+        return processes
 
 
 def _cards(root: Path) -> List[_Card]:
@@ -134,49 +143,22 @@ def _cards(root: Path) -> List[_Card]:
     return cards
 
 
-def _numbers(visible: str, ids: List[str]) -> List[int]:
-    """The positions that a list names, up to its first unknown name."""
-    numbers = []
+def _select(visible: str, cards: List[_Card]) -> Iterator[_Card]:
+    """The cards that a list names, up to its first unknown name."""
+    by_id = {f"gpu-{_text(card.device / 'unique_id')}": card for card in cards}
     for name in visible_names(visible):
-        unique = name[4:].lower() if name.startswith("GPU-") else None
-        if unique is not None and unique in ids:
-            numbers.append(ids.index(unique))
-        elif name.isdecimal() and int(name) < len(ids):
-            numbers.append(int(name))
+        if name.startswith("GPU-") and name.lower() in by_id:
+            yield by_id[name.lower()]
+        elif name.isdecimal() and int(name) < len(cards):
+            yield cards[int(name)]
         else:
-            break
-    return numbers
+            return
 
 
-def _describe(card: _Card) -> Device:
-    cap, unique = _hwmon(card, _CAPS), _text(card.device / "unique_id")
-    memory = _number(card.device / "mem_info_vram_total")
-    device: Device = {
-        "name": _text(card.device / "product_name") or "AMD GPU",
-        "uuid": f"GPU-{unique}" if unique else "",
-        "memory": memory and int(memory),
-        "power_cap": cap and cap / 1e6,
-    }
-    return {name: value for name, value in device.items() if value}
-
-
-def _sample(card: _Card) -> Values:
-    power, temperature = _hwmon(card, _POWER), _hwmon(card, ("temp2_input", "temp1_input"))
-    clock = _hwmon(card, ("freq1_input",))
-    values: Values = {
-        "busy": _number(card.device / "gpu_busy_percent"),
-        "memory": _number(card.device / "mem_info_vram_used"),
-        "power": None if power is None else power / 1e6,
-        "temperature": None if temperature is None else temperature / 1000,
-        "clock": None if clock is None else clock / 1e6,
-    }
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _hwmon(card: _Card, files: "tuple[str, ...]") -> Optional[float]:
-    """The first of these files that has a number."""
-    found = (_number(card.hwmon / file) for file in files) if card.hwmon else iter(())
-    return next((number for number in found if number is not None), None)
+def _sensor(card: _Card, divisor: float, *files: str) -> Optional[float]:
+    """The first of these files that has a number, divided."""
+    numbers = (_number(card.hwmon / file) for file in files if card.hwmon)
+    return next((number / divisor for number in numbers if number is not None), None)
 
 
 def _text(file: Path) -> str:

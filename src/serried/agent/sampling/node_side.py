@@ -34,7 +34,7 @@ class SamplerProcess:
     def __init__(
         self,
         loop: Loop,
-        work: Attempt,
+        attempt: Attempt,
         node: int,
         folder: str,
         *,
@@ -43,7 +43,7 @@ class SamplerProcess:
     ) -> None:
         """`folder` is the attempt's on the node's disk; `send` sends an event to the head."""
         self._loop = loop
-        self._work = work
+        self._attempt = attempt
         self._node = node
         self._folder = folder
         self._running = running
@@ -62,8 +62,9 @@ class SamplerProcess:
         `host` is the node's name among the nodes of the attempt, `results` the folder for results, if not the default.
         """
         self._host, self._results = host, results
-        if self._work.plan.sampling.every_seconds is not None:
-            self._loop.after(min(DELAY_SECONDS, self._work.plan.sampling.every_seconds), self._start)
+        every_seconds = self._attempt.plan.sampling.every_seconds
+        if every_seconds is not None:
+            self._loop.after(min(DELAY_SECONDS, every_seconds), self._start)
 
     def update(self) -> None:
         """Tell the process which ranks run, if these have changed."""
@@ -91,23 +92,23 @@ class SamplerProcess:
         except OSError as error:
             system.log(f"cannot start the sampler: {error}")
             return
-        work, attempt = self._work, self._work.directory.attempt(self._work.number)
+        attempt, plan = self._attempt, self._attempt.plan
         self._sent = None
         self._process.send(
             {
                 "do": ToSampler.BEGIN,
-                "every": work.plan.sampling.every_seconds,
+                "every": plan.sampling.every_seconds,
                 "node": self._node,
                 "host": self._host,
                 "folder": self._folder,
-                "attempt": str(attempt.path),
-                "results": self._results or str(work.directory.results),
-                "mode": work.file_mode,
-                "gpus": work.visible_gpus,
-                "is_shared": work.plan.site.is_this_machine and not work.plan.site.inside,
-                "mark": work.process_tag if self._starts == 1 else None,
-                "metric": codec.to_json(work.metric_source),
-                "stands_for": work.ranks if work.plan.shares_logs else 1,
+                "attempt": str(attempt.directory.attempt(attempt.number).path),
+                "results": self._results or str(attempt.directory.results),
+                "mode": attempt.file_mode,
+                "gpus": attempt.visible_gpus,
+                "is_shared": plan.site.is_this_machine and not plan.site.inside,
+                "mark": attempt.process_tag if self._starts == 1 else None,
+                "metric": codec.to_json(attempt.metric_source),
+                "stands_for": attempt.ranks if plan.shares_logs else 1,
             }
         )
         self.update()
@@ -115,8 +116,12 @@ class SamplerProcess:
     def _on_message(self, message: Optional[Message]) -> None:
         if message is not None:
             event = message.pop("event")
-            if event != ToHead.SAMPLE or self._is_due():
-                self._send(event, **message)
+            if event == ToHead.SAMPLE:  # of many nodes the head wants a sample only every few
+                now = time.monotonic()
+                if now < self._send_at:
+                    return
+                self._send_at = now + live.interval_of(self._attempt.nodes) - LEEWAY_SECONDS
+            self._send(event, **message)
             return
         self._process = None
         if self._has_ended:
@@ -125,11 +130,3 @@ class SamplerProcess:
             self._loop.after(RESTART_SECONDS, self._start)
         else:
             system.log(f"the sampler on {os.uname().nodename} ended {self._starts} times; it is not restarted")
-
-    def _is_due(self) -> bool:
-        """Whether the head wants this sample. Of many nodes it gets only every few."""
-        now = time.monotonic()
-        if now < self._send_at:
-            return False
-        self._send_at = now + live.interval_of(self._work.nodes) - LEEWAY_SECONDS
-        return True

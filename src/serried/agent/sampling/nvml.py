@@ -5,6 +5,7 @@ Layouts and constants are those of nvml.h. A function that an older driver lacks
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from ctypes import (
     CDLL,
@@ -19,7 +20,7 @@ from ctypes import (
     create_string_buffer,
     sizeof,
 )
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Dict, List, Optional, Sequence, Union
 
 from serried.agent.sampling.gpus import Device, GpuSource, Values, visible_names
 
@@ -46,13 +47,7 @@ class _Memory(Structure):
 class _MemoryV2(Structure):
     """`used` is without the memory that the driver reserves."""
 
-    _fields_ = (
-        ("version", c_uint),
-        ("total", c_ulonglong),
-        ("reserved", c_ulonglong),
-        ("free", c_ulonglong),
-        ("used", c_ulonglong),
-    )
+    _fields_ = (("version", c_uint), *((name, c_ulonglong) for name in ("total", "reserved", "free", "used")))
 
 
 class _Temperature(Structure):
@@ -68,8 +63,8 @@ class _Event(Structure):
         ("device", c_void_p),
         ("type", c_ulonglong),
         ("data", c_ulonglong),
-        ("gpu_instance", c_uint),
-        ("compute_instance", c_uint),
+        ("gpu", c_uint),
+        ("compute", c_uint),
     )
 
 
@@ -84,26 +79,26 @@ class _GpmMetric(Structure):
 class _GpmMetrics(Structure):
     """The library reads and writes as many metrics as `count` says. Its own array has room for some hundreds."""
 
-    _fields_ = (
-        ("version", c_uint),
-        ("count", c_uint),
-        ("first", c_void_p),
-        ("second", c_void_p),
-        ("metrics", _GpmMetric * 512),
-    )
+    _many = _GpmMetric * 512
+    _fields_ = (("version", c_uint), ("count", c_uint), ("old", c_void_p), ("new", c_void_p), ("metrics", _many))
 
 
 class _LostError(Exception):
     """The driver has lost this GPU."""
 
 
-class _Gpu(NamedTuple):
-    handle: c_void_p
-    """Of a GPU, or of a MIG device."""
-    board: c_void_p
-    """Of the whole GPU, which has the temperature and the clocks of its MIG devices."""
-    instance: Optional[int]
-    """Of a MIG device."""
+class _Gpu:
+    def __init__(self, handle: c_void_p, board: c_void_p, instance: Optional[int]) -> None:
+        """`board` is the whole GPU, which has the temperature and the clocks of its MIG devices.
+
+        `instance` is that of a MIG device; None for a whole GPU.
+        """
+        self.handle, self.board, self.instance = handle, board, instance
+        self.device: Device = {}
+        self.errors_before: Optional[int] = None
+        self.readings: List[c_void_p] = []
+        """Room for GPM's last reading and the next; empty if the GPU does not support GPM."""
+        self.has_reading = False
 
 
 class Nvml(GpuSource):
@@ -116,31 +111,32 @@ class Nvml(GpuSource):
             raise OSError(f"{LIBRARY} answers with error {status}")
         boards = self._boards()
         uuids = [self._text("nvmlDeviceGetUUID", board) if board else "" for board in boards]
-        self._gpus: Dict[int, Optional[_Gpu]] = {
-            index: self._gpu(boards[chosen] if isinstance(chosen, int) else self._by_uuid(chosen))
-            for index, chosen in enumerate(select(visible, uuids))
-        }
+        self._gpus: Dict[int, Optional[_Gpu]] = {}
         """None: the driver had lost it already."""
-        self._devices = {index: self._describe(gpu) if gpu else {} for index, gpu in self._gpus.items()}
-        self._gpm = {index: _Gpm(self, gpu) for index, gpu in self._gpus.items() if gpu and self._has_gpm(gpu)}
-        self._errors_before = {index: self._errors(gpu) for index, gpu in self._gpus.items() if gpu}
-        self._events = self._register_events()
+        self._events = self._handle("nvmlEventSetCreate")
+        for index, chosen in enumerate(select(visible, uuids)):
+            if isinstance(chosen, int):
+                handle = boards[chosen]
+            else:
+                handle = self._handle("nvmlDeviceGetHandleByUUID", c_char_p(chosen.encode()))
+            gpu = self._gpus[index] = self._open(handle) if handle else None
+            if gpu and self._events:
+                self._call("nvmlDeviceRegisterEvents", gpu.board, c_ulonglong(_XID_EVENT), self._events)
 
     def devices(self) -> Dict[int, Device]:
-        return self._devices
+        return {index: gpu.device if gpu else {} for index, gpu in self._gpus.items()}
 
     def read(self) -> Dict[int, Values]:
         xids = self._xids()
         samples: Dict[int, Values] = {}
         for index, gpu in self._gpus.items():
+            if not gpu:
+                continue
             sample: Values = {}
-            if gpu:
-                try:
-                    sample = self._sample(index, gpu)
-                except _LostError:
-                    sample = {}
-                if gpu.board.value in xids and gpu.instance is None:
-                    sample["xid"] = xids[gpu.board.value]
+            with contextlib.suppress(_LostError):
+                sample = self._sample(gpu)
+            if gpu.board.value in xids and gpu.instance is None:
+                sample["xid"] = xids[gpu.board.value]
             if sample:
                 samples[index] = sample
         return samples
@@ -188,58 +184,55 @@ class Nvml(GpuSource):
                 boards.append(handle if status == _SUCCESS else None)
         return boards
 
-    def _by_uuid(self, uuid: str) -> Optional[c_void_p]:
-        return self._handle("nvmlDeviceGetHandleByUUID", c_char_p(uuid.encode()))
-
-    def _gpu(self, handle: Optional[c_void_p]) -> Optional[_Gpu]:
-        if handle is None:
-            return None
+    def _open(self, handle: c_void_p) -> _Gpu:
+        gpu = _Gpu(handle, handle, None)
         board = self._handle("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
-        if board is None:
-            mig = self._first_mig_device(handle)
-            if mig is None:
-                return _Gpu(handle, handle, None)
-            handle, board = mig, handle
-        instance = c_uint()
-        is_known = self._call("nvmlDeviceGetGpuInstanceId", handle, byref(instance)) == _SUCCESS
-        return _Gpu(handle, board, instance.value if is_known else -1)
-
-    def _first_mig_device(self, board: c_void_p) -> Optional[c_void_p]:
-        """What CUDA uses of a GPU in MIG mode. None in other modes."""
         current, pending = c_uint(), c_uint()
-        if self._call("nvmlDeviceGetMigMode", board, byref(current), byref(pending)) or not current.value:
-            return None
-        return self._handle("nvmlDeviceGetMigDeviceHandleByIndex", board, c_uint(0))
+        if board is None and not self._call("nvmlDeviceGetMigMode", handle, byref(current), byref(pending)):
+            # CUDA uses the first MIG device of a GPU in MIG mode.
+            first = self._handle("nvmlDeviceGetMigDeviceHandleByIndex", handle, c_uint(0)) if current.value else None
+            handle, board = (first, handle) if first else (handle, None)
+        if board is not None:
+            instance = c_uint()
+            is_known = self._call("nvmlDeviceGetGpuInstanceId", handle, byref(instance)) == _SUCCESS
+            gpu = _Gpu(handle, board, instance.value if is_known else -1)
 
-    def _describe(self, gpu: _Gpu) -> Device:
-        try:
+        memory = cap = None
+        with contextlib.suppress(_LostError):
             memory, cap = self._memory(gpu.handle), self._number("nvmlDeviceGetEnforcedPowerLimit", gpu.handle)
-        except _LostError:
-            memory = cap = None
         device: Device = {
             "name": self._text("nvmlDeviceGetName", gpu.handle) or self._text("nvmlDeviceGetName", gpu.board),
             "uuid": self._text("nvmlDeviceGetUUID", gpu.handle),
             "memory": memory and int(memory.total),
             "power_cap": cap and cap / 1000,
         }
-        return {name: value for name, value in device.items() if value}
+        gpu.device = {name: value for name, value in device.items() if value}
+        with contextlib.suppress(_LostError):
+            gpu.errors_before = self._errors(gpu)
+
+        support, readings = _GpmSupport(version=1), [c_void_p(), c_void_p()]
+        is_answered = self._call("nvmlGpmQueryDeviceSupport", gpu.board, byref(support)) == _SUCCESS
+        if is_answered and support.is_supported:
+            is_ready = all(self._call("nvmlGpmSampleAlloc", byref(reading)) == _SUCCESS for reading in readings)
+            gpu.readings = readings if is_ready else []
+        return gpu
 
     # Values.
 
-    def _sample(self, index: int, gpu: _Gpu) -> Values:
+    def _sample(self, gpu: _Gpu) -> Values:
         utilization = self._ask("nvmlDeviceGetUtilizationRates", _Utilization(), gpu.handle)
         memory, power = self._memory(gpu.handle), self._number("nvmlDeviceGetPowerUsage", gpu.handle)
-        reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", c_ulonglong(), gpu.board)
-        errors, before = self._errors(gpu), self._errors_before.get(index)
-        gpm = self._gpm.get(index)
+        mask = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", c_ulonglong(), gpu.board)
+        reasons = [word for bit, word in _THROTTLE_REASONS.items() if mask is not None and mask.value >> bit & 1]
+        errors, before = self._errors(gpu), gpu.errors_before
         values: Values = {
             "busy": utilization and int(utilization.gpu),
             "memory": memory and int(memory.used),
             "power": None if power is None else power / 1000,
             "temperature": self._temperature(gpu.board),
             "clock": self._number("nvmlDeviceGetClockInfo", gpu.board, c_int(_SM_CLOCK)),
-            "sm_active": gpm and gpm.read(),
-            "throttled": None if reasons is None else throttle_words(reasons.value),
+            "sm_active": self._active_sms(gpu),
+            "throttled": None if mask is None else reasons,
             "ecc_errors": None if errors is None or before is None else max(0, errors - before),
         }
         return {name: value for name, value in values.items() if value is not None}
@@ -261,12 +254,30 @@ class Nvml(GpuSource):
 
     def _errors(self, gpu: _Gpu) -> Optional[int]:
         """Memory errors that could not be corrected, since the driver was loaded."""
-        try:
-            kinds = c_int(_UNCORRECTED), c_int(_VOLATILE)
-            count = self._ask("nvmlDeviceGetTotalEccErrors", c_ulonglong(), gpu.handle, *kinds)
-        except _LostError:
-            return None
+        kinds = c_int(_UNCORRECTED), c_int(_VOLATILE)
+        count = self._ask("nvmlDeviceGetTotalEccErrors", c_ulonglong(), gpu.handle, *kinds)
         return None if count is None else int(count.value)
+
+    def _active_sms(self, gpu: _Gpu) -> Optional[float]:
+        """The share of SMs that were active since the last reading of GPM, which Hopper and later have, in percent."""
+        if not gpu.readings:
+            return None
+        before, reading = gpu.readings
+        if gpu.instance is None:
+            status = self._call("nvmlGpmSampleGet", gpu.board, reading)
+        else:
+            status = self._call("nvmlGpmMigSampleGet", gpu.board, c_uint(gpu.instance), reading)
+        if status != _SUCCESS:
+            return None
+        gpu.readings = [reading, before]
+        if not gpu.has_reading:
+            gpu.has_reading = True
+            return None
+        asked = _GpmMetrics(version=1, count=1, old=before, new=reading)
+        metric = asked.metrics[0]
+        metric.id = _SM_UTIL
+        answered = self._call("nvmlGpmMetricsGet", byref(asked)) == _SUCCESS and metric.result == _SUCCESS
+        return min(100.0, float(metric.value)) if answered and metric.value >= 0 else None
 
     def _processes_of(self, handle: c_void_p) -> Dict[int, int]:
         room = 64
@@ -283,15 +294,6 @@ class Nvml(GpuSource):
             room *= 4
         return {}
 
-    # Events.
-
-    def _register_events(self) -> Optional[c_void_p]:
-        events = self._handle("nvmlEventSetCreate")
-        if events:
-            for gpu in filter(None, self._gpus.values()):
-                self._call("nvmlDeviceRegisterEvents", gpu.board, c_ulonglong(_XID_EVENT), events)
-        return events
-
     def _xids(self) -> Dict[Optional[int], List[int]]:
         """The errors since the last call, by the handle of the GPU."""
         xids: Dict[Optional[int], List[int]] = {}
@@ -302,44 +304,6 @@ class Nvml(GpuSource):
             if event.type == _XID_EVENT:
                 xids.setdefault(event.device, []).append(int(event.data))
         return xids
-
-    # GPM: measurements over the time between two readings, on Hopper and later.
-
-    def _has_gpm(self, gpu: _Gpu) -> bool:
-        support = _GpmSupport(version=1)
-        is_answered = self._call("nvmlGpmQueryDeviceSupport", gpu.board, byref(support)) == _SUCCESS
-        return is_answered and bool(support.is_supported)
-
-
-class _Gpm:
-    """The share of SMs that were active since the last reading."""
-
-    def __init__(self, nvml: Nvml, gpu: _Gpu) -> None:
-        self._call, self._gpu = nvml._call, gpu  # noqa: SLF001 - two classes of one library
-        self._samples = [c_void_p(), c_void_p()]
-        self._is_ready = all(self._call("nvmlGpmSampleAlloc", byref(sample)) == _SUCCESS for sample in self._samples)
-        self._has_first = False
-
-    def read(self) -> Optional[float]:
-        """In percent; None for the first reading."""
-        if not self._is_ready or self._take(self._samples[1]) != _SUCCESS:
-            return None
-        value = self._compare() if self._has_first else None
-        self._samples.reverse()
-        self._has_first = True
-        return value
-
-    def _take(self, sample: c_void_p) -> int:
-        if self._gpu.instance is None:
-            return self._call("nvmlGpmSampleGet", self._gpu.board, sample)
-        return self._call("nvmlGpmMigSampleGet", self._gpu.board, c_uint(self._gpu.instance), sample)
-
-    def _compare(self) -> Optional[float]:
-        asked = _GpmMetrics(version=1, count=1, first=self._samples[0], second=self._samples[1])
-        asked.metrics[0].id = _SM_UTIL
-        answered = self._call("nvmlGpmMetricsGet", byref(asked)) == _SUCCESS and asked.metrics[0].result == _SUCCESS
-        value = float(asked.metrics[0].value)
-        return min(100.0, value) if answered and value >= 0 else None
 
 
 def select(visible: Optional[str], uuids: Sequence[str]) -> List[Union[int, str]]:
@@ -366,22 +330,16 @@ def _find(name: str, uuids: Sequence[str]) -> Union[int, str]:
     return next(itertools.chain(same, lost), "")
 
 
-def throttle_words(mask: int) -> List[str]:
-    """The reasons in a mask of NVML that keep the clocks low. An idle GPU has low clocks for no such reason."""
-    return [word for bit, word in enumerate(_THROTTLE_REASONS) if word and mask >> bit & 1]
-
-
-_THROTTLE_REASONS = (
-    "",  # idle
-    "application-clocks",
-    "power-cap",
-    "hardware-slowdown",
-    "sync-boost",
-    "thermal",
-    "hardware-thermal",
-    "power-brake",
-    "display-clocks",
-    "board-limit",
-    "reliability",
-)
-"""By their bit in NVML's mask. "" and later bits are not reported."""
+_THROTTLE_REASONS = {
+    1: "application-clocks",
+    2: "power-cap",
+    3: "hardware-slowdown",
+    4: "sync-boost",
+    5: "thermal",
+    6: "hardware-thermal",
+    7: "power-brake",
+    8: "display-clocks",
+    9: "board-limit",
+    10: "reliability",
+}
+"""What keeps the clocks low, by its bit in NVML's mask. Bit 0, an idle GPU, and later ones are not reported."""
