@@ -257,7 +257,7 @@ def test_who_is_behind_hears_that_it_is_begun_again_before_what_is_half_done_goe
         fill(root, target, *rest)
 
     def removed(path: Path, until: float | None = None) -> bool:
-        told.append(isinstance(holding._problem, RestartedError))
+        told.append(isinstance(holding.problem, RestartedError))
         return remove(path, until)
 
     monkeypatch.setattr(worker, "fill", changing)

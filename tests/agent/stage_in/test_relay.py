@@ -111,7 +111,7 @@ def test_what_is_begun_again_is_begun_again_by_all(there, tmp_path, serve, call)
 
     def restart() -> None:
         serve.items[0].restart()
-        serve.items[0].availability.set_complete(held(there).wait_for_extents(0))
+        serve.items[0].availability.set_complete(held(there).extents)
 
     threading.Timer(0.05, restart).start()
     with pytest.raises(RestartedError):
@@ -142,7 +142,7 @@ def test_a_node_that_has_nothing_yet_says_that_it_is_there(there, tmp_path, serv
         if frame.kind == FrameKind.WAIT:
             words.append(frame)
             if len(words) == 3:
-                holding.set_complete(held(there).wait_for_extents(0))
+                holding.set_complete(held(there).extents)
         return frame
 
     monkeypatch.setattr(Wire, "receive", counted)

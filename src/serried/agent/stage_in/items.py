@@ -24,7 +24,7 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import Callable, Collection, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Callable, Collection, Dict, Iterator, List, NamedTuple, Optional, Tuple, TypeVar, Union
 
 from serried.agent.node_disk import shared_cache
 from serried.agent.node_disk.folder import boot
@@ -34,6 +34,7 @@ from serried.base.manifest import FILE, FOLDER, LINK, SPARSE, TWIN, Manifest, sc
 
 Bytes = Union[bytes, bytearray]
 Data = Union[bytes, bytearray, memoryview]
+T = TypeVar("T")
 
 CREATE = os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 WAKE_SECONDS = 0.02
@@ -73,8 +74,8 @@ class ExtentLog:
     def complete(cls, manifest: Manifest, root: bytes) -> ExtentLog:
         """The log of an item that was in the cache."""
         log = cls(manifest, root)
-        files = (pair for pair in enumerate(manifest.entries) if pair[1].kind == FILE)
-        log._extents = [Extent(number, 0, entry.size) for number, entry in files]
+        entries = enumerate(manifest.entries)
+        log._extents = [Extent(number, 0, entry.size) for number, entry in entries if entry.kind == FILE]
         log.bytes, log.files, log.is_complete = manifest.held, manifest.files, True
         return log
 
@@ -199,8 +200,7 @@ class TreeWriter:
                 os.symlink(entry.target, path)
                 with contextlib.suppress(OSError, NotImplementedError):  # not possible everywhere, and rarely read
                     os.utime(path, ns=(entry.time, entry.time), follow_symlinks=False)
-        for number in range(len(self._entries) - 1, -1, -1):  # a folder after its contents
-            entry = self._entries[number]
+        for number, entry in reversed(list(enumerate(self._entries))):  # a folder after its contents
             if entry.kind == FOLDER:
                 path = self.extents.path(number)
                 os.chmod(path, entry.mode)
@@ -241,16 +241,13 @@ class CacheSlot:
 
     def __init__(self, path: Path, lock: int, manifest: Optional[Manifest], *, hashed: bool) -> None:
         self.path = path
+        self.tree = path / TREE
         self.manifest = manifest
         """Of an item that was in the cache, verified."""
         self.is_filled = manifest is not None
         self._lock = lock
         self._hashed = hashed
         self._part = locks.part_of(path)
-
-    @property
-    def tree(self) -> Path:
-        return self.path / TREE
 
     def begin(self) -> Path:
         """The path at which the tree is to be created."""
@@ -313,7 +310,7 @@ class StagingCache:
             try:
                 lock = shared_cache.lock(path, self._run, on_wait)
             except shared_cache.SilentError:
-                path = self._unshared(key)
+                path = self.folder / f"{key}-{os.urandom(4).hex()}"
                 continue
             if not path.exists():
                 tree.remove(locks.part_of(path))
@@ -324,14 +321,11 @@ class StagingCache:
                 return CacheSlot(path, lock, manifest, hashed=self.hashed)
             os.close(lock)
             if not locks.remove_unused(path, shared_cache.remove_item):
-                path = self._unshared(key)  # other jobs use the item, which was changed
-
-    def _unshared(self, key: str) -> Path:
-        return self.folder / f"{key}-{os.urandom(4).hex()}"
+                path = self.folder / f"{key}-{os.urandom(4).hex()}"  # other jobs use the item, which was changed
 
     def _verified(self, path: Path) -> Optional[Manifest]:
         """The manifest of the item at `path`, unless the item has changed."""
-        if not self._may_be_unchanged(path):
+        if not self.has(path.name):
             return None
         with contextlib.suppress(OSError, ValueError):
             key = scan(path / TREE, hashed=self.hashed).key  # this manifest is freed before the other is read
@@ -340,13 +334,10 @@ class StagingCache:
                 return manifest
         return None
 
-    def _may_be_unchanged(self, path: Path) -> bool:
-        facts = files.read_json(path / shared_cache.FACTS) or {}
-        return bool(facts.get("hashed")) == self.hashed and (self.hashed or facts.get("boot") == boot())
-
     def has(self, key: str) -> bool:
         """The cache probably has an item of this key: it is not verified."""
-        return self._may_be_unchanged(self.folder / key)
+        facts = files.read_json(self.folder / key / shared_cache.FACTS) or {}
+        return bool(facts.get("hashed")) == self.hashed and (self.hashed or facts.get("boot") == boot())
 
     def make_room(self, size: int, inodes: int, keep: Collection[str] = ()) -> None:
         """Delete unused items until `size` bytes in `inodes` files fit; items whose name begins as in `keep` stay.
@@ -356,7 +347,7 @@ class StagingCache:
         unused = (path for path in shared_cache.oldest_first(self.folder) if not path.name.startswith(tuple(keep)))
         while True:
             try:
-                shared_cache.check_room(self.folder, size, inodes)
+                return shared_cache.check_room(self.folder, size, inodes)
             except shared_cache.NoRoomError:
                 path = next(unused, None)
                 if path is not None:
@@ -366,8 +357,6 @@ class StagingCache:
                     sweep()
                 else:
                     raise
-            else:
-                return
 
 
 class StageError(Exception):
@@ -385,90 +374,64 @@ class UnavailableError(Exception):
 class Availability:
     """What this node can serve of an item: its key, then its manifest, then its extents.
 
-    Each of them grows, so the next node never waits for a complete one. The thread that stages adds to it; each thread
-    that serves waits for `seconds` at most, and gets RestartedError, UnavailableError or TimeoutError.
+    Each of them grows, so the next node never waits for a complete one. The thread that stages adds to it, and the
+    threads that serve wait for it.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._key = ""
-        self._manifest = bytearray()
-        self._manifest_bytes: Optional[int] = None
-        self._extents: Optional[ExtentLog] = None
-        self._problem: Optional[Exception] = None
+        self.key = ""
+        """A node that has an item of this key already does not wait for more."""
+        self.manifest = bytearray()
+        self.manifest_bytes: Optional[int] = None
+        """The length of the whole manifest."""
+        self.extents: Optional[ExtentLog] = None
+        self.problem: Optional[Exception] = None
+        """RestartedError or UnavailableError: nothing more will come."""
 
-    @contextlib.contextmanager
-    def _change(self) -> Iterator[None]:
+    def add(
+        self,
+        *,
+        key: str = "",
+        manifest_bytes: Optional[int] = None,
+        manifest: Bytes = b"",
+        extents: Optional[ExtentLog] = None,
+    ) -> None:
+        """`manifest` is its next piece."""
         with self._changed:
-            yield
+            self.key = key or self.key
+            self.manifest_bytes = self.manifest_bytes if manifest_bytes is None else manifest_bytes
+            self.manifest += manifest
+            self.extents = extents or self.extents
             self._changed.notify_all()
-
-    def announce(self, key: str) -> None:
-        """Set the key. A node that has an item of this key already does not wait for more."""
-        with self._change():
-            self._key = key
-
-    def expect(self, manifest_bytes: int) -> None:
-        """Set the length of the manifest."""
-        with self._change():
-            self._manifest_bytes = manifest_bytes
-
-    def add_manifest(self, piece: Bytes) -> None:
-        with self._change():
-            self._manifest += piece
-
-    def set_extents(self, extents: ExtentLog) -> None:
-        with self._change():
-            self._extents = extents
 
     def set_complete(self, extents: ExtentLog) -> None:
         """Set all three at once, where the manifest is known."""
         manifest = extents.manifest.to_bytes()
-        with self._change():
-            self._key, self._manifest_bytes, self._extents = extents.manifest.key, len(manifest), extents
-            self._manifest += manifest
+        self.add(key=extents.manifest.key, manifest_bytes=len(manifest), manifest=manifest, extents=extents)
 
     def fail(self, problem: Exception) -> None:
-        """End with RestartedError or UnavailableError. The key of an unavailable item is served further on."""
-        with self._change():
-            self._problem = problem
-            if self._extents:
-                self._extents.fail(str(problem))
+        with self._changed:
+            self.problem = problem
+            if self.extents:
+                self.extents.fail(str(problem))
+            self._changed.notify_all()
+
+    def wait_for(self, part: Callable[[Availability], Optional[T]], seconds: float) -> T:
+        """`part` of this, once that is not None. Raises the problem, or TimeoutError after `seconds`."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.problem or part(self) is not None, seconds):
+                raise TimeoutError
+            value = part(self)
+            if self.problem or value is None:
+                raise self.problem or AssertionError
+            return value
 
     def wait_for_key(self, seconds: float) -> str:
-        with self._changed:
-            if not (self._key and isinstance(self._problem, UnavailableError)):
-                self._wait_for(lambda: bool(self._key), seconds)
-            return self._key
-
-    def wait_for_manifest_length(self, seconds: float) -> int:
-        with self._changed:
-            self._wait_for(lambda: self._manifest_bytes is not None, seconds)
-            return self._manifest_bytes or 0
-
-    def manifest_from(self, offset: int, seconds: float) -> bytes:
-        """The manifest beyond `offset` as far as it is known, at least one byte."""
-        with self._changed:
-            self._wait_for(lambda: len(self._manifest) > offset, seconds)
-            return bytes(self._manifest[offset:])
-
-    def wait_for_extents(self, seconds: float) -> ExtentLog:
-        with self._changed:
-            self._wait_for(lambda: self._extents is not None, seconds)
-            if self._extents is None:
-                raise AssertionError
-            return self._extents
-
-    def raise_problem(self) -> None:
-        with self._changed:
-            if self._problem:
-                raise self._problem
-
-    def _wait_for(self, condition: Callable[[], bool], seconds: float) -> None:
-        if not self._changed.wait_for(lambda: bool(self._problem) or condition(), seconds):
-            raise TimeoutError
-        if self._problem:
-            raise self._problem
+        """As `wait_for`, but the key of an unavailable item is served further on."""
+        if self.key and isinstance(self.problem, UnavailableError):
+            return self.key
+        return self.wait_for(lambda item: item.key or None, seconds)
 
 
 class StagedItem:
@@ -510,11 +473,6 @@ class StagedItem:
         if self.manifest:
             self._staged = (self.manifest.held, self.manifest.files)
         self.extents = None
-
-    def heartbeat(self) -> None:
-        """Show other jobs, which may wait for this item, that this job is alive."""
-        for slot in list(self.slots):
-            slot.heartbeat()
 
     def end_serving(self) -> None:
         """Drop what only other nodes need. The manifest of a million files takes memory that ranks want."""

@@ -57,6 +57,7 @@ KEEPALIVE_SECONDS = 5.0
 """Between two frames, if there is nothing to send."""
 OPEN_TRIES, OPEN_SECONDS = 40, 0.05
 """For a file whose tree is being renamed."""
+TRUNCATED = "a staged file was truncated"
 
 T = TypeVar("T")
 
@@ -76,41 +77,41 @@ class DataServer:
         self._listener.listen(MOST_UNPROVEN)
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
-        self._items = items
-        self._on_refused = on_refused
-        self._refused = 0
         self._loop = Loop()
-        self._acceptor = Acceptor(
+        refused = 0
+
+        def serve_node(channel: SignedChannel, greeting: Message, _: str) -> None:
+            if "stage" in greeting:
+                threading.Thread(target=serve, args=(Wire(channel), items), daemon=True).start()
+            else:
+                channel.close()
+
+        def log_refused(address: str, because: str) -> None:
+            nonlocal refused
+            refused += 1
+            if refused <= MOST_LOGGED:
+                on_refused(address, because)
+
+        def run() -> None:
+            self._loop.run()
+            greetings.close()
+
+        greetings = Acceptor(
             self._loop,
             self._listener,
             key,
-            self._serve,
+            serve_node,
             most=MOST_UNPROVEN,
             seconds=GREETING_SECONDS,
-            on_refused=self._log_refused,
+            on_refused=log_refused,
         )
-        threading.Thread(target=self._run, daemon=True).start()
+        threading.Thread(target=run, daemon=True).start()
 
     def close(self) -> None:
         """Accept no more connections."""
         self._loop.stop()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
-
-    def _run(self) -> None:
-        self._loop.run()
-        self._acceptor.close()
-
-    def _serve(self, channel: SignedChannel, greeting: Message, _: str) -> None:
-        if "stage" in greeting:
-            threading.Thread(target=serve, args=(Wire(channel), self._items), daemon=True).start()
-        else:
-            channel.close()
-
-    def _log_refused(self, address: str, because: str) -> None:
-        self._refused += 1
-        if self._refused <= MOST_LOGGED:
-            self._on_refused(address, because)
 
 
 def serve(wire: Wire, items: Sequence[StagedItem]) -> None:
@@ -121,7 +122,7 @@ def serve(wire: Wire, items: Sequence[StagedItem]) -> None:
             request = wire.receive()
             item = items[int(request.words["item"])].availability
             try:
-                key = _wait_with_keepalive(wire, item.wait_for_key)
+                key = _await(wire, item.wait_for_key)
                 if request.kind == FrameKind.ASK:
                     wire.send_message(FrameKind.WHAT, key=key)
                 elif request.words["key"] != key:
@@ -137,29 +138,31 @@ def serve(wire: Wire, items: Sequence[StagedItem]) -> None:
 
 
 def _send_manifest(wire: Wire, item: Availability) -> None:
-    length = _wait_with_keepalive(wire, item.wait_for_manifest_length)
+    length = _await(wire, partial(item.wait_for, lambda item: item.manifest_bytes))
     wire.send_message(FrameKind.LENGTH, manifest=length)
     offset = 0
+
+    def next_piece(item: Availability) -> Optional[bytearray]:
+        return item.manifest[offset : offset + PIECE_BYTES] or None
+
     while offset < length:
-        piece = _wait_with_keepalive(wire, partial(item.manifest_from, offset))[:PIECE_BYTES]
+        piece = _await(wire, partial(item.wait_for, next_piece))
         wire.send(FrameKind.MANIFEST, data=piece)
         offset += len(piece)
 
 
 def _send_files(wire: Wire, item: Availability) -> None:
-    log = _wait_with_keepalive(wire, item.wait_for_extents)
+    log = _await(wire, partial(item.wait_for, lambda item: item.extents))
     position = 0
     while True:
         was_complete = log.is_complete
         extents = log.since(position, KEEPALIVE_SECONDS)[:AT_ONCE]
-        item.raise_problem()
-        if log.problem:
-            raise UnavailableError(log.problem)
+        if item.problem or log.problem:
+            raise item.problem or UnavailableError(log.problem)
         try:
             _send_extents(wire, log, joined(extents))
-        except FileNotFoundError:
-            item.raise_problem()  # after a restart its files are being deleted
-            raise
+        except FileNotFoundError as error:
+            raise item.problem or error from None  # after a restart its files are being deleted
         position += len(extents)
         if not extents:
             wire.send(FrameKind.WAIT)
@@ -176,7 +179,10 @@ def _send_extents(wire: Wire, log: ExtentLog, extents: List[Extent]) -> None:
     for extent in extents:
         if extent.length < PIECE_BYTES:
             parts.append(Part(*extent, is_data=True))
-            pieces.append(_read(log, extent))
+            with _opened(log, extent.number) as file:
+                pieces.append(os.pread(file, extent.length, extent.offset))
+            if len(pieces[-1]) < extent.length:
+                raise OSError(errno.EIO, TRUNCATED)
             size += extent.length
         else:
             _send_large(wire, log, extent)
@@ -210,14 +216,6 @@ def _send_large(wire: Wire, log: ExtentLog, extent: Extent) -> None:
                 wire.send_file(FrameKind.DATA, pack([part]), file, part.offset, part.length)
 
 
-def _read(log: ExtentLog, extent: Extent) -> bytes:
-    with _opened(log, extent.number) as file:
-        data = os.pread(file, extent.length, extent.offset)
-    if len(data) < extent.length:
-        raise OSError(errno.EIO, "a staged file was truncated")
-    return data
-
-
 @contextlib.contextmanager
 def _opened(log: ExtentLog, number: int) -> Iterator[int]:
     for left in reversed(range(OPEN_TRIES)):
@@ -234,7 +232,7 @@ def _opened(log: ExtentLog, number: int) -> Iterator[int]:
         os.close(file)
 
 
-def _wait_with_keepalive(wire: Wire, wait: Callable[[float], T]) -> T:
+def _await(wire: Wire, wait: Callable[[float], T]) -> T:
     """Call `wait(seconds)` until it returns. Meanwhile the other end receives keepalives."""
     while True:
         try:
@@ -297,6 +295,10 @@ class Part(NamedTuple):
     """False for a hole."""
 
 
+FilePiece = Tuple[Part, memoryview]
+"""Without data for a hole."""
+
+
 def pack(parts: Sequence[Part]) -> bytes:
     return b"".join([_PART.pack(*part) for part in parts])
 
@@ -352,7 +354,7 @@ class Wire:
         while length:
             sent = os.sendfile(self._socket.fileno(), file, offset, length)
             if not sent:
-                raise OSError(errno.EIO, "a staged file was truncated")
+                raise OSError(errno.EIO, TRUNCATED)
             offset += sent
             length -= sent
 
@@ -412,17 +414,6 @@ class Wire:
         return hmac.digest(self._key, head + body, "sha256")
 
 
-def call(address: Tuple[str, int], key: bytes, greeting: Message, seconds: float) -> SignedChannel:
-    """Connect and authenticate both ends. Raises OSError or ProtocolError."""
-    connection = socket.create_connection(address, seconds)
-    try:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return greet(connection, key, greeting, seconds)
-    except BaseException:
-        connection.close()
-        raise
-
-
 LEAST_BYTES, MOST_PIECES = 256 << 10, 4096
 """Of a large file: the bytes that are written, and passed on, at once; and the most such pieces."""
 CALLS, CALL_SECONDS, PAUSE_SECONDS = 3, 20.0, 0.5
@@ -466,11 +457,11 @@ class Predecessor:
         with self._translating_errors():
             self._wire.send_message(FrameKind.SEND, item=item, key=key)
             length = int(self._expect(FrameKind.LENGTH).words["manifest"])
-            availability.expect(length)
+            availability.add(manifest_bytes=length)
             received = bytearray()
             while len(received) < length:
                 piece = self._wire.data(self._expect(FrameKind.MANIFEST))
-                availability.add_manifest(piece)
+                availability.add(manifest=piece)
                 received += piece
             return bytes(received)
 
@@ -502,12 +493,17 @@ class Predecessor:
                 if sum(part.length for part in parts if part.is_data) != frame.length:
                     raise ProtocolError("a frame of another length than its table of parts")
                 if len(parts) == 1 and frame.length:
-                    number, offset = parts[0].number, parts[0].offset
                     # Few bytes let many nodes follow each other closely, but the list of pieces must not get long.
-                    for at, data in self._wire.pieces(frame, max(LEAST_BYTES, sizes[number] // MOST_PIECES)):
-                        yield [FilePiece(number, offset + at, len(data), data)]
-                else:
-                    yield _cut(parts, memoryview(self._wire.data(frame)))
+                    least = max(LEAST_BYTES, sizes[parts[0].number] // MOST_PIECES)
+                    for at, data in self._wire.pieces(frame, least):
+                        yield [(parts[0]._replace(offset=parts[0].offset + at, length=len(data)), data)]
+                    continue
+                pieces, left = [], memoryview(self._wire.data(frame))
+                for part in parts:
+                    length = part.length if part.is_data else 0
+                    pieces.append((part, left[:length]))
+                    left = left[length:]
+                yield pieces
 
     @contextlib.contextmanager
     def _translating_errors(self) -> Iterator[None]:
@@ -533,30 +529,13 @@ class Predecessor:
                 raise ProtocolError("unexpected frame")
 
 
-class FilePiece(NamedTuple):
-    """A file, or a part; `data` is None for a hole."""
-
-    number: int
-    offset: int
-    length: int
-    data: Optional[memoryview]
-
-
-def _cut(parts: Sequence[Part], data: memoryview) -> List[FilePiece]:
-    pieces, at = [], 0
-    for number, offset, length, is_data in parts:
-        pieces.append(FilePiece(number, offset, length, data[at : at + length] if is_data else None))
-        at += length * is_data
-    return pieces
-
-
 def _write(writer: TreeWriter, pieces: Sequence[FilePiece]) -> None:
     try:
-        for number, offset, length, data in pieces:
-            if data is None:
-                writer.skip(number, offset, length)
+        for part, data in pieces:
+            if part.is_data:
+                writer.write(part.number, part.offset, data)
             else:
-                writer.write(number, offset, data)
+                writer.skip(part.number, part.offset, part.length)
     except ValueError as error:  # a peer, proven or not, cannot make this node write beyond the manifest
         raise PeerLostError(str(error)) from None
 
@@ -600,9 +579,16 @@ class _WritePool:
 
 
 def _connect(address: Tuple[str, int], key: bytes, me: int) -> SignedChannel:
+    """Connect and authenticate both ends. Raises OSError or ProtocolError."""
     for left in reversed(range(CALLS)):
         try:
-            return call(address, key, {"stage": me}, CALL_SECONDS)
+            connection = socket.create_connection(address, CALL_SECONDS)
+            try:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return greet(connection, key, {"stage": me}, CALL_SECONDS)
+            except BaseException:
+                connection.close()
+                raise
         except OSError:
             if not left:
                 raise

@@ -96,7 +96,6 @@ class Watchdog:
     def beat(self) -> None:
         self._answered_at = time.monotonic()
 
-    @property
     def silent_source(self) -> str:
         """The watched source, if it has not answered for SILENT_SECONDS."""
         return self._source if time.monotonic() - self._answered_at > SILENT_SECONDS else ""
@@ -125,41 +124,36 @@ class _BatchReader:
         for extent in batch:
             self._crew.look()
             entry = self._entries[extent.number]
-            source = self._open(entry)
+            path = self._root + b"/" + entry.path if entry.path else self._root
+            try:
+                source = os.open(path, READ)
+            except OSError as error:
+                if error.errno in GONE:
+                    raise SourceChangedError(path_text(path)) from None
+                raise UnreadableError(path, error) from None
             try:
                 if entry.size <= SMALL:
-                    self._copy_whole(source, entry, extent.number)
+                    self._copy_whole(source, path, entry, extent.number)
                 else:
-                    self._copy_part(source, entry, extent)
+                    self._copy_part(source, path, entry, extent)
             finally:
                 os.close(source)
 
-    def _open(self, entry: ManifestEntry) -> int:
-        path = self._path(entry)
-        try:
-            return os.open(path, READ)
-        except OSError as error:
-            if error.errno in GONE:
-                raise SourceChangedError(path_text(path)) from None
-            raise UnreadableError(path, error) from None
-
-    def _copy_whole(self, source: int, entry: ManifestEntry, number: int) -> None:
-        parts = []
-        left = entry.size + 1  # one byte more shows whether the file has grown
-        while left:
+    def _copy_whole(self, source: int, path: bytes, entry: ManifestEntry, number: int) -> None:
+        content = data = b""
+        while len(content) < entry.size:
             try:
-                data = os.read(source, left)
+                data = os.read(source, entry.size + 1 - len(content))  # one byte more shows that the file has grown
             except OSError as error:
-                raise UnreadableError(self._path(entry), error) from None
-            parts.append(data)
-            left -= len(data)
-            if not data or left == 1:
+                raise UnreadableError(path, error) from None
+            if not data:
                 break
-        self._check(source, entry, entry.size + 1 - left)
-        self._writer.write(number, 0, b"".join(parts) if len(parts) > 1 else parts[0])
+            content = content + data if content else data
+        _check_unchanged(source, path, entry, len(content))
+        self._writer.write(number, 0, content)
 
-    def _copy_part(self, source: int, entry: ManifestEntry, extent: Extent) -> None:
-        self._check(source, entry, entry.size)
+    def _copy_part(self, source: int, path: bytes, entry: ManifestEntry, extent: Extent) -> None:
+        _check_unchanged(source, path, entry, entry.size)
         for offset, length, is_data in split_holes(source, extent):
             if not is_data:
                 self._writer.skip(extent.number, offset, length)
@@ -169,17 +163,15 @@ class _BatchReader:
                     self._writer.copy(extent.number, at, min(STEP, offset + length - at), source)
                     self._crew.look()
             except EOFError:
-                raise SourceChangedError(path_text(self._path(entry))) from None
-        self._check(source, entry, entry.size)
+                raise SourceChangedError(path_text(path)) from None
+        _check_unchanged(source, path, entry, entry.size)
 
-    def _check(self, source: int, entry: ManifestEntry, size: int) -> None:
-        """The size and time after the read show whether the `size` bytes belong to the file in the manifest."""
-        state = os.fstat(source)
-        if state.st_mtime_ns != entry.time or not state.st_size == size == entry.size:
-            raise SourceChangedError(path_text(self._path(entry)))
 
-    def _path(self, entry: ManifestEntry) -> bytes:
-        return self._root + b"/" + entry.path if entry.path else self._root
+def _check_unchanged(source: int, path: bytes, entry: ManifestEntry, size: int) -> None:
+    """The size and time after the read show whether the `size` bytes belong to the file in the manifest."""
+    state = os.fstat(source)
+    if state.st_mtime_ns != entry.time or not state.st_size == size == entry.size:
+        raise SourceChangedError(path_text(path))
 
 
 def _batches(extents: Iterator[Extent]) -> Iterator[List[Extent]]:
@@ -193,13 +185,11 @@ def _batches(extents: Iterator[Extent]) -> Iterator[List[Extent]]:
         for offset in range(extent.offset, end, PART):
             yield [Extent(extent.number, offset, min(PART, end - offset))]
     batch: List[Extent] = []
-    size = 0
     for extent in small:
         batch.append(extent)
-        size += extent.length
-        if len(batch) == BATCH_FILES or size >= BATCH_BYTES:
+        if len(batch) == BATCH_FILES or sum(extent.length for extent in batch) >= BATCH_BYTES:
             yield batch
-            batch, size = [], 0
+            batch = []
     if batch:
         yield batch
 
@@ -247,37 +237,36 @@ class StageInWorker:
         self._shared = Path(request["shared"]) if request["shared"] else None
         self._thread: Optional[threading.Thread] = None
         self._is_resolved = False
-        self._rate = TransferRate()
         self._progress_sent_at = 0.0
+        self._samples: Deque[Tuple[float, int]] = deque()
+        """The bytes that had arrived, over the last RATE_SECONDS."""
+        self._of = 0
+        """The total of those bytes: an archive, or all items."""
+        cache: Optional[StagingCache] = None
+        self._server: Optional[DataServer] = None
+        if self._shared is not None:
+            try:
+                files.make_ours_alone(self._shared)
+                cache = StagingCache(
+                    self._shared, hashed=bool(request["hashed"]), run=str(request["run"]), sweep=cleanup.free
+                )
+            except OSError as error:
+                self._log_problem(f"{self._shared}: {error_text(error)}")
         items = [StagedItem(*item) for item in request["items"]]
-        cache = self._open_cache()
         self.stager = Stager(items, Path(request["view"]), cache, self._log_event, has_disk=bool(request["has_disk"]))
-        self._server = self._start_server(request["serves"]) if cache else None
+        if cache and request["serves"] is not None:
+            try:
+                self._server = DataServer(
+                    request["serves"],
+                    self._key,
+                    items,
+                    lambda address, because: self._log_event(
+                        JournalEvent.STAGING_REFUSED, address=address, because=because
+                    ),
+                )
+            except OSError as error:  # the next node then uses another one, or the source
+                self._log_problem(f"cannot serve other nodes: {error_text(error)}")
         agent.send(say=FromStageIn.READY, port=self._server.port if self._server else 0)
-
-    def _open_cache(self) -> Optional[StagingCache]:
-        if self._shared is None:
-            return None
-        try:
-            files.make_ours_alone(self._shared)
-        except OSError as error:
-            self._log_problem(f"{self._shared}: {error_text(error)}")
-            return None
-        request = self._request
-        return StagingCache(self._shared, hashed=bool(request["hashed"]), run=str(request["run"]), sweep=cleanup.free)
-
-    def _start_server(self, address: Optional[str]) -> Optional[DataServer]:
-        """None if this node is not to serve others, or cannot. The next node then uses another one, or the source."""
-        if address is None:
-            return None
-        try:
-            return DataServer(address, self._key, self.stager.items, self._on_refused)
-        except OSError as error:
-            self._log_problem(f"cannot serve other nodes: {error_text(error)}")
-            return None
-
-    def _on_refused(self, address: str, because: str) -> None:
-        self._log_event(JournalEvent.STAGING_REFUSED, address=address, because=because)
 
     # In a thread of its own.
 
@@ -289,22 +278,19 @@ class StageInWorker:
     def _stage(self, before: Optional[List[Any]]) -> None:
         began_at = time.monotonic()
         try:
-            self.stager.stage_all(self._connect(before))
+            predecessor: Optional[Predecessor] = None
+            if before is not None:
+                try:
+                    predecessor = Predecessor((str(before[0]), int(before[1])), self._key, int(self._request["node"]))
+                except PeerLostError as error:
+                    self._log_event(JournalEvent.STAGING_ALONE, because=str(error))
+            self.stager.stage_all(predecessor)
         except BaseException as error:  # noqa: BLE001 - other nodes must not wait for this one, whatever happens
             because = str(error) if isinstance(error, StageError) else f"{type(error).__name__}: {error}"
             self._resolve(say=FromStageIn.FAILED, because=because)
             return
         size, files = self.stager.arrived
         self._resolve(say=FromStageIn.STAGED, bytes=size, files=files, seconds=round(time.monotonic() - began_at, 2))
-
-    def _connect(self, before: Optional[List[Any]]) -> Optional[Predecessor]:
-        if before is None:
-            return None
-        try:
-            return Predecessor((str(before[0]), int(before[1])), self._key, int(self._request["node"]))
-        except PeerLostError as error:
-            self._log_event(JournalEvent.STAGING_ALONE, because=str(error))
-            return None
 
     def _resolve(self, **message: Any) -> None:
         """Send the result once: a read of an unreachable file system may return much later."""
@@ -342,7 +328,7 @@ class StageInWorker:
         if self.is_busy and now - self._progress_sent_at >= PROGRESS_SECONDS:
             self.stager.heartbeat()
             self._send_progress(now)
-        silent = self.stager.watchdog.silent_source
+        silent = self.stager.watchdog.silent_source()
         if silent:
             seconds = f"{SILENT_SECONDS:.0f}"
             self._resolve(say=FromStageIn.FAILED, because=f"`{silent}` has not answered for {seconds} s")
@@ -353,10 +339,19 @@ class StageInWorker:
 
     def _send_progress(self, now: float) -> None:
         facts = self.stager.progress
-        if facts["of"] or facts["waits_for"] is not None:
-            self._progress_sent_at = now
-            rate, left = self._rate.at(now, facts["bytes"], facts["of"])
-            self._agent.send(say=FromStageIn.PROGRESS, **facts, rate=rate, left=left)
+        if not facts["of"] and facts["waits_for"] is None:
+            return
+        self._progress_sent_at = now
+        if facts["of"] != self._of:
+            self._of = facts["of"]
+            self._samples.clear()
+        self._samples.append((now, facts["bytes"]))
+        while now - self._samples[0][0] > RATE_SECONDS:
+            self._samples.popleft()
+        then, before = self._samples[0]
+        rate = (facts["bytes"] - before) / (now - then) if now > then else 0.0
+        left = round((facts["of"] - facts["bytes"]) / rate) if rate > 0 else None  # None while nothing moves
+        self._agent.send(say=FromStageIn.PROGRESS, **facts, rate=int(rate), left=left)
 
     # The end.
 
@@ -372,26 +367,6 @@ class StageInWorker:
         if self._shared is not None:
             shared_cache.tidy_data(self._shared, int(self._request["limit"]))
             remove_empty(self._shared)
-
-
-class TransferRate:
-    """Bytes per second, over the last RATE_SECONDS."""
-
-    def __init__(self) -> None:
-        self._samples: Deque[Tuple[float, int]] = deque()
-        self._of = 0
-
-    def at(self, now: float, size: int, of: int) -> Tuple[int, Optional[int]]:
-        """The rate, and the seconds left; None while nothing moves."""
-        if of != self._of:  # another total: an archive, or all items
-            self._of = of
-            self._samples.clear()
-        self._samples.append((now, size))
-        while now - self._samples[0][0] > RATE_SECONDS:
-            self._samples.popleft()
-        then, before = self._samples[0]
-        rate = (size - before) / (now - then) if now > then else 0.0
-        return int(rate), round((of - size) / rate) if rate > 0 else None
 
 
 MOST_CHANGES = 3
@@ -431,8 +406,8 @@ class Stager:
         self._predecessor = predecessor
         self._view.mkdir(mode=0o700, parents=True)
         try:
-            if predecessor is None:
-                self._check_space()
+            if predecessor is None and self._cache:
+                self._check_space(self._cache)
             for item in self.items:
                 self._stage(item)
         except (UnreadableError, NoRoomError) as error:
@@ -447,15 +422,20 @@ class Stager:
 
     # Before the first byte.
 
-    def _check_space(self) -> None:
+    def _check_space(self, cache: StagingCache) -> None:
         """Check that the disk has room for all items that are not in the cache, archives unpacked."""
-        if not self._cache:
-            return
         by_key = {self._scan(item).key: item for item in self.items if self._is_copied(item)}
-        cached = [key for key in by_key if self._cache.has(key) or self._cache.has(key + UNPACKED)]
-        needed = [self._required(item) for key, item in by_key.items() if key not in cached]
-        if needed:
-            self._cache.make_room(sum(size for size, _ in needed), sum(files for _, files in needed), keep=cached)
+        cached = [key for key in by_key if cache.has(key) or cache.has(key + UNPACKED)]
+        size = count = 0
+        for item in (item for key, item in by_key.items() if key not in cached):
+            manifest = self._scan(item)
+            size, count = size + manifest.blocks, count + manifest.inodes
+            if item.unpack not in ("", "squashfs"):  # a squashfs is normally mounted, so it counts as it is
+                with self.watchdog.watch(item.source):
+                    least = _least_size(item, item.source)
+                size, count = size + least.bytes, count + least.files
+        if count:
+            cache.make_room(size, count, keep=cached)
 
     def _is_copied(self, item: StagedItem) -> bool:
         return bool(self._cache) and (self._has_disk or bool(item.unpack))
@@ -465,22 +445,11 @@ class Stager:
             hashed = self._cache is not None and self._cache.hashed
             with self.watchdog.watch(item.source):
                 item.manifest = scan(item.source, hashed=hashed, anchored=True, beat=self.watchdog.beat)
-            problems = item.manifest.problems
-            logged = list(problems[:MOST_PROBLEMS])
-            if len(problems) > MOST_PROBLEMS:
-                logged.append(f"{len(problems) - MOST_PROBLEMS} more problems of this kind")
-            for problem in logged:
+            logged = item.manifest.problems[:MOST_PROBLEMS]
+            more = len(item.manifest.problems) - MOST_PROBLEMS
+            for problem in [*logged, *([f"{more} more problems of this kind"] if more > 0 else [])]:
                 self._log_event(JournalEvent.STAGING_PROBLEM, item=item.to, problem=problem)
         return item.manifest
-
-    def _required(self, item: StagedItem) -> Tuple[int, int]:
-        """Bytes and files. A squashfs is normally mounted, so it counts as it is."""
-        manifest = self._scan(item)
-        if item.unpack in ("", "squashfs"):
-            return manifest.blocks, manifest.inodes
-        with self.watchdog.watch(item.source):
-            least = _least_size(item, item.source)
-        return manifest.blocks + least.bytes, manifest.inodes + least.files
 
     # One item.
 
@@ -553,7 +522,7 @@ class Stager:
             return self._stage_squashfs(item)
         key = self._key(item, UNPACKED)
         with self._slot(item, key + UNPACKED) as slot:
-            item.availability.announce(key)
+            item.availability.add(key=key)
             if slot.is_filled:
                 item.availability.fail(UnavailableError("this node has the archive only unpacked"))
                 return slot.tree, ItemOrigin.CACHE
@@ -579,7 +548,7 @@ class Stager:
         """The key of the source, or of the node before this one. If the cache is likely to have it, it is announced."""
         key = self._peer.item_key(self.items.index(item)) if self._peer else self._scan(item).key
         if self._cache and self._cache.has(key + suffix):
-            item.availability.announce(key)
+            item.availability.add(key=key)
         return key
 
     @contextlib.contextmanager
@@ -607,7 +576,7 @@ class Stager:
     def _manifest(self, item: StagedItem, key: str) -> Manifest:
         """The manifest, once the disk has room for its files."""
         if self._peer:
-            item.availability.announce(key)
+            item.availability.add(key=key)
             try:
                 manifest = Manifest.from_bytes(self._peer.manifest(self.items.index(item), key, item.availability))
             except ValueError as error:
@@ -625,7 +594,7 @@ class Stager:
         item.extents = writer.extents
         origin = ItemOrigin.SOURCE
         if self._peer:
-            item.availability.set_extents(writer.extents)
+            item.availability.add(extents=writer.extents)
             try:
                 self._peer.receive_into(writer)
                 origin = ItemOrigin.PEER
@@ -676,8 +645,9 @@ class Stager:
     # While the items are staged, and afterwards.
 
     def heartbeat(self) -> None:
-        for item in self.items:
-            item.heartbeat()
+        """Show other jobs, which may wait for an item, that this job is alive."""
+        for slot in [slot for item in self.items for slot in item.slots]:
+            slot.heartbeat()
 
     @property
     def arrived(self) -> Tuple[int, int]:
